@@ -1,0 +1,72 @@
+# Every target sets up what it needs: a machine with Python 3.11+, make and a package index is enough.
+
+PYTHON ?= python3
+JOBS ?= 2
+PIP_FLAGS ?= -qq --disable-pip-version-check --retries 10
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt
+SOURCES := src tests docs $(wildcard bench) $(wildcard examples)
+
+# Frameworks use every core they see and then wait for one another; the tests give each worker one.
+QUIET := OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 JAX_PLATFORMS=cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench docs nightly clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Three steps, each with a stamp: a download that fails half-way is taken up where it stopped.
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing sardonyx into $(VENV)"
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.engines: $(VENV)/.core
+	@echo "installing torch, jax and tensorflow into $(VENV): some minutes"
+	@$(PIP) -e ".[torch]"
+	@$(PIP) -e ".[jax,flax]"
+	@$(PIP) -e ".[tensorflow,tensorboard]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	@$(PIP) -e ".[docs]"
+	@touch $@
+
+demo: $(VENV)/.core ## fine-tune a model on stock onnxruntime and serve it
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.engines ## everything that runs on each change
+	$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+lint: $(VENV)/.core ## style, architecture rules, types
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(VENV)/.core ## rewrite the sources in the project's form
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(VENV)/.engines ## one script per claim; prints ratios measured in the same run
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(VENV)/.docs ## build the site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+nightly: $(VENV)/.engines ## the slow tests, then every sweep with its table
+	@failed=; \
+	$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "slow or nightly" || failed="$$failed pytest"; \
+	for script in tests/sweeps/*.py; do \
+	  [ -e "$$script" ] || continue; \
+	  echo "== $$script"; $(QUIET) $(BIN)/python $$script || failed="$$failed $$script"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+clean: ## remove what the targets made, the environment too
+	rm -rf $(VENV) site out build dist .mypy_cache .pytest_cache .ruff_cache

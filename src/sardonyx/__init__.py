@@ -1,0 +1,102 @@
+"""Sardonyx makes any ONNX model a trainable program and carries it between frameworks.
+
+>>> import sardonyx as sx
+>>> sx.load
+<function load at ...>
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Every public name and the module it lives in; loaded on first use, so that importing stays quick.
+_HOMES = {
+    "Limits": "sardonyx.limits",
+    "Model": "sardonyx.model",
+    "SardonyxError": "sardonyx.errors",
+    "Schedule": "sardonyx.train.schedule",
+    "cut": "sardonyx.passes.surgery",
+    "evaluate": "sardonyx.train.loop",
+    "freeze": "sardonyx.passes.surgery",
+    "grad": "sardonyx.grad",
+    "insert": "sardonyx.passes.surgery",
+    "jvp": "sardonyx.grad",
+    "load": "sardonyx.model",
+    "normalize": "sardonyx.normalize",
+    "predict": "sardonyx.train.loop",
+    "reinitialize": "sardonyx.passes.surgery",
+    "remove": "sardonyx.passes.surgery",
+    "replace_head": "sardonyx.passes.surgery",
+    "save": "sardonyx.save",
+    "tie": "sardonyx.passes.surgery",
+    "train": "sardonyx.train.loop",
+    "trainable": "sardonyx.train.trainable",
+    "unfreeze": "sardonyx.passes.surgery",
+    "vjp": "sardonyx.grad",
+    "weights": "sardonyx.weights",
+}
+_MODULES = {
+    "errors": "sardonyx.errors",
+    "loss": "sardonyx.train.loss",
+    "optim": "sardonyx.train.optim",
+    "schedule": "sardonyx.train.schedule",
+    "testing": "sardonyx.testing",
+}
+
+__all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
+    else:
+        raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Package(types.ModuleType):
+    """Importing `sardonyx.grad` must not hide the function `sardonyx.grad` behind the module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+if TYPE_CHECKING:
+    from sardonyx import errors, testing
+    from sardonyx.errors import SardonyxError
+    from sardonyx.grad import grad, jvp, vjp
+    from sardonyx.limits import Limits
+    from sardonyx.model import Model, load
+    from sardonyx.normalize import normalize
+    from sardonyx.passes.surgery import (
+        cut,
+        freeze,
+        insert,
+        reinitialize,
+        remove,
+        replace_head,
+        tie,
+        unfreeze,
+    )
+    from sardonyx.save import save
+    from sardonyx.train import loss, optim, schedule
+    from sardonyx.train.loop import evaluate, predict, train
+    from sardonyx.train.schedule import Schedule
+    from sardonyx.train.trainable import trainable
+    from sardonyx.weights import weights

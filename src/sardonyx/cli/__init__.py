@@ -1,0 +1,1 @@
+"""The command line: `__main__` holds the program, every other file one command."""

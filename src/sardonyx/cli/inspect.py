@@ -1,0 +1,169 @@
+"""`sardonyx inspect`: what a model is made of, as a table for people or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sardonyx.errors import ArgumentError, quote
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sardonyx.inspect import Inspection, Tensor
+
+SHOWN = 20
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="A number for a symbolic dimension, such as batch=8; may be repeated."),
+    ] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="List every weight and constant, not the first ones.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a model is made of, what a run costs, and what would stop it from training."""
+    from sardonyx.inspect import inspect as gather
+    from sardonyx.model import load
+
+    found = gather(load(model), _sizes(size or []))
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+        return
+    from rich.console import Console
+
+    _show(Console(highlight=False), model, found, None if weights else SHOWN)
+
+
+def _sizes(given: list[str]) -> dict[str, int]:
+    sizes = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdecimal() or int(number) < 1:
+            raise ArgumentError(f"cannot read the size {quote(text)}", hint="--size batch=8")
+        sizes[name] = int(number)
+    return sizes
+
+
+def _show(console: Console, path: Path, found: Inspection, shown: int | None) -> None:
+    from rich.markup import escape
+
+    opsets = ", ".join(f"{quote(d)[1:-1]} {v}" for d, v in found.opsets.items())
+    made = f", made by {quote(found.producer)[1:-1]}" if found.producer else ""
+    console.print(f"[bold]{escape(quote(path.name)[1:-1])}[/]  IR {found.ir_version}, {escape(opsets + made)}")
+    _tensors(console, "inputs", found.inputs)
+    _tensors(console, "outputs", found.outputs)
+    _operators(console, found)
+    _weights(console, found, shown)
+    _cost(console, found)
+    for number, record in enumerate(found.training):
+        console.print(
+            f"\n[bold]training record {number}[/]  updates {len(record.updated)} tensors, "
+            f"{len(record.state)} state tensors of {amount(record.state_bytes)}B, "
+            f"{sum(record.operators.values())} nodes"
+        )
+    _blockers(console, found)
+
+
+def _table(*columns: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _tensors(console: Console, title: str, tensors: list[Tensor]) -> None:
+    from rich.markup import escape
+
+    table = _table(title, "type", "shape")
+    for tensor in tensors:
+        shape = "unknown" if tensor.shape is None else ", ".join(_dim(d) for d in tensor.shape)
+        table.add_row(escape(quote(tensor.name)), escape(tensor.type), escape(f"[{shape}]"))
+    console.print(table)
+
+
+def _dim(dim: int | str | None) -> str:
+    return "?" if dim is None else str(dim) if isinstance(dim, int) else quote(dim)[1:-1]
+
+
+def _operators(console: Console, found: Inspection) -> None:
+    from rich.markup import escape
+
+    rows = list(found.operators.items())
+    listed = ", ".join(f"{quote(op)[1:-1]} {count}" for op, count in rows[:SHOWN])
+    more = f", … and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    functions = f", {found.functions} functions" if found.functions else ""
+    console.print(f"[bold]{found.nodes} nodes{functions}[/]  {escape(listed + more)}\n")
+
+
+def _weights(console: Console, found: Inspection, shown: int | None) -> None:
+    from rich.markup import escape
+
+    order = {"weight": 0, "statistic": 1, "constant": 2}
+    rows = sorted(found.tensors, key=lambda w: (order[w.kind], -w.size))
+    table = _table("tensor", "kind", "type", "shape", "why")
+    for row in rows[:shown]:
+        shape = ", ".join(map(str, row.shape))
+        table.add_row(
+            escape(quote(row.name)),
+            row.kind,
+            row.dtype.name.lower(),
+            escape(f"[{shape}]"),
+            escape(row.reason),
+        )
+    console.print(table)
+    if shown is not None and len(rows) > shown:
+        console.print(f"  … and {len(rows) - shown} more: --weights lists them")
+    counts = ", ".join(
+        f"{sum(w.kind == kind for w in rows)} {kind}s" for kind in order if any(w.kind == kind for w in rows)
+    )
+    console.print(
+        f"[bold]{found.parameters:,} parameters[/] ({amount(found.parameter_bytes)}B); {counts}"
+    )
+
+
+def _cost(console: Console, found: Inspection) -> None:
+    from rich.markup import escape
+
+    cost = found.cost
+    sizes = ", ".join(f"{quote(name)[1:-1]}={size}" for name, size in cost.sizes.items())
+    console.print(
+        f"[bold]{amount(cost.flops)}FLOP[/] per run, activations {amount(cost.activation_bytes)}B in all, "
+        f"{amount(cost.peak_bytes)}B at the peak" + (f"  (with {escape(sizes)})" if sizes else "")
+    )
+    if cost.unknown_nodes:
+        console.print(f"  {cost.unknown_nodes} nodes not counted: their shapes depend on data")
+
+
+def _blockers(console: Console, found: Inspection) -> None:
+    from rich.markup import escape
+
+    if not found.blockers:
+        verdict = "nothing stops it from training" if found.parameters else "it has nothing to train"
+        console.print(f"\n{verdict}")
+        return
+    table = _table("stops training", "node", "why")
+    for blocker in found.blockers:
+        table.add_row(escape(quote(blocker.operator)[1:-1]), escape(quote(blocker.node)), blocker.reason)
+    console.print()
+    console.print(table)
+
+
+def amount(number: float) -> str:
+    """A number with three digits and a prefix: `1.23 M`."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if number < 1000 or prefix == "T":
+            digits = f"{number:.3g}" if prefix else str(int(number))
+            return f"{digits} {prefix}"
+        number /= 1000
+    raise AssertionError

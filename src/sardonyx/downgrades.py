@@ -1,0 +1,111 @@
+"""Downgrades: how a node of a newer opset reads in the words of an older one.
+
+One small function per signature change, named after it (`reduce_18_13`), as in `upgrades/`, the other way
+round. A downgrade is `function(op, node)`: it changes the node in place and returns True, or returns False
+where this node says what the older form cannot. A change of types, or an attribute that has its default,
+needs none; an operator that ONNX defines by a function is replaced by its definition where it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder, constant
+
+Downgrade = Callable[[Builder, ir.Node], bool]
+DOWNGRADES: dict[tuple[str, str, int], Downgrade] = {}
+
+
+def downgrade(*op_types: str, since: int) -> Callable[[Downgrade], Downgrade]:
+    """Register how nodes of the form that began with opset `since` read in the form before it."""
+
+    def register(function: Downgrade) -> Downgrade:
+        for op_type in op_types:
+            DOWNGRADES["", op_type, since] = function
+        return function
+
+    return register
+
+
+def _axes_to_attribute(node: ir.Node, position: int) -> bool:
+    """Move a constant input of axes into the attribute `axes`."""
+    if len(node.inputs) <= position:
+        return True
+    axes = constant(node.inputs[position])
+    if axes is None:
+        return False
+    node.attributes.add(ir.AttrInt64s("axes", [int(a) for a in axes.reshape(-1)]))
+    node.resize_inputs(position)
+    return True
+
+
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+
+
+@downgrade("ReduceLogSum", "ReduceLogSumExp", since=28)
+def reducelogsum_28_18(op: Builder, node: ir.Node) -> bool:
+    x = node.inputs[0]
+    return x is not None and x.dtype is not None and not x.dtype.is_integer()
+
+
+@downgrade(*(f"Reduce{name}" for name in REDUCTIONS), since=18)
+def reduce_18_13(op: Builder, node: ir.Node) -> bool:
+    empty = len(node.inputs) < 2 or node.inputs[1] is None
+    if node.attributes.get_int("noop_with_empty_axes", 0):
+        if empty:
+            return False
+        axes = constant(node.inputs[1])
+        if axes is None or not axes.size:
+            return False
+    node.attributes.pop("noop_with_empty_axes", None)
+    return empty or _axes_to_attribute(node, 1)
+
+
+@downgrade("Split", since=18)
+def split_18_13(op: Builder, node: ir.Node) -> bool:
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        return True
+    x = node.inputs[0]
+    size = x.shape[node.attributes.get_int("axis", 0)] if x is not None and x.shape is not None else None
+    count = len(node.outputs)
+    if not isinstance(size, int):
+        return False
+    each = -(-size // count)
+    sizes = [max(min(each, size - i * each), 0) for i in range(count)]
+    node.resize_inputs(2)
+    node.replace_input_with(1, op.const(sizes, ir.DataType.INT64))
+    node.attributes.pop("num_outputs", None)
+    return True
+
+
+@downgrade("GridSample", since=20)
+def gridsample_20_16(op: Builder, node: ir.Node) -> bool:
+    x = node.inputs[0]
+    if x is None or x.shape is None or len(x.shape) != 4:
+        return False
+    mode = node.attributes.get_string("mode", "linear")
+    older = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    node.attributes.add(ir.AttrString("mode", older))
+    return True
+
+
+@downgrade("DFT", since=20)
+def dft_20_17(op: Builder, node: ir.Node) -> bool:
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    axis = -2 if given is None else constant(given)
+    if axis is None:
+        return False
+    node.attributes.add(ir.AttrInt64("axis", int(axis)))
+    node.resize_inputs(min(len(node.inputs), 2))
+    return True
+
+
+@downgrade("RoiAlign", since=16)
+def roialign_16_10(op: Builder, node: ir.Node) -> bool:
+    mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if mode != "output_half_pixel":
+        return False
+    node.attributes.pop("coordinate_transformation_mode", None)
+    return True

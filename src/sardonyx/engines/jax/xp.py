@@ -1,0 +1,114 @@
+"""jax's adapter: the array namespace of `lower/xp.py` in terms of jax.numpy."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from sardonyx.errors import MissingExtra
+from sardonyx.lower.static import NumpyLike
+from sardonyx.lower.xp import NotStatic
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.scipy.special import erf
+except ImportError as error:
+    raise MissingExtra("jax", "jax") from error
+
+
+class Jax(NumpyLike):
+    """The namespace over jax arrays. Types of 64 bits need jax's x64 mode, which runners turn on."""
+
+    name = "jax"
+
+    def __init__(self) -> None:
+        super().__init__(jnp)
+        self.draws = 0
+
+    # -- conversion
+
+    def asarray(self, array, dtype=None):
+        return jnp.asarray(array, dtype)
+
+    def cast(self, x, dtype):
+        return x if x.dtype == dtype else jax.lax.convert_element_type(x, dtype)
+
+    def static(self, x):
+        if isinstance(x, jax.core.Tracer):
+            raise NotStatic
+        return np.asarray(x)
+
+    def to_numpy(self, x, dtype=None):
+        return np.asarray(x, dtype)
+
+    def from_sizes(self, values):
+        return jnp.stack([jnp.asarray(v, np.int64) for v in values.flat]).reshape(values.shape)
+
+    # -- making
+
+    def _key(self, seed):
+        if seed is None:
+            self.draws += 1
+            return jax.random.key(np.random.SeedSequence(self.draws).generate_state(1)[0])
+        return jax.random.key(abs(int(seed)))
+
+    def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
+        return jax.random.uniform(self._key(seed), tuple(shape), dtype, low, high)
+
+    def normal(self, shape, dtype, mean=0.0, scale=1.0, seed=None):
+        return jax.random.normal(self._key(seed), tuple(shape), dtype) * scale + mean
+
+    # -- where jax differs
+
+    def erf(self, x):
+        return erf(x)
+
+    def put(self, x, indices, updates, reduction="none"):
+        at = x.at[indices]
+        change = {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}
+        return change[reduction](updates)
+
+    def tile(self, x, repeats):
+        return jnp.tile(x, tuple(int(r) if isinstance(r, np.integer) else r for r in repeats))
+
+    def nonzero(self, x):
+        if isinstance(x, jax.core.Tracer):
+            raise NotStatic
+        return jnp.stack(jnp.nonzero(x)).astype(np.int64)
+
+    def pad(self, x, before, after, value):
+        widths = [(b, a, 0) for b, a in zip(before, after)]
+        return jax.lax.pad(x, jnp.asarray(value, x.dtype), widths)
+
+    def sigmoid(self, x):
+        return jax.nn.sigmoid(x)
+
+    def bit_cast(self, x, dtype):
+        return jax.lax.bitcast_convert_type(x, dtype)
+
+    # -- outside
+
+    def call_out(self, function, values, given, types):
+        """Run `function` over numpy arrays, eagerly."""
+        return tuple(self._back(v) for v in function(*(self._out(v) for v in values)))
+
+    def _out(self, value):
+        if isinstance(value, list):
+            return [self._out(v) for v in value]
+        return np.asarray(value) if isinstance(value, jax.Array) else value
+
+    def _back(self, value):
+        if isinstance(value, list):
+            return [self._back(v) for v in value]
+        is_text = not isinstance(value, np.ndarray) or value.dtype == object
+        return value if is_text else self.asarray(value)
+
+
+@functools.cache
+def arrays():
+    return Jax()
+
+
+__all__ = ["Jax", "arrays", "jax"]

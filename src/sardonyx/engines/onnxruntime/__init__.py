@@ -1,0 +1,9 @@
+"""Stock onnxruntime: inference and training steps, no training build needed."""
+
+from __future__ import annotations
+
+from sardonyx.engines.onnxruntime.backend import Backend, prepare, prepare_training, run_model, train_model
+from sardonyx.engines.onnxruntime.session import Runner
+from sardonyx.engines.onnxruntime.step import TrainingRep
+
+__all__ = ["Backend", "Runner", "TrainingRep", "prepare", "prepare_training", "run_model", "train_model"]

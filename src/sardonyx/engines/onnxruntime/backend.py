@@ -1,0 +1,95 @@
+"""onnx.backend.base on stock onnxruntime, and the training interface that the working group asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend as OnnxBackend
+from onnx.backend.base import BackendRep
+
+from sardonyx.engines.onnxruntime.session import Runner
+from sardonyx.engines.onnxruntime.step import TrainingRep
+from sardonyx.grad.training import lower_training
+from sardonyx.model import Model, load
+from sardonyx.normalize import normalize
+from sardonyx.train.info import uses_training_ops
+
+PROVIDERS = {"CPU": ["CPUExecutionProvider"], "CUDA": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+
+
+class Rep(BackendRep):
+    """A model ready to run, in the form that onnx.backend.base asks for."""
+
+    def __init__(self, runner: Runner, names: list[str]):
+        self.runner = runner
+        self.names = names
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        feeds = inputs if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
+        return tuple(self.runner(feeds).values())
+
+
+class Backend(OnnxBackend):
+    """Stock onnxruntime as an ONNX backend; models may contain training operators."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
+        loaded = load(model)
+        if uses_training_ops(loaded.skeleton().graph.node):
+            loaded = lower_training(normalize(loaded).copy())
+        names = [v.name or "" for v in loaded.inputs]
+        return Rep(Runner(loaded, providers=_providers(device), **kwargs), names)
+
+    @classmethod
+    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return _kind(device) in PROVIDERS
+
+    @classmethod
+    def prepare_training(cls, model: Any, device: str = "CPU", **kwargs: Any) -> TrainingRep:
+        """A model that carries a record, ready to train."""
+        return TrainingRep(load(model), providers=_providers(device), **kwargs)
+
+    @classmethod
+    def train_model(
+        cls,
+        model: Any,
+        batches: Iterable[Mapping[str, np.ndarray]],
+        steps: int | None = None,
+        device: str = "CPU",
+        initialize: bool = False,
+        callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
+        **kwargs: Any,
+    ) -> onnx.ModelProto:
+        """Train as the model's record describes, one step per batch; the trained model."""
+        rep = cls.prepare_training(model, device, **kwargs)
+        if initialize:
+            rep.initialize()
+        for count, batch in enumerate(batches):
+            if steps is not None and count >= steps:
+                break
+            figures = rep.step(batch)
+            if callback is not None:
+                callback(count, figures)
+        return rep.to_model().proto()
+
+
+def _kind(device: str) -> str:
+    return device.split(":")[0].upper()
+
+
+def _providers(device: str) -> Sequence[str]:
+    return PROVIDERS[_kind(device)]
+
+
+prepare = Backend.prepare
+run_model = Backend.run_model
+supports_device = Backend.supports_device
+prepare_training = Backend.prepare_training
+train_model = Backend.train_model

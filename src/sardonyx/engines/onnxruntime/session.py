@@ -1,0 +1,73 @@
+"""Sessions of stock onnxruntime: any Model in, NumPy arrays out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import EngineError, MissingExtra
+from sardonyx.model import Model
+from sardonyx.save import save
+from sardonyx.versions import fit
+
+try:
+    import onnxruntime as ort
+except ImportError as error:
+    raise MissingExtra("onnxruntime", "cpu") from error
+
+INLINE_LIMIT = 1 << 30
+
+
+def session(
+    model: Model,
+    *,
+    providers: Sequence[str] | None = None,
+    threads: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ort.InferenceSession:
+    """A session over `model`, with versions that this onnxruntime takes."""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    if threads is not None:
+        settings.intra_op_num_threads = threads
+    for name, value in (options or {}).items():
+        if name.startswith("session."):
+            settings.add_session_config_entry(name, str(value))
+        else:
+            setattr(settings, name, value)
+    chosen = list(providers) if providers else ["CPUExecutionProvider"]
+    fitted = fit(model)
+    try:
+        if _payload(fitted) < INLINE_LIMIT:
+            data = fitted.proto().SerializeToString()
+            return ort.InferenceSession(data, settings, providers=chosen)
+        with tempfile.TemporaryDirectory() as folder:
+            path = save(fitted, Path(folder) / "model.onnx", external=True)
+            return ort.InferenceSession(str(path), settings, providers=chosen)
+    except Exception as error:  # onnxruntime raises a class per status code
+        raise EngineError(f"onnxruntime refused the model: {error}") from error
+
+
+def _payload(model: Model) -> int:
+    values = model.graph.initializers.values()
+    return sum(v.const_value.nbytes for v in values if v.const_value is not None)
+
+
+class Runner:
+    """Runs a model: `Runner(model)({"x": array})` gives its outputs by name."""
+
+    def __init__(self, model: Model, **settings: Any):
+        self.session = session(model, **settings)
+        self.inputs = [i.name for i in self.session.get_inputs()]
+        self.outputs = [o.name for o in self.session.get_outputs()]
+
+    def __call__(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        try:
+            found = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})
+        except Exception as error:
+            raise EngineError(f"onnxruntime failed: {error}") from error
+        return dict(zip(self.outputs, found, strict=True))

@@ -1,0 +1,7 @@
+"""Models on tensorflow: the shared lowerings over its adapter, and its own kernels."""
+
+from __future__ import annotations
+
+from sardonyx.engines.tensorflow.backend import Backend, Runner, prepare, run_model, run_node
+
+__all__ = ["Backend", "Runner", "prepare", "run_model", "run_node"]

@@ -1,0 +1,355 @@
+"""torch's adapter: the array namespace of `lower/xp.py` in terms of torch."""
+
+from __future__ import annotations
+
+import functools
+
+import ml_dtypes
+import numpy as np
+
+from sardonyx.errors import MissingExtra
+from sardonyx.lower.xp import (
+    BFLOAT16,
+    BINARY,
+    COMPARISONS,
+    SMALL_FLOATS,
+    SMALL_INTEGERS,
+    UNARY,
+    Arrays,
+)
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+DTYPES = {
+    np.dtype(name): getattr(torch, name)
+    for name in (
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128"
+    ).split()
+}
+DTYPES[BFLOAT16] = torch.bfloat16
+NUMPY_TYPES = {t: n for n, t in DTYPES.items()}
+# torch has these types but few functions of them.
+WIDE = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
+OTHER_NAMES = {
+    "equal": "eq",
+    "not_equal": "ne",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+    "power": "pow",
+}
+REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def widened(name, function):
+    """`function` on types that torch computes with; the result in the type that was given."""
+    keeps = name not in COMPARISONS and not name.startswith(("logical", "is"))
+
+    def call(*xs):
+        dtype = xs[0].dtype
+        wide = WIDE.get(dtype)
+        if wide is None:
+            return function(*xs)
+        found = function(*(x.to(wide) for x in xs))
+        return found.to(dtype) if keeps else found
+
+    return call
+
+
+class Torch(Arrays):
+    """The namespace over torch tensors, on one device."""
+
+    name = "torch"
+    carried = {**SMALL_FLOATS, **SMALL_INTEGERS}
+
+    def __init__(self, device="cpu"):
+        self.device = device
+        for name in (*UNARY, *BINARY):
+            if not hasattr(type(self), name):
+                function = getattr(torch, OTHER_NAMES.get(name, name))
+                setattr(self, name, widened(name, function))
+
+    # -- what it is
+
+    def dtype(self, x):
+        return NUMPY_TYPES[x.dtype] if isinstance(x, torch.Tensor) else x.dtype
+
+    def shape(self, x):
+        return tuple(x.shape)
+
+    def rank(self, x):
+        return x.ndim
+
+    # -- conversion
+
+    def asarray(self, array, dtype=None):
+        if isinstance(array, torch.Tensor):
+            return array if dtype is None else self.cast(array, dtype)
+        array = np.asarray(array, dtype)
+        array = array.astype(self.storage(array.dtype)) if array.dtype in self.carried else array
+        if array.dtype == BFLOAT16:
+            bits = torch.from_numpy(np.array(array).view(np.int16))
+            return bits.view(torch.bfloat16).to(self.device)
+        return torch.from_numpy(np.array(array)).to(self.device)
+
+    def cast(self, x, dtype):
+        target = DTYPES[self.storage(dtype)]
+        if x.dtype == target:
+            return x
+        if x.dtype.is_floating_point and target in WIDE:
+            return x.to(torch.int64).to(target)
+        return x.to(target)
+
+    def static(self, x):
+        return self.to_numpy(x)
+
+    def to_numpy(self, x, dtype=None):
+        x = x.detach().cpu().resolve_conj()
+        if x.dtype == torch.bfloat16:
+            array = x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        else:
+            array = x.numpy()
+        return array if dtype is None or array.dtype == dtype else array.astype(dtype)
+
+    def from_sizes(self, values):
+        parts = [torch.scalar_tensor(v, dtype=torch.int64, device=self.device) for v in values.flat]
+        return torch.stack(parts).reshape(values.shape)
+
+    # -- making
+
+    def full(self, shape, value, dtype):
+        made = DTYPES[self.storage(dtype)]
+        if isinstance(value, torch.Tensor):
+            return value.to(made).expand(tuple(shape))
+        value = value.item() if isinstance(value, np.generic) else value
+        return torch.full(tuple(shape), value, dtype=made, device=self.device)
+
+    def arange(self, start, stop, step, dtype):
+        made = DTYPES[dtype]
+        wide = WIDE.get(made, made)
+        return torch.arange(start, stop, step, dtype=wide, device=self.device).to(made)
+
+    def _generator(self, seed):
+        if seed is None:
+            return None
+        generator = torch.Generator(self.device)
+        generator.manual_seed(abs(int(seed)))
+        return generator
+
+    def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
+        drawn = torch.rand(
+            tuple(shape), generator=self._generator(seed), dtype=DTYPES[dtype], device=self.device
+        )
+        return drawn * (high - low) + low
+
+    def normal(self, shape, dtype, mean=0.0, scale=1.0, seed=None):
+        drawn = torch.randn(
+            tuple(shape), generator=self._generator(seed), dtype=DTYPES[dtype], device=self.device
+        )
+        return drawn * scale + mean
+
+    # -- layout
+
+    def reshape(self, x, shape):
+        return torch.reshape(x, tuple(shape))
+
+    def transpose(self, x, perm):
+        return x.permute(tuple(perm))
+
+    def expand_dims(self, x, axes):
+        for axis in sorted(axes):
+            x = x.unsqueeze(axis)
+        return x
+
+    def squeeze(self, x, axes):
+        return torch.squeeze(x, tuple(axes))
+
+    def broadcast_to(self, x, shape):
+        return x.expand(tuple(shape))
+
+    def concat(self, xs, axis):
+        return torch.cat(list(xs), axis)
+
+    def stack(self, xs, axis):
+        return torch.stack(list(xs), axis)
+
+    def split(self, x, sizes, axis):
+        return list(torch.split(x, list(sizes), axis))
+
+    def slice(self, x, starts, stops, steps):
+        parts, turned = [], []
+        for axis, (start, stop, step) in enumerate(zip(starts, stops, steps)):
+            if isinstance(step, int) and step < 0:
+                # torch has no negative steps: the same elements forwards, then turned around
+                chosen = range(*slice(start, stop, step).indices(x.shape[axis]))
+                turned.append(axis)
+                first, last = (chosen[-1], chosen[0] + 1) if len(chosen) else (0, 0)
+                parts.append(slice(first, last, -step))
+            else:
+                parts.append(slice(start, stop, step))
+        x = x[tuple(parts)] if parts else x
+        return torch.flip(x, turned) if turned else x
+
+    def pad(self, x, before, after, value):
+        pads = [p for pair in reversed(list(zip(before, after))) for p in pair]
+        if x.dtype == torch.bool:
+            return torch.nn.functional.pad(x.to(torch.uint8), pads, value=int(value)).to(torch.bool)
+        return torch.nn.functional.pad(x, pads, value=value) if pads else x
+
+    def flip(self, x, axes):
+        return torch.flip(x, tuple(axes))
+
+    def tile(self, x, repeats):
+        return x.repeat(tuple(repeats)) if len(repeats) else x
+
+    # -- indexing
+
+    def take(self, x, indices, axis):
+        flat = torch.index_select(x, axis, indices.reshape(-1))
+        return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+    def take_along(self, x, indices, axis):
+        return torch.take_along_dim(x, indices, axis)
+
+    def put(self, x, indices, updates, reduction="none"):
+        if reduction == "none":
+            return x.index_put((indices,), updates)
+        if x.dtype in WIDE:
+            wide = WIDE[x.dtype]
+            return self.put(x.to(wide), indices, updates.to(wide), reduction).to(x.dtype)
+        return x.scatter_reduce(0, indices, updates, REDUCTIONS[reduction])
+
+    def nonzero(self, x):
+        return torch.nonzero(x).permute(1, 0)
+
+    def where(self, condition, a, b):
+        if a.dtype in WIDE:
+            wide = WIDE[a.dtype]
+            return torch.where(condition, a.to(wide), b.to(wide)).to(a.dtype)
+        return torch.where(condition, a, b)
+
+    # -- elementwise where torch differs
+
+    def floor_divide(self, a, b):
+        return widened("floor_divide", functools.partial(torch.div, rounding_mode="floor"))(a, b)
+
+    def sign(self, x):
+        # torch's sign of NaN is 0
+        found = widened("sign", torch.sign)(x)
+        return torch.where(torch.isnan(x), x, found) if x.dtype.is_floating_point else found
+
+    def floor(self, x):
+        return torch.floor(x) if x.dtype.is_floating_point else x
+
+    def ceil(self, x):
+        return torch.ceil(x) if x.dtype.is_floating_point else x
+
+    # -- reductions
+
+    def _reduce(self, name, x, axis, keepdims):
+        function = getattr(torch, name)
+        if axis is None:
+            axis = tuple(range(x.ndim))
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        if not axes:
+            return x
+        wide = WIDE.get(x.dtype, x.dtype)
+        return function(x.to(wide), axes, keepdim=keepdims).to(x.dtype)
+
+    def sum(self, x, axis=None, keepdims=False):
+        if axis is None:
+            axis = tuple(range(x.ndim))
+        if axis == ():
+            return x
+        return torch.sum(x.to(WIDE.get(x.dtype, x.dtype)), axis, keepdim=keepdims).to(x.dtype)
+
+    def mean(self, x, axis=None, keepdims=False):
+        return self._reduce("mean", x, axis, keepdims)
+
+    def max(self, x, axis=None, keepdims=False):
+        return self._reduce("amax", x, axis, keepdims)
+
+    def min(self, x, axis=None, keepdims=False):
+        return self._reduce("amin", x, axis, keepdims)
+
+    def any(self, x, axis=None, keepdims=False):
+        return self._reduce("any", x, axis, keepdims)
+
+    def all(self, x, axis=None, keepdims=False):
+        return self._reduce("all", x, axis, keepdims)
+
+    def prod(self, x, axis=None, keepdims=False):
+        axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        found = x.to(WIDE.get(x.dtype, x.dtype))
+        for a in sorted(axes, reverse=True):
+            found = torch.prod(found, a, keepdim=keepdims)
+        return found.to(x.dtype)
+
+    def argmax(self, x, axis):
+        # argmax of torch names any of several maxima
+        return self._first(x, torch.amax(x, axis, keepdim=True), axis)
+
+    def argmin(self, x, axis):
+        return self._first(x, torch.amin(x, axis, keepdim=True), axis)
+
+    def _first(self, x, extreme, axis):
+        return torch.argmax((x == extreme).to(torch.uint8), axis)
+
+    def cumsum(self, x, axis):
+        return torch.cumsum(x, axis, dtype=x.dtype)
+
+    def cumprod(self, x, axis):
+        return torch.cumprod(x, axis, dtype=x.dtype)
+
+    # -- order and products
+
+    def sort(self, x, axis):
+        return torch.sort(x, axis).values
+
+    def argsort(self, x, axis, descending=False):
+        wide = WIDE.get(x.dtype, x.dtype)
+        return torch.argsort(x.to(wide), axis, descending=descending, stable=True)
+
+    def matmul(self, a, b):
+        if a.dtype in WIDE:
+            wide = WIDE[a.dtype]
+            return torch.matmul(a.to(wide), b.to(wide)).to(a.dtype)
+        return torch.matmul(a, b)
+
+    def einsum(self, equation, *xs):
+        return torch.einsum(equation, *xs)
+
+    def bit_cast(self, x, dtype):
+        return x.view(DTYPES[self.storage(dtype)])
+
+    # -- outside
+
+    def call_out(self, function, values, given, types):
+        """Run `function` over numpy arrays, eagerly."""
+        arrays = [self._out(v, t) for v, t in zip(values, [*given, *[None] * len(values)])]
+        return tuple(self._back(v) for v in function(*arrays))
+
+    def _out(self, value, dtype):
+        if isinstance(value, list):
+            return [self._out(v, dtype) for v in value]
+        return self.to_numpy(value, dtype) if isinstance(value, torch.Tensor) else value
+
+    def _back(self, value):
+        if isinstance(value, list):
+            return [self._back(v) for v in value]
+        is_text = not isinstance(value, np.ndarray) or value.dtype == object
+        return value if is_text else self.asarray(value)
+
+
+@functools.cache
+def arrays(device="cpu"):
+    return Torch(device)
+
+
+__all__ = ["Torch", "arrays"]

@@ -1,0 +1,130 @@
+"""Every exception that sardonyx raises on purpose.
+
+    SardonyxError
+    ├── ModelError               the file or graph is malformed, hostile or inconsistent
+    │   ├── LimitExceeded        a budget of `Limits` would be exceeded
+    │   ├── ExternalDataError    external data is missing, outside the folder, or does not fit
+    │   └── RecordError          a training record (TrainingInfoProto) breaks a rule
+    ├── UnsupportedOp            an operator has no rule for what was asked
+    ├── ArgumentError            the caller's arguments do not fit the model
+    │   └── DataError            the caller's data does not fit the model
+    ├── VersionError             the target runtime cannot take this model
+    ├── EngineError              an engine refused or failed to run the model
+    ├── TrainingStopped          training cannot go on (a loss that is not finite, a lost lock)
+    └── MissingExtra             an optional package is not installed
+
+Each error says what, where and a hint; all problems of one kind are reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+SHOWN = 20
+NAME_WIDTH = 96
+
+
+def quote(name: object) -> str:
+    """Return a model's name in double quotes, escaped and shortened, safe for any terminal.
+
+    >>> print(quote("conv1\\x1b[31m"))
+    "conv1\\x1b[31m"
+    """
+    if isinstance(name, bytes):
+        text = name.decode("utf-8", "backslashreplace")
+    else:
+        text = str(name)
+    if len(text) > NAME_WIDTH:
+        text = f"{text[: NAME_WIDTH - 24]}…({len(text)} characters)"
+    escaped = "".join(_escape(c) for c in text)
+    return f'"{escaped}"'
+
+
+def _escape(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    if char == "…" or char.isprintable():
+        return char
+    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def table(rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lay out `rows` as indented, aligned columns; at most `SHOWN` of them, then a count."""
+    cells = [[str(c) for c in row] for row in rows]
+    if not cells:
+        return []
+    shown = cells[:SHOWN]
+    columns = max(len(row) for row in shown)
+    widths = [max((len(row[i]) for row in shown if i < len(row)), default=0) for i in range(columns)]
+    lines = ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip() for row in shown]
+    if len(cells) > SHOWN:
+        lines.append(f"  … and {len(cells) - SHOWN} more")
+    return lines
+
+
+class SardonyxError(Exception):
+    """What went wrong (one line), where (rows of a table), and a hint.
+
+    >>> print(SardonyxError("2 tensors are missing", [['"a"'], ['"b"']], hint="give both"))
+    2 tensors are missing
+      "a"
+      "b"
+    <BLANKLINE>
+    hint: give both
+    """
+
+    def __init__(self, what: str, where: Iterable[Sequence[object]] = (), hint: str | None = None):
+        self.what = what
+        self.where = [list(row) for row in where]
+        self.hint = hint
+        lines = [what, *table(self.where)]
+        if hint:
+            lines += ["", f"hint: {hint}"]
+        super().__init__("\n".join(lines))
+
+
+class ModelError(SardonyxError):
+    """The file or graph is malformed, hostile or inconsistent."""
+
+
+class LimitExceeded(ModelError):
+    """A budget of `Limits` would be exceeded; the message names the field to raise."""
+
+
+class ExternalDataError(ModelError):
+    """External data is missing, lies outside the model's folder, or does not fit its tensor."""
+
+
+class RecordError(ModelError):
+    """A training record breaks a rule of the standard."""
+
+
+class UnsupportedOp(SardonyxError):
+    """An operator has no rule for what was asked."""
+
+
+class ArgumentError(SardonyxError):
+    """The caller's arguments do not fit the model."""
+
+
+class DataError(ArgumentError):
+    """The caller's data does not fit the model."""
+
+
+class VersionError(SardonyxError):
+    """The target runtime cannot take this model."""
+
+
+class EngineError(SardonyxError):
+    """An engine refused or failed to run the model."""
+
+
+class TrainingStopped(SardonyxError):
+    """Training cannot go on."""
+
+
+class MissingExtra(SardonyxError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str):
+        super().__init__(f"{package} is not installed", hint=f'pip install "sardonyx[{extra}]"')

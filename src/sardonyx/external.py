@@ -1,0 +1,415 @@
+"""Tensor data that lies in other files: which may be read, and the bytes of each tensor.
+
+A location is looked up from an open directory handle, component by component, without following
+links; what was opened is what is checked and mapped, so that no name is looked up twice. A link is
+followed by hand, and only to a file inside the model's directory or beside the model's real file,
+which is how download caches lay out models. Mapped data that somebody truncates in place while it
+is in use cannot be guarded against. What tensors must look like is in `wellformed.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+import re
+import stat
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from .errors import ArgumentError, ExternalDataError, LimitExceeded, quote
+from .limits import Limits
+from .wellformed import Problems, byte_count, inside, node_label, shape_problem
+
+_KEYS = ("location", "offset", "length", "checksum")
+_DECIMAL = re.compile(r"[0-9]{1,20}", re.ASCII)
+_SHA1 = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
+_DRIVE = re.compile(r"[A-Za-z]:")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+_FILE_FLAGS = os.O_RDONLY
+for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    _FILE_FLAGS |= getattr(os, _name, 0)
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_HANDLES = bool(_NOFOLLOW) and os.open in os.supports_dir_fd
+
+# Before Python 3.13 a mapping holds a file descriptor, and models of thousands of files exist.
+_MAPPED_FILES = 256
+_READ_BELOW = 1 << 16
+
+_MOVE = "move the data beside the model"
+_TRUST = 'load(..., trust="local") if you trust this directory'
+
+
+class _Refused(Exception):
+    """Why one location is refused, and whether `trust="local"` would allow it."""
+
+    def __init__(self, why: str, trustable: str = ""):
+        super().__init__(why)
+        self.why, self.trustable = why, trustable
+
+
+@dataclass(frozen=True)
+class _Entry:
+    location: str
+    offset: int
+    length: int | None
+    checksum: str | None
+
+
+class _File:
+    """The bytes of one opened file, and its checksum once somebody asked."""
+
+    def __init__(self, data: Any, size: int):
+        self.data, self.size = data, size
+        self._sha1: str | None = None
+
+    def sha1(self) -> str:
+        if self._sha1 is None:
+            self._sha1 = hashlib.sha1(self.data, usedforsecurity=False).hexdigest()
+        return self._sha1
+
+
+class ExternalData:
+    """The files beside one model, each opened once and mapped read-only.
+
+    `directory` is where locations start (default: the folder of `model_path`); without either,
+    every external tensor is refused. `trust="local"` allows links of every kind in that folder.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        model_path: Path | None = None,
+        trust: str | None = None,
+        limits: Limits | None = None,
+    ):
+        if trust not in (None, "local"):
+            raise ArgumentError(f"trust is {trust!r}", hint='give trust="local" or nothing')
+        self._trusted = trust == "local"
+        self._limits = limits or Limits()
+        if directory is None and model_path is not None:
+            directory = Path(model_path).parent
+        self._directory = None if directory is None else os.path.realpath(directory)
+        self._model_folder = (
+            None if model_path is None else os.path.dirname(os.path.realpath(model_path))
+        )
+        self._files: dict[str, _File | _Refused] = {}
+        self._mapped = 0
+
+    def check_all(self, proto: onnx.ModelProto) -> None:
+        """Open the data of every external tensor of `proto`; raise one error for all problems."""
+        problems, advice = Problems(), {}
+        total = 0
+        for tensor, where in tensors(proto):
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            try:
+                total += self._locate(tensor)[2]
+            except _Refused as refused:
+                problems.add(*_row(tensor, where, refused))
+                advice[refused.trustable] = None
+        problems.raise_if_any(
+            ExternalDataError,
+            "a tensor names external data that cannot be read",
+            "{} tensors name external data that cannot be read",
+            self._hint(advice),
+        )
+        limit = self._limits.external_bytes
+        if limit is not None and total > limit:
+            row = ["all external tensors", f"external_bytes is {total:,}", f"limit {limit:,}"]
+            hint = "load(..., limits=Limits(external_bytes=...)) if you trust this file"
+            raise LimitExceeded("the model exceeds a limit", [row], hint)
+
+    def array(self, tensor: TensorProto, where: str) -> np.ndarray:
+        """Return the packed bytes of an external tensor, as a read-only view of its mapped file."""
+        try:
+            file, offset, size = self._locate(tensor)
+        except _Refused as refused:
+            what = "a tensor names external data that cannot be read"
+            hint = self._hint({refused.trustable: None})
+            raise ExternalDataError(what, [_row(tensor, where, refused)], hint) from None
+        if not size:
+            return np.frombuffer(b"", dtype=np.uint8)
+        return np.frombuffer(file.data, dtype=np.uint8, count=size, offset=offset)
+
+    def _hint(self, advice: dict[str, None]) -> str:
+        if self._directory is None:
+            return "give the model by its path, or the directory of its data"
+        ways = [way for way in advice if way]
+        return f"{', '.join(ways or [_MOVE])}, or {_TRUST}" if ways else _MOVE
+
+    def _locate(self, tensor: TensorProto) -> tuple[_File, int, int]:
+        """Return the file, offset and size of a tensor's data."""
+        if len(tensor.dims) > self._limits.tensor_rank:
+            raise _Refused(f"is of a tensor with {len(tensor.dims)} dimensions")
+        problem = shape_problem(tensor.data_type, tensor.dims)
+        if problem or tensor.data_type == TensorProto.STRING:
+            raise _Refused(f"is of a tensor that {problem or 'holds strings'}")
+        size = byte_count(tensor.data_type, tensor.dims)
+        entry = _entry(tensor)
+        if entry.length not in (None, size):
+            raise _Refused(f"has length {entry.length:,} where the tensor needs {size:,} bytes")
+        file = self._file(entry.location)
+        if entry.offset + size > file.size:
+            span = f"bytes {entry.offset:,} to {entry.offset + size:,}"
+            raise _Refused(f"has {file.size:,} bytes, and the tensor {span}")
+        if entry.checksum is not None and file.sha1() != entry.checksum:
+            raise _Refused("has another SHA-1 checksum than the model says")
+        return file, entry.offset, size
+
+    def _file(self, location: str) -> _File:
+        found = self._files.get(location)
+        if found is None:
+            try:
+                found = self._open(location)
+            except _Refused as refused:
+                found = refused
+            self._files[location] = found
+        if isinstance(found, _Refused):
+            raise _Refused(found.why, found.trustable)
+        return found
+
+    def _open(self, location: str) -> _File:
+        if self._directory is None:
+            raise _Refused("lies in another file, and the model has no directory")
+        parts = _components(location)
+        try:
+            handle = self._handle(self._directory, parts)
+        except FileNotFoundError:
+            handle = self._beside_the_real_model(parts)
+        except OSError as error:
+            raise _Refused(_reason(error)) from None
+        try:
+            return self._map(handle)
+        except OSError as error:
+            raise _Refused(_reason(error)) from None
+        finally:
+            os.close(handle)
+
+    def _beside_the_real_model(self, parts: list[str]) -> int:
+        """Open data that lies beside the file to which the caller's own link leads."""
+        if self._model_folder not in (None, self._directory):
+            try:
+                return self._handle(self._model_folder, parts)
+            except OSError as error:
+                raise _Refused(_reason(error)) from None
+        raise _Refused("is missing")
+
+    def _handle(self, folder: str, parts: list[str]) -> int:
+        if self._trusted:
+            return _open_checked(os.path.join(folder, *parts), follow=True)
+        try:
+            return _open_beneath(folder, parts)
+        except _Link:
+            return self._follow(folder, parts)
+
+    def _follow(self, folder: str, parts: list[str]) -> int:
+        """Open the final target of a link, if it lies where a plain name could have led."""
+        name = quote(f"{os.path.basename(self._directory)}/")
+        why = f"is a link to a file outside {name} and not beside the model's real file"
+        outside = _Refused(why, _MOVE)
+        try:
+            target = os.path.realpath(os.path.join(folder, *parts), strict=True)
+        except OSError as error:
+            broken = "is a broken link" if error.errno == errno.ENOENT else "is a link without end"
+            raise _Refused(broken) from None
+        beneath = os.path.relpath(target, self._directory).split(os.sep)
+        if beneath[0] not in (os.pardir, os.curdir):
+            root, rest = self._directory, beneath
+        elif os.path.dirname(target) == self._model_folder:
+            root, rest = self._model_folder, [os.path.basename(target)]
+        else:
+            raise outside
+        try:
+            return _open_beneath(root, rest)
+        except _Link:
+            raise outside from None
+
+    def _map(self, handle: int) -> _File:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise _Refused(f"is {_kind(status.st_mode)}, not a regular file")
+        if status.st_nlink > 1 and not self._trusted:
+            why = f"has {status.st_nlink} names (hard links), of which any may lie elsewhere"
+            raise _Refused(why, "replace the hard link by a copy (cp FILE COPY; mv COPY FILE)")
+        size = status.st_size
+        if sys.version_info >= (3, 13) and size >= _READ_BELOW:
+            return _File(mmap.mmap(handle, size, access=mmap.ACCESS_READ, trackfd=False), size)
+        if size < _READ_BELOW or self._mapped >= _MAPPED_FILES:
+            data = _read(handle, size)
+            return _File(data, len(data))
+        self._mapped += 1
+        return _File(mmap.mmap(handle, size, access=mmap.ACCESS_READ), size)
+
+
+class _Link(Exception):
+    """The last component of a location is a symbolic link."""
+
+
+def _row(tensor: TensorProto, where: str, refused: _Refused) -> list[str]:
+    locations = [e.value for e in tensor.external_data if e.key == "location"]
+    if not locations:
+        return [where, "no location", refused.why]
+    shown = locations[0]
+    if isinstance(shown, str) and _is_absolute(shown):
+        shown = "/…/" + re.split(r"[/\\]", shown)[-1]
+    return [where, f"location {quote(shown)}", refused.why]
+
+
+def _is_absolute(location: str) -> bool:
+    return location.startswith("/") or _DRIVE.match(location) is not None
+
+
+def _entry(tensor: TensorProto) -> _Entry:
+    found: dict[str, str] = {}
+    for pair in tensor.external_data:
+        key, value = pair.key, pair.value
+        if key not in _KEYS:
+            raise _Refused(f"comes with the unknown key {quote(key)}")
+        if key in found:
+            raise _Refused(f"comes with {key} twice")
+        if isinstance(value, bytes):
+            raise _Refused(f"comes with a {key} that is not valid UTF-8")
+        found[key] = value
+    if "location" not in found:
+        raise _Refused("says no location")
+    for key in ("offset", "length"):
+        if key in found and not _DECIMAL.fullmatch(found[key]):
+            raise _Refused(f"has the {key} {quote(found[key])}, which is no plain number")
+    checksum = found.get("checksum")
+    if checksum is not None and not _SHA1.fullmatch(checksum):
+        raise _Refused("has a checksum that is no SHA-1 in hexadecimal")
+    length = int(found["length"]) if "length" in found else None
+    offset = int(found.get("offset", "0"))
+    return _Entry(found["location"], offset, length, checksum and checksum.lower())
+
+
+def _components(location: str) -> list[str]:
+    """Return the components of a relative path in `/` form; the rules hold on every platform."""
+    if not location:
+        raise _Refused("is empty")
+    if _CONTROL.search(location):
+        raise _Refused("has a control character")
+    if "\\" in location:
+        raise _Refused("has a backslash")
+    if _is_absolute(location):
+        raise _Refused("is an absolute path")
+    parts = location.split("/")
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise _Refused(f'has a "{part}" component' if part else "has an empty component")
+    return parts
+
+
+def _open_beneath(folder: str, parts: list[str]) -> int:
+    """Return a handle of the file `parts` in `folder`; `_Link` if its last component is a link."""
+    if not _HANDLES:
+        return _open_without_handles(folder, parts)
+    at = os.open(folder, _FOLDER_FLAGS)
+    try:
+        for part in parts[:-1]:
+            if stat.S_ISLNK(os.stat(part, dir_fd=at, follow_symlinks=False).st_mode):
+                raise _Refused("leads through a linked directory", _MOVE)
+            inner = os.open(part, _FOLDER_FLAGS | _NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = inner
+        return _open_checked(parts[-1], follow=False, at=at)
+    finally:
+        os.close(at)
+
+
+def _open_checked(path: str, follow: bool, at: int | None = None) -> int:
+    """Open a regular file; a look before keeps devices from being opened, `fstat` decides."""
+    mode = os.stat(path, dir_fd=at, follow_symlinks=follow).st_mode
+    if stat.S_ISLNK(mode):
+        raise _Link
+    if not stat.S_ISREG(mode):
+        raise _Refused(f"is {_kind(mode)}, not a regular file")
+    return os.open(path, _FILE_FLAGS & ~_NOFOLLOW if follow else _FILE_FLAGS, dir_fd=at)
+
+
+def _open_without_handles(folder: str, parts: list[str]) -> int:
+    """The same where the system has no directory handles: look, open, then compare."""
+    path = folder
+    for part in parts[:-1]:
+        path = os.path.join(path, part)
+        if os.path.realpath(path) != path:
+            raise _Refused("leads through a linked directory", _MOVE)
+    path = os.path.join(path, parts[-1])
+    handle = _open_checked(path, follow=False)
+    if not os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False)):
+        os.close(handle)
+        raise _Refused("was replaced while it was opened")
+    return handle
+
+
+def _read(handle: int, size: int) -> bytes:
+    with os.fdopen(os.dup(handle), "rb") as file:
+        return file.read(size)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "is missing"
+    if error.errno == errno.ELOOP:
+        return "became a link while it was opened"
+    return f"cannot be opened: {error.strerror or type(error).__name__}"
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def tensors(proto: onnx.ModelProto) -> Iterator[tuple[TensorProto, str]]:
+    """Yield every tensor of a model, with where it stands: graphs, functions, training records."""
+    queue: deque[tuple[Any, str]] = deque([(proto.graph, "")])
+    for function in proto.functions:
+        label = f"function {quote(function.name)}"
+        queue.append((function, label))
+        for attribute in function.attribute_proto:
+            yield from _attribute_tensors(attribute, label, queue)
+    for index, record in enumerate(proto.training_info):
+        for part in ("initialization", "algorithm"):
+            if record.HasField(part):
+                queue.append((getattr(record, part), f"training record {index}, {part}"))
+    while queue:
+        graph, label = queue.popleft()
+        if isinstance(graph, onnx.GraphProto):
+            for tensor in graph.initializer:
+                yield tensor, inside(label, f"initializer {quote(tensor.name)}")
+            for sparse in graph.sparse_initializer:
+                where = inside(label, f"sparse initializer {quote(sparse.values.name)}")
+                yield sparse.values, f"{where}, values"
+                yield sparse.indices, f"{where}, indices"
+        for index, node in enumerate(graph.node):
+            if node.attribute:
+                where = inside(label, node_label(node.name, node.op_type, index))
+                for attribute in node.attribute:
+                    yield from _attribute_tensors(attribute, where, queue)
+
+
+def _attribute_tensors(
+    attribute: onnx.AttributeProto, label: str, queue: deque[tuple[Any, str]]
+) -> Iterator[tuple[TensorProto, str]]:
+    """Yield the tensors of one attribute; its graphs wait in `queue`."""
+    where = f"{label}, {quote(attribute.name)}"
+    for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
+        yield tensor, where
+    sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else ()
+    for tensor in sparse or attribute.sparse_tensors:
+        yield tensor.values, f"{where}, values"
+        yield tensor.indices, f"{where}, indices"
+    for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+        queue.append((graph, where))

@@ -1,0 +1,393 @@
+"""Reverse mode, from ONNX to ONNX: walks a graph backwards and asks one rule per node.
+
+The engine does everything that is the same for all operators: it finds the path from the wanted tensors to
+the outputs, fills in attribute defaults, adds up cotangents, undoes broadcasting, casts, and drops what
+nobody wants. What an operator's derivative is, only its rule knows (`math.py`, `nn.py`, …).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.build import FLOATS, Builder, infer, same_dim, same_shape
+from sardonyx.errors import UnsupportedOp, quote
+from sardonyx.passes.nesting import bodies
+from sardonyx.registry import OpId, Registry, Rule, op_name
+
+# What a rule may ask for besides attributes: the forward outputs, and the forward node itself.
+VJP = Registry("gradient rule", leading=2, special=("out", "node"))
+NO_GRADIENT: set[OpId] = set()
+
+Cotangents = dict[ir.Value, ir.Value]
+Path = tuple[list[ir.Node], set[ir.Value]]
+Inside = Callable[[ir.Node, set[ir.Value]], list[Path]]
+
+
+def vjp(
+    *ops: str,
+    domain: str = "",
+    needs: int = 0,
+    broadcasts: bool = False,
+    structural: bool = False,
+    refuses: Sequence[int] = (),
+    carries: Callable[[ir.Value], bool] | None = None,
+    inside: Inside | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a gradient rule.
+
+    The rule gets the builder, the cotangent `g` of the first output (or `gs`, those of all outputs, None
+    where there is none), then the inputs by schema position and the attributes by schema name. It returns
+    one cotangent per input, None for no gradient.
+
+    needs       -- how many outputs the forward node must have for the rule; missing ones are added
+    broadcasts  -- inputs are broadcast to the output: the engine sums over what was broadcast
+    structural  -- the rule gets `(op, gs, node, wanted)` and returns {value: cotangent}: for operators
+                   with bodies, whose bodies read values from outside
+    refuses     -- positions of inputs that have a derivative which the rule does not give: an error where
+                   one is wanted
+    carries     -- whether an output of integers passes cotangents on all the same (straight-through)
+    inside      -- of a structural rule: given the node and the values on the path, the nodes and values
+                   on the path inside each of its bodies
+
+    >>> import sardonyx as sx
+    >>> @sx.vjp("Double", domain="com.acme")
+    ... def double(op, g, x):
+    ...     return op.Mul(g, 2.0)
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        many = not structural and list(inspect.signature(function).parameters)[1] == "gs"
+        for name in ops:
+            if structural:
+                VJP.rules[opset.domain_name(domain), name] = Rule(
+                    function, None, frozenset(), True, {"structural": True, "inside": inside}
+                )
+            else:
+                VJP.register(
+                    function,
+                    name,
+                    domain,
+                    needs=needs,
+                    broadcasts=broadcasts,
+                    many=many,
+                    refuses=tuple(refuses),
+                    carries=carries,
+                )
+        return function
+
+    return decorate
+
+
+def no_gradient(*ops: str, domain: str = "") -> None:
+    """State that operators have no gradient on purpose: their derivative is zero everywhere."""
+    NO_GRADIENT.update((opset.domain_name(domain), name) for name in ops)
+
+
+def formulas(table: dict[str, Callable[..., Any]], module: str) -> None:
+    """Register one-line rules `(op, g, x, y)` of operators with one input, x, and one output, y."""
+    for name, formula in table.items():
+
+        def rule(op: Builder, g: ir.Value, x: ir.Value, *, out: Any, _f: Any = formula) -> Any:
+            return _f(op, g, x, out[0])
+
+        rule.__name__, rule.__module__ = name.lower(), module
+        rule.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [p for p in inspect.signature(rule).parameters.values() if p.name != "_f"]
+        )
+        vjp(name)(rule)
+
+
+# -- what a node reads ------------------------------------------------------------
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """The values from outside that a node's bodies read, in order of first use."""
+    seen: dict[ir.Value, None] = {}
+    for body in bodies(node):
+        inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
+        for inner in body:
+            for value in (*inner.inputs, *captured(inner)):
+                if value is not None and value not in inside:
+                    seen.setdefault(value)
+            inside.update(inner.outputs)
+        for value in body.outputs:
+            if value not in inside:
+                seen.setdefault(value)
+    return list(seen)
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """The values that a node depends on, by its inputs or from within its bodies."""
+    inputs = [v for v in node.inputs if v is not None]
+    return inputs + captured(node) if bodies(node) else inputs
+
+
+def is_differentiable(value: ir.Value) -> bool:
+    """Whether gradients can flow through `value`: floats, and sequences and optionals of them."""
+    kind: Any = value.type
+    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        kind = kind.elem_type
+    return kind is None or kind.dtype in FLOATS
+
+
+def passes(value: ir.Value) -> bool:
+    """Whether cotangents arrive at what computed `value`: it is differentiable, or its rule says so."""
+    if is_differentiable(value):
+        return True
+    node = value.producer()
+    rule = None if node is None else VJP.rules.get(op_id(node))
+    carries = rule and rule.options.get("carries")
+    return carries is not None and carries(value)
+
+
+# -- the walk ---------------------------------------------------------------------
+
+
+def path(
+    nodes: Sequence[ir.Node], wrt: Collection[ir.Value], of: Collection[ir.Value], stop: Collection[ir.Value]
+) -> tuple[list[ir.Node], set[ir.Value]]:
+    """The nodes between `wrt` and `of`, and the values on the way, `wrt` included."""
+    reached: set[ir.Value] = set(wrt)
+    forward: list[ir.Node] = []
+    for node in nodes:
+        if op_id(node) in NO_GRADIENT:
+            continue
+        if any(v in reached for v in reads(node)):
+            forward.append(node)
+            reached.update(v for v in node.outputs if passes(v) and v not in stop)
+    needed: set[ir.Value] = set(of)
+    between: list[ir.Node] = []
+    for node in reversed(forward):
+        if any(v in needed and v in reached for v in node.outputs):
+            between.append(node)
+            needed.update(v for v in reads(node) if v in reached)
+    between.reverse()
+    return between, reached & needed
+
+
+def op_id(node: ir.Node) -> OpId:
+    return opset.domain_name(node.domain), node.op_type
+
+
+def paths_inside(nodes: Iterable[ir.Node], values: set[ir.Value]) -> list[Path]:
+    """A path, then those through the bodies of its nodes, at any depth."""
+    found: list[Path] = [(list(nodes), values)]
+    for node in nodes:
+        rule = VJP.rules.get(op_id(node))
+        inside = rule and rule.options.get("inside")
+        for inner in inside(node, values) if inside else ():
+            found += paths_inside(*inner)
+    return found
+
+
+def blocked(nodes: Iterable[ir.Node], values: set[ir.Value]) -> list[ir.Node]:
+    """The nodes on a path that have no rule, also inside bodies."""
+    every = (node for inner, _ in paths_inside(nodes, values) for node in inner)
+    return [node for node in every if op_id(node) not in VJP]
+
+
+def require_rules(
+    nodes: Iterable[ir.Node], values: set[ir.Value], of: Sequence[ir.Value], wrt: Sequence[ir.Value]
+) -> None:
+    """Raise one UnsupportedOp that names every node without a rule, and the path it blocks."""
+    missing = blocked(nodes, values)
+    if not missing:
+        return
+    ops = sorted({op_name(op_id(n)) for n in missing})
+    way = f"on the path from {quote(of[0].name)} to {quote(wrt[0].name)}"
+    raise UnsupportedOp(
+        f"{len(ops)} op{'s' * (len(ops) > 1)} in this model ha{'ve' if len(ops) > 1 else 's'} no gradient rule",
+        [[op_name(op_id(n)), f"node {quote(n.name or n.outputs[0].name)}", way] for n in missing],
+        hint=f"cut the path with grad(model, stop=[{quote(missing[0].outputs[0].name)}]), "
+        f"or add a rule with @sardonyx.vjp({quote(missing[0].op_type)})",
+    )
+
+
+def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
+    """Raise one UnsupportedOp that names every input on the way to which a rule gives no gradient."""
+    rows, first = [], None
+    inside = [(n, on) for inner, on in paths_inside(nodes, values) for n in inner]
+    for node, on_the_way in inside:
+        rule = VJP.rules[op_id(node)]
+        for i in rule.options.get("refuses", ()):
+            x = node.inputs[i] if i < len(node.inputs) else None
+            if x is not None and x in on_the_way:
+                name = opset.schema(node.op_type, node.domain).inputs[i].name  # type: ignore[union-attr]
+                where = f"node {quote(node.name or node.outputs[0].name)}"
+                rows.append([op_name(op_id(node)), where, f"input {name}: {quote(x.name)}"])
+                first = first or x
+    if first is not None:
+        raise UnsupportedOp(
+            f"{len(rows)} input{'s' * (len(rows) > 1)} on the path ha{'ve' if len(rows) > 1 else 's'} no gradient",
+            rows,
+            hint=f"cut the path with grad(model, stop=[{quote(first.name)}])",
+        )
+
+
+def backward(
+    op: Builder,
+    nodes: Sequence[ir.Node],
+    cotangents: Cotangents,
+    wrt: Sequence[ir.Value],
+    stop: Collection[ir.Value] = (),
+) -> list[ir.Value | None]:
+    """Build the cotangents of `wrt`, given those of some values that `nodes` compute.
+
+    nodes -- a graph's nodes in order, normalized; `op` collects the new ones. None: no path.
+    """
+    between, values = path(nodes, wrt, list(cotangents), stop)
+    require_rules(between, values, list(cotangents), wrt)
+    require_paths(between, values)
+    pending: dict[ir.Value, list[ir.Value]] = {v: [g] for v, g in cotangents.items()}
+    for node in reversed(between):
+        gs = [_collect(op, pending, v) for v in node.outputs]
+        for value, g in zip(node.outputs, gs, strict=True):
+            if g is not None:
+                pending[value] = [g]
+        if all(g is None for g in gs):
+            continue
+        with op.named(f"grad/{node.name or node.outputs[0].name}"):
+            for value, dx in _pull(op, node, gs, values).items():
+                if value in values:
+                    pending.setdefault(value, []).append(dx)
+    return [_collect(op, pending, v) for v in wrt]
+
+
+def _collect(op: Builder, pending: dict[ir.Value, list[ir.Value]], value: ir.Value) -> ir.Value | None:
+    """The sum of all contributions to the cotangent of `value`, in the order they came."""
+    parts = pending.get(value)
+    if not parts:
+        return None
+    if len(parts) > 1:
+        pending[value] = parts = [add(op, parts)]
+    return parts[0]
+
+
+def add(op: Builder, parts: Sequence[ir.Value]) -> ir.Value:
+    """The sum of cotangents of one value."""
+    if isinstance(parts[0].type, ir.SequenceType):
+        from sardonyx.grad.sequence import add_sequences
+
+        return add_sequences(op, parts)
+    return op.Add(*parts) if len(parts) == 2 else op.Sum(*parts)
+
+
+def _pull(
+    op: Builder, node: ir.Node, gs: list[ir.Value | None], values: set[ir.Value]
+) -> dict[ir.Value, ir.Value]:
+    """Call the rule of `node`: the cotangents of what it reads."""
+    rule = VJP.rules[op_id(node)]
+    if rule.options.get("structural"):
+        with op:
+            return rule.function(op, gs, node, values)
+    complete(node, rule.options["needs"])
+    gs += [None] * (len(node.outputs) - len(gs))
+    lead = tuple(gs) if rule.options["many"] else gs[0]
+    if lead is None:
+        return {}
+    with op:
+        found = rule.function(op, lead, *arguments(rule, node), **keywords(rule, node))
+    found = found if isinstance(found, (tuple, list)) else (found,)
+    out: dict[ir.Value, ir.Value] = {}
+    for x, dx in zip(node.inputs, found, strict=False):
+        if x is None or dx is None or x not in values:
+            continue
+        dx = fit(op, dx, x, rule.options["broadcasts"])
+        out[x] = dx if x not in out else add(op, [out[x], dx])
+    return out
+
+
+def complete(node: ir.Node, needs: int) -> None:
+    """Give a forward node the optional outputs that its rule needs."""
+    if len(node.outputs) < needs:
+        node.resize_outputs(needs)
+        stem = node.name or node.outputs[0].name
+        for i, value in enumerate(node.outputs):
+            if not value.name:
+                value.name = f"{stem}:{i}"
+        infer(node)
+
+
+def arguments(rule: Rule, node: ir.Node) -> list[ir.Value | None]:
+    """The inputs of `node` as the rule takes them: by schema position, None where omitted."""
+    inputs = list(node.inputs)
+    if rule.tensors is None:
+        return inputs
+    return (inputs + [None] * rule.tensors)[: rule.tensors]
+
+
+def attributes(node: ir.Node) -> dict[str, Any]:
+    """The attributes of `node` as plain Python values, defaults filled in."""
+    found = dict(opset.attribute_defaults(node.op_type, node.domain))
+    for name, attr in node.attributes.items():
+        found[name] = attr.value
+    return found
+
+
+def keywords(rule: Rule, node: ir.Node) -> dict[str, Any]:
+    """Attributes, and what else the rule asks for."""
+    given = attributes(node)
+    if "out" in rule.keywords:
+        given["out"] = tuple(node.outputs)
+    if "node" in rule.keywords:
+        given["node"] = node
+    if rule.takes_all_keywords:
+        return given
+    return {k: v for k, v in given.items() if k in rule.keywords}
+
+
+# -- broadcasting undone ------------------------------------------------------------
+
+
+def fit(op: Builder, dx: ir.Value, x: ir.Value, broadcasts: bool) -> ir.Value:
+    """`dx` with the shape and type of `x`: sums over the axes along which `x` was broadcast."""
+    if not isinstance(x.type, (ir.TensorType, type(None))):
+        return dx
+    if not same_shape(dx, x):
+        dx = _unbroadcast(op, dx, x, broadcasts)
+    if x.dtype in FLOATS and dx.dtype is not None:
+        dx = op.cast(dx, x.dtype)
+    if x.shape is not None and (dx.shape is None or not same_shape(dx, x)):
+        dx.shape = ir.Shape(x.shape)
+    return dx
+
+
+def _unbroadcast(op: Builder, dx: ir.Value, x: ir.Value, broadcasts: bool) -> ir.Value:
+    if dx.shape is None or x.shape is None:
+        return _unbroadcast_at_run_time(op, dx, x) if broadcasts else dx
+    lead = len(dx.shape) - len(x.shape)
+    if lead < 0:
+        return dx
+    summed, unknown = [], False
+    for axis, (d, s) in enumerate(zip(dx.shape[lead:], x.shape, strict=True)):
+        if same_dim(d, s):
+            continue
+        if s == 1:
+            summed.append(lead + axis)
+        elif not isinstance(s, int) and d != 1:
+            unknown = True
+    if unknown and broadcasts:
+        return _unbroadcast_at_run_time(op, dx, x)
+    if summed:
+        dx = op.total(dx, summed, keepdims=True)
+    if lead:
+        dx = op.total(dx, list(range(lead)))
+    return dx
+
+
+def _unbroadcast_at_run_time(op: Builder, dx: ir.Value, x: ir.Value) -> ir.Value:
+    """Sum over the axes whose sizes differ, found while running."""
+    ours, theirs = op.Shape(x), op.Shape(dx)
+    missing = op.Sub(op.Shape(theirs), op.Shape(ours))
+    one = ir.tensor(np.ones(1, np.int64))
+    padded = op.Concat(op.ConstantOfShape(missing, value=one), ours, axis=0)
+    axes = op.Reshape(op.NonZero(op.Not(op.Equal(padded, theirs))), [-1])
+    out = op.Reshape(op.total(dx, axes, keepdims=True), ours, allowzero=1)
+    out.shape = ir.Shape(x.shape) if x.shape is not None else None
+    return out

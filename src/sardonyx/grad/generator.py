@@ -1,0 +1,37 @@
+"""Gradients of ONNX's `generator` family: Range; everything else is a source."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.grad.engine import no_gradient, vjp
+
+no_gradient("Constant", "ConstantOfShape", "EyeLike")
+# Samples: what is drawn does not depend smoothly on what it is drawn from.
+no_gradient(
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+
+
+@vjp("Range")
+def range_(
+    op: Builder,
+    g: ir.Value,
+    start: ir.Value,
+    limit: ir.Value,
+    delta: ir.Value,
+    *,
+    stash_type: int,
+) -> tuple[ir.Value | None, ...]:
+    """The limit only decides how many elements there are."""
+    assert g.dtype is not None
+    n = op.dim(g, 0)
+    count = n if isinstance(n, int) else op.Squeeze(n, [0])
+    steps = op.cast(op.Range(0, count, 1), g.dtype)
+    return op.total(g), None, op.total(g * steps)

@@ -1,0 +1,173 @@
+"""Activation functions. At a kink each takes the derivative that torch takes.
+
+Their function bodies are no substitute: they fix other derivatives at the kinks, overflow, and compute
+both branches of a Where, of which the unused one may be infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder, constant
+from sardonyx.grad.engine import formulas, vjp
+
+# NOTE [masks]: g·mask is a third faster than Where(mask, g, 0), but turns an infinite cotangent of a dead
+# unit into NaN. Sqrt(Relu(x)) makes one at every x < 0. These operators spread each cotangent over many
+# inputs, so that an infinity spoils the live units as well: behind them the product loses nothing.
+MIXING = frozenset(
+    "AveragePool BatchNormalization Conv ConvTranspose Gemm GlobalAveragePool GroupNormalization "
+    "InstanceNormalization LayerNormalization MatMul RMSNormalization Relu".split()
+)
+PASSING = frozenset(
+    "Add Concat Dropout Flatten Identity MaxPool Pad Reshape Slice Split Squeeze Sub Transpose Unsqueeze".split()
+)
+
+
+def _only_mixed(y: ir.Value) -> bool:
+    """Whether all of the forward graph that `y` reaches mixes it (see NOTE [masks])."""
+    pending, seen = [y], {y}
+    while pending:
+        for node in pending.pop().consumers():
+            if node.graph is None:  # of the gradient that is being built
+                continue
+            if node.domain or node.op_type not in MIXING | PASSING:
+                return False
+            if node.op_type in PASSING:
+                pending += [v for v in node.outputs if v not in seen]
+                seen.update(node.outputs)
+    return True
+
+
+@vjp("Relu")
+def relu(op: Builder, g: ir.Value, x: ir.Value, *, out: Any, node: ir.Node) -> ir.Value:
+    assert g.dtype is not None
+    live = op.cast(out[0], ir.DataType.BOOL)
+    if node.graph is not None and _only_mixed(out[0]):
+        return g * op.cast(live, g.dtype)
+    return op.Where(live, g, 0.0)
+
+
+@vjp("LeakyRelu")
+def leaky_relu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+    return op.Where(op.Greater(x, 0.0), g, g * alpha)
+
+
+@vjp("PRelu", broadcasts=True)
+def prelu(op: Builder, g: ir.Value, x: ir.Value, slope: ir.Value) -> tuple[ir.Value, ir.Value]:
+    positive = op.Greater(x, 0.0)
+    return op.Where(positive, g, g * slope), op.Where(positive, 0.0, g * x)
+
+
+@vjp("ThresholdedRelu")
+def thresholded_relu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+    return op.Where(op.Greater(x, alpha), g, 0.0)
+
+
+def _negative_exp(op: Builder, x: ir.Value, alpha: float = 1.0) -> ir.Value:
+    """exp(x / alpha) where x is negative, else 1: never overflows."""
+    below = op.Min(x, 0.0)
+    return op.Exp(below if alpha == 1.0 else below / alpha)
+
+
+@vjp("Celu")
+def celu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+    return g * _negative_exp(op, x, alpha)
+
+
+@vjp("Elu")
+def elu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+    if alpha == 1.0:
+        return g * _negative_exp(op, x)
+    return op.Where(op.Greater(x, 0.0), g, g * (_negative_exp(op, x) * alpha))
+
+
+@vjp("Selu")
+def selu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float, gamma: float) -> ir.Value:
+    scaled = g * gamma
+    return op.Where(op.Greater(x, 0.0), scaled, scaled * (_negative_exp(op, x) * alpha))
+
+
+@vjp("HardSigmoid")
+def hard_sigmoid(
+    op: Builder, g: ir.Value, x: ir.Value, *, alpha: float, beta: float, out: Any
+) -> ir.Value:
+    inside = op.And(op.Greater(out[0], 0.0), op.Less(out[0], 1.0))
+    return op.Where(inside, g * alpha, 0.0)
+
+
+def _hard_swish(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    slope = op.Where(op.Less(x, 3.0), x / 3.0 + 0.5, 1.0)
+    return op.Where(op.Greater(x, -3.0), g * slope, 0.0)
+
+
+def _mish(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    # tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); it is 1 in float64 beyond x = 20.
+    e = op.Exp(op.Min(x, 20.0))
+    n = e * (e + 2.0)
+    d = n + 2.0
+    slope = (n + 1.0) / d / d * 4.0
+    return g * (n / d + x * slope * op.Sigmoid(x))
+
+
+def _softsign(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    d = op.Abs(x) + 1.0
+    return g / (d * d)
+
+
+formulas({"HardSwish": _hard_swish, "Mish": _mish, "Softsign": _softsign}, __name__)
+
+
+@vjp("Gelu")
+def gelu(op: Builder, g: ir.Value, x: ir.Value, *, approximate: str) -> ir.Value:
+    if approximate == "tanh":
+        root, cubic = math.sqrt(2 / math.pi), 0.044715
+        square = x * x
+        t = op.Tanh(x * (square * (root * cubic) + root))
+        slope = square * (3 * root * cubic) + root
+        return g * ((t + 1.0 + x * slope * (1.0 - t * t)) * 0.5)
+    below = (op.Erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+    density = op.Exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return g * (below + x * density)
+
+
+def _swish_parts(op: Builder, x: ir.Value, alpha: float) -> tuple[ir.Value, ir.Value]:
+    """sigmoid(alpha x), and the derivative of x sigmoid(alpha x)."""
+    scaled = x if alpha == 1.0 else x * alpha
+    s = op.Sigmoid(scaled)
+    return s, s * (scaled * (1.0 - s) + 1.0)
+
+
+@vjp("Swish")
+def swish(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+    return g * _swish_parts(op, x, alpha)[1]
+
+
+@vjp("SwiGLU")
+def swiglu(
+    op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, alpha: float
+) -> tuple[ir.Value, ir.Value]:
+    s, slope = _swish_parts(op, a, alpha)
+    return g * b * slope, g * (a * s)
+
+
+@vjp("Clip", broadcasts=True)
+def clip(
+    op: Builder, g: ir.Value, x: ir.Value, low: ir.Value | None, high: ir.Value | None, *, out: Any
+) -> tuple[ir.Value | None, ...]:
+    """x keeps its gradient at a bound; where low > high, everything belongs to high."""
+    lowest, highest = constant(low), constant(high)
+    ordered = low is None or high is None or (
+        lowest is not None and highest is not None and bool((lowest <= highest).all())
+    )
+    if ordered:
+        dx = op.Where(op.Equal(x, out[0]), g, 0.0)
+        dlow = None if low is None else op.Where(op.Less(x, low), g, 0.0)
+        dhigh = None if high is None else op.Where(op.Greater(x, high), g, 0.0)
+        return dx, dlow, dhigh
+    inside = op.And(op.GreaterOrEqual(x, low), op.LessOrEqual(x, high))
+    below = op.And(op.Less(x, low), op.LessOrEqual(low, high))
+    above = op.Or(op.Greater(x, high), op.Greater(low, high))
+    return tuple(op.Where(where, g, 0.0) for where in (inside, below, above))

@@ -1,0 +1,104 @@
+"""Two or more inputs that broadcast; the engine undoes the broadcasting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import FLOATS, Builder, constant
+from sardonyx.grad.engine import vjp
+
+Pair = tuple[ir.Value | None, ir.Value | None]
+
+
+@vjp("Add", broadcasts=True)
+def add(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+    return g, g
+
+
+@vjp("Sub", broadcasts=True)
+def sub(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+    return g, op.Neg(g)
+
+
+@vjp("Mul", broadcasts=True)
+def mul(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+    return g * b, g * a
+
+
+@vjp("Div", broadcasts=True)
+def div(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, out: Any) -> Pair:
+    da = g / b
+    return da, op.Neg(da * out[0])
+
+
+@vjp("Mod", broadcasts=True)
+def mod(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int, out: Any) -> Pair:
+    # The quotient of the forward itself, floored or truncated: no second rounding decision.
+    return g, op.Neg(g * op.Round((a - out[0]) / b))
+
+
+@vjp("Sum", broadcasts=True)
+def sum_(op: Builder, g: ir.Value, *xs: ir.Value) -> list[ir.Value]:
+    return [g] * len(xs)
+
+
+@vjp("Mean", broadcasts=True)
+def mean(op: Builder, g: ir.Value, *xs: ir.Value) -> list[ir.Value]:
+    share = g if len(xs) == 1 else g / float(len(xs))
+    return [share] * len(xs)
+
+
+@vjp("Max", "Min", broadcasts=True)
+def extremum(op: Builder, g: ir.Value, *xs: ir.Value, out: Any) -> list[ir.Value]:
+    """All operands that reach the extremum share its gradient equally."""
+    if len(xs) == 1:
+        return [g]
+    assert g.dtype is not None
+    chosen = [op.Equal(x, out[0]) for x in xs]
+    share = g / op.Sum(*[op.cast(c, g.dtype) for c in chosen])
+    return [op.Where(c, share, 0.0) for c in chosen]
+
+
+@vjp("Pow", broadcasts=True)
+def pow_(op: Builder, g: ir.Value, x: ir.Value, exponent: ir.Value, *, out: Any) -> Pair:
+    assert x.dtype is not None
+    known = constant(exponent)
+    if known is not None and known.size == 1:
+        dx = _power(op, g, x, out[0], float(known.reshape(())))
+    else:
+        e = op.cast(exponent, x.dtype)
+        less = e - 1.0
+        if known is None or not np.all(known):
+            # x^0 = 1 for every x, so that 0 · x^0 is 0 even at 0 and at infinity.
+            less = op.Where(op.Equal(e, 0.0), 0.0, less)
+        dx = g * (e * op.Pow(x, less))
+    if exponent.dtype not in FLOATS:
+        return dx, None
+    base = op.cast(x, exponent.dtype)
+    flat = op.And(op.Equal(base, 0.0), op.GreaterOrEqual(exponent, 0.0))
+    return dx, op.cast(g * out[0], exponent.dtype) * op.Log(op.Where(flat, 1.0, base))
+
+
+def _power(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value, exponent: float) -> ir.Value:
+    """The gradient to the base for an exponent known while building."""
+    if exponent == 0.0:
+        return g * 0.0
+    if exponent == 1.0:
+        return g
+    if exponent == 2.0:
+        return g * (x * 2.0)
+    if exponent == 3.0:
+        return g * (x * x * 3.0)
+    if exponent == 0.5:
+        return g / (y * 2.0)
+    if exponent == -1.0:
+        return op.Neg(g * (y * y))
+    return g * (op.Pow(x, exponent - 1.0) * exponent)
+
+
+@vjp("Expand", broadcasts=True)
+def expand(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value) -> ir.Value:
+    return g

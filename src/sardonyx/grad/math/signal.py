@@ -1,0 +1,158 @@
+"""Fourier transforms. The adjoint of a transform of length n is n times its inverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder, Dim, constant, content, rank
+from sardonyx.errors import UnsupportedOp, quote
+from sardonyx.grad.engine import vjp
+
+
+@vjp("DFT")
+def dft(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    dft_length: ir.Value | None,
+    axis: ir.Value | None,
+    *,
+    inverse: int,
+    onesided: int,
+    out: Any,
+    node: ir.Node,
+) -> ir.Value:
+    at = _constant_axis(axis, node) % rank(x)
+    if onesided and inverse:
+        return _irfft(op, g, x, at, out[0])
+    n = op.dim(out[0], at) if not onesided else _length(op, dft_length, x, at)
+    if onesided:
+        g = _resized(op, g, at, n)
+    dx = op.DFT(g, None, _scalar(op, at - rank(x)), inverse=1 - inverse)
+    if inverse:
+        dx = dx / _number(op, n, x)
+    else:
+        dx = dx * _number(op, n, x)
+    return _resized(op, _resized(op, dx, rank(x) - 1, op.dim(x, -1)), at, op.dim(x, at))
+
+
+def _constant_axis(axis: ir.Value | None, node: ir.Node) -> int:
+    if axis is None:
+        return -2
+    known = constant(axis)
+    if known is None:
+        raise UnsupportedOp(
+            "the gradient of DFT needs a constant axis",
+            [[f"node {quote(node.name)}", f"axis {quote(axis.name)}"]],
+        )
+    return int(known.reshape(()))
+
+
+def _irfft(op: Builder, g: ir.Value, x: ir.Value, at: int, y: ir.Value) -> ir.Value:
+    """A one-sided spectrum stands for its mirror image too: inner bins count twice."""
+    n = op.dim(y, at)
+    dx = op.DFT(g, None, _scalar(op, at - rank(x)), onesided=1)
+    after = [1] * (rank(x) - 1 - at)
+    if isinstance(n, int):
+        bins = np.arange(n // 2 + 1)
+        weights: Any = op.const(
+            ((2.0 - (bins == 0) - (2 * bins == n)) / n).reshape([-1, *after]), x.dtype
+        )
+    else:
+        bins = op.Range(0, op.Squeeze(n / 2 + 1, [0]), 1)
+        edge = op.Or(op.Equal(bins, 0), op.Equal(bins * 2, n))
+        twice = op.Where(edge, op.const(1.0, x.dtype), op.const(2.0, x.dtype))
+        weights = op.Reshape(twice / _number(op, n, x), [-1, *after])
+    return _resized(op, dx * weights, at, op.dim(x, at))
+
+
+def _length(op: Builder, given: ir.Value | None, x: ir.Value, at: int) -> Dim:
+    """The length of the transform."""
+    if given is None:
+        return op.dim(x, at)
+    known = constant(given)
+    if known is not None:
+        return int(known.reshape(()))
+    return op.cast(op.Reshape(given, [1]), ir.DataType.INT64)
+
+
+def _number(op: Builder, n: Dim, like: ir.Value) -> ir.Value | float:
+    assert like.dtype is not None
+    return float(n) if isinstance(n, int) else op.cast(n, like.dtype)
+
+
+def _scalar(op: Builder, value: int) -> ir.Value:
+    return op.const(np.array(value, np.int64))
+
+
+def _resized(op: Builder, x: ir.Value, axis: int, size: Dim) -> ir.Value:
+    """`x` cut off, or filled up with zeros, to `size` along `axis`."""
+    have = op.dim(x, axis)
+    if isinstance(have, int) and isinstance(size, int):
+        if have < size:
+            return op.Pad(x, [0, size - have], None, [axis])
+        return x if have == size else op.Slice(x, [0], [size], [axis])
+    target = size if isinstance(size, ir.Value) else op.const([size], ir.DataType.INT64)
+    missing = op.Max(target - have, 0)
+    padded = op.Pad(x, op.Concat([0], missing, axis=0), None, [axis])
+    out = op.Slice(padded, [0], target, [axis])
+    if x.shape is not None:
+        dims: list[Any] = list(x.shape)
+        dims[axis] = (content(target) or (None,))[0]
+        out.shape = ir.Shape(dims)
+    return out
+
+
+@vjp("STFT")
+def stft(
+    op: Builder,
+    g: ir.Value,
+    signal: ir.Value,
+    frame_step: ir.Value,
+    window: ir.Value | None,
+    frame_length: ir.Value | None,
+    *,
+    onesided: int,
+    out: Any,
+) -> tuple[ir.Value | None, ...]:
+    """Frames are gathered, windowed and transformed; backwards they overlap and add up."""
+    if frame_length is None and window is not None:
+        n = op.dim(window, 0)
+    else:
+        n = _length(op, frame_length, signal, 1)
+    spectrum = _resized(op, g, 2, n)
+    if spectrum.shape is None:
+        spectrum.shape = ir.Shape([None, None, None, 2])
+    dframes = op.DFT(spectrum, None, _scalar(op, -2), inverse=1)
+    dframes = _resized(op, dframes * _number(op, n, signal), 3, op.dim(signal, -1))
+    places = _frame_places(op, frame_step, op.dim(out[0], 1), n)
+    dwindow = None
+    if window is not None:
+        frames = op.Gather(signal, places, axis=1)
+        dwindow = op.total(frames * dframes, [0, 1, 3])
+        dframes = dframes * op.Unsqueeze(window, [1])
+    # ScatterND adds along the first axis: positions first, then batch and channel.
+    first = op.Transpose(dframes, perm=[1, 2, 0, 3])
+    by_place = op.Transpose(signal, perm=[1, 0, 2])
+    summed = op.ScatterND(
+        op.zeros_like(by_place), op.Unsqueeze(places, [2]), first, reduction="add"
+    )
+    return op.Transpose(summed, perm=[1, 0, 2]), None, dwindow, None
+
+
+def _frame_places(op: Builder, frame_step: ir.Value, frames: Dim, n: Dim) -> ir.Value:
+    """The position in the signal of each element of each frame, (frames, n)."""
+    step = constant(frame_step)
+    if step is not None and isinstance(frames, int) and isinstance(n, int):
+        return op.const(np.add.outer(np.arange(frames) * int(step.reshape(())), np.arange(n)))
+    starts = _counted(op, frames) * op.cast(op.Reshape(frame_step, [1]), ir.DataType.INT64)
+    return op.Unsqueeze(starts, [1]) + _counted(op, n)
+
+
+def _counted(op: Builder, n: Dim) -> ir.Value:
+    if isinstance(n, int):
+        return op.const(np.arange(n, dtype=np.int64))
+    return op.Range(0, op.Squeeze(n, [0]), 1)

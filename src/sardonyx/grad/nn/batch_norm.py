@@ -1,0 +1,141 @@
+"""Batch normalisation: the gradient in training and in inference mode, and a safe training-mode forward.
+
+NOTE [running outputs]: in training mode onnxruntime writes the running statistics into the buffers of
+inputs 3 and 4. If those are constants, or shared, the model changes from run to run. `train_batch_norm`
+gives the operator fresh buffers, and momentum 0: its two extra outputs are then the batch's own mean
+and variance, which the gradient reads instead of computing them again.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder, rank
+from sardonyx.grad.engine import complete, vjp
+from sardonyx.grad.nn.norm import like, wide
+from sardonyx.grad.nn.window import channel_total, flat, product
+
+
+@vjp("BatchNormalization")
+def batch_normalization(
+    op, gs, x, scale, b, mean, var, *, epsilon, momentum, training_mode, node
+):
+    if not training_mode:
+        return _inference(op, gs[0], x, scale, mean, var, epsilon)
+    if momentum == 0:
+        complete(node, 3)
+        mean, var = node.outputs[1], node.outputs[2]
+        return _training(op, gs, x, scale, mean, var, epsilon)
+    # Running statistics of another momentum are no function to differentiate: records, not results.
+    if gs[0] is None:
+        return (None,) * 5
+    mean, var = statistics(op, x)
+    return _training(op, (gs[0], None, None), x, scale, mean, var, epsilon)
+
+
+def _inference(op: Builder, g: ir.Value | None, x, scale, mean, var, epsilon):
+    if g is None:
+        return (None,) * 5
+    image, g, mean, scale = (wide(op, v) for v in (x, like(g, x), mean, scale))
+    factor = op.Reciprocal(op.Sqrt(wide(op, var) + epsilon))
+    slope = scale * factor
+    total = channel_total(op, g)
+    along = channel_dot(op, g, image - _column(op, mean, x))
+    return (
+        g * _column(op, slope, x),
+        along * factor,
+        total,
+        -slope * total,
+        along * slope * factor * factor * -0.5,
+    )
+
+
+def _training(op: Builder, gs, x, scale, mean, var, epsilon):
+    """dX = a·g + (b·(X - mean) + c); the second term is a BatchNormalization in inference mode."""
+    g, d_mean, d_var = gs
+    image, mean, var, scale = wide(op, x), wide(op, mean), wide(op, var), wide(op, scale)
+    deviation = op.Sqrt(var + epsilon)
+    share = op.Reciprocal(_count(op, x, image.dtype))
+    dx = d_scale = total = None
+    per_pixel = constant = op.Mul(mean, 0.0)
+    if g is not None:
+        g = wide(op, like(g, x))
+        total = channel_total(op, g)
+        d_scale = channel_dot(op, g, image - _column(op, mean, x)) / deviation
+        slope = scale / deviation
+        per_pixel = -slope * d_scale * share
+        constant = -slope * total * share
+        dx = g * _column(op, slope, x)
+    if d_mean is not None:
+        constant = constant + wide(op, d_mean) * share
+    if d_var is not None:
+        per_pixel = per_pixel + wide(op, d_var) * deviation * share * 2.0
+    affine = op.BatchNormalization(image, per_pixel, constant, mean, var, epsilon=epsilon)
+    return affine if dx is None else dx + affine, d_scale, total, None, None
+
+
+def statistics(op: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Mean and population variance of each channel, centred first: no digits are lost to a large mean."""
+    image = wide(op, x)
+    mean = _channel_mean(op, image)
+    centred = image - _column(op, mean, x)
+    return mean, _channel_mean(op, op.Mul(centred, centred))
+
+
+def _channel_mean(op: Builder, x: ir.Value) -> ir.Value:
+    rows = op.ReduceMean(flat(op, x), [2], keepdims=0) if rank(x) > 2 else x
+    return op.ReduceMean(rows, [0], keepdims=0)
+
+
+def channel_dot(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
+    """The sum of g·x over all axes but the channels, as products of a row by a column."""
+    if rank(x) == 2:
+        return op.total(op.Mul(g, x), [0])
+    rows, columns = op.Unsqueeze(flat(op, g), [2]), op.Unsqueeze(flat(op, x), [3])
+    return op.total(op.MatMul(rows, columns), [0, 2, 3])
+
+
+def _column(op: Builder, vector: ir.Value, x: ir.Value) -> ir.Value:
+    """A value per channel, to be broadcast over an image."""
+    return op.Unsqueeze(vector, list(range(1, rank(x) - 1))) if rank(x) > 2 else vector
+
+
+def _count(op: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """How many elements each channel has."""
+    return product(op, [op.dim(x, 0), *op.dims(x, 2)], dtype)
+
+
+def train_batch_norm(
+    op: Builder,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value,
+    mean: ir.Value,
+    var: ir.Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    unbiased: bool = True,
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Batch normalisation in training mode: the output, the new running mean and the new running variance.
+
+    momentum -- how much of the old running statistics stays, as ONNX counts it
+    unbiased -- the running variance takes in the sample variance, as torch does; ONNX takes the
+                population variance
+
+    See NOTE [running outputs] for the inputs that the operator is given.
+    """
+    with op:
+        corner = op.Slice(x, [0] * (rank(x) - 1), [1] * (rank(x) - 1), [0, *range(2, rank(x))])
+        fresh = op.cast(op.Mul(op.Reshape(corner, [-1]), 0.0), mean.dtype)
+        other = op.Neg(fresh)
+        y, batch_mean, batch_var = op.BatchNormalization(
+            x, scale, bias, fresh, other, epsilon=epsilon, momentum=0.0, training_mode=1, outputs=3
+        )
+        spread = batch_var
+        if unbiased:
+            count = _count(op, x, batch_var.dtype)
+            spread = batch_var * (count / (count - 1.0))
+        new_mean = mean * momentum + batch_mean * (1.0 - momentum)
+        new_var = var * momentum + spread * (1.0 - momentum)
+    return y, new_mean, new_var

@@ -1,0 +1,155 @@
+"""Convolution, its transpose, and Col2Im. The gradient of a kernel has its own file, `kernel.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder, Dim, constant, rank
+from sardonyx.grad.engine import vjp
+from sardonyx.grad.nn.kernel import kernel_gradient
+from sardonyx.grad.nn.window import (
+    Window,
+    channel_total,
+    crop,
+    flat,
+    pad,
+    quotient,
+    ranked,
+    sizes,
+    spread,
+    window,
+)
+
+
+@vjp("Conv")
+def conv(op, g, x, w, b, *, auto_pad, dilations, group, kernel_shape, pads, strides):
+    kernel = list(kernel_shape or sizes(op, w))
+    win = window(op, x, kernel, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    g = ranked(g, x, w, x)
+    if win.known_pads:
+        dx = image_gradient(op, g, x, w, win, group)
+        return dx, kernel_gradient(op, x, g, w, win, group), channel_total(op, g)
+    padded = pad(op, x, win.begin, win.end)
+    dx = image_gradient(op, g, padded, w, win.unpadded, group)
+    dx = crop(op, dx, win.begin, sizes(op, x))
+    return dx, kernel_gradient(op, padded, g, w, win.unpadded, group), channel_total(op, g)
+
+
+def image_gradient(
+    op: Builder, g: ir.Value, x: ir.Value, w: ir.Value, win: Window, group: int
+) -> ir.Value:
+    steps = [*win.strides, *win.dilations]
+    pointwise = win.known_kernel and win.taps == 1 and not any(win.pads)
+    if pointwise and group == 1 and all(s == 1 for s in steps):
+        return op.Conv(g, op.transpose(w, [1, 0, *range(2, rank(w))]))
+    return spread(op, g, w, sizes(op, x), win, group)
+
+
+@vjp("ConvTranspose")
+def conv_transpose(
+    op,
+    g,
+    x,
+    w,
+    b,
+    *,
+    auto_pad,
+    dilations,
+    group,
+    kernel_shape,
+    output_padding,
+    output_shape,
+    pads,
+    strides,
+):
+    if g.shape is None:
+        g.shape = ir.Shape([None] * rank(x))
+    win = window(
+        op, x, list(kernel_shape or sizes(op, w)), strides=strides, dilations=dilations, pads=pads
+    )
+    extra = list(output_padding or [0] * len(win.strides))
+    if output_shape or auto_pad != "NOTSET":
+        win = _asked_window(op, x, win, auto_pad, extra, output_shape)
+    else:
+        win = replace(win, end=[e - n for e, n in zip(win.end, extra, strict=True)])
+    image, win = _on_grid(op, g, x, win)
+    dx = op.Conv(
+        image, w, strides=win.strides, dilations=win.dilations, pads=win.pads, group=group
+    )
+    dx.shape = ir.Shape(x.shape)
+    return dx, kernel_gradient(op, image, x, w, win, group), channel_total(op, g)
+
+
+def _asked_window(
+    op: Builder,
+    x: ir.Value,
+    win: Window,
+    auto_pad: str,
+    extra: Sequence[int],
+    output_shape: Sequence[int] | None,
+) -> Window:
+    """The padding that `output_shape` or `auto_pad` asks for; at the end less what no window reaches."""
+    begin, end = [], []
+    for i, stride in enumerate(win.strides):
+        if output_shape:
+            over = (op.dim(x, 2 + i) - 1) * stride + win.reach(i) + 1 - output_shape[i - len(extra)]
+        elif auto_pad == "VALID":
+            over = -extra[i]
+        else:
+            over = win.reach(i) + 1 - stride
+        total = over + extra[i]
+        total = max(total, 0) if isinstance(total, int) else op.Max(total, 0)
+        half = quotient(op, total, 2)
+        begin.append(half if auto_pad == "SAME_UPPER" else total - half)
+        end.append(over - begin[-1])
+    return replace(win, begin=begin, end=end)
+
+
+def _on_grid(op: Builder, g: ir.Value, x: ir.Value, win: Window) -> tuple[ir.Value, Window]:
+    """`g` and padding such that there are exactly as many windows as pixels of `x`.
+
+    A negative end counts the last rows of the output, in which no window has a part: they are cut.
+    """
+    if win.known_pads:
+        over = [(2 + i, e) for i, e in enumerate(win.pads[len(win.end) :]) if e < 0]
+        if over:
+            axes, last = zip(*over, strict=True)
+            g = op.Slice(g, [0] * len(axes), list(last), list(axes))
+        return g, replace(win, end=[max(e, 0) for e in win.pads[len(win.end) :]])
+    after = [max(e, 0) if isinstance(e, int) else op.Max(e, 0) for e in win.end]
+    full = [
+        b + size + e for b, size, e in zip(win.begin, sizes(op, g), win.end, strict=True)
+    ]
+    return crop(op, pad(op, g, win.begin, after), [0] * len(full), full), win.unpadded
+
+
+@vjp("Col2Im")
+def col2im(op, g, x, image_shape, block_shape, *, dilations, pads, strides):
+    n = rank(g) - 2
+    known = constant(block_shape)
+    block: list[Dim] = (
+        [int(k) for k in known]
+        if known is not None
+        else [op.Slice(block_shape, [i], [i + 1], [0]) for i in range(n)]
+    )
+    win = window(op, g, block, strides=strides, dilations=dilations, pads=pads)
+    alone = op.Reshape(g, op.join([-1, 1, *sizes(op, g)]))
+    columns = flat(op, unfold(op, alone, win))
+    return op.reshape_like(columns, x), None, None
+
+
+def unfold(op: Builder, image: ir.Value, win: Window) -> ir.Value:
+    """The windows of a one-channel image, one channel per element of a window."""
+    if win.known_kernel:
+        eye = np.eye(win.taps).reshape(win.taps, 1, *win.kernel)  # type: ignore[arg-type]
+        taps = op.const(eye, image.dtype)
+    else:
+        count = op.ReduceProd(op.join(win.kernel), keepdims=1)
+        square = op.ConstantOfShape(op.join([count, count]), value=ir.tensor(np.zeros(1, np.int64)))
+        taps = op.Reshape(op.EyeLike(square, dtype=int(image.dtype)), op.join([-1, 1, *win.kernel]))
+    out = op.Conv(image, taps, strides=win.strides, dilations=win.dilations, pads=win.pads)
+    return ranked(out, image, taps, image)

@@ -1,0 +1,26 @@
+"""Gradients of ONNX's optional family.
+
+The cotangent of an optional is the cotangent of what is in it, bare: where a gradient arrives
+there was a value, so there is nothing to wrap.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.grad.engine import no_gradient, vjp
+
+no_gradient("OptionalHasElement")
+
+
+@vjp("Optional")
+def optional(
+    op: Builder, g: ir.Value, x: ir.Value | None, *, type: ir.TypeProtocol | None
+) -> ir.Value:
+    return g
+
+
+@vjp("OptionalGetElement")
+def optional_get_element(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
+    return g

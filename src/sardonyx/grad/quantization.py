@@ -1,0 +1,172 @@
+"""Gradients of ONNX's quantization family, straight through the rounding.
+
+QuantizeLinear is a staircase: its derivative is zero wherever it exists. Quantization-aware
+training passes the cotangent on as if nothing had been rounded, where the value lies inside the
+range of the integers, and zero outside. `straight_through` says where:
+
+    "pairs"  (the default) a QuantizeLinear whose output a DequantizeLinear reads; a lone one has no gradient,
+             with a warning
+    "all"    DynamicQuantizeLinear too, its scale taken as a constant
+    "none"   nowhere
+
+The cotangent of a tensor of integers is a float tensor of the same shape.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import ml_dtypes
+import onnx_ir as ir
+
+from sardonyx.build import Builder, rank
+from sardonyx.errors import UnsupportedOp, quote
+from sardonyx.grad.engine import backward, fit, vjp
+
+Switch = Literal["pairs", "all", "none"]
+_switch: contextvars.ContextVar[Switch] = contextvars.ContextVar(
+    "straight_through", default="pairs"
+)
+
+
+@contextmanager
+def straight_through(where: Switch) -> Iterator[None]:
+    """Choose, for the gradients built inside, where cotangents pass through rounding.
+
+    >>> with straight_through("none"):
+    ...     pass
+    """
+    token = _switch.set(where)
+    try:
+        yield
+    finally:
+        _switch.reset(token)
+
+
+def carries(value: ir.Value) -> bool:
+    """Whether quantized integers pass cotangents on."""
+    node = value.producer()
+    if _switch.get() == "none" or node is None or value is not node.outputs[0]:
+        return False
+    if any(use.node.op_type == "DequantizeLinear" and use.idx == 0 for use in value.uses()):
+        return node.op_type == "QuantizeLinear" or _switch.get() == "all"
+    if node.op_type == "QuantizeLinear":
+        warnings.warn(
+            f"no gradient passes the QuantizeLinear {quote(node.name or value.name)}: "
+            "no DequantizeLinear reads its output",
+            stacklevel=2,
+        )
+    return False
+
+
+@vjp("DequantizeLinear")
+def dequantize_linear(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    scale: ir.Value,
+    zero: ir.Value | None,
+    *,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
+) -> Any:
+    mark = len(op.nodes)
+    spread = _spread(op, scale, x, axis, block_size)
+    made = op.nodes[mark:]
+    steps = op.Cast(x, to=int(g.dtype))  # type: ignore[arg-type]
+    if zero is not None:
+        steps = steps - _spread(op, op.Cast(zero, to=int(g.dtype)), x, axis, block_size)  # type: ignore[arg-type]
+    return g * op.cast(spread, g.dtype), _gather_back(op, made, g * steps, spread, scale)  # type: ignore[arg-type]
+
+
+@vjp("QuantizeLinear", carries=carries)
+def quantize_linear(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    scale: ir.Value,
+    zero: ir.Value | None,
+    *,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
+    precision: int,
+    saturate: int,
+    out: Sequence[ir.Value],
+) -> Any:
+    dtype = x.dtype
+    assert dtype is not None
+    mark = len(op.nodes)
+    spread = _spread(op, scale, x, axis, block_size)
+    made = op.nodes[mark:]
+    divisor = op.cast(spread, dtype)
+    ratio = x / divisor
+    level = ratio
+    if zero is not None:
+        level = ratio + _spread(op, op.Cast(zero, to=int(dtype)), x, axis, block_size)
+    low, high = _range(out[0].dtype)
+    inside = op.And(op.GreaterOrEqual(level, low), op.LessOrEqual(level, high))
+    dx = op.Where(inside, op.cast(g, dtype) / divisor, 0.0)
+    return dx, _gather_back(op, made, op.Neg(dx * ratio), spread, scale)
+
+
+@vjp("DynamicQuantizeLinear", carries=carries)
+def dynamic_quantize_linear(
+    op: Builder,
+    gs: Sequence[ir.Value | None],
+    x: ir.Value,
+    *,
+    out: Sequence[ir.Value],
+    node: ir.Node,
+) -> Any:
+    # Its range always holds its input, so nothing is cut off.
+    if gs[0] is None:
+        raise UnsupportedOp(
+            "a DynamicQuantizeLinear has no gradient unless asked for",
+            [["DynamicQuantizeLinear", f"node {quote(node.name or out[0].name)}"]],
+            hint='build inside `with straight_through("all"):`; a DequantizeLinear must read its output',
+        )
+    return gs[0] / out[1]
+
+
+def _spread(op: Builder, parameter: ir.Value, x: ir.Value, axis: int, block_size: int) -> ir.Value:
+    """A scale or zero point of a tensor, an axis or blocks, so that it broadcasts against `x`."""
+    if rank(parameter) == 0 or (
+        rank(parameter) == 1 and parameter.shape[0] == 1 and not block_size
+    ):  # type: ignore[index]
+        return parameter
+    axis %= rank(x)
+    if not block_size:
+        return op.Unsqueeze(parameter, [a for a in range(rank(x)) if a != axis])
+    dims = op.dims(parameter)
+    blocks = op.Expand(
+        op.Unsqueeze(parameter, [axis + 1]),
+        op.join([*dims[: axis + 1], block_size, *dims[axis + 1 :]]),
+    )
+    whole = op.reshape(blocks, [*dims[:axis], dims[axis] * block_size, *dims[axis + 1 :]])
+    size = op.dim(x, axis)
+    return whole if op.dim(whole, axis) == size else op.Slice(whole, [0], op.join([size]), [axis])
+
+
+def _gather_back(
+    op: Builder, made: Sequence[ir.Node], g: ir.Value, spread: ir.Value, parameter: ir.Value
+) -> ir.Value | None:
+    """The cotangent of a parameter, from that of its spread form: sums over what it was spread over."""
+    return backward(op, made, {spread: fit(op, g, spread, True)}, [parameter])[0]
+
+
+def _range(dtype: ir.DataType | None) -> tuple[float, float]:
+    """The lowest and highest number of a quantized type."""
+    assert dtype is not None
+    if dtype.name.startswith("FLOAT"):
+        most = float(ml_dtypes.finfo(dtype.numpy()).max)
+        return -most, most
+    bits = dtype.bitwidth
+    if dtype.name.startswith("U"):
+        return 0.0, float(2**bits - 1)
+    return -float(2 ** (bits - 1)), float(2 ** (bits - 1) - 1)

@@ -1,0 +1,207 @@
+"""Gradients of ONNX's `reduction` family.
+
+All share three attributes: `axes` (an input: constant, computed, empty or absent), `keepdims`, and
+`noop_with_empty_axes`. `_kept` gives a reduced tensor its axes back, so that it broadcasts against the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import HALF, Builder, constant, is_static, static
+from sardonyx.grad.engine import no_gradient, vjp
+
+no_gradient("ArgMax", "ArgMin")
+
+Axes = ir.Value | None
+
+
+def _kept(op: Builder, reduced: ir.Value, axes: Axes, keepdims: int) -> ir.Value:
+    """`reduced` with the reduced axes as axes of size 1."""
+    # Without axes, either everything was reduced and a scalar is left, or nothing was: both broadcast.
+    # Unsqueeze with axes that turn out to be empty does nothing, which is right for the same reason.
+    if keepdims or axes is None:
+        return reduced
+    known = constant(axes)
+    if known is not None and not known.size:
+        return reduced
+    return op.Unsqueeze(reduced, axes)
+
+
+def _like(op: Builder, dx: ir.Value, x: ir.Value) -> ir.Value:
+    """`dx` broadcast to the shape of `x`."""
+    out = op.Expand(dx, op.shape(x))
+    if x.shape is not None:
+        out.shape = ir.Shape(x.shape)
+    return out
+
+
+def _shaped(dx: ir.Value, x: ir.Value) -> ir.Value:
+    """The shape of `x`, which ONNX does not infer when the axes are computed."""
+    if x.shape is not None:
+        dx.shape = ir.Shape(x.shape)
+    return dx
+
+
+@vjp("ReduceSum")
+def reduce_sum(
+    op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
+) -> ir.Value:
+    return _like(op, _kept(op, g, axes, keepdims), x)
+
+
+@vjp("ReduceMean")
+def reduce_mean(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    axes: Axes,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+    out: Any,
+) -> ir.Value:
+    assert g.dtype is not None
+    if is_static(x) and is_static(out[0]):
+        elements = float(np.prod(static(x)) / max(np.prod(static(out[0])), 1))
+        share = g / elements if elements else g
+    else:
+        wide = ir.DataType.FLOAT if g.dtype in HALF else g.dtype
+        elements = op.cast(op.Size(x), wide) / op.cast(op.Size(out[0]), wide)
+        share = op.cast(op.cast(g, wide) / elements, g.dtype)
+    return _like(op, _kept(op, share, axes, keepdims), x)
+
+
+@vjp("ReduceMax", "ReduceMin")
+def reduce_extremum(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    axes: Axes,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+    out: Any,
+) -> ir.Value:
+    """All elements that reach the extremum share its gradient equally."""
+    assert g.dtype is not None
+    chosen = op.Equal(x, _kept(op, out[0], axes, keepdims))
+    wide = ir.DataType.FLOAT if g.dtype in HALF else g.dtype
+    ties = op.ReduceSum(
+        op.cast(chosen, wide), axes, keepdims=1, noop_with_empty_axes=noop_with_empty_axes
+    )
+    share = _kept(op, g, axes, keepdims) / op.cast(ties, g.dtype)
+    return _shaped(op.Where(chosen, share, 0.0), x)
+
+
+@vjp("ReduceL1")
+def reduce_l1(
+    op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
+) -> ir.Value:
+    return _shaped(_kept(op, g, axes, keepdims) * op.Sign(x), x)
+
+
+@vjp("ReduceL2")
+def reduce_l2(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    axes: Axes,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+    out: Any,
+) -> ir.Value:
+    norm = out[0]
+    is_zero = op.Equal(norm, 0.0)
+    scale = op.Where(is_zero, 0.0, g / op.Where(is_zero, 1.0, norm))
+    return _shaped(_kept(op, scale, axes, keepdims) * x, x)
+
+
+@vjp("ReduceSumSquare")
+def reduce_sum_square(
+    op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
+) -> ir.Value:
+    return _shaped(_kept(op, g * 2.0, axes, keepdims) * x, x)
+
+
+@vjp("ReduceLogSum")
+def reduce_log_sum(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    axes: Axes,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+    out: Any,
+) -> ir.Value:
+    return _like(op, _kept(op, g * op.Exp(op.Neg(out[0])), axes, keepdims), x)
+
+
+@vjp("ReduceLogSumExp")
+def reduce_log_sum_exp(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    axes: Axes,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+    out: Any,
+) -> ir.Value:
+    share = op.Exp(x - _kept(op, out[0], axes, keepdims))
+    return _shaped(_kept(op, g, axes, keepdims) * share, x)
+
+
+# -- ReduceProd -------------------------------------------------------------------
+
+
+@vjp("ReduceProd")
+def reduce_prod(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    axes: Axes,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+) -> ir.Value:
+    known = None if axes is None else constant(axes)
+    if axes is not None and known is None:
+        return _by_counting_zeros(op, _kept(op, g, axes, keepdims), x, axes, noop_with_empty_axes)
+    chosen = [] if known is None else [int(a) for a in known.reshape(-1)]
+    if not chosen and noop_with_empty_axes:
+        return g
+    seed = _kept(op, g, axes, keepdims)
+    if not chosen:
+        flat = op.reshape(x, [-1])
+        return op.reshape_like(op.reshape(seed, [-1]) * _others(op, flat, 0), x)
+    # One axis after the other: each step is a product along a single axis.
+    partial = [x]
+    for axis in chosen[:-1]:
+        partial.append(op.ReduceProd(partial[-1], [axis], keepdims=1))
+    for axis, factors in zip(reversed(chosen), reversed(partial), strict=True):
+        seed = seed * _others(op, factors, axis)
+    return _shaped(seed, x)
+
+
+def _others(op: Builder, x: ir.Value, axis: int) -> ir.Value:
+    """For each element the product of all others along `axis`: those before times those after."""
+    at = op.const(np.array(axis, np.int64))
+    return op.CumProd(x, at, exclusive=1) * op.CumProd(x, at, exclusive=1, reverse=1)
+
+
+def _by_counting_zeros(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value, noop: int) -> ir.Value:
+    """The same where the axes are computed: divide the product of the non-zeros by each."""
+    assert x.dtype is not None
+    options = {"keepdims": 1, "noop_with_empty_axes": noop}
+    is_zero = op.Equal(x, 0.0)
+    nonzero = op.Where(is_zero, 1.0, x)
+    zeros = op.ReduceSum(op.cast(is_zero, ir.DataType.FLOAT), axes, **options)
+    product = g * op.ReduceProd(nonzero, axes, **options)
+    alone = op.Where(op.And(is_zero, op.Equal(zeros, 1.0)), product, 0.0)
+    return _shaped(op.Where(op.Equal(zeros, 0.0), product / nonzero, alone), x)

@@ -1,0 +1,138 @@
+"""The same elements in another order, shape or type: Reshape, Transpose, Concat, Where, Cast, …"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import FLOATS, Builder, constant, is_static
+from sardonyx.grad.engine import vjp
+
+Grad = ir.Value | None
+
+
+@vjp("Identity")
+def identity(op: Builder, g: ir.Value, x: ir.Value) -> Grad:
+    return g
+
+
+@vjp("Cast")
+def cast(op: Builder, g: ir.Value, x: ir.Value, *, to: int, saturate: int, round_mode: str) -> Grad:
+    return g if x.dtype in FLOATS else None
+
+
+@vjp("CastLike")
+def cast_like(
+    op: Builder, g: ir.Value, x: ir.Value, like: ir.Value, *, saturate: int, round_mode: str
+) -> Grad:
+    return g if x.dtype in FLOATS else None
+
+
+@vjp("Reshape")
+def reshape(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value, *, allowzero: int) -> Grad:
+    return op.reshape_like(g, x)
+
+
+@vjp("Squeeze")
+def squeeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value | None) -> Grad:
+    known = constant(axes)
+    if axes is None or is_static(x) or (known is not None and not known.size):
+        return op.reshape_like(g, x)
+    return op.Unsqueeze(g, axes)
+
+
+@vjp("Unsqueeze")
+def unsqueeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value) -> Grad:
+    return op.reshape_like(g, x) if is_static(x) else op.Squeeze(g, axes)
+
+
+@vjp("Transpose")
+def transpose(op: Builder, g: ir.Value, x: ir.Value, *, perm: Sequence[int] | None) -> Grad:
+    return op.Transpose(g) if perm is None else op.transpose(g, np.argsort(perm).tolist())
+
+
+@vjp("Concat")
+def concat(op: Builder, g: ir.Value, *parts: ir.Value, axis: int) -> Any:
+    if len(parts) == 1:
+        return g
+    sizes = op.join([op.dim(x, axis) for x in parts])
+    return op.Split(g, sizes, axis=axis, outputs=len(parts))
+
+
+@vjp("Split")
+def split(
+    op: Builder,
+    gs: Sequence[ir.Value | None],
+    x: ir.Value,
+    sizes: ir.Value | None,
+    *,
+    axis: int,
+    num_outputs: int | None,
+    out: Sequence[ir.Value],
+) -> Grad:
+    parts = [op.zeros_like(y) if g is None else g for g, y in zip(gs, out, strict=True)]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
+
+
+@vjp("Tile")
+def tile(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) -> Grad:
+    known = constant(repeats)
+    if known is None or x.shape is None:
+        return _tile_at_run_time(op, g, x, repeats)
+    dims: list[Any] = []
+    summed: list[int] = []
+    for times, size in zip(known.tolist(), op.dims(x), strict=True):
+        if times != 1:
+            summed.append(len(dims))
+            dims.append(times)
+        dims.append(size)
+    return op.total(op.reshape(g, dims, allowzero=1), summed)
+
+
+def _tile_at_run_time(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) -> ir.Value:
+    pairs = op.Concat(op.Unsqueeze(repeats, [1]), op.Unsqueeze(op.shape(x), [1]), axis=1)
+    axes = op.Range(0, op.Size(pairs), 2)
+    return op.total(op.Reshape(g, op.Reshape(pairs, [-1]), allowzero=1), axes)
+
+
+@vjp("DepthToSpace")
+def depth_to_space(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Grad:
+    dx = op.SpaceToDepth(g, blocksize=blocksize)
+    if mode == "DCR":
+        return dx
+    n, _, h, w = op.dims(x)
+    return _regroup(op, dx, x, [n, blocksize * blocksize, -1, h, w])
+
+
+@vjp("SpaceToDepth")
+def space_to_depth(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Grad:
+    if mode == "CRD":
+        n, _, h, w = op.dims(g)
+        g = _regroup(op, g, g, [n, -1, blocksize * blocksize, h, w])
+    return op.DepthToSpace(g, blocksize=blocksize)
+
+
+def _regroup(op: Builder, x: ir.Value, like: ir.Value, dims: list[Any]) -> ir.Value:
+    """Exchange the two factors of the channel axis: the two modes differ by that only."""
+    factored = op.Reshape(x, op.join(dims))
+    return op.reshape_like(op.Transpose(factored, perm=[0, 2, 1, 3, 4]), like)
+
+
+@vjp("Where", broadcasts=True)
+def where(op: Builder, g: ir.Value, condition: ir.Value, x: ir.Value, y: ir.Value) -> Any:
+    return None, op.Where(condition, g, 0.0), op.Where(condition, 0.0, g)
+
+
+@vjp("Trilu")
+def trilu(op: Builder, g: ir.Value, x: ir.Value, k: ir.Value | None, *, upper: int) -> Grad:
+    return op.Trilu(g, k, upper=upper)
+
+
+@vjp("ReverseSequence")
+def reverse_sequence(
+    op: Builder, g: ir.Value, x: ir.Value, lengths: ir.Value, *, batch_axis: int, time_axis: int
+) -> Grad:
+    return op.ReverseSequence(g, lengths, batch_axis=batch_axis, time_axis=time_axis)

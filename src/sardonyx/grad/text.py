@@ -1,0 +1,7 @@
+"""ONNX's `text` family: strings, through which no gradient flows."""
+
+from __future__ import annotations
+
+from sardonyx.grad.engine import no_gradient
+
+no_gradient("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit")

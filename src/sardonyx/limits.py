@@ -1,0 +1,158 @@
+"""The gate for files that nobody vouches for: what a model may cost, and the scan that checks it.
+
+`parse` turns bytes into a message, `scan` goes over the message once, before anything transforms
+it: by explicit stacks, in time linear in the file, never expanding to count. The pass itself is in
+`scanner.py`, data in other files in `external.py`. Nothing here opens a file but `read_file`, the
+model itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from .errors import LimitExceeded, ModelError, quote
+from .names import check_names
+from .scanner import Counts, Scanner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a model may cost before it is refused; give a larger number to trust a file further.
+
+    >>> Limits(nodes=2_000_000).nodes
+    2000000
+    """
+
+    file_bytes: int = 2**31
+    """Bytes of the model file itself; protobuf ends at 2 GiB."""
+    external_bytes: int | None = None
+    """Bytes of all external tensors together, each counted; None: any amount, as it is mapped."""
+    nodes: int = 1_000_000
+    """Nodes after inlining all local functions."""
+    inlined_bytes: int = 2**31
+    """Names and attributes of all nodes after inlining."""
+    call_depth: int = 32
+    """Local functions that call local functions."""
+    subgraph_depth: int = 32
+    """Nesting of graphs in nodes, continued through calls."""
+    type_depth: int = 16
+    """Nesting of sequence, optional and map types."""
+    name_bytes: int = 4096
+    """Bytes of one name."""
+    total_name_bytes: int = 64 * 2**20
+    """Bytes of all names together."""
+    node_inputs: int = 65_536
+    """Inputs of one node."""
+    node_outputs: int = 65_536
+    """Outputs of one node."""
+    node_attributes: int = 1024
+    """Attributes of one node."""
+    opset_imports: int = 256
+    """Operator sets that a model or a function imports."""
+    tensor_rank: int = 64
+    """Dimensions of one tensor; numpy ends at 64."""
+    dense_bytes: int = 128 * 2**20
+    """Bytes of all sparse tensors together once they are dense."""
+    fold_tensor_bytes: int = 16 * 2**20
+    """Bytes of one input or output of a node that is computed ahead."""
+    fold_total_bytes: int = 64 * 2**20
+    """Bytes of all outputs that are computed ahead."""
+    propagated_elements: int = 1024
+    """Elements of an integer tensor whose values take part in shape inference."""
+
+
+_SIGNATURES = (
+    (0, b"version https://git-lfs", "a Git LFS pointer: fetch the file itself with git lfs pull"),
+    (0, b"PK\x03\x04", "a zip archive (PyTorch, Keras and numpy write those)"),
+    (0, b"\x89HDF", "an HDF5 file (older Keras models are)"),
+    (0, b"\x1f\x8b", "a gzip archive: unpack it first"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    (4, b"ORTM", "a model in the ORT format: convert from the original ONNX file"),
+    (0, b"<", "an HTML or XML page"),
+    (0, b"{", "JSON"),
+)
+
+
+def read_file(path: Path, limits: Limits) -> bytes:
+    """Return the bytes of a model file: opened once, never a pipe, a device or too large."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelError(f"cannot open the model {quote(path)}: {reason}") from error
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"the model {quote(path)} is not a regular file")
+        _check_file_bytes(status.st_size, limits)
+        return file.read(limits.file_bytes + 1)
+
+
+def parse(data: bytes | bytearray | memoryview, limits: Limits) -> onnx.ModelProto:
+    """Return the model in `data`, or raise a `ModelError` that keeps protobuf's as its cause."""
+    _check_file_bytes(len(data), limits)
+    if not len(data):
+        raise ModelError("the model is empty (0 bytes)", hint="was the download interrupted?")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data if isinstance(data, bytes) else bytes(data))
+    except (DecodeError, ValueError, RecursionError, MemoryError) as error:
+        what = "this is not an ONNX model, or not a whole one"
+        raise ModelError(what, hint=_guess(data)) from error
+    if not proto.HasField("graph"):
+        raise ModelError("this is not an ONNX model: it has no graph", hint=_guess(data))
+    return proto
+
+
+def _check_file_bytes(size: int, limits: Limits) -> None:
+    if size > limits.file_bytes:
+        row = ["the model", f"file_bytes is {size:,}", f"limit {limits.file_bytes:,}"]
+        raise LimitExceeded("the model exceeds a limit", [row], _raise_hint(["file_bytes"]))
+
+
+def _guess(data: bytes | bytearray | memoryview) -> str:
+    head = bytes(data[:64])
+    for start, signature, meaning in _SIGNATURES:
+        if head[start:].startswith(signature):
+            return f"it looks like {meaning}"
+    if head.isascii() and head.replace(b"\n", b"").replace(b"\r", b"").decode().isprintable():
+        return "it looks like text; the textual form of ONNX is read by onnx.parser"
+    return "the file may be cut off, or nest graphs more than 32 deep"
+
+
+def _raise_hint(fields: Iterable[str]) -> str:
+    wanted = ", ".join(f"{name}=..." for name in fields)
+    return f"load(..., limits=Limits({wanted})) if you trust this file"
+
+
+def scan(proto: onnx.ModelProto, limits: Limits) -> Counts:
+    """Check `proto` against `limits` and its own claims; raise one error with all that is wrong.
+
+    Texts that are not valid UTF-8, which Python can neither store nor print, are replaced in
+    place by their escaped form; nothing else is changed.
+    """
+    scanner = Scanner(proto, limits)
+    scanner.walk()
+    counts = scanner.inlined()
+    scanner.over.raise_if_any(
+        LimitExceeded,
+        "the model exceeds a limit",
+        "the model exceeds limits in {} places",
+        _raise_hint(scanner.exceeded),
+    )
+    check_names(scanner.scopes, scanner.problems)
+    scanner.problems.raise_if_any(
+        ModelError,
+        "the model is malformed",
+        "the model is malformed in {} places",
+        "the file is damaged, or its exporter has a defect: export it again",
+    )
+    return counts

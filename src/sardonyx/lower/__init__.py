@@ -1,0 +1,16 @@
+"""Lowerings: ONNX to arrays, each operator written once against `xp`. One file per ONNX family."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from sardonyx.lower.engine import LOWER, lower
+
+__all__ = ["LOWER", "lower"]
+
+_APART = {"engine", "xp", "static", "program", "runner"}
+
+for _module in pkgutil.iter_modules(__path__):
+    if _module.name not in _APART:
+        importlib.import_module(f"{__name__}.{_module.name}")

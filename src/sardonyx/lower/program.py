@@ -1,0 +1,359 @@
+"""Runs a normalized model over the arrays of one framework.
+
+A plan is made once: nodes in order, attributes with defaults, values by number, what is read for the last
+time where, everything constant computed. A run goes through it. What is known while building (constants,
+shapes) stays in numpy, and nodes that only read such values are computed there: shape arithmetic never
+becomes part of a framework's graph. A body (If, Loop, Scan, SequenceMap) is a plan of its own, handed to
+the rule as a function; what it captures from outside are further inputs of its node.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError, EngineError, SardonyxError, UnsupportedOp, quote
+from sardonyx.lower.engine import Placement, attributes, find, op_id, prepare
+from sardonyx.lower.static import numpy_arrays
+from sardonyx.lower.xp import Arrays, NotStatic, is_string, is_symbolic, settle
+from sardonyx.model import Model
+from sardonyx.normalize import normalize
+from sardonyx.passes.cse import is_random
+from sardonyx.registry import Rule, op_name
+
+KEPT = 1 << 16  # how many elements a value computed ahead of time may have beyond those of its inputs
+SMALL = 1 << 10  # more elements than this are not computed in numpy for a framework
+
+FALLBACKS = ("error", "warn", "allow")
+
+
+def element_type(value: ir.Value | None) -> np.dtype | None:
+    """The numpy type of a value's elements, also inside sequences and optionals."""
+    kind: Any = None if value is None else value.type
+    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        kind = kind.elem_type
+    if not isinstance(kind, (ir.TensorType, ir.SparseTensorType)):
+        return None
+    return None if kind.dtype == ir.DataType.UNDEFINED else np.dtype(kind.dtype.numpy())
+
+
+def is_static(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(is_static(v) for v in value)
+    return value is None or isinstance(value, (np.ndarray, np.generic))
+
+
+class Step:
+    """One node: its rule, and where its values are."""
+
+    def __init__(self, node: ir.Node, plan: Plan, framework: str, host: bool):
+        self.label = quote(node.name or (node.outputs[0].name if node.outputs else ""))
+        self.op = op_name(op_id(node))
+        self.host = host
+        rule = find(node.op_type, node.domain, "numpy" if host else framework)
+        assert rule is not None
+        self.rule = rule
+        self.numpy_rule = find(node.op_type, node.domain, "numpy")
+        self.random = is_random(node)
+        self.inputs = _padded([plan.slot(v) for v in node.inputs], rule.tensors)
+        self.outputs = [plan.slot(v) for v in node.outputs]
+        self.given = [element_type(v) for v in node.inputs]
+        self.types = tuple(element_type(v) for v in node.outputs)
+        self.bodies: dict[str, Plan] = {}
+        found = attributes(node)
+        for name, value in found.items():
+            if isinstance(value, ir.Graph):
+                self.bodies[name] = Plan(value, plan.program, plan)
+        self.captured = sorted({s for body in self.bodies.values() for s in body.captured})
+        self.keywords = _accepted(rule, self._special(found))
+        self.numpy_keywords = _accepted(self.numpy_rule, self._special(found))
+        self.frees: list[int] = []
+
+    def _special(self, found: dict[str, Any]) -> dict[str, Any]:
+        return {**found, "count": len(self.types), "dtypes": self.types}
+
+    @property
+    def reads(self) -> list[int]:
+        return [s for s in self.inputs if s >= 0] + self.captured
+
+
+def _padded(slots: list[int], count: int | None) -> list[int]:
+    return slots if count is None else (slots + [-1] * count)[:count]
+
+
+def _accepted(rule: Rule | None, given: dict[str, Any]) -> dict[str, Any]:
+    if rule is None:
+        return {}
+    if rule.takes_all_keywords:
+        return {k: v for k, v in given.items() if k not in ("count", "dtypes") or k in rule.keywords}
+    return {k: v for k, v in given.items() if k in rule.keywords}
+
+
+class Plan:
+    """One graph, ready to run."""
+
+    def __init__(self, graph: ir.Graph, program: Program, outer: Plan | None = None):
+        self.program = program
+        self.outer = outer
+        self.slots: dict[ir.Value, int] = {}
+        self.captured: dict[int, int] = {}  # slot outside -> slot inside
+        self.constants: dict[int, Any] = {}
+        self.variables: dict[str, int] = {}
+        self.steps: list[Step] = []
+        self._own: set[ir.Value] = set(graph.inputs)
+        self._own.update(graph.initializers.values())
+        self._own.update(v for node in graph for v in node.outputs)
+        for name, value in graph.initializers.items():
+            self._initializer(name, value)
+        self.inputs = [self.slot(v) for v in graph.inputs]
+        for node in graph:
+            self._node(node)
+        self.outputs = [self.slot(v) for v in graph.outputs]
+        self._share_constants()
+        self._mark_last_reads()
+
+    def slot(self, value: ir.Value | None) -> int:
+        """The number of a value; -1 for one that is omitted."""
+        if value is None:
+            return -1
+        if value not in self.slots:
+            self.slots[value] = len(self.slots)
+            if value not in self._own and self.outer is not None:
+                outside = self.outer.slot(value)
+                if outside in self.outer.constants:
+                    self.constants[self.slots[value]] = self.outer.constants[outside]
+                else:
+                    self.captured[outside] = self.slots[value]
+        return self.slots[value]
+
+    def _initializer(self, name: str, value: ir.Value) -> None:
+        if name in self.program.parameters or value.is_graph_input():
+            self.variables[name] = self.slot(value)
+            self.program.defaults[name] = value
+        elif value.const_value is not None:
+            self.constants[self.slot(value)] = value.const_value.numpy()
+
+    def _node(self, node: ir.Node) -> None:
+        step = Step(node, self, self.program.xp.name, node in self.program.placements)
+        known = self._ahead(step) if not step.bodies and not step.random else None
+        if known is None:
+            self.steps.append(step)
+        else:
+            self.constants.update(zip(step.outputs, known))
+
+    def _ahead(self, step: Step) -> tuple[Any, ...] | None:
+        """The results of a node that only reads constants, unless they are too large to keep."""
+        if step.numpy_rule is None or any(s not in self.constants for s in step.reads):
+            return None
+        values = [self.constants[s] if s >= 0 else None for s in step.inputs]
+        try:
+            found = call(step.numpy_rule, numpy_arrays(), values, step.numpy_keywords)
+        except Exception:  # it is reported when the node runs
+            return None
+        allowed = KEPT + sum(_size(v) for v in values)
+        return found if sum(_size(v) for v in found) <= allowed else None
+
+    def _share_constants(self) -> None:
+        """Constants that a framework reads are converted once, outside of any trace."""
+        used = {s for step in self.steps for i, s in enumerate(step.inputs) if i not in _statics(step)}
+        self.tensors = {
+            s: self.program.convert(v) for s, v in self.constants.items() if s in used and _size(v)
+        }
+
+    def _mark_last_reads(self) -> None:
+        kept = {*self.outputs, *self.constants, *self.inputs, *self.variables.values()}
+        kept.update(self.captured.values())
+        last: dict[int, Step] = {}
+        for step in self.steps:
+            for slot in (*step.reads, *step.outputs):
+                if slot not in kept and slot >= 0:
+                    last[slot] = step
+        for slot, step in last.items():
+            step.frees.append(slot)
+
+    def run(self, inputs: Sequence[Any], captured: Mapping[int, Any], variables: Mapping[str, Any]) -> list[Any]:
+        env: list[Any] = [None] * len(self.slots)
+        for slot, value in self.constants.items():
+            env[slot] = value
+        for slot, value in zip(self.inputs, inputs):
+            env[slot] = value
+        for outside, slot in self.captured.items():
+            env[slot] = captured[outside]
+        for name, slot in self.variables.items():
+            env[slot] = variables[name]
+        step = None
+        try:
+            for step in self.steps:
+                self._run_step(step, env)
+        except SardonyxError:
+            raise
+        except Exception as error:
+            assert step is not None
+            name = self.program.xp.name
+            raise EngineError(
+                f"{name} failed in a node: {error}", [[step.op, f"node {step.label}"]]
+            ) from error
+        return [env[slot] for slot in self.outputs]
+
+    def _run_step(self, step: Step, env: list[Any]) -> None:
+        program = self.program
+        values = [env[s] if s >= 0 else None for s in step.inputs]
+        bound = {
+            name: functools.partial(self._body, body, {s: env[s] for s in body.captured})
+            for name, body in step.bodies.items()
+        }
+        if step.host:
+            found = program.call_out(step, values, bound)
+        elif program.on_numpy or self._is_known(step, values):
+            found = call(step.numpy_rule, numpy_arrays(), values, {**step.numpy_keywords, **bound})
+            if not program.on_numpy and sum(_size(v) for v in found) > SMALL + sum(map(_size, values)):
+                found = self._in_framework(step, values, bound)
+        else:
+            found = self._in_framework(step, values, bound)
+        for slot, value in zip(step.outputs, found):
+            env[slot] = value
+        for slot in step.frees:
+            env[slot] = None
+
+    def _is_known(self, step: Step, values: list[Any]) -> bool:
+        """Whether a node only reads what is known while building, and can be computed on that."""
+        if step.numpy_rule is None or step.random or step.bodies or not all(map(is_static, values)):
+            return False
+        return step.numpy_rule.options["sizes"] or not any(map(is_symbolic, values))
+
+    def _in_framework(self, step: Step, values: list[Any], bound: dict[str, Any]) -> tuple[Any, ...]:
+        program, statics = self.program, _statics(step)
+        given = []
+        for i, (slot, value) in enumerate(zip(step.inputs, values)):
+            if i in statics:
+                given.append(program.known(step, i, value))
+            elif slot in self.tensors:
+                given.append(self.tensors[slot])
+            else:
+                given.append(program.convert(value))
+        return call(step.rule, program.xp, given, {**step.keywords, **bound})
+
+    def _body(self, body: Plan, captured: Mapping[int, Any], *inputs: Any) -> tuple[Any, ...]:
+        return tuple(body.run(inputs, captured, {}))
+
+
+def _statics(step: Step) -> Collection[int]:
+    return step.rule.options["static"]
+
+
+def _size(value: Any) -> int:
+    return value.size if isinstance(value, np.ndarray) else 0
+
+
+def call(rule: Rule | None, xp: Arrays, values: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The outputs of a rule, as a tuple of arrays (or lists of them)."""
+    assert rule is not None
+    if xp.name == "numpy":
+        with np.errstate(all="ignore"):
+            found = rule.function(xp, *values, **keywords)
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple(v if v is None or isinstance(v, (list, dict)) else xp.result(v) for v in found)
+    found = rule.function(xp, *values, **keywords)
+    return found if isinstance(found, tuple) else (found,)
+
+
+class Program:
+    """A model in terms of one framework's arrays: called with inputs, it gives outputs.
+
+    parameters -- names of initializers that are given at each call rather than built in
+    fallback   -- "allow" runs nodes that the framework cannot take in numpy, "error" refuses them all at once
+    """
+
+    def __init__(
+        self, model: Model, xp: Arrays, *, parameters: Collection[str] = (), fallback: str = "allow"
+    ):
+        if fallback not in FALLBACKS:
+            raise ArgumentError(f"fallback is one of {FALLBACKS}, not {fallback!r}")
+        self.xp = xp
+        self.on_numpy = xp.name == "numpy"
+        self.parameters = frozenset(parameters)
+        self.defaults: dict[str, ir.Value] = {}
+        prepared, self.placements = prepare(normalize(model), xp.name, xp.strings)
+        if self.placements and fallback == "error":
+            self._refuse()
+        graph = prepared.graph
+        self.plan = Plan(graph, self)
+        self.names = [v.name or "" for v in graph.inputs]
+        self.outputs = [v.name or "" for v in graph.outputs]
+        self.output_types = [element_type(v) for v in graph.outputs]
+        self.values = {
+            n: self.convert(v.const_value.numpy()) for n, v in self.defaults.items() if v.const_value is not None
+        }
+
+    @property
+    def elsewhere(self) -> list[Placement]:
+        """The nodes that run outside of the framework, and why."""
+        return list(self.placements.values())
+
+    def _refuse(self) -> None:
+        raise UnsupportedOp(
+            f"{len(self.placements)} nodes cannot run in {self.xp.name} itself",
+            [p.row for p in self.elsewhere],
+            hint='fallback="allow" runs them in numpy, inside the graph',
+        )
+
+    def __call__(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> list[Any]:
+        """The outputs in order; inputs by name, as arrays of the framework or of numpy."""
+        given = {**self.values, **(parameters or {})}
+        for name in set(given) & set(feeds):
+            given[name] = self.convert(feeds[name])
+        missing = [n for n in self.names if n not in feeds and n not in given]
+        if missing:
+            raise ArgumentError("inputs are missing", [[quote(n)] for n in missing])
+        inputs = [given[n] if n in given else self.convert(feeds[n]) for n in self.names]
+        return self.plan.run(inputs, {}, given)
+
+    def convert(self, value: Any) -> Any:
+        """A value as the framework holds it: what is numpy's becomes its own array."""
+        if self.on_numpy:
+            return value
+        if isinstance(value, list):
+            return [self.convert(v) for v in value]
+        if not isinstance(value, (np.ndarray, np.generic)):
+            return value
+        if is_symbolic(value):
+            return self.xp.from_sizes(value)
+        return value if is_string(value.dtype) and not self.xp.strings else self.xp.asarray(value)
+
+    def known(self, step: Step, position: int, value: Any) -> Any:
+        """A value that must be known while building, as numpy."""
+        if is_static(value):
+            return value
+        try:
+            return self.xp.static(value)
+        except NotStatic as error:
+            raise EngineError(
+                f"input {position} of a node must be known while building, but is computed from data",
+                [[step.op, f"node {step.label}"]],
+                hint="make it a constant, or run without compiling",
+            ) from error
+
+    def call_out(self, step: Step, values: list[Any], bound: dict[str, Callable[..., Any]]) -> tuple[Any, ...]:
+        """Run a node in numpy, within the framework's graph where there is one."""
+
+        def function(*arrays: Any) -> tuple[Any, ...]:
+            return call(step.rule, numpy_arrays(), arrays, {**step.numpy_keywords, **bound})
+
+        return self.xp.call_out(function, values, step.given, step.types)
+
+
+def to_numpy(xp: Arrays, value: Any, dtype: np.dtype | None) -> Any:
+    """A result as numpy: arrays of the type that the model says, lists and dicts of such arrays."""
+    if isinstance(value, (list, tuple)):
+        return [to_numpy(xp, v, dtype) for v in value]
+    if value is None or isinstance(value, dict):
+        return value
+    if is_symbolic(value):
+        return np.asarray(settle([int(v) for v in value.flat], value.shape))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value) if dtype is None or is_string(dtype) else np.asarray(value, dtype)
+    return xp.to_numpy(value, dtype)

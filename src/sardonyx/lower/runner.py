@@ -1,0 +1,122 @@
+"""What every engine over `xp` offers: a Runner with numpy at both ends, and ONNX's backend interface."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import onnx.helper
+from onnx.backend.base import Backend as OnnxBackend
+from onnx.backend.base import BackendRep
+
+import sardonyx.lower  # noqa: F401  (registers the shared rules)
+from sardonyx import opset
+from sardonyx.errors import EngineError, quote
+from sardonyx.lower.engine import Placement
+from sardonyx.lower.program import Program, to_numpy
+from sardonyx.lower.xp import Arrays
+from sardonyx.model import Model, load
+from sardonyx.passes.widen import widen
+
+
+class Runner:
+    """Runs a model: `Runner(model)({"x": array})` gives its outputs by name, as numpy arrays.
+
+    float64  -- compute in double what the model computes in single precision
+    fallback -- "allow": nodes that the framework cannot take run in numpy; "error": they are refused
+    """
+
+    xp: Arrays
+
+    def __init__(
+        self, model: Model | Any, *, float64: bool = False, fallback: str = "allow", device: str = "CPU"
+    ):
+        self.device = device
+        loaded = load(model)
+        with self.context():
+            self.program = Program(widen(loaded) if float64 else loaded, self.xp, fallback=fallback)
+        self.inputs = [n for n in self.program.names if n not in self.program.defaults]
+        self.outputs = self.program.outputs
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the framework needs around every run."""
+        return contextlib.nullcontext()
+
+    @property
+    def elsewhere(self) -> list[Placement]:
+        """The nodes that do not run in the framework itself, and why."""
+        return self.program.elsewhere
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        with self.context():
+            found = self.program(feeds)
+            types = self.program.output_types
+            return {
+                name: to_numpy(self.xp, value, dtype)
+                for name, value, dtype in zip(self.outputs, found, types, strict=True)
+            }
+
+
+class Rep(BackendRep):
+    """A model ready to run, in the form that onnx.backend.base asks for."""
+
+    def __init__(self, runner: Runner):
+        self.runner = runner
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        feeds = inputs if isinstance(inputs, Mapping) else dict(zip(self.runner.inputs, inputs))
+        return tuple(self.runner(feeds).values())
+
+
+class Backend(OnnxBackend):
+    """An engine over `xp` as an ONNX backend."""
+
+    runner: ClassVar[type[Runner]]
+    devices: ClassVar[tuple[str, ...]] = ("CPU",)
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
+        if not cls.supports_device(device):
+            raise EngineError(f"this engine has no device {quote(device)}", hint=f"it has {cls.devices}")
+        return Rep(cls.runner(model, device=device, **kwargs))
+
+    @classmethod
+    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Sequence[Any],
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Run one node at the opset inside; its inputs in order, the omitted ones left out."""
+        names = [n for n in node.input if n]
+        infos = [_value_info(name, array) for name, array in zip(names, inputs)]
+        outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
+        graph = onnx.helper.make_graph([node], node.op_type, infos, outputs)
+        domain = opset.domain_name(node.domain)
+        imports = {"": opset.OPSET, domain: opset.INSIDE.get(domain, 1)}
+        made = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in imports.items()], ir_version=13
+        )
+        return cls.run_model(made, list(inputs), device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device.split(":")[0].upper() in cls.devices
+
+
+def _value_info(name: str, array: Any) -> onnx.ValueInfoProto:
+    if isinstance(array, list):
+        element = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array[0]).dtype)
+        return onnx.helper.make_tensor_sequence_value_info(name, element, None)
+    array = np.asarray(array)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return onnx.helper.make_tensor_value_info(name, kind, array.shape)

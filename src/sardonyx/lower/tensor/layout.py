@@ -1,0 +1,211 @@
+"""The same elements in another arrangement, and what is known of a shape."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+from sardonyx.lower.xp import is_string, positive, settle
+
+INT64 = np.dtype(np.int64)
+
+
+@lower("Identity", sizes=True)
+def identity(xp, x):
+    return x
+
+
+@lower("Shape", sizes=True)
+def shape(xp, x, *, start, end):
+    return settle(xp.shape(x)[start:end])
+
+
+@lower("Size", sizes=True)
+def size(xp, x):
+    return settle([xp.size(x)], ())
+
+
+@lower("Reshape", static=("shape",), sizes=True)
+def reshape(xp, x, shape, *, allowzero):
+    sizes = xp.shape(x)
+    wanted = [d if isinstance(d, (int, np.integer)) else d for d in shape.tolist()]
+    if not allowzero:
+        wanted = [sizes[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(wanted)]
+    return xp.reshape(x, wanted)
+
+
+@lower("Flatten")
+def flatten(xp, x, *, axis):
+    sizes = xp.shape(x)
+    axis = positive(axis, len(sizes))
+    return xp.reshape(x, (xp.count(sizes[:axis]), xp.count(sizes[axis:])))
+
+
+@lower("Transpose", sizes=True)
+def transpose(xp, x, *, perm):
+    return xp.transpose(x, perm or range(xp.rank(x))[::-1])
+
+
+@lower("Squeeze", static=("axes",), sizes=True)
+def squeeze(xp, x, axes=None):
+    sizes = xp.shape(x)
+    if axes is None:
+        gone = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]
+    else:
+        gone = [positive(int(a), len(sizes)) for a in axes.flat]
+    return xp.squeeze(x, gone) if gone else x
+
+
+@lower("Unsqueeze", static=("axes",), sizes=True)
+def unsqueeze(xp, x, axes):
+    rank = xp.rank(x) + axes.size
+    return xp.expand_dims(x, sorted(positive(int(a), rank) for a in axes.flat))
+
+
+@lower("Concat", sizes=True)
+def concat(xp, *xs, axis):
+    return xp.concat(xs, axis)
+
+
+@lower("Split", static=("split",), sizes=True)
+def split(xp, x, split=None, *, axis, num_outputs, count):
+    axis = positive(axis, xp.rank(x))
+    if split is not None:
+        sizes = split.tolist()
+    else:
+        parts = num_outputs or count
+        whole = xp.shape(x)[axis]
+        each = (whole + parts - 1) // parts
+        sizes = [each] * (parts - 1) + [whole - each * (parts - 1)]
+    return tuple(xp.split(x, sizes, axis))
+
+
+@lower("Expand", static=("shape",))
+def expand(xp, x, shape):
+    return xp.broadcast_to(x, xp.broadcast_shape(xp.shape(x), tuple(shape.tolist())))
+
+
+@lower("Tile", static=("repeats",))
+def tile(xp, x, repeats):
+    return xp.tile(x, repeats.tolist())
+
+
+@lower("Slice", static=("starts", "ends", "axes", "steps"), sizes=True)
+def slice_(xp, x, starts, ends, axes=None, steps=None):
+    sizes = xp.shape(x)
+    rank = len(sizes)
+    begin, end, step = [0] * rank, [None] * rank, [1] * rank
+    given = range(rank) if axes is None else [positive(int(a), rank) for a in axes.flat]
+    for i, axis in enumerate(given):
+        by = 1 if steps is None else int(steps.flat[i])
+        size = sizes[axis]
+        begin[axis], end[axis] = bounds(starts.flat[i], ends.flat[i], by, size)
+        step[axis] = by
+    return xp.slice(x, begin, end, step)
+
+
+def bounds(start, stop, step, size):
+    """Start and stop as Python's slices take them: None for an end that reaches beyond the array."""
+    start, stop = (int(v) if isinstance(v, np.integer) else v for v in (start, stop))
+    if not isinstance(size, int):
+        return start, None if isinstance(stop, int) and abs(stop) > 2**31 - 2 else stop
+    if step > 0:
+        return start, stop
+    start = min(start, size - 1) if isinstance(start, int) else start
+    if isinstance(stop, int):
+        stop = None if stop < -size else stop
+    return start, stop
+
+
+@lower("Where")
+def where(xp, condition, a, b):
+    return xp.where(condition, a, b)
+
+
+@lower("DepthToSpace")
+def depth_to_space(xp, x, *, blocksize, mode):
+    n, c, h, w = xp.shape(x)
+    depth = c // (blocksize * blocksize)
+    if mode == "DCR":
+        parts = xp.reshape(x, (n, blocksize, blocksize, depth, h, w))
+        moved = xp.transpose(parts, (0, 3, 4, 1, 5, 2))
+    else:
+        parts = xp.reshape(x, (n, depth, blocksize, blocksize, h, w))
+        moved = xp.transpose(parts, (0, 1, 4, 2, 5, 3))
+    return xp.reshape(moved, (n, depth, h * blocksize, w * blocksize))
+
+
+@lower("SpaceToDepth")
+def space_to_depth(xp, x, *, blocksize, mode="DCR"):
+    n, c, h, w = xp.shape(x)
+    b = blocksize
+    parts = xp.reshape(x, (n, c, h // b, b, w // b, b))
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return xp.reshape(xp.transpose(parts, order), (n, c * b * b, h // b, w // b))
+
+
+@lower("Trilu", static=("k",))
+def trilu(xp, x, k=None, *, upper):
+    rows, columns = xp.shape(x)[-2:]
+    offset = 0 if k is None else int(k.reshape(()))
+    row = xp.reshape(xp.arange(0, rows, 1, INT64), (rows, 1))
+    column = xp.reshape(xp.arange(0, columns, 1, INT64), (1, columns))
+    kept = (column - row >= offset) if upper else (column - row <= offset)
+    return xp.where(kept, x, xp.scalar(0, x))
+
+
+@lower("Pad", static=("pads", "axes"))
+def pad(xp, x, pads, value=None, axes=None, *, mode):
+    rank = xp.rank(x)
+    given = range(rank) if axes is None else [positive(int(a), rank) for a in axes.flat]
+    before, after = [0] * rank, [0] * rank
+    half = len(pads) // 2
+    for i, axis in enumerate(given):
+        before[axis], after[axis] = pads.tolist()[i], pads.tolist()[half + i]
+    for axis in range(rank):  # negative pads remove elements
+        start = -before[axis] if known_negative(before[axis]) else 0
+        stop = after[axis] if known_negative(after[axis]) else None
+        if start or stop is not None:
+            x = xp.index(x, axis, start, stop)
+        before[axis] = 0 if start else before[axis]
+        after[axis] = 0 if stop is not None else after[axis]
+    if mode == "constant":
+        return pad_constant(xp, x, before, after, value)
+    for axis in range(rank):
+        if not same(before[axis], 0) or not same(after[axis], 0):
+            x = xp.take(x, pad_indices(xp, x, axis, before[axis], after[axis], mode), axis)
+    return x
+
+
+def known_negative(size):
+    return isinstance(size, int) and size < 0
+
+
+def same(size, number):
+    return isinstance(size, int) and size == number
+
+
+def pad_constant(xp, x, before, after, value):
+    if is_string(xp.dtype(x)):
+        return np.pad(x, list(zip(before, after)), constant_values="" if value is None else value.item())
+    filler = xp.scalar(0, x) if value is None else xp.reshape(value, ())
+    zeros = xp.pad(x, before, after, 0)
+    if value is None:
+        return zeros
+    inside = xp.pad(xp.full(xp.shape(x), True, np.dtype(bool)), before, after, False)
+    return xp.where(inside, zeros, filler)
+
+
+def pad_indices(xp, x, axis, before, after, mode):
+    """Which element stands at each place of the padded axis."""
+    size = xp.shape(x)[axis]
+    at = xp.arange(-before, size + after, 1, INT64)
+    if mode == "edge":
+        return xp.clip(at, xp.scalar(0, at), xp.full((), size - 1, INT64))
+    if mode == "wrap":
+        return xp.remainder(at, xp.full((), size, INT64))
+    if same(size, 1):
+        return at * 0
+    period = 2 * (size - 1)
+    folded = xp.remainder(at, xp.full((), period, INT64))
+    return xp.minimum(folded, period - folded)

@@ -1,0 +1,195 @@
+"""`xp`: the small array namespace that every lowering is written against.
+
+An adapter per framework implements it (`engines/<framework>/xp.py`). Everything a rule may call is here:
+
+    what it is     dtype(x) -> numpy dtype · shape(x) -> tuple of ints or symbolic scalars · rank(x) -> int
+    conversion     asarray(array, dtype=None) · cast(x, dtype) · static(x) -> numpy · to_numpy(x, dtype=None)
+    making         full(shape, value, dtype) · arange(start, stop, step, dtype)
+                   uniform(shape, dtype, low, high, seed) · normal(shape, dtype, mean, scale, seed)
+    layout         reshape(x, shape) · transpose(x, perm) · expand_dims(x, axes) · squeeze(x, axes)
+                   broadcast_to(x, shape) · concat(xs, axis) · stack(xs, axis) · split(x, sizes, axis)
+                   slice(x, starts, stops, steps) · pad(x, before, after, value) · flip(x, axes) · tile(x, repeats)
+    indexing       take(x, indices, axis) · take_along(x, indices, axis) · nonzero(x)
+                   put(x, indices, updates, reduction) on flat arrays
+    choice         where(condition, a, b)
+    elementwise    UNARY and BINARY below, all with ONNX's broadcasting, both operands of one dtype
+    reductions     sum prod max min mean any all (x, axis, keepdims) · argmax argmin (x, axis)
+                   cumsum(x, axis) · cumprod(x, axis)
+    order          sort(x, axis) · argsort(x, axis, descending=False), stable
+    products       matmul(a, b) · einsum(equation, *xs)
+
+dtypes are numpy's (with ml_dtypes for bfloat16 and smaller). A type that a framework has no arrays of is
+`carried`: held exactly in a wider type of the framework, while the graph remembers what it is.
+Sizes are ints where known, else scalars of the framework that take part in + - * //: never `int()` them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+UNARY = (
+    "negative abs sign exp expm1 log log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh floor ceil round erf isnan isinf isfinite logical_not bitwise_not"
+).split()
+BINARY = (
+    "add subtract multiply divide floor_divide remainder fmod power maximum minimum atan2 "
+    "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor left_shift right_shift"
+).split()
+COMPARISONS = frozenset("equal not_equal less less_equal greater greater_equal".split())
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+SMALL_FLOATS = {
+    np.dtype(t): np.dtype(np.float32)
+    for t in (
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e4m3fnuz,
+        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e5m2fnuz,
+        ml_dtypes.float8_e8m0fnu,
+        ml_dtypes.float4_e2m1fn,
+    )
+}
+SMALL_INTEGERS = {
+    np.dtype(ml_dtypes.int4): np.dtype(np.int8),
+    np.dtype(ml_dtypes.int2): np.dtype(np.int8),
+    np.dtype(ml_dtypes.uint4): np.dtype(np.uint8),
+    np.dtype(ml_dtypes.uint2): np.dtype(np.uint8),
+}
+FLOATS = frozenset(
+    (np.dtype(np.float16), BFLOAT16, np.dtype(np.float32), np.dtype(np.float64), *SMALL_FLOATS)
+)
+
+
+class NotStatic(Exception):
+    """A value that must be known while building is not."""
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype in FLOATS
+
+
+def is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or dtype in SMALL_INTEGERS
+
+
+def is_string(dtype: np.dtype | None) -> bool:
+    return dtype is not None and dtype.kind in "OUST"
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a numpy array holds sizes that are only known to the framework."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype == object
+        and any(not isinstance(v, (str, bytes, int, type(None))) for v in value.flat)
+    )
+
+
+def settle(values: Any, shape: Sequence[int] | None = None) -> np.ndarray:
+    """Sizes as one array: int64 where all are known, else an array of objects."""
+    items = list(values)
+    if all(isinstance(v, (int, np.integer)) for v in items):
+        made = np.array([int(v) for v in items], np.int64)
+    else:
+        made = np.empty(len(items), object)
+        for i, v in enumerate(items):
+            made[i] = int(v) if isinstance(v, np.integer) else v
+    return made if shape is None else made.reshape(shape)
+
+
+def positive(axis: int, rank: int) -> int:
+    return axis + rank if axis < 0 else axis
+
+
+class Arrays:
+    """What all adapters share: the parts of the namespace that follow from the rest."""
+
+    name = ""
+    strings = False  # whether the framework has arrays of strings
+    carried: dict[np.dtype, np.dtype] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the {self.name} adapter has no {name!r}; lower/xp.py lists what there is")
+
+    def storage(self, dtype: np.dtype) -> np.dtype:
+        """The type in which the framework holds arrays of `dtype`."""
+        return self.carried.get(dtype, dtype)
+
+    def rank(self, x) -> int:
+        return len(self.shape(x))
+
+    def size(self, x):
+        return self.count(self.shape(x))
+
+    def count(self, dims):
+        """The product of sizes."""
+        total = 1
+        for d in dims:
+            total = total * d
+        return total
+
+    def zeros(self, shape, dtype):
+        return self.full(shape, 0, dtype)
+
+    def ones(self, shape, dtype):
+        return self.full(shape, 1, dtype)
+
+    def full_like(self, x, value):
+        return self.full(self.shape(x), value, self.dtype(x))
+
+    def scalar(self, value, like):
+        """A constant of rank 0, of the type of `like`."""
+        return self.full((), value, self.dtype(like))
+
+    def index(self, x, axis, start, stop=None, step=1):
+        """A slice along one axis."""
+        rank = self.rank(x)
+        starts, stops, steps = [0] * rank, [None] * rank, [1] * rank
+        starts[axis], stops[axis], steps[axis] = start, stop, step
+        return self.slice(x, starts, stops, steps)
+
+    def swap(self, x):
+        """The last two axes exchanged."""
+        axes = list(range(self.rank(x)))
+        axes[-2:] = axes[-1], axes[-2]
+        return self.transpose(x, axes)
+
+    def move(self, x, source, target):
+        axes = [a for a in range(self.rank(x)) if a != source]
+        axes.insert(target, source)
+        return self.transpose(x, axes)
+
+    def square(self, x):
+        return self.multiply(x, x)
+
+    def reciprocal(self, x):
+        return self.divide(self.scalar(1, x), x)
+
+    def sigmoid(self, x):
+        # exp of a number that is never positive: no overflow on either side
+        e = self.exp(self.negative(self.abs(x)))
+        return self.where(self.greater_equal(x, self.scalar(0, x)), 1 / (1 + e), e / (1 + e))
+
+    def softplus(self, x):
+        zero = self.scalar(0, x)
+        return self.add(self.maximum(x, zero), self.log1p(self.exp(self.negative(self.abs(x)))))
+
+    def clip(self, x, low, high):
+        x = x if low is None else self.maximum(x, low)
+        return x if high is None else self.minimum(x, high)
+
+    def broadcast_shape(self, *shapes):
+        """The shape of operands broadcast together; a size that is not known wins over 1."""
+        rank = max(len(s) for s in shapes)
+        out = []
+        for axis in range(rank):
+            sizes = [s[axis - rank + len(s)] for s in shapes if axis >= rank - len(s)]
+            known = [d for d in sizes if isinstance(d, int) and d != 1]
+            unknown = [d for d in sizes if not isinstance(d, int)]
+            out.append((known or unknown or [1])[0])
+        return tuple(out)

@@ -1,0 +1,381 @@
+"""Model: one ONNX model in memory, as the file has it; `load` brings it in, `save` writes it out.
+
+A Model is the graph (`onnx_ir`), plus its training records, which onnx_ir and most tools drop. It stays
+faithful to the file: its opset, functions, names. What regularity the rules need is made by `normalize`,
+on a copy that shares the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.errors import ArgumentError, ModelError, quote
+from sardonyx.external import ExternalData
+from sardonyx.limits import Limits, parse, read_file, scan
+
+STUB = "sardonyx:payload"
+MAP_TYPE = "sardonyx.map_type"
+INLINE_BYTES = 256
+INLINE_INTEGER_BYTES = 8 * 1024
+
+
+@dataclass
+class Record:
+    """One training record: what a TrainingInfoProto holds.
+
+    algorithm            one step, joined to the model's graph when executed; without its initializers
+    state                the initializers of `algorithm`: optimizer slots, counters, constants
+    initialization       a graph of its own that computes starting values
+    update_binding       (state name, output name) pairs, assigned after a step
+    initialization_binding   (state name, output of `initialization`) pairs
+    """
+
+    algorithm: onnx.GraphProto
+    state: dict[str, ir.TensorProtocol] = field(default_factory=dict)
+    initialization: onnx.GraphProto = field(default_factory=onnx.GraphProto)
+    update_binding: list[tuple[str, str]] = field(default_factory=list)
+    initialization_binding: list[tuple[str, str]] = field(default_factory=list)
+
+    def copy(self) -> Record:
+        algorithm, initialization = onnx.GraphProto(), onnx.GraphProto()
+        algorithm.CopyFrom(self.algorithm)
+        initialization.CopyFrom(self.initialization)
+        return Record(
+            algorithm,
+            dict(self.state),
+            initialization,
+            list(self.update_binding),
+            list(self.initialization_binding),
+        )
+
+
+class Model:
+    """A loaded ONNX model: `model.ir` is the graph, `model.records` its training."""
+
+    def __init__(
+        self, ir_model: ir.Model, records: Iterable[Record] = (), source: Path | None = None
+    ):
+        self.ir = ir_model
+        self.records = list(records)
+        self.source = source
+        self._normal: Model | None = None
+
+    @property
+    def graph(self) -> ir.Graph:
+        return self.ir.graph
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operators that the model imports (0: none)."""
+        imports = self.ir.opset_imports
+        return imports.get("", imports.get("ai.onnx", 0))
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        """The inputs that a caller must feed: those without an initializer."""
+        return [v for v in self.graph.inputs if v.name not in self.graph.initializers]
+
+    @property
+    def outputs(self) -> list[ir.Value]:
+        return list(self.graph.outputs)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.ir.metadata_props
+
+    def initializer(self, name: str) -> ir.TensorProtocol:
+        """The tensor of the initializer `name`."""
+        value = self.graph.initializers.get(name)
+        if value is None or value.const_value is None:
+            raise ArgumentError(f"the model has no initializer {quote(name)}")
+        return value.const_value
+
+    def copy(self) -> Model:
+        """An independent graph over the same weights."""
+        return Model(self.ir.clone(), [r.copy() for r in self.records], self.source)
+
+    def proto(self) -> onnx.ModelProto:
+        """The whole model as one ModelProto, training records included."""
+        proto = ir.serde.serialize_model(self.ir)
+        for infos, values in (
+            (proto.graph.input, self.graph.inputs),
+            (proto.graph.output, self.graph.outputs),
+        ):
+            for info, value in zip(infos, values, strict=True):
+                if MAP_TYPE in value.meta:
+                    info.type.ParseFromString(value.meta[MAP_TYPE])
+        for record in self.records:
+            proto.training_info.append(record_proto(record))
+        return proto
+
+    def skeleton(self) -> onnx.ModelProto:
+        """The model without the payload of its larger initializers (names, types and shapes stay)."""
+        swapped = []
+        for graph in (self.graph, *self.graph.subgraphs()):
+            for value in graph.initializers.values():
+                tensor = value.const_value
+                if tensor is not None and _is_large(tensor):
+                    swapped.append((value, tensor))
+        try:
+            for value, tensor in swapped:
+                value.const_value = _stub(tensor, value.name)
+            return ir.serde.serialize_model(self.ir)
+        finally:
+            for value, tensor in swapped:
+                value.const_value = tensor
+
+    def __repr__(self) -> str:
+        name = quote(self.graph.name or "")
+        return f"<Model {name}: {len(self.graph)} nodes, opset {self.opset}, {len(self.records)} records>"
+
+
+def _is_large(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor's values say nothing about shapes; those of small integer tensors may."""
+    if tensor.dtype == ir.DataType.STRING:
+        return False
+    return tensor.nbytes > (INLINE_INTEGER_BYTES if tensor.dtype.is_integer() else INLINE_BYTES)
+
+
+def _stub(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.ExternalTensor(STUB, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name or "")
+
+
+# -- the way in -------------------------------------------------------------------
+
+
+def load(
+    source: str | Path | bytes | onnx.ModelProto | Model,
+    *,
+    directory: str | Path | None = None,
+    trust: str | None = None,
+    limits: Limits | None = None,
+) -> Model:
+    """Load an ONNX model: any opset, functions, external data, training records.
+
+    source     -- a path, the bytes of a file, a ModelProto, or a Model (returned as it is)
+    directory  -- where external data lies, when `source` is not a path
+    trust      -- "local" accepts links and hard links out of the model's folder
+    limits     -- the budget for files nobody vouches for
+
+    >>> import sardonyx as sx
+    >>> sx.load(b"not a model")
+    Traceback (most recent call last):
+    ...
+    sardonyx.errors.ModelError: ...
+    """
+    if isinstance(source, Model):
+        return source
+    limits = limits or Limits()
+    path = None
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        proto = parse(read_file(path, limits), limits)
+        directory = path.parent
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        proto = parse(bytes(source), limits)
+    elif isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+    else:
+        raise ArgumentError(f"cannot load a model from {type(source).__name__}")
+    scan(proto, limits)
+    external = ExternalData(Path(directory) if directory is not None else None, path, trust, limits)
+    external.check_all(proto)
+    return from_proto(proto, external, path)
+
+
+def from_proto(
+    proto: onnx.ModelProto, external: ExternalData | None = None, source: Path | None = None
+) -> Model:
+    """A Model of a checked ModelProto, which it takes over (the message is changed)."""
+    records = [_record(info, external) for info in proto.training_info]
+    proto.ClearField("training_info")
+    _densify(proto, external)
+    located = _external_tensors(proto, external)
+    maps = _take_maps(proto)
+    model = Model(ir.serde.deserialize_model(proto), records, source)
+    _attach(model, located)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.name in maps:
+            value.meta[MAP_TYPE] = maps[value.name]
+    for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
+        if not _is_sorted(graph):
+            graph.sort()
+    return model
+
+
+def _record(info: onnx.TrainingInfoProto, external: ExternalData | None) -> Record:
+    state = {t.name: _tensor(t, external) for t in info.algorithm.initializer}
+    algorithm, initialization = onnx.GraphProto(), onnx.GraphProto()
+    algorithm.CopyFrom(info.algorithm)
+    algorithm.ClearField("initializer")
+    initialization.CopyFrom(info.initialization)
+    return Record(
+        algorithm,
+        state,
+        initialization,
+        [(e.key, e.value) for e in info.update_binding],
+        [(e.key, e.value) for e in info.initialization_binding],
+    )
+
+
+def record_proto(record: Record) -> onnx.TrainingInfoProto:
+    """The record as the standard writes it."""
+    info = onnx.TrainingInfoProto()
+    info.algorithm.CopyFrom(record.algorithm)
+    for name, tensor in record.state.items():
+        added = info.algorithm.initializer.add()
+        ir.serde.serialize_tensor_into(added, tensor)
+        added.name = name
+    info.initialization.CopyFrom(record.initialization)
+    for pairs, out in (
+        (record.update_binding, info.update_binding),
+        (record.initialization_binding, info.initialization_binding),
+    ):
+        for key, value in pairs:
+            out.add(key=key, value=value)
+    return info
+
+
+def _tensor(proto: onnx.TensorProto, external: ExternalData | None) -> ir.TensorProtocol:
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        return _mapped(proto, external)
+    kept = onnx.TensorProto()
+    kept.CopyFrom(proto)
+    return ir.serde.deserialize_tensor(kept)
+
+
+def _mapped(proto: onnx.TensorProto, external: ExternalData | None) -> ir.TensorProtocol:
+    """External data as a tensor over the mapped file: nothing is read until it is used."""
+    if external is None:
+        raise ModelError(f"tensor {quote(proto.name)} has external data", hint="load it from a path")
+    data = external.array(proto, f"tensor {quote(proto.name)}")
+    dtype, shape = ir.DataType(proto.data_type), ir.Shape(tuple(proto.dims))
+    if dtype.bitwidth < 8:
+        return ir.PackedTensor(np.asarray(data), dtype, shape=shape, name=proto.name)
+    array = np.frombuffer(data, dtype.numpy()).reshape(tuple(proto.dims))
+    return ir.Tensor(array, dtype, shape=shape, name=proto.name)
+
+
+def _external_tensors(
+    proto: onnx.ModelProto, external: ExternalData | None
+) -> dict[str, ir.TensorProtocol]:
+    """Map every external tensor, and mark its place in `proto` by a number."""
+    from sardonyx.external import tensors
+
+    located: dict[str, ir.TensorProtocol] = {}
+    for tensor, _ in tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            key = f"{STUB}:{len(located)}"
+            located[key] = _mapped(tensor, external)
+            tensor.ClearField("external_data")
+            tensor.external_data.add(key="location", value=key)
+    return located
+
+
+def _attach(model: Model, located: dict[str, ir.TensorProtocol]) -> None:
+    if not located:
+        return
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for function in model.ir.functions.values():
+        graphs += [function.graph, *function.subgraphs()]
+    for graph in graphs:
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                value.const_value = located[str(tensor.location)]
+        for node in graph:
+            for attr in list(node.attributes.values()):
+                if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, ir.ExternalTensor):
+                    node.attributes.add(ir.AttrTensor(attr.name, located[str(attr.value.location)]))
+
+
+def _take_maps(proto: onnx.ModelProto) -> dict[str, bytes]:
+    """Take map types out of the message; those of inputs and outputs come back when it is written.
+
+    onnx_ir has no map type. Inside the graph the runtime infers it from the operator that makes it.
+    """
+    maps: dict[str, bytes] = {}
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while pending:
+        graph = pending.pop()
+        infos = list(graph.value_info)
+        if isinstance(graph, onnx.GraphProto):
+            infos += [*graph.input, *graph.output]
+        for info in infos:
+            if opset.holds_map(info.type):
+                maps[info.name] = info.type.SerializeToString()
+                info.ClearField("type")
+        for node in graph.node:
+            for attr in node.attribute:
+                pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
+    return maps
+
+
+def _densify(proto: onnx.ModelProto, external: ExternalData | None) -> None:
+    """Sparse initializers and constants become dense: onnx_ir would drop or refuse them."""
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while pending:
+        graph = pending.pop()
+        if isinstance(graph, onnx.GraphProto):
+            for sparse in graph.sparse_initializer:
+                graph.initializer.append(_dense(sparse, external))
+            graph.ClearField("sparse_initializer")
+        for node in graph.node:
+            for attr in node.attribute:
+                pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
+                if attr.type == onnx.AttributeProto.SPARSE_TENSOR and node.op_type == "Constant":
+                    dense = _dense(attr.sparse_tensor, external)
+                    attr.Clear()
+                    attr.name, attr.type = "value", onnx.AttributeProto.TENSOR
+                    attr.t.CopyFrom(dense)
+
+
+def _dense(sparse: onnx.SparseTensorProto, external: ExternalData | None) -> onnx.TensorProto:
+    values = _tensor(sparse.values, external).numpy()
+    indices = _tensor(sparse.indices, external).numpy()
+    dims = tuple(sparse.dims)
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims)] = values
+    tensor = ir.Tensor(dense.reshape(dims), ir.DataType(sparse.values.data_type))
+    proto = ir.serde.serialize_tensor(tensor)
+    proto.name = sparse.values.name
+    return proto
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for used in _uses(node):
+            producer = used.producer()
+            if producer is not None and producer.graph is graph and producer not in seen:
+                return False
+        seen.add(node)
+    return True
+
+
+def _uses(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that a node reads, also inside its bodies."""
+    stack: list[Any] = [node]
+    while stack:
+        current = stack.pop()
+        yield from (v for v in current.inputs if v is not None)
+        for attr in current.attributes.values():
+            if attr.type == ir.AttributeType.GRAPH:
+                stack.extend(attr.value)
+                yield from attr.value.outputs
+            elif attr.type == ir.AttributeType.GRAPHS:
+                for body in attr.value:
+                    stack.extend(body)
+                    yield from body.outputs

@@ -1,0 +1,132 @@
+"""The door: any model becomes one regular form, on a copy that shares the weights.
+
+inline functions → upgrade to the opset inside → constants as initializers → shapes → explicit form
+
+After it, no rule has to look at a version, a function call, a Constant node, an auto_pad or a negative
+axis (`passes/explicit.py` says exactly what), and every value has a type and a shape where one can be
+known. Names of the user's nodes and values survive, but for those of Constant and call nodes, which are
+gone. Training records come along as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.errors import ModelError, quote
+from sardonyx.model import Model
+from sardonyx.passes.explicit import make_explicit
+from sardonyx.passes.functions import inline
+from sardonyx.passes.nesting import graphs
+from sardonyx.passes.ranks import imply_ranks
+from sardonyx.passes.shapes import infer_shapes
+from sardonyx.upgrades import upgrade_graph
+
+FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
+IR_INSIDE = 13
+ML = "ai.onnx.ml"
+LAST_ML_WITH_OLD_TREES = 4
+
+
+def normalize(model: Model) -> Model:
+    """The regular form of `model`: one opset, no functions, shapes inferred, defaults explicit.
+
+    The model itself is not changed. The result is kept on it, and a normalized model is its own normal
+    form: treat both as immutable from here on, and `copy()` before changing one.
+
+    >>> import onnx, sardonyx as sx
+    >>> text = '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x) => (float[2,3] y) {y = Softmax(x)}'
+    >>> normalize(sx.load(onnx.parser.parse_model(text))).opset
+    28
+    """
+    if model._normal is None:
+        normal = model.copy()
+        _normalize(normal)
+        normal._normal = normal
+        model._normal = normal
+    return model._normal
+
+
+def _normalize(model: Model) -> None:
+    graph = model.graph
+    if model.ir.ir_version is not None and model.ir.ir_version < FIRST_IR_WITH_PLAIN_INITIALIZERS:
+        _drop_initializer_inputs(graph)
+    inline(model.ir)
+    upgrade_graph(graph, dict(model.ir.opset_imports))
+    _stamp(model.ir)
+    constants_to_initializers(graph)
+    infer_shapes(graph, model.skeleton())
+    imply_ranks(graph)
+    make_explicit(graph)
+
+
+def _drop_initializer_inputs(graph: ir.Graph) -> None:
+    """Before IR 4 an initializer had to be listed as an input as well; nobody may feed it there."""
+    kept = [v for v in graph.inputs if v.name not in graph.initializers]
+    graph.inputs.clear()
+    graph.inputs.extend(kept)
+
+
+def _stamp(model: ir.Model) -> None:
+    """Write the versions inside on the model, and on none of its nodes."""
+    used = {""}
+    old_trees = False
+    for part in graphs(model.graph):
+        for node in part:
+            node.version = None
+            used.add(node.domain)
+            old_trees |= node.domain == ML and opset.schema(node.op_type, ML) is None
+    for domain in ("ai.onnx", *opset.INSIDE):
+        model.opset_imports.pop(domain, None)
+    model.opset_imports.update({d: v for d, v in opset.INSIDE.items() if d in used})
+    if old_trees:
+        model.opset_imports[ML] = LAST_ML_WITH_OLD_TREES
+    model.ir_version = max(model.ir_version or 0, IR_INSIDE)
+
+
+def constants_to_initializers(graph: ir.Graph) -> None:
+    """Turn every Constant node into an initializer of its graph, under the name of its output."""
+    for part in graphs(graph):
+        for node in list(part):
+            if node.op_type != "Constant" or node.domain != "":
+                continue
+            _swap(part, node, node.outputs[0], _constant_tensor(node))
+
+
+def _swap(graph: ir.Graph, node: ir.Node, old: ir.Value, tensor: ir.TensorProtocol) -> None:
+    name, old.name = old.name, None
+    new = ir.Value(
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.shape.numpy()),
+        const_value=tensor,
+    )
+    new.metadata_props.update(old.metadata_props)
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    graph.register_initializer(new)
+
+
+def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
+    for name, dtype in (
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+    ):
+        if name in node.attributes:
+            return ir.tensor(np.array(node.attributes[name].value, dtype))
+    if "value" in node.attributes:
+        return node.attributes["value"].as_tensor()
+    for name in ("value_string", "value_strings"):
+        if name in node.attributes:
+            return _string_tensor(node.attributes[name].value)
+    raise ModelError(f"Constant {quote(node.name)} has no value that can be read")
+
+
+def _string_tensor(value: object) -> ir.TensorProtocol:
+    single = isinstance(value, (str, bytes))
+    items = [value] if single else list(value)  # type: ignore[call-overload]
+    encoded = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in items]
+    return ir.StringTensor(encoded, shape=ir.Shape([] if single else [len(encoded)]))

@@ -1,0 +1,174 @@
+"""The one opset inside, and what ONNX's schemas say about its operators.
+
+This is the only module that imports `onnx.defs`: schema look-up, attribute defaults, the family of an
+operator (the file name of its rules in every room), function bodies, type and shape inference of one node.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import PurePosixPath
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.helper
+import onnx.shape_inference
+
+OPSET = 28
+ML_OPSET = 5
+TRAINING_DOMAIN = "ai.onnx.preview.training"
+INSIDE = {"": OPSET, "ai.onnx.ml": ML_OPSET, TRAINING_DOMAIN: 1, "ai.onnx.preview": 1}
+
+Schema = onnx.defs.OpSchema
+Variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+Optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+
+
+def domain_name(domain: str) -> str:
+    """`ai.onnx` and the empty string are one domain; the empty string is its name here."""
+    return "" if domain == "ai.onnx" else domain
+
+
+@functools.cache
+def schema(op: str, domain: str = "", version: int | None = None) -> Schema | None:
+    """The schema of `op` as of `version` (the version inside, if not given), or None if there is none.
+
+    >>> schema("Softmax", version=11).since_version
+    11
+    """
+    domain = domain_name(domain)
+    version = INSIDE.get(domain, 1) if version is None else version
+    try:
+        found = onnx.defs.get_schema(op, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return None if found.deprecated else found
+
+
+@functools.cache
+def history(op: str, domain: str = "") -> tuple[Schema, ...]:
+    """Every version that ONNX ever had of `op`, oldest first."""
+    every = [s for s in _all_schemas() if s.name == op and s.domain == domain_name(domain)]
+    return tuple(sorted(every, key=lambda s: s.since_version))
+
+
+@functools.cache
+def _all_schemas() -> tuple[Schema, ...]:
+    return tuple(onnx.defs.get_all_schemas_with_history())
+
+
+@functools.cache
+def live_ops(domain: str = "") -> tuple[str, ...]:
+    """The operators that are not deprecated at the version inside, in alphabetical order."""
+    names = {s.name for s in _all_schemas() if s.domain == domain_name(domain)}
+    return tuple(sorted(name for name in names if schema(name, domain) is not None))
+
+
+@functools.cache
+def family(op: str, domain: str = "") -> str:
+    """ONNX's own family of an operator: the name of the file that holds its rules.
+
+    >>> family("Gather"), family("Conv")
+    ('tensor', 'nn')
+    """
+    found = schema(op, domain) or (history(op, domain) or (None,))[-1]
+    return PurePosixPath(found.file).parent.name if found else "custom"
+
+
+@functools.cache
+def attribute_defaults(op: str, domain: str = "", version: int | None = None) -> dict[str, Any]:
+    """Every attribute of `op` with its default; None for one that has no default."""
+    found = schema(op, domain, version)
+    if found is None:
+        return {}
+    return {name: attribute_value(a.default_value) for name, a in found.attributes.items()}
+
+
+def attribute_value(proto: onnx.AttributeProto) -> Any:
+    """A plain Python value: text for strings, tuples for lists, None for an absent default."""
+    if proto.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    value = onnx.helper.get_attribute_value(proto)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if proto.type == onnx.AttributeProto.STRINGS:
+        return tuple(v.decode("utf-8", "surrogateescape") for v in value)
+    if isinstance(value, (list, tuple)) or hasattr(value, "extend"):
+        return tuple(value)
+    return value
+
+
+@functools.cache
+def differentiable_ops() -> tuple[str, ...]:
+    """The operators that ONNX tags Differentiable, in at least one input and one output."""
+    category = onnx.defs.OpSchema.DifferentiationCategory.Differentiable
+    return tuple(
+        op
+        for op in live_ops()
+        if any(i.differentiation_category == category for i in schema(op).inputs)  # type: ignore[union-attr]
+        and any(o.differentiation_category == category for o in schema(op).outputs)  # type: ignore[union-attr]
+    )
+
+
+def has_body(op: str, domain: str = "") -> bool:
+    """Whether ONNX defines `op` by a function body."""
+    found = schema(op, domain)
+    return found is not None and (found.has_function or found.has_context_dependent_function)
+
+
+def body(
+    node: onnx.NodeProto, input_types: list[onnx.TypeProto], version: int | None = None
+) -> onnx.FunctionProto | None:
+    """The function body by which ONNX defines `node`, for these input types, or None."""
+    found = schema(node.op_type, node.domain, version)
+    if found is None:
+        return None
+    function = onnx.FunctionProto()
+    if found.has_function:
+        function.CopyFrom(found.function_body)
+    elif found.has_context_dependent_function:
+        serialized = [t.SerializeToString() for t in input_types]
+        try:
+            data = found.get_context_dependent_function(node.SerializeToString(), serialized)
+        except Exception:  # the C++ builder throws when the types do not suffice
+            return None
+        function.ParseFromString(data)
+    else:
+        return None
+    return function if function.node else None
+
+
+def infer_outputs(
+    node: onnx.NodeProto,
+    input_types: dict[str, onnx.TypeProto],
+    input_data: dict[str, onnx.TensorProto],
+    version: int | None = None,
+) -> dict[str, onnx.TypeProto]:
+    """Types and shapes of one node's outputs, from those of its inputs; empty where unknown."""
+    found = schema(node.op_type, node.domain, version)
+    if found is None or not found.has_type_and_shape_inference_function:
+        return {}
+    domain = domain_name(node.domain)
+    stamp = INSIDE.get(domain, 1) if version is None else version
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            found,
+            node,
+            input_types,
+            input_data,
+            opset_imports=[onnx.helper.make_opsetid(domain, stamp)],
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
+        return {}
+    return {name: t for name, t in inferred.items() if not holds_map(t)}
+
+
+def holds_map(proto: onnx.TypeProto) -> bool:
+    """Whether a type is, or contains, a map: onnx_ir has no word for it."""
+    while True:
+        kind = proto.WhichOneof("value")
+        if kind not in ("sequence_type", "optional_type"):
+            return kind == "map_type"
+        proto = getattr(proto, kind).elem_type

@@ -1,0 +1,295 @@
+"""Types and shapes of every value: inferred, symbols kept, data-dependent sizes left open.
+
+ONNX infers the whole graph in one pass, without its data propagation (which has no bound on memory).
+Then one walk in Python carries what is known of integer tensors (`folding`) through the shape
+arithmetic, and infers anew only those nodes that the new knowledge reaches. What a value is known to
+hold is left on it: `const_value`, or `meta["content"]` where some elements are symbols.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import onnx.shape_inference
+import onnx_ir as ir
+
+from sardonyx import build, opset
+from sardonyx.passes import folding
+from sardonyx.passes.nesting import bodies
+
+MADE_UP = "unk__"
+
+Dims = list[int | ir.SymbolicDim]
+
+
+def infer_shapes(graph: ir.Graph, skeleton: onnx.ModelProto) -> None:
+    """Set the types and shapes of the values of `graph` and of its bodies.
+
+    skeleton -- the same graph as a message, without large payloads
+    """
+    whole = infer_types(graph, skeleton)
+    _Walk(everything=not whole).graph(graph)
+
+
+def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
+    """What ONNX infers by itself, at the opset of the skeleton; whether it took the graph at all."""
+    _hide_defaults(skeleton.graph)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
+        return False  # one node that ONNX cannot take must not cost the shapes of all others
+    _copy_back(graph, inferred.graph)
+    return True
+
+
+def _hide_defaults(graph: onnx.GraphProto) -> None:
+    """An initializer that is also an input may be overridden: its value says nothing about shapes."""
+    inputs = {info.name for info in graph.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in inputs]
+    if len(kept) < len(graph.initializer):
+        graph.ClearField("initializer")
+        graph.initializer.extend(kept)
+
+
+def _copy_back(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Types by name, graph by graph: two branches may use one name for different values."""
+    found = {info.name: info.type for info in (*proto.value_info, *proto.output)}
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        for value in node.outputs:
+            if value.name in found:
+                _merge(value, found[value.name])
+        if inner := bodies(node):
+            protos = [
+                g for a in node_proto.attribute for g in ([a.g] if a.HasField("g") else a.graphs)
+            ]
+            for body, body_proto in zip(inner, protos, strict=True):
+                for value, info in zip(body.inputs, body_proto.input, strict=True):
+                    _merge(value, info.type)
+                _copy_back(body, body_proto)
+
+
+def _merge(value: ir.Value, proto: onnx.TypeProto) -> bool:
+    """Add to what is known of `value`; whether something was added."""
+    if opset.holds_map(proto):
+        return False
+    changed = False
+    if value.type is None:
+        value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        changed = value.type is not None
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    return (shape is not None and set_shape(value, list(shape))) or changed
+
+
+def set_shape(value: ir.Value, dims: Sequence[Any]) -> bool:
+    """Refine the shape of `value` by `dims`: numbers win over names, names over nothing."""
+    if value.shape is None:
+        value.shape = ir.Shape(dims)
+        return True
+    before = list(value.shape)
+    if len(before) != len(dims):
+        return False
+    merged = [_finer(a, b) for a, b in zip(before, dims, strict=True)]
+    if all(a is b or (isinstance(a, int) and a == b) for a, b in zip(before, merged, strict=True)):
+        return False
+    value.shape = ir.Shape(merged)
+    return True
+
+
+def _finer(known: Any, new: Any) -> Any:
+    if isinstance(known, int) or isinstance(new, int):
+        return known if isinstance(known, int) else new
+    return new if _weight(new.value) > _weight(known.value) else known
+
+
+def _weight(symbol: str | None) -> int:
+    """The user's symbols say more than those that ONNX made up, and those more than nothing."""
+    return 0 if symbol is None else 1 if symbol.startswith(MADE_UP) else 2
+
+
+class _Walk:
+    """One pass in order over a graph and its bodies."""
+
+    def __init__(self, everything: bool):
+        self.everything = everything
+        self.changed: set[ir.Value] = set()
+
+    def graph(self, graph: ir.Graph) -> None:
+        for node in graph:
+            for body in bodies(node):
+                self.graph(body)
+            self.node(node)
+
+    def node(self, node: ir.Node) -> None:
+        if self.everything or self._is_reached(node) or any(v.type is None for v in node.outputs):
+            self._infer(node)
+        dims = _from_content(node)
+        if dims is not None and set_shape(node.outputs[0], dims):
+            self.changed.add(node.outputs[0])
+        if _carries_sizes(node):
+            array = folding.evaluate(node)
+            if array is not None and array.size <= folding.PROPAGATED_ELEMENTS:
+                folding.remember(node.outputs[0], array)
+                self.changed.add(node.outputs[0])
+
+    def _is_reached(self, node: ir.Node) -> bool:
+        return any(v in self.changed for v in node.inputs) and not all(
+            build.is_static(v) for v in node.outputs
+        )
+
+    def _infer(self, node: ir.Node) -> None:
+        if bodies(node):
+            if node.op_type == "If" and node.domain == "":
+                self._infer_if(node)
+            return
+        before = [(v.type, v.shape) for v in node.outputs]
+        for value in node.outputs:
+            value.shape = None
+        try:
+            build.infer(node)
+        finally:
+            for value, (kind, shape) in zip(node.outputs, before, strict=True):
+                found, value.shape = value.shape, shape
+                grew = found is not None and set_shape(value, list(found))
+                if grew or (kind is None and value.type is not None):
+                    self.changed.add(value)
+
+    def _infer_if(self, node: ir.Node) -> None:
+        """An output of If has the dimensions in which both branches agree."""
+        then, other = (node.attributes[k].as_graph().outputs for k in ("then_branch", "else_branch"))
+        for value, a, b in zip(node.outputs, then, other, strict=False):
+            if value.type is None:
+                value.type = a.type
+            if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+                continue
+            pairs = zip(a.shape, b.shape, strict=True)
+            dims = [x if build.same_dim(x, y) else ir.SymbolicDim(None) for x, y in pairs]
+            if set_shape(value, dims):
+                self.changed.add(value)
+
+
+INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+
+
+def _carries_sizes(node: ir.Node) -> bool:
+    """Whether the output is a small integer tensor whose value may decide a shape later."""
+    if node.domain != "" or len(node.outputs) != 1:
+        return False
+    (out,) = node.outputs
+    if out.const_value is not None or (out.dtype not in INTEGERS):
+        return False
+    if node.op_type in ("Shape", "Size"):
+        return True
+    if node.op_type not in folding.RULES:
+        return False
+    if build.is_static(out) and math.prod(build.static(out)) > folding.PROPAGATED_ELEMENTS:
+        return False
+    return all(_is_small(v) for v in node.inputs if v is not None)
+
+
+def _is_small(value: ir.Value) -> bool:
+    if value.const_value is not None:
+        return value.const_value.size <= folding.PROPAGATED_ELEMENTS
+    return "content" in value.meta
+
+
+# -- shapes that symbols decide -------------------------------------------------------
+
+
+def _from_content(node: ir.Node) -> Dims | None:
+    """The output shape of a node whose shape input is known, at least in part."""
+    rule = FROM_CONTENT.get(node.op_type) if node.domain == "" else None
+    if rule is None or any(a.is_ref() for a in node.attributes.values()):
+        return None
+    position, compute = rule
+    if len(node.inputs) <= position or node.inputs[position] is None:
+        return None
+    target = node.inputs[position]
+    array = folding.known(target)
+    if array is not None and array.size <= folding.PROPAGATED_ELEMENTS:
+        wanted: Dims = [v if isinstance(v, ir.SymbolicDim) else int(v) for v in array.flat]
+        dims = compute(node, wanted)
+        return None if dims is None or any(isinstance(d, int) and d < 0 for d in dims) else dims
+    if target.shape is not None and len(target.shape) == 1 and isinstance(target.shape[0], int):
+        if node.op_type != "Expand" and target.shape[0] <= folding.PROPAGATED_ELEMENTS:
+            return [ir.SymbolicDim(None)] * target.shape[0]
+    return None
+
+
+def _reshape(node: ir.Node, wanted: Dims) -> Dims | None:
+    x = node.inputs[0]
+    source = list(x.shape) if x is not None and x.shape is not None else None
+    if not node.attributes.get_int("allowzero", 0):
+        copied: Dims = []
+        for axis, size in enumerate(wanted):
+            if isinstance(size, int) and size == 0:
+                size = source[axis] if source is not None and axis < len(source) else folding.UNKNOWN
+            copied.append(size)
+        wanted = copied
+    if -1 in wanted:
+        axis = wanted.index(-1)
+        rest = wanted[:axis] + wanted[axis + 1 :]
+        wanted[axis] = folding.UNKNOWN if source is None else quotient(source, rest)
+    return wanted
+
+
+def quotient(above: Dims, below: Dims) -> int | ir.SymbolicDim:
+    """The product of `above` over that of `below`, where equal symbols cancel; unknown if they do not."""
+    symbols = [d.value for d in above if isinstance(d, ir.SymbolicDim)]
+    for size in below:
+        if isinstance(size, ir.SymbolicDim):
+            if size.value is None or size.value not in symbols:
+                return folding.UNKNOWN
+            symbols.remove(size.value)
+    top = math.prod(d for d in above if isinstance(d, int))
+    bottom = math.prod(d for d in below if isinstance(d, int))
+    if bottom <= 0 or top % bottom:
+        return folding.UNKNOWN
+    if not symbols:
+        return top // bottom
+    if len(symbols) == 1 and symbols[0] is not None and top == bottom:
+        return ir.SymbolicDim(symbols[0])
+    return folding.UNKNOWN
+
+
+def _expand(node: ir.Node, wanted: Dims) -> Dims | None:
+    x = node.inputs[0]
+    if x is None or x.shape is None:
+        return None
+    return broadcast(list(x.shape), wanted)
+
+
+def broadcast(a: Dims, b: Dims) -> Dims:
+    """The dimensions of two shapes broadcast together."""
+    rank = max(len(a), len(b))
+    left: Dims = [1] * (rank - len(a)) + a
+    right: Dims = [1] * (rank - len(b)) + b
+    return [_broadcast_dim(x, y) for x, y in zip(left, right, strict=True)]
+
+
+def _broadcast_dim(a: Any, b: Any) -> Any:
+    if build.same_dim(a, b):
+        return a
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, int):
+            return other if one == 1 else one
+    return folding.UNKNOWN
+
+
+def _sizes(node: ir.Node, wanted: Dims) -> Dims:
+    return wanted
+
+
+def _resize(node: ir.Node, wanted: Dims) -> Dims | None:
+    policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
+    return None if "axes" in node.attributes or policy != "stretch" or not wanted else wanted
+
+
+FROM_CONTENT = {
+    "Reshape": (1, _reshape),
+    "Expand": (1, _expand),
+    "ConstantOfShape": (0, _sizes),
+    "Resize": (3, _resize),
+}

@@ -1,0 +1,247 @@
+"""The way out: `save` writes a model that its reader takes, atomically, external data included.
+
+The file appears whole or not at all: new external data goes to a new file beside the model, then the
+model is written under a temporary name and renamed, then data that only the old file named is removed.
+Whatever stops the process, the old pair or the new pair is there. Links are replaced, never written
+through. Names of files come from the model's file name alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ModelError, SardonyxError, quote
+from sardonyx.model import Model
+from sardonyx.passes.nesting import graphs
+from sardonyx.versions import fit
+
+try:
+    import fcntl
+except ImportError:  # Windows; there, an open file cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
+
+INLINE_TOTAL = 1_800_000_000  # protobuf ends at 2 GiB; the graph needs room as well
+PROTOBUF_BYTES = 2**31 - 1
+EXTERNAL_BYTES = 1024
+ALIGNMENT = 4096  # onnxruntime maps a tensor from the file only at a page boundary
+CHUNK = 16 * 2**20
+
+
+def save(
+    model: Model,
+    path: str | Path,
+    *,
+    runtime: str | None = "onnxruntime",
+    opset: int | None = None,
+    external: bool | int | None = None,
+) -> Path:
+    """Write `model` to `path`: the lowest versions that it needs, none above what the target takes.
+
+    runtime   -- what will read it: "onnxruntime", a release like "onnxruntime==1.20", or None: as it is
+    opset     -- the highest version of the standard operators, instead of what `runtime` takes
+    external  -- True: weights in a file beside the model; a number: tensors of so many bytes or more;
+                 False: all in one file; None: beside it when there is no room in one file
+
+    >>> import onnx, sardonyx as sx
+    >>> model = sx.load(onnx.parser.parse_model(
+    ...     '<ir_version: 14, opset_import: ["": 28]> g (float[2] x) => (float[2] y) {y = Relu(x)}'))
+    >>> sx.load(sx.save(model, "relu.onnx", runtime="onnxruntime==1.20")).opset
+    14
+    """
+    path = Path(path)
+    fitted = fit(model, runtime=runtime, opset=opset)
+    tensors = _outside(fitted, external)
+    with _reported(path), _Files(path) as files:
+        places: dict[int, ir.ExternalTensor] = {}
+        if tensors:
+            places = files.write_data(tensors)
+        data = _serialize(fitted, places)
+        files.write_model(data)
+    return path
+
+
+def _outside(model: Model, external: bool | int | None) -> list[ir.TensorProtocol]:
+    """The tensors that go to a file of their own, each once."""
+    found: dict[int, ir.TensorProtocol] = {}
+    for _, tensor in _tensors(model):
+        if tensor.dtype != ir.DataType.STRING:
+            found[id(tensor)] = tensor
+    if external is None:
+        external = sum(t.nbytes for t in found.values()) > INLINE_TOTAL
+    if external is False:
+        return []
+    least = EXTERNAL_BYTES if external is True else int(external)
+    return [t for t in found.values() if t.nbytes >= least]
+
+
+def _tensors(model: Model) -> Iterator[tuple[Any, ir.TensorProtocol]]:
+    """Every initializer and every state tensor, with what holds it."""
+    for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
+        for part in graphs(graph):
+            for value in part.initializers.values():
+                if value.const_value is not None:
+                    yield value, value.const_value
+    for record in model.records:
+        for name, tensor in record.state.items():
+            yield (record.state, name), tensor
+
+
+def _serialize(model: Model, places: dict[int, ir.ExternalTensor]) -> bytes:
+    """The model as bytes, in which the tensors of `places` are named, not contained."""
+    swapped = [(holder, t) for holder, t in _tensors(model) if id(t) in places]
+    try:
+        for holder, tensor in swapped:
+            _put(holder, places[id(tensor)])
+        proto = model.proto()
+    finally:
+        for holder, tensor in swapped:
+            _put(holder, tensor)
+    size = proto.ByteSize()
+    if size > PROTOBUF_BYTES or size < 0:
+        raise ModelError(
+            "the model does not fit into one file of 2 GB", hint="save(..., external=True)"
+        )
+    return proto.SerializeToString()
+
+
+def _put(holder: Any, tensor: ir.TensorProtocol) -> None:
+    if isinstance(holder, ir.Value):
+        holder.const_value = tensor
+    else:
+        state, name = holder
+        state[name] = tensor
+
+
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SardonyxError(
+            f"cannot write {quote(path)}: {reason}", hint="what was there before is unchanged"
+        ) from error
+
+
+class _Files:
+    """The files of one save: made under new names, put in place by one rename, removed on failure."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.tag = secrets.token_hex(3)
+        self.data_name = f"{path.name}.{self.tag}.data"
+        self.made: list[Path] = []
+        self.open: list[IO[bytes]] = []
+        self.placed = False
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self.open:
+            file.close()
+        for made in () if self.placed else self.made:
+            with contextlib.suppress(OSError):
+                made.unlink()
+
+    def _create(self, name: str) -> IO[bytes]:
+        """A new file, locked for as long as this save lasts: no other save takes it for a leftover."""
+        path = self.path.with_name(name)
+        file = open(path, "xb")  # noqa: SIM115  (closed in __exit__, after the rename)
+        self.made.append(path)
+        self.open.append(file)
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
+
+    def write_data(self, tensors: list[ir.TensorProtocol]) -> dict[int, ir.ExternalTensor]:
+        """Write the tensors one after the other; where each of them is."""
+        file = self._create(self.data_name)
+        places = {}
+        for tensor in tensors:
+            if tensor.nbytes >= ALIGNMENT:
+                file.seek(-file.tell() % ALIGNMENT, os.SEEK_CUR)
+            offset = file.tell()
+            for chunk in _chunks(tensor):
+                file.write(chunk)
+            places[id(tensor)] = ir.ExternalTensor(
+                self.data_name,
+                offset,
+                file.tell() - offset,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=tensor.name or "",
+            )
+        _sync(file)
+        return places
+
+    def write_model(self, data: bytes) -> None:
+        """Write the model under a temporary name, then make it the model."""
+        temporary = f".{self.path.name}.{self.tag}.tmp"
+        file = self._create(temporary)
+        file.write(data)
+        with contextlib.suppress(OSError):
+            before = self.path.lstat()
+            if stat.S_ISREG(before.st_mode):
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+        _sync(file)
+        os.replace(self.path.with_name(temporary), self.path)
+        self.placed = True
+        _sync_folder(self.path.parent)
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Remove data that no model names any more, and what an interrupted save left behind."""
+        name = re.escape(self.path.name)
+        ours = re.compile(rf"{name}\.[0-9a-f]{{6}}\.data|\.{name}\.[0-9a-f]{{6}}\.tmp")
+        kept = {path.name for path in self.made}
+        for other in self.path.parent.iterdir():
+            if ours.fullmatch(other.name) and other.name not in kept and not _is_in_use(other):
+                with contextlib.suppress(OSError):
+                    other.unlink()
+
+
+def _is_in_use(path: Path) -> bool:
+    if fcntl is None or path.is_symlink():
+        return False
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def _chunks(tensor: ir.TensorProtocol) -> Iterator[memoryview | bytes]:
+    """The bytes of a tensor in pieces; a tensor over a mapped file is read as it is written."""
+    if tensor.dtype.bitwidth < 8:
+        yield tensor.tobytes()
+        return
+    flat = np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, CHUNK):
+        yield memoryview(flat[start : start + CHUNK])
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,1 @@
+"""Training: records (TrainingInfoProto), losses, optimizers, schedules, the step and the loop."""

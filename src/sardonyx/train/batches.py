@@ -1,0 +1,100 @@
+"""Batches of an epoch, in an order that depends only on (seed, epoch), prepared in the background."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sardonyx.train.data import Rows, Source, Stream, Table
+from sardonyx.train.fields import Link, convert
+
+AHEAD = 3
+
+
+def batch_count(source: Source, batch_size: int, drop_last: bool) -> int | None:
+    """How many batches an epoch has; None where only the stream knows."""
+    if isinstance(source, Stream):
+        return None
+    whole, rest = divmod(len(source), batch_size)
+    return max(whole + bool(rest and not drop_last), 1)
+
+
+def epoch_batches(
+    source: Source,
+    links: list[Link],
+    batch_size: int,
+    *,
+    seed: int | None,
+    epoch: int,
+    start: int = 0,
+    drop_last: bool = False,
+) -> Iterator[Rows]:
+    """The batches of one epoch from number `start` on; shuffled where `seed` is given."""
+    if isinstance(source, Stream):
+        for index, rows in enumerate(source.batches()):
+            if index >= start:
+                yield convert(rows, links)
+        return
+    order = np.arange(len(source))
+    if seed is not None:
+        order = np.random.default_rng([seed, epoch]).permutation(len(source))
+    wanted = {item.field for item in links}
+    for index in range(start, batch_count(source, batch_size, drop_last) or 0):
+        rows = order[index * batch_size : (index + 1) * batch_size]
+        yield convert(_take(source, rows, wanted), links)
+
+
+def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:
+    columns = getattr(source, "columns", None)
+    if type(source) is Table and columns is not None:
+        return {name: np.asarray(columns[name][rows]) for name in wanted}
+    return source.take(rows)
+
+
+class Prefetch:
+    """Runs an iterator in a thread, a few items ahead; errors come out where the item would have."""
+
+    def __init__(self, items: Iterator[Any]):
+        self.items = items
+        self.queue: queue.Queue[tuple[str, Any]] = queue.Queue(AHEAD)
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._work, daemon=True, name="sardonyx-data")
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            for item in self.items:
+                if not self._put(("item", item)):
+                    return
+            self._put(("end", None))
+        except BaseException as error:  # handed over to the caller's thread
+            self._put(("error", error))
+
+    def _put(self, entry: tuple[str, Any]) -> bool:
+        while not self.stopped.is_set():
+            try:
+                self.queue.put(entry, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            while True:
+                kind, item = self.queue.get()
+                if kind == "error":
+                    raise item
+                if kind == "end":
+                    return
+                yield item
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self.stopped.set()
+        self.thread.join(timeout=5)

@@ -1,0 +1,103 @@
+"""The checkpoint is the model: state in the record, where the loop stands in the metadata.
+
+Everything that decides how training goes on is in the file, and nothing that differs between two runs of
+the same training (no times, no paths): an interrupted and an uninterrupted run end in the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sardonyx.errors import ArgumentError, TrainingStopped, quote
+from sardonyx.model import Model
+from sardonyx.save import save
+
+LOOP = "sardonyx.loop"
+
+
+@dataclass
+class Position:
+    """Where a training stands, and what it has seen so far."""
+
+    seed: int = 0
+    batch_size: int = 32
+    shuffle: bool = True
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    rows: int = 0  # seen in this epoch
+    sums: dict[str, float] = field(default_factory=dict)  # figures of this epoch, weighted by rows
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: float | None = None
+    best_epoch: int | None = None
+    waited: int = 0  # epochs without improvement
+    finished: bool = False
+
+
+def with_position(model: Model, position: Position) -> Model:
+    """The model with the position written into its metadata (the model itself is changed)."""
+    model.metadata[LOOP] = json.dumps(asdict(position), sort_keys=True)
+    return model
+
+
+def position_of(model: Model) -> Position | None:
+    """Where the training of this model stands, if it was written by a training."""
+    stored = model.metadata.get(LOOP)
+    if stored is None:
+        return None
+    try:
+        return Position(**json.loads(stored))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"the loop state of this model cannot be read: {error}") from error
+
+
+def write(model: Model, path: Path) -> None:
+    """Write a checkpoint in one piece: whoever reads the path sees the old or the new model, whole."""
+    try:
+        save(model, path)
+    except OSError as error:
+        raise TrainingStopped(
+            f"cannot write {quote(str(path))}: {error.strerror or error}",
+            hint="what was saved before is whole; free the disk or choose another output, then --resume",
+        ) from error
+
+
+class Lock:
+    """One training per output file; the system drops the lock when the process ends, however it ends."""
+
+    def __init__(self, path: Path):
+        self.path = path.with_name(f".{path.name}.lock")
+        self.file: Any = None
+
+    def __enter__(self) -> Lock:
+        try:
+            self.file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise TrainingStopped(
+                f"cannot write into {quote(str(self.path.parent))}: {error.strerror}",
+                hint="choose an output in a folder that you may write to",
+            ) from error
+        try:
+            import fcntl
+
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no flock on this system: one run per output is up to the user
+            pass
+        except OSError as error:
+            os.close(self.file)
+            raise TrainingStopped(
+                f"another run is training into {quote(str(self.path.name[1:-5]))}",
+                hint="wait for it, or choose another output",
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.file)
+        self.path.unlink(missing_ok=True)

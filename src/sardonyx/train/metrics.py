@@ -1,0 +1,195 @@
+"""Metrics: figures about predictions, added up batch by batch without keeping the predictions.
+
+A metric is a class with `add(prediction, label)` and `value()`; a user's function `(predictions, labels) ->
+number` is called once over all of them (`Function`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import ArgumentError
+
+
+class Metric:
+    """One figure; `better` says which direction is an improvement."""
+
+    name = "metric"
+    better = "higher"
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how to add a batch")
+
+    def value(self) -> float:
+        raise TypeError(f"{type(self).__name__} does not say its value")
+
+
+def _classes(prediction: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """The predicted class: the largest score along axis 1, or the sign of one score."""
+    if prediction.ndim == label.ndim:
+        return (prediction > 0).astype(np.int64)
+    return prediction.argmax(1)
+
+
+class Accuracy(Metric):
+    """Share of predictions whose class is the label."""
+
+    name = "accuracy"
+
+    def __init__(self, ignored: int | None = None) -> None:
+        self.right = self.count = 0
+        self.ignored = ignored
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        used = np.ones(label.shape, bool) if self.ignored is None else label != self.ignored
+        self.right += int(((_classes(prediction, label) == label) & used).sum())
+        self.count += int(used.sum())
+
+    def value(self) -> float:
+        return self.right / max(self.count, 1)
+
+
+class TopK(Metric):
+    """Share of labels among the k largest scores."""
+
+    def __init__(self, k: int = 5):
+        self.k, self.name = k, f"top{k}"
+        self.right = self.count = 0
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        best = np.argsort(-prediction, axis=1, kind="stable")[:, : self.k]
+        self.right += int((best == np.expand_dims(label, 1)).any(1).sum())
+        self.count += label.size
+
+    def value(self) -> float:
+        return self.right / max(self.count, 1)
+
+
+class F1(Metric):
+    """The mean over classes of the harmonic mean of precision and recall."""
+
+    name = "f1"
+
+    def __init__(self) -> None:
+        self.counts: dict[int, np.ndarray] = {}
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        found = _classes(prediction, label)
+        for c in np.union1d(found, label):
+            hits = ((found == c) & (label == c)).sum()
+            row = np.array([hits, (found == c).sum(), (label == c).sum()])
+            self.counts[int(c)] = self.counts.get(int(c), np.zeros(3, np.int64)) + row
+
+    def value(self) -> float:
+        if not self.counts:
+            return 0.0
+        return float(np.mean([2 * hits / max(p + n, 1) for hits, p, n in self.counts.values()]))
+
+
+class AUC(Metric):
+    """Area under the ROC curve of one score per row; ties count half."""
+
+    name = "auc"
+
+    def __init__(self) -> None:
+        self.scores: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        if prediction.ndim == 2 and prediction.shape[1] == 2 and label.ndim == 1:
+            prediction = prediction[:, 1] - prediction[:, 0]
+        self.scores.append(prediction.reshape(-1))
+        self.labels.append(label.reshape(-1))
+
+    def value(self) -> float:
+        scores, labels = np.concatenate(self.scores), np.concatenate(self.labels) > 0.5
+        values, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
+        positive, negative = int(labels.sum()), int((~labels).sum())
+        if not positive or not negative:
+            return float("nan")
+        return float((ranks[labels].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+class MeanAbsoluteError(Metric):
+    """The mean of the absolute differences."""
+
+    name, better = "mae", "lower"
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        difference = prediction.reshape(label.shape).astype(np.float64) - label
+        self.total += float(np.abs(difference).sum())
+        self.count += label.size
+
+    def value(self) -> float:
+        return self.total / max(self.count, 1)
+
+
+class Perplexity(Metric):
+    """The exponential of the mean negative log-probability of the labels; scores along axis 1 (or last)."""
+
+    name, better = "perplexity", "lower"
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        last = prediction.shape[:-1] == label.shape
+        scores = prediction if last else np.moveaxis(prediction, 1, -1)
+        scores = scores.astype(np.float64)
+        top = scores.max(-1, keepdims=True)
+        log_sum = np.log(np.exp(scores - top).sum(-1)) + top[..., 0]
+        picked = np.take_along_axis(scores, label[..., None], -1)[..., 0]
+        self.total += float((log_sum - picked).sum())
+        self.count += label.size
+
+    def value(self) -> float:
+        return float(np.exp(self.total / max(self.count, 1)))
+
+
+class Function(Metric):
+    """A user's function of all predictions and all labels."""
+
+    def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]):
+        self.function, self.name = function, getattr(function, "__name__", "metric")
+        self.predictions: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        self.predictions.append(prediction)
+        self.labels.append(label)
+
+    def value(self) -> float:
+        return float(self.function(np.concatenate(self.predictions), np.concatenate(self.labels)))
+
+
+MAKERS: dict[str, Callable[[], Metric]] = {
+    "accuracy": Accuracy,
+    "f1": F1,
+    "auc": AUC,
+    "mae": MeanAbsoluteError,
+    "perplexity": Perplexity,
+}
+
+
+def make(given: Sequence[Any]) -> list[Metric]:
+    """Fresh metrics out of names ("accuracy", "top5"), functions, or functions that make a Metric."""
+    made: list[Metric] = []
+    for item in given:
+        if isinstance(item, str) and item in MAKERS:
+            made.append(MAKERS[item]())
+        elif isinstance(item, str) and item.startswith("top") and item[3:].isdigit():
+            made.append(TopK(int(item[3:])))
+        elif isinstance(item, type) and issubclass(item, Metric):
+            made.append(item())
+        elif callable(item):
+            made.append(Function(item))
+        else:
+            raise ArgumentError(f"no metric is called {item!r}", hint=f"one of {', '.join(MAKERS)}, top5, or a function")
+    return made

@@ -1,0 +1,113 @@
+"""Learning-rate schedules: a number per step, computed inside the record from the step counter.
+
+A schedule is a function `(op, t) -> factor`; `t` is the number of steps taken, a float64 scalar, and the
+factor multiplies the learning rate. Float64, because 1 - beta**t and long ramps lose digits in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate changes over the steps; `text` is what a report says of it."""
+
+    factor: Callable[[Builder, ir.Value], ir.Value]
+    text: str
+
+
+def constant() -> Schedule:
+    """The same learning rate at every step."""
+    return Schedule(lambda op, t: op.const(1.0, ir.DataType.DOUBLE), "constant")
+
+
+def linear_warmup(steps: int, after: Schedule | None = None) -> Schedule:
+    """Rise from 0 to the learning rate over `steps`, then follow `after` (constant, if not given)."""
+
+    def factor(op: Builder, t: ir.Value) -> ir.Value:
+        ramp = op.Min((t + 1.0) / float(steps), 1.0)
+        return ramp if after is None else ramp * after.factor(op, op.Max(t - float(steps), 0.0))
+
+    return Schedule(factor, f"linear warm-up over {steps}" + (f", then {after.text}" if after else ""))
+
+
+def cosine(steps: int, end: float = 0.0) -> Schedule:
+    """Fall along half a cosine from the learning rate to `end` times it, over `steps`."""
+
+    def factor(op: Builder, t: ir.Value) -> ir.Value:
+        progress = op.Min(t / float(steps), 1.0)
+        wave = op.Cos(progress * math.pi)
+        return end + (1.0 - end) * 0.5 * (1.0 + wave) if end else 0.5 * (1.0 + wave)
+
+    return Schedule(factor, f"cosine over {steps}" + (f" to {end:g}" if end else ""))
+
+
+def step(every: int, gamma: float = 0.1) -> Schedule:
+    """Multiply the learning rate by `gamma` every `every` steps."""
+
+    def factor(op: Builder, t: ir.Value) -> ir.Value:
+        return op.Pow(op.const(gamma, ir.DataType.DOUBLE), op.Floor(t / float(every)))
+
+    return Schedule(factor, f"times {gamma:g} every {every}")
+
+
+def exponential(gamma: float) -> Schedule:
+    """Multiply the learning rate by `gamma` at every step."""
+    return Schedule(
+        lambda op, t: op.Pow(op.const(gamma, ir.DataType.DOUBLE), t), f"times {gamma:g} each step"
+    )
+
+
+def one_cycle(steps: int, peak: float = 0.3, start: float = 0.04, end: float = 4e-6) -> Schedule:
+    """Rise along a cosine from `start` to 1 over the first `peak` of `steps`, then fall to `end`.
+
+    The learning rate is the highest that is reached.
+    """
+    if not 0.0 < peak < 1.0:
+        raise ArgumentError("`peak` is the share of the steps before the highest rate, between 0 and 1")
+    up = peak * steps - 1.0
+    down = steps - 1.0 - up
+
+    def half(op: Builder, low: float, high: float, progress: ir.Value) -> ir.Value:
+        wave = op.Cos(op.Clip(progress, 0.0, 1.0) * math.pi)
+        return high + (low - high) * 0.5 * (1.0 + wave)
+
+    def factor(op: Builder, t: ir.Value) -> ir.Value:
+        rising = half(op, start, 1.0, t / up)
+        falling = half(op, 1.0, end, (t - up) / down)
+        return op.Where(op.Less(t, up), rising, falling)
+
+    return Schedule(factor, f"one cycle over {steps}")
+
+
+def sequence(schedules: Sequence[Schedule], starts: Sequence[int]) -> Schedule:
+    """Follow `schedules[0]` until step `starts[0]`, then `schedules[1]` from its own beginning, …"""
+    if len(starts) != len(schedules) - 1:
+        raise ArgumentError("give one start for each schedule but the first")
+
+    def factor(op: Builder, t: ir.Value) -> ir.Value:
+        value = schedules[0].factor(op, t)
+        for begin, following in zip(starts, schedules[1:], strict=True):
+            later = following.factor(op, op.Max(t - float(begin), 0.0))
+            value = op.Where(op.Less(t, float(begin)), value, later)
+        return value
+
+    return Schedule(factor, ", then ".join(s.text for s in schedules))
+
+
+NAMES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "linear_warmup": linear_warmup,
+    "cosine": cosine,
+    "step": step,
+    "exponential": exponential,
+    "one_cycle": one_cycle,
+}

@@ -1,0 +1,153 @@
+"""The step as one plain graph: what every engine executes.
+
+`compile_step` joins a record to its model, lowers `Gradient` and the optimizers to plain operators and turns
+state into inputs and outputs: a pure function (state, data) -> (figures, new state). `compile_inference` is
+the served graph with its state as inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.grad.training import lower_training
+from sardonyx.model import Model, Record
+from sardonyx.normalize import normalize
+from sardonyx.passes.cse import merge_common
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.folding import fold
+from sardonyx.train.info import combine, metrics, state_names
+
+
+@dataclass
+class StepGraph:
+    """A pure step.
+
+    model     -- the graph; its inputs are `inputs`, `hyper` and `state`, its outputs `figures` and `updates`
+    inputs    -- what the caller feeds at every step
+    hyper     -- scalars with a default that the caller may feed
+    state     -- names of the variables that the graph reads
+    updates   -- variable → the output that becomes its new value
+    figures   -- outputs for people: losses, norms
+    """
+
+    model: Model
+    inputs: list[str]
+    hyper: dict[str, np.ndarray]
+    state: list[str]
+    updates: dict[str, str]
+    figures: list[str] = field(default_factory=list)
+
+
+def compile_step(model: Model, record: Record) -> StepGraph:
+    """One step of `record` as a pure graph of plain operators."""
+    joined = combine(model, record)
+    variables = set(all_state(model))
+    fed = {i.name for i in record.algorithm.input}
+    hyper = {n: _array(joined.graph, n) for n in joined.graph.initializers if n in fed and n not in variables}
+    # Before any pass sees the graph: to a pass, an initializer is a constant.
+    state = _free(joined.graph, variables)
+    _free(joined.graph, set(hyper))
+    joined = normalize(joined).copy()
+    _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
+    lowered = lower_training(joined)
+    graph = lowered.graph
+    fold(graph)
+    remove_dead(graph)
+    merge_common(graph)
+    _drop_unused_inputs(graph)
+    names = [v.name for v in graph.inputs]
+    lowered.ir.graph.opset_imports[""] = opset.OPSET
+    return StepGraph(
+        lowered,
+        [n for n in names if n and n not in variables and n not in hyper],
+        {n: v for n, v in hyper.items() if n in names},
+        [n for n in state if n in names],
+        dict(record.update_binding),
+        metrics(record),
+    )
+
+
+def compile_evaluation(
+    model: Model, record: Record, forward: Mapping[str, str], predictions: Sequence[str]
+) -> StepGraph:
+    """The figures of a record, and `predictions`, as the served graph gives them: nothing is updated.
+
+    forward -- tensors of the served graph → their copies in training mode, which are set back
+    """
+    joined = combine(model, record)
+    values = {v.name: v for node in joined.graph for v in node.outputs}
+    for served, copy in forward.items():
+        if served in values and copy in values:
+            values[copy].replace_all_uses_with(values[served])
+    fed = {i.name for i in record.algorithm.input}
+    variables = set(all_state(model))
+    hyper = {n: _array(joined.graph, n) for n in joined.graph.initializers if n in fed and n not in variables}
+    state = _free(joined.graph, variables)
+    _free(joined.graph, set(hyper))
+    figures = metrics(record)
+    _set_outputs(joined, [*figures, *predictions])
+    remove_dead(joined.graph)
+    joined = lower_training(normalize(joined).copy())
+    _drop_unused_inputs(joined.graph)
+    names = [v.name for v in joined.graph.inputs]
+    return StepGraph(
+        joined,
+        [n for n in names if n and n not in variables and n not in hyper],
+        {n: v for n, v in hyper.items() if n in names},
+        [n for n in state if n in names],
+        {},
+        [v.name or "" for v in joined.outputs],
+    )
+
+
+def compile_inference(model: Model) -> StepGraph:
+    """The served graph, with state variables as inputs."""
+    served = Model(model.ir.clone(), [], model.source)
+    state = _free(served.graph, set(all_state(model)))
+    served = normalize(served).copy()
+    names = [v.name for v in served.graph.inputs]
+    inputs = [n for n in names if n and n not in state and n not in served.graph.initializers]
+    return StepGraph(served, inputs, {}, state, {}, [v.name or "" for v in served.outputs])
+
+
+def all_state(model: Model) -> list[str]:
+    """The state variables of all records of a model, each once."""
+    return list(dict.fromkeys(n for r in model.records for n in state_names(model, r)))
+
+
+def _set_outputs(model: Model, names: list[str]) -> None:
+    graph = model.graph
+    values = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
+    values.update({v.name: v for node in graph for v in node.outputs})
+    graph.outputs.clear()
+    graph.outputs.extend(values[n] for n in dict.fromkeys(names))
+
+
+def _free(graph: ir.Graph, names: set[str]) -> list[str]:
+    """Make initializers plain inputs; those that the graph has, in order."""
+    found = []
+    for name in [n for n in graph.initializers if n in names]:
+        value = graph.initializers.pop(name)
+        value.const_value = None
+        if not value.is_graph_input():
+            graph.inputs.append(value)
+        found.append(name)
+    return found
+
+
+def _array(graph: ir.Graph, name: str) -> np.ndarray:
+    tensor = graph.initializers[name].const_value
+    assert tensor is not None
+    return tensor.numpy().copy()
+
+
+def _drop_unused_inputs(graph: ir.Graph) -> None:
+    """Inputs that nothing reads any more would only cost time."""
+    kept = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
+    graph.inputs.clear()
+    graph.inputs.extend(kept)

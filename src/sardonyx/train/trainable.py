@@ -1,0 +1,407 @@
+"""`trainable`: an inference model in, the same model with its training record out.
+
+What a person must give is the minimum; every default is chosen here, with its reason, and can be changed.
+The record is written in the symbolic form (`Gradient` and the rest), or expanded to plain operators.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.grad.engine import is_differentiable
+from sardonyx.model import Model, load
+from sardonyx.normalize import normalize
+from sardonyx.opset import TRAINING_DOMAIN
+from sardonyx.passes import surgery
+from sardonyx.starts import Start
+from sardonyx.train import info, loss as losses, optim
+from sardonyx.train.expand import expand_records
+from sardonyx.train.initialize import write_initialization
+from sardonyx.train.modes import Mode, training_forward
+from sardonyx.train.program import ROLE, Program
+from sardonyx.weights import weights
+
+LossLike = str | losses.Loss | Callable[..., ir.Value] | Mapping[str, Any]
+SETTINGS = "sardonyx.training"
+
+
+@dataclass
+class Choice:
+    """One decision, as shown to people: what, which value, and why."""
+
+    what: str
+    value: str
+    why: str
+
+
+@dataclass
+class Term:
+    """One part of the total loss."""
+
+    loss: losses.Loss
+    output: str | None = None
+    labels: Sequence[str] | None = None
+    weight: float = 1.0
+
+
+@dataclass
+class Plan:
+    """Everything that `trainable` decided, in order."""
+
+    choices: list[Choice] = field(default_factory=list)
+
+    def add(self, what: str, value: object, why: str) -> None:
+        self.choices.append(Choice(what, str(value), why))
+
+
+def trainable(
+    model: Model | str | Path,
+    loss: LossLike | Sequence[Term] | None = None,
+    optimizer: str | optim.Optimizer | None = None,
+    train: str | Sequence[str] | None = None,
+    *,
+    freeze: str | Sequence[str] = (),
+    output: str | None = None,
+    labels: Sequence[str] | None = None,
+    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    batch_norm: Mode = "train",
+    dropout: Mode = "train",
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    accumulate: int = 1,
+    ema: float | None = None,
+    initialize: Mapping[str, str | Start] | None = None,
+    seed: int = 0,
+    form: str = "symbolic",
+    name: str = "train",
+) -> Model:
+    """Add a training record to a model; the file still serves inference as before.
+
+    loss        -- a name ("cross_entropy", "mse", …), a `sx.loss.…` object, a function of
+                   `(op, prediction, label)`, or several `Term`s; guessed where the model shows it
+    optimizer   -- a name or a `sx.optim.…` object; AdamW if not given
+    train       -- patterns of the parameters to train ("head.*"); all weights if not given
+    freeze      -- patterns of parameters that stay as they are
+    output      -- the output that meets the label; labels -- names for the label inputs
+    groups      -- settings by pattern: {"head.*": {"lr": 1e-2}, "*.bias": {"weight_decay": 0}}
+    batch_norm, dropout -- "train" or "frozen", or by pattern of the node's name
+    clip_norm, clip_value, l1, l2, accumulate, ema -- as they say
+    initialize  -- starting values by pattern, for `initialize()`: {"head.*": "kaiming"}
+    form        -- "symbolic" (Gradient and optimizer operators) or "expanded" (plain operators)
+
+    >>> import sardonyx as sx
+    >>> net = sx.trainable("mlp.onnx", loss="cross_entropy", optimizer=sx.optim.adamw(1e-3))  # doctest: +SKIP
+    """
+    if form not in ("symbolic", "expanded"):
+        raise ArgumentError(f"form is symbolic or expanded, not {form!r}")
+    base = _base(load(model))
+    plan = Plan()
+    program = Program.on(base)
+    parameters = choose_parameters(base, train, freeze, plan)
+    values, switched = training_forward(program, batch_norm, dropout)
+    for node, mode in switched:
+        plan.add(node.op_type, f"{quote(node.name)} {mode}", "running statistics and masks while training")
+    terms = _terms(base, loss, output, labels, plan)
+    total, meetings = _losses(program, values, terms, plan)
+    total = _penalties(program, total, parameters, l1, l2)
+    total = program.output("loss", total)
+    program.roles["loss"] = "loss"
+    gradients = _gradient(program, total, parameters)
+    chosen = _optimizer(optimizer, accumulate, plan)
+    _update(program, chosen, parameters, gradients, groups, clip_norm, clip_value, ema)
+    program.seed()
+    program.slots["train/seed"].start = np.asarray(seed, np.int64)
+    record = program.record()
+    write_initialization(record, base, program, initialize or {})
+    base.records.append(record)
+    forward = {v.name: t.name for v, t in values.items()}
+    _describe(base, program, plan, {"name": name, "meetings": meetings, "forward": forward})
+    info.check(base)
+    return expand_records(base) if form == "expanded" else base
+
+
+def _base(model: Model) -> Model:
+    base = normalize(model).copy()
+    base.metadata.update(model.metadata)
+    if any(v.domain == TRAINING_DOMAIN for v in base.graph):
+        raise ArgumentError("the inference graph itself contains training operators")
+    return base
+
+
+# -- parameters ---------------------------------------------------------------------
+
+
+def _patterns(given: str | Sequence[str] | None) -> list[str]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, str) else list(given)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, p) for p in patterns)
+
+
+def choose_parameters(
+    model: Model, train: str | Sequence[str] | None, freeze: str | Sequence[str], plan: Plan
+) -> list[ir.Value]:
+    """The initializers to train: the model's weights, narrowed or widened by patterns."""
+    wanted, frozen = _patterns(train), _patterns(freeze)
+    initializers = model.graph.initializers
+    floats = [n for n, v in initializers.items() if is_differentiable(v) and v.type is not None]
+    known = {w.name: w for w in weights(model)}
+    for pattern in (*wanted, *frozen):
+        if not any(fnmatchcase(n, pattern) for n in floats):
+            raise ArgumentError(
+                f"no parameter matches {quote(pattern)}",
+                [[quote(n)] for n in floats],
+                hint="`sardonyx inspect` lists weights and constants",
+            )
+    if wanted:
+        chosen = [n for n in floats if matches(n, wanted)]
+    else:
+        marked = set(surgery.frozen(model))
+        chosen = [n for n in floats if n in known and known[n].kind == "weight" and n not in marked]
+    chosen = [n for n in chosen if not matches(n, frozen)]
+    if not chosen:
+        raise ArgumentError("there is nothing to train in this model", hint="train=['pattern'] names weights")
+    count = sum(int(np.prod(initializers[n].const_value.shape.numpy())) for n in chosen)  # type: ignore[union-attr]
+    why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
+    plan.add("trained", f"{len(chosen)} of {len(floats)} float tensors, {count:,} numbers", why)
+    return [initializers[n] for n in chosen]
+
+
+# -- losses ---------------------------------------------------------------------------
+
+
+def _terms(
+    model: Model,
+    loss: LossLike | Sequence[Term] | None,
+    output: str | None,
+    labels: Sequence[str] | None,
+    plan: Plan,
+) -> list[Term]:
+    if isinstance(loss, Sequence) and not isinstance(loss, str):
+        return list(loss)
+    if loss is None:
+        value = _prediction(model, output)
+        guessed, why = guess_loss(value)
+        plan.add("loss", guessed, why)
+        return [Term(losses.named(guessed), value.name, labels)]
+    made = as_loss(loss)
+    plan.add("loss", made.name, "as asked")
+    return [Term(made, output, labels)]
+
+
+def as_loss(given: LossLike) -> losses.Loss:
+    """A loss out of a name, a mapping {"name": …, settings}, a Loss or a function of `op`."""
+    if isinstance(given, losses.Loss):
+        return given
+    if isinstance(given, str):
+        return losses.named(given)
+    if isinstance(given, Mapping):
+        settings = dict(given)
+        return losses.named(settings.pop("name"), **settings)
+    return losses.custom(given)
+
+
+def _prediction(model: Model, name: str | None) -> ir.Value:
+    floats = [v for v in model.outputs if is_differentiable(v)]
+    if name is None:
+        if not floats:
+            raise ArgumentError("the model has no floating-point output to compare with a label")
+        return floats[0]
+    for value in (*model.outputs, *(v for n in model.graph for v in n.outputs)):
+        if value.name == name:
+            return value
+    raise ArgumentError(
+        f"the model has no tensor {quote(name)}", [[quote(v.name)] for v in model.outputs], hint="its outputs are these"
+    )
+
+
+def guess_loss(prediction: ir.Value) -> tuple[str, str]:
+    """The loss that a model's last operator and shape suggest, and why."""
+    producer = prediction.producer()
+    last = producer.op_type if producer is not None else ""
+    if last in ("Softmax", "LogSoftmax"):
+        return "cross_entropy", f"the model ends with {last}"
+    if last == "Sigmoid":
+        return "binary_cross_entropy", "the model ends with Sigmoid"
+    shape = prediction.shape
+    if shape is not None and len(shape) == 2 and isinstance(shape[1], int):
+        if shape[1] == 1:
+            return "mse", "one column without activation: taken for a quantity"
+        return "cross_entropy", f"{shape[1]} columns without activation: taken for class scores"
+    raise ArgumentError(
+        f"the loss cannot be guessed from {quote(prediction.name)} of shape {shape}",
+        hint='name one: trainable(model, loss="mse")',
+    )
+
+
+def _losses(
+    program: Program, values: Mapping[ir.Value, ir.Value], terms: Sequence[Term], plan: Plan
+) -> tuple[ir.Value, list[dict[str, Any]]]:
+    """The total loss, and which tensor of the served graph meets which labels in each part of it."""
+    op, parts, meetings = program.op, [], []
+    for index, term in enumerate(terms):
+        served = _logits(_prediction(program.model, term.output), term.loss, plan)
+        prediction = values.get(served, served)
+        names = term.labels or _label_names(program.model, term.loss, index if len(terms) > 1 else None)
+        if len(names) != len(term.loss.labels):
+            raise ArgumentError(f"{term.loss.name} takes {len(term.loss.labels)} labels, not {len(names)}")
+        given = [
+            program.input(name, *label.of(prediction), role="label")
+            for name, label in zip(names, term.loss.labels, strict=True)
+        ]
+        meetings.append(
+            {"loss": term.loss.name, "settings": _plain(term.loss.settings), "prediction": served.name, "labels": list(names)}
+        )
+        for label in given:
+            plan.add("label", f"{quote(label.name)} {label.dtype} {label.shape}", f"what {term.loss.name} compares with {quote(prediction.name)}")
+        with op.named("train/loss"), op:
+            part = term.loss.compute(op, prediction, *given)
+            _scalar(part, term.loss.name)
+            parts.append(part if term.weight == 1.0 else part * term.weight)
+        if len(terms) > 1:
+            parts[-1] = program.output(f"loss/{index}/{term.loss.name}", parts[-1])
+    return (parts[0] if len(parts) == 1 else op.Sum(*parts)), meetings
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if isinstance(v, (str, int, float, bool))}
+
+
+def _scalar(value: ir.Value, name: str) -> None:
+    if value.shape is not None and any(d != 1 for d in value.shape):
+        raise ArgumentError(f"the loss {name} has the shape {value.shape}, not one number", hint="reduce it with op.ReduceMean(…, keepdims=0)")
+
+
+def _label_names(model: Model, loss: losses.Loss, index: int | None) -> list[str]:
+    stems = ["label", "label_length", "label_2"][: len(loss.labels)]
+    taken = {v.name for v in model.graph.inputs}
+    tail = "" if index is None else f"_{index}"
+    return [f"{s}{tail}" if f"{s}{tail}" not in taken else f"train/{s}{tail}" for s in stems]
+
+
+def _logits(prediction: ir.Value, loss: losses.Loss, plan: Plan) -> ir.Value:
+    """The tensor before a final Softmax or Sigmoid, where the loss wants that."""
+    producer = prediction.producer()
+    if loss.logits and producer is not None and producer.op_type == loss.logits:
+        before = producer.inputs[0]
+        assert before is not None
+        plan.add("prediction", quote(before.name), f"before the final {loss.logits}: {loss.name} applies it itself, without overflow")
+        return before
+    plan.add("prediction", quote(prediction.name), "the model's output")
+    return prediction
+
+
+def _penalties(program: Program, total: ir.Value, parameters: Sequence[ir.Value], l1: float, l2: float) -> ir.Value:
+    op = program.op
+    with op.named("train/penalty"), op:
+        if l1:
+            total = total + losses.l1_penalty(op, parameters, l1)
+        if l2:
+            total = total + losses.l2_penalty(op, parameters, l2)
+    return total
+
+
+# -- gradients and updates --------------------------------------------------------------
+
+
+def _gradient(program: Program, total: ir.Value, parameters: Sequence[ir.Value]) -> list[ir.Value]:
+    op = program.op
+    with op.named("train"):
+        found = op.call(
+            "Gradient",
+            list(parameters),
+            {"xs": [p.name for p in parameters], "y": total.name},
+            domain=TRAINING_DOMAIN,
+            outputs=len(parameters),
+        )
+    for g, p in zip(found, parameters, strict=True):
+        g.name = op.fresh(f"grad/{p.name}")
+        g.type, g.shape = p.type, ir.Shape(p.shape)  # type: ignore[arg-type]
+    return list(found)
+
+
+def _optimizer(given: str | optim.Optimizer | None, accumulate: int, plan: Plan) -> optim.Optimizer:
+    why = "as asked"
+    if given is None:
+        given, why = optim.adamw(), "a safe default for most networks"
+    chosen = optim.named(given) if isinstance(given, str) else given
+    if accumulate != 1:
+        chosen = optim.accumulate(chosen, accumulate)
+    settings = ", ".join(f"{k} {getattr(v, 'text', v)}" for k, v in chosen.settings.items() if v is not None)
+    plan.add("optimizer", f"{chosen.text} ({settings})" if settings else chosen.text, why)
+    return chosen
+
+
+def _update(
+    program: Program,
+    chosen: optim.Optimizer,
+    values: Sequence[ir.Value],
+    gradients: Sequence[ir.Value],
+    groups: Mapping[str, Mapping[str, Any]] | None,
+    clip_norm: float | None,
+    clip_value: float | None,
+    ema: float | None,
+) -> None:
+    parameters = [
+        optim.Parameter(v.name or "", v, g, v.const_value.numpy)  # type: ignore[union-attr]
+        for v, g in zip(values, gradients, strict=True)
+    ]
+    whole = optim.Step(program)
+    if clip_value is not None:
+        optim.clip_by_value(clip_value)(whole, parameters)
+    if clip_norm is not None:
+        optim.clip_by_global_norm(clip_norm)(whole, parameters)
+    left = list(parameters)
+    for pattern, settings in (groups or {}).items():
+        group = [p for p in left if fnmatchcase(p.name, pattern)]
+        if not group:
+            raise ArgumentError(f"no trained parameter matches the group {quote(pattern)}")
+        left = [p for p in left if p not in group]
+        _apply(program, chosen.with_(**settings), optim.Step(program, pattern), group, ema)
+    if left:
+        _apply(program, chosen, whole, left, ema)
+
+
+def _apply(
+    program: Program, chosen: optim.Optimizer, step: optim.Step, group: list[optim.Parameter], ema: float | None
+) -> None:
+    with program.op.named(f"train/{chosen.text}"):
+        program.updates.update(optim.apply(step, chosen, group))
+        if ema is not None:
+            for p in group:
+                p.final = program.updates[p.name]
+            optim.ema(ema)(step, group)
+    for p in group:
+        program.roles[p.name] = "parameter"
+
+
+def _describe(model: Model, program: Program, plan: Plan, settings: dict[str, Any]) -> None:
+    """Keep roles and decisions with the model: the loop, reports and other tools read them."""
+    for tensor, role in program.roles.items():
+        model.metadata[f"{ROLE}{tensor}"] = role
+    settings["choices"] = [[c.what, c.value, c.why] for c in plan.choices]
+    model.metadata[SETTINGS] = json.dumps(settings)
+
+
+def settings_of(model: Model) -> dict[str, Any]:
+    """What `trainable` wrote down about the last record; empty for records made elsewhere."""
+    return json.loads(model.metadata.get(SETTINGS, "{}"))
+
+
+def choices(model: Model) -> list[Choice]:
+    """What `trainable` decided for this model, with the reasons."""
+    return [Choice(*row) for row in settings_of(model).get("choices", [])]

@@ -1,0 +1,476 @@
+"""Fitting versions: the opset and IR that a model needs, not above what its target takes.
+
+A model whose versions the target accepts is left alone. Any other is stamped anew: for each node, the
+history of its operator says how far down the same words mean the same. What is too new is reworded
+(`downgrades.py`) or replaced by ONNX's definition of the operator; what still does not fit is listed,
+all of it at once, before anything is written.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.build import Builder, infer
+from sardonyx.downgrades import DOWNGRADES
+from sardonyx.errors import ArgumentError, VersionError, quote
+from sardonyx.features import least_ir, newest_feature
+from sardonyx.model import Model, Record
+from sardonyx.passes.cse import RANDOM
+from sardonyx.passes.functions import expand, inline
+from sardonyx.passes.nesting import graphs, names
+from sardonyx.passes.shapes import infer_types
+from sardonyx.registry import op_name
+from sardonyx.upgrades import upgrade_graph
+from sardonyx.upgrades.engine import ADAPTERS
+
+ML = "ai.onnx.ml"
+NEWEST, NEWEST_IR = opset.INSIDE, 14
+FLOOR = {"": 13, ML: 1}  # older stamps gain no reader, and axes and Softmax meant other things
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a reader of models takes.
+
+    oldest   -- the lowest opset of the standard operators that it takes
+    missing  -- operators that it lacks from some opset on, though it has them below
+    """
+
+    name: str
+    opset: int = NEWEST[""]
+    ir: int = NEWEST_IR
+    ml: int = NEWEST[ML]
+    oldest: int = 1
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+    def ceiling(self, domain: str) -> int:
+        return {**NEWEST, "": self.opset, ML: self.ml}[domain]
+
+
+# release of onnxruntime -> opset, IR, ai.onnx.ml; a release that is not listed takes what the one before took
+ONNXRUNTIME = {
+    (1, 8): (14, 7, 2),
+    (1, 9): (15, 7, 2),
+    (1, 13): (17, 8, 3),
+    (1, 14): (18, 8, 3),
+    (1, 15): (19, 9, 3),
+    (1, 17): (20, 9, 4),
+    (1, 18): (21, 10, 4),
+    (1, 21): (22, 10, 4),
+    (1, 23): (23, 11, 4),
+    (1, 24): (24, 11, 4),
+    (1, 31): (26, 13, 5),
+}
+ONNXRUNTIME_OLDEST = 7
+# onnxruntime 1.31.1 has no kernels for these from opset 22 on, which only added bfloat16.
+ONNXRUNTIME_MISSING = dict.fromkeys((*RANDOM, "RoiAlign"), 22)
+
+
+def target(runtime: str | None) -> Target:
+    """`"onnxruntime"` (the installed release, or the newest known), `"onnxruntime==1.20"`, or None: any.
+
+    >>> target("onnxruntime==1.20").opset
+    21
+    """
+    if runtime is None:
+        return Target("ONNX")
+    match = re.fullmatch(r"onnxruntime(?:-gpu)?(?:==(\d+)\.(\d+)(?:\.\S*)?)?", runtime.strip())
+    if match is None:
+        raise ArgumentError(
+            f"unknown runtime {quote(runtime)}", hint='say "onnxruntime" or "onnxruntime==1.20"'
+        )
+    wanted = (int(match[1]), int(match[2])) if match[1] else _installed()
+    known = [release for release in ONNXRUNTIME if release <= wanted]
+    if not known:
+        oldest = ".".join(map(str, min(ONNXRUNTIME)))
+        raise ArgumentError(f"{runtime} is too old", hint=f"onnxruntime {oldest} or later")
+    accepted, ir_version, ml = ONNXRUNTIME[max(known)]
+    name = f"onnxruntime {wanted[0]}.{wanted[1]}"
+    return Target(name, accepted, ir_version, ml, ONNXRUNTIME_OLDEST, ONNXRUNTIME_MISSING)
+
+
+def _installed() -> tuple[int, int]:
+    for package in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            major, minor = importlib.metadata.version(package).split(".")[:2]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return int(major), int(minor)
+    return max(ONNXRUNTIME)
+
+
+def fit(
+    model: Model,
+    *,
+    runtime: str | None = "onnxruntime",
+    opset: int | None = None,
+    ir: int | None = None,
+) -> Model:
+    """The model with versions that the target takes: itself where they are, else a copy.
+
+    runtime  -- what will read the file; see `target`
+    opset    -- the highest version of the standard operators; instead of what `runtime` takes
+    ir       -- the highest IR version; instead of what `runtime` takes
+    """
+    wanted = target(runtime)
+    if opset is not None:
+        wanted = replace(wanted, name=f"opset {opset}", opset=opset)
+    if ir is not None:
+        wanted = replace(wanted, ir=ir)
+    fitted = model if _accepts(wanted, model) else _restamp(model, wanted, exact=opset)
+    return _fit_ir(fitted, wanted, restamped=fitted is not model)
+
+
+def _accepts(wanted: Target, model: Model) -> bool:
+    imports = [model.ir.opset_imports, *(f.opset_imports for f in model.ir.functions.values())]
+    for domain, version in ((d, v) for i in imports for d, v in i.items()):
+        known = _known(domain)
+        if known is not None and version > wanted.ceiling(known):
+            return False
+    if 0 < model.opset < wanted.oldest and not model.records:
+        return False
+    every = [model.graph, *(f.graph for f in model.ir.functions.values())]
+    return model.opset <= min((_limit(wanted, g) for g in every), default=model.opset)
+
+
+def _limit(wanted: Target, graph: ir.Graph) -> int:
+    """The opset up to which the target has every operator of the graph."""
+    used = (n.op_type for part in graphs(graph) for n in part if n.domain == "")
+    return min([wanted.opset, *(wanted.missing[op] - 1 for op in used if op in wanted.missing)])
+
+
+def _known(domain: str) -> str | None:
+    name = opset.domain_name(domain)
+    return name if name in opset.INSIDE else None
+
+
+# -- IR -------------------------------------------------------------------------------
+
+
+def _fit_ir(model: Model, wanted: Target, restamped: bool) -> Model:
+    current = model.ir.ir_version or 0
+    least = least_ir(model)
+    if least > wanted.ir:
+        what, version = newest_feature(model)
+        raise VersionError(
+            f"the model needs IR {version}, {wanted.name} takes IR {wanted.ir}", [[what]]
+        )
+    chosen = least if restamped or current > wanted.ir else max(current, least)
+    if chosen == current:
+        return model
+    if not restamped:
+        model = model.copy()
+    model.ir.ir_version = chosen
+    return model
+
+
+# -- opsets ---------------------------------------------------------------------------
+
+
+def _restamp(model: Model, wanted: Target, exact: int | None) -> Model:
+    copy = model.copy()
+    inline(copy.ir)
+    mixed = any(n.version is not None for g in graphs(copy.graph) for n in g)
+    if mixed or copy.opset < wanted.oldest:
+        _to_inside(copy)
+    infer_types(copy.graph, copy.skeleton())
+    records = [_RecordGraphs(record, copy) for record in copy.records]
+    parts = [copy.graph, *(g for r in records for g in r.graphs)]
+    imports = {opset.domain_name(d): v for d, v in copy.ir.opset_imports.items()}
+    for domain in (d for d in (*FLOOR,) if d in imports):
+        ceiling = min(wanted.ceiling(domain), imports[domain])
+        if domain == "":
+            ceiling = min(ceiling, _limit(wanted, copy.graph))
+        stamp = _Stamper(domain, imports[domain], ceiling, wanted).stamp(parts)
+        imports[domain] = exact if exact and domain == "" and exact <= ceiling else stamp
+    copy.ir.opset_imports.clear()
+    copy.ir.opset_imports.update(imports)
+    for record in records:
+        record.write()
+    return copy
+
+
+def _to_inside(model: Model) -> None:
+    """Bring nodes of mixed versions (from inlined functions) to the one version inside."""
+    imports = model.ir.opset_imports
+    upgrade_graph(model.graph, dict(imports))
+    for part in graphs(model.graph):
+        for node in part:
+            node.version = None
+    imports.pop("ai.onnx", None)
+    for domain in opset.INSIDE:
+        if domain == "" or domain in imports:
+            imports[domain] = opset.INSIDE[domain]
+
+
+class _RecordGraphs:
+    """The graphs of a training record, as graphs that can be changed, and the way back."""
+
+    def __init__(self, record: Record, model: Model):
+        self.record = record
+        outer = {v.name: v for v in model.graph.inputs} | dict(model.graph.initializers)
+        outer |= {v.name: v for n in model.graph for v in n.outputs}
+        self.algorithm = _open(record.algorithm, record.state, outer, model.opset)
+        self.initialization = _open(record.initialization, {}, {}, model.opset)
+        self.graphs = [self.algorithm, self.initialization]
+
+    def write(self) -> None:
+        for graph, proto in (
+            (self.algorithm, self.record.algorithm),
+            (self.initialization, self.record.initialization),
+        ):
+            proto.ClearField("node")
+            proto.node.extend(ir.serde.serialize_node(node) for node in graph)
+
+
+def _open(
+    proto: onnx.GraphProto,
+    state: dict[str, ir.TensorProtocol],
+    outer: dict[Any, ir.Value],
+    version: int,
+) -> ir.Graph:
+    """A graph of a partial GraphProto: what it reads from outside becomes an input."""
+    whole = onnx.GraphProto()
+    whole.CopyFrom(proto)
+    made = {v.name for v in (*whole.input, *whole.initializer)}
+    made |= {name for node in whole.node for name in node.output}
+    for name in dict.fromkeys(_read(whole)):
+        if name in made:
+            continue
+        added = whole.input.add(name=name)
+        if name in state:
+            added.type.tensor_type.elem_type = int(state[name].dtype)
+        elif name in outer:
+            ir.serde.serialize_value_into(added, outer[name])
+    graph = ir.serde.deserialize_graph(whole)
+    for node in graph:
+        infer(node, version)
+    return graph
+
+
+def _read(graph: onnx.GraphProto) -> Iterator[str]:
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield from (o.name for o in current.output)
+        for node in current.node:
+            yield from (name for name in node.input if name)
+            for attr in node.attribute:
+                pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
+
+
+class _Stamper:
+    """Finds the version at which every node of some graphs can stand, rewording what is too new."""
+
+    def __init__(self, domain: str, current: int, ceiling: int, wanted: Target):
+        self.domain, self.current, self.ceiling, self.wanted = domain, current, ceiling, wanted
+        self.blocked: list[list[str]] = []
+
+    def stamp(self, parts: Iterable[ir.Graph]) -> int:
+        parts = list(parts)
+        need = max((self._lower(graph) for graph in parts), default=0)
+        if self.blocked:
+            raise VersionError(
+                f"{len(self.blocked)} nodes need more than {self.wanted.name} takes"
+                f" (opset {self.ceiling})",
+                self.blocked,
+                hint="save with a newer runtime or opset, or with runtime=None to write it as it is",
+            )
+        version = max(need, min(FLOOR[self.domain], self.ceiling))
+        for graph in parts:
+            for part in graphs(graph):
+                for node in part:
+                    if node.domain == self.domain:
+                        _reword_defaults(node, self.current, version)
+        return version
+
+    def _lower(self, graph: ir.Graph) -> int:
+        """The version that the nodes of `graph` need, after those above the ceiling are reworded."""
+        op = Builder()
+        op.reserve(names(graph))
+        need = 0
+        pending = [n for part in graphs(graph) for n in part]
+        while pending:
+            node = pending.pop()
+            if node.domain != self.domain:
+                continue
+            low = lowest(node, self.current)
+            if low > self.ceiling:
+                reworded = self._reword(op, node, low)
+                if reworded is not None:
+                    pending.extend(reworded)
+                    continue
+                self.blocked.append(
+                    [op_name((node.domain, node.op_type)), f"node {quote(node.name)}", f"needs {low}"]
+                )
+            need = max(need, low)
+        _place_constants(graph, op)
+        return need
+
+    def _reword(self, op: Builder, node: ir.Node, low: int) -> list[ir.Node] | None:
+        """Say the same in older words; the nodes to look at again, or None if it cannot be said."""
+        downgrade = DOWNGRADES.get((node.domain, node.op_type, low))
+        if downgrade is not None:
+            with op.named(node.name or node.op_type):
+                done = downgrade(op, node)
+            if done:
+                assert node.graph is not None
+                new = list(op.nodes)
+                node.graph.insert_before(node, new)
+                op.nodes.clear()
+                node.meta["reworded"] = low - 1
+                return [*new, node]
+            op.nodes.clear()
+        return expand(node, op)
+
+
+def _place_constants(graph: ir.Graph, op: Builder) -> None:
+    """Constants as nodes at the start: a record has no initializers that are not state."""
+    nodes = [
+        ir.Node("", "Constant", [], [ir.AttrTensor("value", v.const_value)], outputs=[v], name=v.name)
+        for v in op.constants.values()
+        if v.uses() and v.const_value is not None
+    ]
+    if nodes:
+        graph.insert_before(graph[0], nodes)
+
+
+# -- how far down one node can go -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One version of an operator's signature."""
+
+    since: int
+    deprecated: bool
+    min_inputs: int
+    max_inputs: int
+    min_outputs: int
+    max_outputs: int
+    inputs: tuple[tuple[bool, frozenset[str]], ...]  # required, allowed types; the last repeats
+    outputs: tuple[tuple[bool, frozenset[str]], ...]
+    attributes: tuple[str, ...]
+    required: frozenset[str]
+    defaults: dict[str, Any]
+
+
+@functools.cache
+def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
+    """Every signature that the operator had, newest first."""
+    found = []
+    for schema in reversed(opset.history(op_type, domain)):
+        allowed = {
+            c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints
+        }
+        parameters = [
+            tuple(
+                (p.option.name == "Single", allowed.get(p.type_str, frozenset([p.type_str])))
+                for p in side
+            )
+            for side in (schema.inputs, schema.outputs)
+        ]
+        found.append(
+            _Form(
+                schema.since_version,
+                schema.deprecated,
+                schema.min_input,
+                schema.max_input,
+                schema.min_output,
+                schema.max_output,
+                parameters[0],
+                parameters[1],
+                tuple(schema.attributes),
+                frozenset(n for n, a in schema.attributes.items() if a.required),
+                {n: opset.attribute_value(a.default_value) for n, a in schema.attributes.items()},
+            )
+        )
+    return tuple(found)
+
+
+def lowest(node: ir.Node, version: int) -> int:
+    """The lowest opset whose words say what `node` says in those of `version`."""
+    every = forms(node.op_type, node.domain)
+    now = next((f for f in every if f.since <= version), None)
+    if now is None:
+        return version
+    reworded = node.meta.get("reworded")
+    boundaries = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
+    low = now
+    for older in every[every.index(now) + 1 :]:
+        crossed = low.since in boundaries and not (reworded is not None and reworded < low.since)
+        if crossed or older.deprecated or not _fits(node, older, now):
+            break
+        low = older
+    return low.since
+
+
+def _fits(node: ir.Node, form: _Form, now: _Form) -> bool:
+    if not form.min_inputs <= len(node.inputs) <= form.max_inputs:
+        return False
+    if not form.min_outputs <= len(node.outputs) <= form.max_outputs:
+        return False
+    for values, parameters in ((node.inputs, form.inputs), (node.outputs, form.outputs)):
+        for i, value in enumerate(values):
+            required, allowed = parameters[min(i, len(parameters) - 1)]
+            if value is None or not value.name:
+                if required:
+                    return False
+                continue
+            kind = type_name(value.type)
+            if kind is not None and kind not in allowed:
+                return False
+    present = set(node.attributes)
+    if form.required - present - {n for n, d in now.defaults.items() if d is not None}:
+        return False
+    return all(
+        name in form.attributes or _is_default(node.attributes[name], now.defaults.get(name))
+        for name in present
+    )
+
+
+def _is_default(attr: ir.Attr, default: Any) -> bool:
+    if default is None or attr.is_ref():
+        return False
+    value = attr.value
+    return (tuple(value) if isinstance(value, (list, tuple)) else value) == default
+
+
+def _reword_defaults(node: ir.Node, current: int, version: int) -> None:
+    """Drop what the older form does not know, say what it takes for granted differently."""
+    node.meta.pop("reworded", None)
+    every = forms(node.op_type, node.domain)
+    now = next((f for f in every if f.since <= current), None)
+    then = next((f for f in every if f.since <= version), None)
+    if now is None or then is None or now is then:
+        return
+    for name in set(node.attributes) - set(then.attributes):
+        node.attributes.pop(name)
+    for name in then.attributes:
+        default = now.defaults.get(name)
+        if name not in node.attributes and default is not None and then.defaults[name] != default:
+            node.attributes.add(ir.convenience.convert_attribute(name, default))
+
+
+def type_name(kind: ir.TypeProtocol | None) -> str | None:
+    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; None if not known."""
+    if kind is None:
+        return None
+    if isinstance(kind, ir.SequenceType):
+        inner = type_name(kind.elem_type)
+        return None if inner is None else f"seq({inner})"
+    if isinstance(kind, ir.OptionalType):
+        inner = type_name(kind.elem_type)
+        return None if inner is None else f"optional({inner})"
+    if not isinstance(kind, ir.TensorType) or kind.dtype == ir.DataType.UNDEFINED:
+        return None
+    return f"tensor({kind.dtype.name.lower()})"

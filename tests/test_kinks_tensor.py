@@ -1,0 +1,237 @@
+"""Gradients of moving, picking and quantizing operators where a choice had to be made: ties, edges,
+types.
+
+The choices are torch's where torch has the operator. Expected values are written out, or torch
+computes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from sardonyx.errors import UnsupportedOp
+from sardonyx.grad import grad
+from sardonyx.grad.quantization import straight_through
+from sardonyx.model import Model, from_proto
+from sardonyx.testing import Runner
+
+
+def parsed(text: str) -> Model:
+    return from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
+
+
+def gradients(text: str, seed: Any, wrt: list[str], **feeds: Any) -> list[np.ndarray]:
+    """The gradients of `y`, weighted by `seed`."""
+    built = grad(parsed(text), of="y", wrt=wrt, seeds="input", outputs=False)
+    found = Runner(built)({**feeds, "seed/y": seed})
+    return [found[f"grad/{name}"] for name in wrt]
+
+
+def f32(*values: Any) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+# -- writing ------------------------------------------------------------------------
+
+SCATTER = """g (float[3] x, float[4] u, int64[4] i) => (float[3] y) {
+    y = ScatterElements<axis=0, reduction="%s">(x, i, u) }"""
+SCATTER_ND = """g (float[3] x, float[4] u, int64[4, 1] i) => (float[3] y) {
+    y = ScatterND<reduction="%s">(x, i, u) }"""
+
+
+@pytest.mark.parametrize(
+    "text, shape", [(SCATTER, (4,)), (SCATTER_ND, (4, 1))], ids=["Elements", "ND"]
+)
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_scattered_extremes_share_among_all_that_tie(text: str, shape: Any, how: str) -> None:
+    sign = 1 if how == "max" else -1
+    x, u = sign * f32(2, 5, 1), sign * f32(2, 2, 3, 7)
+    index = np.array([0, 0, 1, 2]).reshape(shape)
+    dx, du = gradients(text % how, f32(6, 10, 100), ["x", "u"], x=x, u=u, i=index)
+    np.testing.assert_allclose(dx, [2, 10, 0])
+    np.testing.assert_allclose(du, [2, 2, 0, 100])
+
+
+@pytest.mark.parametrize(
+    "text, shape", [(SCATTER, (4,)), (SCATTER_ND, (4, 1))], ids=["Elements", "ND"]
+)
+def test_overwritten_updates_have_no_gradient(text: str, shape: Any) -> None:
+    index = np.array([0, 2, 0, -1]).reshape(shape)
+    feeds = {"x": f32(1, 2, 3), "u": f32(5, 6, 7, 8), "i": index}
+    y = Runner(parsed(text % "none"))(feeds)["y"]
+    np.testing.assert_array_equal(y, [7, 2, 8])
+    dx, du = gradients(text % "none", f32(1, 10, 100), ["x", "u"], **feeds)
+    np.testing.assert_array_equal(dx, [0, 10, 0])
+    np.testing.assert_array_equal(du, [0, 0, 1, 100])
+
+
+def test_scattered_products_with_zeros_give_the_product_of_the_others() -> None:
+    index = np.array([0, 0, 1, 1])
+    feeds = {"x": f32(3, 4, 5), "u": f32(0, 2, 0, 0), "i": index}
+    dx, du = gradients(SCATTER % "mul", f32(1, 1, 1), ["x", "u"], **feeds)
+    np.testing.assert_array_equal(dx, [0, 0, 1])
+    np.testing.assert_array_equal(du, [6, 0, 0, 0])
+
+
+# -- picking ------------------------------------------------------------------------
+
+
+def test_of_equal_elements_the_first_gets_the_gradient_of_unique() -> None:
+    text = "g (float[5] x) => (float[n] y) { y = Unique(x) }"
+    (dx,) = gradients(text, f32(1, 10, 100), ["x"], x=f32(2, 1, 2, 3, 1))
+    np.testing.assert_array_equal(dx, [10, 1, 0, 100, 0])
+
+
+def test_half_precision_adds_up_in_float32() -> None:
+    text = "g (float16[2, 1] x, int64[n] i) => (float16[n, 1] y) { y = Gather(x, i) }"
+    index = np.zeros(5000, np.int64)
+    (dx,) = gradients(
+        text, np.ones((5000, 1), np.float16), ["x"], x=np.ones((2, 1), np.float16), i=index
+    )
+    assert dx.dtype == np.float16
+    np.testing.assert_array_equal(dx, [[5000], [0]])  # 1 + 2048 is 2048 in float16
+
+
+def test_casts_between_floats_pass_the_gradient() -> None:
+    text = (
+        "g (float[3] x) => (float[3] y) { h = Cast<to=10>(x) d = Cast<to=11>(h) y = Cast<to=1>(d) }"
+    )
+    (dx,) = gradients(text, f32(1, 2, 3), ["x"], x=f32(4, 5, 6))
+    np.testing.assert_array_equal(dx, [1, 2, 3])
+
+
+def test_casts_to_integers_have_no_gradient() -> None:
+    text = "g (float[3] x) => (float[3] y) { i = Cast<to=7>(x) f = Cast<to=1>(i) y = Mul(f, x) }"
+    (dx,) = gradients(text, f32(1, 1, 1), ["x"], x=f32(4.6, 5, 6))
+    np.testing.assert_array_equal(dx, [4, 5, 6])
+
+
+# -- sampling -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_grid_sample_on_pixels_and_edges_is_as_in_torch(
+    mode: str, padding: str, align: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, 2, 3, 5))
+    where = np.array([-3, -1.4, -1, -0.8, -0.5, 0, 0.5, 0.8, 1, 1.2, 2])
+    grid = np.stack(np.meshgrid(where, where), -1)[None]
+    seed = rng.normal(size=(1, 2, 11, 11))
+    names = {"linear": "bilinear", "cubic": "bicubic"}
+    a, b = (torch.tensor(v, requires_grad=True) for v in (x, grid))
+    out = torch.nn.functional.grid_sample(a, b, names[mode], padding, bool(align))
+    out.backward(torch.tensor(seed))
+    text = (
+        "g (double[1, 2, 3, 5] x, double[1, 11, 11, 2] grid) => (double[1, 2, 11, 11] y) "
+        f'{{ y = GridSample<mode="{mode}", padding_mode="{padding}", align_corners={align}>(x, grid) }}'
+    )
+    dx, dgrid = gradients(text, seed, ["x", "grid"], x=x, grid=grid)
+    np.testing.assert_allclose(dx, a.grad, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(dgrid, b.grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [(2, 3), (1, 2)])
+def test_repeated_pixels_in_float32_are_as_in_torch(scale: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, 2, 3, 5)).astype(np.float32)
+    a = torch.tensor(x, requires_grad=True)
+    out = torch.nn.functional.interpolate(a, scale_factor=scale, mode="nearest")
+    seed = rng.normal(size=out.shape).astype(np.float32)
+    out.backward(torch.tensor(seed))
+    text = (
+        "g (float[n, c, h, w] x) => (float[n, c, j, k] y) "
+        f"{{ s = Constant<value_floats=[1.0, 1.0, {scale[0]}.0, {scale[1]}.0]>() y = Resize(x, , s) }}"
+    )
+    (dx,) = gradients(text, seed, ["x"], x=x)
+    np.testing.assert_allclose(dx, a.grad, rtol=1e-6)
+
+
+# -- quantizing ---------------------------------------------------------------------
+
+PAIR = """g (float[5] x, float s) => (float[5] y) {
+    z = Constant<value = int8 {10}>() q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
+DYNAMIC = """g (float[3] x) => (float[3] y) {
+    q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z) }"""
+
+
+def test_quantized_pairs_pass_the_gradient_inside_the_range_edges_included() -> None:
+    # With scale 0.5 and zero point 10 the range -128 … 127 is -69 … 58.5.
+    x = f32(-69, -69.1, 0.6, 58.5, 58.6)
+    dx, ds = gradients(PAIR, f32(1, 2, 3, 4, 5), ["x", "s"], x=x, s=f32(0.5)[0])
+    np.testing.assert_array_equal(dx, [1, 0, 3, 4, 0])
+    # To the scale: the rounding error inside, the distance of the edge from the zero point outside.
+    np.testing.assert_allclose(ds, 3 * (1 - 1.2) + 2 * -138 + 5 * 117, rtol=1e-5)
+
+
+def test_the_switch_closes_pairs() -> None:
+    with straight_through("none"), pytest.warns(UserWarning, match="do not depend"):
+        (dx,) = gradients(PAIR, f32(1, 2, 3, 4, 5), ["x"], x=f32(1, 2, 3, 4, 5), s=f32(0.5)[0])
+    np.testing.assert_array_equal(dx, np.zeros(5))
+
+
+def test_a_lone_quantize_has_no_gradient_and_warns() -> None:
+    text = """g (float[3] x) => (float[3] y) {
+        s = Constant<value_float=0.5>() z = Constant<value = int8 {0}>()
+        q = QuantizeLinear(x, s, z) f = Cast<to=1>(q) y = Mul(f, x) }"""
+    with pytest.warns(UserWarning, match="no gradient passes the QuantizeLinear"):
+        (dx,) = gradients(text, f32(1, 1, 1), ["x"], x=f32(1, 2, 3))
+    np.testing.assert_array_equal(dx, [2, 4, 6])
+
+
+def test_dynamic_quantization_has_a_gradient_only_on_request() -> None:
+    feeds = {"x": f32(-1, 0.5, 2)}
+    with pytest.raises(UnsupportedOp, match="DynamicQuantizeLinear"):
+        gradients(DYNAMIC, f32(1, 2, 3), ["x"], **feeds)
+    with straight_through("all"):
+        (dx,) = gradients(DYNAMIC, f32(1, 2, 3), ["x"], **feeds)
+    np.testing.assert_allclose(dx, [1, 2, 3], rtol=1e-6)
+
+
+# -- shapes that nobody knows ---------------------------------------------------------
+
+RANKLESS = {
+    "Reshape": "s = Constant<value_ints=[-1]>() y = Reshape(x, s)",
+    "Squeeze": "y = Squeeze(x)",
+    "Transpose": "y = Transpose(x)",
+    "Gather": "i = Constant<value_ints=[1, -1, 1]>() y = Gather(x, i)",
+    "Tile": "r = Constant<value_ints=[2, 1, 3]>() y = Tile(x, r)",
+    "Slice": "a = Constant<value_ints=[1]>() b = Constant<value_ints=[9]>() y = Slice(x, a, b)",
+    "Pad": "p = Constant<value_ints=[1, 0, 2, 0, 1, 0]>() y = Pad(x, p)",
+    "Where": "z = Constant<value_float=0.5>() c = Less(x, z) y = Where(c, x, z)",
+    "Concat": "y = Concat<axis=-1>(x, x)",
+    "Trilu": "y = Trilu(x)",
+    "CenterCropPad": "s = Constant<value_ints=[5, 3]>() y = CenterCropPad<axes=[0, 2]>(x, s)",
+}
+
+
+@pytest.mark.parametrize("op", RANKLESS)
+def test_unknown_rank(op: str) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 1, 4)).astype(np.float32)
+    known = f"g (float[2, 1, 4] x) => (y) {{ {RANKLESS[op]} }}"
+    unknown = known.replace("[2, 1, 4] x", " x", 1)
+    seed = Runner(parsed(known))({"x": x})["y"] + 1
+    model = parsed(unknown)
+    model.inputs[0].shape = None
+    found = []
+    for text_or_model in (parsed(known), model):
+        built = grad(text_or_model, of="y", wrt=["x"], seeds="input", outputs=False)
+        found.append(Runner(built)({"x": x, "seed/y": seed})["grad/x"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+    assert found[0].shape == x.shape and np.abs(found[0]).sum() > 0
+
+
+@pytest.mark.parametrize("op", [op for op in RANKLESS if op not in ("Squeeze", "Where")])
+def test_known_shapes_need_no_arithmetic_when_run(op: str) -> None:
+    model = parsed(f"g (float[2, 1, 4] x) => (y) {{ {RANKLESS[op]} }}")
+    built = grad(model, of="y", wrt=["x"], seeds="input", outputs=False)
+    used = {node.op_type for node in built.graph.all_nodes()}
+    assert not used & {"Shape", "Size", "Range", "NonZero", "ReduceProd"}

@@ -1,0 +1,251 @@
+"""The architecture, as assertions: what may import what, where a rule lives, what is public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import sardonyx
+from sardonyx import opset
+from sardonyx.cli.__main__ import COMMANDS
+from sardonyx.registry import Registry, op_name
+from tests.cases import all_cases
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "sardonyx"
+FRAMEWORKS = ("torch", "jax", "flax", "tensorflow", "keras", "onnxruntime")
+# Where each may be imported, as beginnings of paths inside the package.
+ROOMS = {
+    "onnx.defs": ("opset.py",),
+    "onnxruntime": ("engines/onnxruntime/", "testing.py"),
+    "torch": ("engines/torch/", "importers/torch.py"),
+    "jax": ("engines/jax/", "importers/jax.py"),
+    "flax": ("engines/jax/",),
+    "tensorflow": ("engines/tensorflow/", "importers/"),
+    "keras": ("engines/tensorflow/", "importers/keras.py"),
+}
+# The flow of data is one way: nothing on the left imports from the right.
+FLOW = {
+    "importers/": ("sardonyx.engines", "sardonyx.verify"),
+    "grad/": ("sardonyx.engines", "sardonyx.train", "sardonyx.lower", "sardonyx.verify"),
+    "lower/": ("sardonyx.engines", "sardonyx.train", "sardonyx.grad", "sardonyx.verify"),
+    "passes/": ("sardonyx.engines", "sardonyx.train", "sardonyx.verify"),
+    "engines/": ("sardonyx.verify", "sardonyx.importers", "sardonyx.cli"),
+    "train/": ("sardonyx.verify", "sardonyx.importers", "sardonyx.cli"),
+}
+VAGUE = {"utils", "helpers", "common", "base", "core", "misc", "tools"}
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def place(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def imported_names(path: Path) -> set[str]:
+    """Dotted names that a file imports or reaches through an imported package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(f"{node.value.id}.{node.attr}")
+    return found
+
+
+def is_inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def plain_imports(path: Path) -> set[str]:
+    """Dotted names of import statements only: a local variable called `jax` is not an import."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("banned", ROOMS)
+def test_each_framework_stays_in_its_room(banned: str) -> None:
+    names = imported_names if banned == "onnx.defs" else plain_imports
+    outside = [
+        place(path)
+        for path in SOURCES
+        if not place(path).startswith(ROOMS[banned])
+        and any(is_inside(name, banned) for name in names(path))
+    ]
+    assert not outside
+
+
+@pytest.mark.parametrize("room", FLOW)
+def test_data_flows_one_way(room: str) -> None:
+    against = {
+        f"{place(path)} imports {name}"
+        for path in SOURCES
+        if place(path).startswith(room)
+        for name in plain_imports(path)
+        if any(is_inside(name, later) for later in FLOW[room])
+    }
+    assert not against
+
+
+def test_no_module_has_a_vague_name() -> None:
+    assert not {place(path) for path in SOURCES if path.stem in VAGUE}
+    assert not {place(path) for path in SOURCES if path.parent.name in VAGUE}
+
+
+def modules_loaded_by(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split())
+
+
+def test_import_loads_no_framework() -> None:
+    assert not modules_loaded_by("import sardonyx") & set(FRAMEWORKS)
+
+
+def test_help_loads_no_framework_and_no_command() -> None:
+    loaded = modules_loaded_by(
+        "from sardonyx.cli.__main__ import program\n"
+        "program()(['--help'], prog_name='sardonyx', standalone_mode=False)"
+    )
+    assert "sardonyx.cli.__main__" in loaded
+    assert not loaded & set(FRAMEWORKS)
+    commands = {f"sardonyx.cli.{target.partition(':')[0]}" for target, _ in COMMANDS.values()}
+    assert not loaded & commands
+
+
+def test_every_command_file_has_a_row() -> None:
+    rows = {target.partition(":")[0] for target, _ in COMMANDS.values()}
+    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")}
+    for stem in files - rows - {"__init__", "__main__"}:
+        source = ast.parse((PACKAGE / "cli" / f"{stem}.py").read_text())
+        functions = {node.name for node in source.body if isinstance(node, ast.FunctionDef)}
+        assert stem not in functions, f"cli/{stem}.py is a command without a row in COMMANDS"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_row_names_a_function(name: str) -> None:
+    module, _, function = COMMANDS[name][0].partition(":")
+    assert module == function == name.replace("-", "_")
+    path = PACKAGE / "cli" / f"{module}.py"
+    if path.exists():
+        defined = ast.parse(path.read_text()).body
+        assert function in {node.name for node in defined if isinstance(node, ast.FunctionDef)}
+
+
+PUBLIC = sorted(set(sardonyx.__all__) - {"__version__"})
+
+
+def test_all_is_what_type_checkers_see() -> None:
+    source = ast.parse((PACKAGE / "__init__.py").read_text())
+    (guarded,) = (node for node in source.body if isinstance(node, ast.If))
+    seen = [alias.name for node in guarded.body for alias in node.names]
+    assert sorted(seen) == PUBLIC
+    assert len(sardonyx.__all__) == len(PUBLIC) + 1
+
+
+def test_public_functions_are_not_hidden_by_modules_of_their_name() -> None:
+    # Importing the package sardonyx.grad makes Python set the attribute `grad` of sardonyx.
+    namesakes = [name for name in PUBLIC if importlib.util.find_spec(f"sardonyx.{name}")]
+    script = (
+        f"import importlib, sardonyx, types\n"
+        f"for name in {namesakes!r}: importlib.import_module('sardonyx.' + name)\n"
+        f"hidden = [n for n in {namesakes!r} if n not in ('errors', 'testing')\n"
+        f"          and isinstance(getattr(sardonyx, n), types.ModuleType)]\n"
+        f"assert not hidden, hidden"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_has_a_docstring(name: str) -> None:
+    assert inspect.getdoc(getattr(sardonyx, name))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_function_has_an_example(name: str) -> None:
+    thing = getattr(sardonyx, name)
+    if inspect.isfunction(thing):
+        assert ">>>" in (inspect.getdoc(thing) or "")
+
+
+def rule_modules(room: str) -> list[str]:
+    paths = (path for path in SOURCES if place(path).startswith(f"{room}/"))
+    return [f"sardonyx.{place(p).removesuffix('.py').replace('/', '.')}" for p in paths]
+
+
+def registries() -> dict[str, tuple[str, Registry]]:
+    """Every registry of the rooms that hold rules, by its kind."""
+    found = {}
+    for room in ("grad", "lower"):
+        for module in rule_modules(room):
+            for thing in vars(importlib.import_module(module)).values():
+                if isinstance(thing, Registry):
+                    found[thing.kind] = (room, thing)
+    return found
+
+
+REGISTRIES = registries()
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_each_rule_lives_in_the_module_of_its_family(kind: str) -> None:
+    room, registry = REGISTRIES[kind]
+    misplaced = []
+    for key in registry:
+        domain, op = key
+        package, module_room, *rest = registry.rules[key].module.split(".")
+        if (package, module_room) != ("sardonyx", room):
+            continue
+        family = opset.family(op, domain)
+        if not (rest[0] == family or rest[0].startswith(f"{family}_")):
+            misplaced.append(f"{op_name(key)} is in {room}/{rest[0]}.py, belongs to {family}")
+    assert not misplaced
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_every_rule_has_a_case(kind: str) -> None:
+    _, registry = REGISTRIES[kind]
+    ours = {op for domain, op in registry if domain in opset.INSIDE}
+    assert not ours - {case.op for case in all_cases()}
+
+
+def test_no_gradient_and_rules_are_disjoint() -> None:
+    for room, registry in REGISTRIES.values():
+        for module in rule_modules(room):
+            on_purpose = getattr(importlib.import_module(module), "NO_GRADIENT", ())
+            listed = {key if isinstance(key, tuple) else ("", key) for key in on_purpose}
+            assert not listed & set(registry)
+
+
+@pytest.mark.skipif(not (PACKAGE / "cli" / "ops.py").exists(), reason="there is no `sardonyx ops`")
+def test_operator_reference_is_what_the_registry_prints() -> None:
+    command = [sys.executable, "-m", "sardonyx.cli.__main__", "ops", "--markdown"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "reference" / "ops.md").read_text() == printed
+
+
+def test_missing_extras_are_real() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].keys()
+    for path in SOURCES:
+        named = re.findall(r"MissingExtra\(\s*[^,()]+,\s*\"([a-z]+)\"", path.read_text())
+        named += re.findall(r"sardonyx\[([a-z]+)\]", path.read_text())
+        assert set(named) <= extras, place(path)
