@@ -1,6 +1,7 @@
 """Every gradient graph runs on stock onnxruntime in float32, and agrees with float64.
 
-The other tests compute in float64, for which onnxruntime lacks kernels, and fall back on ONNX's reference.
+The other tests compute in float64, for which onnxruntime lacks kernels, and fall back on ONNX's
+reference.
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ def gradients(op: str, *inputs: Any, **options: Any) -> list[np.ndarray]:
     return [found[f"grad/{name}"] for name in wrt_of(one)]
 
 
-SELU_ALPHA, SELU_GAMMA = np.float32(1.67326319217681884765625), np.float32(1.05070102214813232421875)
+SELU_ALPHA, SELU_GAMMA = (
+    np.float32(1.67326319217681884765625),
+    np.float32(1.05070102214813232421875),
+)
 KINKS = [
     ("Relu", [0.0, -0.0], {}, [0, 0]),
     ("Abs", [0.0], {}, [0]),
@@ -94,8 +97,10 @@ def test_topk_takes_the_first_of_equals() -> None:
 @pytest.mark.parametrize("constant", [True, False], ids=["constant exponent", "computed exponent"])
 @pytest.mark.parametrize(
     ("base", "exponent", "expected"),
-    [(0.0, 0.0, 0.0), (0.0, 0.5, INF), (0.0, -1.0, -INF), (0.0, 1.0, 1.0), (0.0, 2.0, 0.0)]
-    + [(-2.0, 3.0, 12.0), (INF, 0.0, 0.0), (-2.0, 2.0, -4.0)],
+    [
+        *[(0.0, 0.0, 0.0), (0.0, 0.5, INF), (0.0, -1.0, -INF), (0.0, 1.0, 1.0), (0.0, 2.0, 0.0)],
+        *[(-2.0, 3.0, 12.0), (INF, 0.0, 0.0), (-2.0, 2.0, -4.0)],
+    ],
 )
 def test_pow_by_its_base(constant: bool, base: float, exponent: float, expected: float) -> None:
     if constant and exponent == int(exponent):
@@ -178,7 +183,12 @@ def test_infinite_cotangents_do_not_reach_dead_units() -> None:
 
 
 def test_infinite_cotangents_do_not_pass_through_pointwise_operators() -> None:
-    text = "g (float[2,3] x, float[2,3] z) => (float[3,2] y) { h = Relu(x) \n s = Add(h, z) \n t = Transpose(s) \n y = Sqrt(t) }"
+    text = """g (float[2,3] x, float[2,3] z) => (float[3,2] y) {
+        h = Relu(x)
+        s = Add(h, z)
+        t = Transpose(s)
+        y = Sqrt(t)
+    }"""
     x = np.array([[-1.0, 1, 4], [1, -1, 9]], np.float32)
     found = Runner(grad(parsed(text), wrt="x", outputs=False))({"x": x, "z": np.zeros_like(x)})
     np.testing.assert_allclose(found["grad/x"], [[0, 0.5, 0.25], [0.5, 0, 1 / 6]], rtol=1e-6)

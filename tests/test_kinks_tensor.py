@@ -131,7 +131,8 @@ def test_grid_sample_on_pixels_and_edges_is_as_in_torch(
     out.backward(torch.tensor(seed))
     text = (
         "g (double[1, 2, 3, 5] x, double[1, 11, 11, 2] grid) => (double[1, 2, 11, 11] y) "
-        f'{{ y = GridSample<mode="{mode}", padding_mode="{padding}", align_corners={align}>(x, grid) }}'
+        f'{{ y = GridSample<mode="{mode}", padding_mode="{padding}", '
+        f"align_corners={align}>(x, grid) }}"
     )
     dx, dgrid = gradients(text, seed, ["x", "grid"], x=x, grid=grid)
     np.testing.assert_allclose(dx, a.grad, rtol=1e-9, atol=1e-11)
@@ -149,10 +150,43 @@ def test_repeated_pixels_in_float32_are_as_in_torch(scale: tuple[int, int]) -> N
     out.backward(torch.tensor(seed))
     text = (
         "g (float[n, c, h, w] x) => (float[n, c, j, k] y) "
-        f"{{ s = Constant<value_floats=[1.0, 1.0, {scale[0]}.0, {scale[1]}.0]>() y = Resize(x, , s) }}"
+        f"{{ s = Constant<value_floats=[1.0, 1.0, {scale[0]}.0, {scale[1]}.0]>() "
+        "y = Resize(x, , s) }"
     )
     (dx,) = gradients(text, seed, ["x"], x=x)
     np.testing.assert_allclose(dx, a.grad, rtol=1e-6)
+
+
+SCALED = """g (float[1, 2, 4, 5] x%s) => (y) { %s
+    y = Resize<mode="%s", coordinate_transformation_mode="%s", antialias=%d>(x, roi, scales) }"""
+REGION, SCALES = (0.0, 0.0, 0.1, 0.2, 1.0, 1.0, 0.7, 1.3), (1.0, 1.0, 1.6, 0.7)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    "coordinates", ["half_pixel", "half_pixel_symmetric", "align_corners", "tf_crop_and_resize"]
+)
+def test_scales_known_when_run_are_as_those_known_before(mode: str, coordinates: str) -> None:
+    style = (mode, coordinates, mode != "nearest" and coordinates == "half_pixel")
+    made = "".join(
+        f"{name} = Constant<value_floats={list(values)}>() "
+        for name, values in (("roi", REGION), ("scales", SCALES))
+    )
+    x = np.random.default_rng(2).normal(size=(1, 2, 4, 5)).astype(np.float32)
+    seed = np.random.default_rng(3).normal(size=(1, 2, 6, 3)).astype(np.float32)
+    (known,) = gradients(SCALED % ("", made, *style), seed, ["x"], x=x)
+    given = ", float[8] roi, float[4] scales"
+    feeds = {"x": x, "roi": f32(*REGION), "scales": f32(*SCALES)}
+    (found,) = gradients(SCALED % (given, "", *style), seed, ["x"], **feeds)
+    np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_a_split_that_nobody_names_count_as_zeros() -> None:
+    text = """g (float[n, 2] x, int64[3] s) => (float[k, 2] y) {
+        a, , c = Split<axis=0>(x, s) y = Mul(c, c) }"""
+    x = np.arange(1, 11, dtype=np.float32).reshape(5, 2)
+    (dx,) = gradients(text, np.ones((2, 2), np.float32), ["x"], x=x, s=np.array([1, 2, 2]))
+    np.testing.assert_array_equal(dx, [[0, 0], [0, 0], [0, 0], [14, 16], [18, 20]])
 
 
 # -- quantizing ---------------------------------------------------------------------

@@ -20,6 +20,7 @@ _HOMES = {
     "Model": "sardonyx.model",
     "SardonyxError": "sardonyx.errors",
     "Schedule": "sardonyx.train.schedule",
+    "Start": "sardonyx.starts",
     "cut": "sardonyx.passes.surgery",
     "evaluate": "sardonyx.train.loop",
     "freeze": "sardonyx.passes.surgery",
@@ -39,6 +40,7 @@ _HOMES = {
     "unfreeze": "sardonyx.passes.surgery",
     "vjp": "sardonyx.grad",
     "weights": "sardonyx.weights",
+    "write_report": "sardonyx.train.report",
 }
 _MODULES = {
     "errors": "sardonyx.errors",
@@ -95,8 +97,10 @@ if TYPE_CHECKING:
         unfreeze,
     )
     from sardonyx.save import save
+    from sardonyx.starts import Start
     from sardonyx.train import loss, optim, schedule
     from sardonyx.train.loop import evaluate, predict, train
     from sardonyx.train.schedule import Schedule
     from sardonyx.train.trainable import trainable
+    from sardonyx.train.report import write_report
     from sardonyx.weights import weights

@@ -140,6 +140,29 @@ class Builder:
             for t, v in zip(formal, values, strict=True)
         ]
 
+    def Pad(  # noqa: N802  (an operator's own name)
+        self, x: Operand, pads: Operand, value: Operand = None, axes: Operand = None, **attributes: Any
+    ) -> Any:
+        """Pad, over all axes where the rank is known.
+
+        NOTE [Pad without axes]: onnxruntime 1.31 moves a Transpose through Pad and permutes the pads as if
+        they covered every axis; with an `axes` input it then reads out of bounds.
+        """
+        chosen = constant(axes) if isinstance(axes, ir.Value) else axes
+        if chosen is None or not isinstance(x, ir.Value) or x.shape is None:
+            return self.call("Pad", [x, pads, value, axes], attributes)
+        count = len(x.shape)
+        where = [int(a) % count for a in np.reshape(np.asarray(chosen), -1)]
+        where += [a + count for a in where]
+        if isinstance(pads, ir.Value) and constant(pads) is None:
+            zeros = self.const(np.zeros(2 * count, np.int64))
+            full: Operand = self.ScatterElements(zeros, np.array(where, np.int64), pads, axis=0)
+        else:
+            known = constant(pads) if isinstance(pads, ir.Value) else np.asarray(pads)
+            full = np.zeros(2 * count, np.int64)
+            full[where] = known
+        return self.call("Pad", [x, full, value], attributes)
+
     # -- constants -----------------------------------------------------------
 
     def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
@@ -236,9 +259,9 @@ class Builder:
         n = rank(x)
         return self.Transpose(x, perm=[*range(n - 2), n - 1, n - 2])
 
-    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    def cast(self, x: ir.Value, dtype: ir.DataType | None) -> ir.Value:
         """Cast, unless `x` has that type already."""
-        return x if x.dtype == dtype else self.Cast(x, to=int(dtype))
+        return x if x.dtype == dtype else self.Cast(x, to=int(dtype))  # type: ignore[arg-type]
 
     def total(self, x: ir.Value, axes: Sequence[int] | ir.Value | None = None, keepdims: bool = False) -> ir.Value:
         """The sum of `x` over `axes` (all, if not given); 16-bit floats are added up in float32."""

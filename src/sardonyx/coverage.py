@@ -45,7 +45,9 @@ def coverage(pattern: str = "*") -> list[Coverage]:
     """
     tagged = set(opset.differentiable_ops())
     found = [
-        Coverage(op, domain, opset.family(op, domain), _gradient(op, domain), not domain and op in tagged)
+        Coverage(
+            op, domain, opset.family(op, domain), _gradient(op, domain), not domain and op in tagged
+        )
         for domain in opset.INSIDE
         for op in opset.live_ops(domain)
         if fnmatchcase(op.lower(), pattern.lower())
@@ -68,7 +70,10 @@ def summary(rows: Iterable[Coverage]) -> str:
     tagged = [c for c in rows if c.tagged]
     done = sum(c.gradient != "missing" for c in tagged)
     parts = ", ".join(f"{counts[kind]} {kind}" for kind in GRADIENT if counts[kind])
-    return f"{len(rows)} operators: {parts}. Of the {len(tagged)} that ONNX tags Differentiable, {done} are covered."
+    return (
+        f"{len(rows)} operators: {parts}. "
+        f"Of the {len(tagged)} that ONNX tags Differentiable, {done} are covered."
+    )
 
 
 def markdown(rows: Iterable[Coverage]) -> str:

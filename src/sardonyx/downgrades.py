@@ -16,6 +16,8 @@ from sardonyx.build import Builder, constant
 
 Downgrade = Callable[[Builder, ir.Node], bool]
 DOWNGRADES: dict[tuple[str, str, int], Downgrade] = {}
+# Which nodes say what older forms do not mean, though their signature is the same.
+ONLY_SINCE: dict[tuple[str, str, int], Callable[[ir.Node], bool]] = {}
 
 
 def downgrade(*op_types: str, since: int) -> Callable[[Downgrade], Downgrade]:
@@ -48,6 +50,32 @@ REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "
 def reducelogsum_28_18(op: Builder, node: ir.Node) -> bool:
     x = node.inputs[0]
     return x is not None and x.dtype is not None and not x.dtype.is_integer()
+
+
+def _floor_of_floats(node: ir.Node) -> bool:
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    is_integer = dtype is not None and dtype.is_integer()
+    return not is_integer and not node.attributes.get_int("fmod", 0)
+
+
+ONLY_SINCE["", "Mod", 28] = _floor_of_floats
+
+
+@downgrade("Mod", since=28)
+def mod_28_13(op: Builder, node: ir.Node) -> bool:
+    """Before 28, floats had only the remainder with the sign of the dividend."""
+    a, b = node.inputs
+    if a is None or b is None or a.dtype is None:
+        return False
+    rest = op.Mod(a, b, fmod=1)
+    is_other_sign = op.Xor(op.Less(rest, 0.0), op.Less(b, 0.0))
+    moved = op.And(op.Not(op.Equal(rest, 0.0)), is_other_sign)
+    node.op_type = "Where"
+    node.attributes.pop("fmod", None)
+    node.resize_inputs(3)
+    for i, value in enumerate((moved, op.Add(rest, b), rest)):
+        node.replace_input_with(i, value)
+    return True
 
 
 @downgrade(*(f"Reduce{name}" for name in REDUCTIONS), since=18)

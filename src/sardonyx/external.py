@@ -109,8 +109,8 @@ class ExternalData:
 
     def check_all(self, proto: onnx.ModelProto) -> None:
         """Open the data of every external tensor of `proto`; raise one error for all problems."""
-        problems, advice = Problems(), {}
-        total = 0
+        problems, total = Problems(), 0
+        advice: dict[str, None] = {}
         for tensor, where in tensors(proto):
             if tensor.data_location != TensorProto.EXTERNAL:
                 continue
@@ -199,7 +199,7 @@ class ExternalData:
 
     def _beside_the_real_model(self, parts: list[str]) -> int:
         """Open data that lies beside the file to which the caller's own link leads."""
-        if self._model_folder not in (None, self._directory):
+        if self._model_folder is not None and self._model_folder != self._directory:
             try:
                 return self._handle(self._model_folder, parts)
             except OSError as error:
@@ -212,23 +212,24 @@ class ExternalData:
         try:
             return _open_beneath(folder, parts)
         except _Link:
-            return self._follow(folder, parts)
+            return self._follow(os.path.join(folder, *parts))
 
-    def _follow(self, folder: str, parts: list[str]) -> int:
+    def _follow(self, link: str) -> int:
         """Open the final target of a link, if it lies where a plain name could have led."""
-        name = quote(f"{os.path.basename(self._directory)}/")
+        directory = str(self._directory)
+        name = quote(f"{os.path.basename(directory)}/")
         why = f"is a link to a file outside {name} and not beside the model's real file"
         outside = _Refused(why, _MOVE)
         try:
-            target = os.path.realpath(os.path.join(folder, *parts), strict=True)
+            target = os.path.realpath(link, strict=True)
         except OSError as error:
             broken = "is a broken link" if error.errno == errno.ENOENT else "is a link without end"
             raise _Refused(broken) from None
-        beneath = os.path.relpath(target, self._directory).split(os.sep)
+        beneath = os.path.relpath(target, directory).split(os.sep)
         if beneath[0] not in (os.pardir, os.curdir):
-            root, rest = self._directory, beneath
+            root, rest = directory, beneath
         elif os.path.dirname(target) == self._model_folder:
-            root, rest = self._model_folder, [os.path.basename(target)]
+            root, rest = os.path.split(target)[0], [os.path.basename(target)]
         else:
             raise outside
         try:

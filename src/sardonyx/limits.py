@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from .errors import LimitExceeded, ModelError, quote
 from .names import check_names
@@ -88,12 +88,18 @@ def read_file(path: Path, limits: Limits) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ModelError(f"cannot open the model {quote(path)}: {reason}") from error
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ModelError(f"the model {quote(path)} is not a regular file")
         _check_file_bytes(status.st_size, limits)
-        return file.read(limits.file_bytes + 1)
+        # Not to the end: a file that grows meanwhile is read no further than the limit.
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(limits.file_bytes + 1)
+    except OSError as error:
+        raise ModelError(f"cannot read the model {quote(path)}: {error.strerror}") from error
+    finally:
+        os.close(handle)
 
 
 def parse(data: bytes | bytearray | memoryview, limits: Limits) -> onnx.ModelProto:

@@ -22,6 +22,7 @@ from sardonyx import opset
 from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.external import ExternalData
 from sardonyx.limits import Limits, parse, read_file, scan
+from sardonyx.wellformed import index_problem
 
 STUB = "sardonyx:payload"
 MAP_TYPE = "sardonyx.map_type"
@@ -346,6 +347,10 @@ def _dense(sparse: onnx.SparseTensorProto, external: ExternalData | None) -> onn
     values = _tensor(sparse.values, external).numpy()
     indices = _tensor(sparse.indices, external).numpy()
     dims = tuple(sparse.dims)
+    bound = dims if indices.ndim > 1 else (math.prod(dims),)
+    problem = index_problem(indices.reshape(len(values), len(bound)), bound)
+    if problem:
+        raise ModelError(f"sparse tensor {quote(sparse.values.name)} {problem}")
     dense = np.zeros(math.prod(dims), values.dtype)
     dense[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims)] = values
     tensor = ir.Tensor(dense.reshape(dims), ir.DataType(sparse.values.data_type))
@@ -372,6 +377,8 @@ def _uses(node: ir.Node) -> Iterator[ir.Value]:
         current = stack.pop()
         yield from (v for v in current.inputs if v is not None)
         for attr in current.attributes.values():
+            if attr.is_ref():
+                continue
             if attr.type == ir.AttributeType.GRAPH:
                 stack.extend(attr.value)
                 yield from attr.value.outputs

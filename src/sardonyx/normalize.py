@@ -16,8 +16,11 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.errors import ModelError, quote
 from sardonyx.model import Model
+from sardonyx.passes.branches import take_known_branches
 from sardonyx.passes.explicit import make_explicit
 from sardonyx.passes.functions import inline
+from sardonyx.passes.hoist import hoist_initializers
+from sardonyx.passes.loops import settle_loops
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.ranks import imply_ranks
 from sardonyx.passes.shapes import infer_shapes
@@ -57,7 +60,10 @@ def _normalize(model: Model) -> None:
     _stamp(model.ir)
     constants_to_initializers(graph)
     infer_shapes(graph, model.skeleton())
+    take_known_branches(graph)
+    settle_loops(graph)
     imply_ranks(graph)
+    hoist_initializers(graph)
     make_explicit(graph)
 
 
@@ -70,7 +76,8 @@ def _drop_initializer_inputs(graph: ir.Graph) -> None:
 
 def _stamp(model: ir.Model) -> None:
     """Write the versions inside on the model, and on none of its nodes."""
-    used = {""}
+    # Training records share the imports of the model, and none of its nodes.
+    used = {"", *(d for d in (opset.TRAINING_DOMAIN,) if d in model.opset_imports)}
     old_trees = False
     for part in graphs(model.graph):
         for node in part:

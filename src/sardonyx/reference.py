@@ -1,11 +1,13 @@
 """Kernels in numpy for what ONNX's reference evaluator lacks or gets wrong.
 
-onnxruntime has no float64 kernel for convolution and most pooling, so that gradients are checked with
-`onnx.reference`. Of its kernels, grouped ConvTranspose fails, MaxPool with stride 1 returns no indices,
-pooling with ceil_mode moves the windows, GlobalMaxPool takes two axes for granted, LRN counts channels by
-the batch, Pad does not take negative numbers, MeanVarianceNormalization mixes float64 with float32, and
-GlobalLpPool and MaxRoiPool are missing.
+onnxruntime has no float64 kernel for convolution and most pooling, so that gradients are checked
+with `onnx.reference`. Of its kernels, grouped ConvTranspose fails, MaxPool with stride 1 returns no
+indices, pooling with ceil_mode moves the windows, GlobalMaxPool takes two axes for granted, LRN
+counts channels by the batch, Pad does not take negative numbers, MeanVarianceNormalization mixes
+float64 with float32, and GlobalLpPool and MaxRoiPool are missing.
 """
+
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -16,11 +18,19 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
+from sardonyx import reference_rnn
+
 Ints = Sequence[int]
 
 
 def geometry(
-    shape: Ints, kernel: Ints, strides: Any, dilations: Any, pads: Any, auto_pad: str, ceil_mode: Any
+    shape: Ints,
+    kernel: Ints,
+    strides: Any,
+    dilations: Any,
+    pads: Any,
+    auto_pad: str,
+    ceil_mode: Any,
 ) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
     """strides, dilations, padding before and after, and the number of windows, per spatial axis."""
     n = len(kernel)
@@ -46,14 +56,18 @@ def geometry(
 def windows(
     x: np.ndarray, kernel: Ints, strides: Ints, dilations: Ints, begin: Ints, counts: Ints
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The elements of all windows (N, C, elements, windows), their flat places, and which are on the image.
+    """All windows' elements (N, C, elements, windows), their places, and which are on the image.
 
     Off the image the place is its coordinates' clipped, the element arbitrary.
     """
     shape = x.shape[2:]
     along, valid = [], []
     for i, size in enumerate(shape):
-        at = np.arange(kernel[i])[:, None] * dilations[i] + np.arange(counts[i]) * strides[i] - begin[i]
+        at = (
+            np.arange(kernel[i])[:, None] * dilations[i]
+            + np.arange(counts[i]) * strides[i]
+            - begin[i]
+        )
         along.append(np.clip(at, 0, size - 1))
         valid.append((at >= 0) & (at < size))
     n = len(shape)
@@ -88,21 +102,25 @@ class ConvTranspose(OpRun):
         strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
         extra, group = list(output_padding or [0] * n), group or 1
         full = [
-            (x.shape[2 + i] - 1) * strides[i] + (w.shape[2 + i] - 1) * dilations[i] + 1 for i in range(n)
+            (x.shape[2 + i] - 1) * strides[i] + (w.shape[2 + i] - 1) * dilations[i] + 1
+            for i in range(n)
         ]
         begin, out = _placed(x.shape[2:], full, extra, strides, pads, auto_pad, output_shape)
-        image = np.zeros((x.shape[0], w.shape[1] * group, *(f + e for f, e in zip(full, extra, strict=True))))
+        image = np.zeros(
+            (x.shape[0], w.shape[1] * group, *(f + e for f, e in zip(full, extra, strict=True)))
+        )
         parts = x.reshape(x.shape[0], group, -1, *x.shape[2:])
         taps = w.reshape(group, -1, *w.shape[1:])
         for tap in itertools.product(*(range(k) for k in w.shape[2:])):
             part = np.einsum("ngc...,gco->ngo...", parts, taps[(..., *tap)])
-            place = tuple(
+            place: Any = tuple(
                 slice(t * d, t * d + (size - 1) * s + 1, s)
                 for t, d, s, size in zip(tap, dilations, strides, x.shape[2:], strict=True)
             )
             image[(..., *place)] += part.reshape(x.shape[0], -1, *x.shape[2:])
         padded = np.pad(image, [(0, 0), (0, 0), *((0, max(o, 0)) for o in out)])
-        y = padded[(..., *(slice(a, a + o) for a, o in zip(begin, out, strict=True)))]
+        cut: Any = (..., *(slice(a, a + o) for a, o in zip(begin, out, strict=True)))
+        y = padded[cut]
         return ((y if b is None else y + b.reshape(-1, *[1] * n)).astype(x.dtype),)
 
 
@@ -144,7 +162,9 @@ class MaxPool(OpRun):
             return (y,)
         place = flat[best, np.arange(flat.shape[1])]
         if storage_order:
-            place = np.ravel_multi_index(np.unravel_index(place, x.shape[2:]), x.shape[2:], order="F")
+            place = np.ravel_multi_index(
+                np.unravel_index(place, x.shape[2:]), x.shape[2:], order="F"
+            )
         planes = np.arange(x.shape[0] * x.shape[1]) * int(np.prod(x.shape[2:]))
         return y, (place + planes.reshape(*x.shape[:2], 1)).reshape(y.shape)
 
@@ -168,7 +188,9 @@ class AveragePool(OpRun):
         counted = inside
         if count_include_pad:
             padded = np.zeros((1, 1, *(sum(t) for t in zip(x.shape[2:], begin, end, strict=True))))
-            _, _, counted = windows(padded, kernel_shape, strides, dilations, [0] * len(begin), counts)
+            _, _, counted = windows(
+                padded, kernel_shape, strides, dilations, [0] * len(begin), counts
+            )
         y = np.where(inside, values, 0).sum(2) / counted.sum(0)
         return (y.reshape(*x.shape[:2], *counts).astype(x.dtype),)
 
@@ -277,4 +299,5 @@ KERNELS = [
     GlobalLpPool,
     GlobalMaxPool,
     MaxRoiPool,
+    *reference_rnn.KERNELS,
 ]

@@ -56,7 +56,7 @@ def save(
     >>> model = sx.load(onnx.parser.parse_model(
     ...     '<ir_version: 14, opset_import: ["": 28]> g (float[2] x) => (float[2] y) {y = Relu(x)}'))
     >>> sx.load(sx.save(model, "relu.onnx", runtime="onnxruntime==1.20")).opset
-    14
+    13
     """
     path = Path(path)
     fitted = fit(model, runtime=runtime, opset=opset)

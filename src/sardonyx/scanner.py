@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from google.protobuf.message import Message
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, TensorProto
 
 from .callgraph import ENDLESS, Body, Call, Costs
@@ -157,11 +158,12 @@ class Scanner:
             self._value(value, label)
             scope.declare_input(value.name, problems)
         for tensor in graph.initializer:
-            self._tensor(tensor, lambda t=tensor: inside(label, f"initializer {quote(t.name)}"))
+            where = partial(_initializer_label, label, tensor)
+            self._tensor(tensor, where)
             scope.declare_initializer(tensor.name, problems)
         for sparse in graph.sparse_initializer:
-            where = inside(label, f"sparse initializer {quote(sparse.values.name)}")
-            self._sparse(sparse, where)
+            named = f"sparse initializer {quote(sparse.values.name)}"
+            self._sparse(sparse, inside(label, named))
             scope.declare_initializer(sparse.values.name, problems)
         for value in graph.output:
             self._value(value, label)
@@ -215,7 +217,7 @@ class Scanner:
             scope.body.nodes += 1
         if node.attribute:
             size += self._attributes(scope, index, node.attribute, label(), call)
-        if type(node.doc_string) is bytes:
+        if not isinstance(node.doc_string, str):
             self._repair(node)
         if node.metadata_props:
             self._entries(node.metadata_props, scope.label)
@@ -227,12 +229,13 @@ class Scanner:
         """Check the attributes of node `index`, enter their graphs; return their bytes."""
         if len(attributes) > self.limits.node_attributes:
             self._exceed("node_attributes", len(attributes), label)
+            return 0  # refused whatever they hold
         size, seen = 0, set()
         for attribute in attributes:
             fields = self._read(attribute)
             name = fields.get("name", "")
             where = f"{label}, {quote(name)}"
-            size += self._names([name, fields.get("ref_attr_name", "")], lambda w=where: w)
+            size += self._names([name, fields.get("ref_attr_name", "")], partial(str, where))
             problem = attribute_problem(fields, scope.in_function)
             if problem is None and name in seen:
                 problem = "is given twice"
@@ -336,7 +339,7 @@ class Scanner:
                 self._read(level.opaque_type)
                 names += (level.opaque_type.domain, level.opaque_type.name)
             self._names(names, label)
-            problem = element_problem(level)
+            problem = element_problem(level, depth > 0)
             if problem:
                 self.problems.add(label(), problem)
         if depth > self.limits.type_depth:
@@ -402,6 +405,10 @@ class Scanner:
 
 def _escaped(text: bytes) -> str:
     return text.decode("utf-8", "backslashreplace")
+
+
+def _initializer_label(label: str, tensor: TensorProto) -> str:
+    return inside(label, f"initializer {quote(tensor.name)}")
 
 
 def _domain(domain: str) -> str:

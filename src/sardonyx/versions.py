@@ -19,8 +19,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.build import Builder, infer
-from sardonyx.downgrades import DOWNGRADES
+from sardonyx.build import FOLDED_CONSTANT, Builder, infer
+from sardonyx.downgrades import DOWNGRADES, ONLY_SINCE
 from sardonyx.errors import ArgumentError, VersionError, quote
 from sardonyx.features import least_ir, newest_feature
 from sardonyx.model import Model, Record
@@ -34,6 +34,7 @@ from sardonyx.upgrades.engine import ADAPTERS
 
 ML = "ai.onnx.ml"
 NEWEST, NEWEST_IR = opset.INSIDE, 14
+REWORDED = "sardonyx.reworded"  # the version up to which a node that was reworded reads right
 FLOOR = {"": 13, ML: 1}  # older stamps gain no reader, and axes and Softmax meant other things
 
 
@@ -219,8 +220,17 @@ class _RecordGraphs:
         self.record = record
         outer = {v.name: v for v in model.graph.inputs} | dict(model.graph.initializers)
         outer |= {v.name: v for n in model.graph for v in n.outputs}
-        self.algorithm = _open(record.algorithm, record.state, outer, model.opset)
-        self.initialization = _open(record.initialization, {}, {}, model.opset)
+        for name, tensor in record.state.items():
+            outer[name] = ir.Value(
+                name=name,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape(tensor.shape.numpy()),
+                const_value=tensor,
+            )
+        updated = {key for r in model.records for key, _ in r.update_binding}
+        updated |= {key for r in model.records for key, _ in r.initialization_binding}
+        self.algorithm = _open(record.algorithm, outer, updated, model.opset)
+        self.initialization = _open(record.initialization, {}, set(), model.opset)
         self.graphs = [self.algorithm, self.initialization]
 
     def write(self) -> None:
@@ -233,12 +243,9 @@ class _RecordGraphs:
 
 
 def _open(
-    proto: onnx.GraphProto,
-    state: dict[str, ir.TensorProtocol],
-    outer: dict[Any, ir.Value],
-    version: int,
+    proto: onnx.GraphProto, outer: dict[Any, ir.Value], updated: set[str], version: int
 ) -> ir.Graph:
-    """A graph of a partial GraphProto: what it reads from outside becomes an input."""
+    """A graph of a partial GraphProto: what it reads from outside becomes an input, or a constant."""
     whole = onnx.GraphProto()
     whole.CopyFrom(proto)
     made = {v.name for v in (*whole.input, *whole.initializer)}
@@ -246,11 +253,15 @@ def _open(
     for name in dict.fromkeys(_read(whole)):
         if name in made:
             continue
-        added = whole.input.add(name=name)
-        if name in state:
-            added.type.tensor_type.elem_type = int(state[name].dtype)
-        elif name in outer:
-            ir.serde.serialize_value_into(added, outer[name])
+        known = outer.get(name)
+        tensor = known.const_value if known is not None and name not in updated else None
+        if tensor is not None and tensor.size <= FOLDED_CONSTANT:
+            whole.initializer.append(ir.serde.serialize_tensor(tensor))
+            whole.initializer[-1].name = name
+        elif known is not None:
+            ir.serde.serialize_value_into(whole.input.add(), known)
+        else:
+            whole.input.add(name=name)
     graph = ir.serde.deserialize_graph(whole)
     for node in graph:
         infer(node, version)
@@ -280,8 +291,8 @@ class _Stamper:
         need = max((self._lower(graph) for graph in parts), default=0)
         if self.blocked:
             raise VersionError(
-                f"{len(self.blocked)} nodes need more than {self.wanted.name} takes"
-                f" (opset {self.ceiling})",
+                f"{self.wanted.name} takes opset {self.ceiling} here; "
+                f"{len(self.blocked)} of the model's nodes cannot be said in it",
                 self.blocked,
                 hint="save with a newer runtime or opset, or with runtime=None to write it as it is",
             )
@@ -327,7 +338,7 @@ class _Stamper:
                 new = list(op.nodes)
                 node.graph.insert_before(node, new)
                 op.nodes.clear()
-                node.meta["reworded"] = low - 1
+                node.meta[REWORDED] = low - 1
                 return [*new, node]
             op.nodes.clear()
         return expand(node, op)
@@ -400,15 +411,14 @@ def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
 def lowest(node: ir.Node, version: int) -> int:
     """The lowest opset whose words say what `node` says in those of `version`."""
     every = forms(node.op_type, node.domain)
+    version = node.meta.get(REWORDED, version)
     now = next((f for f in every if f.since <= version), None)
     if now is None:
         return version
-    reworded = node.meta.get("reworded")
     boundaries = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
     low = now
     for older in every[every.index(now) + 1 :]:
-        crossed = low.since in boundaries and not (reworded is not None and reworded < low.since)
-        if crossed or older.deprecated or not _fits(node, older, now):
+        if low.since in boundaries or older.deprecated or not _fits(node, older, now):
             break
         low = older
     return low.since
@@ -447,7 +457,7 @@ def _is_default(attr: ir.Attr, default: Any) -> bool:
 
 def _reword_defaults(node: ir.Node, current: int, version: int) -> None:
     """Drop what the older form does not know, say what it takes for granted differently."""
-    node.meta.pop("reworded", None)
+    current = node.meta.pop(REWORDED, current)
     every = forms(node.op_type, node.domain)
     now = next((f for f in every if f.since <= current), None)
     then = next((f for f in every if f.since <= version), None)

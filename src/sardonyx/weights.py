@@ -80,13 +80,14 @@ def weights(model: Model) -> list[Weight]:
     """
     normal = normalize(model)
     updated = {key for record in model.records for key, _ in record.update_binding}
+    told = any("PARAMETER" in v.metadata_props.get(TORCH_KIND, "") for v in normal.graph.initializers.values())
     found = []
     for part in graphs(normal.graph):
         for name, value in part.initializers.items():
             if value.const_value is None:
                 continue
             if part is normal.graph:
-                kind, reason = _classify(value, name in updated)
+                kind, reason = _classify(value, name in updated, told)
             else:
                 kind, reason = "constant", f"inside the body {quote(part.name)}"
             tensor = value.const_value
@@ -94,7 +95,7 @@ def weights(model: Model) -> list[Weight]:
     return found
 
 
-def _classify(value: ir.Value, updated: bool) -> tuple[str, str]:
+def _classify(value: ir.Value, updated: bool, told: bool) -> tuple[str, str]:
     if value.dtype not in FLOATS:
         dtype = value.dtype.name.lower() if value.dtype is not None else "of no known type"
         return "constant", f"{dtype}, not a float"
@@ -109,6 +110,9 @@ def _classify(value: ir.Value, updated: bool) -> tuple[str, str]:
         return "weight", "a parameter of the exported torch module"
     if "BUFFER" in said:
         return "constant", "a buffer of the exported torch module"
+    if told and not any(node.op_type in PRODUCTS for node, _ in value.uses()):
+        # The exporter names every parameter; only those folded into a product lose their name.
+        return "constant", "not among the parameters of the exported torch module"
     if not roles:
         return "constant", "nothing reads it" if not value.is_graph_output() else "it is an output"
     wanted = next((reason for kind, reason in roles if kind == "weight"), None)

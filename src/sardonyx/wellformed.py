@@ -263,12 +263,14 @@ def type_levels(declared: TypeProto) -> Iterator[TypeProto]:
             return
 
 
-def element_problem(declared: TypeProto) -> str | None:
-    """Return what is wrong with the element type of one level; 0 is a type not yet inferred."""
+def element_problem(declared: TypeProto, is_nested: bool) -> str | None:
+    """Return what is wrong with one level of a type; data type 0 is one not yet inferred."""
     kind = declared.WhichOneof("value")
     number = 0
     if kind in ("tensor_type", "sparse_tensor_type"):
         number = getattr(declared, kind).elem_type
     elif kind == "map_type":
         number = declared.map_type.key_type
+    if is_nested and not number and kind in (None, "tensor_type", "sparse_tensor_type"):
+        return "has a type without its elements' type"
     return None if number in TYPE_NAME else f"has the unknown data type {number}"

@@ -97,12 +97,16 @@ ACTIVATION = [
     case("Elu", (2, 3), alpha=0.5, torch=functional("elu", alpha=0.5), id="alpha"),
     case("Elu", LARGE, alpha=2.0, order=1, torch=functional("elu", alpha=2.0), id="large"),
     case("Gelu", (2, 3), torch=functional("gelu")),
-    case("Gelu", (2, 3), approximate="tanh", torch=functional("gelu", approximate="tanh"), id="tanh"),
+    case(
+        "Gelu", (2, 3), approximate="tanh", torch=functional("gelu", approximate="tanh"), id="tanh"
+    ),
     case("HardSigmoid", (4, 5), low=-5, high=5),
     case("HardSigmoid", (4, 5), alpha=0.5, beta=0.6, id="alpha and beta"),
     case("HardSigmoid", (4, 5), low=-5, high=5, order=0, alpha=1 / 6, beta=0.5, id="values"),
     case("HardSwish", (4, 5), low=-5, high=5, torch=functional("hardswish")),
-    case("LeakyRelu", (2, 3), torch=functional("leaky_relu", negative_slope=float(np.float32(0.01)))),
+    case(
+        "LeakyRelu", (2, 3), torch=functional("leaky_relu", negative_slope=float(np.float32(0.01)))
+    ),
     case(
         "LeakyRelu",
         (2, 3),
@@ -169,7 +173,9 @@ ARITHMETIC = [
     case("Pow", (2, 3), (), low=0.2, torch=torch_function("pow"), id="exponent broadcasts"),
     case("Pow", (2, 3), ints(2, 3, 4), torch=lambda x: x ** x.new_tensor([2, 3, 4]), id="integers"),
     case("Pow", (2, 3), ints(0, 1, 3), fed=True, id="computed integers"),
-    case("Pow", (2, 3), ints(0, 1, 3), torch=lambda x: x ** x.new_tensor([0, 1, 3]), id="with zero"),
+    case(
+        "Pow", (2, 3), ints(0, 1, 3), torch=lambda x: x ** x.new_tensor([0, 1, 3]), id="with zero"
+    ),
     *[
         case("Pow", (2, 3), np.array(e, np.int64), torch=lambda x, e=e: x**e, id=f"to the {e}")
         for e in (0, 1, 2, 3, 4, -1, -2)
@@ -186,7 +192,9 @@ def cumprod(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = Fals
 
     x = x.flip(axis) if reverse else x
     if exclusive:
-        x = torch.cat([torch.ones_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+        x = torch.cat(
+            [torch.ones_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, x.shape[axis] - 1)], axis
+        )
     y = torch.cumprod(x, axis)
     return y.flip(axis) if reverse else y
 
@@ -196,7 +204,13 @@ AXISWISE = [
     case("Softmax", (2, 3, 4), axis=1, torch=functional("softmax", dim=1), id="inner axis"),
     case("Softmax", (2, 3, 4), axis=0, torch=functional("softmax", dim=0), id="first axis"),
     case("Softmax", (2, 3, 4), torch=functional("softmax", dim=-1)),
-    case("Softmax", np.array([[0.0, 1.0, 2.0], [10000.0, 10001.0, 10001.5]]), order=1, id="large", tol=1e-4),
+    case(
+        "Softmax",
+        np.array([[0.0, 1.0, 2.0], [10000.0, 10001.0, 10001.5]]),
+        order=1,
+        id="large",
+        tol=1e-4,
+    ),
     case("LogSoftmax", (2, 3, 4), axis=1, torch=functional("log_softmax", dim=1), id="inner axis"),
     case("LogSoftmax", (2, 3, 4), torch=functional("log_softmax", dim=-1)),
     case("CumSum", (2, 3), np.array(1), torch=torch_function("cumsum", dim=1)),
@@ -224,13 +238,24 @@ AXISWISE = [
         for e, r in ((True, False), (False, True), (True, True))
     ],
     case("TopK", (3, 7), ints([3]), outputs=2, torch=lambda x: x.topk(3)[0]),
-    case("TopK", (7, 3), ints([2]), outputs=2, axis=0, largest=0, torch=lambda x: x.topk(2, 0, False)[0], id="smallest"),
+    case(
+        "TopK",
+        (7, 3),
+        ints([2]),
+        outputs=2,
+        axis=0,
+        largest=0,
+        torch=lambda x: x.topk(2, 0, False)[0],
+        id="smallest",
+    ),
     case("TopK", (3, 7), ints([3]), outputs=2, fed=True, id="computed k"),
     case("TopK", (2, 6, 3), ints([2]), outputs=2, axis=-2, sorted=1, id="negative axis"),
 ]
 
 
-def gemm(transA: bool = False, transB: bool = False, alpha: float = 1.0, beta: float = 1.0) -> Callable[..., Any]:  # noqa: N803
+def gemm(
+    transA: bool = False, transB: bool = False, alpha: float = 1.0, beta: float = 1.0
+) -> Callable[..., Any]:
     def call(a: Any, b: Any, c: Any = 0.0) -> Any:
         return alpha * ((a.T if transA else a) @ (b.T if transB else b)) + beta * c
 
@@ -301,8 +326,22 @@ PRODUCT = [
         case("Einsum", *shapes, equation=equation, torch=einsum(equation), id=equation)
         for equation, shapes in EINSUM.items()
     ],
-    case("Einsum", (2, 3), (1, 4), equation="ij,jk->ik", torch=lambda a, b: a.sum(1, True) * b, id="one broadcasts"),
-    case("Einsum", (2, 3), (1, 4), equation="ij,jk->ijk", torch=lambda a, b: a[:, :, None] * b, id="one broadcasts, kept"),
+    case(
+        "Einsum",
+        (2, 3),
+        (1, 4),
+        equation="ij,jk->ik",
+        torch=lambda a, b: a.sum(1, True) * b,
+        id="one broadcasts",
+    ),
+    case(
+        "Einsum",
+        (2, 3),
+        (1, 4),
+        equation="ij,jk->ijk",
+        torch=lambda a, b: a[:, :, None] * b,
+        id="one broadcasts, kept",
+    ),
     case("Det", (3, 3), torch=torch_function("linalg.det")),
     case("Det", (2, 4, 3, 3), torch=torch_function("linalg.det"), id="batch"),
     case("Det", (2, 2), torch=torch_function("linalg.det"), id="two by two"),
@@ -312,7 +351,9 @@ PRODUCT = [
 ]
 
 
-def labels(*shape: int, classes: int, ignored: int | None = None, dtype: Any = np.int64) -> np.ndarray:
+def labels(
+    *shape: int, classes: int, ignored: int | None = None, dtype: Any = np.int64
+) -> np.ndarray:
     rng = np.random.default_rng(sum(shape) + classes)
     found = rng.integers(0, classes, shape)
     if ignored is not None:
@@ -390,7 +431,9 @@ LOSS = [
 ]
 
 
-def fft(inverse: bool, axis: int, n: int | None = None, onesided: bool = False) -> Callable[..., Any]:
+def fft(
+    inverse: bool, axis: int, n: int | None = None, onesided: bool = False
+) -> Callable[..., Any]:
     def call(x: Any) -> Any:
         import torch
 
@@ -412,16 +455,87 @@ SIGNAL = [
     case("DFT", (2, 5, 1), np.array(8), fed=True, id="computed length"),
     case("DFT", (2, 5, 1), np.array(8), fed=True, onesided=1, id="computed length onesided"),
     case("DFT", (2, 5, 1), np.array(4), AXIS_1, torch=fft(False, 1, 4), id="cut"),
-    case("DFT", (2, 6, 1), None, AXIS_1, onesided=1, torch=fft(False, 1, None, True), id="onesided even"),
-    case("DFT", (2, 5, 1), None, AXIS_1, onesided=1, torch=fft(False, 1, None, True), id="onesided odd"),
-    case("DFT", (2, 5, 1), np.array(8), AXIS_1, onesided=1, torch=fft(False, 1, 8, True), id="onesided padded"),
-    case("DFT", (2, 4, 2), None, AXIS_1, onesided=1, inverse=1, torch=fft(True, 1, None, True), id="irfft even"),
-    case("DFT", (2, 4, 3, 2), np.array(7), AXIS_1, onesided=1, inverse=1, torch=fft(True, 1, 7, True), id="irfft odd"),
+    case(
+        "DFT",
+        (2, 6, 1),
+        None,
+        AXIS_1,
+        onesided=1,
+        torch=fft(False, 1, None, True),
+        id="onesided even",
+    ),
+    case(
+        "DFT",
+        (2, 5, 1),
+        None,
+        AXIS_1,
+        onesided=1,
+        torch=fft(False, 1, None, True),
+        id="onesided odd",
+    ),
+    case(
+        "DFT",
+        (2, 5, 1),
+        np.array(8),
+        AXIS_1,
+        onesided=1,
+        torch=fft(False, 1, 8, True),
+        id="onesided padded",
+    ),
+    case(
+        "DFT",
+        (2, 4, 2),
+        None,
+        AXIS_1,
+        onesided=1,
+        inverse=1,
+        torch=fft(True, 1, None, True),
+        id="irfft even",
+    ),
+    case(
+        "DFT",
+        (2, 4, 3, 2),
+        np.array(7),
+        AXIS_1,
+        onesided=1,
+        inverse=1,
+        torch=fft(True, 1, 7, True),
+        id="irfft odd",
+    ),
+    *[
+        case(
+            "DFT",
+            shape,
+            length,
+            np.array(axis),
+            fed=True,
+            **attributes,
+            id=f"computed axis, {name}",
+        )
+        for name, shape, length, axis, attributes in [
+            ("real", (2, 5, 1), None, 1, {}),
+            ("inverse", (2, 5, 3, 2), None, -3, {"inverse": 1}),
+            ("padded", (2, 5, 1), np.array(8), 1, {}),
+            ("cut onesided", (2, 5, 3, 1), np.array(4), 1, {"onesided": 1}),
+            ("irfft", (2, 4, 2), None, -2, {"onesided": 1, "inverse": 1}),
+        ]
+    ],
     case("STFT", (2, 12, 1), np.array(3), (4,), onesided=1, id="window"),
     case("STFT", (2, 12, 1), np.array(3), (4,), onesided=0, id="window twosided"),
     case("STFT", (2, 12, 1), np.array(2), None, np.array(5), onesided=1, id="frame length"),
-    case("STFT", (2, 12, 1), np.array(2), None, np.array(5), fed=True, onesided=1, id="computed frames"),
-    case("STFT", (2, 12, 1), np.array(4), (5,), np.array(5), onesided=1, id="window and frame length"),
+    case(
+        "STFT",
+        (2, 12, 1),
+        np.array(2),
+        None,
+        np.array(5),
+        fed=True,
+        onesided=1,
+        id="computed frames",
+    ),
+    case(
+        "STFT", (2, 12, 1), np.array(4), (5,), np.array(5), onesided=1, id="window and frame length"
+    ),
     case("STFT", (2, 12, 2), np.array(3), (4,), onesided=0, id="complex"),
 ]
 

@@ -63,4 +63,32 @@ CASES = [
         torch=lambda x, s: rounded(x, s, torch().tensor([[3.0], [-4.0]]), -128, 127),
         id="axis",
     ),
+    case(
+        "QuantizeLinear",
+        X,
+        np.array(0.1),
+        np.array(100, np.uint8),
+        nodes="q = QuantizeLinear(x0, x1, x2) y0 = DequantizeLinear(q, x1, x2)",
+        order=0,
+        torch=lambda x, s: rounded(x, s, 100.0, 0, 255),
+        id="tensor",
+    ),
+    case(
+        "QuantizeLinear",
+        X,
+        np.array([[0.1, 0.3], [0.03, 0.2]]),
+        nodes="q = QuantizeLinear<axis=1, block_size=2, output_dtype=3>(x0, x1) "
+        "y0 = DequantizeLinear<axis=1, block_size=2>(q, x1)",
+        order=0,
+        torch=lambda x, s: rounded(x, s.repeat_interleave(2, 1), 0.0, -128, 127),
+        id="blocks",
+    ),
+    case(
+        "DynamicQuantizeLinear",
+        X,
+        nodes="f = Cast<to=1>(x0) q, s, z = DynamicQuantizeLinear(f) "
+        "y0 = DequantizeLinear(q, s, z)",
+        order=0,
+        id="values",
+    ),
 ]

@@ -32,7 +32,9 @@ TORCH: dict[str, Callable[..., Any]] = {
 }
 
 
-def in_torch(op: str, axes: list[int] | None, keepdims: int, noop: int) -> Callable[..., Any] | None:
+def in_torch(
+    op: str, axes: list[int] | None, keepdims: int, noop: int
+) -> Callable[..., Any] | None:
     if op not in TORCH or (noop and not axes):
         return None
     dim = tuple(axes) if axes else (0, 1, 2)
@@ -47,7 +49,14 @@ def cases_of(op: str) -> list[Case]:
         attributes = {k: v for k, v in form.items() if k != "axes"}
         inputs = [(2, 3, 4)] + ([np.array(axes, np.int64)] if axes is not None else [])
         made.append(
-            case(op, *inputs, low=0.3, torch=in_torch(op, axes, keepdims, noop), id=name, **attributes)
+            case(
+                op,
+                *inputs,
+                low=0.3,
+                torch=in_torch(op, axes, keepdims, noop),
+                id=name,
+                **attributes,
+            )
         )
     return made
 

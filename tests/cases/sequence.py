@@ -120,7 +120,8 @@ CASES = [
         B,
         torch=stacked,
         id="into-an-empty-one",
-        nodes=f"s = SequenceEmpty<dtype=11>() r = SequenceInsert(s, x0) t = SequenceInsert(r, x1) {JOIN}",
+        nodes="s = SequenceEmpty<dtype=11>() r = SequenceInsert(s, x0) "
+        f"t = SequenceInsert(r, x1) {JOIN}",
     ),
     case(
         "SequenceErase",

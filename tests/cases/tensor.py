@@ -443,6 +443,7 @@ def sampled(id: str, align: int, **given: Any) -> Case:
         grid,
         align_corners=align,
         id=id,
+        order=1 if align else 2,
         wrt=[0] if mode == "nearest" else None,
         torch=lambda x, grid: functional().grid_sample(x, grid, names[mode], padding, bool(align)),
         **given,

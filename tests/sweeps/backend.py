@@ -24,6 +24,7 @@ import onnx
 import onnx.numpy_helper
 
 from sardonyx import opset
+from sardonyx.errors import UnsupportedOp
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
@@ -168,6 +169,7 @@ def main() -> None:
     prepare = backend(args.engine).prepare
     settings = {"fallback": "error"} if args.native else {}
     counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    missing: collections.Counter[str] = collections.Counter()
     started = time.perf_counter()
     for case in chosen(args):
         family = case.family()
@@ -177,9 +179,13 @@ def main() -> None:
                 warnings.simplefilter("ignore")
                 check(case, prepare, **settings)
             counts[family][0] += 1
+        except UnsupportedOp as error:
+            missing.update({row[0] for row in error.where})
         except Exception as error:
             if args.v:
                 print(f"FAIL {family:18} {case.name:60} {type(error).__name__}: {brief(error)}")
+    for op, count in missing.most_common():
+        print(f"no rule: {op:30} {count:5} cases")
     for family, (good, every) in sorted(counts.items()):
         print(f"{family:20} {good:5} of {every:5}")
     good, every = (sum(c[i] for c in counts.values()) for i in (0, 1))

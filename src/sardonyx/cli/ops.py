@@ -19,11 +19,15 @@ def ops(
         str | None, typer.Option(help=f"Only those with this gradient: {', '.join(GRADIENT)}.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a page for the docs.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a page for the docs.")
+    ] = False,
 ) -> None:
     """List the operators, their families, and how each is differentiated."""
     if gradient is not None and gradient not in GRADIENT:
-        raise ArgumentError(f"no gradient is called {gradient!r}", hint=f"one of: {', '.join(GRADIENT)}")
+        raise ArgumentError(
+            f"no gradient is called {gradient!r}", hint=f"one of: {', '.join(GRADIENT)}"
+        )
     rows = [c for c in coverage(pattern) if gradient in (None, c.gradient)]
     if as_json:
         typer.echo(json.dumps([c.row() for c in rows], indent=2))

@@ -432,6 +432,10 @@ class Reverse:
         sums = [(v, g) for v, g in zip(flow.outside, rest, strict=True) if g is not None]
         carried += [self._accumulate(v, g) for v, g in sums]
         results = results_of(inner, [*carried, *(g for _, g in elements)])
+        # onnxruntime's Scan wants the rank of everything that its body returns.
+        for value, given in zip(results, self.state_inputs, strict=False):
+            if value.shape is None and given.shape is not None:
+                value.shape = ir.Shape(given.shape)
         self._read_forward()
         outputs = self._emit(results, [e for e, _ in elements])
         pulled: dict[ir.Value, ir.Value] = {}

@@ -61,7 +61,9 @@ def roi_align(
         if mode == "max":
             return _largest(op, image, *axes)
         rows, columns = (_means(op, axis) for axis in axes)
-        return op.MatMul(op.MatMul(op.Unsqueeze(rows, [1]), image), op.swap(op.Unsqueeze(columns, [1])))
+        return op.MatMul(
+            op.MatMul(op.Unsqueeze(rows, [1]), image), op.swap(op.Unsqueeze(columns, [1]))
+        )
 
     return *by_parts(op, (g,), (x,), forward), None, None
 
@@ -109,7 +111,7 @@ def _means(op: Builder, axis: Samples) -> ir.Value:
 
 
 def _largest(op: Builder, image: ir.Value, rows: Samples, columns: Samples) -> ir.Value:
-    """The largest of the weighted pixels of a bin's samples (the pixels, not the interpolated samples).
+    """The largest of the weighted pixels of a bin's samples (pixels, not interpolated samples).
 
     A sample off the image counts as zero. Ties go to the first.
     """
@@ -123,7 +125,9 @@ def _largest(op: Builder, image: ir.Value, rows: Samples, columns: Samples) -> i
     at, share, exists = (op.Reshape(v, bins) for v in (at, share, exists))
     pixels = op.reshape(image, [0, 0, -1])
     channels = op.Expand(at, op.join([1, op.dim(image, 1), 1, 1]))
-    found = op.GatherElements(op.Unsqueeze(pixels, [2]), op.Reshape(channels, [0, 0, 1, -1]), axis=3)
+    found = op.GatherElements(
+        op.Unsqueeze(pixels, [2]), op.Reshape(channels, [0, 0, 1, -1]), axis=3
+    )
     values = op.Where(exists, op.Reshape(found, op.Shape(channels)) * share, -np.inf)
     best = op.ArgMax(values, axis=3, keepdims=1)
     chosen = op.reshape(op.GatherElements(channels, best, axis=3), [0, 0, -1])

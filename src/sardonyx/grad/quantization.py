@@ -4,8 +4,8 @@ QuantizeLinear is a staircase: its derivative is zero wherever it exists. Quanti
 training passes the cotangent on as if nothing had been rounded, where the value lies inside the
 range of the integers, and zero outside. `straight_through` says where:
 
-    "pairs"  (the default) a QuantizeLinear whose output a DequantizeLinear reads; a lone one has no gradient,
-             with a warning
+    "pairs"  (the default) a QuantizeLinear whose output a DequantizeLinear reads; a lone one has no
+             gradient, with a warning
     "all"    DynamicQuantizeLinear too, its scale taken as a constant
     "none"   nowhere
 
@@ -75,13 +75,15 @@ def dequantize_linear(
     block_size: int,
     output_dtype: int,
 ) -> Any:
+    dtype = g.dtype
+    assert dtype is not None
     mark = len(op.nodes)
     spread = _spread(op, scale, x, axis, block_size)
     made = op.nodes[mark:]
-    steps = op.Cast(x, to=int(g.dtype))  # type: ignore[arg-type]
+    steps = op.Cast(x, to=int(dtype))
     if zero is not None:
-        steps = steps - _spread(op, op.Cast(zero, to=int(g.dtype)), x, axis, block_size)  # type: ignore[arg-type]
-    return g * op.cast(spread, g.dtype), _gather_back(op, made, g * steps, spread, scale)  # type: ignore[arg-type]
+        steps = steps - _spread(op, op.Cast(zero, to=int(dtype)), x, axis, block_size)
+    return g * op.cast(spread, dtype), _gather_back(op, made, g * steps, spread, scale)
 
 
 @vjp("QuantizeLinear", carries=carries)
@@ -129,16 +131,16 @@ def dynamic_quantize_linear(
         raise UnsupportedOp(
             "a DynamicQuantizeLinear has no gradient unless asked for",
             [["DynamicQuantizeLinear", f"node {quote(node.name or out[0].name)}"]],
-            hint='build inside `with straight_through("all"):`; a DequantizeLinear must read its output',
+            hint='build inside `with straight_through("all"):`, '
+            "where a DequantizeLinear reads its output",
         )
     return gs[0] / out[1]
 
 
 def _spread(op: Builder, parameter: ir.Value, x: ir.Value, axis: int, block_size: int) -> ir.Value:
     """A scale or zero point of a tensor, an axis or blocks, so that it broadcasts against `x`."""
-    if rank(parameter) == 0 or (
-        rank(parameter) == 1 and parameter.shape[0] == 1 and not block_size
-    ):  # type: ignore[index]
+    shape = parameter.shape
+    if rank(parameter) == 0 or (rank(parameter) == 1 and shape == (1,) and not block_size):
         return parameter
     axis %= rank(x)
     if not block_size:
@@ -156,7 +158,7 @@ def _spread(op: Builder, parameter: ir.Value, x: ir.Value, axis: int, block_size
 def _gather_back(
     op: Builder, made: Sequence[ir.Node], g: ir.Value, spread: ir.Value, parameter: ir.Value
 ) -> ir.Value | None:
-    """The cotangent of a parameter, from that of its spread form: sums over what it was spread over."""
+    """The cotangent of a parameter, from that of its spread form: sums over the spread."""
     return backward(op, made, {spread: fit(op, g, spread, True)}, [parameter])[0]
 
 

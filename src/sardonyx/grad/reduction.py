@@ -1,11 +1,13 @@
 """Gradients of ONNX's `reduction` family.
 
-All share three attributes: `axes` (an input: constant, computed, empty or absent), `keepdims`, and
-`noop_with_empty_axes`. `_kept` gives a reduced tensor its axes back, so that it broadcasts against the input.
+All share `axes` (an input: constant, computed, empty or absent), `keepdims` and
+`noop_with_empty_axes`. `_kept` gives a reduced tensor its axes back, so that it broadcasts against
+the input.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,8 @@ Axes = ir.Value | None
 
 def _kept(op: Builder, reduced: ir.Value, axes: Axes, keepdims: int) -> ir.Value:
     """`reduced` with the reduced axes as axes of size 1."""
-    # Without axes, either everything was reduced and a scalar is left, or nothing was: both broadcast.
-    # Unsqueeze with axes that turn out to be empty does nothing, which is right for the same reason.
+    # Without axes, either everything was reduced and a scalar is left, or nothing was: both
+    # broadcast. Unsqueeze with axes that turn out to be empty does nothing, right for that reason.
     if keepdims or axes is None:
         return reduced
     known = constant(axes)
@@ -66,12 +68,12 @@ def reduce_mean(
 ) -> ir.Value:
     assert g.dtype is not None
     if is_static(x) and is_static(out[0]):
-        elements = float(np.prod(static(x)) / max(np.prod(static(out[0])), 1))
-        share = g / elements if elements else g
+        count = math.prod(static(x)) // max(math.prod(static(out[0])), 1)
+        share = g / float(count) if count else g
     else:
         wide = ir.DataType.FLOAT if g.dtype in HALF else g.dtype
-        elements = op.cast(op.Size(x), wide) / op.cast(op.Size(out[0]), wide)
-        share = op.cast(op.cast(g, wide) / elements, g.dtype)
+        each = op.cast(op.Size(x), wide) / op.cast(op.Size(out[0]), wide)
+        share = op.cast(op.cast(g, wide) / each, g.dtype)
     return _like(op, _kept(op, share, axes, keepdims), x)
 
 
@@ -195,7 +197,9 @@ def _others(op: Builder, x: ir.Value, axis: int) -> ir.Value:
     return op.CumProd(x, at, exclusive=1) * op.CumProd(x, at, exclusive=1, reverse=1)
 
 
-def _by_counting_zeros(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value, noop: int) -> ir.Value:
+def _by_counting_zeros(
+    op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value, noop: int
+) -> ir.Value:
     """The same where the axes are computed: divide the product of the non-zeros by each."""
     assert x.dtype is not None
     options = {"keepdims": 1, "noop_with_empty_axes": noop}

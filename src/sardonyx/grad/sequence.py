@@ -55,7 +55,8 @@ def _edited(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     at = _place(given[2 if inserts else 1], len(before), inserts)
     if at is None:
         return None
-    return [*before[:at], given[1], *before[at:]] if inserts else [*before[:at], *before[at + 1 :]]  # type: ignore[list-item]
+    new = [given[1]] if inserts else []
+    return [*before[:at], *new, *before[at + (not inserts) :]]  # type: ignore[list-item]
 
 
 def _place(position: ir.Value | None, length: int, inserts: bool) -> int | None:
@@ -97,6 +98,11 @@ def zeros_like(op: Builder, x: ir.Value) -> ir.Value:
     return zeros
 
 
+def fill_sequence(op: Builder, value: float, sequence: ir.Value) -> ir.Value:
+    """A sequence of tensors of `value`, shaped like the elements of `sequence`."""
+    return map_elements(op, lambda body, x: body.fill(value, x), sequence)
+
+
 def construct(op: Builder, elements: Sequence[ir.Value], like: ir.Value) -> ir.Value:
     if elements:
         return op.SequenceConstruct(*elements)
@@ -118,13 +124,14 @@ def map_elements(op: Builder, function: Callable[..., ir.Value], *sequences: ir.
 
 def _element_of(op: Builder, sequence: ir.Value) -> ir.Value:
     """A body's input that stands for an element of `sequence`."""
-    kind = sequence.type.elem_type  # type: ignore[union-attr]
+    kind: Any = sequence.type.elem_type  # type: ignore[union-attr]
     return ir.Value(name=op.fresh(f"{sequence.name}/element"), type=kind, shape=sequence.shape)
 
 
 def _sequence_map(op: Builder, inputs: Sequence[ir.Value], body: ir.Graph) -> tuple[ir.Value, ...]:
     made = op.call("SequenceMap", inputs, {"body": body}, outputs=len(body.outputs))
     for value, result in zip(made, body.outputs, strict=True):
+        assert result.type is not None
         value.type = ir.SequenceType(result.type)
     return made
 
@@ -163,10 +170,10 @@ def sequence_construct(op: Builder, g: ir.Value, *elements: ir.Value) -> Any:
 def sequence_at(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Value) -> Grad:
     elements, known = unrolled(op, sequence), constant(position)
     if elements is not None and known is not None:
-        zeros = [zeros_like(op, e) for e in elements]
-        zeros[int(known)] = g
-        return construct(op, zeros, sequence)
-    zeros = map_elements(op, lambda body, x: body.zeros_like(x), sequence)
+        parts = [zeros_like(op, e) for e in elements]
+        parts[int(known.reshape(()))] = g
+        return construct(op, parts, sequence)
+    zeros = fill_sequence(op, 0, sequence)
     at = _from_start(op, sequence, position)
     return op.SequenceInsert(op.SequenceErase(zeros, at), g, at)
 
@@ -234,8 +241,8 @@ def concat_from_sequence(
     if new_axis:
         return op.SplitToSequence(g, axis=axis, keepdims=0)
     end = None if axis == -1 else axis + 1
-    sizes = map_elements(op, lambda body, x: body.Shape(x, start=axis, end=end), sequence)
-    return op.SplitToSequence(g, op.ConcatFromSequence(sizes, axis=0), axis=axis)
+    each = map_elements(op, lambda body, x: body.Shape(x, start=axis, end=end), sequence)
+    return op.SplitToSequence(g, op.ConcatFromSequence(each, axis=0), axis=axis)
 
 
 @vjp("SequenceMap", structural=True)

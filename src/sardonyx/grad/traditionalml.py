@@ -1,7 +1,8 @@
 """ONNX's `traditionalml` family (ai.onnx.ml): what has no derivative but zero.
 
-Trees and look-ups are constant between their thresholds; maps and strings carry no gradient. The linear and
-kernel models, scalers and normalizers are not listed: they have derivatives, and asking for one is an error.
+Trees and look-ups are constant between their thresholds; maps and strings carry no gradient. The
+linear and kernel models, scalers and normalizers are not listed: they have derivatives, and asking
+for one is an error.
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ from sardonyx import opset
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.engine import backward, blocked, is_differentiable, path
+from sardonyx.grad.sequence import fill_sequence
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.functions import expand
-from sardonyx.passes.nesting import bodies
+from sardonyx.passes.nesting import bodies, names
 from sardonyx.passes.shapes import infer_shapes
-from sardonyx.passes.nesting import names
 
 
 def grad(
@@ -51,7 +51,7 @@ def grad(
     op = builder_for(work)
     cotangents = {}
     for end in ends:
-        cotangents[end] = _seed_input(work, op, end) if seeds == "input" else op.fill(1, end)
+        cotangents[end] = _seed_input(work, op, end) if seeds == "input" else _fill(op, 1, end)
     of_names, wrt_names = ([v.name or "" for v in group] for group in (ends, starts))
     found = backward(op, list(work.graph), cotangents, starts, stops)
     # A rule may have replaced a forward node (LSTM by a Scan): names last, values do not.
@@ -191,4 +191,8 @@ def _or_zeros(op: Builder, g: ir.Value | None, x: ir.Value, others: Sequence[ir.
         return g
     listed = ", ".join(quote(v.name) for v in others)
     warnings.warn(f"{quote(x.name)} and {listed} do not depend on each other: zeros", stacklevel=3)
-    return op.zeros_like(x)
+    return _fill(op, 0, x)
+
+
+def _fill(op: Builder, value: float, like: ir.Value) -> ir.Value:
+    return fill_sequence(op, value, like) if isinstance(like.type, ir.SequenceType) else op.fill(value, like)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sardonyx.lower.engine import lower, table
 
 table(
@@ -30,4 +32,13 @@ def equal(xp, a, b):
 
 @lower("BitShift")
 def bit_shift(xp, x, y, *, direction):
-    return xp.left_shift(x, y) if direction == "LEFT" else xp.right_shift(x, y)
+    # Shifting by the width or more, or by a negative number, which counts as a large one, is defined
+    # here: nothing is left but the sign.
+    bits = np.iinfo(xp.dtype(x)).bits
+    zero, most = xp.scalar(0, y), xp.scalar(bits - 1, y)
+    out = xp.logical_or(xp.less(y, zero), xp.greater(y, most))
+    near = xp.clip(y, zero, most)
+    if direction == "LEFT":
+        return xp.where(out, xp.scalar(0, x), xp.left_shift(x, near))
+    signs = xp.negative(xp.cast(xp.less(x, xp.scalar(0, x)), xp.dtype(x)))
+    return xp.where(out, signs, xp.right_shift(x, near))

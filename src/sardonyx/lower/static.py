@@ -169,6 +169,15 @@ class NumpyLike(Arrays):
     def einsum(self, equation, *xs):
         return self.np.einsum(equation, *xs)
 
+    def det(self, x):
+        return self.np.linalg.det(x)
+
+    def fft(self, real, imaginary, axis, inverse):
+        dtype = self.dtype(real)
+        x = real if imaginary is None else real + 1j * imaginary
+        found = (self.np.fft.ifft if inverse else self.np.fft.fft)(x, axis=axis)
+        return found.real.astype(dtype), found.imag.astype(dtype)
+
 
 PUT = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -224,6 +233,13 @@ class Numpy(NumpyLike):
         if is_float(a.dtype) and a.dtype.itemsize < 4:
             return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
         return np.matmul(a, b)
+
+    def einsum(self, equation, *xs):
+        wide = np.float32 if is_float(xs[0].dtype) and xs[0].dtype.itemsize < 4 else xs[0].dtype
+        return np.einsum(equation, *(x.astype(wide) for x in xs)).astype(xs[0].dtype)
+
+    def bit_cast(self, x, dtype):
+        return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
     def _rng(self, seed):
         return self.generator if seed is None else np.random.default_rng(abs(int(seed)))

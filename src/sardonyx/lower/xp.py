@@ -16,7 +16,8 @@ An adapter per framework implements it (`engines/<framework>/xp.py`). Everything
     reductions     sum prod max min mean any all (x, axis, keepdims) · argmax argmin (x, axis)
                    cumsum(x, axis) · cumprod(x, axis)
     order          sort(x, axis) · argsort(x, axis, descending=False), stable
-    products       matmul(a, b) · einsum(equation, *xs)
+    products       matmul(a, b) · einsum(equation, *xs) · det(x) · fft(real, imaginary, axis, inverse)
+    bits           bit_cast(x, dtype)
 
 dtypes are numpy's (with ml_dtypes for bfloat16 and smaller). A type that a framework has no arrays of is
 `carried`: held exactly in a wider type of the framework, while the graph remembers what it is.

@@ -401,3 +401,15 @@ def split(op: Builder, node: ir.Node) -> None:
     node.resize_inputs(2)
     node.replace_input_with(1, op.const(sizes, ir.DataType.INT64))
     node.attributes.pop("num_outputs", None)
+
+
+@rewrites("Pad")
+def pad(op: Builder, node: ir.Node) -> None:
+    """Pads over all axes, as the builder writes them: see NOTE [Pad without axes] there."""
+    if len(node.inputs) < 4 or node.inputs[3] is None:
+        return
+    x, pads, value, axes = node.inputs
+    if x is None or x.shape is None or constant(axes) is None:
+        return
+    mode = node.attributes.get_string("mode", "constant")
+    _substitute(op, node, op.Pad(x, pads, value, axes, mode=mode))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import onnx
+import onnx.helper
 import onnx_ir as ir
 
 from sardonyx import opset
@@ -261,4 +262,19 @@ def _definition(node: ir.Node) -> onnx.FunctionProto | None:
     for value in node.inputs:
         proto = type_proto(value) if value is not None else None
         types.append(proto if proto is not None else onnx.TypeProto())
-    return opset.body(ir.serde.serialize_node(node), types)
+    proto = ir.serde.serialize_node(node)
+    for attribute in proto.attribute:
+        _initializers_to_nodes(attribute.g)
+    return opset.body(proto, types)
+
+
+def _initializers_to_nodes(graph: onnx.GraphProto) -> None:
+    """Constants as nodes: of an inner graph, ONNX takes only the nodes into a definition."""
+    constants = [
+        onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in graph.initializer
+    ]
+    nodes = [*constants, *graph.node]
+    graph.ClearField("node")
+    graph.ClearField("initializer")
+    graph.node.extend(nodes)

@@ -12,20 +12,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.checker
-import onnx.helper
-import onnx.shape_inference
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder, same_shape
-from sardonyx.errors import ArgumentError, ModelError, quote
+from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.head import find_head, new_weights, resize_reshapes
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.passes.shapes import infer_shapes
+from sardonyx.passes.validity import check_whole
 from sardonyx.starts import Start, as_start, as_used, draw
 
 Source = Model | str | Path
@@ -428,29 +425,3 @@ def _finish(model: Model, op: Builder, what: str) -> None:
     remove_dead(model.graph)
     infer_shapes(model.graph, model.skeleton())
     check_whole(model, what)
-
-
-def check_whole(model: Model, what: str) -> None:
-    """Raise a ModelError where ONNX's checker or its shape inference refuses the graph."""
-    try:
-        proto = light(model.skeleton())
-        onnx.checker.check_model(proto)
-        onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError) as error:
-        raise ModelError(f"{what}: {error}") from error
-
-
-def light(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A skeleton whose absent payloads are inputs instead: the checker would look for their files."""
-    declared = {i.name for i in proto.graph.input}
-    kept = []
-    for tensor in proto.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            kept.append(tensor)
-        elif tensor.name not in declared:
-            proto.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            )
-    proto.graph.ClearField("initializer")
-    proto.graph.initializer.extend(kept)
-    return proto

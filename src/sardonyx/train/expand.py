@@ -5,7 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from sardonyx.model import Model, Record
+from sardonyx.model import Model, Record, from_proto
+from sardonyx.normalize import IR_INSIDE, normalize
+from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.train.info import metrics
 from sardonyx.train.step import compile_step
 
@@ -14,7 +16,20 @@ def expand_records(model: Model) -> Model:
     """The same model with every record written in plain operators (no Gradient, no Adam, …)."""
     expanded = model.copy()
     expanded.records = [expand_record(model, record) for record in model.records]
+    expanded.ir.opset_imports.pop(TRAINING_DOMAIN, None)
     return expanded
+
+
+def upgrade_record(model: Model, record: Record) -> Record:
+    """A record at the opset inside, for a model that is brought there: in plain operators."""
+    upgraded = expand_record(model, record)
+    start = onnx.ModelProto(ir_version=IR_INSIDE)
+    start.graph.CopyFrom(record.initialization)
+    for domain, version in model.ir.opset_imports.items():
+        start.opset_import.add(domain=domain, version=version)
+    start.functions.extend(model.skeleton().functions)
+    upgraded.initialization = normalize(from_proto(start)).proto().graph
+    return upgraded
 
 
 def expand_record(model: Model, record: Record) -> Record:

@@ -6,17 +6,20 @@ A record's algorithm is a partial graph: executed, it is joined to the model's g
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import onnx
-import onnx.checker
+import onnx.helper
 import onnx_ir as ir
 
+from sardonyx import opset
 from sardonyx.errors import RecordError, quote
-from sardonyx.model import STUB, Model, Record, _attach
+from sardonyx.model import STUB, Model, Record, _attach, _densify
 from sardonyx.opset import TRAINING_DOMAIN
+from sardonyx.passes.validity import complaint, without_payloads
 
 TRAINING_OPS = ("Gradient", "Adam", "Adagrad", "Momentum")
 TRAINING_DOMAINS = (TRAINING_DOMAIN, "ai.onnx.preview")
@@ -29,17 +32,22 @@ def combine(model: Model, record: Record) -> Model:
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _mark(tensor, payload, model.graph.initializers[tensor.name].const_value)
-    algorithm = record.algorithm
-    for field in ("node", "output", "value_info", "sparse_initializer"):
-        getattr(proto.graph, field).extend(getattr(algorithm, field))
-    proto.graph.input.extend(algorithm.input)
+    proto = _joined_proto(proto, record.algorithm)
     for name, tensor in record.state.items():
         stub = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
         _mark(stub, payload, tensor)
         proto.graph.initializer.append(stub)
+    _densify(proto, None)
     joined = Model(ir.serde.deserialize_model(proto), [], model.source)
     _attach(joined, payload)
     return joined
+
+
+def _joined_proto(proto: onnx.ModelProto, algorithm: onnx.GraphProto) -> onnx.ModelProto:
+    for field in ("node", "output", "value_info", "sparse_initializer"):
+        getattr(proto.graph, field).extend(getattr(algorithm, field))
+    proto.graph.input.extend(algorithm.input)
+    return proto
 
 
 def _mark(tensor: onnx.TensorProto, payload: dict[str, Any], value: Any) -> None:
@@ -68,7 +76,7 @@ def state_tensor(model: Model, record: Record, name: str) -> ir.TensorProtocol |
 def metrics(record: Record) -> list[str]:
     """The outputs of the algorithm that no binding uses: losses and other figures."""
     bound = {value for _, value in record.update_binding}
-    return [o.name for o in record.algorithm.output if o.name not in bound]
+    return list(dict.fromkeys(o.name for o in record.algorithm.output if o.name not in bound))
 
 
 # -- the checker ----------------------------------------------------------------------
@@ -82,14 +90,16 @@ def check(model: Model) -> None:
     for index, record in enumerate(model.records):
         found = [
             *_bindings(model, record),
-            *_initialization(record),
+            *_initialization(model, record),
             *_gradients(model, record),
             *_shapes(model, record),
+            *_names_and_order(model, record),
         ]
         if not found:
-            found = _joined(model, record)
+            found = _official(model, record)
         problems += [[f"record {index}", *row] for row in found]
     problems += _shared_state(model)
+    _warn(model)
     if problems:
         count = len(problems)
         raise RecordError(
@@ -98,6 +108,18 @@ def check(model: Model) -> None:
             problems,
             hint="docs/concepts/onnx-training.md lists the rules",
         )
+
+
+def _warn(model: Model) -> None:
+    """What is allowed, yet seldom meant."""
+    domains = {opset.domain_name(d) for d in model.ir.opset_imports}
+    if TRAINING_DOMAIN not in domains and any(uses_training_ops(r.algorithm.node) for r in model.records):
+        warnings.warn(f"the model uses {TRAINING_DOMAIN} without importing it", stacklevel=4)
+    counts = Counter(k for r in model.records for k in dict.fromkeys(k for k, _ in r.update_binding))
+    shared = [k for k, times in counts.items() if times > 1]
+    if shared:
+        listed = ", ".join(quote(k) for k in shared)
+        warnings.warn(f"more than one training record updates {listed}", stacklevel=4)
 
 
 def _bindings(model: Model, record: Record) -> list[list[str]]:
@@ -123,7 +145,7 @@ def _bindings(model: Model, record: Record) -> list[list[str]]:
     return problems
 
 
-def _initialization(record: Record) -> list[list[str]]:
+def _initialization(model: Model, record: Record) -> list[list[str]]:
     problems = []
     graph = record.initialization
     if graph.input:
@@ -133,8 +155,15 @@ def _initialization(record: Record) -> list[list[str]]:
     for node in graph.node:
         for name in node.input:
             if name not in known:
-                problems.append(["initialization", quote(name), "is read but not computed there"])
+                outside = name in model.graph.initializers or name in record.state
+                why = "is an initializer of another graph" if outside else "is not computed there"
+                problems.append(["initialization", quote(name), why])
         known.update(node.output)
+    problems += [
+        ["initialization", quote(o.name), "is an output that is not computed"]
+        for o in graph.output
+        if o.name not in known
+    ]
     return problems
 
 
@@ -167,27 +196,36 @@ def _names(model: Model, record: Record) -> set[str]:
 
 def _shapes(model: Model, record: Record) -> list[list[str]]:
     """Type and shape of an assigned output, where declared, must be those of the variable."""
-    declared = {o.name: o.type.tensor_type for o in record.algorithm.output}
-    for info in record.algorithm.value_info:
-        declared.setdefault(info.name, info.type.tensor_type)
+    updates = {v.name: ir.serde.serialize_value(v).type.tensor_type for v in model.graph.outputs}
+    updates |= {o.name: o.type.tensor_type for o in record.algorithm.output}
+    starts = {o.name: o.type.tensor_type for o in record.initialization.output}
     problems = []
-    for key, value in record.update_binding:
-        tensor, found = state_tensor(model, record, key), declared.get(value)
-        if tensor is None or found is None:
-            continue
-        if found.elem_type and found.elem_type != int(tensor.dtype):
-            kind = onnx.TensorProto.DataType.Name(found.elem_type)
-            problems.append(["update_binding", f"{quote(key)} ← {quote(value)}", f"{tensor.dtype} ← {kind}"])
-        if found.HasField("shape"):
-            dims = [d.dim_value if d.HasField("dim_value") else None for d in found.shape.dim]
-            ours = list(tensor.shape.numpy())
-            fits = len(dims) == len(ours) and all(a in (None, b) for a, b in zip(dims, ours, strict=True))
-            if not fits:
-                problems.append(["update_binding", f"{quote(key)} ← {quote(value)}", f"{ours} ← {dims}"])
+    for kind, pairs, declared in (
+        ("update_binding", record.update_binding, updates),
+        ("initialization_binding", record.initialization_binding, starts),
+    ):
+        for key, value in pairs:
+            tensor, found = state_tensor(model, record, key), declared.get(value)
+            if tensor is not None and found is not None:
+                where = [kind, f"{quote(key)} ← {quote(value)}"]
+                problems += [[*where, what] for what in _differences(tensor, found)]
     return problems
 
 
-def _joined(model: Model, record: Record) -> list[list[str]]:
+def _differences(tensor: ir.TensorProtocol, declared: onnx.TypeProto.Tensor) -> list[str]:
+    found = []
+    if declared.elem_type and declared.elem_type != int(tensor.dtype):
+        found.append(f"{tensor.dtype} ← {onnx.TensorProto.DataType.Name(declared.elem_type)}")
+    if declared.HasField("shape"):
+        dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+        ours = list(tensor.shape.numpy())
+        fits = len(dims) == len(ours) and all(a in (None, b) for a, b in zip(dims, ours, strict=True))
+        if not fits:
+            found.append(f"{ours} ← {dims}")
+    return found
+
+
+def _names_and_order(model: Model, record: Record) -> list[list[str]]:
     """The joined graph must be an ordinary valid graph: unique names, every input computed before."""
     problems = []
     graph = model.graph
@@ -201,19 +239,44 @@ def _joined(model: Model, record: Record) -> list[list[str]]:
     known = {n for n in defined if n} | {""}
     for node in record.algorithm.node:
         for name in node.input:
-            if name not in known and name not in late:
-                problems.append([f"node {quote(node.name)}", quote(name), "is not computed anywhere"])
+            if name not in known:
+                why = "is read before it is computed" if name in late else "is not computed anywhere"
+                problems.append([f"node {quote(node.name)}", quote(name), why])
         defined.update(o for o in node.output if o)
         known.update(node.output)
     problems += [["joined graph", quote(n), f"is defined {c} times"] for n, c in defined.items() if n and c > 1]
     return problems
 
 
+def _official(model: Model, record: Record) -> list[list[str]]:
+    """What ONNX's checker says of the joined graph: unknown operators, attributes, versions."""
+    proto = model.skeleton()
+    for name, tensor in record.state.items():
+        info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), list(tensor.shape.numpy()))
+        if name not in {i.name for i in record.algorithm.input}:
+            proto.graph.input.append(info)
+    proto = without_payloads(_joined_proto(proto, record.algorithm))
+    # Behind Gradient nothing is inferred, and a record need not declare what it computes.
+    declared = [o for o in proto.graph.output if o.HasField("type")]
+    proto.graph.ClearField("output")
+    proto.graph.output.extend(declared)
+    if TRAINING_DOMAIN not in {i.domain for i in proto.opset_import}:
+        proto.opset_import.add(domain=TRAINING_DOMAIN, version=1)
+    if "ai.onnx.preview" not in {i.domain for i in proto.opset_import}:
+        proto.opset_import.add(domain="ai.onnx.preview", version=1)
+    proto.ir_version = max(proto.ir_version, 8)
+    found = complaint(proto)
+    return [["joined graph", found.splitlines()[0]]] if found else []
+
+
 def _shared_state(model: Model) -> list[list[str]]:
-    """One name in two records is one variable, if both start it alike."""
+    """One name in two records is one variable, if both start it alike; constants are private."""
     problems, first = [], {}
+    variables = {name for record in model.records for name in state_names(model, record)}
     for index, record in enumerate(model.records):
         for name, tensor in record.state.items():
+            if name not in variables:
+                continue
             if name not in first:
                 first[name] = (index, tensor)
             elif not _equal(first[name][1], tensor):

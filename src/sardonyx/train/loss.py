@@ -43,6 +43,7 @@ class Loss:
     """A named loss: `compute(op, prediction, *labels)` builds it.
 
     logits -- the prediction is taken before a final Softmax or Sigmoid, if the model ends with one
+    names  -- what the labels are called, where the loss has names for them
     """
 
     name: str
@@ -50,6 +51,24 @@ class Loss:
     labels: tuple[Label, ...] = (Label("like"),)
     logits: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+@dataclass
+class Term:
+    """One part of a total loss: which output it looks at, its labels, and how much it counts."""
+
+    loss: Loss
+    output: str | None = None
+    labels: Sequence[str] | None = None
+    weight: float = 1.0
+
+
+def graph(source: Any, labels: Sequence[Label] | None = None, name: str | None = None) -> Loss:
+    """A loss out of an ONNX file, model or function: see `graph_loss.graph`."""
+    from sardonyx.train import graph_loss
+
+    return graph_loss.graph(source, labels, name)
 
 
 def custom(
@@ -293,15 +312,20 @@ def l1_penalty(op: Builder, parameters: Sequence[ir.Value], weight: float) -> ir
     return op.Mul(op.Sum(*(op.ReduceSum(op.Abs(p), keepdims=0) for p in parameters)), weight)
 
 
-def named(name: str, **settings: Any) -> Loss:
-    """The loss called `name`, e.g. `named("cross_entropy", label_smoothing=0.1)`."""
+def makers() -> dict[str, Callable[..., Loss]]:
+    """Every loss by its name."""
     from sardonyx.train.ctc import ctc
 
-    makers = {**MAKERS, "ctc": ctc}
-    if name not in makers:
-        raise ArgumentError(f"no loss is called {name!r}", hint=f"one of {', '.join(makers)}")
+    return {**MAKERS, "ctc": ctc}
+
+
+def named(name: str, **settings: Any) -> Loss:
+    """The loss called `name`, e.g. `named("cross_entropy", label_smoothing=0.1)`."""
+    found = makers().get(name)
+    if found is None:
+        raise ArgumentError(f"no loss is called {name!r}", hint=f"one of {', '.join(makers())}")
     try:
-        return makers[name](**settings)
+        return found(**settings)
     except TypeError as error:
         raise ArgumentError(f"{name} does not take these settings: {sorted(settings)}") from error
 

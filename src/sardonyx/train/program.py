@@ -35,12 +35,16 @@ class Slot:
 class Program:
     """One training step under construction.
 
-    model -- the inference model, at the opset inside; read, never changed
-    op    -- builds the nodes of the algorithm; it may read any value of the model's graph
+    model  -- the inference model, at the opset inside; read, never changed
+    op     -- builds the nodes of the algorithm; it may read any value of the model's graph
+    name   -- what the record is called
+    prefix -- before the names of its state, hyperparameters and figures: records keep theirs apart
     """
 
     model: Model
     op: Builder
+    name: str = "train"
+    prefix: str = ""
     inputs: dict[str, ir.Value] = field(default_factory=dict)
     defaults: dict[str, np.ndarray] = field(default_factory=dict)
     slots: dict[str, Slot] = field(default_factory=dict)
@@ -49,7 +53,11 @@ class Program:
     roles: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def on(cls, model: Model) -> Program:
+    def on(cls, model: Model, name: str = "train") -> Program:
+        """A program for one more record of `model`."""
+        others = {record.algorithm.name for record in model.records}
+        while name in others:
+            name += "_2"
         op = Builder("train")
         names = {v.name for n in model.graph.all_nodes() for v in n.outputs}
         names |= {n.name for n in model.graph.all_nodes()}
@@ -58,7 +66,11 @@ class Program:
             names |= set(record.state)
             names |= {o for n in record.algorithm.node for o in (n.name, *n.output)}
         op.reserve({n for n in names if n})
-        return cls(model, op)
+        return cls(model, op, name, f"{name}/" if model.records else "")
+
+    def local(self, name: str) -> str:
+        """`name` as this record spells it."""
+        return self.prefix + name
 
     # -- inputs ----------------------------------------------------------------
 
@@ -72,6 +84,7 @@ class Program:
 
     def hyper(self, name: str, value: float, dtype: Any = np.float32) -> ir.Value:
         """A scalar that the caller may feed, with a default: a learning rate, a weight decay."""
+        name = self.local(name)
         if name not in self.inputs:
             kind = ir.DataType.from_numpy(np.dtype(dtype))
             self.input(name, kind, [], "hyperparameter")
@@ -82,6 +95,7 @@ class Program:
 
     def slot(self, name: str, start: np.ndarray, role: str = "slot") -> Slot:
         """A state variable that starts at `start`; set `.next` to what a step makes of it."""
+        name = self.local(name)
         if name not in self.slots:
             self.op.reserve([name])
             kind = ir.TensorType(ir.DataType.from_numpy(start.dtype))
@@ -109,7 +123,7 @@ class Program:
 
     def record(self) -> Record:
         """What was collected, as a training record."""
-        graph = onnx.GraphProto(name="train")
+        graph = onnx.GraphProto(name=self.name)
         bindings: list[tuple[str, str]] = []
         changed = {name: s.next for name, s in self.slots.items() if s.next is not None}
         for name, value in {**self.updates, **changed}.items():

@@ -47,14 +47,13 @@ def compile_step(model: Model, record: Record) -> StepGraph:
     """One step of `record` as a pure graph of plain operators."""
     joined = combine(model, record)
     variables = set(all_state(model))
-    fed = {i.name for i in record.algorithm.input}
-    hyper = {n: _array(joined.graph, n) for n in joined.graph.initializers if n in fed and n not in variables}
+    hyper = _defaults(joined, variables)
     # Before any pass sees the graph: to a pass, an initializer is a constant.
     state = _free(joined.graph, variables)
     _free(joined.graph, set(hyper))
-    joined = normalize(joined).copy()
     _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
-    lowered = lower_training(joined)
+    # Gradient names tensors: it goes before anything else touches the graph.
+    lowered = normalize(lower_training(joined)).copy()
     graph = lowered.graph
     fold(graph)
     remove_dead(graph)
@@ -84,15 +83,14 @@ def compile_evaluation(
     for served, copy in forward.items():
         if served in values and copy in values:
             values[copy].replace_all_uses_with(values[served])
-    fed = {i.name for i in record.algorithm.input}
     variables = set(all_state(model))
-    hyper = {n: _array(joined.graph, n) for n in joined.graph.initializers if n in fed and n not in variables}
+    hyper = _defaults(joined, variables)
     state = _free(joined.graph, variables)
     _free(joined.graph, set(hyper))
     figures = metrics(record)
     _set_outputs(joined, [*figures, *predictions])
     remove_dead(joined.graph)
-    joined = lower_training(normalize(joined).copy())
+    joined = normalize(lower_training(joined)).copy()
     _drop_unused_inputs(joined.graph)
     names = [v.name for v in joined.graph.inputs]
     return StepGraph(
@@ -108,11 +106,16 @@ def compile_evaluation(
 def compile_inference(model: Model) -> StepGraph:
     """The served graph, with state variables as inputs."""
     served = Model(model.ir.clone(), [], model.source)
-    state = _free(served.graph, set(all_state(model)))
+    variables = set(all_state(model))
+    hyper = _defaults(served, variables)
+    state = _free(served.graph, variables)
+    _free(served.graph, set(hyper))
     served = normalize(served).copy()
     names = [v.name for v in served.graph.inputs]
-    inputs = [n for n in names if n and n not in state and n not in served.graph.initializers]
-    return StepGraph(served, inputs, {}, state, {}, [v.name or "" for v in served.outputs])
+    inputs = [n for n in names if n and n not in state and n not in hyper]
+    hyper = {n: v for n, v in hyper.items() if n in names}
+    state = [n for n in state if n in names]
+    return StepGraph(served, inputs, hyper, state, {}, [v.name or "" for v in served.outputs])
 
 
 def all_state(model: Model) -> list[str]:
@@ -138,6 +141,12 @@ def _free(graph: ir.Graph, names: set[str]) -> list[str]:
             graph.inputs.append(value)
         found.append(name)
     return found
+
+
+def _defaults(joined: Model, variables: set[str]) -> dict[str, np.ndarray]:
+    """The inputs that have a default: a caller may feed them."""
+    fed = [v.name for v in joined.graph.inputs if v.name and v.name not in variables]
+    return {n: _array(joined.graph, n) for n in fed if n in joined.graph.initializers}
 
 
 def _array(graph: ir.Graph, name: str) -> np.ndarray:

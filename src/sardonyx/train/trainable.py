@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, quote
@@ -24,14 +25,16 @@ from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes import surgery
 from sardonyx.starts import Start
 from sardonyx.train import info, loss as losses, optim
-from sardonyx.train.expand import expand_records
+from sardonyx.train.config import with_config
+from sardonyx.train.expand import expand_records, upgrade_record
 from sardonyx.train.initialize import write_initialization
 from sardonyx.train.modes import Mode, training_forward
-from sardonyx.train.program import ROLE, Program
+from sardonyx.train.program import ROLE, SEED, Program
 from sardonyx.weights import weights
 
-LossLike = str | losses.Loss | Callable[..., ir.Value] | Mapping[str, Any]
+LossLike = str | Path | losses.Loss | Callable[..., ir.Value] | Mapping[str, Any] | onnx.ModelProto
 SETTINGS = "sardonyx.training"
+Term = losses.Term
 
 
 @dataclass
@@ -41,16 +44,6 @@ class Choice:
     what: str
     value: str
     why: str
-
-
-@dataclass
-class Term:
-    """One part of the total loss."""
-
-    loss: losses.Loss
-    output: str | None = None
-    labels: Sequence[str] | None = None
-    weight: float = 1.0
 
 
 @dataclass
@@ -85,11 +78,13 @@ def trainable(
     seed: int = 0,
     form: str = "symbolic",
     name: str = "train",
+    config: str | Path | None = None,
 ) -> Model:
     """Add a training record to a model; the file still serves inference as before.
 
     loss        -- a name ("cross_entropy", "mse", …), a `sx.loss.…` object, a function of
-                   `(op, prediction, label)`, or several `Term`s; guessed where the model shows it
+                   `(op, prediction, label)`, an ONNX model, function or file of such a graph, or
+                   several `Term`s; guessed where the model shows it
     optimizer   -- a name or a `sx.optim.…` object; AdamW if not given
     train       -- patterns of the parameters to train ("head.*"); all weights if not given
     freeze      -- patterns of parameters that stay as they are
@@ -99,15 +94,19 @@ def trainable(
     clip_norm, clip_value, l1, l2, accumulate, ema -- as they say
     initialize  -- starting values by pattern, for `initialize()`: {"head.*": "kaiming"}
     form        -- "symbolic" (Gradient and optimizer operators) or "expanded" (plain operators)
+    config      -- a TOML or YAML file with any of these; arguments given here come before it
 
     >>> import sardonyx as sx
     >>> net = sx.trainable("mlp.onnx", loss="cross_entropy", optimizer=sx.optim.adamw(1e-3))  # doctest: +SKIP
     """
+    if config is not None:
+        given = {k: v for k, v in locals().items() if k not in ("model", "config")}
+        return trainable(model, **with_config(config, trainable, given))
     if form not in ("symbolic", "expanded"):
         raise ArgumentError(f"form is symbolic or expanded, not {form!r}")
     base = _base(load(model))
     plan = Plan()
-    program = Program.on(base)
+    program = Program.on(base, name)
     parameters = choose_parameters(base, train, freeze, plan)
     values, switched = training_forward(program, batch_norm, dropout)
     for node, mode in switched:
@@ -115,16 +114,17 @@ def trainable(
     terms = _terms(base, loss, output, labels, plan)
     total, meetings = _losses(program, values, terms, plan)
     total = _penalties(program, total, parameters, l1, l2)
-    total = program.output("loss", total)
-    program.roles["loss"] = "loss"
+    total = program.output(program.local("loss"), total)
+    program.roles[program.local("loss")] = "loss"
     gradients = _gradient(program, total, parameters)
     chosen = _optimizer(optimizer, accumulate, plan)
     _update(program, chosen, parameters, gradients, groups, clip_norm, clip_value, ema)
     program.seed()
-    program.slots["train/seed"].start = np.asarray(seed, np.int64)
+    program.slots[program.local(SEED)].start = np.asarray(seed, np.int64)
     record = program.record()
     write_initialization(record, base, program, initialize or {})
     base.records.append(record)
+    base.ir.opset_imports[TRAINING_DOMAIN] = 1
     forward = {v.name: t.name for v, t in values.items()}
     _describe(base, program, plan, {"name": name, "meetings": meetings, "forward": forward})
     info.check(base)
@@ -134,6 +134,8 @@ def trainable(
 def _base(model: Model) -> Model:
     base = normalize(model).copy()
     base.metadata.update(model.metadata)
+    if base.records and model.opset != base.opset:
+        base.records = [upgrade_record(model, record) for record in model.records]
     if any(v.domain == TRAINING_DOMAIN for v in base.graph):
         raise ArgumentError("the inference graph itself contains training operators")
     return base
@@ -192,7 +194,10 @@ def _terms(
     plan: Plan,
 ) -> list[Term]:
     if isinstance(loss, Sequence) and not isinstance(loss, str):
-        return list(loss)
+        for term in loss:
+            plan.add("loss", f"{term.loss.name} × {term.weight:g}", "as asked")
+        alone = labels if len(loss) == 1 else None
+        return [replace(t, output=t.output or output, labels=t.labels or alone) for t in loss]
     if loss is None:
         value = _prediction(model, output)
         guessed, why = guess_loss(value)
@@ -204,9 +209,13 @@ def _terms(
 
 
 def as_loss(given: LossLike) -> losses.Loss:
-    """A loss out of a name, a mapping {"name": …, settings}, a Loss or a function of `op`."""
+    """A loss out of a name, a mapping {"name": …, settings}, an ONNX graph or a function of `op`."""
     if isinstance(given, losses.Loss):
         return given
+    if isinstance(given, (Path, onnx.ModelProto, onnx.FunctionProto, Model)) or (
+        isinstance(given, str) and given.endswith(".onnx")
+    ):
+        return losses.graph(given)
     if isinstance(given, str):
         return losses.named(given)
     if isinstance(given, Mapping):
@@ -273,7 +282,7 @@ def _losses(
             _scalar(part, term.loss.name)
             parts.append(part if term.weight == 1.0 else part * term.weight)
         if len(terms) > 1:
-            parts[-1] = program.output(f"loss/{index}/{term.loss.name}", parts[-1])
+            parts[-1] = program.output(program.local(f"loss/{index}/{term.loss.name}"), parts[-1])
     return (parts[0] if len(parts) == 1 else op.Sum(*parts)), meetings
 
 
@@ -287,7 +296,7 @@ def _scalar(value: ir.Value, name: str) -> None:
 
 
 def _label_names(model: Model, loss: losses.Loss, index: int | None) -> list[str]:
-    stems = ["label", "label_length", "label_2"][: len(loss.labels)]
+    stems = list(loss.names) or ["label", "label_length", "label_2"][: len(loss.labels)]
     taken = {v.name for v in model.graph.inputs}
     tail = "" if index is None else f"_{index}"
     return [f"{s}{tail}" if f"{s}{tail}" not in taken else f"train/{s}{tail}" for s in stems]

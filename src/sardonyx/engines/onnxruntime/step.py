@@ -7,6 +7,7 @@ is one fused graph, and writing over a tensor that another node may still read w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from sardonyx.train.step import (
     compile_step,
 )
 
+RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
@@ -34,6 +36,7 @@ class Variable:
 
     def __init__(self, array: np.ndarray, device: str):
         self.device = device
+        self.dtype = array.dtype
         self.buffers = [self._buffer(array), self._buffer(array)]
         self.current = 0
 
@@ -45,14 +48,14 @@ class Variable:
         return np.array(self.buffers[self.current].numpy(), copy=True)
 
     def write(self, array: np.ndarray) -> None:
-        self.buffers[self.current].update_inplace(np.ascontiguousarray(array))
+        self.buffers[self.current].update_inplace(np.asarray(array, order="C"))
 
 
 class _Step:
     """One record, compiled, with its bindings kept for each arrangement of buffers."""
 
     def __init__(self, graph: StepGraph, variables: dict[str, Variable], settings: dict[str, Any]):
-        self.graph = graph
+        self.graph = graph = _distinct(graph)
         self.variables = variables
         self.session = session(graph.model, **settings)
         self.inputs = {i.name: i for i in self.session.get_inputs()}
@@ -72,11 +75,12 @@ class _Step:
         for name in self.graph.inputs:
             if name not in feeds:
                 raise ArgumentError(f"the step needs the input {quote(name)}", hint=f"it takes {self.graph.inputs}")
-            fed.append(np.ascontiguousarray(feeds[name]))
+            fed.append(np.asarray(feeds[name], order="C"))
             binding.bind_cpu_input(name, fed[-1])
         for name, default in self.hyper.items():
             given = feeds.get(name)
-            binding.bind_cpu_input(name, default if given is None else np.asarray(given, default.dtype))
+            fed.append(default if given is None else np.asarray(given, default.dtype, order="C"))
+            binding.bind_cpu_input(name, fed[-1])
         for name in self.varying:
             binding.bind_output(name, "cpu")
         try:
@@ -125,6 +129,8 @@ class TrainingRep:
         device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
         self.variables = {n: Variable(a, device) for n, a in self._loaded().items()}
         self.steps = [_Step(compile_step(model, r), self.variables, self.settings) for r in model.records]
+        self.fed = {v.name for v in model.graph.inputs if v.name}
+        self.fed |= {i.name for r in model.records for i in r.algorithm.input}
         self._inference: _Step | None = None
         self._evaluations: dict[tuple[Any, ...], _Step] = {}
 
@@ -151,16 +157,30 @@ class TrainingRep:
 
     def step(self, inputs: Mapping[str, Any], which: int | None = None) -> dict[str, np.ndarray]:
         """One step of all records in order, or of one; the figures that are not state."""
+        if which is not None and which not in range(len(self.steps)):
+            raise ArgumentError(f"there is no record {which}: the model carries {len(self.steps)}")
+        _refuse_feeds(inputs, self.variables, self.fed)
         figures: dict[str, np.ndarray] = {}
         for index in range(len(self.steps)) if which is None else [which]:
             figures.update(self.steps[index].run(inputs))
         return figures
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Inference on the current state, which it does not change."""
+        """Inference on the current state, which it does not change.
+
+        State that is also an input of the graph may be fed: that counts for this call alone.
+        """
         if self._inference is None:
             self._inference = _Step(compile_inference(self.model), self.variables, self.settings)
-        return self._inference.run(inputs)
+        given = [v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables]
+        if not given:
+            return self._inference.run(inputs)
+        kept = {name: self.variables[name].read() for name in given}
+        try:
+            self.load_state({name: np.asarray(inputs[name]) for name in given})
+            return self._inference.run(inputs)
+        finally:
+            self.load_state(kept)
 
     def evaluate(
         self,
@@ -199,10 +219,18 @@ class TrainingRep:
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Set state variables; names that are not given stay as they are."""
+        problems = [row for n, a in state.items() if (row := self._unfit(n, a))]
+        if problems:
+            raise ArgumentError("the state does not fit the model", problems)
         for name, array in state.items():
-            if name not in self.variables:
-                raise ArgumentError(f"the model has no state variable {quote(name)}")
             self.variables[name].write(array)
+
+    def _unfit(self, name: str, array: np.ndarray) -> list[str] | None:
+        if name not in self.variables:
+            return [quote(name), "is no state variable"]
+        buffer = self.variables[name].buffers[0]
+        ours, theirs = (list(buffer.shape()), self.variables[name].dtype), (list(np.shape(array)), array.dtype)
+        return None if ours == theirs else [quote(name), f"{ours[1]} {ours[0]} ← {theirs[1]} {theirs[0]}"]
 
     def to_model(self) -> Model:
         """The model as it is now, ready to serve, to save and to continue."""
@@ -237,17 +265,46 @@ def with_state(model: Model, state: Mapping[str, np.ndarray]) -> Model:
     return copy
 
 
+def _distinct(graph: StepGraph) -> StepGraph:
+    """One output for each variable: two buffers cannot be bound to one, nor a buffer to an input."""
+    taken: set[str] = set(graph.figures)
+    model, updates = graph.model, dict(graph.updates)
+    values = {v.name: v for v in model.outputs}
+    for name, output in graph.updates.items():
+        if output not in taken and values[output].producer() is not None:
+            taken.add(output)
+            continue
+        if model is graph.model:
+            model = model.copy()
+            values = {v.name: v for v in model.outputs}
+        node = ir.Node("", "Identity", [values[output]], num_outputs=1)
+        (copy,) = node.outputs
+        copy.name = updates[name] = f"{name}/assigned"
+        copy.type, copy.shape = values[output].type, values[output].shape
+        model.graph.append(node)
+        model.graph.outputs.append(copy)
+    return graph if model is graph.model else replace(graph, model=model, updates=updates)
+
+
+def _refuse_feeds(inputs: Mapping[str, Any], variables: Mapping[str, Any], known: set[str]) -> None:
+    wrong = [[quote(n), "is state: a step reads and writes it itself"] for n in inputs if n in variables]
+    wrong += [[quote(n), "is no input of the step"] for n in inputs if n not in known and n not in variables]
+    if wrong:
+        raise ArgumentError("the step does not take these", wrong, hint=f"it takes {', '.join(sorted(known))}")
+
+
 def _initial(model: Model, record: Any, seed: int | None) -> dict[str, np.ndarray]:
     """Run the initialization of one record; with a seed, every random node gets a stream of its own."""
     proto = onnx.ModelProto(ir_version=10)
     proto.graph.CopyFrom(record.initialization)
+    proto.functions.extend(model.skeleton().functions)
     for domain, version in model.ir.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     if seed is not None:
         rng = np.random.default_rng(seed)
-        for node in proto.graph.node:
-            if node.op_type.startswith("Random") and not any(a.name == "seed" for a in node.attribute):
-                node.attribute.append(onnx.helper.make_attribute("seed", float(rng.integers(1 << 24))))
+        free = [n for n in proto.graph.node if n.op_type in RANDOM and not any(a.name == "seed" for a in n.attribute)]
+        for node, own in zip(free, rng.choice(1 << 24, len(free), replace=False), strict=True):
+            node.attribute.append(onnx.helper.make_attribute("seed", float(own)))
     found = Runner(from_proto(proto))({})
     return {key: found[value] for key, value in record.initialization_binding}
 

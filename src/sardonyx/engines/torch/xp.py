@@ -215,7 +215,8 @@ class Torch(Arrays):
         return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
     def take_along(self, x, indices, axis):
-        return torch.take_along_dim(x, indices, axis)
+        wide = WIDE.get(x.dtype, x.dtype)
+        return torch.take_along_dim(x.to(wide), indices, axis).to(x.dtype)
 
     def put(self, x, indices, updates, reduction="none"):
         if reduction == "none":
@@ -314,7 +315,7 @@ class Torch(Arrays):
 
     def argsort(self, x, axis, descending=False):
         wide = WIDE.get(x.dtype, x.dtype)
-        return torch.argsort(x.to(wide), axis, descending=descending, stable=True)
+        return torch.argsort(x.to(wide), dim=axis, descending=descending, stable=True)
 
     def matmul(self, a, b):
         if a.dtype in WIDE:
@@ -324,6 +325,14 @@ class Torch(Arrays):
 
     def einsum(self, equation, *xs):
         return torch.einsum(equation, *xs)
+
+    def det(self, x):
+        return torch.linalg.det(x)
+
+    def fft(self, real, imaginary, axis, inverse):
+        x = real if imaginary is None else torch.complex(real, imaginary)
+        found = (torch.fft.ifft if inverse else torch.fft.fft)(x, dim=axis)
+        return found.real, found.imag
 
     def bit_cast(self, x, dtype):
         return x.view(DTYPES[self.storage(dtype)])

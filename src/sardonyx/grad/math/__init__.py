@@ -1,7 +1,8 @@
 """Gradients of ONNX's `math` family, ordered by difficulty.
 
-`elementwise` one input, one formula; `activation` the functions with kinks; `arithmetic` two or more inputs
-that broadcast; `axiswise` along one axis; `product` matrices; `loss` classification; `signal` Fourier.
+`elementwise` one input, one formula; `activation` the functions with kinks; `arithmetic` two or
+more inputs that broadcast; `axiswise` along one axis; `product` matrices; `loss` classification;
+`signal` Fourier.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Activation functions. At a kink each takes the derivative that torch takes.
 
-Their function bodies are no substitute: they fix other derivatives at the kinks, overflow, and compute
-both branches of a Where, of which the unused one may be infinite.
+Their function bodies are no substitute: they fix other derivatives at the kinks, overflow, and
+compute both branches of a Where, of which the unused one may be infinite.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ import onnx_ir as ir
 from sardonyx.build import Builder, constant
 from sardonyx.grad.engine import formulas, vjp
 
-# NOTE [masks]: g·mask is a third faster than Where(mask, g, 0), but turns an infinite cotangent of a dead
-# unit into NaN. Sqrt(Relu(x)) makes one at every x < 0. These operators spread each cotangent over many
-# inputs, so that an infinity spoils the live units as well: behind them the product loses nothing.
+# NOTE [masks]: g·mask is a third faster than Where(mask, g, 0), but turns an infinite cotangent of
+# a dead unit into NaN. Sqrt(Relu(x)) makes one at every x < 0. Mixing operators spread each
+# cotangent over many inputs, so that an infinity spoils the live units as well: behind them the
+# product loses nothing.
 MIXING = frozenset(
-    "AveragePool BatchNormalization Conv ConvTranspose Gemm GlobalAveragePool GroupNormalization "
-    "InstanceNormalization LayerNormalization MatMul RMSNormalization Relu".split()
+    (
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Gemm"),
+        *("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
+        *("LayerNormalization", "MatMul", "RMSNormalization", "Relu"),
+    )
 )
 PASSING = frozenset(
-    "Add Concat Dropout Flatten Identity MaxPool Pad Reshape Slice Split Squeeze Sub Transpose Unsqueeze".split()
+    (
+        *("Add", "Concat", "Dropout", "Flatten", "Identity", "MaxPool", "Pad", "Reshape"),
+        *("Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
+    )
 )
 
 
@@ -159,8 +166,10 @@ def clip(
 ) -> tuple[ir.Value | None, ...]:
     """x keeps its gradient at a bound; where low > high, everything belongs to high."""
     lowest, highest = constant(low), constant(high)
-    ordered = low is None or high is None or (
-        lowest is not None and highest is not None and bool((lowest <= highest).all())
+    ordered = (
+        low is None
+        or high is None
+        or (lowest is not None and highest is not None and bool((lowest <= highest).all()))
     )
     if ordered:
         dx = op.Where(op.Equal(x, out[0]), g, 0.0)

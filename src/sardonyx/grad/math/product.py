@@ -44,8 +44,8 @@ def gemm(
     *,
     alpha: float,
     beta: float,
-    transA: int,  # noqa: N803  (ONNX's spelling)
-    transB: int,  # noqa: N803
+    transA: int,  # ONNX's spelling
+    transB: int,
 ) -> tuple[ir.Value | None, ...]:
     if transA:
         da = op.Gemm(b, g, alpha=alpha, transA=transB, transB=1)
@@ -82,10 +82,10 @@ def _is_row(c: ir.Value, g: ir.Value) -> bool:
 def einsum(
     op: Builder, g: ir.Value, *xs: ir.Value, equation: str, node: ir.Node
 ) -> list[ir.Value | None]:
-    """Each gradient is another Einsum: the output's term and the other inputs' terms, to this input's.
+    """Each gradient is another Einsum: of the output's and the other inputs' terms to this one's.
 
-    A letter that only this input has was summed over: its gradient is constant along it. A letter that
-    this input has twice took a diagonal: its gradient is zero off it.
+    A letter that only this input has was summed over: its gradient is constant along it. A letter
+    that this input has twice took a diagonal: its gradient is zero off it.
     """
     terms, result = _terms(equation, xs, node)
     grads: list[ir.Value | None] = []
@@ -100,7 +100,7 @@ def einsum(
             left = ",".join("".join(t) for t, _ in parts)
             dx = op.Einsum(*[v for _, v in parts], equation=f"{left}->{''.join(present)}")
             dx.shape = ir.Shape(sizes)
-        # A letter of the result has its full size in g; another may be 1 in all inputs but this one.
+        # A letter of the result has its full size in g; another may be 1 in all other inputs.
         dims = [None] * len(term) if x.shape is None else list(x.shape)
         is_full = [
             s in result or dims[term.index(s)] == 1 or _same(size, dims[term.index(s)])
@@ -197,9 +197,7 @@ def det(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
     if isinstance(n, int):
         kept = np.array([[c for c in range(n) if c != i] for i in range(n)], np.int64)
         picked: Any = op.const(kept[:, None, :, None] * n + kept[None, :, None, :])
-        signs: Any = op.const(
-            (-1.0) ** np.add.outer(np.arange(n), np.arange(n)), x.dtype
-        )
+        signs: Any = op.const((-1.0) ** np.add.outer(np.arange(n), np.arange(n)), x.dtype)
     else:
         picked, signs = _minors(op, n, x)
     flat = op.reshape(x, op.join([*op.dims(x, 0, -2), -1]))

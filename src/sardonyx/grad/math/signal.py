@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, constant, content, rank
-from sardonyx.errors import UnsupportedOp, quote
 from sardonyx.grad.engine import vjp
 
 
@@ -23,50 +22,78 @@ def dft(
     inverse: int,
     onesided: int,
     out: Any,
-    node: ir.Node,
 ) -> ir.Value:
-    at = _constant_axis(axis, node) % rank(x)
+    if axis is not None and constant(axis) is None:
+        return _dft_along_computed_axis(op, g, x, dft_length, axis, inverse, onesided, out[0])
+    at = (-2 if axis is None else int(constant(axis).reshape(()))) % rank(x)  # type: ignore[union-attr]
     if onesided and inverse:
         return _irfft(op, g, x, at, out[0])
     n = op.dim(out[0], at) if not onesided else _length(op, dft_length, x, at)
     if onesided:
         g = _resized(op, g, at, n)
     dx = op.DFT(g, None, _scalar(op, at - rank(x)), inverse=1 - inverse)
-    if inverse:
-        dx = dx / _number(op, n, x)
-    else:
-        dx = dx * _number(op, n, x)
+    dx = dx / _number(op, n, x) if inverse else dx * _number(op, n, x)
     return _resized(op, _resized(op, dx, rank(x) - 1, op.dim(x, -1)), at, op.dim(x, at))
-
-
-def _constant_axis(axis: ir.Value | None, node: ir.Node) -> int:
-    if axis is None:
-        return -2
-    known = constant(axis)
-    if known is None:
-        raise UnsupportedOp(
-            "the gradient of DFT needs a constant axis",
-            [[f"node {quote(node.name)}", f"axis {quote(axis.name)}"]],
-        )
-    return int(known.reshape(()))
 
 
 def _irfft(op: Builder, g: ir.Value, x: ir.Value, at: int, y: ir.Value) -> ir.Value:
     """A one-sided spectrum stands for its mirror image too: inner bins count twice."""
     n = op.dim(y, at)
     dx = op.DFT(g, None, _scalar(op, at - rank(x)), onesided=1)
-    after = [1] * (rank(x) - 1 - at)
+    shape = [-1] + [1] * (rank(x) - 1 - at)
     if isinstance(n, int):
         bins = np.arange(n // 2 + 1)
-        weights: Any = op.const(
-            ((2.0 - (bins == 0) - (2 * bins == n)) / n).reshape([-1, *after]), x.dtype
-        )
+        weights = (2.0 - (bins == 0) - (2 * bins == n)) / n
+        scaled = dx * op.const(weights.reshape(shape), x.dtype)
     else:
-        bins = op.Range(0, op.Squeeze(n / 2 + 1, [0]), 1)
-        edge = op.Or(op.Equal(bins, 0), op.Equal(bins * 2, n))
-        twice = op.Where(edge, op.const(1.0, x.dtype), op.const(2.0, x.dtype))
-        weights = op.Reshape(twice / _number(op, n, x), [-1, *after])
-    return _resized(op, dx * weights, at, op.dim(x, at))
+        scaled = dx * op.Reshape(_bin_weights(op, n, x), shape)
+    return _resized(op, scaled, at, op.dim(x, at))
+
+
+def _bin_weights(op: Builder, n: ir.Value, like: ir.Value) -> ir.Value:
+    """How often each bin of a one-sided spectrum counts, over the length n."""
+    bins = op.Range(0, op.Squeeze(n / 2 + 1, [0]), 1)
+    edge = op.Or(op.Equal(bins, 0), op.Equal(bins * 2, n))
+    twice = op.Where(edge, op.const(1.0, like.dtype), op.const(2.0, like.dtype))
+    return twice / _number(op, n, like)
+
+
+def _dft_along_computed_axis(
+    op: Builder,
+    g: ir.Value,
+    x: ir.Value,
+    dft_length: ir.Value | None,
+    axis: ir.Value,
+    inverse: int,
+    onesided: int,
+    y: ir.Value,
+) -> ir.Value:
+    at = op.Reshape(axis, [1])
+    at = op.Where(op.Less(at, 0), at + rank(x), at)
+    is_axis = op.Equal(op.const(np.arange(rank(x))), at)
+    if onesided and inverse:
+        weights = _bin_weights(op, op.Gather(op.Shape(y), at), x)
+        dx = op.DFT(g, None, axis, onesided=1)
+        dx = dx * op.Reshape(weights, op.Where(is_axis, -1, op.const(1, ir.DataType.INT64)))
+        return _fitted(op, dx, op.shape(x), rank(x))
+    if dft_length is None:
+        n = op.Gather(op.Shape(x), at)
+    else:
+        n = op.cast(op.Reshape(dft_length, [1]), ir.DataType.INT64)
+    if onesided:
+        g = _fitted(op, g, op.Where(is_axis, n, op.Shape(g)), rank(x))
+    dx = op.DFT(g, None, axis, inverse=1 - inverse)
+    dx = dx / _number(op, n, x) if inverse else dx * _number(op, n, x)
+    return _fitted(op, dx, op.shape(x), rank(x))
+
+
+def _fitted(op: Builder, x: ir.Value, shape: ir.Value, axes: int) -> ir.Value:
+    """`x` cut off, or filled up with zeros, to `shape`."""
+    zeros = op.const(np.zeros(axes, np.int64))
+    missing = op.Max(shape - op.Shape(x), zeros)
+    out = op.Slice(op.Pad(x, op.Concat(zeros, missing, axis=0)), zeros, shape)
+    out.shape = ir.Shape([None] * axes)
+    return out
 
 
 def _length(op: Builder, given: ir.Value | None, x: ir.Value, at: int) -> Dim:

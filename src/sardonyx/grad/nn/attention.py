@@ -1,6 +1,8 @@
-"""Attention and rotary embeddings. LinearAttention and CausalConvWithState go through their bodies."""
+"""Attention, rotary embeddings. LinearAttention and CausalConvWithState go through their bodies."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -133,7 +135,7 @@ def _seen(
         tests.append(op.Less(column, op.Reshape(nonpad, [-1, 1, 1, 1])))
     if not tests:
         return None
-    seen = tests[0]
+    seen: Any = tests[0]
     for test in tests[1:]:
         both = isinstance(seen, np.ndarray) and isinstance(test, np.ndarray)
         seen = seen & test if both else op.And(seen, test)

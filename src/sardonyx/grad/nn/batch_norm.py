@@ -1,9 +1,9 @@
-"""Batch normalisation: the gradient in training and in inference mode, and a safe training-mode forward.
+"""Batch normalisation: its gradient in training and inference mode, and a safe training forward.
 
-NOTE [running outputs]: in training mode onnxruntime writes the running statistics into the buffers of
-inputs 3 and 4. If those are constants, or shared, the model changes from run to run. `train_batch_norm`
-gives the operator fresh buffers, and momentum 0: its two extra outputs are then the batch's own mean
-and variance, which the gradient reads instead of computing them again.
+NOTE [running outputs]: in training mode onnxruntime writes the running statistics into the buffers
+of inputs 3 and 4. If those are constants, or shared, the model changes from run to run.
+`train_batch_norm` gives the operator fresh buffers, and momentum 0: its two extra outputs are then
+the batch's own mean and variance, which the gradient reads instead of computing them again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from sardonyx.grad.nn.window import channel_total, flat, product
 
 
 @vjp("BatchNormalization")
-def batch_normalization(
-    op, gs, x, scale, b, mean, var, *, epsilon, momentum, training_mode, node
-):
+def batch_normalization(op, gs, x, scale, b, mean, var, *, epsilon, momentum, training_mode, node):
     if not training_mode:
         return _inference(op, gs[0], x, scale, mean, var, epsilon)
     if momentum == 0:
@@ -75,7 +73,7 @@ def _training(op: Builder, gs, x, scale, mean, var, epsilon):
 
 
 def statistics(op: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Mean and population variance of each channel, centred first: no digits are lost to a large mean."""
+    """Mean and population variance per channel; centred first, lest a large mean cost digits."""
     image = wide(op, x)
     mean = _channel_mean(op, image)
     centred = image - _column(op, mean, x)
@@ -100,7 +98,7 @@ def _column(op: Builder, vector: ir.Value, x: ir.Value) -> ir.Value:
     return op.Unsqueeze(vector, list(range(1, rank(x) - 1))) if rank(x) > 2 else vector
 
 
-def _count(op: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+def _count(op: Builder, x: ir.Value, dtype: ir.DataType | None) -> ir.Value:
     """How many elements each channel has."""
     return product(op, [op.dim(x, 0), *op.dims(x, 2)], dtype)
 
@@ -117,7 +115,7 @@ def train_batch_norm(
     momentum: float = 0.9,
     unbiased: bool = True,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Batch normalisation in training mode: the output, the new running mean and the new running variance.
+    """Batch normalisation in training mode: output, new running mean, new running variance.
 
     momentum -- how much of the old running statistics stays, as ONNX counts it
     unbiased -- the running variance takes in the sample variance, as torch does; ONNX takes the

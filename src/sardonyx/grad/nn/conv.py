@@ -1,4 +1,4 @@
-"""Convolution, its transpose, and Col2Im. The gradient of a kernel has its own file, `kernel.py`."""
+"""Convolution, its transpose, and Col2Im. The gradient of a kernel is in `kernel.py`."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def conv_transpose(
     else:
         win = replace(win, end=[e - n for e, n in zip(win.end, extra, strict=True)])
     image, win = _on_grid(op, g, x, win)
-    dx = op.Conv(
-        image, w, strides=win.strides, dilations=win.dilations, pads=win.pads, group=group
-    )
+    dx = op.Conv(image, w, strides=win.strides, dilations=win.dilations, pads=win.pads, group=group)
     dx.shape = ir.Shape(x.shape)
     return dx, kernel_gradient(op, image, x, w, win, group), channel_total(op, g)
 
@@ -92,7 +90,7 @@ def _asked_window(
     extra: Sequence[int],
     output_shape: Sequence[int] | None,
 ) -> Window:
-    """The padding that `output_shape` or `auto_pad` asks for; at the end less what no window reaches."""
+    """The padding that `output_shape` or `auto_pad` asks for, less what no window reaches."""
     begin, end = [], []
     for i, stride in enumerate(win.strides):
         if output_shape:
@@ -121,9 +119,7 @@ def _on_grid(op: Builder, g: ir.Value, x: ir.Value, win: Window) -> tuple[ir.Val
             g = op.Slice(g, [0] * len(axes), list(last), list(axes))
         return g, replace(win, end=[max(e, 0) for e in win.pads[len(win.end) :]])
     after = [max(e, 0) if isinstance(e, int) else op.Max(e, 0) for e in win.end]
-    full = [
-        b + size + e for b, size, e in zip(win.begin, sizes(op, g), win.end, strict=True)
-    ]
+    full = [b + size + e for b, size, e in zip(win.begin, sizes(op, g), win.end, strict=True)]
     return crop(op, pad(op, g, win.begin, after), [0] * len(full), full), win.unpadded
 
 
@@ -150,6 +146,8 @@ def unfold(op: Builder, image: ir.Value, win: Window) -> ir.Value:
     else:
         count = op.ReduceProd(op.join(win.kernel), keepdims=1)
         square = op.ConstantOfShape(op.join([count, count]), value=ir.tensor(np.zeros(1, np.int64)))
-        taps = op.Reshape(op.EyeLike(square, dtype=int(image.dtype)), op.join([-1, 1, *win.kernel]))
+        taps = op.Reshape(
+            op.EyeLike(square, dtype=int(image.dtype or 1)), op.join([-1, 1, *win.kernel])
+        )
     out = op.Conv(image, taps, strides=win.strides, dilations=win.dilations, pads=win.pads)
     return ranked(out, image, taps, image)

@@ -1,6 +1,8 @@
-"""Deformable convolution: bilinear samples at moved positions, laid out as columns, times the kernel."""
+"""Deformable convolution: bilinear samples at moved positions, as columns, times the kernel."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -9,7 +11,7 @@ from sardonyx.build import Builder, Dim, rank
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.engine import vjp
 from sardonyx.grad.nn.parts import by_parts
-from sardonyx.grad.nn.window import sizes, window
+from sardonyx.grad.nn.window import quotient, sizes, window
 
 
 @vjp("DeformConv")
@@ -40,9 +42,9 @@ def deform_conv(
 
     def forward(op, x, w, offset, b, mask):
         columns = _columns(op, x, offset, mask, win, offset_group)
-        length = op.join([0, group, -1, *_product(op, sizes(op, offset))])
-        columns = op.Reshape(columns, length)
-        rows = op.Reshape(w, op.join([group, *_quotient(op, op.dim(w, 0), group), -1]))
+        height, width = sizes(op, offset)
+        columns = op.Reshape(columns, op.join([0, group, -1, height * width]))
+        rows = op.Reshape(w, op.join([group, quotient(op, op.dim(w, 0), group), -1]))
         y = op.Reshape(
             op.MatMul(rows, columns), op.join([op.dim(x, 0), op.dim(w, 0), *sizes(op, offset)])
         )
@@ -51,16 +53,8 @@ def deform_conv(
     return by_parts(op, (g,), (x, w, offset, b, mask), forward)
 
 
-def _product(op: Builder, dims: list[Dim]) -> list[Dim]:
-    return [dims[0] * dims[1]]
-
-
-def _quotient(op: Builder, size: Dim, by: int) -> list[Dim]:
-    return [size // by if isinstance(size, int) else op.Div(size, by)]
-
-
 def _columns(op: Builder, x, offset, mask, win, groups: int) -> ir.Value:
-    """(N, C, elements of the kernel · positions): what each element of the kernel meets at each position."""
+    """What the kernel's elements meet: (N, groups, C/groups, elements · positions)."""
     moved = op.Reshape(offset, op.join([0, groups, *win.kernel, 2, *sizes(op, offset)]))
     length = op.join([0, groups, 1, -1])
     places = []
@@ -72,8 +66,8 @@ def _columns(op: Builder, x, offset, mask, win, groups: int) -> ir.Value:
         shift = op.Squeeze(op.Slice(moved, [axis], [axis + 1], [4]), [4])
         places.append(op.Reshape(shift + taps + starts, length))
     height, width = sizes(op, x)
-    image = op.Reshape(x, op.join([0, groups, -1, *_product(op, [height, width])]))
-    samples = None
+    image = op.Reshape(x, op.join([0, groups, -1, height * width]))
+    samples: Any = None
     for rows, row_share in _corners(op, places[0], height, x.dtype):
         for columns, column_share in _corners(op, places[1], width, x.dtype):
             at = rows * op.join([width]) + columns
@@ -108,5 +102,5 @@ def _corners(op: Builder, place: ir.Value, size: Dim, dtype) -> list[tuple[ir.Va
 
 
 def _to_channels(op: Builder, index: ir.Value, image: ir.Value) -> ir.Value:
-    """The same indices for every channel of a group: (N, groups, 1, L) as (N, groups, C/groups, L)."""
+    """Indices (N, groups, 1, L) for all channels of a group: (N, groups, C/groups, L)."""
     return op.Expand(index, op.join([1, 1, op.dim(image, 2), 1]))

@@ -1,12 +1,13 @@
 """The gradient of a convolution's kernel, in the formulation that onnxruntime runs fastest.
 
-x (N, C, …) is the image, g (N, O, …) the gradient at each window, w (O, C/group, …) the kernel. The choice
-depends on what is known: `kernel_gradient` reads as the table of choices. All are exact.
+x (N, C, …) is the image, g (N, O, …) the gradient at each window, w (O, C/group, …) the kernel.
+The choice depends on what is known: `kernel_gradient` reads as the table of choices. All are exact.
 """
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +21,8 @@ SMALL_KERNEL = 5
 MOST_TAPS = 64
 # The unfolded image is this many times the image at most.
 MOST_COLUMNS = 512
+# Depthwise by products of rows: the work grows with the width of the image, measured in kernels.
+WIDEST_ROW = 12
 
 
 def kernel_gradient(
@@ -27,11 +30,14 @@ def kernel_gradient(
 ) -> ir.Value:
     n = len(win.strides)
     channels = w.shape[1] if w.shape is not None else None
-    few = isinstance(channels, int) and channels < FEW_CHANNELS
+    count = channels if isinstance(channels, int) else FEW_CHANNELS
+    few = count < FEW_CHANNELS
     if win.known_kernel and win.taps == 1 and group == 1 and not any(win.pads):
         dw = pointwise(op, x, g, win)
-    elif win.known_kernel and group == 1 and few and _unfolds(win, channels):
-        dw = unfolded(op, x, g, win, channels)
+    elif win.known_kernel and group == 1 and few and _unfolds(win, count):
+        dw = unfolded(op, x, g, win, count)
+    elif _has_short_rows(x, g, w, win, group):
+        dw = by_rows(op, x, g, win)
     elif win.known_kernel and win.taps <= MOST_TAPS and (group > 1 or n == 3):
         dw = by_taps(op, x, g, win, group)
     elif n == 3:
@@ -83,6 +89,58 @@ def by_taps(op: Builder, x: ir.Value, g: ir.Value, win: Window, group: int) -> i
     return op.Concat(*parts, axis=3) if len(parts) > 1 else parts[0]
 
 
+def _has_short_rows(x: ir.Value, g: ir.Value, w: ir.Value, win: Window, group: int) -> bool:
+    known = all(isinstance(d, int) for d in (*x.shape[1:], *g.shape[1:]))  # type: ignore[index]
+    if len(win.strides) != 2 or not known or not win.known_kernel:
+        return False
+    depthwise = group > 1 and x.shape[1] == g.shape[1] == group  # type: ignore[index]
+    short = x.shape[3] <= WIDEST_ROW * win.kernel[1] * win.strides[1]  # type: ignore[index,operator]
+    rows = [_rows(x.shape[2], g.shape[2], win, i) for i in range(win.kernel[0])]  # type: ignore[index,arg-type]
+    return depthwise and short and all(last > first for first, last, _ in rows)
+
+
+def _rows(height: int, count: int, win: Window, tap: int) -> tuple[int, int, int]:
+    """The rows of windows whose element `tap` is on the image, and the row that the first meets."""
+    offset, stride = tap * win.dilations[0] - win.begin[0], win.strides[0]  # type: ignore[operator]
+    first = max(0, -(offset // stride))
+    last = min(count, (height - 1 - offset) // stride + 1)
+    return first, last, first * stride + offset  # type: ignore[return-value]
+
+
+def by_rows(op: Builder, x: ir.Value, g: ir.Value, win: Window) -> ir.Value:
+    """Depthwise: all pairs of columns of image and `g`, summed over rows; a tap is a diagonal."""
+    image, seen = op.transpose(x, [1, 0, 2, 3]), op.transpose(g, [1, 0, 2, 3])
+    channels, height, width = static_dims(x, 1)
+    count, across = static_dims(g, 2)
+    tall: Any = win.kernel[0]
+    wide: Any = win.kernel[1]
+    diagonals = np.zeros((wide, width, across))
+    for tap in range(wide):
+        at = np.arange(across) * win.strides[1] + tap * win.dilations[1] - win.begin[1]
+        on_image = (at >= 0) & (at < width)
+        diagonals[tap, at[on_image], np.arange(across)[on_image]] = 1
+    pick = op.const(diagonals.reshape(len(diagonals), -1).T, x.dtype)
+    parts = []
+    for tap in range(tall):
+        first, last, start = _rows(height, count, win, tap)
+        stride = win.strides[0]
+        above, below = image, seen
+        if not (start == 0 and last - first == height and stride == 1):
+            above = op.Slice(
+                image, [start], [start + (last - first - 1) * stride + 1], [2], [stride]
+            )
+        if last - first < count:
+            below = op.Slice(seen, [first], [last], [2])
+        rows = op.reshape(above, [channels, -1, width]), op.reshape(below, [channels, -1, across])
+        pairs = op.reshape(op.MatMul(op.swap(rows[0]), rows[1]), [channels, width * across])
+        parts.append(op.Unsqueeze(op.MatMul(pairs, pick), [1]))
+    return op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def static_dims(x: ir.Value, first: int) -> list[int]:
+    return [int(d) for d in x.shape[first:]]  # type: ignore[index,arg-type]
+
+
 def _by_group(op: Builder, x: ir.Value, group: int) -> ir.Value:
     """(N, C, …) as (N, group, C/group, L)."""
     return op.reshape(x, [0, group, _channels(op, x, group), -1])
@@ -96,15 +154,19 @@ def _strided(
 
 
 # -- the gradient as a convolution of the image with `g` ----------------------------
-# Strides and dilations change places. Without the rows that the forward's division dropped, the result
-# has the size of the kernel: the padding is trimmed by them, or the result is cut.
+# Strides and dilations change places. Without the rows that the forward's division dropped, the
+# result has the size of the kernel: the padding is trimmed by them, or the result is cut.
 
 
 def _trimmed(op: Builder, x: ir.Value, g: ir.Value, win: Window) -> tuple[list[int], bool]:
     """Padding at the end, less what no window reached; and whether the result must still be cut."""
-    ends, cut = [], False
+    ends: list[Any] = []
+    cut = False
     for i, stride in enumerate(win.strides):
-        size, count, reach, end = x.shape[2 + i], g.shape[2 + i], win.reach(i), win.end[i]  # type: ignore[index]
+        size: Any = x.shape[2 + i]  # type: ignore[index]
+        count: Any = g.shape[2 + i]  # type: ignore[index]
+        reach: Any = win.reach(i)
+        end: Any = win.end[i]
         if all(isinstance(d, int) for d in (size, count, reach)):
             left = size + win.begin[i] + end - reach - 1 - (count - 1) * stride
             fits = left <= end
@@ -148,7 +210,7 @@ def _channels(op: Builder, x: ir.Value, group: int) -> Dim:
 
 
 def channels_first(op: Builder, x: ir.Value, g: ir.Value, win: Window) -> ir.Value:
-    """As `channels_last`, with (C, H, W) as the spatial axes: better for few channels and large kernels."""
+    """As `channels_last`, with axes (C, H, W): better for few channels and large kernels."""
     n = len(win.strides)
     ends, cut = _trimmed(op, x, g, win)
     image, taps = op.Unsqueeze(x, [0]), op.Unsqueeze(op.transpose(g, [1, 0, *win.axes]), [2])

@@ -1,8 +1,9 @@
-"""Normalisation over an image, a group, a row or neighbouring channels. Batches: see `batch_norm.py`."""
+"""Normalisation over images, groups, rows, neighbouring channels. Batches: `batch_norm.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -56,7 +57,8 @@ def layer_normalization(op, gs, x, scale, b, *, axis, epsilon, stash_type, out):
     else:
         factor = op.cast(out[2], image.dtype)
         unit = (image - op.cast(out[1], image.dtype)) * factor
-    dx = d_scale = None
+    dx: Any = None
+    d_scale = None
     if g is not None:
         g = wide(op, g)
         d_scale = g * unit

@@ -20,8 +20,8 @@ def by_parts(
     inputs: Sequence[ir.Value | None],
     forward: Callable[..., Any],
 ) -> list[ir.Value | None]:
-    """The cotangents of `inputs` through `forward(op, *inputs)`, given those of its outputs, `gs`."""
-    # One value may be read as several inputs: each reading gets a name, and a cotangent, of its own.
+    """The cotangents of `inputs` through `forward(op, *inputs)`, given those of its outputs."""
+    # One value may be read as several inputs: each reading gets a name and cotangent of its own.
     named = [None if x is None else op.Identity(x) for x in inputs]
     start = len(op.nodes)
     outputs = forward(op, *named)

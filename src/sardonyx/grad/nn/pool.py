@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -47,17 +48,23 @@ def _shares(
             known = known / np.reshape(counts, spread_out)
     if np.ptp(known) == 0:
         return shares * float(known.flat[0])
-    return op.const(known, x.dtype) * shares if isinstance(shares, ir.Value) else op.const(known, x.dtype)
+    return (
+        op.const(known, x.dtype) * shares
+        if isinstance(shares, ir.Value)
+        else op.const(known, x.dtype)
+    )
 
 
 def _counts(
-    op: Builder, win: Window, axis: int, size: Dim, windows: Dim, ceil_mode: int, include: int
+    op: Builder, win: Window, axis: int, size: Any, windows: Any, ceil_mode: int, include: int
 ) -> np.ndarray | int | ir.Value:
     """How many elements of each window along one axis are counted."""
-    kernel, stride, step = win.kernel[axis], win.strides[axis], win.dilations[axis]
-    begin, end = win.begin[axis], win.end[axis]
+    kernel: Any = win.kernel[axis]
+    stride, step = win.strides[axis], win.dilations[axis]
+    begin: Any = win.begin[axis]
+    end: Any = win.end[axis]
     if not ceil_mode and (include or (begin == 0 and end == 0)):
-        return kernel  # type: ignore[return-value]
+        return kernel
     taps = np.arange(kernel) * step
     low, high = (-begin, size + end) if include else (0, size)
     if all(isinstance(d, int) for d in (begin, size, windows)):
@@ -106,7 +113,7 @@ def complete_image(op: Builder, image: ir.Value, x: ir.Value) -> ir.Value:
 
 @vjp("GlobalAveragePool")
 def global_average_pool(op, g, x):
-    spatial = sizes(op, x)
+    spatial: Any = sizes(op, x)
     if all(isinstance(d, int) for d in spatial):
         return enlarge(op, g * (1.0 / int(np.prod(spatial))), spatial)
     count = op.cast(op.ReduceProd(op.join(spatial), keepdims=1), x.dtype)
@@ -180,7 +187,7 @@ def global_max_pool(op, g, x):
 
 @vjp("MaxUnpool")
 def max_unpool(op, g, x, indices, output_shape, *, kernel_shape, pads, strides):
-    """Indices count within the size that pooling inverts to; `output_shape` only adds zeros after it."""
+    """Indices count within the size that pooling had; `output_shape` only adds zeros after it."""
     if output_shape is not None:
         win = window(op, x, kernel_shape, strides=strides, dilations=None, pads=pads)
         own = [
@@ -231,7 +238,7 @@ def _over_power(op: Builder, g: ir.Value, y: ir.Value, p: int) -> ir.Value:
 
 @vjp("MaxRoiPool", refuses=(1,))
 def max_roi_pool(op, g, x, rois, *, pooled_shape, spatial_scale):
-    """The first maximum of each bin takes the gradient; first the best column per row, then the row."""
+    """The first maximum of each bin takes it all: the best column per row, then the best row."""
     rows, columns = sizes(op, x)
     batch = op.cast(op.Slice(rois, [0], [1], [1]), ir.DataType.INT64)
     image = op.Gather(x, op.Squeeze(batch, [1]), axis=0)
@@ -256,7 +263,9 @@ def max_roi_pool(op, g, x, rois, *, pooled_shape, spatial_scale):
 
 
 def _any(op: Builder, mask: ir.Value) -> ir.Value:
-    return op.cast(op.ReduceMax(op.cast(mask, ir.DataType.INT32), [2], keepdims=0), ir.DataType.BOOL)
+    return op.cast(
+        op.ReduceMax(op.cast(mask, ir.DataType.INT32), [2], keepdims=0), ir.DataType.BOOL
+    )
 
 
 def _bins(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from sardonyx.build import constant
 from sardonyx.grad.engine import complete, no_gradient, vjp
 
@@ -27,13 +25,12 @@ def dropout(op, g, x, ratio, training_mode, *, seed, node):
     if training_mode is None or (training is not None and not training.item()):
         return g, None, None
     complete(node, 2)
-    kept = node.outputs[1]
+    kept = op.cast(node.outputs[1], g.dtype)
     rate = 0.5 if ratio is None else constant(ratio)
-    if training is not None and rate is not None and float(rate) < 1.0:
-        return g * (1.0 / (1.0 - float(rate))) * op.cast(kept, g.dtype), None, None
-    # A ratio of 1 drops everything: the infinite factor must not meet the zeros.
-    share = op.Sub(1.0, op.cast(ratio, ir.DataType.FLOAT)) if ratio is not None else 0.5
-    factor = op.Where(training_mode, op.Reciprocal(share), 1.0) if ratio is not None else op.Where(
-        training_mode, 2.0, 1.0
-    )
-    return op.Where(kept, g * op.cast(factor, g.dtype), 0.0), None, None
+    if rate is None:
+        factor = op.Reciprocal(op.Sub(1.0, op.cast(ratio, g.dtype)))
+    else:
+        factor = op.const(1.0 / (1.0 - float(rate)), g.dtype)
+    if training is None:
+        factor = op.Where(training_mode, factor, 1.0)
+    return g * factor * kept, None, None

@@ -1,7 +1,7 @@
 """Sliding windows: where they lie on an image, and how what they read is spread back onto it.
 
-Convolution and pooling share this geometry. Sizes are ints where they are known and values of shape [1]
-where they are not; with known sizes nothing here emits arithmetic. Rules are not in this file.
+Convolution and pooling share this geometry. Sizes are ints where they are known and values of
+shape [1] where they are not; with known sizes nothing here emits arithmetic. No rule is in here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TO_THE_END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Window:
-    """A window per spatial axis: its size, step, dilation, and the padding before and after the image."""
+    """A window per spatial axis: its size, step, dilation, and the padding around the image."""
 
     kernel: list[Dim]
     strides: list[int]
@@ -108,7 +108,7 @@ def quotient(op: Builder, a: Dim, b: int) -> Dim:
     return a // b if isinstance(a, int) else op.Div(a, b)
 
 
-def product(op: Builder, dims: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+def product(op: Builder, dims: Sequence[Dim], dtype: ir.DataType | None) -> ir.Value:
     """The product of sizes as a float of shape [1]."""
     out: Dim = 1
     for size in dims:
@@ -129,8 +129,10 @@ def pad(
     return op.Pad(x, op.join([0, 0, *begin, 0, 0, *end]), fill)
 
 
-def crop(op: Builder, x: ir.Value, starts: Sequence[Dim], sizes: Sequence[Dim], first: int = 2) -> ir.Value:
-    """`x` cut to `sizes` from `starts` along the axes from `first` on; axes that fit already are left."""
+def crop(
+    op: Builder, x: ir.Value, starts: Sequence[Dim], sizes: Sequence[Dim], first: int = 2
+) -> ir.Value:
+    """`x` cut to `sizes` from `starts`, along the axes from `first` on that do not fit yet."""
     cut = []
     for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         have = x.shape[first + i] if x.shape is not None else None
@@ -143,7 +145,7 @@ def crop(op: Builder, x: ir.Value, starts: Sequence[Dim], sizes: Sequence[Dim], 
 
 
 def ranked(image: ir.Value, batch: ir.Value, channels: ir.Value, like: ir.Value) -> ir.Value:
-    """`image`, known to have the rank of `like`: ONNX infers nothing of it where a kernel's size is open.
+    """`image`, known to have the rank of `like`: ONNX infers none where a kernel's size is open.
 
     It has the batch of `batch`, and as many channels as `channels` has rows.
     """
@@ -164,7 +166,7 @@ def flat(op: Builder, x: ir.Value) -> ir.Value:
 
 
 def channel_total(op: Builder, g: ir.Value) -> ir.Value:
-    """The sum over all axes but the channels: in two stages, which onnxruntime does faster than in one."""
+    """The sum over all axes but the channels; in two stages, which onnxruntime does faster."""
     dtype = g.dtype
     wide = op.cast(g, ir.DataType.FLOAT) if dtype in HALF else g
     if rank(g) > 2:
@@ -175,7 +177,9 @@ def channel_total(op: Builder, g: ir.Value) -> ir.Value:
 def spread(
     op: Builder, g: ir.Value, w: ir.Value, like: Sequence[Dim], win: Window, group: int = 1
 ) -> ir.Value:
-    """The transpose of a convolution: each window's `g`, weighted by `w`, added onto an image of sizes `like`.
+    """The transpose of a convolution: the windows' `g`, weighted, added onto an image.
+
+    like -- the sizes of the image
 
     With unknown sizes the image is made as large as the stride allows, and cut.
     """

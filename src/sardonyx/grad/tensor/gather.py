@@ -58,12 +58,12 @@ def normalized(op: Builder, indices: ir.Value, size: Dim) -> ir.Value:
 def put(
     op: Builder, g: ir.Value, indices: ir.Value, index_rank: int, size: Dim, axis: int
 ) -> ir.Value:
-    """Add `g` into zeros at `indices` of an axis of `size`: the adjoint of Gather along `axis`."""
+    """Add `g` into zeros at `indices`, none negative, of an axis: the adjoint of Gather."""
     g, n, k = wide(op, g), rank(g), index_rank
     front = [*range(axis, axis + k), *range(axis), *range(axis + k, n)]
     moved = op.transpose(g, front)
     target = zeros(op, [size, *op.dims(moved, k)], g.dtype)
-    rows = op.Unsqueeze(normalized(op, indices, size), [-1])
+    rows = op.Unsqueeze(indices, [-1])
     added = op.ScatterND(target, rows, moved, reduction="add")
     return op.transpose(added, [*range(1, axis + 1), 0, *range(axis + 1, n - k + 1)])
 
@@ -87,11 +87,11 @@ def gather(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: in
         return op.ScatterND(op.zeros_like(wide(op, x)), rows, wide(op, g), reduction="add")
     axis %= rank(x)
     known = constant(indices)
-    if known is not None and known.size == 1:
-        dims = op.dims(x)
-        one = op.reshape(g, [*dims[:axis], 1, *dims[axis + 1 :]], allowzero=1)
+    if known is not None and known.size == 1 and known.ndim <= 1:
+        one = g if known.ndim else op.Unsqueeze(g, [axis])
         return put_one(op, one, int(known.reshape(())), x, axis)
-    return put(op, g, indices, rank(indices), op.dim(x, axis), axis)
+    size = op.dim(x, axis)
+    return put(op, g, normalized(op, indices, size), rank(indices), size, axis)
 
 
 @vjp("GatherElements")

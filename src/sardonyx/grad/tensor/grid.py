@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder, Dim, rank
+from sardonyx.build import Builder, Dim, is_static, rank
 from sardonyx.grad.engine import backward, vjp
 from sardonyx.grad.tensor.gather import counted, wide
 
@@ -46,7 +46,10 @@ def _sample(
     """The samples, as (N, points, 1, C)."""
     n, c, *sizes = op.dims(x)
     spatial = len(sizes)
-    points = op.Reshape(grid, op.join([n, -1, spatial]))
+    points = op.Reshape(grid, op.join([op.dim(grid, 0), -1, spatial]))
+    # A name for the number of points tells that what is computed from them needs no broadcasting.
+    if not is_static(points):
+        points.shape = ir.Shape([grid.shape[0], op.fresh("points"), spatial])  # type: ignore[index]
     parts = op.Split(points, axis=-1, num_outputs=spatial, outputs=spatial)
     taps = [
         _taps(op, part, size, mode, padding, align)
@@ -80,7 +83,8 @@ def _taps(
     op: Builder, part: ir.Value, size: Dim, mode: str, padding: str, align: bool
 ) -> list[Tap]:
     """The elements of one axis that take part in each sample, and their weights."""
-    width = op.cast(size, part.dtype) if isinstance(size, ir.Value) else float(size)  # type: ignore[arg-type]
+    assert part.dtype is not None
+    width = op.cast(size, part.dtype) if isinstance(size, ir.Value) else float(size)
     last = width - 1.0
     at = (part + 1.0) * (last * 0.5) if align else ((part + 1.0) * width - 1.0) * 0.5
     if mode != "cubic":
@@ -118,7 +122,7 @@ def _cubic(t: ir.Value) -> dict[int, ir.Value]:
 
 
 def _padded(op: Builder, at: ir.Value, width: Any, padding: str, align: bool) -> ir.Value:
-    """Coordinates brought back to the axis, as `padding` says; "zeros" leaves them where they are."""
+    """Coordinates brought back to the axis, as `padding` says; "zeros" leaves them alone."""
     if padding == "zeros":
         return at
     last = width - 1.0
@@ -143,7 +147,7 @@ def _padded(op: Builder, at: ir.Value, width: Any, padding: str, align: bool) ->
 def affine_grid(
     op: Builder, g: ir.Value, theta: ir.Value, size: ir.Value, *, align_corners: int
 ) -> ir.Value:
-    """A grid is its plain coordinates times theta; the operator itself tells those, given the identity."""
+    """A grid is plain coordinates times theta; the operator tells those, given the identity."""
     g, spatial = wide(op, g), rank(g) - 2
     identity = op.const(np.eye(spatial, spatial + 1)[None], g.dtype)
     shape = op.Concat([1, 1], op.Slice(size, [2], [2 + spatial]), axis=0)

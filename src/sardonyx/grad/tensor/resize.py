@@ -109,17 +109,18 @@ def interpolation(
 
 
 def _weights(xp: Any, style: Style, size: Array, scale: Array, column: Array) -> Array:
-    """The kernel around each coordinate, over the axis and as much beside it as the kernel reaches."""
-    shrink = xp.minimum(scale, 1.0) if style.antialias else 1.0
+    """The kernel around each coordinate, over the axis and as far beside it as the kernel goes."""
     reach = 2.0 if style.mode == "cubic" else 1.0
+    shrink = xp.minimum(scale, 1.0) if style.antialias else 1.0
     reach = xp.ceil(reach / shrink) if style.antialias else reach
     beside = 0.0 if style.exclude_outside else reach + 1.0
     sources = xp.arange(0.0 - beside, size + beside)
-    distance = xp.abs(column - xp.expand_dims(sources, 0)) * shrink
-    kernel = (
-        _cubic(xp, distance, style.cubic_coeff_a) if style.mode == "cubic" else _hat(xp, distance)
-    )
-    kernel = kernel / xp.sum(kernel, 1)
+    distance = xp.abs(column - xp.expand_dims(sources, 0))
+    distance = distance * shrink if style.antialias else distance
+    cubic = style.mode == "cubic"
+    kernel = _cubic(xp, distance, style.cubic_coeff_a) if cubic else _hat(xp, distance)
+    if style.antialias or style.exclude_outside:
+        kernel = kernel / xp.sum(kernel, 1)
     if style.exclude_outside:
         return kernel
     # Beside the axis its first and last element repeat: fold those weights onto them.
@@ -133,7 +134,7 @@ def coordinates(
 ) -> Array:
     """Where each element of the resized axis lies on the original one."""
     how, i, last = style.coordinates, xp.arange(0.0, length), size - 1.0
-    # By a scale, the width may be fractional, as in ONNX's reference; `length` is what is left of it.
+    # By a scale, the width may be fractional, as in ONNX's reference; `length` is what is left.
     width = length if style.whole else scale * size
     if how == "asymmetric":
         return i / scale
@@ -195,7 +196,6 @@ def resize(
     extrapolation_value: float,
     keep_aspect_ratio_policy: str,
     axes: Sequence[int] | None,
-    out: Sequence[ir.Value],
 ) -> ir.Value:
     style = Style(
         mode,
@@ -207,17 +207,19 @@ def resize(
         sizes is not None and keep_aspect_ratio_policy == "stretch",
     )
     where = list(range(rank(x))) if axes is None else [a % rank(x) for a in axes]
-    g, y = wide(op, g), out[0]
+    g = seed = wide(op, g)
     ratios = _ratios(op, x, where, scales, sizes, keep_aspect_ratio_policy, g.dtype)
     cropped = style.coordinates == "tf_crop_and_resize"
     if not cropped:
-        same = [a for a in where if _unchanged(x, y, a, ratios[a])]
+        same = [a for a in where if _unchanged(x, seed, a, ratios[a])]
         where = [a for a in where if a not in same]
     if _repeats(style, [ratios[a] for a in where]):
         return _sum_of_repeats(op, g, x, {a: round(ratios[a]) for a in where})
     for i, axis in enumerate(where):
         part = _part(op, roi, i, len(where), g.dtype) if cropped else None
-        matrix = _matrix(op, style, op.dim(x, axis), op.dim(y, axis), ratios[axis], part, g.dtype)
+        matrix = _matrix(
+            op, style, op.dim(x, axis), op.dim(seed, axis), ratios[axis], part, g.dtype
+        )
         g = _multiply(op, g, matrix, axis)
     return g
 
@@ -281,13 +283,14 @@ def _matrix(
 ) -> ir.Value:
     numbers = [_scalar(op, size, dtype), _scalar(op, length, dtype), ratio, *(part or ())]
     if all(isinstance(n, float) for n in numbers):
-        # float32 for all but float64 models: onnxruntime finds coordinates, and so ties, in float32.
+        # float32, except in float64 models: onnxruntime finds coordinates, so ties, in float32.
         xp: Any = Arrays(dtype.numpy())
         numbers = [dtype.numpy().type(n) for n in numbers]
     else:
         xp = Nodes(op, dtype)
         numbers = [n if isinstance(n, ir.Value) else op.const(n, dtype) for n in numbers]
-    matrix = interpolation(xp, style, *numbers[:3], tuple(numbers[3:]) or None)
+    extent, reach, scale, *region = numbers
+    matrix = interpolation(xp, style, extent, reach, scale, tuple(region) or None)
     return op.const(matrix) if isinstance(matrix, np.ndarray) else matrix
 
 

@@ -91,7 +91,7 @@ def _depth(indices: ir.Value) -> int:
     depth = indices.shape[-1]
     if not isinstance(depth, int):
         raise ArgumentError(
-            f"the last dimension of {quote(indices.name)}, the indices of a ScatterND, is not known",
+            f"the last dimension of {quote(indices.name)}, indices of a ScatterND, is not known",
             hint="declare the shapes of the model's inputs",
         )
     return depth
@@ -99,9 +99,10 @@ def _depth(indices: ir.Value) -> int:
 
 def _distinct_elements(indices: ir.Value, x: ir.Value, axis: int) -> bool:
     known = constant(indices)
-    if known is None or not isinstance(x.shape[axis] if x.shape else None, int):
+    size = None if x.shape is None else x.shape[axis]
+    if known is None or not isinstance(size, int):
         return False
-    along = np.sort(np.where(known < 0, known + x.shape[axis], known), axis=axis)  # type: ignore[index]
+    along = np.sort(np.where(known < 0, known + size, known), axis=axis)
     return not (np.diff(along, axis=axis) == 0).any()
 
 

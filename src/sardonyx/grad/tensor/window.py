@@ -46,7 +46,7 @@ def slice(
         if abs(step) > 1:
             g = _interleave(op, g, axis, abs(step))
         begins.append(begin)
-        after.append(size - begin - length * abs(step))
+        after.append(size - begin - (length if abs(step) == 1 else length * abs(step)))
     return _pad(op, g, begins, after, where)
 
 
@@ -73,12 +73,12 @@ def _start(op: Builder, starts: ir.Value, i: int, size: Dim, step: int) -> Dim:
         start = op.Where(op.Less(start, 0), op.Add(start, size), start)
     else:
         start = int(known[i])
-        start = start if start >= 0 else start + size
+        start = start if start >= 0 else size + start
     highest = size if step > 0 else size - 1
     if isinstance(start, int) and isinstance(highest, int):
         return max(0, min(start, highest))
-    if isinstance(start, int) and start == 0 and step > 0:
-        return 0
+    if isinstance(start, int) and step > 0:
+        return start  # beyond the end nothing is left of the slice, and the margins still add up
     return op.Max(op.Min(_value(op, start), highest), 0)
 
 
@@ -109,7 +109,7 @@ def _pad(
 
 
 def _put_back(op: Builder, g: ir.Value, x: ir.Value, pick: Any) -> ir.Value:
-    """The adjoint of any operator that copies elements: it tells which ones by moving their positions."""
+    """The adjoint of any operator that copies elements: which ones, moving positions tells."""
     shape = op.shape(x)
     total = op.ReduceProd(shape, keepdims=1)
     positions = pick(op.Reshape(counted(op, total), shape, allowzero=1))

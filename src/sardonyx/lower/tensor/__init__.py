@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx.lower.tensor import cast, gather, layout, scatter
+from sardonyx.lower.tensor import cast, gather, grid, layout, resize, scatter, unique
 
-__all__ = ["cast", "gather", "layout", "scatter"]
+__all__ = ["cast", "gather", "grid", "layout", "resize", "scatter", "unique"]

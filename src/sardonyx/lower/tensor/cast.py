@@ -18,7 +18,7 @@ def cast(xp, x, *, to, saturate, round_mode, dtypes):
 
 @lower("CastLike")
 def cast_like(xp, x, like, *, saturate, round_mode, dtypes):
-    return convert(xp, x, dtypes[0], saturate, round_mode)
+    return convert(xp, x, dtypes[0] or xp.dtype(like), saturate, round_mode)
 
 
 def convert(xp, x, dtype, saturate=1, round_mode="up"):
@@ -66,7 +66,7 @@ def overflow(xp, x, rounded, finite, info, dtype, saturate):
     name = dtype.name
     if name == "float4_e2m1fn":
         limited = xp.clip(rounded, xp.scalar(-largest, x), xp.scalar(largest, x))
-        signed = xp.where(xp.isnan(x), xp.scalar(largest, x), xp.clip(x, xp.scalar(-largest, x), xp.scalar(largest, x)))
+        signed = xp.where(xp.isnan(x), xp.scalar(-0.0, x), xp.clip(x, xp.scalar(-largest, x), xp.scalar(largest, x)))
         return xp.where(finite, limited, signed)
     nan = xp.scalar(np.nan, x)
     has_infinity = name == "float8_e5m2"

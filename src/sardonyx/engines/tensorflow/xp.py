@@ -1,0 +1,423 @@
+"""tensorflow's adapter: the array namespace of `lower/xp.py` in terms of tensorflow."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from sardonyx.errors import MissingExtra
+from sardonyx.lower.xp import (
+    COMPARISONS,
+    SMALL_FLOATS,
+    SMALL_INTEGERS,
+    UNARY,
+    BINARY,
+    Arrays,
+    NotStatic,
+    settle,
+)
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra("tensorflow", "tensorflow") from error
+
+# tensorflow has these types but few functions of them.
+WIDE = {
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.uint64: tf.int64,
+}
+FUNCTIONS = {
+    "bitwise_not": tf.bitwise.invert,
+    "bitwise_and": tf.bitwise.bitwise_and,
+    "bitwise_or": tf.bitwise.bitwise_or,
+    "bitwise_xor": tf.bitwise.bitwise_xor,
+    "left_shift": tf.bitwise.left_shift,
+    "right_shift": tf.bitwise.right_shift,
+    "isnan": tf.math.is_nan,
+    "isinf": tf.math.is_inf,
+    "isfinite": tf.math.is_finite,
+    "power": tf.math.pow,
+    "floor_divide": tf.math.floordiv,
+    "remainder": tf.math.floormod,
+    "fmod": tf.raw_ops.TruncateMod,
+}
+
+
+class Dim:
+    """A size that is only known while running: a scalar tensor with the arithmetic of sizes."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def _apply(self, function, other, swapped=False):
+        other = other.value if isinstance(other, Dim) else tf.constant(other, tf.int64)
+        pair = (other, self.value) if swapped else (self.value, other)
+        return Dim(function(*pair))
+
+    def __add__(self, other):
+        return self._apply(tf.add, other)
+
+    def __radd__(self, other):
+        return self._apply(tf.add, other, True)
+
+    def __sub__(self, other):
+        return self._apply(tf.subtract, other)
+
+    def __rsub__(self, other):
+        return self._apply(tf.subtract, other, True)
+
+    def __mul__(self, other):
+        return self._apply(tf.multiply, other)
+
+    def __rmul__(self, other):
+        return self._apply(tf.multiply, other, True)
+
+    def __floordiv__(self, other):
+        return self._apply(tf.math.floordiv, other)
+
+    def __rfloordiv__(self, other):
+        return self._apply(tf.math.floordiv, other, True)
+
+    def __mod__(self, other):
+        return self._apply(tf.math.floormod, other)
+
+    def __neg__(self):
+        return Dim(-self.value)
+
+
+def number(size):
+    """A size as tensorflow takes it."""
+    return size.value if isinstance(size, Dim) else size
+
+
+def numbers(sizes):
+    """Several sizes as one vector; a plain list where all are known."""
+    sizes = [number(s) for s in sizes]
+    if all(isinstance(s, (int, np.integer)) for s in sizes):
+        return [int(s) for s in sizes]
+    return tf.stack([tf.cast(s, tf.int64) for s in sizes])
+
+
+def widened(name, function):
+    """`function` on types that tensorflow computes with; the result in the type that was given."""
+    keeps = name not in COMPARISONS and not name.startswith(("logical", "is"))
+
+    def call(*xs):
+        dtype = xs[0].dtype
+        wide = WIDE.get(dtype)
+        if wide is None:
+            return function(*xs)
+        found = function(*(tf.cast(x, wide) for x in xs))
+        return tf.cast(found, dtype) if keeps else found
+
+    return call
+
+
+class TensorFlow(Arrays):
+    """The namespace over tensors of tensorflow."""
+
+    name = "tensorflow"
+    carried = {**SMALL_FLOATS, **SMALL_INTEGERS}
+
+    def __init__(self) -> None:
+        for name in (*UNARY, *BINARY):
+            if not hasattr(type(self), name):
+                function = FUNCTIONS.get(name) or getattr(tf.math, name)
+                setattr(self, name, widened(name, function))
+
+    # -- what it is
+
+    def dtype(self, x):
+        return np.dtype(x.dtype.as_numpy_dtype) if isinstance(x.dtype, tf.DType) else x.dtype
+
+    def shape(self, x):
+        if isinstance(x, np.ndarray):
+            return x.shape
+        known = x.shape.as_list()
+        if None not in known:
+            return tuple(known)
+        running = tf.shape(x, out_type=tf.int64)
+        return tuple(Dim(running[i]) if d is None else d for i, d in enumerate(known))
+
+    def rank(self, x):
+        return len(x.shape)
+
+    # -- conversion
+
+    def asarray(self, array, dtype=None):
+        if tf.is_tensor(array):
+            return array if dtype is None else self.cast(array, dtype)
+        array = np.asarray(array, dtype)
+        array = array.astype(self.storage(array.dtype)) if array.dtype in self.carried else array
+        return tf.constant(array)
+
+    def cast(self, x, dtype):
+        target = tf.as_dtype(self.storage(dtype))
+        if x.dtype == target:
+            return x
+        if x.dtype.is_floating and target in WIDE:
+            return tf.cast(tf.cast(x, tf.int64), target)
+        return tf.cast(x, target)
+
+    def static(self, x):
+        known = tf.get_static_value(x)
+        if known is not None:
+            return np.asarray(known)
+        if x.shape.rank == 0:
+            return settle([Dim(tf.cast(x, tf.int64))], ())
+        if x.shape.rank != 1 or x.shape[0] is None or not x.dtype.is_integer:
+            raise NotStatic
+        return settle([Dim(tf.cast(v, tf.int64)) for v in tf.unstack(x)])
+
+    def to_numpy(self, x, dtype=None):
+        array = x.numpy() if tf.is_tensor(x) else x
+        return np.asarray(array) if dtype is None else np.asarray(array, dtype)
+
+    def from_sizes(self, values):
+        return tf.reshape(numbers(values.flat), values.shape)
+
+    # -- making
+
+    def full(self, shape, value, dtype):
+        value = number(value)
+        made = tf.as_dtype(self.storage(dtype))
+        filler = tf.cast(value, made) if tf.is_tensor(value) else tf.constant(value, made)
+        return filler if len(shape) == 0 else tf.fill(numbers(shape), filler)
+
+    def arange(self, start, stop, step, dtype):
+        made = tf.as_dtype(dtype)
+        wide = WIDE.get(made, made)
+        bounds = (tf.cast(number(v), wide) for v in (start, stop, step))
+        return tf.cast(tf.range(*bounds), made)
+
+    def _draw(self, function, stateless, shape, dtype, seed):
+        if seed is None:
+            return function(numbers(shape), dtype=dtype)
+        return stateless(numbers(shape), seed=(abs(int(seed)), 0), dtype=dtype)
+
+    def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
+        made = self._draw(tf.random.uniform, tf.random.stateless_uniform, shape, dtype, seed)
+        return made * (high - low) + low
+
+    def normal(self, shape, dtype, mean=0.0, scale=1.0, seed=None):
+        made = self._draw(tf.random.normal, tf.random.stateless_normal, shape, dtype, seed)
+        return made * scale + mean
+
+    # -- layout
+
+    def reshape(self, x, shape):
+        return tf.reshape(x, numbers(shape))
+
+    def transpose(self, x, perm):
+        return tf.transpose(x, list(perm))
+
+    def expand_dims(self, x, axes):
+        for axis in sorted(axes):
+            x = tf.expand_dims(x, axis)
+        return x
+
+    def squeeze(self, x, axes):
+        return tf.squeeze(x, list(axes)) if len(axes) else x
+
+    def broadcast_to(self, x, shape):
+        wide = WIDE.get(x.dtype)
+        if wide is not None:
+            return tf.cast(tf.broadcast_to(tf.cast(x, wide), numbers(shape)), x.dtype)
+        return tf.broadcast_to(x, numbers(shape))
+
+    def concat(self, xs, axis):
+        return tf.concat(list(xs), axis)
+
+    def stack(self, xs, axis):
+        return tf.stack(list(xs), axis)
+
+    def split(self, x, sizes, axis):
+        return tf.split(x, numbers(sizes), axis)
+
+    def slice(self, x, starts, stops, steps):
+        if not starts:
+            return x
+        parts = [slice(number(a), number(b), c) for a, b, c in zip(starts, stops, steps)]
+        return x[tuple(parts)]
+
+    def pad(self, x, before, after, value):
+        widths = tf.stack([numbers(before), numbers(after)], 1) if before else tf.zeros((0, 2), tf.int64)
+        wide = WIDE.get(x.dtype, tf.int32 if x.dtype == tf.bool else None)
+        if wide is not None:
+            padded = tf.pad(tf.cast(x, wide), widths, constant_values=tf.cast(value, wide))
+            return tf.cast(padded, x.dtype)
+        return tf.pad(x, widths, constant_values=tf.cast(value, x.dtype))
+
+    def flip(self, x, axes):
+        return tf.reverse(x, list(axes)) if len(axes) else x
+
+    def tile(self, x, repeats):
+        return tf.tile(x, numbers(repeats)) if len(repeats) else x
+
+    # -- indexing
+
+    def take(self, x, indices, axis):
+        return tf.gather(x, indices, axis=axis)
+
+    def take_along(self, x, indices, axis):
+        moved, places = (tf.experimental.numpy.moveaxis(v, axis, -1) for v in (x, indices))
+        found = tf.gather(moved, places, batch_dims=len(x.shape) - 1)
+        return tf.experimental.numpy.moveaxis(found, -1, axis)
+
+    def put(self, x, indices, updates, reduction="none"):
+        places = tf.expand_dims(indices, 1)
+        if reduction == "none":
+            return tf.tensor_scatter_nd_update(x, places, updates)
+        wide = WIDE.get(x.dtype)
+        if wide is not None:
+            return tf.cast(self.put(tf.cast(x, wide), indices, tf.cast(updates, wide), reduction), x.dtype)
+        if reduction == "add":
+            return tf.tensor_scatter_nd_add(x, places, updates)
+        if reduction == "mul":
+            return x * self._products(indices, updates, tf.size(x, out_type=indices.dtype))
+        function = tf.tensor_scatter_nd_max if reduction == "max" else tf.tensor_scatter_nd_min
+        return function(x, places, updates)
+
+    def _products(self, indices, updates, size):
+        return tf.math.unsorted_segment_prod(updates, indices, size)
+
+    def nonzero(self, x):
+        return tf.transpose(tf.where(tf.cast(x, tf.bool) if x.dtype != tf.bool else x))
+
+    def where(self, condition, a, b):
+        return tf.where(condition, a, b)
+
+    # -- elementwise where tensorflow differs
+
+    def round(self, x):
+        return tf.math.rint(x)
+
+    def floor(self, x):
+        return tf.math.floor(x)
+
+    def remainder(self, a, b):
+        return widened("remainder", tf.math.floormod)(a, b)
+
+    def fmod(self, a, b):
+        if a.dtype == tf.float16:  # no kernel
+            return tf.cast(self.fmod(tf.cast(a, tf.float32), tf.cast(b, tf.float32)), a.dtype)
+        return widened("fmod", lambda x, y: tf.raw_ops.TruncateMod(x=x, y=y))(a, b)
+
+    # -- reductions
+
+    def _reduce(self, function, x, axis, keepdims):
+        wide = WIDE.get(x.dtype)
+        if axis == ():
+            return x
+        if wide is not None:
+            return tf.cast(function(tf.cast(x, wide), axis, keepdims=keepdims), x.dtype)
+        return function(x, axis, keepdims=keepdims)
+
+    def sum(self, x, axis=None, keepdims=False):
+        return self._reduce(tf.reduce_sum, x, axis, keepdims)
+
+    def prod(self, x, axis=None, keepdims=False):
+        return self._reduce(tf.reduce_prod, x, axis, keepdims)
+
+    def mean(self, x, axis=None, keepdims=False):
+        return self._reduce(tf.reduce_mean, x, axis, keepdims)
+
+    def max(self, x, axis=None, keepdims=False):
+        return self._reduce(tf.reduce_max, x, axis, keepdims)
+
+    def min(self, x, axis=None, keepdims=False):
+        return self._reduce(tf.reduce_min, x, axis, keepdims)
+
+    def any(self, x, axis=None, keepdims=False):
+        return tf.reduce_any(x, axis, keepdims=keepdims)
+
+    def all(self, x, axis=None, keepdims=False):
+        return tf.reduce_all(x, axis, keepdims=keepdims)
+
+    def argmax(self, x, axis):
+        return tf.argmax(tf.cast(x, WIDE.get(x.dtype, x.dtype)), axis)
+
+    def argmin(self, x, axis):
+        return tf.argmin(tf.cast(x, WIDE.get(x.dtype, x.dtype)), axis)
+
+    def cumsum(self, x, axis):
+        return self._running(tf.cumsum, x, axis)
+
+    def cumprod(self, x, axis):
+        return self._running(tf.math.cumprod, x, axis)
+
+    def _running(self, function, x, axis):
+        return tf.cast(function(tf.cast(x, WIDE.get(x.dtype, x.dtype)), axis), x.dtype)
+
+    # -- order and products
+
+    def sort(self, x, axis):
+        return tf.sort(x, axis)
+
+    def argsort(self, x, axis, descending=False):
+        wide = tf.cast(x, WIDE.get(x.dtype, x.dtype))
+        direction = "DESCENDING" if descending else "ASCENDING"
+        return tf.cast(tf.argsort(wide, axis, direction, stable=True), tf.int64)
+
+    def matmul(self, a, b):
+        wide = WIDE.get(a.dtype)
+        if wide is not None:
+            return tf.cast(tf.matmul(tf.cast(a, wide), tf.cast(b, wide)), a.dtype)
+        return tf.matmul(a, b)
+
+    def einsum(self, equation, *xs):
+        return tf.einsum(equation, *xs)
+
+    def det(self, x):
+        return tf.linalg.det(x)
+
+    def fft(self, real, imaginary, axis, inverse):
+        # in double: the single precision transform of tensorflow has errors of 2e-6
+        last, dtype = len(real.shape) - 1, real.dtype
+        imaginary = tf.zeros_like(real) if imaginary is None else imaginary
+        x = tf.complex(tf.cast(real, tf.float64), tf.cast(imaginary, tf.float64))
+        x = tf.experimental.numpy.moveaxis(x, axis, last)
+        found = (tf.signal.ifft if inverse else tf.signal.fft)(x)
+        found = tf.experimental.numpy.moveaxis(found, last, axis)
+        return tf.cast(tf.math.real(found), dtype), tf.cast(tf.math.imag(found), dtype)
+
+    def bit_cast(self, x, dtype):
+        # bool has no bits of its own
+        x = tf.cast(x, tf.uint8) if x.dtype == tf.bool else x
+        if dtype == np.dtype(bool):
+            return tf.cast(tf.bitcast(x, tf.uint8), tf.bool)
+        return tf.bitcast(x, self.storage(dtype))
+
+    # -- outside
+
+    def call_out(self, function, values, given, types):
+        """Run `function` over numpy arrays, eagerly."""
+        arrays = [self._out(v, t) for v, t in zip(values, [*given, *[None] * len(values)])]
+        return tuple(self._back(v) for v in function(*arrays))
+
+    def _out(self, value, dtype):
+        if isinstance(value, list):
+            return [self._out(v, dtype) for v in value]
+        return self.to_numpy(value, dtype) if tf.is_tensor(value) else value
+
+    def _back(self, value):
+        if isinstance(value, list):
+            return [self._back(v) for v in value]
+        is_text = not isinstance(value, np.ndarray) or value.dtype == object
+        return value if is_text else self.asarray(value)
+
+
+@functools.cache
+def arrays():
+    return TensorFlow()
+
+
+__all__ = ["Dim", "TensorFlow", "arrays", "number", "numbers", "tf"]

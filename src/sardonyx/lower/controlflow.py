@@ -1,0 +1,81 @@
+"""Lowerings of ONNX's family controlflow: branches and loops, whose bodies come as functions.
+
+Conditions and trip counts that are known decide in Python. What is only known while running is the
+business of each framework's own kernels (`engines/<framework>/controlflow.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+from sardonyx.lower.xp import positive
+
+UNBOUNDED = 1 << 62
+
+
+@lower("If", static=("cond",))
+def if_(xp, cond, *, then_branch, else_branch):
+    return then_branch() if bool(np.asarray(cond).reshape(())) else else_branch()
+
+
+def is_true(xp, cond):
+    known = cond if isinstance(cond, np.ndarray) else xp.static(cond)
+    return bool(known.reshape(()))
+
+
+@lower("Loop", static=("M", "cond"))
+def loop(xp, M=None, cond=None, *state, body, count):  # noqa: N803  (ONNX's spelling)
+    trips = UNBOUNDED if M is None else int(M.reshape(-1)[0])
+    going = True if cond is None else bool(cond.reshape(-1)[0])
+    scanned = [[] for _ in range(count - len(state))]
+    i = 0
+    while going and i < trips:
+        going_on, *found = body(np.array(i, np.int64), np.array(True), *state)
+        state, rows = tuple(found[: len(state)]), found[len(state) :]
+        for rows_so_far, row in zip(scanned, rows):
+            rows_so_far.append(row)
+        going = is_true(xp, going_on)
+        i += 1
+    return (*state, *(joined(xp, rows) for rows in scanned))
+
+
+def joined(xp, rows):
+    """Rows stacked along a new first axis, those known while building among them."""
+    if all(isinstance(r, np.ndarray) for r in rows):
+        return np.stack(rows) if rows else np.zeros((0,), np.float32)
+    return xp.stack([xp.asarray(r) for r in rows], 0)
+
+
+@lower("Scan")
+def scan(
+    xp,
+    *given,
+    body,
+    num_scan_inputs,
+    scan_input_axes,
+    scan_input_directions,
+    scan_output_axes,
+    scan_output_directions,
+):
+    held = len(given) - num_scan_inputs
+    state, sequences = list(given[:held]), given[held:]
+    axes = scan_input_axes or [0] * num_scan_inputs
+    backwards = scan_input_directions or [0] * num_scan_inputs
+    axes = [positive(a, xp.rank(x)) for a, x in zip(axes, sequences)]
+    steps = xp.shape(sequences[0])[axes[0]]
+    rows = []
+    for i in range(steps):
+        at = [steps - 1 - i if b else i for b in backwards]
+        parts = [xp.squeeze(xp.index(x, a, p, p + 1), (a,)) for x, a, p in zip(sequences, axes, at)]
+        found = body(*state, *parts)
+        state = list(found[:held])
+        rows.append(found[held:])
+    outputs = []
+    for k, column in enumerate(zip(*rows)):
+        column = column[::-1] if scan_output_directions and scan_output_directions[k] else column
+        stacked = joined(xp, column)
+        axis = scan_output_axes[k] if scan_output_axes else 0
+        axis = positive(axis, len(stacked.shape))
+        outputs.append(stacked if axis == 0 else xp.move(xp.asarray(stacked), 0, axis))
+    return (*state, *outputs)

@@ -1,0 +1,75 @@
+"""Lowerings of ONNX's family sequence: Python lists of arrays, whose shapes may differ."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+from sardonyx.lower.xp import positive
+
+
+@lower("SequenceEmpty")
+def sequence_empty(xp, *, dtype):
+    return []
+
+
+@lower("SequenceConstruct")
+def sequence_construct(xp, *xs):
+    return list(xs)
+
+
+@lower("SequenceLength")
+def sequence_length(xp, sequence):
+    return np.array(len(sequence), np.int64)
+
+
+@lower("SequenceAt", static=("position",))
+def sequence_at(xp, sequence, position):
+    return sequence[int(position.reshape(()))]
+
+
+@lower("SequenceInsert", static=("position",))
+def sequence_insert(xp, sequence, tensor, position=None):
+    at = len(sequence) if position is None else int(position.reshape(()))
+    at = positive(at, len(sequence))
+    return [*sequence[:at], tensor, *sequence[at:]]
+
+
+@lower("SequenceErase", static=("position",))
+def sequence_erase(xp, sequence, position=None):
+    at = len(sequence) - 1 if position is None else int(position.reshape(()))
+    at = positive(at, len(sequence))
+    return [*sequence[:at], *sequence[at + 1 :]]
+
+
+@lower("ConcatFromSequence")
+def concat_from_sequence(xp, sequence, *, axis, new_axis):
+    if not new_axis:
+        return xp.concat(sequence, axis)
+    return xp.stack(sequence, positive(axis, xp.rank(sequence[0]) + 1))
+
+
+@lower("SplitToSequence", static=("split",))
+def split_to_sequence(xp, x, split=None, *, axis, keepdims):
+    axis = positive(axis, xp.rank(x))
+    whole = xp.shape(x)[axis]
+    if split is None:
+        sizes = [1] * whole
+    elif split.ndim == 0:
+        each = int(split)
+        sizes = [min(each, whole - start) for start in range(0, whole, each)]
+    else:
+        sizes = split.tolist()
+    parts = xp.split(x, sizes, axis)
+    if split is None and not keepdims:
+        parts = [xp.squeeze(p, (axis,)) for p in parts]
+    return list(parts)
+
+
+@lower("SequenceMap")
+def sequence_map(xp, sequence, *others, body):
+    found = []
+    for i, item in enumerate(sequence):
+        rest = [other[i] if isinstance(other, list) else other for other in others]
+        found.append(body(item, *rest))
+    return tuple(list(column) for column in zip(*found))

