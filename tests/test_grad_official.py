@@ -30,9 +30,9 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPr
 NARROW = tuple(
     kind for name, kind in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4"))
 ) + tuple(TensorProto.DataType.Value(n) for n in ("INT4", "UINT4", "INT2", "UINT2"))
-# (step, tolerance): float64 to central differences' best; in float32 rounding costs 1e-7 / step.
-FLOAT64 = (6e-6, 2e-5)
-FLOAT32 = (4e-3, 2e-2)
+# (step, another step, tolerance): in float32, rounding costs 1e-7 / step.
+FLOAT64 = (6e-6, 6e-5, 2e-5)
+FLOAT32 = (4e-3, 1e-3, 2e-2)
 
 # Operators whose official cases have no difference to compare with.
 RANDOM = "random: no two runs are alike"
@@ -57,6 +57,7 @@ EXCLUDED_CASES: dict[str, str] = {
     "training_dropout_default": RANDOM,
     "training_dropout_default_mask": RANDOM,
     "training_dropout_mask": RANDOM,
+    "unique_bfloat16_sorted_without_axis": "any move changes how many elements are unique",
     "attention_23_boolmask_fullymasked_row_nan_robustness_expanded": FAITHFUL,
     "attention_23_fullymasked_qk_matmul_output_mode3_zero_expanded": FAITHFUL,
     "attention_24_fullymasked_qk_matmul_output_mode3_zero_expanded": FAITHFUL,
@@ -208,7 +209,7 @@ class Official:
         self.wrt, self.of = ends(case)
         self.feeds = {n: _doubled_array(a) for n, a in given.items()} if twin else given
         self.model = from_proto(doubled(case.model) if twin else case.model)
-        self.step, self.tol = FLOAT64 if twin else FLOAT32
+        self.step, self.other_step, self.tol = FLOAT64 if twin else FLOAT32
         self.forward = Runner(self.model)
 
     def is_faithful(self) -> bool:
@@ -271,12 +272,12 @@ def _check(one: Official) -> bool:
         }
         direction = {n: rng.normal(size=np.shape(feeds[n])) for n in one.wrt}
         expected = difference(one, feeds, seeds, direction, one.step)
-        halved = difference(one, feeds, seeds, direction, one.step / 2)
+        again = difference(one, feeds, seeds, direction, one.other_step)
         found = gradient({**feeds, **seeds})
         parts = [found[f"grad/{n}"].astype(np.float64) * direction[n] for n in one.wrt]
         size = max(sum(float(np.abs(p).sum()) for p in parts), abs(expected), 1e-2)
         # Where they disagree, a kink lies between, or the engine is too coarse for the step.
-        if not abs(expected - halved) <= one.tol * max(abs(expected), size):
+        if not abs(expected - again) <= one.tol * max(abs(expected), size):
             continue
         for n in one.wrt:
             assert found[f"grad/{n}"].shape == np.shape(feeds[n])

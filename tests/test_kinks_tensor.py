@@ -230,6 +230,29 @@ def test_dynamic_quantization_has_a_gradient_only_on_request() -> None:
     np.testing.assert_allclose(dx, [1, 2, 3], rtol=1e-6)
 
 
+# -- sequences as inputs and outputs --------------------------------------------------
+
+
+def test_the_gradient_of_a_sequence_is_a_sequence_of_equal_length() -> None:
+    text = """g (seq(float[n, 3]) s, int64 i) => (float[m, 3] y) {
+        e = SequenceAt(s, i) y = Mul(e, e) }"""
+    built = grad(parsed(text), of="y", wrt=["s"], outputs=False)
+    session = Runner(built).session
+    elements = [np.ones((2, 3), np.float32), np.full((1, 3), 2, np.float32)]
+    (found,) = session.run(None, {"s": elements, "i": np.array(-1)})
+    assert len(found) == 2
+    np.testing.assert_array_equal(found[0], np.zeros((2, 3)))
+    np.testing.assert_array_equal(found[1], np.full((1, 3), 4))
+
+
+def test_a_sequence_as_output_is_seeded_with_ones() -> None:
+    text = """g (float[5, 3] x) => (seq(float[n, 3]) y) {
+        z = Mul(x, x) k = Constant<value_int=2>() y = SplitToSequence(z, k) }"""
+    built = grad(parsed(text), of="y", wrt=["x"], outputs=False)
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    np.testing.assert_array_equal(Runner(built)({"x": x})["grad/x"], 2 * x)
+
+
 # -- shapes that nobody knows ---------------------------------------------------------
 
 RANKLESS = {

@@ -46,13 +46,14 @@ WINDOWS = [
     ("Conv-lower", 'y = Conv<auto_pad="SAME_LOWER", strides=[2,1]>(x, w)'),
     ("Conv-stride-one", 'y = Conv<auto_pad="SAME_LOWER">(x, w)'),
     ("Conv-valid", 'y = Conv<auto_pad="VALID", strides=[2,2]>(x, w)'),
-    ("Conv-plain", 'y = Conv(x, w)'),
+    ("Conv-plain", "y = Conv(x, w)"),
     ("MaxPool", 'y = MaxPool<auto_pad="SAME_UPPER", kernel_shape=[3,2], strides=[2,2]>(x)'),
     ("MaxPool-lower", 'y = MaxPool<auto_pad="SAME_LOWER", kernel_shape=[2,3], strides=[2,2]>(x)'),
     ("AveragePool", 'y = AveragePool<auto_pad="SAME_UPPER", kernel_shape=[3,2], strides=[2,2]>(x)'),
     (
         "AveragePool-counting-pads",
-        'y = AveragePool<auto_pad="SAME_LOWER", count_include_pad=1, kernel_shape=[3,2], strides=[2,3]>(x)',
+        'y = AveragePool<auto_pad="SAME_LOWER", count_include_pad=1, kernel_shape=[3,2],'
+        " strides=[2,3]>(x)",
     ),
     ("LpPool", 'y = LpPool<auto_pad="SAME_UPPER", kernel_shape=[3,2], strides=[2,2]>(x)'),
     ("ConvTranspose", 'y = ConvTranspose<auto_pad="SAME_UPPER", strides=[2,3]>(x, w)'),
@@ -168,7 +169,10 @@ def test_functions_inside_bodies_and_with_bodies() -> None:
     <domain: "local", opset_import: ["": 22]>
     pick (x, c) => (y) {
         n = Not(c)
-        y = If(n) < then_branch = t () => (p) { p = Neg(x) }, else_branch = e () => (q) { q = Exp(x) } >
+        y = If(n) <
+            then_branch = t () => (p) { p = Neg(x) },
+            else_branch = e () => (q) { q = Exp(x) }
+        >
     }
     <domain: "local", opset_import: ["": 22]>
     same (x) => (x) { }
@@ -195,7 +199,11 @@ def test_symbols_survive_shape_arithmetic() -> None:
     normal = normalize(load(model(text)))
     values = {v.name: v for n in normal.graph for v in n.outputs}
     assert [str(d) for d in values["h"].shape] == ["batch", "time", "768"]
-    assert [getattr(d, "value", d) for d in values["target"].meta["content"]] == ["batch", "time", -1]
+    assert [getattr(d, "value", d) for d in values["target"].meta["content"]] == [
+        "batch",
+        "time",
+        -1,
+    ]
 
 
 def test_data_dependent_sizes_stay_open() -> None:
@@ -235,9 +243,7 @@ def test_axes_are_not_negative_and_empty_inputs_go() -> None:
     assert nodes["Softmax"].attributes["axis"].value == 2
     assert len(nodes["Clip"].inputs) == 1
     x = floats(2, 3, 4)
-    for expected, found in zip(
-        run(original, {"x": x}), run(normal.proto(), {"x": x}), strict=True
-    ):
+    for expected, found in zip(run(original, {"x": x}), run(normal.proto(), {"x": x}), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -288,9 +294,7 @@ def test_old_files_list_their_initializers_as_inputs() -> None:
 
 
 def test_defaults_of_inputs_are_not_constants() -> None:
-    proto = model(
-        "g (float[6] x, int64[2] shape) => (float[a,b] y) { y = Reshape(x, shape) }"
-    )
+    proto = model("g (float[6] x, int64[2] shape) => (float[a,b] y) { y = Reshape(x, shape) }")
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 3]), "shape"))
     normal = normalize(load(proto))
     (found,) = run(normal.proto(), {"x": floats(6), "shape": np.array([3, 2])})

@@ -135,7 +135,7 @@ def test_outputs_keep_their_names() -> None:
         ("y = LayerNormalization(x, s)", "[N,4]"),
         ("y = Clip(x, lo, hi)", "[N,4]"),
         ("y = HardSwish(x)", "[3,4]"),
-        ("y = Gelu<approximate=\"tanh\">(x)", "[3,4]"),
+        ('y = Gelu<approximate="tanh">(x)', "[3,4]"),
         ("y = SoftmaxCrossEntropyLoss(x, l)", "[3,4]"),
         ("y = LogSoftmax(x)", "[3,4]"),
     ],

@@ -75,7 +75,9 @@ def test_official(name: str, cases: dict[str, Any]) -> None:
 SLOTS = {"Adagrad": "H", "Momentum": "V", "Adam": "VH"}
 
 
-def optimizer_model(op: str, dtype: Any, shapes: list[tuple[int, ...]], scalar: bool, **given: Any) -> Model:
+def optimizer_model(
+    op: str, dtype: Any, shapes: list[tuple[int, ...]], scalar: bool, **given: Any
+) -> Model:
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     lone = [] if scalar else [1]
     inputs = [("R", kind, lone), ("T", onnx.TensorProto.INT64, lone)]
@@ -93,7 +95,9 @@ def optimizer_model(op: str, dtype: Any, shapes: list[tuple[int, ...]], scalar: 
     return load(onnx.helper.make_model(graph, opset_imports=imports, ir_version=10))
 
 
-def expected_update(op: str, given: dict[str, Any], r: float, t: int, x: Any, g: Any, **slots: Any) -> Any:
+def expected_update(
+    op: str, given: dict[str, Any], r: float, t: int, x: Any, g: Any, **slots: Any
+) -> Any:
     """The formulas of ONNX's documentation, with attributes in float32 as a file stores them."""
     a = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in given.items()}
     g = a.get("norm_coefficient", 0) * x + g
@@ -122,7 +126,9 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("steps", [0, 1, 7])
 @pytest.mark.parametrize("scalar", [True, False], ids=["scalar", "one element"])
-@pytest.mark.parametrize(("op", "given"), OPTIMIZERS, ids=[f"{o}-{i}" for i, (o, _) in enumerate(OPTIMIZERS)])
+@pytest.mark.parametrize(
+    ("op", "given"), OPTIMIZERS, ids=[f"{o}-{i}" for i, (o, _) in enumerate(OPTIMIZERS)]
+)
 def test_optimizer_formula(op: str, given: dict[str, Any], scalar: bool, steps: int) -> None:
     shapes = [(2, 3), (), (4,)]
     model = optimizer_model(op, np.float64, shapes, scalar, **given)
@@ -151,8 +157,12 @@ TORCH: list[tuple[str, dict[str, Any], int, str, dict[str, Any], float]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "given", "first", "name", "options", "tol"), TORCH, ids=[t[0] for t in TORCH])
-def test_optimizer_follows_torch(op: str, given: Any, first: int, name: str, options: Any, tol: float) -> None:
+@pytest.mark.parametrize(
+    ("op", "given", "first", "name", "options", "tol"), TORCH, ids=[t[0] for t in TORCH]
+)
+def test_optimizer_follows_torch(
+    op: str, given: Any, first: int, name: str, options: Any, tol: float
+) -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3))
@@ -402,7 +412,11 @@ def test_short_domain_is_accepted_with_a_warning() -> None:
 
 
 def test_a_model_without_training_operators_is_returned() -> None:
-    model = load(onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (y) {y = Exp(x)}'))
+    model = load(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (y) {y = Exp(x)}'
+        )
+    )
     assert lower_training(model) is model
 
 

@@ -1,8 +1,9 @@
 """What one run costs, by shapes alone: floating-point operations and memory of activations.
 
-A multiplication and an addition count as two operations. Operators without a formula here count one per
-element of output; those that only move data count none. A node whose shapes are not known is counted in
-`unknown_nodes`, and in nothing else; a body counts once, whatever the number of its runs.
+A multiplication and an addition count as two operations. Operators without a formula here count
+one per element of output; those that only move data count none. A node whose shapes are not known
+is counted in `unknown_nodes`, and in nothing else; a body counts once, whatever the number of its
+runs.
 """
 
 from __future__ import annotations
@@ -33,11 +34,54 @@ class Cost:
 
 
 MOVES = frozenset(
-    """Identity Reshape Transpose Concat Split Slice Squeeze Unsqueeze Flatten Gather GatherElements
-    GatherND ScatterND ScatterElements Expand Tile Pad Cast CastLike Shape Size Constant ConstantOfShape
-    DepthToSpace SpaceToDepth If Loop Scan Dropout ReverseSequence SequenceConstruct SequenceAt
-    SequenceInsert SequenceEmpty SequenceLength SplitToSequence ConcatFromSequence OneHot Range EyeLike
-    Compress Trilu Optional OptionalGetElement OptionalHasElement BitCast""".split()
+    [
+        "Identity",
+        "Reshape",
+        "Transpose",
+        "Concat",
+        "Split",
+        "Slice",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "ScatterND",
+        "ScatterElements",
+        "Expand",
+        "Tile",
+        "Pad",
+        "Cast",
+        "CastLike",
+        "Shape",
+        "Size",
+        "Constant",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "If",
+        "Loop",
+        "Scan",
+        "Dropout",
+        "ReverseSequence",
+        "SequenceConstruct",
+        "SequenceAt",
+        "SequenceInsert",
+        "SequenceEmpty",
+        "SequenceLength",
+        "SplitToSequence",
+        "ConcatFromSequence",
+        "OneHot",
+        "Range",
+        "EyeLike",
+        "Compress",
+        "Trilu",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+        "BitCast",
+    ]
 )
 
 

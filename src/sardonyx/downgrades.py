@@ -1,9 +1,10 @@
 """Downgrades: how a node of a newer opset reads in the words of an older one.
 
-One small function per signature change, named after it (`reduce_18_13`), as in `upgrades/`, the other way
-round. A downgrade is `function(op, node)`: it changes the node in place and returns True, or returns False
-where this node says what the older form cannot. A change of types, or an attribute that has its default,
-needs none; an operator that ONNX defines by a function is replaced by its definition where it has none.
+One small function per signature change, named after it (`reduce_18_13`), as in `upgrades/`, the
+other way round. A downgrade is `function(op, node)`: it changes the node in place and returns
+True, or returns False where this node says what the older form cannot. A change of types, or an
+attribute that has its default, needs none; an operator that ONNX defines by a function is replaced
+by its definition where it has none.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ def split_18_13(op: Builder, node: ir.Node) -> bool:
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         return True
     x = node.inputs[0]
-    size = x.shape[node.attributes.get_int("axis", 0)] if x is not None and x.shape is not None else None
+    size = (
+        x.shape[node.attributes.get_int("axis", 0)]
+        if x is not None and x.shape is not None
+        else None
+    )
     count = len(node.outputs)
     if not isinstance(size, int):
         return False

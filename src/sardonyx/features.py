@@ -1,7 +1,7 @@
 """The IR version that a model needs, by the features of the format that it uses.
 
-Nothing in ONNX checks a file's IR version against its content, and its own estimate is too high; this
-table is what the format's history says.
+Nothing in ONNX checks a file's IR version against its content, and its own estimate is too high;
+this table is what the format's history says.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def _features(model: Model) -> Iterator[Feature]:
         yield "training records", 7
     for record in model.records:
         for name, tensor in record.state.items():
-            yield f"state {quote(name)} of type {tensor.dtype.name}", TYPES.get(tensor.dtype.name, OLDEST)
+            yield (
+                f"state {quote(name)} of type {tensor.dtype.name}",
+                TYPES.get(tensor.dtype.name, OLDEST),
+            )
     if model.ir.functions:
         yield "model-local functions", 8
     for key, function in model.ir.functions.items():

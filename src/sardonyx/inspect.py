@@ -26,7 +26,7 @@ from sardonyx.weights import Weight, weights
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: its name, element type and dimensions (numbers, symbols, None: unknown)."""
+    """An input or output: name, element type and dimensions (numbers, symbols, None: unknown)."""
 
     name: str
     type: str
@@ -101,9 +101,7 @@ def inspect(model: Model, sizes: Mapping[str, int] | None = None) -> Inspection:
     )
     return Inspection(
         name=model.graph.name or "",
-        producer=" ".join(
-            filter(None, (model.ir.producer_name, model.ir.producer_version))
-        ),
+        producer=" ".join(filter(None, (model.ir.producer_name, model.ir.producer_version))),
         ir_version=model.ir.ir_version or 0,
         opsets={d or "ai.onnx": v for d, v in model.ir.opset_imports.items()},
         inputs=[_tensor(v) for v in model.inputs],

@@ -1,8 +1,8 @@
 """Model: one ONNX model in memory, as the file has it; `load` brings it in, `save` writes it out.
 
-A Model is the graph (`onnx_ir`), plus its training records, which onnx_ir and most tools drop. It stays
-faithful to the file: its opset, functions, names. What regularity the rules need is made by `normalize`,
-on a copy that shares the weights.
+A Model is the graph (`onnx_ir`), plus its training records, which onnx_ir and most tools drop. It
+stays faithful to the file: its opset, functions, names. What regularity the rules need is made by
+`normalize`, on a copy that shares the weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INLINE_INTEGER_BYTES = 8 * 1024
 class Record:
     """One training record: what a TrainingInfoProto holds.
 
-    algorithm            one step, joined to the model's graph when executed; without its initializers
+    algorithm            one step, joined to the model's graph when executed; no initializers
     state                the initializers of `algorithm`: optimizer slots, counters, constants
     initialization       a graph of its own that computes starting values
     update_binding       (state name, output name) pairs, assigned after a step
@@ -120,7 +120,7 @@ class Model:
         return proto
 
     def skeleton(self) -> onnx.ModelProto:
-        """The model without the payload of its larger initializers (names, types and shapes stay)."""
+        """The model without the payload of its larger initializers (types and shapes stay)."""
         swapped = []
         for graph in (self.graph, *self.graph.subgraphs()):
             for value in graph.initializers.values():
@@ -137,7 +137,8 @@ class Model:
 
     def __repr__(self) -> str:
         name = quote(self.graph.name or "")
-        return f"<Model {name}: {len(self.graph)} nodes, opset {self.opset}, {len(self.records)} records>"
+        counts = f"{len(self.graph)} nodes, opset {self.opset}, {len(self.records)} records"
+        return f"<Model {name}: {counts}>"
 
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
@@ -260,7 +261,9 @@ def _tensor(proto: onnx.TensorProto, external: ExternalData | None) -> ir.Tensor
 def _mapped(proto: onnx.TensorProto, external: ExternalData | None) -> ir.TensorProtocol:
     """External data as a tensor over the mapped file: nothing is read until it is used."""
     if external is None:
-        raise ModelError(f"tensor {quote(proto.name)} has external data", hint="load it from a path")
+        raise ModelError(
+            f"tensor {quote(proto.name)} has external data", hint="load it from a path"
+        )
     data = external.array(proto, f"tensor {quote(proto.name)}")
     dtype, shape = ir.DataType(proto.data_type), ir.Shape(tuple(proto.dims))
     if dtype.bitwidth < 8:
@@ -298,7 +301,9 @@ def _attach(model: Model, located: dict[str, ir.TensorProtocol]) -> None:
                 value.const_value = located[str(tensor.location)]
         for node in graph:
             for attr in list(node.attributes.values()):
-                if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, ir.ExternalTensor):
+                if attr.type == ir.AttributeType.TENSOR and isinstance(
+                    attr.value, ir.ExternalTensor
+                ):
                     node.attributes.add(ir.AttrTensor(attr.name, located[str(attr.value.location)]))
 
 

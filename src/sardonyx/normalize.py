@@ -2,13 +2,15 @@
 
 inline functions → upgrade to the opset inside → constants as initializers → shapes → explicit form
 
-After it, no rule has to look at a version, a function call, a Constant node, an auto_pad or a negative
-axis (`passes/explicit.py` says exactly what), and every value has a type and a shape where one can be
-known. Names of the user's nodes and values survive, but for those of Constant and call nodes, which are
-gone. Training records come along as they are.
+After it, no rule has to look at a version, a function call, a Constant node, an auto_pad or a
+negative axis (`passes/explicit.py` says exactly what), and every value has a type and a shape
+where one can be known. Names of the user's nodes and values survive, but for those of Constant and
+call nodes, which are gone. Training records come along as they are.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -35,11 +37,12 @@ LAST_ML_WITH_OLD_TREES = 4
 def normalize(model: Model) -> Model:
     """The regular form of `model`: one opset, no functions, shapes inferred, defaults explicit.
 
-    The model itself is not changed. The result is kept on it, and a normalized model is its own normal
-    form: treat both as immutable from here on, and `copy()` before changing one.
+    The model itself is not changed. The result is kept on it, and a normalized model is its own
+    normal form: treat both as immutable from here on, and `copy()` before changing one.
 
     >>> import onnx, sardonyx as sx
-    >>> text = '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x) => (float[2,3] y) {y = Softmax(x)}'
+    >>> text = '''<ir_version: 8, opset_import: ["": 11]>
+    ... g (float[2,3] x) => (float[2,3] y) {y = Softmax(x)}'''
     >>> normalize(sx.load(onnx.parser.parse_model(text))).opset
     28
     """
@@ -132,8 +135,8 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
     raise ModelError(f"Constant {quote(node.name)} has no value that can be read")
 
 
-def _string_tensor(value: object) -> ir.TensorProtocol:
+def _string_tensor(value: Any) -> ir.TensorProtocol:
     single = isinstance(value, (str, bytes))
-    items = [value] if single else list(value)  # type: ignore[call-overload]
+    items = [value] if single else list(value)
     encoded = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in items]
     return ir.StringTensor(encoded, shape=ir.Shape([] if single else [len(encoded)]))

@@ -22,6 +22,7 @@ TRAINING_DOMAIN = "ai.onnx.preview.training"
 INSIDE = {"": OPSET, "ai.onnx.ml": ML_OPSET, TRAINING_DOMAIN: 1, "ai.onnx.preview": 1}
 
 Schema = onnx.defs.OpSchema
+Single = onnx.defs.OpSchema.FormalParameterOption.Single
 Variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 Optional = onnx.defs.OpSchema.FormalParameterOption.Optional
 

@@ -35,7 +35,11 @@ def functions(names: Sequence[str], alphas: Any, betas: Any) -> Iterator[Callabl
     for name in names:
         function, default = FUNCTIONS[name.lower()]
         given = [next(source, d) for source, d in zip((alpha, beta), default, strict=False)]
-        yield lambda x, function=function, given=tuple(given): function(x, *given)
+        yield _applied(function, given)
+
+
+def _applied(function: Callable[..., Any], given: Sequence[float]) -> Callable[[Array], Array]:
+    return lambda x: function(x, *given)
 
 
 class _Recurrent(OpRun):
@@ -43,10 +47,15 @@ class _Recurrent(OpRun):
 
     defaults: tuple[str, ...]
 
-    def _all(self, x: Array, weights: list[Any], lengths: Any, initial: list[Any], given: Any) -> Any:
+    def _all(
+        self, x: Array, weights: list[Any], lengths: Any, initial: list[Any], given: Any
+    ) -> Any:
         batchwise = bool(given.get("layout"))
         if batchwise:
-            x, initial = x.swapaxes(0, 1), [None if v is None else v.swapaxes(0, 1) for v in initial]
+            x, initial = (
+                x.swapaxes(0, 1),
+                [None if v is None else v.swapaxes(0, 1) for v in initial],
+            )
         steps, batch, _ = x.shape
         directions, hidden = weights[1].shape[0], weights[1].shape[-1]
         per = len(self.defaults)
@@ -70,7 +79,9 @@ class _Recurrent(OpRun):
             y, last = y.transpose(2, 0, 1, 3), [v.swapaxes(0, 1) for v in last]
         return y, *last
 
-    def _step(self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any) -> list[Array]:
+    def _step(
+        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+    ) -> list[Array]:
         raise NotImplementedError
 
 
@@ -79,7 +90,7 @@ def _limited(given: Any, value: Array) -> Array:
     return value if not clip else np.clip(value, -clip, clip)
 
 
-def _biases(b: Array | None, gates: int, hidden: int) -> tuple[Array, Array]:
+def _biases(b: Array | None, gates: int, hidden: int) -> tuple[list[Array], list[Array]]:
     both = np.zeros(2 * gates * hidden) if b is None else b
     return np.split(both[: gates * hidden], gates), np.split(both[gates * hidden :], gates)
 
@@ -87,10 +98,21 @@ def _biases(b: Array | None, gates: int, hidden: int) -> tuple[Array, Array]:
 class RNN(_Recurrent):
     defaults = ("Tanh",)
 
-    def _run(self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, **given: Any) -> Any:
+    def _run(
+        self,
+        x: Any,
+        w: Any,
+        r: Any,
+        b: Any = None,
+        lengths: Any = None,
+        h: Any = None,
+        **given: Any,
+    ) -> Any:
         return self._all(x, [w, r, b], lengths, [h], given)
 
-    def _step(self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any) -> list[Array]:
+    def _step(
+        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+    ) -> list[Array]:
         w, r, b = weights
         (wb,), (rb,) = _biases(b, 1, len(state[0]))
         return [acts[0](_limited(given, w @ x + r @ state[0] + wb + rb))]
@@ -99,10 +121,21 @@ class RNN(_Recurrent):
 class GRU(_Recurrent):
     defaults = ("Sigmoid", "Tanh")
 
-    def _run(self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, **given: Any) -> Any:
+    def _run(
+        self,
+        x: Any,
+        w: Any,
+        r: Any,
+        b: Any = None,
+        lengths: Any = None,
+        h: Any = None,
+        **given: Any,
+    ) -> Any:
         return self._all(x, [w, r, b], lengths, [h], given)
 
-    def _step(self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any) -> list[Array]:
+    def _step(
+        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+    ) -> list[Array]:
         (h,), (f, g), (w, r, b) = state, acts, weights
         (wz, wr, wh), (rz, rr, rh) = np.split(w, 3), np.split(r, 3)
         (bz, br, bh), (cz, cr, ch) = _biases(b, 3, len(h))
@@ -124,7 +157,9 @@ class LSTM(_Recurrent):
     ) -> Any:  # fmt: skip
         return self._all(x, [w, r, b, p], lengths, [h, c], given)
 
-    def _step(self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any) -> list[Array]:
+    def _step(
+        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+    ) -> list[Array]:
         (h, c), (f, g, out), (w, r, b, p) = state, acts, weights
         wb, rb = _biases(b, 4, len(h))
         parts = zip(np.split(w, 4), np.split(r, 4), wb, rb, strict=True)

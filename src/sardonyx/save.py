@@ -1,9 +1,9 @@
 """The way out: `save` writes a model that its reader takes, atomically, external data included.
 
-The file appears whole or not at all: new external data goes to a new file beside the model, then the
-model is written under a temporary name and renamed, then data that only the old file named is removed.
-Whatever stops the process, the old pair or the new pair is there. Links are replaced, never written
-through. Names of files come from the model's file name alone.
+The file appears whole or not at all: new external data goes to a new file beside the model, then
+the model is written under a temporary name and renamed, then data that only the old file named is
+removed. Whatever stops the process, the old pair or the new pair is there. Links are replaced,
+never written through. Names of files come from the model's file name alone.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ def save(
 ) -> Path:
     """Write `model` to `path`: the lowest versions that it needs, none above what the target takes.
 
-    runtime   -- what will read it: "onnxruntime", a release like "onnxruntime==1.20", or None: as it is
+    runtime   -- what will read it: "onnxruntime", "onnxruntime==1.20", or None: write it as it is
     opset     -- the highest version of the standard operators, instead of what `runtime` takes
-    external  -- True: weights in a file beside the model; a number: tensors of so many bytes or more;
-                 False: all in one file; None: beside it when there is no room in one file
+    external  -- True: weights in a file beside the model; a number: tensors of so many bytes
+                 or more; False: all in one file; None: beside it when there is no room in one file
 
     >>> import onnx, sardonyx as sx
     >>> model = sx.load(onnx.parser.parse_model(
-    ...     '<ir_version: 14, opset_import: ["": 28]> g (float[2] x) => (float[2] y) {y = Relu(x)}'))
+    ...     '''<ir_version: 14, opset_import: ["": 28]>
+    ...     g (float[2] x) => (float[2] y) {y = Relu(x)}'''))
     >>> sx.load(sx.save(model, "relu.onnx", runtime="onnxruntime==1.20")).opset
     13
     """
@@ -134,7 +135,7 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 class _Files:
-    """The files of one save: made under new names, put in place by one rename, removed on failure."""
+    """The files of one save: made under new names, put in place by one rename, or removed."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -155,7 +156,7 @@ class _Files:
                 made.unlink()
 
     def _create(self, name: str) -> IO[bytes]:
-        """A new file, locked for as long as this save lasts: no other save takes it for a leftover."""
+        """A new file, locked while this save lasts: no other save takes it for a leftover."""
         path = self.path.with_name(name)
         file = open(path, "xb")  # noqa: SIM115  (closed in __exit__, after the rename)
         self.made.append(path)
@@ -230,7 +231,7 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[memoryview | bytes]:
         return
     flat = np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
     for start in range(0, flat.size, CHUNK):
-        yield memoryview(flat[start : start + CHUNK])
+        yield flat[start : start + CHUNK].data
 
 
 def _sync(file: IO[bytes]) -> None:

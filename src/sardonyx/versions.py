@@ -1,9 +1,9 @@
 """Fitting versions: the opset and IR that a model needs, not above what its target takes.
 
-A model whose versions the target accepts is left alone. Any other is stamped anew: for each node, the
-history of its operator says how far down the same words mean the same. What is too new is reworded
-(`downgrades.py`) or replaced by ONNX's definition of the operator; what still does not fit is listed,
-all of it at once, before anything is written.
+A model whose versions the target accepts is left alone. Any other is stamped anew: for each node,
+the history of its operator says how far down the same words mean the same. What is too new is
+reworded (`downgrades.py`) or replaced by ONNX's definition of the operator; what still does not
+fit is listed, all of it at once, before anything is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import FOLDED_CONSTANT, Builder, infer
-from sardonyx.downgrades import DOWNGRADES, ONLY_SINCE
+from sardonyx.downgrades import DOWNGRADES
 from sardonyx.errors import ArgumentError, VersionError, quote
 from sardonyx.features import least_ir, newest_feature
 from sardonyx.model import Model, Record
@@ -57,7 +57,7 @@ class Target:
         return {**NEWEST, "": self.opset, ML: self.ml}[domain]
 
 
-# release of onnxruntime -> opset, IR, ai.onnx.ml; a release that is not listed takes what the one before took
+# release of onnxruntime -> opset, IR, ai.onnx.ml; one that is not listed: as the one before it
 ONNXRUNTIME = {
     (1, 8): (14, 7, 2),
     (1, 9): (15, 7, 2),
@@ -77,7 +77,7 @@ ONNXRUNTIME_MISSING = dict.fromkeys((*RANDOM, "RoiAlign"), 22)
 
 
 def target(runtime: str | None) -> Target:
-    """`"onnxruntime"` (the installed release, or the newest known), `"onnxruntime==1.20"`, or None: any.
+    """`"onnxruntime"` (the installed release, else the newest), `"onnxruntime==1.20"`, None: any.
 
     >>> target("onnxruntime==1.20").opset
     21
@@ -245,7 +245,7 @@ class _RecordGraphs:
 def _open(
     proto: onnx.GraphProto, outer: dict[Any, ir.Value], updated: set[str], version: int
 ) -> ir.Graph:
-    """A graph of a partial GraphProto: what it reads from outside becomes an input, or a constant."""
+    """A graph of a partial GraphProto: what it reads from outside becomes input or constant."""
     whole = onnx.GraphProto()
     whole.CopyFrom(proto)
     made = {v.name for v in (*whole.input, *whole.initializer)}
@@ -294,7 +294,7 @@ class _Stamper:
                 f"{self.wanted.name} takes opset {self.ceiling} here; "
                 f"{len(self.blocked)} of the model's nodes cannot be said in it",
                 self.blocked,
-                hint="save with a newer runtime or opset, or with runtime=None to write it as it is",
+                hint="name a newer runtime or opset, or runtime=None to write it as it is",
             )
         version = max(need, min(FLOOR[self.domain], self.ceiling))
         for graph in parts:
@@ -305,7 +305,7 @@ class _Stamper:
         return version
 
     def _lower(self, graph: ir.Graph) -> int:
-        """The version that the nodes of `graph` need, after those above the ceiling are reworded."""
+        """The version that the nodes of `graph` need, once those above the ceiling are reworded."""
         op = Builder()
         op.reserve(names(graph))
         need = 0
@@ -321,7 +321,11 @@ class _Stamper:
                     pending.extend(reworded)
                     continue
                 self.blocked.append(
-                    [op_name((node.domain, node.op_type)), f"node {quote(node.name)}", f"needs {low}"]
+                    [
+                        op_name((node.domain, node.op_type)),
+                        f"node {quote(node.name)}",
+                        f"needs {low}",
+                    ]
                 )
             need = max(need, low)
         _place_constants(graph, op)
@@ -347,7 +351,9 @@ class _Stamper:
 def _place_constants(graph: ir.Graph, op: Builder) -> None:
     """Constants as nodes at the start: a record has no initializers that are not state."""
     nodes = [
-        ir.Node("", "Constant", [], [ir.AttrTensor("value", v.const_value)], outputs=[v], name=v.name)
+        ir.Node(
+            "", "Constant", [], [ir.AttrTensor("value", v.const_value)], outputs=[v], name=v.name
+        )
         for v in op.constants.values()
         if v.uses() and v.const_value is not None
     ]
@@ -385,7 +391,7 @@ def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
         }
         parameters = [
             tuple(
-                (p.option.name == "Single", allowed.get(p.type_str, frozenset([p.type_str])))
+                (p.option == opset.Single, allowed.get(p.type_str, frozenset([p.type_str])))
                 for p in side
             )
             for side in (schema.inputs, schema.outputs)

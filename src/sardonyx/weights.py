@@ -1,8 +1,8 @@
 """Which tensors of a model are weights, which are statistics, which are constants, and why.
 
-One function, `weights`, answers for every part. What the file says itself goes first (a training record,
-torch's export metadata); else the use decides: an initializer is not a weight by itself, and a weight may
-hide in a Constant node. The caller can overrule the answer wherever it is used.
+One function, `weights`, answers for every part. What the file says itself goes first (a training
+record, torch's export metadata); else the use decides: an initializer is not a weight by itself,
+and a weight may hide in a Constant node. The caller can overrule the answer wherever it is used.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def weights(model: Model) -> list[Weight]:
     """
     normal = normalize(model)
     updated = {key for record in model.records for key, _ in record.update_binding}
-    told = any("PARAMETER" in v.metadata_props.get(TORCH_KIND, "") for v in normal.graph.initializers.values())
+    told = any(
+        "PARAMETER" in v.metadata_props.get(TORCH_KIND, "")
+        for v in normal.graph.initializers.values()
+    )
     found = []
     for part in graphs(normal.graph):
         for name, value in part.initializers.items():
@@ -149,7 +152,7 @@ def _formal(node: ir.Node, position: int) -> str:
 
 
 def _is_bias(node: ir.Node, position: int) -> bool:
-    """Whether a single number is added to a product that has a single column: then it is its bias."""
+    """Whether a single number is added to a product with a single column: then it is its bias."""
     if node.op_type != "Add" or len(node.inputs) != 2:
         return False
     value, other = node.inputs[position], node.inputs[1 - position]

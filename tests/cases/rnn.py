@@ -53,7 +53,9 @@ def in_torch(op: str, direction: str = "forward") -> Any:
         for d in range(w.shape[0]):
             suffix = "_l0_reverse" if d else "_l0"
             halves = b[d].chunk(2)
-            for name, value in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), (w[d], r[d], *halves), strict=True):
+            for name, value in zip(
+                ("weight_ih", "weight_hh", "bias_ih", "bias_hh"), (w[d], r[d], *halves), strict=True
+            ):
                 parts = value.chunk(GATES[op])
                 weights[name + suffix] = torch.cat([parts[i] for i in FROM_ONNX[op]])
         given = x.flip(0) if direction == "reverse" else x
@@ -70,7 +72,9 @@ def of_all_three(op: str) -> list[Case]:
     every = "xwrbhc" if op == "LSTM" else "xwrbh"
     settings = {"linear_before_reset": 1} if op == "GRU" else {}
     cases = [
-        recurrent(op, every, direction, direction=direction, torch=in_torch(op, direction), **settings)
+        recurrent(
+            op, every, direction, direction=direction, torch=in_torch(op, direction), **settings
+        )
         for direction in ("forward", "reverse", "bidirectional")
     ]
     cases += [
@@ -113,8 +117,15 @@ CASES = [
         recurrent("RNN", "xwrbh", f"activation {name}", activations=[name], **settings)
         for name, settings in ACTIVATIONS.items()
     ),
-    recurrent("GRU", "xwrbh", "reset before the product, activations", activations=["HardSigmoid", "Softsign"]),
-    recurrent("GRU", "xwrbh", "linear, lengths", LENGTHS, linear_before_reset=1, direction="bidirectional"),
+    recurrent(
+        "GRU",
+        "xwrbh",
+        "reset before the product, activations",
+        activations=["HardSigmoid", "Softsign"],
+    ),
+    recurrent(
+        "GRU", "xwrbh", "linear, lengths", LENGTHS, linear_before_reset=1, direction="bidirectional"
+    ),
     recurrent("GRU", "xwr", "linear, no bias", linear_before_reset=1),
     recurrent("LSTM", "xwrbhcp", "peepholes"),
     recurrent("LSTM", "xwrbhcp", "peepholes, lengths", LENGTHS, direction="bidirectional"),

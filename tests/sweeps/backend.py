@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import getpass
 import glob
 import importlib
 import io
 import os
+import pickle
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -107,7 +110,18 @@ def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]
 
 
 def cases() -> list[Official]:
-    """All cases of the suite, in a fixed order."""
+    """All cases of the suite, in a fixed order; kept on disk, since onnx takes ten seconds to make them."""
+    kept = Path(tempfile.gettempdir()) / f"onnx-suite-{onnx.__version__}-{getpass.getuser()}.pickle"
+    if kept.exists():
+        return pickle.loads(kept.read_bytes())
+    found = _make_cases()
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(pickle.dumps(found))
+    partial.replace(kept)
+    return found
+
+
+def _make_cases() -> list[Official]:
     from onnx.backend.test.loader import load_model_tests
 
     found = []

@@ -57,7 +57,9 @@ def _show(console: Console, path: Path, found: Inspection, shown: int | None) ->
 
     opsets = ", ".join(f"{quote(d)[1:-1]} {v}" for d, v in found.opsets.items())
     made = f", made by {quote(found.producer)[1:-1]}" if found.producer else ""
-    console.print(f"[bold]{escape(quote(path.name)[1:-1])}[/]  IR {found.ir_version}, {escape(opsets + made)}")
+    console.print(
+        f"[bold]{escape(quote(path.name)[1:-1])}[/]  IR {found.ir_version}, {escape(opsets + made)}"
+    )
     _tensors(console, "inputs", found.inputs)
     _tensors(console, "outputs", found.outputs)
     _operators(console, found)
@@ -125,7 +127,9 @@ def _weights(console: Console, found: Inspection, shown: int | None) -> None:
     if shown is not None and len(rows) > shown:
         console.print(f"  … and {len(rows) - shown} more: --weights lists them")
     counts = ", ".join(
-        f"{sum(w.kind == kind for w in rows)} {kind}s" for kind in order if any(w.kind == kind for w in rows)
+        f"{sum(w.kind == kind for w in rows)} {kind}s"
+        for kind in order
+        if any(w.kind == kind for w in rows)
     )
     console.print(
         f"[bold]{found.parameters:,} parameters[/] ({amount(found.parameter_bytes)}B); {counts}"
@@ -138,7 +142,8 @@ def _cost(console: Console, found: Inspection) -> None:
     cost = found.cost
     sizes = ", ".join(f"{quote(name)[1:-1]}={size}" for name, size in cost.sizes.items())
     console.print(
-        f"[bold]{amount(cost.flops)}FLOP[/] per run, activations {amount(cost.activation_bytes)}B in all, "
+        f"[bold]{amount(cost.flops)}FLOP[/] per run, "
+        f"activations {amount(cost.activation_bytes)}B in all, "
         f"{amount(cost.peak_bytes)}B at the peak" + (f"  (with {escape(sizes)})" if sizes else "")
     )
     if cost.unknown_nodes:
@@ -149,12 +154,16 @@ def _blockers(console: Console, found: Inspection) -> None:
     from rich.markup import escape
 
     if not found.blockers:
-        verdict = "nothing stops it from training" if found.parameters else "it has nothing to train"
+        verdict = (
+            "nothing stops it from training" if found.parameters else "it has nothing to train"
+        )
         console.print(f"\n{verdict}")
         return
     table = _table("stops training", "node", "why")
     for blocker in found.blockers:
-        table.add_row(escape(quote(blocker.operator)[1:-1]), escape(quote(blocker.node)), blocker.reason)
+        table.add_row(
+            escape(quote(blocker.operator)[1:-1]), escape(quote(blocker.node)), blocker.reason
+        )
     console.print()
     console.print(table)
 

@@ -378,7 +378,9 @@ def _recur(
     pulled = reverse.finish(found) if ends else {}
     for state in it.constant:
         if state.final in given:
-            parts = [given[state.final]] + ([pulled[state.initial]] if state.initial in pulled else [])
+            parts = [given[state.final]] + (
+                [pulled[state.initial]] if state.initial in pulled else []
+            )
             pulled[state.initial] = parts[0] if len(parts) == 1 else add(op, parts)
     return pulled
 

@@ -8,6 +8,7 @@ nobody wants. What an operator's derivative is, only its rule knows (`math.py`, 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.build import FLOATS, Builder, infer, same_dim, same_shape
+from sardonyx.build import FLOATS, Builder, constant, infer, is_static, same_dim, same_shape, static
 from sardonyx.errors import UnsupportedOp, quote
 from sardonyx.passes.nesting import bodies
 from sardonyx.registry import OpId, Registry, Rule, op_name
@@ -25,6 +26,10 @@ VJP = Registry("gradient rule", leading=2, special=("out", "node"))
 NO_GRADIENT: set[OpId] = set()
 
 Cotangents = dict[ir.Value, ir.Value]
+
+# Sums over leading axes of matrices from this many columns, up to this many rows, become products.
+MATRIX_COLUMNS = 16
+MATRIX_ROWS = 1 << 16
 Path = tuple[list[ir.Node], set[ir.Value]]
 Inside = Callable[[ir.Node, set[ir.Value]], list[Path]]
 
@@ -275,7 +280,36 @@ def add(op: Builder, parts: Sequence[ir.Value]) -> ir.Value:
         from sardonyx.grad.sequence import add_sequences
 
         return add_sequences(op, parts)
+    whole = _tiled(parts)
+    if whole is not None:
+        return op.Concat(*whole[0], axis=whole[1])
     return op.Add(*parts) if len(parts) == 2 else op.Sum(*parts)
+
+
+def _tiled(parts: Sequence[ir.Value]) -> tuple[list[ir.Value], int] | None:
+    """The pieces and their axis, where the parts are pieces padded with zeros that tile the whole.
+
+    So end the gradients of slices that together take all of a tensor, as of queries, keys and values.
+    """
+    pieces: list[tuple[int, int, int, ir.Value]] = []
+    for part in parts:
+        node = part.producer()
+        if node is None or node.op_type != "Pad" or len(node.inputs) > 2 or "mode" in node.attributes:
+            return None
+        inner, pads = node.inputs[0], constant(node.inputs[1])
+        if inner is None or pads is None or not is_static(inner) or not is_static(part):
+            return None
+        count = len(pads) // 2
+        axes = [a for a in range(count) if pads[a] or pads[a + count]]
+        if len(axes) != 1 or min(pads) < 0:
+            return None
+        begin, size = int(pads[axes[0]]), static(inner)[axes[0]]
+        pieces.append((begin, begin + size, axes[0], inner))
+    pieces.sort(key=lambda p: p[0])
+    axis = pieces[0][2]
+    ends = [0, *(end for _, end, _, _ in pieces)]
+    fits = all(a == axis and begin == ends[i] for i, (begin, _, a, _) in enumerate(pieces))
+    return ([p[3] for p in pieces], axis) if fits and ends[-1] == static(parts[0])[axis] else None
 
 
 def _pull(
@@ -377,8 +411,20 @@ def _unbroadcast(op: Builder, dx: ir.Value, x: ir.Value, broadcasts: bool) -> ir
     if summed:
         dx = op.total(dx, summed, keepdims=True)
     if lead:
-        dx = op.total(dx, list(range(lead)))
+        dx = _sum_leading(op, dx, lead)
     return dx
+
+
+def _sum_leading(op: Builder, dx: ir.Value, lead: int) -> ir.Value:
+    """The sum over the first `lead` axes, as of a bias: a row of ones times a matrix is fastest."""
+    if not is_static(dx) or dx.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return op.total(dx, list(range(lead)))
+    sizes = static(dx)
+    rows, columns = math.prod(sizes[:lead]), math.prod(sizes[lead:])
+    if columns < MATRIX_COLUMNS or not 0 < rows <= MATRIX_ROWS:
+        return op.total(dx, list(range(lead)))
+    ones = op.const(np.ones((1, rows), dx.dtype.numpy()))
+    return op.reshape(op.MatMul(ones, op.reshape(dx, [rows, columns])), list(sizes[lead:]))
 
 
 def _unbroadcast_at_run_time(op: Builder, dx: ir.Value, x: ir.Value) -> ir.Value:

@@ -43,7 +43,9 @@ def lower_training(model: Model, strict: bool = False) -> Model:
     link_names(work)
     work = normalize(work).copy()
     for graph in graphs(work.graph):
-        refuse([row for n in graph if n.op_type in OPTIMIZERS and _is_ours(n) for row in problems(n)])
+        refuse(
+            [row for n in graph if n.op_type in OPTIMIZERS and _is_ours(n) for row in problems(n)]
+        )
     weights = set(work.graph.initializers)
     _lower_graph(work.graph, Lowering(work.graph, strict))
     for domain in DOMAINS:
@@ -67,7 +69,9 @@ def _name_domain(model: Model) -> None:
     odd = [n for n in _training_nodes(model) if n.domain != opset.TRAINING_DOMAIN]
     if odd:
         listed = ", ".join(quote(n.name or n.outputs[0].name) for n in odd)
-        warnings.warn(f"read as {opset.TRAINING_DOMAIN}, not {odd[0].domain}: {listed}", stacklevel=3)
+        warnings.warn(
+            f"read as {opset.TRAINING_DOMAIN}, not {odd[0].domain}: {listed}", stacklevel=3
+        )
     for node in odd:
         node.domain = opset.TRAINING_DOMAIN
 
@@ -277,7 +281,11 @@ def _refuse_dependent(ask: Question, nodes: list[ir.Node]) -> None:
     for value in named:
         if value.producer() is not None:
             above = _ancestors([value], set())
-            rows += [[quote(v.name), f"is used to compute {quote(value.name)}"] for v in named if v in above]
+            rows += [
+                [quote(v.name), f"is used to compute {quote(value.name)}"]
+                for v in named
+                if v in above
+            ]
     if rows:
         raise ModelError(
             f"xs and zs of Gradient {quote(ask.node.name)} are not independent of each other",
@@ -307,7 +315,8 @@ def _moved(graph: ir.Graph, ask: Question, lowering: Lowering) -> list[ir.Value]
     for value, point in zip(ask.named, ask.points, strict=True):
         if moved.setdefault(value, point) is not point:
             raise ModelError(
-                f"Gradient {quote(ask.node.name)} gives two points for one tensor", [[quote(value.name)]]
+                f"Gradient {quote(ask.node.name)} gives two points for one tensor",
+                [[quote(value.name)]],
             )
     moved = {value: point for value, point in moved.items() if value is not point}
     if not moved:
@@ -348,7 +357,11 @@ def _between(nodes: list[ir.Node], starts: set[ir.Value], end: ir.Value) -> list
 
 
 def _refuse_random(ask: Question, nodes: list[ir.Node]) -> None:
-    every = [n for node in nodes for n in (node, *(i for b in bodies(node) for g in graphs(b) for i in g))]
+    every = [
+        n
+        for node in nodes
+        for n in (node, *(i for b in bodies(node) for g in graphs(b) for i in g))
+    ]
     random = [n for n in every if is_random(n)]
     if random:
         raise ModelError(

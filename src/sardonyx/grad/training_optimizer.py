@@ -93,7 +93,9 @@ def problems(node: ir.Node) -> list[list[str]]:
     ]
     count, rest = divmod(len(node.inputs) - 2, kind.tensors)
     if count < 1 or rest or any(v is None for v in node.inputs):
-        rows.append([node.op_type, where, f"has {len(node.inputs)} inputs, not 2 + {kind.tensors}n"])
+        rows.append(
+            [node.op_type, where, f"has {len(node.inputs)} inputs, not 2 + {kind.tensors}n"]
+        )
     elif len(node.outputs) > count * (kind.tensors - 1):
         rows.append([node.op_type, where, f"has more than {count * (kind.tensors - 1)} outputs"])
     mode = attributes(node).get("mode", "standard")

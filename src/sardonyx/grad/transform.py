@@ -195,4 +195,5 @@ def _or_zeros(op: Builder, g: ir.Value | None, x: ir.Value, others: Sequence[ir.
 
 
 def _fill(op: Builder, value: float, like: ir.Value) -> ir.Value:
-    return fill_sequence(op, value, like) if isinstance(like.type, ir.SequenceType) else op.fill(value, like)
+    is_sequence = isinstance(like.type, ir.SequenceType)
+    return fill_sequence(op, value, like) if is_sequence else op.fill(value, like)

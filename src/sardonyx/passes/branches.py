@@ -50,7 +50,9 @@ def _known_branch(node: ir.Node) -> ir.Graph | None:
     fixed = constant(condition) if value is None else value.numpy()
     if fixed is None or fixed.size != 1:
         return None
-    return node.attributes["then_branch" if bool(fixed.reshape(-1)[0]) else "else_branch"].as_graph()
+    return node.attributes[
+        "then_branch" if bool(fixed.reshape(-1)[0]) else "else_branch"
+    ].as_graph()
 
 
 def _take(graph: ir.Graph, node: ir.Node, branch: ir.Graph, namer: Builder) -> None:

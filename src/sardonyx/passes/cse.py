@@ -1,7 +1,7 @@
 """Common subexpressions: of nodes that compute the same from the same inputs, one stays.
 
-Random operators, Dropout that may be training, operators of unknown domains and nodes with bodies are
-never merged. Initializers are told apart by name, not by value: two equal weights train apart.
+Random operators, Dropout that may be training, operators of unknown domains and nodes with bodies
+are never merged. Initializers are told apart by name, not by value: two equal weights train apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from sardonyx.build import constant
 from sardonyx.passes.nesting import bodies
 
 RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+    (
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+    )
 )
 
 

@@ -12,7 +12,7 @@ from sardonyx.passes.nesting import bodies, graphs
 def remove_dead(graph: ir.Graph, keep: Collection[str] = ()) -> int:
     """Remove unused nodes and initializers, also inside bodies; returns how many nodes went.
 
-    keep -- names of initializers and node outputs that stay although nothing in the graph reads them
+    keep -- names of initializers and node outputs that stay although nothing reads them
     """
     kept = frozenset(keep)
     removed = _remove_nodes(graph, kept)

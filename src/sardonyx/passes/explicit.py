@@ -99,7 +99,7 @@ def _positive_axis(node: ir.Node) -> None:
         given = node.attributes.get(name)
         if given is None and default is None:
             continue
-        value = given.value if given is not None else default
+        value: Any = given.value if given is not None else default
         axes = [value] if isinstance(value, int) else list(value)
         rank = _rank(node)
         if rank is None or all(a >= 0 for a in axes):

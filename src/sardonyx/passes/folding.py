@@ -1,9 +1,10 @@
-"""Constants computed ahead of time, bounded: the size of a result is known before its value is made.
+"""Constants computed ahead of time, bounded: the size of a result is known before its value.
 
-`evaluate` gives the value of one node from what is known of its inputs; an element of a shape that is
-not known stays a symbol. `fold` replaces nodes whose value is known by initializers. Only operators
-with a size rule take part, and only within `LIMIT_EACH` bytes per tensor and `LIMIT_TOTAL` per graph:
-a small file must not become a large model. Loop, Scan, If, random, custom and function nodes never fold.
+`evaluate` gives the value of one node from what is known of its inputs; an element of a shape that
+is not known stays a symbol. `fold` replaces nodes whose value is known by initializers. Only
+operators with a size rule take part, and only within `LIMIT_EACH` bytes per tensor and
+`LIMIT_TOTAL` per graph: a small file must not become a large model. Loop, Scan, If, random, custom
+and function nodes never fold.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LIMIT_TOTAL = 64 * 2**20
 PROPAGATED_ELEMENTS = 1024
 
 Known = np.ndarray  # of numbers, or of objects: numbers and symbols (ir.SymbolicDim)
-Inputs = Sequence[Known | None]
+Inputs = Sequence[Any]  # what is known of each input; None for one that is left out
 
 
 # -- what is known ------------------------------------------------------------------
@@ -85,8 +86,8 @@ def remember(value: ir.Value, array: Known) -> None:
 def fold(graph: ir.Graph, total: int = LIMIT_TOTAL) -> int:
     """Replace nodes whose value is known by initializers; returns how many nodes went.
 
-    Names stay: an initializer has the name of the output that it replaces. A node that makes a graph
-    output stays.
+    Names stay: an initializer has the name of the output that it replaces. A node that makes a
+    graph output stays.
     """
     budget = [total]
     return _fold(graph, budget)
@@ -123,11 +124,17 @@ def _to_initializer(graph: ir.Graph, node: ir.Node, array: Known) -> None:
 
 def evaluate(node: ir.Node, budget: int = LIMIT_TOTAL) -> Known | None:
     """The value of a node's only output, where its inputs tell; None where they do not."""
-    if node.domain != "" or len(node.outputs) != 1 or any(a.is_ref() for a in node.attributes.values()):
+    if (
+        node.domain != ""
+        or len(node.outputs) != 1
+        or any(a.is_ref() for a in node.attributes.values())
+    ):
         return None
     (out,) = node.outputs
     if out.const_value is not None:
-        return out.const_value.numpy() if out.const_value.nbytes <= min(budget, LIMIT_EACH) else None
+        return (
+            out.const_value.numpy() if out.const_value.nbytes <= min(budget, LIMIT_EACH) else None
+        )
     if node.op_type in ("Shape", "Size"):
         return _shape_of(node)
     rule = RULES.get(node.op_type)
@@ -197,21 +204,21 @@ def _concat_size(_: ir.Node, inputs: Inputs) -> int:
 def _gather_size(node: ir.Node, inputs: Inputs) -> int:
     data, indices = inputs
     axis = node.attributes.get_int("axis", 0)
-    return data.size // max(data.shape[axis], 1) * indices.size  # type: ignore[union-attr]
+    return data.size // max(data.shape[axis], 1) * indices.size
 
 
 def _filled_size(_: ir.Node, inputs: Inputs) -> int | None:
     dims = inputs[0]
     if not is_whole(dims):
         return None
-    return math.prod(int(d) for d in dims)  # type: ignore[union-attr]
+    return math.prod([int(d) for d in dims])
 
 
 def _expanded_size(_: ir.Node, inputs: Inputs) -> int | None:
     x, dims = inputs
     if not is_whole(dims):
         return None
-    return math.prod(_broadcast_dims(x.shape, [int(d) for d in dims]))  # type: ignore[union-attr]
+    return math.prod(_broadcast_dims(x.shape, [int(d) for d in dims]))
 
 
 def _broadcast_dims(a: Sequence[int], b: Sequence[int]) -> list[int]:
@@ -223,7 +230,7 @@ def _broadcast_dims(a: Sequence[int], b: Sequence[int]) -> list[int]:
 def _range_size(_: ir.Node, inputs: Inputs) -> int | None:
     if not all(is_whole(a) for a in inputs):
         return None
-    start, limit, delta = (a.item() for a in inputs)  # type: ignore[union-attr]
+    start, limit, delta = (a.item() for a in inputs)
     return max(math.ceil((limit - start) / delta), 0)
 
 
@@ -240,16 +247,16 @@ def _cast(node: ir.Node, inputs: Inputs) -> Known | None:
     target = _target(node)
     if not is_whole(x):
         return x if target.kind in "iu" and target.itemsize >= 4 else None
-    if x.dtype.kind not in "biuf" or target.kind not in "biuf":  # type: ignore[union-attr]
+    if x.dtype.kind not in "biuf" or target.kind not in "biuf":
         return None
-    return x.astype(target)  # type: ignore[union-attr]
+    return x.astype(target)
 
 
 def _gather(node: ir.Node, inputs: Inputs) -> Known | None:
     data, indices = inputs
     if not is_whole(indices):
         return None
-    return np.take(data, indices, axis=node.attributes.get_int("axis", 0))  # type: ignore[arg-type]
+    return np.take(data, indices, axis=node.attributes.get_int("axis", 0))
 
 
 def _concat(node: ir.Node, inputs: Inputs) -> Known:
@@ -266,36 +273,36 @@ def _slice(node: ir.Node, inputs: Inputs) -> Known | None:
     starts, ends, axes, steps = (
         None if a is None else [int(v) for v in a] for a in (*rest, None, None)[:4]
     )
-    axes = list(range(len(starts))) if axes is None else axes  # type: ignore[arg-type]
+    axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(axes) if steps is None else steps
-    where: list[slice] = [slice(None)] * data.ndim  # type: ignore[union-attr]
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):  # type: ignore[arg-type]
+    where: list[slice] = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         where[axis] = slice(start, end, step)
-    return data[tuple(where)]  # type: ignore[index]
+    return data[tuple(where)]
 
 
 def _unsqueeze(node: ir.Node, inputs: Inputs) -> Known:
-    return np.expand_dims(inputs[0], tuple(_axes(node, inputs) or ()))  # type: ignore[arg-type]
+    return np.expand_dims(inputs[0], tuple(_axes(node, inputs) or ()))
 
 
 def _squeeze(node: ir.Node, inputs: Inputs) -> Known:
     axes = _axes(node, inputs)
-    return np.squeeze(inputs[0], None if axes is None else tuple(axes))  # type: ignore[arg-type]
+    return np.squeeze(inputs[0], None if axes is None else tuple(axes))
 
 
 def _reshape(node: ir.Node, inputs: Inputs) -> Known | None:
     x, dims = inputs
     if not is_whole(dims):
         return None
-    target = [int(d) for d in dims]  # type: ignore[union-attr]
+    target = [int(d) for d in dims]
     if not node.attributes.get_int("allowzero", 0):
-        target = [x.shape[i] if d == 0 else d for i, d in enumerate(target)]  # type: ignore[union-attr]
-    return x.reshape(target)  # type: ignore[union-attr]
+        target = [x.shape[i] if d == 0 else d for i, d in enumerate(target)]
+    return x.reshape(target)
 
 
 def _transpose(node: ir.Node, inputs: Inputs) -> Known:
     perm = node.attributes.get("perm")
-    return np.transpose(inputs[0], None if perm is None else list(perm.as_ints()))  # type: ignore[arg-type]
+    return np.transpose(inputs[0], None if perm is None else list(perm.as_ints()))
 
 
 def _fill(node: ir.Node) -> np.ndarray:
@@ -305,20 +312,20 @@ def _fill(node: ir.Node) -> np.ndarray:
 
 def _filled(node: ir.Node, inputs: Inputs) -> Known:
     fill = _fill(node)
-    return np.full([int(d) for d in inputs[0]], fill.reshape(-1)[0], fill.dtype)  # type: ignore[union-attr]
+    return np.full([int(d) for d in inputs[0]], fill.reshape(-1)[0], fill.dtype)
 
 
 def _expanded(node: ir.Node, inputs: Inputs) -> Known:
     x, dims = inputs
-    shape = np.broadcast_shapes(x.shape, tuple(int(d) for d in dims))  # type: ignore[union-attr]
-    return np.broadcast_to(x, shape).copy()  # type: ignore[arg-type]
+    shape = np.broadcast_shapes(x.shape, tuple(int(d) for d in dims))
+    return np.broadcast_to(x, shape).copy()
 
 
 def _range(_: ir.Node, inputs: Inputs) -> Known | None:
     start, limit, delta = inputs
-    if start.dtype.kind not in "iu":  # type: ignore[union-attr]
+    if start.dtype.kind not in "iu":
         return None  # runtimes round a long float range differently
-    return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)  # type: ignore[union-attr]
+    return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -335,7 +342,7 @@ def _modulo(node: ir.Node, inputs: Inputs) -> Known | None:
     a, b = inputs
     if not (is_whole(a) and is_whole(b)) or np.any(b == 0):
         return None
-    return np.fmod(a, b) if node.attributes.get_int("fmod", 0) else np.mod(a, b)  # type: ignore[arg-type]
+    return np.fmod(a, b) if node.attributes.get_int("fmod", 0) else np.mod(a, b)
 
 
 def _multiply_symbols(a: Any, b: Any) -> Any:
@@ -374,8 +381,8 @@ def _arithmetic(whole: Callable[..., Any], symbols: Callable[..., Any]) -> Calla
     def compute(_: ir.Node, inputs: Inputs) -> Known:
         a, b = inputs
         if is_whole(a) and is_whole(b):
-            return np.asarray(whole(a, b), a.dtype)  # type: ignore[union-attr]
-        return by_element(*(np.asarray(x.tolist(), object) for x in (a, b)))  # type: ignore[union-attr]
+            return np.asarray(whole(a, b), a.dtype)
+        return by_element(*(np.asarray(x.tolist(), object) for x in (a, b)))
 
     return compute
 
@@ -383,7 +390,7 @@ def _arithmetic(whole: Callable[..., Any], symbols: Callable[..., Any]) -> Calla
 def _equal(_: ir.Node, inputs: Inputs) -> Known | None:
     a, b = inputs
     if is_whole(a) and is_whole(b):
-        return np.equal(a, b)  # type: ignore[arg-type]
+        return np.equal(a, b)
     answers = np.frompyfunc(_equal_dims, 2, 1)(a, b)
     return None if any(v is None for v in np.asarray(answers).flat) else np.asarray(answers, bool)
 
@@ -410,19 +417,19 @@ def _where(_: ir.Node, inputs: Inputs) -> Known | None:
     condition, a, b = inputs
     if not is_whole(condition):
         return None
-    return np.where(condition, a, b)  # type: ignore[arg-type]
+    return np.where(condition, a, b)
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
     def compute(node: ir.Node, inputs: Inputs) -> Known | None:
         x, axes = inputs[0], _axes(node, inputs)
-        if not is_whole(x) or x.dtype.kind not in "iu":  # type: ignore[union-attr]
+        if not is_whole(x) or x.dtype.kind not in "iu":
             return None  # the order of a float sum is the runtime's own
         if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
             return x
         keep = bool(node.attributes.get_int("keepdims", 1))
         result = function(x, axis=tuple(axes) if axes else None, keepdims=keep)
-        return np.asarray(result, x.dtype)  # type: ignore[union-attr]
+        return np.asarray(result, x.dtype)
 
     return compute
 

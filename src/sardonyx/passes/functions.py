@@ -1,7 +1,7 @@
 """Calls become bodies: model-local functions, and the operators that ONNX defines by a function.
 
-`inline` removes every call of a model-local function. A body is instantiated per call, outermost first,
-so that references to the call's attributes are resolved before anything looks at them.
+`inline` removes every call of a model-local function. A body is instantiated per call, outermost
+first, so that references to the call's attributes are resolved before anything looks at them.
 `expand` replaces one node by ONNX's own definition of its operator.
 """
 
@@ -68,7 +68,7 @@ def _instantiate(
 ) -> tuple[list[ir.Node], list[ir.Value | None]]:
     """New nodes that do what `body` does on the inputs of `call`, and the values of its outputs."""
     prefix = call.name or call.op_type
-    rename = lambda name: namer.fresh(f"{prefix}/{name}")  # noqa: E731
+    rename = lambda name: namer.fresh(f"{prefix}/{name}")
     values: Values = {}
     for value in body.initializers.values():
         values[value] = _copy_value(value, ir.Value(), rename(value.name or "const"))
@@ -80,7 +80,10 @@ def _instantiate(
 
 
 def copy_nodes(
-    graph: ir.Graph, values: Values, attributes: Attributes, rename: Callable[[str], str]
+    graph: Iterable[ir.Node],
+    values: Values,
+    attributes: Attributes,
+    rename: Callable[[str], str],
 ) -> list[ir.Node]:
     """Copies of the nodes of `graph`, reading `values` in place of its own; adds their outputs."""
     nodes = []
@@ -190,7 +193,7 @@ def _refuse_cycles(model: ir.Model) -> None:
         key: {n.op_identifier() for g in graphs(f.graph) for n in g} & model.functions.keys()
         for key, f in model.functions.items()
     }
-    callers = {key: 0 for key in calls}
+    callers = dict.fromkeys(calls, 0)
     for targets in calls.values():
         for target in targets:
             callers[target] += 1
@@ -212,8 +215,8 @@ def _refuse_cycles(model: ir.Model) -> None:
 def expand(node: ir.Node, namer: Builder | None = None) -> list[ir.Node] | None:
     """Replace `node` by ONNX's definition of its operator; the new nodes, or None if it has none.
 
-    Where `node` is in a graph, the new nodes take its place there, and its output names. The types of
-    its inputs must be known for operators whose definition depends on them.
+    Where `node` is in a graph, the new nodes take its place there, and its output names. The types
+    of its inputs must be known for operators whose definition depends on them.
 
     namer -- a builder that has reserved the names in use; give one when many nodes are expanded
     """
@@ -264,17 +267,20 @@ def _definition(node: ir.Node) -> onnx.FunctionProto | None:
         types.append(proto if proto is not None else onnx.TypeProto())
     proto = ir.serde.serialize_node(node)
     for attribute in proto.attribute:
-        _initializers_to_nodes(attribute.g)
+        if attribute.HasField("g"):
+            _constants_to_nodes(attribute.g, node.attributes[attribute.name].as_graph())
     return opset.body(proto, types)
 
 
-def _initializers_to_nodes(graph: onnx.GraphProto) -> None:
-    """Constants as nodes: of an inner graph, ONNX takes only the nodes into a definition."""
-    constants = [
-        onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
-        for tensor in graph.initializer
-    ]
-    nodes = [*constants, *graph.node]
-    graph.ClearField("node")
-    graph.ClearField("initializer")
-    graph.node.extend(nodes)
+def _constants_to_nodes(proto: onnx.GraphProto, graph: ir.Graph) -> None:
+    """Write the constants that `graph` reads as nodes: ONNX takes only nodes into a definition."""
+    read = {v.name: v.const_value for node in graph for v in node.inputs if v is not None}
+    constants = []
+    for name, tensor in read.items():
+        if tensor is not None:
+            value = ir.serde.serialize_tensor(tensor)
+            constants.append(onnx.helper.make_node("Constant", [], [name], value=value))
+    nodes = [*constants, *proto.node]
+    proto.ClearField("node")
+    proto.ClearField("initializer")
+    proto.node.extend(nodes)

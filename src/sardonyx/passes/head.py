@@ -64,7 +64,11 @@ def find_head(output: ir.Value) -> Head:
         value = node.inputs[0]
     stop = value.producer() if value is not None else None
     rows = [[n.op_type, f"node {quote(n.name)}", "passed"] for n in after]
-    last = [stop.op_type, f"node {quote(stop.name)}", "no layer with weights"] if stop else ["an input"]
+    last = (
+        [stop.op_type, f"node {quote(stop.name)}", "no layer with weights"]
+        if stop
+        else ["an input"]
+    )
     raise ArgumentError(
         f"no classification head was found before {quote(output.name)}",
         [*rows, last],
@@ -94,7 +98,9 @@ def _layer(node: ir.Node) -> Head | None:
     bias = (node, 2) if len(node.inputs) > 2 and node.inputs[2] is not None else None
     if node.op_type == "Conv":
         if node.attributes.get_int("group", 1) != 1:
-            raise ArgumentError(f"the last layer, Conv {quote(node.name)}, is grouped: it is no head")
+            raise ArgumentError(
+                f"the last layer, Conv {quote(node.name)}, is grouped: it is no head"
+            )
         return Head(node, weight, 0, bias)
     if node.op_type == "Gemm" and node.attributes.get_int("transB", 0):
         return Head(node, weight, 0, bias)

@@ -25,6 +25,8 @@ def hoist_initializers(graph: ir.Graph) -> int:
     moved = 0
     for part in parts:
         for name, value in list(part.initializers.items()):
+            if value.is_graph_output():
+                continue  # what a body gives out has to be its own
             del part.initializers[name]
             if used[name] > 1:
                 used[name] -= 1

@@ -15,10 +15,39 @@ from sardonyx.build import constant, infer
 from sardonyx.passes.nesting import graphs
 
 SAME_RANK = frozenset(
-    "Abs Cast Ceil Clip Cos Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log "
-    "LogSoftmax Neg Reciprocal Relu Sigmoid Sign Sin Softmax Softplus Softsign Sqrt Tanh".split()
+    [
+        "Abs",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Cos",
+        "Dropout",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Identity",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "Neg",
+        "Reciprocal",
+        "Relu",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softmax",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Tanh",
+    ]
 )
-RECURRENT = {0: 3, 5: 3, 6: 3}
+RECURRENT = ("RNN", "GRU", "LSTM")
+RECURRENT_RANKS = {0: 3, 5: 3, 6: 3}
 
 
 def imply_ranks(graph: ir.Graph) -> None:
@@ -35,7 +64,12 @@ def _sweep(graph: ir.Graph) -> bool:
     for node in reversed(graph):
         for value, rank in _demands(node):
             producer = value.producer()
-            if value.shape is None and rank >= 0 and producer is not None and producer.graph is graph:
+            if (
+                value.shape is None
+                and rank >= 0
+                and producer is not None
+                and producer.graph is graph
+            ):
                 value.shape = ir.Shape([None] * rank)
                 found = True
     return found
@@ -45,24 +79,30 @@ def _demands(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
     """The inputs of `node` whose rank the node itself tells, and that rank."""
     if node.domain != "":
         return
-    inputs = list(node.inputs)
+    for i, value in enumerate(node.inputs):
+        rank = None if value is None else _demanded(node, i)
+        if value is not None and rank is not None:
+            yield value, rank
+
+
+def _demanded(node: ir.Node, position: int) -> int | None:
+    if node.op_type in RECURRENT:
+        return RECURRENT_RANKS.get(position)
+    if node.op_type == "Gemm":
+        return 2 if position < 2 else None
+    if node.op_type in ("Conv", "ConvTranspose"):
+        weight = node.inputs[1]
+        known = weight is not None and weight.shape is not None
+        return len(weight.shape) if known and position == 0 else None  # type: ignore
     out = node.outputs[0].shape if node.outputs else None
-    if node.op_type in ("Conv", "ConvTranspose") and inputs[1].shape is not None:
-        yield inputs[0], len(inputs[1].shape)
-    elif node.op_type in ("LSTM", "GRU", "RNN"):
-        for i, rank in RECURRENT.items():
-            if i < len(inputs) and inputs[i] is not None:
-                yield inputs[i], rank
-    elif node.op_type == "Gemm":
-        yield from ((v, 2) for v in inputs[:2])
-    elif out is None or not inputs or inputs[0] is None:
-        return
-    elif node.op_type in SAME_RANK:
-        yield inputs[0], len(out)
-    elif node.op_type == "Concat":
-        yield from ((v, len(out)) for v in inputs)
-    elif node.op_type in ("Unsqueeze", "Squeeze") and len(inputs) > 1:
-        axes = constant(inputs[1])
-        if axes is not None and not inputs[1].is_graph_input():
-            sign = -1 if node.op_type == "Unsqueeze" else 1
-            yield inputs[0], len(out) + sign * axes.size
+    if out is None or (position > 0 and node.op_type != "Concat"):
+        return None
+    if node.op_type in SAME_RANK or node.op_type == "Concat":
+        return len(out)
+    if node.op_type in ("Unsqueeze", "Squeeze") and len(node.inputs) > 1:
+        given = node.inputs[1]
+        axes = constant(given)
+        if given is None or axes is None or given.is_graph_input():
+            return None
+        return len(out) + axes.size * (-1 if node.op_type == "Unsqueeze" else 1)
+    return None

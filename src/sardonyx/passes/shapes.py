@@ -1,9 +1,9 @@
 """Types and shapes of every value: inferred, symbols kept, data-dependent sizes left open.
 
-ONNX infers the whole graph in one pass, without its data propagation (which has no bound on memory).
-Then one walk in Python carries what is known of integer tensors (`folding`) through the shape
-arithmetic, and infers anew only those nodes that the new knowledge reaches. What a value is known to
-hold is left on it: `const_value`, or `meta["content"]` where some elements are symbols.
+ONNX infers the whole graph in one pass, without its data propagation (which has no bound on
+memory). Then one walk in Python carries what is known of integer tensors (`folding`) through the
+shape arithmetic, and infers anew only those nodes that the new knowledge reaches. What a value is
+known to hold is left on it: `const_value`, or `meta["content"]` where some elements are symbols.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def infer_shapes(graph: ir.Graph, skeleton: onnx.ModelProto) -> None:
 
 
 def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
-    """What ONNX infers by itself, at the opset of the skeleton; whether it took the graph at all."""
+    """What ONNX infers by itself, at the opset of the skeleton; whether it took the graph."""
     _hide_defaults(skeleton.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False)
@@ -46,7 +46,7 @@ def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
 
 
 def _hide_defaults(graph: onnx.GraphProto) -> None:
-    """An initializer that is also an input may be overridden: its value says nothing about shapes."""
+    """An initializer that is also an input may be overridden: its value decides no shape."""
     inputs = {info.name for info in graph.input}
     kept = [tensor for tensor in graph.initializer if tensor.name not in inputs]
     if len(kept) < len(graph.initializer):
@@ -158,7 +158,9 @@ class _Walk:
 
     def _infer_if(self, node: ir.Node) -> None:
         """An output of If has the dimensions in which both branches agree."""
-        then, other = (node.attributes[k].as_graph().outputs for k in ("then_branch", "else_branch"))
+        then, other = (
+            node.attributes[k].as_graph().outputs for k in ("then_branch", "else_branch")
+        )
         for value, a, b in zip(node.outputs, then, other, strict=False):
             if value.type is None:
                 value.type = a.type
@@ -204,18 +206,20 @@ def _from_content(node: ir.Node) -> Dims | None:
     if rule is None or any(a.is_ref() for a in node.attributes.values()):
         return None
     position, compute = rule
-    if len(node.inputs) <= position or node.inputs[position] is None:
+    target = node.inputs[position] if len(node.inputs) > position else None
+    if target is None:
         return None
-    target = node.inputs[position]
     array = folding.known(target)
     if array is not None and array.size <= folding.PROPAGATED_ELEMENTS:
         wanted: Dims = [v if isinstance(v, ir.SymbolicDim) else int(v) for v in array.flat]
         dims = compute(node, wanted)
         return None if dims is None or any(isinstance(d, int) and d < 0 for d in dims) else dims
-    if target.shape is not None and len(target.shape) == 1 and isinstance(target.shape[0], int):
-        if node.op_type != "Expand" and target.shape[0] <= folding.PROPAGATED_ELEMENTS:
-            return [ir.SymbolicDim(None)] * target.shape[0]
-    return None
+    if node.op_type == "Expand" or target.shape is None or len(target.shape) != 1:
+        return None
+    length = target.shape[0]
+    if not isinstance(length, int) or length > folding.PROPAGATED_ELEMENTS:
+        return None
+    return [folding.UNKNOWN] * length
 
 
 def _reshape(node: ir.Node, wanted: Dims) -> Dims | None:
@@ -225,7 +229,9 @@ def _reshape(node: ir.Node, wanted: Dims) -> Dims | None:
         copied: Dims = []
         for axis, size in enumerate(wanted):
             if isinstance(size, int) and size == 0:
-                size = source[axis] if source is not None and axis < len(source) else folding.UNKNOWN
+                size = (
+                    source[axis] if source is not None and axis < len(source) else folding.UNKNOWN
+                )
             copied.append(size)
         wanted = copied
     if -1 in wanted:
@@ -236,7 +242,7 @@ def _reshape(node: ir.Node, wanted: Dims) -> Dims | None:
 
 
 def quotient(above: Dims, below: Dims) -> int | ir.SymbolicDim:
-    """The product of `above` over that of `below`, where equal symbols cancel; unknown if they do not."""
+    """The product of `above` over that of `below`, where symbols cancel; unknown if they do not."""
     symbols = [d.value for d in above if isinstance(d, ir.SymbolicDim)]
     for size in below:
         if isinstance(size, ir.SymbolicDim):
@@ -264,8 +270,8 @@ def _expand(node: ir.Node, wanted: Dims) -> Dims | None:
 def broadcast(a: Dims, b: Dims) -> Dims:
     """The dimensions of two shapes broadcast together."""
     rank = max(len(a), len(b))
-    left: Dims = [1] * (rank - len(a)) + a
-    right: Dims = [1] * (rank - len(b)) + b
+    left: Dims = [*[1] * (rank - len(a)), *a]
+    right: Dims = [*[1] * (rank - len(b)), *b]
     return [_broadcast_dim(x, y) for x, y in zip(left, right, strict=True)]
 
 

@@ -71,7 +71,12 @@ def replace_head(
     changed = [head.node, *([head.bias[0]] if head.bias else []), *head.after]
     _forget_shapes(changed)
     _finish(work, op, f"the head {quote(head.node.name)} cannot have {classes} classes")
-    if end.shape is not None and before != classes and before in end.shape and classes not in end.shape:
+    if (
+        end.shape is not None
+        and before != classes
+        and before in end.shape
+        and classes not in end.shape
+    ):
         raise ArgumentError(
             f"{quote(end.name)} still has the shape {end.shape} after its head was replaced",
             [[n.op_type, f"node {quote(n.name)}"] for n in head.after],
@@ -162,7 +167,9 @@ def remove(model: Source, nodes: str | Sequence[str]) -> Model:
     refused = [[n.op_type, f"node {quote(n.name)}", why] for n in chosen if (why := _stays(n))]
     if refused:
         raise ArgumentError(
-            f"{len(refused)} nodes cannot be taken out", refused, hint="sx.cut and sx.insert rebuild a part"
+            f"{len(refused)} nodes cannot be taken out",
+            refused,
+            hint="sx.cut and sx.insert rebuild a part",
         )
     for node in chosen:
         before, after = node.inputs[0], node.outputs[0]
@@ -239,7 +246,11 @@ def unfreeze(model: Source, patterns: str | Sequence[str] = "*") -> Model:
 
 def frozen(model: Model) -> list[str]:
     """The weights that are marked as frozen."""
-    return [k.removeprefix(ROLE) for k, v in model.metadata.items() if k.startswith(ROLE) and v == FROZEN]
+    return [
+        k.removeprefix(ROLE)
+        for k, v in model.metadata.items()
+        if k.startswith(ROLE) and v == FROZEN
+    ]
 
 
 def tie(model: Source, names: Sequence[str]) -> Model:
@@ -252,14 +263,18 @@ def tie(model: Source, names: Sequence[str]) -> Model:
     unknown = [n for n in names if n not in work.graph.initializers]
     if unknown or len(set(names)) < 2:
         raise ArgumentError(
-            "two weights or more are tied, by their names", [[quote(n), "is no weight"] for n in unknown]
+            "two weights or more are tied, by their names",
+            [[quote(n), "is no weight"] for n in unknown],
         )
     first, *others = (work.graph.initializers[n] for n in names)
     refused = [v for v in others if not _can_share(first, v)]
     if refused:
         raise ArgumentError(
             f"{quote(first.name)} cannot be shared",
-            [[quote(v.name), f"{v.dtype} {v.shape}", f"not {first.dtype} {first.shape}"] for v in refused],
+            [
+                [quote(v.name), f"{v.dtype} {v.shape}", f"not {first.dtype} {first.shape}"]
+                for v in refused
+            ],
         )
     for other in others:
         shared = first if same_shape(first, other) else op.Transpose(first, perm=[1, 0])
@@ -327,7 +342,9 @@ def _output(model: Model, name: str | None) -> ir.Value:
         if name in (None, value.name):
             return value
     raise ArgumentError(
-        f"the model has no floating-point output {quote(name)}" if name else "the model has no scores",
+        f"the model has no floating-point output {quote(name)}"
+        if name
+        else "the model has no scores",
         [[quote(v.name), str(v.dtype)] for v in model.outputs],
     )
 

@@ -41,7 +41,7 @@ def expand_record(model: Model, record: Record) -> Record:
     names = {v.name for node in graph.all_nodes() for v in node.outputs}
     outputs = [*metrics(record), *(value for _, value in record.update_binding)]
     for node in graph:
-        if node.name in taken:
+        if node.name and node.name in taken:
             node.name = f"train/{node.name}"
         for value in node.outputs:
             if value.name in taken and value.name not in outputs:

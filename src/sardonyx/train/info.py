@@ -151,7 +151,7 @@ def _initialization(model: Model, record: Record) -> list[list[str]]:
     if graph.input:
         names = ", ".join(quote(i.name) for i in graph.input)
         problems.append(["initialization", names, "an initialization has no inputs"])
-    known = {t.name for t in graph.initializer} | {""}
+    known = {t.name for t in graph.initializer} | {i.name for i in graph.input} | {""}
     for node in graph.node:
         for name in node.input:
             if name not in known:

@@ -90,7 +90,11 @@ class _Step:
         for name in self.graph.updates:
             self.variables[name].current ^= 1
         outputs = binding.get_outputs()[: len(self.graph.figures)]
-        return {n: o.numpy() for n, o in zip(self.graph.figures, outputs, strict=True)}
+        # A kept buffer is written again by a later run; what the caller has must not change with it.
+        return {
+            n: o.numpy() if n in self.varying else np.array(o.numpy(), copy=True)
+            for n, o in zip(self.graph.figures, outputs, strict=True)
+        }
 
     def _bind(self) -> ort.IOBinding:
         binding = self.session.io_binding()

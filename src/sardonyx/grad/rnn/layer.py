@@ -25,7 +25,8 @@ class Layer:
         self.layout = int(self.given["layout"] or 0)
         self.count = 2 if self.given["direction"] == "bidirectional" else 1
         inputs = list(node.inputs) + [None] * 8
-        self.x, self.w, self.r, self.b, self.lengths = inputs[:5]
+        self.x, self.w, self.r = (v for v in inputs[:3] if v is not None)
+        self.b, self.lengths = inputs[3:5]
         self.initial = inputs[5 : 5 + cell.states]
         self.p = inputs[7] if cell.states == 2 else None
         self.hidden = self._hidden()
@@ -53,17 +54,19 @@ class Layer:
         outputs = []
         for d in range(self.count):
             w, r, b, p = (v[d] for v in weights)
-            h = self.hidden
+            assert w is not None and r is not None
             run = Run(
-                x, w, r, None, None,
-                None if p is None else list(split(op, p, 3, h, axis=0)),
-                [v[d] if v[d] is not None else self._zeros(op, x) for v in initial],
-                mask,
-                functions[d * per : (d + 1) * per],
-                h,
-                d if self.count == 2 else int(self.given["direction"] == "reverse"),
-                dict(self.given),
-            )  # fmt: skip
+                x=x,
+                w=w,
+                r=r,
+                peepholes=None if p is None else list(split(op, p, 3, self.hidden, axis=0)),
+                initial=[v[d] or self._zeros(op, x) for v in initial],
+                mask=mask,
+                activations=functions[d * per : (d + 1) * per],
+                hidden=self.hidden,
+                backwards=d if self.count == 2 else int(self.given["direction"] == "reverse"),
+                settings=dict(self.given),
+            )
             self._weights(op, run, b)
             outputs.append(run_forward(op, self.cell, run))
             self.runs.append(run)
@@ -126,11 +129,9 @@ class Layer:
         lasts = [self._each(op, v, 1 if self.layout else 0) for v in last]
         parts: dict[str, list[ir.Value]] = {}
         for d, run in enumerate(self.runs):
-            dy = None if dys[d] is None else run.masked(op, dys[d])
-            start = [
-                v[d] if v[d] is not None else op.zeros_like(s)
-                for v, s in zip(lasts, run.initial, strict=True)
-            ]
+            given = dys[d]
+            dy = None if given is None else run.masked(op, given)
+            start = [v[d] or op.zeros_like(s) for v, s in zip(lasts, run.initial, strict=True)]
             found = self.cell.back(op, run, dy, start)
             for name, value in self._gradients(op, run, found).items():
                 parts.setdefault(name, []).append(value)

@@ -1,0 +1,153 @@
+"""A training step on stock onnxruntime against torch: one run, interleaved, medians, ratios.
+
+    python bench/train.py [--networks mlp,cnn] [--optimizers adamw,sgd] [--seconds 20] [--compile] [--memory]
+
+All contenders of a row start from the same weights and batch; their first losses must agree. A ratio is the
+median time of sardonyx over that of the contender: below 1, sardonyx is faster. Times are wall clock at
+`--threads` threads, or with `--cpu` process CPU time at one thread, which a busy machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TORCH_LOGS", "-all")
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from networks import NETWORKS, Network, export  # noqa: E402
+
+import sardonyx as sx  # noqa: E402
+from sardonyx.engines.onnxruntime import prepare_training  # noqa: E402
+
+FLOORS = {"mlp": 0.85, "cnn": 1.0, "resnet18": 1.05, "transformer": 1.0, "gpt": 1.0, "lstm": 1.2, "separable": 1.5}
+OURS = {"adamw": lambda: sx.optim.adamw(1e-3), "sgd": lambda: sx.optim.sgd(1e-2, 0.9)}
+THEIRS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": lambda p, fused: torch.optim.AdamW(p, 1e-3, fused=fused or None),
+    "sgd": lambda p, fused: torch.optim.SGD(p, 1e-2, 0.9, fused=fused or None),
+}
+Step = Callable[[], float]
+
+
+def ours(network: Network, optimizer: str, threads: int, **settings: object) -> Step:
+    net = sx.trainable(sx.load(export(network, network.module())), "cross_entropy", OURS[optimizer]())
+    rep = prepare_training(net, threads=threads, **settings)
+    x, y = network.batch()
+    feeds = {net.inputs[0].name: x, "label": y}
+    return lambda: float(rep.step(feeds)["loss"])
+
+
+def theirs(network: Network, optimizer: str, fused: bool = False, compiled: bool = False) -> Step:
+    module = network.module()
+    update = THEIRS[optimizer](module.parameters(), fused)
+    forward = torch.compile(module) if compiled else module
+    x, y = (torch.tensor(a) for a in network.batch())
+
+    def step() -> float:
+        update.zero_grad()
+        loss = torch.nn.functional.cross_entropy(forward(x), y)
+        loss.backward()
+        update.step()
+        return loss.item()
+
+    return step
+
+
+def contenders(network: Network, optimizer: str, arguments: argparse.Namespace) -> dict[str, Step]:
+    made = {
+        "sardonyx": ours(network, optimizer, arguments.threads),
+        "torch": theirs(network, optimizer),
+        "torch fused": theirs(network, optimizer, fused=True),
+    }
+    if arguments.compile:
+        made["torch.compile"] = theirs(network, optimizer, fused=True, compiled=True)
+    return made
+
+
+def measure(steps: dict[str, Step], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
+    """Median seconds of a step, from short interleaved blocks in changing order."""
+    losses = {name: [step() for _ in range(3)] for name, step in steps.items()}
+    first = next(iter(losses.values()))
+    for name, found in losses.items():
+        if not np.allclose(found, first, rtol=2e-3, atol=2e-3):
+            raise SystemExit(f"{name} computes something else: {found} against {first}")
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    order = list(steps)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[order[0]]) < 5:
+        for name in order:
+            begin = clock()
+            steps[name]()
+            times[name].append(clock() - begin)
+        order = order[1:] + order[:1]
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def peak_memory(network: Network, optimizer: str, contender: str) -> float:
+    """Megabytes that training adds to a fresh process, after imports and set-up of the data."""
+    code = (
+        "import resource, sys; sys.path.insert(0, {folder!r}); import train, networks\n"
+        "net = next(n for n in networks.NETWORKS if n.name == {network!r})\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "step = {make}\n"
+        "[step() for _ in range(4)]\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    make = f"train.ours(net, {optimizer!r}, 2)" if contender == "sardonyx" else f"train.theirs(net, {optimizer!r})"
+    text = code.format(folder=str(Path(__file__).parent), network=network.name, make=make)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(n.name for n in NETWORKS))
+    parser.add_argument("--optimizers", default="adamw,sgd")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too (a minute of compiling each)")
+    parser.add_argument("--memory", action="store_true", help="peak memory too, in fresh processes")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    arguments = parser.parse_args()
+    arguments.threads = 1 if arguments.cpu else arguments.threads
+    torch.set_num_threads(arguments.threads)
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    rows = []
+    for network in NETWORKS:
+        if network.name not in arguments.networks.split(","):
+            continue
+        for optimizer in arguments.optimizers.split(","):
+            found = measure(contenders(network, optimizer, arguments), arguments.seconds, clock)
+            mine = found["sardonyx"]
+            row: dict[str, object] = {"network": network.name, "optimizer": optimizer, "ms": mine * 1e3}
+            row |= {f"/ {name}": mine / other for name, other in found.items() if name != "sardonyx"}
+            if arguments.memory:
+                sizes = {c: peak_memory(network, optimizer, c) for c in ("sardonyx", "torch")}
+                row |= {"MB": sizes["sardonyx"], "MB / torch": sizes["sardonyx"] / sizes["torch"]}
+            rows.append(row)
+            show(row)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+def show(row: dict[str, object]) -> None:
+    floor = FLOORS[str(row["network"])] if row["optimizer"] == "adamw" else None
+    cells = [f"{k} {v:.2f}" if isinstance(v, float) else str(v) for k, v in row.items() if k not in ("network", "optimizer")]
+    verdict = "" if floor is None else f"   floor {floor}: {'met' if row['/ torch'] <= floor else 'MISSED'}"  # type: ignore[operator]
+    print(f"{row['network']:12} {row['optimizer']:6} {'  '.join(cells)}{verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Every lowering, on every engine, by the tables in tests/cases: values against onnxruntime or ONNX's reference."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.errors import ArgumentError, EngineError, UnsupportedOp
+from sardonyx.lower import LOWER, lower
+from sardonyx.model import Model, load
+from sardonyx.passes.cse import is_random
+from sardonyx.testing import Case, Runner, feeds_of, model_of
+
+from .cases import all_cases
+
+ENGINES = ("numpy", "torch", "jax", "tensorflow")
+CASES = [c for c in all_cases() if not any(is_random(n) for n in model_of(c).graph)]
+HEADER = '<ir_version: 10, opset_import: ["": 22]>'
+
+
+def engine(name: str) -> Any:
+    pytest.importorskip(name)
+    return importlib.import_module(f"sardonyx.engines.{name}")
+
+
+def text(body: str) -> Model:
+    return load(onnx.parser.parse_model(f"{HEADER} {body}"))
+
+
+@functools.cache
+def expected(index: int) -> dict[str, Any]:
+    case = CASES[index]
+    return Runner(model_of(case))(feeds_of(case))
+
+
+def compare(found: Any, wanted: Any, name: str) -> None:
+    if isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for f, w in zip(found, wanted, strict=True):
+            compare(f, w, name)
+    elif wanted is None or np.asarray(wanted).dtype.kind not in "fc":
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+    else:
+        assert found.dtype == wanted.dtype, name
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[str(c) for c in CASES])
+def test_values(index: int, name: str) -> None:
+    case = CASES[index]
+    found = engine(name).Runner(model_of(case))(feeds_of(case))
+    for key, value in expected(index).items():
+        compare(found[key], value, key)
+
+
+SYMBOLIC = [i for i, c in enumerate(CASES) if c.symbolic]
+
+
+@pytest.mark.parametrize("index", SYMBOLIC, ids=[str(CASES[i]) for i in SYMBOLIC])
+def test_unknown_sizes(index: int) -> None:
+    case: Case = CASES[index]
+    found = engine("numpy").Runner(model_of(case, symbolic=True))(feeds_of(case))
+    for key, value in expected(index).items():
+        compare(found[key], value, key)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+class TestProgram:
+    def test_inputs_that_are_missing_are_named_at_once(self, name: str) -> None:
+        runner = engine(name).Runner(text("g (float[2] a, float[2] b) => (float[2] y) {y = Add(a, b)}"))
+        with pytest.raises(ArgumentError) as caught:
+            runner({})
+        assert '"a"' in str(caught.value) and '"b"' in str(caught.value)
+
+    def test_an_initializer_that_is_an_input_is_a_default(self, name: str) -> None:
+        model = text("g (float[2] x, float[2] w = {1, 2}) => (float[2] y) {y = Mul(x, w)}")
+        runner = engine(name).Runner(model)
+        x = np.ones(2, np.float32)
+        np.testing.assert_array_equal(runner({"x": x})["y"], [1, 2])
+        np.testing.assert_array_equal(runner({"x": x, "w": 5 * x})["y"], [5, 5])
+        np.testing.assert_array_equal(runner({"x": x})["y"], [1, 2])
+
+    def test_a_body_reads_what_is_outside_of_two_levels(self, name: str) -> None:
+        model = text("""g (float[2] x, bool c, bool d) => (float[2] y) {
+            h = Exp(x)
+            y = If (c) <
+                then_branch = t () => (float[2] a) {
+                    a = If (d) <
+                        then_branch = tt () => (float[2] b) { b = Add(h, x) },
+                        else_branch = te () => (float[2] e) { e = Sub(h, x) }
+                    >
+                },
+                else_branch = f () => (float[2] z) { z = Neg(h) }
+            >
+        }""")
+        runner = engine(name).Runner(model)
+        x = np.array([0.5, -1], np.float32)
+        for c, d, wanted in (
+            (True, True, np.exp(x) + x),
+            (True, False, np.exp(x) - x),
+            (False, True, -np.exp(x)),
+        ):
+            found = runner({"x": x, "c": np.array(c), "d": np.array(d)})["y"]
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+    def test_an_output_may_be_an_input_or_a_constant(self, name: str) -> None:
+        model = text("g (float[2] x) => (float[2] x, float[1] w) <float[1] w = {3}> {y = Neg(x)}")
+        found = engine(name).Runner(model)({"x": np.ones(2, np.float32)})
+        np.testing.assert_array_equal(found["x"], [1, 1])
+        np.testing.assert_array_equal(found["w"], np.array([3], np.float32))
+
+    def test_a_failure_names_the_node(self, name: str) -> None:
+        model = text("g (float[a] x, float[b] z) => (float[c] y) {[joined] y = Add(x, z)}")
+        runner = engine(name).Runner(model)
+        with pytest.raises(EngineError, match='Add *node "joined"'):
+            runner({"x": np.ones(2, np.float32), "z": np.ones(3, np.float32)})
+
+    def test_double_precision_is_asked_for(self, name: str) -> None:
+        model = text("g (float[2] x) => (float[2] y) <float[1] w = {0.1}> {y = Mul(x, w)}")
+        x = np.array([1, 3], np.float32)
+        found = engine(name).Runner(model, float64=True)({"x": x.astype(np.float64)})["y"]
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, x.astype(np.float64) * np.float64(np.float32(0.1)))
+
+
+def custom(*ops: str) -> Model:
+    nodes = " ".join(f"y{i} = com.acme.{op}(x)" for i, op in enumerate(ops))
+    outputs = ", ".join(f"float[2] y{i}" for i in range(len(ops)))
+    header = '<ir_version: 10, opset_import: ["": 22, "com.acme": 1]>'
+    return load(onnx.parser.parse_model(f"{header} g (float[2] x) => ({outputs}) {{{nodes}}}"))
+
+
+class TestLookup:
+    def test_everything_missing_is_named_at_once(self) -> None:
+        with pytest.raises(UnsupportedOp) as caught:
+            engine("numpy").Runner(custom("First", "Second"))
+        assert "com.acme::First" in str(caught.value) and "com.acme::Second" in str(caught.value)
+
+    def test_a_kernel_goes_before_the_shared_rule(self) -> None:
+        from sardonyx.lower.engine import KERNELS
+
+        try:
+            lower("Twice", domain="com.acme")(lambda xp, x: xp.add(x, x))
+            lower("Twice", domain="com.acme", only="torch")(lambda xp, x: xp.multiply(x, x))
+            x = np.array([1, 3], np.float32)
+            np.testing.assert_array_equal(engine("numpy").Runner(custom("Twice"))({"x": x})["y0"], [2, 6])
+            np.testing.assert_array_equal(engine("torch").Runner(custom("Twice"))({"x": x})["y0"], [1, 9])
+        finally:
+            LOWER.remove("Twice", "com.acme")
+            KERNELS["torch"].remove("Twice", "com.acme")
+
+    def test_what_only_numpy_has_is_called_out_and_listed(self) -> None:
+        from sardonyx.lower.engine import KERNELS
+
+        try:
+            lower("Odd", domain="com.acme", only="numpy")(lambda xp, x: xp.negative(x))
+            runner = engine("torch").Runner(custom("Odd"))
+            x = np.array([1, 3], np.float32)
+            np.testing.assert_array_equal(runner({"x": x})["y0"], [-1, -3])
+            assert [p.row[0] for p in runner.elsewhere] == ["com.acme::Odd"]
+            with pytest.raises(UnsupportedOp, match="com.acme::Odd"):
+                engine("torch").Runner(custom("Odd"), fallback="error")
+        finally:
+            KERNELS["numpy"].remove("Odd", "com.acme")
+
+    def test_a_misspelt_static_input_is_an_error(self) -> None:
+        with pytest.raises(ArgumentError, match="shpe"):
+            lower("Third", domain="com.acme", static=("shpe",))(lambda xp, x, shape: x)
+
+    def test_an_unknown_engine_is_an_error(self) -> None:
+        with pytest.raises(ArgumentError, match="theano"):
+            lower("Third", domain="com.acme", only="theano")

@@ -1,0 +1,825 @@
+"""Training records that others wrote: every rule of the checker, every decision where the texts are silent."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+from onnx.parser import parse_graph, parse_model
+
+import sardonyx as sx
+from sardonyx.engines.onnxruntime import prepare_training
+from sardonyx.errors import ArgumentError, EngineError, RecordError, SardonyxError
+from sardonyx.model import Model
+from sardonyx.train import info
+from sardonyx.train.expand import expand_records
+
+from .networks import mlp
+
+SERVED = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.preview.training": 1]>
+served (float[N,2] x) => (float[N,1] y) <float[2,1] w = {0.5, -1}> { y = MatMul(x, w) }"""
+STEP = """train (float[N,1] label, float rate) => (float loss, float[2,1] w_new)
+<float rate = {0.1}> {
+    d = Sub(y, label)
+    s = Mul(d, d)
+    loss = ReduceMean<keepdims = 0>(s)
+    [grad] g = ai.onnx.preview.training.Gradient<xs = ["w"], y = "loss">(w)
+    u = Mul(g, rate)
+    w_new = Sub(w, u)
+}"""
+START = "start () => (float[2,1] w0) { w0 = RandomNormal<shape = [2, 1], scale = 2.0>() }"
+TRAIN = "ai.onnx.preview.training"
+
+
+def made(
+    algorithm: str = STEP,
+    updates: Sequence[tuple[str, str]] = (("w", "w_new"),),
+    start: str | None = None,
+    starts: Sequence[tuple[str, str]] = (),
+    served: str = SERVED,
+) -> onnx.ModelProto:
+    """A model with one record, by `onnx.helper.make_training_info`."""
+    model = parse_model(served)
+    add(model, algorithm, updates, start, starts)
+    return model
+
+
+def add(
+    model: onnx.ModelProto,
+    algorithm: str,
+    updates: Sequence[tuple[str, str]],
+    start: str | None = None,
+    starts: Sequence[tuple[str, str]] = (),
+) -> None:
+    model.training_info.append(
+        helper.make_training_info(
+            parse_graph(algorithm),
+            list(updates),
+            parse_graph(start) if start else onnx.GraphProto(name="none"),
+            list(starts),
+        )
+    )
+
+
+X = np.array([[1, 2], [3, -1], [0.5, 4]], np.float32)
+Y = np.array([[1], [0], [2]], np.float32)
+BATCH = {"x": X, "label": Y}
+W = np.array([[0.5], [-1]], np.float32)
+
+
+def gradient(w: np.ndarray, x: np.ndarray = X, y: np.ndarray = Y) -> np.ndarray:
+    """d mean((x w - y)²) / dw, in float64."""
+    x, y, w = (a.astype(np.float64) for a in (x, y, w))
+    return 2 * x.T @ (x @ w - y) / len(x)
+
+
+def steps(model: onnx.ModelProto | Model, count: int = 1, **feeds: np.ndarray) -> dict[str, np.ndarray]:
+    rep = prepare_training(model, threads=1)
+    for _ in range(count):
+        rep.step({**BATCH, **feeds})
+    return rep.state()
+
+
+def test_record_made_by_hand_trains() -> None:
+    rep = prepare_training(made(), threads=1)
+    w = W.astype(np.float64)
+    for _ in range(10):
+        loss = rep.step(BATCH)["loss"]
+        np.testing.assert_allclose(loss, np.mean((X @ w - Y) ** 2), rtol=1e-5)
+        w = w - 0.1 * gradient(w)
+    np.testing.assert_allclose(rep.state()["w"], w, rtol=1e-5)
+    np.testing.assert_allclose(rep.run({"x": X})["y"], X @ w, rtol=1e-4)
+
+
+# -- the checker, one defect at a time -----------------------------------------------------
+
+
+def info_of(model: onnx.ModelProto) -> onnx.TrainingInfoProto:
+    return model.training_info[0]
+
+
+def node(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    return next(n for n in info_of(model).algorithm.node if n.name == name)
+
+
+def bind(model: onnx.ModelProto, key: str, value: str, initial: bool = False) -> None:
+    field = info_of(model).initialization_binding if initial else info_of(model).update_binding
+    field.add(key=key, value=value)
+
+
+def text(algorithm: str) -> Callable[[onnx.ModelProto], None]:
+    return lambda m: info_of(m).algorithm.CopyFrom(parse_graph(algorithm))
+
+
+def swap(m: onnx.ModelProto) -> None:
+    pair = info_of(m).update_binding[0]
+    pair.key, pair.value = pair.value, pair.key
+
+
+def output_type(m: onnx.ModelProto, dims: list[int], kind: int = 1) -> None:
+    outputs = info_of(m).algorithm.output
+    outputs[1].CopyFrom(helper.make_tensor_value_info("w_new", kind, dims))
+
+
+def start_of_shape(m: onnx.ModelProto) -> None:
+    graph = "start () => (float[3] w0) { w0 = RandomNormal<shape = [3]>() }"
+    info_of(m).initialization.CopyFrom(parse_graph(graph))
+    bind(m, "w", "w0", initial=True)
+
+
+def start_reads_w(m: onnx.ModelProto) -> None:
+    graph = "start () => (float[2,1] w0) { w0 = RandomNormalLike(w) }"
+    info_of(m).initialization.CopyFrom(parse_graph(graph))
+
+
+def start_with_input(m: onnx.ModelProto) -> None:
+    graph = "start (float[2,1] z) => (float[2,1] w0) { w0 = Neg(z) }"
+    info_of(m).initialization.CopyFrom(parse_graph(graph))
+
+
+def sparse_key(m: onnx.ModelProto) -> None:
+    values = helper.make_tensor("v", 1, [1], [1.0])
+    indices = helper.make_tensor("v_i", 7, [1], [0])
+    info_of(m).algorithm.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2]))
+    bind(m, "v", "w_new")
+
+
+DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
+    "a swapped pair": (swap, "key and value are swapped"),
+    "a state bound twice": (lambda m: bind(m, "w", "loss"), "is assigned 2 times"),
+    "a key that is no initializer": (lambda m: bind(m, "nowhere", "loss"), '"nowhere".*is no initializer'),
+    "a key that is a computed tensor": (lambda m: bind(m, "d", "loss"), '"d".*is no initializer'),
+    "a value that is no output": (lambda m: bind(m, "rate", "nowhere"), '"nowhere".*is no output'),
+    "a value that is an inner tensor": (lambda m: bind(m, "rate", "u"), '"u".*is no output'),
+    "a sparse initializer as key": (sparse_key, '"v".*is no initializer'),
+    "a start that is no output": (lambda m: bind(m, "w", "w0", True), '"w0".*is no output'),
+    "an initialization with inputs": (start_with_input, "has no inputs"),
+    "an initialization that reads a weight": (start_reads_w, "is an initializer of another graph"),
+    "a start of another shape": (start_of_shape, r"\[2, 1\] ← \[3\]"),
+    "an update of another shape": (lambda m: output_type(m, [1, 2]), r"\[2, 1\] ← \[1, 2\]"),
+    "an update of another rank": (lambda m: output_type(m, [2]), r"\[2, 1\] ← \[2\]"),
+    "an update of another type": (lambda m: output_type(m, [2, 1], 11), "FLOAT ← DOUBLE"),
+    "IR 6": (lambda m: setattr(m, "ir_version", 6), "training records need 7"),
+    "Gradient of an unknown tensor": (
+        lambda m: node(m, "grad").attribute[1].CopyFrom(helper.make_attribute("y", "nothing")),
+        '"nothing".*is not in the graph',
+    ),
+    "Gradient with respect to an unknown tensor": (
+        lambda m: node(m, "grad").attribute[0].CopyFrom(helper.make_attribute("xs", ["v"])),
+        '"v".*is not in the graph',
+    ),
+    "Gradient with too many inputs": (lambda m: node(m, "grad").input.append("x"), "2 inputs.*for 1 names"),
+    "Gradient with too many outputs": (lambda m: node(m, "grad").output.append("h"), "2 outputs.*for 1 names"),
+    "a tensor made twice": (
+        text("t (float[N,1] label) => (float loss) { y = Neg(label) loss = ReduceMean<keepdims=0>(y) }"),
+        '"y".*is defined 2 times',
+    ),
+    "an input of the graph again": (
+        text("t (float[N,2] x) => (float loss) { loss = ReduceMean<keepdims=0>(x) }"),
+        '"x".*is defined 2 times',
+    ),
+    "an initializer of the graph again": (
+        text("t () => (float[2,1] w_new) <float[2,1] w = {1, 1}> { w_new = Neg(w) }"),
+        '"w".*is defined 2 times',
+    ),
+    "a tensor that nobody makes": (
+        text("t () => (float[2,1] w_new) { w_new = Mul(w, nothing) }"),
+        '"nothing".*is not computed anywhere',
+    ),
+    "the wrong order": (
+        text("t () => (float[2,1] w_new) { w_new = Neg(later) later = Neg(w) }"),
+        '"later".*is read before it is computed',
+    ),
+    "an unknown operator": (
+        text("t () => (float[2,1] w_new) { w_new = Negate(w) }"),
+        "Negate",
+    ),
+    "an operator without a required attribute": (
+        text("t () => (float[2,1] w_new) { w_new = Cast(w) }"),
+        "Cast|to",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_defect_is_named(defect: str) -> None:
+    break_it, message = DEFECTS[defect]
+    model = made()
+    info.check(sx.load(model))
+    break_it(model)
+    with pytest.raises(RecordError, match=f"(?s){message}"):
+        info.check(sx.load(model))
+
+
+def test_defects_are_reported_together() -> None:
+    model = made()
+    bind(model, "nowhere", "loss")
+    bind(model, "rate", "missing")
+    start_with_input(model)
+    with pytest.raises(RecordError, match="breaks 3 rules") as caught:
+        info.check(sx.load(model))
+    assert len(caught.value.where) == 3
+
+
+def test_graph_that_reads_the_algorithm_is_refused() -> None:
+    model = made()
+    model.graph.node[0].input[0] = "d"
+    with pytest.raises(SardonyxError, match='"d"'):
+        prepare_training(model)
+
+
+def test_shape_that_shows_only_in_the_first_step() -> None:
+    algorithm = """t (float[A,B] any) => (float[P,Q] w_new) { w_new = Neg(any) }"""
+    rep = prepare_training(made(algorithm), threads=1)
+    with pytest.raises(EngineError, match="shape"):
+        rep.step({"any": np.ones((3, 3), np.float32)})
+    rep.step({"any": np.ones((2, 1), np.float32)})
+    assert (rep.state()["w"] == -1).all()
+
+
+# -- decisions -------------------------------------------------------------------------------
+
+
+def test_decision_01_algorithm_is_joined_and_the_forward_runs_once() -> None:
+    joined = info.combine(*(lambda m: (m, m.records[0]))(sx.load(made())))
+    assert [n.op_type for n in joined.graph][:2] == ["MatMul", "Sub"]
+    assert sum(n.op_type == "MatMul" for n in joined.graph) == 1
+
+
+COUNT = """count{0} () => (int64 t{0}_new) <int64 {1} = {{{2}}}> {{ one = Constant<value_int = 1>() t{0}_new = Add({1}, one) }}"""
+
+
+def test_decision_02_one_key_in_two_records_is_allowed_with_a_warning() -> None:
+    model = made(COUNT.format(0, "t", 5), [("t", "t0_new")])
+    add(model, COUNT.format(1, "t", 5), [("t", "t1_new")])
+    with pytest.warns(UserWarning, match='more than one training record updates "t"'):
+        rep = prepare_training(model)
+    rep.step({})
+    assert rep.state()["t"] == 7
+
+
+def test_decision_03_an_update_may_be_an_output_of_the_graph() -> None:
+    served = SERVED.replace("y = MatMul(x, w)", "y = MatMul(x, w) v = Neg(w)").replace(
+        "(float[N,1] y)", "(float[N,1] y, float[2,1] v)"
+    )
+    state = steps(made("t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }", [("w", "v")], served=served))
+    assert np.array_equal(state["w"], -W)
+
+
+def test_decision_04_all_are_computed_then_all_are_assigned() -> None:
+    algorithm = """t () => (float[2,1] w_new, float[2,1] v_new) <float[2,1] v = {7, 8}> {
+        w_new = Identity(v) v_new = Identity(w) }"""
+    state = steps_without_data(made(algorithm, [("w", "w_new"), ("v", "v_new")]), 1)
+    assert np.array_equal(state["w"], [[7], [8]])
+    assert np.array_equal(state["v"], W)
+
+
+def steps_without_data(model: onnx.ModelProto, count: int) -> dict[str, np.ndarray]:
+    rep = prepare_training(model, threads=1)
+    for _ in range(count):
+        rep.step({})
+    return rep.state()
+
+
+def test_decision_04_the_next_record_sees_new_values() -> None:
+    model = made("a () => (float[2,1] a_new) { a_new = Add(w, w) }", [("w", "a_new")])
+    algorithm = "b (float[1] z) => (float[N,1] seen, float[1] v_new) <float[1] v = {0}> { seen = Identity(y) v_new = Neg(z) }"
+    add(model, algorithm, [("v", "v_new")])
+    rep = prepare_training(model, threads=1)
+    seen = rep.step({"x": X, "z": np.ones(1, np.float32)})["seen"]
+    np.testing.assert_allclose(seen, X @ (2 * W), rtol=1e-6)
+
+
+def test_decision_05_all_records_or_one() -> None:
+    model = made(COUNT.format(0, "a", 0), [("a", "t0_new")])
+    add(model, COUNT.format(1, "b", 0), [("b", "t1_new")])
+    rep = prepare_training(model)
+    rep.step({})
+    rep.step({}, which=1)
+    rep.step({}, which=1)
+    assert (int(rep.state()["a"]), int(rep.state()["b"])) == (1, 3)
+    with pytest.raises(ArgumentError, match="there is no record 2"):
+        rep.step({}, which=2)
+
+
+def test_decision_06_one_name_is_one_variable_if_it_starts_alike() -> None:
+    model = made(COUNT.format(0, "t", 5), [("t", "t0_new")])
+    add(model, COUNT.format(1, "t", 6), [("t", "t1_new")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RecordError, match="start at different values"):
+            prepare_training(model)
+
+
+def test_decision_06_constants_are_private() -> None:
+    scaled = "s{0} () => (float[2,1] s{0}_new) <float[2,1] {1} = {{1, 1}}, float k = {{{2}}}> {{ s{0}_new = Mul({1}, k) }}"
+    model = made(scaled.format(0, "a", 2), [("a", "s0_new")])
+    add(model, scaled.format(1, "b", 3), [("b", "s1_new")])
+    state = steps_without_data(model, 2)
+    assert (state["a"] == 4).all()
+    assert (state["b"] == 9).all()
+
+
+def test_decision_07_initialize_restores_what_it_does_not_bind() -> None:
+    algorithm = STEP.replace("float[2,1] w_new)", "float[2,1] w_new, int64 t_new)").replace(
+        "<float rate = {0.1}>", "<float rate = {0.1}, int64 t = {3}, int64 one = {1}>"
+    ).replace("d = Sub", "t_new = Add(t, one) d = Sub")
+    bindings = [("w", "w_new"), ("t", "t_new")]
+    rep = prepare_training(made(algorithm, bindings, START, [("w", "w0")]), threads=1)
+    rep.step(BATCH)
+    assert rep.state()["t"] == 4
+    rep.initialize(seed=1)
+    assert rep.state()["t"] == 3
+    assert not np.array_equal(rep.state()["w"], W)
+    rep.step(BATCH)
+    rep.initialize(seed=1, only_bound=True)
+    assert rep.state()["t"] == 4
+
+
+def test_decision_09_state_that_is_only_initialized() -> None:
+    model = made("t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }", [], START, [("w", "w0")])
+    rep = prepare_training(model, threads=1)
+    assert rep.step(BATCH)["l"] == Y.mean()
+    assert np.array_equal(rep.state()["w"], W), "an info without updates evaluates"
+    rep.initialize(seed=0)
+    assert not np.array_equal(rep.state()["w"], W)
+
+
+INPUT_WEIGHT = SERVED.replace("(float[N,2] x)", "(float[N,2] x, float[2,1] w)")
+
+
+def test_decision_10_state_is_not_fed_to_a_step_but_to_inference() -> None:
+    rep = prepare_training(made(served=INPUT_WEIGHT), threads=1)
+    with pytest.raises(ArgumentError, match='"w".*is state'):
+        rep.step({**BATCH, "w": W})
+    other = rep.run({"x": X, "w": 3 * W})["y"]
+    np.testing.assert_allclose(other, X @ (3 * W), rtol=1e-6)
+    np.testing.assert_allclose(rep.run({"x": X})["y"], X @ W, rtol=1e-6)
+    rep.step(BATCH)
+    np.testing.assert_allclose(rep.state()["w"], W - 0.1 * gradient(W), rtol=1e-5)
+
+
+def test_inputs_that_no_graph_has_are_refused() -> None:
+    rep = prepare_training(made(), threads=1)
+    with pytest.raises(ArgumentError, match='"labels".*is no input'):
+        rep.step({"x": X, "labels": Y})
+
+
+def test_decision_12_unbound_outputs_are_figures_and_roles_are_metadata() -> None:
+    assert prepare_training(made()).figures == ["loss"]
+    net = sx.trainable(mlp(), "mse", sx.optim.sgd(0.1, 0.9))
+    roles = {k.removeprefix("sardonyx.role."): v for k, v in net.metadata.items() if "role" in k}
+    assert roles["loss"] == "loss"
+    assert roles["label"] == "label"
+    assert roles["learning_rate"] == "hyperparameter"
+    assert roles["fc0.weight"] == "parameter"
+    assert roles["fc0.weight/momentum"] == "slot"
+
+
+def test_decision_14_missing_import_warns_and_the_short_domain_is_read() -> None:
+    model = made()
+    del model.opset_import[1]
+    with pytest.warns(UserWarning, match="without importing it"):
+        state = steps(model)
+    np.testing.assert_allclose(state["w"], W - 0.1 * gradient(W), rtol=1e-5)
+    model = made()
+    node(model, "grad").domain = "ai.onnx.preview"
+    with pytest.warns(UserWarning, match="read as ai.onnx.preview.training"):
+        state = steps(model)
+    np.testing.assert_allclose(state["w"], W - 0.1 * gradient(W), rtol=1e-5)
+
+
+def test_decision_15_equal_seeds_equal_starts_and_streams_apart() -> None:
+    algorithm = "t () => (float[2,1] w_new, float[2,1] v_new) <float[2,1] v = {1,1}> { w_new = Neg(w) v_new = Neg(v) }"
+    start = "s () => (float[2,1] a, float[2,1] b) { a = RandomNormal<shape=[2,1]>() b = RandomNormal<shape=[2,1]>() }"
+    bindings = [("w", "w_new"), ("v", "v_new")]
+    rep = prepare_training(made(algorithm, bindings, start, [("w", "a"), ("v", "b")]))
+    rep.initialize(seed=3)
+    first = rep.state()
+    assert not np.array_equal(first["w"], first["v"]), "two nodes draw from two streams"
+    rep.initialize(seed=4)
+    assert not np.array_equal(first["w"], rep.state()["w"])
+    rep.initialize(seed=3)
+    assert np.array_equal(first["w"], rep.state()["w"])
+    assert np.array_equal(first["v"], rep.state()["v"])
+
+
+def test_decision_15_a_seed_in_the_file_stays() -> None:
+    start = START.replace("scale = 2.0", "scale = 2.0, seed = 7.0")
+    rep = prepare_training(made(start=start, starts=[("w", "w0")]))
+    rep.initialize(seed=1)
+    first = rep.state()["w"]
+    rep.initialize(seed=2)
+    assert np.array_equal(first, rep.state()["w"])
+
+
+def test_decision_16_external_data_inside_a_record(tmp_path: Path) -> None:
+    net = sx.trainable(mlp((40, 30, 3)), "mse", sx.optim.adam(0.01))
+    rep = prepare_training(net, threads=1)
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.normal(size=(4, 40)).astype(np.float32), "label": np.ones((4, 3), np.float32)}
+    rep.step(batch)
+    path = sx.save(rep.to_model(), tmp_path / "net.onnx", external=True)
+    assert "fc0.weight/adam_m" in {
+        t.name
+        for t in onnx.load(path, load_external_data=False).training_info[0].algorithm.initializer
+        if t.data_location == onnx.TensorProto.EXTERNAL
+    }
+    again = prepare_training(sx.load(path), threads=1)
+    for name, value in rep.state().items():
+        assert np.array_equal(again.state()[name], value), name
+
+
+SECOND = """t (float[N,1] label) => (float[2,1] w_new) {{
+    d = Sub(y, label)
+    s = Mul(d, d)
+    loss = ReduceMean<keepdims = 0>(s)
+    {gradient}
+    w_new = Identity(g)
+}}"""
+
+
+def of_gradient(gradient_text: str, **feeds: np.ndarray) -> np.ndarray:
+    return steps(made(SECOND.format(gradient=gradient_text)), **feeds)["w"]
+
+
+def test_decision_18_y_that_is_not_a_scalar_is_summed() -> None:
+    found = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], y = "s">(w)')
+    np.testing.assert_allclose(found, gradient(W) * len(X), rtol=1e-5)
+
+
+def test_decision_19_tensors_outside_xs_and_zs_are_constants() -> None:
+    with_zs = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], zs = ["x", "label"], y = "loss">(w, x, label)')
+    without = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(w)')
+    assert np.array_equal(with_zs, without)
+
+
+def test_decision_20_an_x_that_does_not_reach_y_gets_zeros() -> None:
+    text = SECOND.format(gradient=f'h = Mul(label, label) l = ReduceMean<keepdims = 0>(h) g = {TRAIN}.Gradient<xs = ["w"], y = "l">(w)')
+    with pytest.warns(UserWarning, match='does not depend on "w": zeros'):
+        state = steps(made(text))
+    assert not state["w"].any()
+
+
+def test_decision_21_a_tensor_and_its_ancestor_are_refused() -> None:
+    model = made(SECOND.format(gradient=f'g, h = {TRAIN}.Gradient<xs = ["w", "y"], y = "loss">(w, y)'))
+    with pytest.raises(SardonyxError, match="not independent"):
+        prepare_training(model)
+
+
+def test_decision_22_inputs_elsewhere_are_evaluated_there() -> None:
+    found = of_gradient(f'two = Constant<value_float = 2.0>() e = Mul(w, two) g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(e)')
+    np.testing.assert_allclose(found, gradient(2 * W), rtol=1e-5)
+
+
+def test_decision_24_gradient_before_its_y() -> None:
+    algorithm = f"""t (float[N,1] label) => (float loss, float[2,1] w_new) {{
+        g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(w)
+        w_new = Identity(g)
+        d = Sub(y, label)
+        s = Mul(d, d)
+        loss = ReduceMean<keepdims = 0>(s)
+    }}"""
+    np.testing.assert_allclose(steps(made(algorithm))["w"], gradient(W), rtol=1e-5)
+
+
+def test_decision_25_an_operator_without_a_rule_is_named() -> None:
+    algorithm = SECOND.format(gradient=f'[odd] o = com.acme.Odd(y) l = ReduceMean<keepdims=0>(o) g = {TRAIN}.Gradient<xs = ["w"], y = "l">(w)')
+    served = SERVED.replace('"ai.onnx.preview.training": 1', '"ai.onnx.preview.training": 1, "com.acme": 1')
+    with pytest.raises(SardonyxError, match="Odd"):
+        prepare_training(made(algorithm, served=served))
+
+
+def test_decision_27_a_name_twice_in_xs() -> None:
+    found = of_gradient(f'g, h = {TRAIN}.Gradient<xs = ["w", "w"], y = "loss">(w, w)')
+    np.testing.assert_allclose(found, gradient(W), rtol=1e-5)
+
+
+OPTIMIZER = """t (float[N,1] label) => (float[2,1] w_new, float[2,1] v_new, float[2,1] h_new, int64 t_new)
+<float{one} rate = {{0.1}}, int64{one} t = {{{count}}}, float[2,1] v = {{0,0}}, float[2,1] h = {{0,0}}> {{
+    d = Sub(y, label)
+    s = Mul(d, d)
+    loss = ReduceMean<keepdims = 0>(s)
+    g = ai.onnx.preview.training.Gradient<xs = ["w"], y = "loss">(w)
+    w_new, v_new, h_new = ai.onnx.preview.training.Adam<alpha = 0.9, beta = 0.999, epsilon = 0.001>(rate, t, w, g, v, h)
+    step = Constant<value_int = 1>()
+    more = Add(t, step)
+    t_new = Reshape(more, shape)
+}}"""
+ADAM_BINDING = [("w", "w_new"), ("v", "v_new"), ("h", "h_new"), ("t", "t_new")]
+
+
+def adam_by_hand(count: int, start: int) -> np.ndarray:
+    """ONNX's Adam, in float64, from its specification."""
+    w, v, h = W.astype(np.float64), np.zeros((2, 1)), np.zeros((2, 1))
+    for t in range(start, start + count):
+        g = gradient(w)
+        v, h = 0.9 * v + 0.1 * g, 0.999 * h + 0.001 * g * g
+        rate = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) if t > 0 else 0.1
+        w = w - rate * v / (np.sqrt(h) + 1e-3)
+    return w
+
+
+@pytest.mark.parametrize("shape", ["[]", "[1]"])
+@pytest.mark.parametrize("start", [0, 1])
+def test_decisions_28_to_30_adam_as_specified_from_any_count(start: int, shape: str) -> None:
+    one = "" if shape == "[]" else "[1]"
+    algorithm = OPTIMIZER.format(one=one, count=start).replace("int64 t_new)", f"int64{one} t_new)")
+    model = made(algorithm, ADAM_BINDING)
+    dims = np.array([] if shape == "[]" else [1], np.int64)
+    info_of(model).algorithm.initializer.append(numpy_helper.from_array(dims, "shape"))
+    state = steps(model, 20)
+    np.testing.assert_allclose(state["w"], adam_by_hand(20, start), rtol=1e-4)
+    assert state["t"].shape == tuple(dims)
+    assert int(state["t"].reshape(())) == start + 20
+
+
+def test_decision_31_outputs_that_are_inputs_or_used_twice() -> None:
+    algorithm = """t (float[2,1] fed) => (float[2,1] fed, float[2,1] w, float[2,1] n)
+    <float[2,1] a = {1,1}, float[2,1] b = {1,1}, float[2,1] c = {1,1}, float[2,1] e = {1,1}> { n = Neg(w) }"""
+    model = made(algorithm, [("a", "fed"), ("b", "w"), ("c", "n"), ("e", "n")])
+    rep = prepare_training(model, threads=1)
+    for value in (3.0, 4.0):
+        fed = np.full((2, 1), value, np.float32)
+        rep.step({"fed": fed})
+        state = rep.state()
+        assert np.array_equal(state["a"], fed)
+        assert np.array_equal(state["b"], W)
+        assert np.array_equal(state["c"], -W)
+        assert np.array_equal(state["e"], -W)
+
+
+def test_decision_32_values_that_are_not_finite_are_assigned_and_seen() -> None:
+    rep = prepare_training(made(), threads=1)
+    broken = X.copy()
+    broken[0, 0] = np.nan
+    assert np.isnan(rep.step({"x": broken, "label": Y})["loss"])
+    assert np.isnan(rep.state()["w"]).any()
+
+
+def test_no_record_is_a_clear_error() -> None:
+    with pytest.raises(ArgumentError, match="no training record"):
+        prepare_training(mlp())
+
+
+# -- several records: a GAN, written by hand --------------------------------------------------
+
+GENERATOR = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.preview.training": 1]>
+gan (float[N,2] z) => (float[N,1] fake) <float[2,1] g = {0.3, -0.2}> { fake = MatMul(z, g) }"""
+# The discriminator is no part of the served graph: both records bring their own forward of it.
+DISCRIMINATE = """
+    {0}_p = Mul({1}, d)
+    {0}_n = Neg({0}_p)
+    {0}_e = Exp({0}_n)
+    {0}_s = Add({0}_e, one)
+    {0} = Log({0}_s)
+"""
+DISCRIMINATOR = (
+    """discriminator (float[N,1] real) => (float d_loss, float[1] d_new)
+<float[1] d = {{0.7}}, float one = {{1}}, float rate = {{0.5}}> {{"""
+    + DISCRIMINATE.format("on_real", "real")
+    + " f = Neg(fake) "
+    + DISCRIMINATE.format("on_fake", "f")
+    + """
+    sum = Add(on_real, on_fake)
+    d_loss = ReduceMean<keepdims = 0>(sum)
+    dd = ai.onnx.preview.training.Gradient<xs = ["d"], y = "d_loss">(d)
+    du = Mul(dd, rate)
+    d_new = Sub(d, du)
+}}"""
+).replace("{{", "{").replace("}}", "}")
+ADVERSARY = (
+    """generator () => (float g_loss, float[2,1] g_new)
+<float[1] d = {{0.7}}, float one = {{1}}, float rate = {{0.25}}> {{"""
+    + DISCRIMINATE.format("fooled", "fake")
+    + """
+    g_loss = ReduceMean<keepdims = 0>(fooled)
+    gg = ai.onnx.preview.training.Gradient<xs = ["g"], y = "g_loss">(g)
+    gu = Mul(gg, rate)
+    g_new = Sub(g, gu)
+}}"""
+).replace("{{", "{").replace("}}", "}")
+
+
+def gan() -> onnx.ModelProto:
+    model = parse_model(GENERATOR)
+    add(model, DISCRIMINATOR, [("d", "d_new")])
+    add(model, ADVERSARY, [("g", "g_new")])
+    return model
+
+
+def test_gan_alternates_as_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    rep = prepare_training(gan(), threads=1)
+    g = torch.tensor([[0.3], [-0.2]], dtype=torch.float64, requires_grad=True)
+    d = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        z, real = rng.normal(size=(5, 2)), rng.normal(2.0, 1.0, size=(5, 1))
+        found = rep.step({"z": z.astype(np.float32), "real": real.astype(np.float32)})
+        tz, tr = torch.tensor(z), torch.tensor(real)
+        softplus = torch.nn.functional.softplus
+        d_loss = (softplus(-(tr * d)) + softplus((tz @ g).detach() * d)).mean()
+        (dd,) = torch.autograd.grad(d_loss, d)
+        d = (d - 0.5 * dd).detach().requires_grad_()
+        g_loss = softplus(-((tz @ g) * d)).mean()
+        (gg,) = torch.autograd.grad(g_loss, g)
+        g = (g - 0.25 * gg).detach().requires_grad_()
+        np.testing.assert_allclose(found["d_loss"], d_loss.item(), rtol=1e-5)
+        np.testing.assert_allclose(found["g_loss"], g_loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(rep.state()["g"], g.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(rep.state()["d"], d.detach().numpy(), rtol=1e-5)
+
+
+def test_gan_saved_and_loaded_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = [
+        {"z": rng.normal(size=(5, 2)).astype(np.float32), "real": rng.normal(size=(5, 1)).astype(np.float32)}
+        for _ in range(6)
+    ]
+    whole, half = prepare_training(gan(), threads=1), prepare_training(gan(), threads=1)
+    for batch in data:
+        whole.step(batch)
+    for batch in data[:3]:
+        half.step(batch)
+    rest = prepare_training(sx.load(sx.save(half.to_model(), tmp_path / "gan.onnx")), threads=1)
+    for batch in data[3:]:
+        rest.step(batch)
+    for name, value in whole.state().items():
+        assert np.array_equal(rest.state()[name], value), name
+
+
+def test_trainable_twice_keeps_the_records_apart(tmp_path: Path) -> None:
+    first = sx.trainable(mlp(), "mse", sx.optim.adam(0.01), train="fc0.*", name="lower")
+    both = sx.trainable(
+        sx.load(sx.save(first, tmp_path / "one.onnx")), "l1", sx.optim.sgd(0.1, 0.9), train="fc1.*", name="upper"
+    )
+    keys = [{k for k, _ in r.update_binding} for r in both.records]
+    assert not keys[0] & keys[1]
+    rep = prepare_training(both, threads=1)
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.normal(size=(4, 6)).astype(np.float32), "label": np.ones((4, 3), np.float32)}
+    assert set(rep.step(batch)) == {"loss", "upper/loss"}
+    alone = prepare_training(first, threads=1)
+    other = prepare_training(first, threads=1)
+    alone.step(batch)
+    before = rep.state()
+    rep.step(batch, which=0)
+    assert np.array_equal(rep.state()["fc1.weight"], before["fc1.weight"])
+    other.load_state({n: before[n] for n in other.state()})
+    np.testing.assert_allclose(alone.state()["fc0.weight"], before["fc0.weight"], rtol=1e-6)
+
+
+# -- forms, files, serving ------------------------------------------------------------------------
+
+
+def data(count: int, seed: int = 1) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [
+        {"x": rng.normal(size=(7, 6)).astype(np.float32), "label": rng.integers(0, 3, 7)} for _ in range(count)
+    ]
+
+
+OPTIMIZERS = {
+    "sgd": sx.optim.sgd(0.1),
+    "momentum": sx.optim.sgd(0.05, 0.9),
+    "nesterov": sx.optim.sgd(0.05, 0.9, nesterov=True),
+    "dampening": sx.optim.sgd(0.05, 0.9, dampening=0.3),
+    "adagrad": sx.optim.adagrad(0.05, 0.1, initial=0.1),
+    "onnx_adam": sx.optim.onnx_adam(0.01),
+    "adamw": sx.optim.adamw(0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_symbolic_and_expanded_give_the_same_bits(name: str) -> None:
+    symbolic = sx.trainable(mlp(), "cross_entropy", OPTIMIZERS[name])
+    expanded = sx.trainable(mlp(), "cross_entropy", OPTIMIZERS[name], form="expanded")
+    ops = {n.op_type for n in symbolic.records[0].algorithm.node if n.domain}
+    standard = {"momentum": "Momentum", "nesterov": "Momentum", "dampening": "Momentum"}
+    standard |= {"adagrad": "Adagrad", "onnx_adam": "Adam"}
+    assert ops == {"Gradient", *([standard[name]] if name in standard else [])}
+    assert not any(n.domain for n in expanded.records[0].algorithm.node)
+    a, b = (prepare_training(m, threads=1) for m in (symbolic, expanded))
+    for batch in data(5):
+        assert a.step(batch)["loss"] == b.step(batch)["loss"]
+    for key, value in a.state().items():
+        assert np.array_equal(b.state()[key], value), key
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("momentum", lambda t, p: t.optim.SGD(p, 0.05, 0.9)),
+        ("nesterov", lambda t, p: t.optim.SGD(p, 0.05, 0.9, nesterov=True)),
+        ("dampening", lambda t, p: t.optim.SGD(p, 0.05, 0.9, dampening=0.3)),
+        ("adagrad", lambda t, p: t.optim.Adagrad(p, 0.05, 0.1, 0.0, 0.1)),
+    ],
+)
+def test_standard_operators_are_what_torch_does(name: str, make) -> None:  # type: ignore[no-untyped-def]
+    torch = pytest.importorskip("torch")
+    from .networks import torch_mlp
+
+    parameters, forward = torch_mlp(mlp())
+    optimizer = make(torch, list(parameters.values()))
+    rep = prepare_training(sx.trainable(mlp(), "cross_entropy", OPTIMIZERS[name]), threads=1)
+    for batch in data(20):
+        rep.step(batch)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(forward(torch.tensor(batch["x"])), torch.tensor(batch["label"]))
+        loss.backward()
+        optimizer.step()
+    for key, value in parameters.items():
+        np.testing.assert_allclose(rep.state()[key], value.detach().numpy(), rtol=2e-4, atol=2e-6)
+
+
+def test_onnx_adam_is_the_operator_of_the_reference_evaluator() -> None:
+    """Twenty steps of the record against onnx.reference's own Adam, fed with torch's gradients."""
+    torch = pytest.importorskip("torch")
+    from onnx.reference import ReferenceEvaluator
+
+    from .networks import torch_mlp
+
+    text = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.preview.training": 1]>
+    a (float r, int64 t, float[A,B] x, float[A,B] g, float[A,B] v, float[A,B] h)
+    => (float[A,B] x2, float[A,B] v2, float[A,B] h2) {
+        x2, v2, h2 = ai.onnx.preview.training.Adam
+        <alpha = 0.9, beta = 0.999, epsilon = 0.000001, norm_coefficient = 0.1, norm_coefficient_post = 0.01>(r, t, x, g, v, h) }"""
+    adam = ReferenceEvaluator(parse_model(text))
+    optimizer = sx.optim.onnx_adam(0.01, weight_decay=0.1, decay_after=0.01)
+    rep = prepare_training(sx.trainable(mlp(), "cross_entropy", optimizer, train="fc0.weight"), threads=1)
+    parameters, forward = torch_mlp(mlp())
+    weight = parameters["fc0.weight"]
+    v = h = np.zeros((5, 6), np.float32)
+    for t, batch in enumerate(data(20), start=1):
+        rep.step(batch)
+        weight.grad = None
+        torch.nn.functional.cross_entropy(forward(torch.tensor(batch["x"])), torch.tensor(batch["label"])).backward()
+        feeds = {"r": np.float32(0.01), "t": np.int64(t), "x": weight.detach().numpy(), "g": weight.grad.numpy(), "v": v, "h": h}
+        x, v, h = adam.run(None, {k: np.asarray(a) for k, a in feeds.items()})
+        weight.data = torch.tensor(np.asarray(x, np.float32))
+    np.testing.assert_allclose(rep.state()["fc0.weight"], weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["symbolic", "expanded"])
+def test_thirty_and_thirty_steps_are_sixty(tmp_path: Path, form: str) -> None:
+    net = sx.trainable(mlp(), "cross_entropy", sx.optim.adamw(0.01), clip_norm=0.5, ema=0.9, form=form)
+    batches = data(60)
+    whole, half = prepare_training(net, threads=1), prepare_training(net, threads=1)
+    losses = [whole.step(b)["loss"] for b in batches]
+    found = [half.step(b)["loss"] for b in batches[:30]]
+    rest = prepare_training(sx.load(sx.save(half.to_model(), tmp_path / "half.onnx")), threads=1)
+    found += [rest.step(b)["loss"] for b in batches[30:]]
+    assert np.array_equal(losses, found)
+    assert losses[-1] < losses[0]
+    for name, value in whole.state().items():
+        assert np.array_equal(rest.state()[name], value), name
+
+
+@pytest.mark.parametrize("form", ["symbolic", "expanded"])
+def test_file_with_a_record_serves_as_before(tmp_path: Path, form: str) -> None:
+    plain = tmp_path / "plain.onnx"
+    onnx.save(mlp().proto(), plain)
+    path = sx.save(sx.trainable(sx.load(plain), "cross_entropy", form=form), tmp_path / "net.onnx")
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    before, after = (onnxruntime.InferenceSession(str(p)).run(None, {"x": x})[0] for p in (plain, path))
+    assert np.array_equal(before, after)
+    onnx.checker.check_model(str(path), full_check=True)
+    proto = onnx.load(path)
+    assert [n.op_type for n in proto.graph.node] == ["Gemm", "Tanh", "Gemm"]
+    assert len(proto.training_info) == 1
+    del proto.training_info[:]
+    onnx.checker.check_model(proto, full_check=True)
+
+
+def test_record_survives_load_and_save_unchanged(tmp_path: Path) -> None:
+    model = made(start=START, starts=[("w", "w0")])
+    path = sx.save(sx.load(model), tmp_path / "again.onnx")
+    assert onnx.load(path).training_info == model.training_info
+
+
+def test_expanding_a_record_by_hand_changes_no_bit() -> None:
+    loaded = sx.load(made())
+    a, b = prepare_training(loaded, threads=1), prepare_training(expand_records(loaded), threads=1)
+    for _ in range(5):
+        assert a.step(BATCH)["loss"] == b.step(BATCH)["loss"]
+    assert np.array_equal(a.state()["w"], b.state()["w"])
+
+
+def test_functions_are_shared_by_all_graphs() -> None:
+    model = made(STEP.replace("s = Mul(d, d)", "s = my.square(d)"))
+    function = onnx.parser.parse_function('<domain: "my", opset_import: ["": 17]> square (a) => (b) { b = Mul(a, a) }')
+    model.functions.append(function)
+    model.opset_import.add(domain="my", version=1)
+    np.testing.assert_allclose(steps(model)["w"], W - 0.1 * gradient(W), rtol=1e-5)
+
+
+def test_symbolic_record_of_an_old_opset_runs() -> None:
+    served = SERVED.replace('"": 17', '"": 12')
+    np.testing.assert_allclose(steps(made(served=served))["w"], W - 0.1 * gradient(W), rtol=1e-5)
