@@ -1,4 +1,5 @@
-"""Control flow: what the table of cases cannot say. Names, costs, zero iterations, errors, real models."""
+"""Control flow: what the table of cases cannot say. Names, costs, zero iterations, errors, real
+models."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_captured_weights_accumulate_in_the_state() -> None:
 
 
 def test_tape_has_no_value_of_unknown_use() -> None:
-    """A linear body needs no tape: its Loop gets no output but the counter that drives the way back."""
+    """A linear body needs no tape but the counter that drives the way back."""
     model = parsed(
         "(int64 n, double[3] x) => (double[3] y)",
         """more = Constant <value = bool {1}> ()
@@ -152,12 +153,52 @@ def test_integer_state_beside_a_float_one() -> None:
     np.testing.assert_allclose(found["grad/x"], np.full(3, 2.0 * 3 * 4 * 5))
 
 
+def test_outputs_that_nobody_reads_may_be_missing() -> None:
+    """The second state reaches y only through the first; its last value is no output."""
+    model = parsed(
+        "(int64 n, double[3] x, double[3] v) => (double[3] y)",
+        """more = Constant <value = bool {1}> ()
+        y, "", "" = Loop (n, more, x, v) <
+            body = b (int64 i, bool c, double[3] s, double[3] r)
+                => (bool c2, double[3] s2, double[3] r2, double[3] o) {
+                c2 = Identity(c)
+                s2 = Add(s, r)
+                r2 = Sin(r)
+                o = Exp(s)
+            }
+        >""",
+    )
+    found = Runner(grad(model, of="y"))({"n": np.array(2), "x": X, "v": W})
+    np.testing.assert_allclose(found["y"], X + W + np.sin(W), rtol=1e-12)
+    np.testing.assert_allclose(found["grad/v"], 1 + np.cos(W), rtol=1e-12)
+    np.testing.assert_allclose(found["grad/x"], np.ones(3))
+
+
+def test_branch_outputs_that_nobody_reads() -> None:
+    model = parsed(
+        "(bool c, double[3] x) => (double[3] y)",
+        """y, "" = If (c) <
+            then_branch = t () => (double[3] a, double[3] a2) { a = Sin(x)  a2 = Exp(x) },
+            else_branch = e () => (double[3] b, double[3] b2) { b = Cos(x)  b2 = Neg(x) }
+        >""",
+    )
+    run = Runner(grad(model))
+    for c, slope in ((True, np.cos(X)), (False, -np.sin(X))):
+        np.testing.assert_allclose(run({"c": np.array(c), "x": X})["grad/x"], slope, rtol=1e-12)
+
+
 def test_weights_inside_branches_can_be_differentiated() -> None:
     model = parsed(
         "(bool c, double[3] x) => (double[3] y)",
         """y = If (c) <
-            then_branch = t () => (double[3] a) { w = Constant <value = double[3] {1, 2, 3}> ()  a = Mul(x, w) },
-            else_branch = e () => (double[3] b) { w = Constant <value = double[3] {4, 5, 6}> ()  b = Mul(x, w) }
+            then_branch = t () => (double[3] a) {
+                w = Constant <value = double[3] {1, 2, 3}> ()
+                a = Mul(x, w)
+            },
+            else_branch = e () => (double[3] b) {
+                w = Constant <value = double[3] {4, 5, 6}> ()
+                b = Mul(x, w)
+            }
         >""",
     )
     weights = [

@@ -1,4 +1,4 @@
-"""What the tables of cases cannot say about `math` and `reduction`: shapes that are empty or unknown."""
+"""What the tables cannot say about `math` and `reduction`: shapes that are empty or unknown."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from sardonyx.testing import Case, Runner, case, feeds_of, model_of, wrt_of
 from .cases import all_cases
 
 RUN_TIME_SHAPES = {"Shape", "Size", "NonZero", "Range"}
+# ONNX does not infer the shape of an Einsum whose ellipses broadcast: the forward's is not known.
+NOT_INFERRED = {"...ij,...jk->...ik"}
 STATIC = [
     c
     for c in all_cases()
-    if opset.family(c.op) in ("math", "reduction") and not c.fed and c.order and not c.domain
+    if opset.family(c.op) in ("math", "reduction")
+    and not c.fed
+    and c.order
+    and not c.domain
+    and c.id not in NOT_INFERRED
 ]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from sardonyx.errors import ArgumentError, EngineError, UnsupportedOp
 from sardonyx.lower import LOWER, lower
 from sardonyx.model import Model, load
 from sardonyx.passes.cse import is_random
-from sardonyx.testing import Case, Runner, feeds_of, model_of
+from sardonyx.testing import Case, Runner, feeds_of, model_of, runnable
 
 from .cases import all_cases
 
@@ -32,10 +33,18 @@ def text(body: str) -> Model:
     return load(onnx.parser.parse_model(f"{HEADER} {body}"))
 
 
+# Double kernels of onnxruntime that compute in single precision, or that refuse to run.
+BY_REFERENCE = {"Resize", "Mod"}
+
+
 @functools.cache
 def expected(index: int) -> dict[str, Any]:
     case = CASES[index]
-    return Runner(model_of(case))(feeds_of(case))
+    model, feeds = model_of(case), feeds_of(case)
+    if case.op not in BY_REFERENCE:
+        return Runner(model)(feeds)
+    found = ReferenceEvaluator(runnable(model)).run(None, feeds)
+    return dict(zip([v.name or "" for v in model.outputs], found, strict=True))
 
 
 def compare(found: Any, wanted: Any, name: str) -> None:

@@ -370,7 +370,7 @@ RESTAMPED = [
     ("a = Constant<value_ints=[1]>() y = ReduceSum(x, a)", 13),
     ("y = Gelu(x)", 20),
     ("y = LayerNormalization(x, x)", 17),
-    ("y = Swish(x)", 24),
+    ("y = RMSNormalization(x, x)", 23),
 ]
 
 

@@ -183,7 +183,9 @@ def test_optimizer_follows_torch(
 def test_optimizer_problems_are_reported_together() -> None:
     text = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>
     g (float R, int64 T, float[2] x, float[2] d, float[2] v) => (float[2] a, float[2] b) {
-        a = ai.onnx.preview.training.Momentum <alpha = 0.9, beta = 1.0, norm_coefficient = 0.0> (R, T, x, d, v)
+        a = ai.onnx.preview.training.Momentum <
+            alpha = 0.9, beta = 1.0, norm_coefficient = 0.0
+        > (R, T, x, d, v)
         b = ai.onnx.preview.training.Adam (R, T, x, d, v)
     }"""
     with pytest.raises(ModelError) as caught:
@@ -245,7 +247,8 @@ def test_gradient_listed_before_its_y() -> None:
 def test_gradient_at_other_points_evaluates_a_copy() -> None:
     model = gradient_model(
         "(double[3] x, double[3] p, double[3] w) => (double[3] y, double[3] dx)",
-        'c = Cos(w)  m = Mul(x, c)  y = Sin(m)  dx = Gradient <xs = ["x"], zs = ["w"], y = "y"> (p, w)',
+        "c = Cos(w)  m = Mul(x, c)  y = Sin(m) "
+        'dx = Gradient <xs = ["x"], zs = ["w"], y = "y"> (p, w)',
     )
     p = X + 1
     found = lowered(model)({"x": X, "p": p, "w": W})
@@ -275,7 +278,8 @@ def test_gradient_at_other_points_refuses_random_operators(random: str) -> None:
     model = gradient_model(
         "(float[3] x, float[3] p) => (float[3] dx)",
         "half = Constant <value_float = 0.5> ()  yes = Constant <value = bool {1}> () "
-        f'h = Exp(x)  n = {random} {inputs}  y = Mul(h, n)  dx = Gradient <xs = ["x"], y = "y"> (p)',
+        f"h = Exp(x)  n = {random} {inputs}  y = Mul(h, n) "
+        'dx = Gradient <xs = ["x"], y = "y"> (p)',
     )
     with pytest.raises(ModelError, match=random):
         lower_training(model)
@@ -314,7 +318,7 @@ def test_a_tensor_and_its_ancestor_are_refused() -> None:
         "(double[3] x) => (double[3] a, double[3] b)",
         'h = Exp(x)  y = Mul(h, x)  a, b = Gradient <xs = ["x", "h"], y = "y"> (x, h)',
     )
-    with pytest.raises(ModelError, match='"x".*is used to compute "h"'):
+    with pytest.raises(ModelError, match=r'"x".*is used to compute "h"'):
         lower_training(model)
 
 
@@ -332,7 +336,8 @@ def test_all_problems_with_names_at_once() -> None:
     model = gradient_model(
         "(double[3] x) => (double[3] a, double[3] b, double[3] c)",
         'y = Exp(x)  a = Gradient <xs = ["nowhere"], y = "y"> (x) '
-        'b = Gradient <xs = ["x"], y = "missing"> (x)  c = Gradient <xs = ["x"], zs = ["y"], y = "y"> (x)',
+        'b = Gradient <xs = ["x"], y = "missing"> (x) '
+        'c = Gradient <xs = ["x"], zs = ["y"], y = "y"> (x)',
     )
     with pytest.raises(ModelError) as caught:
         lower_training(model)
@@ -391,7 +396,8 @@ def test_names_inside_a_function() -> None:
 def test_bfloat16_is_read() -> None:
     model = gradient_model(
         "(float[3] x) => (float[3] d)",
-        'h = Cast <to = 16> (x)  y = Mul(h, h)  g = Gradient <xs = ["h"], y = "y"> (h)  d = Cast <to = 1> (g)',
+        "h = Cast <to = 16> (x)  y = Mul(h, h) "
+        'g = Gradient <xs = ["h"], y = "y"> (h)  d = Cast <to = 1> (g)',
     )
     result = lower_training(model)
     assert all(node.domain == "" for node in result.graph)

@@ -23,6 +23,7 @@ _HOMES = {
     "Start": "sardonyx.starts",
     "cut": "sardonyx.passes.surgery",
     "evaluate": "sardonyx.train.loop",
+    "export_step": "sardonyx.train.export",
     "freeze": "sardonyx.passes.surgery",
     "grad": "sardonyx.grad",
     "insert": "sardonyx.passes.surgery",
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from sardonyx.starts import Start
     from sardonyx.train import loss, optim, schedule
     from sardonyx.train.loop import evaluate, predict, train
+    from sardonyx.train.export import export_step
     from sardonyx.train.schedule import Schedule
     from sardonyx.train.trainable import trainable
     from sardonyx.train.report import write_report

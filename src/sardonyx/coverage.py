@@ -14,7 +14,7 @@ from sardonyx.grad import NO_GRADIENT, VJP
 GRADIENT = {
     "rule": "a gradient rule of its own",
     "body": "through the function body by which ONNX defines it",
-    "none": "no gradient on purpose: its derivative is zero, or it has no floating-point input",
+    "none": "none on purpose: the derivative is zero, or nothing differentiable goes in or out",
     "missing": "no gradient: asking for one is an error",
 }
 

@@ -1,7 +1,7 @@
 """RNN, LSTM and GRU in numpy, sequence by sequence, as ONNX's documentation writes the equations.
 
-onnxruntime has no float64 kernels for them, and ONNX's reference knows neither the activations, nor
-sequence lengths, nor more than one direction.
+onnxruntime has no float64 kernels for them, and ONNX's reference knows neither the activations,
+nor sequence lengths, nor more than one direction.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class LSTM(_Recurrent):
     defaults = ("Sigmoid", "Tanh", "Tanh")
 
     def _run(
-        self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None,
-        p: Any = None, **given: Any,
+        self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None,
+        c: Any = None, p: Any = None, **given: Any,
     ) -> Any:  # fmt: skip
         return self._all(x, [w, r, b, p], lengths, [h, c], given)
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import FOLDED_CONSTANT, Builder, infer
-from sardonyx.downgrades import DOWNGRADES
+from sardonyx.downgrades import DOWNGRADES, ONLY_SINCE
 from sardonyx.errors import ArgumentError, VersionError, quote
 from sardonyx.features import least_ir, newest_feature
 from sardonyx.model import Model, Record
@@ -44,6 +44,7 @@ class Target:
 
     oldest   -- the lowest opset of the standard operators that it takes
     missing  -- operators that it lacks from some opset on, though it has them below
+    expanded -- operators that it lacks from some opset on, and that must be written out
     """
 
     name: str
@@ -52,6 +53,7 @@ class Target:
     ml: int = NEWEST[ML]
     oldest: int = 1
     missing: Mapping[str, int] = field(default_factory=dict)
+    expanded: Mapping[str, int] = field(default_factory=dict)
 
     def ceiling(self, domain: str) -> int:
         return {**NEWEST, "": self.opset, ML: self.ml}[domain]
@@ -74,6 +76,8 @@ ONNXRUNTIME = {
 ONNXRUNTIME_OLDEST = 7
 # onnxruntime 1.31.1 has no kernels for these from opset 22 on, which only added bfloat16.
 ONNXRUNTIME_MISSING = dict.fromkeys((*RANDOM, "RoiAlign"), 22)
+# It has no kernel for this one either; it takes it apart itself, up to opset 24.
+ONNXRUNTIME_EXPANDED = {"Swish": 25}
 
 
 def target(runtime: str | None) -> Target:
@@ -96,7 +100,8 @@ def target(runtime: str | None) -> Target:
         raise ArgumentError(f"{runtime} is too old", hint=f"onnxruntime {oldest} or later")
     accepted, ir_version, ml = ONNXRUNTIME[max(known)]
     name = f"onnxruntime {wanted[0]}.{wanted[1]}"
-    return Target(name, accepted, ir_version, ml, ONNXRUNTIME_OLDEST, ONNXRUNTIME_MISSING)
+    gaps = (ONNXRUNTIME_MISSING, ONNXRUNTIME_EXPANDED)
+    return Target(name, accepted, ir_version, ml, ONNXRUNTIME_OLDEST, *gaps)
 
 
 def _installed() -> tuple[int, int]:
@@ -140,13 +145,14 @@ def _accepts(wanted: Target, model: Model) -> bool:
     if 0 < model.opset < wanted.oldest and not model.records:
         return False
     every = [model.graph, *(f.graph for f in model.ir.functions.values())]
-    return model.opset <= min((_limit(wanted, g) for g in every), default=model.opset)
+    gaps = {**wanted.missing, **wanted.expanded}
+    return all(model.opset <= _limit(wanted, g, gaps) for g in every)
 
 
-def _limit(wanted: Target, graph: ir.Graph) -> int:
+def _limit(wanted: Target, graph: ir.Graph, gaps: Mapping[str, int]) -> int:
     """The opset up to which the target has every operator of the graph."""
     used = (n.op_type for part in graphs(graph) for n in part if n.domain == "")
-    return min([wanted.opset, *(wanted.missing[op] - 1 for op in used if op in wanted.missing)])
+    return min([wanted.opset, *(gaps.get(op, wanted.opset + 1) - 1 for op in used)])
 
 
 def _known(domain: str) -> str | None:
@@ -190,7 +196,7 @@ def _restamp(model: Model, wanted: Target, exact: int | None) -> Model:
     for domain in (d for d in (*FLOOR,) if d in imports):
         ceiling = min(wanted.ceiling(domain), imports[domain])
         if domain == "":
-            ceiling = min(ceiling, _limit(wanted, copy.graph))
+            ceiling = min(ceiling, _limit(wanted, copy.graph, wanted.missing))
         stamp = _Stamper(domain, imports[domain], ceiling, wanted).stamp(parts)
         imports[domain] = exact if exact and domain == "" and exact <= ceiling else stamp
     copy.ir.opset_imports.clear()
@@ -315,7 +321,8 @@ class _Stamper:
             if node.domain != self.domain:
                 continue
             low = lowest(node, self.current)
-            if low > self.ceiling:
+            gap = self.wanted.expanded.get(node.op_type, self.ceiling + 1)
+            if low > self.ceiling or (node.domain == "" and gap <= self.ceiling):
                 reworded = self._reword(op, node, low)
                 if reworded is not None:
                     pending.extend(reworded)
@@ -424,7 +431,10 @@ def lowest(node: ir.Node, version: int) -> int:
     boundaries = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
     low = now
     for older in every[every.index(now) + 1 :]:
-        if low.since in boundaries or older.deprecated or not _fits(node, older, now):
+        means_more = ONLY_SINCE.get((node.domain, node.op_type, low.since))
+        if low.since in boundaries or (means_more is not None and means_more(node)):
+            break
+        if older.deprecated or not _fits(node, older, now):
             break
         low = older
     return low.since

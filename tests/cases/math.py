@@ -539,4 +539,28 @@ SIGNAL = [
     case("STFT", (2, 12, 2), np.array(3), (4,), onesided=0, id="complex"),
 ]
 
-CASES = UNARY + ACTIVATION + ARITHMETIC + AXISWISE + PRODUCT + LOSS + SIGNAL
+HALVES = np.array([-2.5, -1.5, -0.5, 0.0, 0.5, 1.5, 2.4])
+VALUES = [
+    *[case(op, HALVES, order=0) for op in ("Ceil", "Floor", "Round", "Sign")],
+    case("Hardmax", (2, 3, 4), order=0),
+    case("Hardmax", np.array([[3.0, 3.0, 1.0]]), axis=0, order=0, id="axis"),
+    case("BlackmanWindow", np.array(10), order=0),
+    case("HammingWindow", np.array(10), periodic=0, order=0, id="symmetric"),
+    case("HannWindow", np.array(10), order=0),
+    case(
+        "MelWeightMatrix",
+        *[np.array(n) for n in (8, 16, 8192)],
+        *[np.array(f) for f in (0.0, 4096.0)],
+        order=0,
+    ),
+    case(
+        "MatMulInteger",
+        np.array([[11, 7, 3], [10, 6, 2]], np.uint8),
+        np.array([[1, 4], [2, 5], [3, 6]], np.uint8),
+        np.array([12], np.uint8),
+        np.array([0], np.uint8),
+        order=0,
+    ),
+]
+
+CASES = VALUES + UNARY + ACTIVATION + ARITHMETIC + AXISWISE + PRODUCT + LOSS + SIGNAL

@@ -95,4 +95,13 @@ CASES = [
     case("ReduceSum", (), keepdims=0, id="scalar"),
     case("ReduceMean", (), keepdims=0, id="scalar"),
     case("ReduceL1", (4, 5), np.array([1]), torch=lambda x: x.abs().sum(1, True), id="signs"),
+    *[
+        case(op, np.array([[2.0, 1.0, 2.0], [3.0, 3.0, 1.0]]), order=0, id=name, **attributes)
+        for op in ("ArgMax", "ArgMin")
+        for name, attributes in {
+            "": {},
+            "dropped": {"axis": 1, "keepdims": 0},
+            "last index": {"axis": -1, "select_last_index": 1},
+        }.items()
+    ],
 ]

@@ -1,4 +1,5 @@
-"""RNN, LSTM and GRU: directions, lengths, initial states, activations, and what each has of its own."""
+"""RNN, LSTM and GRU: directions, lengths, initial states, activations, and what each has of its
+own."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from sardonyx.testing import Case, case
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 3, 5, 2
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-# ONNX's order of the gates, by position in torch's: LSTM i, o, f, c from i, f, c, o; GRU z, r, h from r, z, n
+# Where torch's gates are in ONNX's: LSTM i, f, c, o in i, o, f, c; GRU r, z, n in z, r, h.
 FROM_ONNX = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}
 LENGTHS = np.array([4, 1, 3], np.int32)
 

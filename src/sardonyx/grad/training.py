@@ -1,8 +1,10 @@
-"""Lowering: the operators of ai.onnx.preview.training become plain ones, Gradient before all others.
+"""Lowering: the operators of ai.onnx.preview.training become plain ones, Gradient before all
+others.
 
-Gradient names tensors of the graph around it; those names are hidden reads that any other change of the
-graph would break. So they are made visible first: each named tensor becomes an input of its Gradient node,
-before functions are inlined or anything is renamed. Then the nodes go in order, inner gradients first.
+Gradient names tensors of the graph around it; those names are hidden reads that any other
+change of the graph would break. So they are made visible first: each named tensor becomes an
+input of its Gradient node, before functions are inlined or anything is renamed. Then the nodes
+go in order, inner gradients first.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def link_names(model: Model) -> None:
         raise ModelError(
             f"{len(rows)} problem{'s' * (len(rows) > 1)} with Gradient nodes",
             rows,
-            hint="xs, zs and y are names of tensors in the graph of the node, one input per x and z",
+            hint="xs, zs and y name tensors in the graph of the node; one input per x and z",
         )
     for graph in every:
         for part in graphs(graph):
@@ -218,16 +220,15 @@ def _lower_gradient(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
     _expand_functions(graph, ask, lowering)
     leaves = _moved(graph, ask, lowering)
     with lowering.op.named(node.name or "Gradient"):
-        seed = lowering.op.fill(1, ask.y)
+        # Behind an operator that nobody knows y has no type; `backward` names that operator.
+        seed = lowering.op.fill(1, ask.y, ask.y.dtype or leaves[0].dtype)
         nodes = _before(graph, node)
         found = backward(lowering.op, nodes, {ask.y: seed}, leaves)
         results = []
         for x, g, name in zip(leaves, found, _strings(node, "xs"), strict=True):
             if g is None:
-                warnings.warn(
-                    f"{quote(node.attributes.get_string('y'))} does not depend on {quote(name)}: zeros",
-                    stacklevel=4,
-                )
+                y = quote(node.attributes.get_string("y"))
+                warnings.warn(f"{y} does not depend on {quote(name)}: zeros", stacklevel=4)
                 g = lowering.op.zeros_like(x)
             results.append(g)
     replace(node, lowering.take(), list(results))
@@ -248,7 +249,8 @@ def _expand_functions(graph: ir.Graph, ask: Question, lowering: Lowering) -> Non
         starts = [v for v in ask.named[: ask.xs] if is_differentiable(v)]
         between, values = path(_before(graph, ask.node), starts, [ask.y], ())
         bodied = [n for n in blocked(between, values) if opset.has_body(n.op_type, n.domain)]
-        if not any([expand(n, lowering.op) for n in bodied]):
+        expanded = [expand(n, lowering.op) for n in bodied]
+        if not any(expanded):
             break
     wrong = [v for v in (*ask.named[: ask.xs], ask.y) if not is_differentiable(v)]
     if wrong:
@@ -365,7 +367,7 @@ def _refuse_random(ask: Question, nodes: list[ir.Node]) -> None:
     random = [n for n in every if is_random(n)]
     if random:
         raise ModelError(
-            f"Gradient {quote(ask.node.name)} asks for another point, but the forward draws random numbers",
+            f"Gradient {quote(ask.node.name)} is asked at other points of a random forward",
             [[n.op_type, f"node {quote(n.name or n.outputs[0].name)}"] for n in random],
             hint="give the named tensors themselves as inputs",
         )

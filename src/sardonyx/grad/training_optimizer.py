@@ -1,8 +1,9 @@
 """Adam, Adagrad and Momentum of ai.onnx.preview.training, written out in plain operators.
 
-Each expansion gets the builder, the learning rate R and the update count T as scalars of the tensors'
-type, the tensors of one parameter and the attributes; it returns the new tensors in the order of the
-operator's outputs. Nobody counts T up: that is the training graph's own business.
+Each expansion gets the builder, the learning rate R and the update count T as scalars of the
+tensors' type, the tensors of one parameter and the attributes; it returns the new tensors in
+the order of the operator's outputs. Nobody counts T up: that is the training graph's own
+business.
 """
 
 from __future__ import annotations

@@ -38,14 +38,16 @@ def grad(
     seeds    -- None: the gradient of the sum of `of`; "input": one more input `seed/<name>` each
     stop     -- tensors that count as constants
     outputs  -- keep the values of `of` as outputs, before the gradients `grad/<name>`
+                (`grad/grad/<name>` where one of `of` has that name itself)
 
     >>> import sardonyx as sx
-    >>> g = sx.grad("mlp.onnx", wrt="x")                        # doctest: +SKIP
+    >>> [v.name for v in sx.grad("model.onnx", of="scores", wrt="x").outputs]
+    ['scores', 'grad/x']
     """
     work = normalize(load(model)).copy()
     values = _values(work)
-    ends = _named(values, _names(of, [v for v in work.outputs if is_differentiable(v)]), "of")
-    starts = _named(values, _names(wrt, [v for v in work.inputs if is_differentiable(v)]), "wrt")
+    ends = _named(values, _names(of, _floats(work.outputs)), "of")
+    starts = _named(values, _names(wrt, _floats(work.inputs)), "wrt")
     stops = _named(values, list(stop), "stop", floats=False)
     expand_bodies(work, ends, starts, stops)
     op = builder_for(work)
@@ -72,11 +74,15 @@ def jvp(
 
     Forward mode falls out of reverse mode: the gradient is linear in its seed, so its own gradient with
     respect to the seed, seeded with the tangents, is the Jacobian times the tangents.
+
+    >>> import sardonyx as sx
+    >>> [v.name for v in sx.jvp("model.onnx", wrt="x").inputs]
+    ['x', 'tangent/x']
     """
     work = normalize(load(model)).copy()
     values = _values(work)
-    ends = _named(values, _names(of, [v for v in work.outputs if is_differentiable(v)]), "of")
-    starts = _named(values, _names(wrt, [v for v in work.inputs if is_differentiable(v)]), "wrt")
+    ends = _named(values, _names(of, _floats(work.outputs)), "of")
+    starts = _named(values, _names(wrt, _floats(work.inputs)), "wrt")
     expand_bodies(work, ends, starts, [])
     op = builder_for(work)
     seeds = {end: op.zeros_like(end) for end in ends}
@@ -129,7 +135,13 @@ def finish(model: Model, op: Builder, kept: Sequence[ir.Value], results: Mapping
         model.graph.register_initializer(value)
     model.graph.extend(op.nodes)
     named = []
+    taken = {v.name for v in kept}
+    values = _values(model)
     for name, value in results.items():
+        while name in taken:  # the gradient of a gradient that stays an output
+            name = f"grad/{name}"
+        if name in values:
+            values[name].name = op.fresh(name)
         output = op.call("Identity", [value])
         model.graph.append(op.nodes[-1])
         output.name = name
@@ -141,6 +153,10 @@ def finish(model: Model, op: Builder, kept: Sequence[ir.Value], results: Mapping
     remove_dead(model.graph)
     merge_common(model.graph)
     model.ir.graph.opset_imports[""] = opset.OPSET
+
+
+def _floats(values: Sequence[ir.Value]) -> list[ir.Value]:
+    return [v for v in values if v.type is not None and is_differentiable(v)]
 
 
 def _names(given: str | Sequence[str] | None, default: Sequence[ir.Value]) -> list[str]:

@@ -1,7 +1,8 @@
 """An If whose condition is known becomes its branch; the other branch goes.
 
-What the door knows of shapes decides many conditions of exported models. Names of the branch stay where
-nothing else has them. onnxruntime would do the same later, but loses what a deeper body reads from a branch.
+What the door knows of shapes decides many conditions of exported models. Names of the branch
+stay where nothing else has them. onnxruntime would do the same later, but loses what a deeper
+body reads from a branch.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def _take(graph: ir.Graph, node: ir.Node, branch: ir.Graph, namer: Builder) -> N
         if name in used:
             return namer.fresh(name)
         used.add(name)
+        namer.reserve([name])
         return name
 
     for name, value in list(branch.initializers.items()):

@@ -270,11 +270,10 @@ def _slice(node: ir.Node, inputs: Inputs) -> Known | None:
     data, *rest = inputs
     if not all(a is None or is_whole(a) for a in rest):
         return None
-    starts, ends, axes, steps = (
-        None if a is None else [int(v) for v in a] for a in (*rest, None, None)[:4]
-    )
-    axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(axes) if steps is None else steps
+    given = [None if a is None else [int(v) for v in a] for a in (*rest, None, None)[:4]]
+    starts, ends = given[0] or [], given[1] or []
+    axes = list(range(len(starts))) if given[2] is None else given[2]
+    steps = [1] * len(axes) if given[3] is None else given[3]
     where: list[slice] = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         where[axis] = slice(start, end, step)
@@ -417,7 +416,7 @@ def _where(_: ir.Node, inputs: Inputs) -> Known | None:
     condition, a, b = inputs
     if not is_whole(condition):
         return None
-    return np.where(condition, a, b)
+    return np.asarray(np.where(condition, a, b))
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -425,7 +424,7 @@ def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
         x, axes = inputs[0], _axes(node, inputs)
         if not is_whole(x) or x.dtype.kind not in "iu":
             return None  # the order of a float sum is the runtime's own
-        if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
+        if not axes and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
             return x
         keep = bool(node.attributes.get_int("keepdims", 1))
         result = function(x, axis=tuple(axes) if axes else None, keepdims=keep)

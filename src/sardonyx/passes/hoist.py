@@ -1,7 +1,9 @@
-"""Initializers of bodies move to the outermost graph, where a weight can be named, trained and shared.
+"""Initializers of bodies move to the outermost graph, where a weight can be named, trained and
+shared.
 
-A name that is free outside stays; two branches that use one name for different tensors keep one of them
-under it. Shapes must have been inferred: ONNX's inference does not see constants of the graph around.
+A name that is free outside stays; two branches that use one name for different tensors keep one
+of them under it. Shapes must have been inferred: ONNX's inference does not see constants of the
+graph around.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shapes inside loops: a state has the shape of its initial value, if every iteration keeps it.
 
-ONNX infers no shape for what a Loop carries, because an iteration may change it. Here the initial shape is
-assumed, the body inferred, and what comes out compared: sizes that differ are open, and the body is inferred
-again with those, until it agrees with itself.
+ONNX infers no shape for what a Loop carries, because an iteration may change it. Here the
+initial shape is assumed, the body inferred, and what comes out compared: sizes that differ are
+open, and the body is inferred again with those, until it agrees with itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ def settle_loops(graph: ir.Graph) -> None:
     for node in graph:
         inner = bodies(node)
         unknown = any(v.shape is None for v in node.outputs)
-        if not inner:
-            if unknown:
-                infer(node)
-        elif node.domain == "" and node.op_type in RULES:
-            if unknown or any(_is_open(body) for body in inner):
-                RULES[node.op_type](node)
+        if not inner and unknown:
+            infer(node)
+        rule = RULES.get(node.op_type) if inner and node.domain == "" else None
+        if rule is not None and (unknown or any(_is_open(body) for body in inner)):
+            rule(node)
 
 
 def _is_open(body: ir.Graph) -> bool:

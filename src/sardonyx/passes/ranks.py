@@ -1,8 +1,9 @@
-"""Ranks that readers imply: what Conv reads has the rank of its weights, what LSTM reads has rank 3.
+"""Ranks that readers imply: what Conv reads has the rank of its weights, what LSTM reads has rank
+3.
 
-Shape inference goes forwards and loses the rank where the branches of an If disagree on it. One sweep
-backwards finds it again from those who read the value. Only values of the same graph are refined: a branch
-tells nothing about what it reads from outside, for it may never run.
+Shape inference goes forwards and loses the rank where the branches of an If disagree on it. One
+sweep backwards finds it again from those who read the value. Only values of the same graph are
+refined: a branch tells nothing about what it reads from outside, for it may never run.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ def _demanded(node: ir.Node, position: int) -> int | None:
         return 2 if position < 2 else None
     if node.op_type in ("Conv", "ConvTranspose"):
         weight = node.inputs[1]
-        known = weight is not None and weight.shape is not None
-        return len(weight.shape) if known and position == 0 else None  # type: ignore
+        if weight is None or weight.shape is None or position > 0:
+            return None
+        return len(weight.shape)
     out = node.outputs[0].shape if node.outputs else None
     if out is None or (position > 0 and node.op_type != "Concat"):
         return None

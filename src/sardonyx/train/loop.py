@@ -115,7 +115,9 @@ def train(
     how         -- arguments of `trainable`, for a model without a record (or to replace its record)
 
     >>> import sardonyx as sx
-    >>> run = sx.train("model.onnx", "data.npz", epochs=3)                 # doctest: +SKIP
+    >>> run = sx.train("model.onnx", "data.npz", epochs=2)
+    >>> len(run.history)
+    2
     """
     target = Path(output) if output is not None else None
     net, position = _start(model, target, resume, seed, batch_size, shuffle, how)
@@ -417,6 +419,10 @@ def evaluate(
     """The loss and metrics of a model on data, as the served graph computes them.
 
     A model without a record gets its loss as `trainable` would choose it; `how` says otherwise.
+
+    >>> import sardonyx as sx
+    >>> sorted(sx.evaluate("model.onnx", "data.npz"))
+    ['accuracy', 'loss']
     """
     net = load(model)
     if not net.records:
@@ -436,7 +442,12 @@ def predict(
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The outputs of a model over all rows of data, by name."""
+    """The outputs of a model over all rows of data, by name.
+
+    >>> import sardonyx as sx
+    >>> list(sx.predict("model.onnx", "data.npz"))
+    ['scores']
+    """
     from sardonyx.engines.onnxruntime import Runner
 
     served = replace_records(load(model))

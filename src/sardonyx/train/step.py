@@ -8,7 +8,7 @@ the served graph with its state as inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -116,6 +116,27 @@ def compile_inference(model: Model) -> StepGraph:
     hyper = {n: v for n, v in hyper.items() if n in names}
     state = [n for n in state if n in names]
     return StepGraph(served, inputs, hyper, state, {}, [v.name or "" for v in served.outputs])
+
+
+def distinct_outputs(graph: StepGraph) -> StepGraph:
+    """One output for each variable: two buffers cannot be bound to one, nor a buffer to an input."""
+    taken: set[str] = set(graph.figures)
+    model, updates = graph.model, dict(graph.updates)
+    values = {v.name: v for v in model.outputs}
+    for name, output in graph.updates.items():
+        if output not in taken and values[output].producer() is not None:
+            taken.add(output)
+            continue
+        if model is graph.model:
+            model = model.copy()
+            values = {v.name: v for v in model.outputs}
+        node = ir.Node("", "Identity", [values[output]], num_outputs=1)
+        (copy,) = node.outputs
+        copy.name = updates[name] = f"{name}/assigned"
+        copy.type, copy.shape = values[output].type, values[output].shape
+        model.graph.append(node)
+        model.graph.outputs.append(copy)
+    return graph if model is graph.model else replace(graph, model=model, updates=updates)
 
 
 def all_state(model: Model) -> list[str]:

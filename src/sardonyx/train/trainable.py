@@ -97,7 +97,9 @@ def trainable(
     config      -- a TOML or YAML file with any of these; arguments given here come before it
 
     >>> import sardonyx as sx
-    >>> net = sx.trainable("mlp.onnx", loss="cross_entropy", optimizer=sx.optim.adamw(1e-3))  # doctest: +SKIP
+    >>> net = sx.trainable("model.onnx", loss="cross_entropy", optimizer=sx.optim.adamw(1e-3))
+    >>> len(net.records)
+    1
     """
     if config is not None:
         given = {k: v for k, v in locals().items() if k not in ("model", "config")}

@@ -86,7 +86,18 @@ class Jax(NumpyLike):
         return jax.nn.sigmoid(x)
 
     def bit_cast(self, x, dtype):
+        # bool has no bits of its own
+        x = x.astype(np.uint8) if x.dtype == bool else x
+        if dtype == np.dtype(bool):
+            return jax.lax.bitcast_convert_type(x, np.uint8).astype(bool)
         return jax.lax.bitcast_convert_type(x, dtype)
+
+    def fft(self, real, imaginary, axis, inverse):
+        # in double: the single precision transform of XLA on CPUs has errors of 2e-6
+        wide = real.astype(jnp.float64)
+        imaginary = None if imaginary is None else imaginary.astype(jnp.float64)
+        found = super().fft(wide, imaginary, axis, inverse)
+        return tuple(v.astype(real.dtype) for v in found)
 
     # -- outside
 

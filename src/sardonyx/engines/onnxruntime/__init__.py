@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from sardonyx.engines.onnxruntime.backend import Backend, prepare, prepare_training, run_model, train_model
+from sardonyx.engines.onnxruntime.backend import (
+    Backend,
+    prepare,
+    prepare_training,
+    run_model,
+    supports_device,
+    train_model,
+)
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
 
-__all__ = ["Backend", "Runner", "TrainingRep", "prepare", "prepare_training", "run_model", "train_model"]
+__all__ = [
+    "Backend",
+    "Runner",
+    "TrainingRep",
+    "prepare",
+    "prepare_training",
+    "run_model",
+    "supports_device",
+    "train_model",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,11 @@ class Rep(BackendRep):
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         feeds = inputs if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
-        return tuple(self.runner(feeds).values())
+        return tuple(self.runner({k: _array(v) for k, v in feeds.items()}).values())
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, (np.generic, int, float, bool)) else value
 
 
 class Backend(OnnxBackend):
@@ -71,9 +76,7 @@ class Backend(OnnxBackend):
         rep = cls.prepare_training(model, device, **kwargs)
         if initialize:
             rep.initialize()
-        for count, batch in enumerate(batches):
-            if steps is not None and count >= steps:
-                break
+        for count, batch in enumerate(itertools.islice(batches, steps)):
             figures = rep.step(batch)
             if callback is not None:
                 callback(count, figures)

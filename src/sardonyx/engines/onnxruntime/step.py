@@ -7,7 +7,6 @@ is one fused graph, and writing over a tensor that another node may still read w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from sardonyx.train.step import (
     compile_evaluation,
     compile_inference,
     compile_step,
+    distinct_outputs,
 )
 
 RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
@@ -55,7 +55,7 @@ class _Step:
     """One record, compiled, with its bindings kept for each arrangement of buffers."""
 
     def __init__(self, graph: StepGraph, variables: dict[str, Variable], settings: dict[str, Any]):
-        self.graph = graph = _distinct(graph)
+        self.graph = graph = distinct_outputs(graph)
         self.variables = variables
         self.session = session(graph.model, **settings)
         self.inputs = {i.name: i for i in self.session.get_inputs()}
@@ -113,8 +113,11 @@ class TrainingRep:
     """A model in training: state, and steps that change it.
 
     >>> from sardonyx.engines.onnxruntime import prepare_training
-    >>> rep = prepare_training("trainable.onnx")                 # doctest: +SKIP
-    >>> rep.step({"x": x, "label": y})["loss"]                    # doctest: +SKIP
+    >>> import numpy as np, sardonyx as sx
+    >>> rep = prepare_training(sx.trainable("model.onnx", "cross_entropy"))
+    >>> data = np.load("data.npz")
+    >>> sorted(rep.step({"x": data["x"], "label": data["label"]}))
+    ['loss']
     """
 
     def __init__(
@@ -267,27 +270,6 @@ def with_state(model: Model, state: Mapping[str, np.ndarray]) -> Model:
             if name in record.state:
                 record.state[name] = tensor
     return copy
-
-
-def _distinct(graph: StepGraph) -> StepGraph:
-    """One output for each variable: two buffers cannot be bound to one, nor a buffer to an input."""
-    taken: set[str] = set(graph.figures)
-    model, updates = graph.model, dict(graph.updates)
-    values = {v.name: v for v in model.outputs}
-    for name, output in graph.updates.items():
-        if output not in taken and values[output].producer() is not None:
-            taken.add(output)
-            continue
-        if model is graph.model:
-            model = model.copy()
-            values = {v.name: v for v in model.outputs}
-        node = ir.Node("", "Identity", [values[output]], num_outputs=1)
-        (copy,) = node.outputs
-        copy.name = updates[name] = f"{name}/assigned"
-        copy.type, copy.shape = values[output].type, values[output].shape
-        model.graph.append(node)
-        model.graph.outputs.append(copy)
-    return graph if model is graph.model else replace(graph, model=model, updates=updates)
 
 
 def _refuse_feeds(inputs: Mapping[str, Any], variables: Mapping[str, Any], known: set[str]) -> None:

@@ -1,10 +1,11 @@
 """LSTM, GRU and RNN: the forward becomes a Scan that keeps its gates, the gradient a second Scan.
 
-The input projection of all steps is one product ahead of the forward Scan; the gradients of X, W, R and B
-are one product each after the backward Scan. Whatever does not depend on the cotangents (slopes of the
-activations, peepholes, masks of shorter sequences) is folded into factors for all steps at once: a step
-backwards is one product with R and a few elementwise operators, whatever the variant.
-The forward node is replaced in its graph; its outputs keep their names.
+The input projection of all steps is one product ahead of the forward Scan; the gradients of X,
+W, R and B are one product each after the backward Scan. Whatever does not depend on the
+cotangents (slopes of the activations, peepholes, masks of shorter sequences) is folded into
+factors for all steps at once: a step backwards is one product with R and a few elementwise
+operators, whatever the variant. The forward node is replaced in its graph; its outputs keep
+their names.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _differentiate(
     forward = Builder(node.name or node.op_type, parent=op)
     with forward:
         outputs = layer.forward(forward)
-    replace(node, forward.nodes, outputs[: len(node.outputs)])
+    replace(node, forward.nodes, [*outputs[: len(node.outputs)]])
     return layer.backward(op, gs)
 
 

@@ -17,7 +17,7 @@ Tape = dict[str, ir.Value]
 
 REQUIRED = math.nan  # ONNX has no default for it
 
-# name: (value of x, slope of x and y = value, default alpha, default beta); a and b are alpha and beta
+# name: (value at x, slope at x where y is the value, default alpha, default beta)
 ACTIVATIONS: dict[str, tuple[Any, Any, float | None, float | None]] = {
     "sigmoid": (lambda op, x, a, b: op.Sigmoid(x), lambda op, x, y, a, b: y - y * y, None, None),
     "tanh": (lambda op, x, a, b: op.Tanh(x), lambda op, x, y, a, b: 1.0 - y * y, None, None),
@@ -116,7 +116,7 @@ class Activation:
 def activations(
     node: ir.Node, given: dict[str, Any], default: Sequence[str], count: int
 ) -> list[Activation]:
-    """One activation per gate function and direction; alphas and betas go to those that have one."""
+    """One per gate function and direction; alphas and betas go to those that have one."""
     names = [str(n).lower() for n in given["activations"] or ()]
     defaults = [n.lower() for n in default]
     per = len(defaults)

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.errors import ArgumentError
 from sardonyx.grad.controlflow import body_of, like, results_of
 from sardonyx.grad.rnn.activation import Activation, Tape, where
 
@@ -24,8 +23,6 @@ class Run:
     x: ir.Value  # [steps, batch, inputs]
     w: ir.Value
     r: ir.Value
-    input_bias: ir.Value | None
-    state_bias: ir.Value | None
     peepholes: list[ir.Value] | None  # i, o, f
     initial: list[ir.Value]  # h, and c of an LSTM
     mask: ir.Value | None  # [steps, batch, 1], bool
@@ -33,6 +30,9 @@ class Run:
     hidden: int
     backwards: int
     settings: dict[str, Any]
+    input_bias: ir.Value | None = None
+    state_bias: ir.Value | None = None
+    gates_and_new: Sequence[ir.Value] = ()  # r of a GRU, cut in front of the new state
     tape: Tape = field(default_factory=dict)
 
     def previous(self, op: Builder, states: ir.Value, initial: ir.Value) -> ir.Value:
@@ -99,7 +99,7 @@ def _projection(op: Builder, run: Run) -> ir.Value:
 
 
 def run_forward(op: Builder, cell: Cell, run: Run) -> list[ir.Value]:
-    """Emit the forward Scan of one direction; the tape of `run` has every step's values after it."""
+    """Emit the forward Scan of one direction; its steps' values are on the tape of `run`."""
     read = [_projection(op, run)]
     if run.mask is not None:
         read.append(run.mask)
@@ -132,8 +132,11 @@ class Cell:
         raise NotImplementedError
 
     def back(self, op: Builder, run: Run, dy: ir.Value | None, last: list[ir.Value]) -> Named:
-        """Cotangents: `h` and `c` of the initial states, `input` and `state` of the gates' inputs."""
+        """Cotangents: `h`, `c` of the initial states, `input`, `state` of the gates' inputs."""
         raise NotImplementedError
+
+    def prepare(self, op: Builder, run: Run) -> None:
+        """What the steps need besides: made once, outside the Scan."""
 
     def d_state_weight(self, op: Builder, run: Run, da: ir.Value, before: ir.Value) -> ir.Value:
         return product(op, da, before)
@@ -211,7 +214,7 @@ class Lstm(Cell):
         return {"h": dh, "c": dc, "input": wrote["da"], "state": wrote["da"]}
 
     def _factors(self, op: Builder, run: Run) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Of the gates' inputs (i and f and g by dc, o by dh), of dc by dh, of the next dc by dc."""
+        """Of the gates' inputs (i, f, g by dc, o by dh), of dc by dh, of the next dc by dc."""
         tape = run.tape
         f, g, out = run.activations
         out = Activation(out.name, out.alpha, out.beta, None)
@@ -242,6 +245,11 @@ class Lstm(Cell):
 class Gru(Cell):
     gates, functions = 3, ("Sigmoid", "Tanh")
 
+    def prepare(self, op: Builder, run: Run) -> None:
+        if not run.settings["linear_before_reset"]:
+            sizes = [2 * run.hidden, run.hidden]
+            run.gates_and_new = op.Split(run.r, sizes, axis=0, outputs=2)
+
     def state_bias(self, op: Builder, run: Run, bias: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         if not run.settings["linear_before_reset"]:
             return bias, None
@@ -262,7 +270,7 @@ class Gru(Cell):
             reset = run.kept(op, "r", f, ar + rr, tape)
             new = run.kept(op, "new", g, ah + reset * tape["n"], tape)
         else:
-            rzr, rh = _gru_weights(op, run)
+            rzr, rh = run.gates_and_new
             azr, ah = op.Split(a, [2 * run.hidden, run.hidden], axis=1, outputs=2)
             az, ar = split(op, op.Gemm(h, rzr, azr, transB=1), 2, run.hidden, axis=1)
             z, reset = run.kept(op, "z", f, az, tape), run.kept(op, "r", f, ar, tape)
@@ -301,7 +309,7 @@ class Gru(Cell):
     def _back_reset(
         self, op: Builder, run: Run, given: list[ir.Value], last: list[ir.Value], factors: Any
     ) -> Named:
-        rzr, rh = _gru_weights(op, run)
+        rzr, rh = run.gates_and_new
 
         def step(op: Builder, states: list[ir.Value], slices: list[ir.Value]) -> Any:
             dh = _sum(op, slices[: len(given)], states[0])
@@ -321,13 +329,6 @@ class Gru(Cell):
             return product(op, da, before)
         dzr, dah = op.Split(da, [2 * run.hidden, run.hidden], axis=2, outputs=2)
         return op.Concat(product(op, dzr, before), product(op, dah, run.tape["r"] * before), axis=0)
-
-
-def _gru_weights(op: Builder, run: Run) -> tuple[ir.Value, ir.Value]:
-    """The recurrent weights of both gates, and those of the new state; made once, outside the Scan."""
-    if "rh" not in run.settings:
-        raise ArgumentError("the recurrent weights of this GRU were not split")
-    return run.settings["rzr"], run.settings["rh"]
 
 
 def split(op: Builder, x: ir.Value, count: int, size: int, axis: int) -> Sequence[ir.Value]:

@@ -11,7 +11,7 @@ from sardonyx.build import Builder, Dim
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.engine import add, attributes
 from sardonyx.grad.rnn.activation import activations
-from sardonyx.grad.rnn.cell import Cell, Gru, Lstm, Named, Run, product, run_forward, split
+from sardonyx.grad.rnn.cell import Cell, Lstm, Named, Run, product, run_forward, split
 
 Gradients = Sequence[ir.Value | None]
 
@@ -77,9 +77,7 @@ class Layer:
             at_input, at_state = split(op, b, 2, self.cell.gates * run.hidden, axis=0)
             early, run.state_bias = self.cell.state_bias(op, run, at_state)
             run.input_bias = at_input + early
-        if isinstance(self.cell, Gru) and not run.settings["linear_before_reset"]:
-            parts = op.Split(run.r, [2 * run.hidden, run.hidden], axis=0, outputs=2)
-            run.settings["rzr"], run.settings["rh"] = parts
+        self.cell.prepare(op, run)
 
     def _each(self, op: Builder, value: ir.Value | None, axis: int) -> list[ir.Value | None]:
         """The slices of `value` that belong to each direction."""
@@ -91,6 +89,7 @@ class Layer:
         return [op.Squeeze(v, [axis]) for v in halves]
 
     def _zeros(self, op: Builder, x: ir.Value) -> ir.Value:
+        assert x.dtype is not None
         dims: list[Dim] = [op.dim(x, 1), self.hidden]
         out = op.ConstantOfShape(op.join(dims), value=ir.tensor(np.zeros(1, x.dtype.numpy())))
         batch = x.shape[1] if x.shape is not None else None

@@ -95,7 +95,7 @@ def slice_(xp, x, starts, ends, axes=None, steps=None):
     sizes = xp.shape(x)
     rank = len(sizes)
     begin, end, step = [0] * rank, [None] * rank, [1] * rank
-    given = range(rank) if axes is None else [positive(int(a), rank) for a in axes.flat]
+    given = range(starts.size) if axes is None else [positive(int(a), rank) for a in axes.flat]
     for i, axis in enumerate(given):
         by = 1 if steps is None else int(steps.flat[i])
         size = sizes[axis]

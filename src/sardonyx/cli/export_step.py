@@ -1,0 +1,24 @@
+"""`sardonyx export-step`: the training step as plain ONNX files, for any runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sardonyx.train.export import export_step as write
+
+
+def export_step(
+    model: Annotated[Path, typer.Argument(help="A model with a training record.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write into.")] = Path("step"),
+    current: Annotated[
+        bool, typer.Option("--current", help="Start from the state as it is, optimizer included.")
+    ] = False,
+    runtime: Annotated[
+        str, typer.Option(help="The oldest runtime that must take the files.")
+    ] = "onnxruntime==1.20",
+) -> None:
+    """Write train.onnx, evaluate.onnx, initialize.onnx, infer.onnx and step.json."""
+    typer.echo(write(model, output, current=current, runtime=runtime))

@@ -1,0 +1,33 @@
+"""Lowerings of ONNX's family nn: convolutions, pools, normalizations, attention.
+
+What a framework does faster itself is in `engines/<framework>/nn.py`; those kernels call back here for
+the options that they do not have.
+"""
+
+from __future__ import annotations
+
+from sardonyx.lower.nn import (
+    attention,
+    conv,
+    deform,
+    ngram,
+    norm,
+    pool,
+    quantized,
+    simple,
+    unpool,
+    window,
+)
+
+__all__ = [
+    "attention",
+    "conv",
+    "deform",
+    "ngram",
+    "norm",
+    "pool",
+    "quantized",
+    "simple",
+    "unpool",
+    "window",
+]
