@@ -150,7 +150,7 @@ class Runner:
         coarse = any(node.op_type in COARSE for node in proto.graph.node)
         self.session = None if coarse else _session(proto)
         if self.session is None:
-            self.reference = _reference(proto)
+            self.reference = reference_evaluator(proto)
 
     def __call__(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         used = {k: np.asarray(v) for k, v in feeds.items() if k in self.inputs}
@@ -186,7 +186,8 @@ def _session(proto: onnx.ModelProto) -> Any:
         return None
 
 
-def _reference(proto: onnx.ModelProto) -> Any:
+def reference_evaluator(proto: onnx.ModelProto) -> Any:
+    """ONNX's reference evaluator, with kernels for what it lacks or gets wrong."""
     from onnx.reference import ReferenceEvaluator
     from onnx.reference.op_run import OpRun
 

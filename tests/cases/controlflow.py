@@ -103,6 +103,17 @@ READ_BY_INDEX = """
         }
     >"""
 
+SUM_BY_INDEX = """
+    y0 = Loop (x0, x1, x2) <
+        body = b (int64 i, bool ci, s) => (co, s2) {
+            co = Identity(ci)
+            e = Gather(x3, i)
+            f = Gather(x3, i)
+            p = Mul(e, f)
+            s2 = Add(s, p)
+        }
+    >"""
+
 SCAN = """
     y0, y1, y2 = Scan <num_scan_inputs = 2, body = b (s, e, f) => (s2, o, p) {
             m = Mul(s, x3)
@@ -204,6 +215,10 @@ CASES = [
          id="until a condition"),
     case("Loop", count(4), TRUE, (3,), (5, 3), nodes=READ_BY_INDEX, outputs=2, fed=True,
          id="reads a tensor by its counter"),
+    case("Loop", count(3), TRUE, (3,), (5, 3), nodes=SUM_BY_INDEX, fed=True,
+         id="reads part of a tensor twice", torch=lambda s, x: s + (x[:3] ** 2).sum(0)),
+    case("Loop", count(0), TRUE, (3,), (5, 3), nodes=SUM_BY_INDEX, fed=True,
+         id="reads a tensor by its counter, not once"),
     case("Loop", count(4), TRUE, (2, 3), (3,), nodes=NESTED, fed=True, id="Loop and If inside"),
     case("Loop", count(0), TRUE, (2, 3), (3,), nodes=NESTED, fed=True, id="nested, not once"),
     case("Scan", (3,), (4, 3), (4, 3), (3,), nodes=SCAN, outputs=3, id="two inputs",

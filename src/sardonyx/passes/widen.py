@@ -1,9 +1,12 @@
 """The same model in double precision: everything that is float32 becomes float64, nothing else changes.
 
-A Cast to a 16-bit type stays: its rounding is part of the model.
+A Cast to a 16-bit type stays: its rounding is part of the model. Only a model that computes in 16 bits is
+widened from there as well, when asked.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
@@ -15,31 +18,36 @@ from sardonyx.passes.nesting import graphs
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 
 
-def widen(model: Model) -> Model:
-    """The normal form of `model` with every float32 widened, on a copy."""
+FLOAT = (ir.DataType.FLOAT,)
+
+
+def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> Model:
+    """The normal form of `model` with every float of `kinds` widened to float64, on a copy."""
     wide = normalize(model).copy()
     for graph in graphs(wide.graph):
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
-            _widen_value(value)
+            _widen_value(value, kinds)
         for node in graph:
             for value in node.outputs:
-                _widen_value(value)
+                _widen_value(value, kinds)
             for attr in list(node.attributes.values()):
-                _widen_attribute(node, attr)
+                _widen_attribute(node, attr, kinds)
     wide._normal = wide
     return wide
 
 
-def _widen_value(value: ir.Value) -> None:
-    value.type = _widen_type(value.type)
-    if value.const_value is not None and value.const_value.dtype == ir.DataType.FLOAT:
+def _widen_value(value: ir.Value, kinds: Collection[ir.DataType]) -> None:
+    value.type = _widen_type(value.type, kinds)
+    if value.const_value is not None and value.const_value.dtype in kinds:
         value.const_value = _widen_tensor(value.const_value)
 
 
-def _widen_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+def _widen_type(
+    kind: ir.TypeProtocol | None, kinds: Collection[ir.DataType]
+) -> ir.TypeProtocol | None:
     if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
-        return type(kind)(_widen_type(kind.elem_type))  # type: ignore[arg-type]
-    if isinstance(kind, ir.TensorType) and kind.dtype == ir.DataType.FLOAT:
+        return type(kind)(_widen_type(kind.elem_type, kinds))  # type: ignore[arg-type]
+    if isinstance(kind, ir.TensorType) and kind.dtype in kinds:
         return ir.TensorType(ir.DataType.DOUBLE)
     return kind
 
@@ -48,11 +56,13 @@ def _widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float64), name=tensor.name)
 
 
-def _widen_attribute(node: ir.Node, attr: ir.Attr) -> None:
-    if attr.type == ir.AttributeType.TENSOR and attr.value.dtype == ir.DataType.FLOAT:
+def _widen_attribute(
+    node: ir.Node, attr: ir.Attr, kinds: Collection[ir.DataType]
+) -> None:
+    if attr.type == ir.AttributeType.TENSOR and attr.value.dtype in kinds:
         node.attributes.add(ir.AttrTensor(attr.name, _widen_tensor(attr.value)))
-    elif attr.name in TYPE_ATTRIBUTES and attr.value == ir.DataType.FLOAT:
+    elif attr.name in TYPE_ATTRIBUTES and attr.value in kinds:
         node.attributes.add(ir.AttrInt64(attr.name, int(ir.DataType.DOUBLE)))
     elif attr.type == ir.AttributeType.TYPE_PROTO:
-        wide = ir.TypeAndShape(_widen_type(attr.value.type), attr.value.shape)
+        wide = ir.TypeAndShape(_widen_type(attr.value.type, kinds), attr.value.shape)
         node.attributes.add(ir.Attr(attr.name, attr.type, wide))

@@ -19,7 +19,6 @@ from sardonyx.train.checkpoint import Lock, Position, position_of, with_position
 from sardonyx.train.data import Source, Stream, open_data
 from sardonyx.train.display import Display, make_display
 from sardonyx.train.fields import Link, check_values, link
-from sardonyx.train.step import compile_step
 from sardonyx.train.trainable import settings_of, trainable
 
 DEFAULT_METRICS = {
@@ -131,7 +130,8 @@ def train(
     elif validation is not None:
         held = open_data(validation, columns, *_image_size(net))
     settings = settings_of(net)
-    links = _links(net, source, fields, settings)
+    rep = prepare(engine, net, engine_options)
+    links = _links(net, rep.wanted, source, fields, settings)
     plan = Plan(
         epochs if epochs is not None or steps is not None else 3,
         steps,
@@ -144,7 +144,6 @@ def train(
         callbacks,
         drop_last,
     )
-    rep = prepare(engine, net, engine_options)
     run = Run(rep, position, links, settings)
     shown.begin(run, net, source, held, plan)
     if target is None:
@@ -205,17 +204,18 @@ def _image_size(model: Model) -> tuple[tuple[int, int] | None, int]:
     return None, 3
 
 
-def _links(net: Model, source: Source, fields: Mapping[str, str] | None, settings: dict[str, Any]) -> list[Link]:
-    needed: dict[str, ir.Value] = {}
-    for record in net.records:
-        graph = compile_step(net, record)
-        values = {v.name: v for v in graph.model.graph.inputs}
-        needed.update({n: values[n] for n in graph.inputs})
+def _links(
+    net: Model,
+    wanted: Sequence[ir.Value],
+    source: Source,
+    fields: Mapping[str, str] | None,
+    settings: dict[str, Any],
+) -> list[Link]:
     labels = [n for m in settings.get("meetings", []) for n in m["labels"]]
     if not labels:
         served = {v.name for v in net.inputs}
-        labels = [n for n in needed if n not in served]
-    links = link(list(needed.values()), labels, source.fields, fields)
+        labels = [v.name or "" for v in wanted if v.name not in served]
+    links = link(wanted, labels, source.fields, fields)
     check_values(source, links, _classes(net, settings))
     return links
 
@@ -429,8 +429,9 @@ def evaluate(
         net = trainable(net, **how)
     source = open_data(data, columns, *_image_size(net))
     settings = settings_of(net)
-    links = _links(net, source, fields, settings)
-    run = Run(prepare(engine, net), Position(batch_size=batch_size), links, settings)
+    rep = prepare(engine, net)
+    links = _links(net, rep.wanted, source, fields, settings)
+    run = Run(rep, Position(batch_size=batch_size), links, settings)
     return evaluate_rep(run, source, _metrics(metrics, settings), batch_size)
 
 

@@ -151,6 +151,15 @@ class TrainingRep:
         return found
 
     @property
+    def wanted(self) -> list[ir.Value]:
+        """What a step must be fed, with types and shapes."""
+        found: dict[str, ir.Value] = {}
+        for step in self.steps:
+            values = {v.name: v for v in step.graph.model.graph.inputs}
+            found.update({n: values[n] for n in step.graph.inputs})
+        return list(found.values())
+
+    @property
     def figures(self) -> list[str]:
         return list(dict.fromkeys(n for s in self.steps for n in s.graph.figures))
 

@@ -106,6 +106,26 @@ def numbers(sizes):
     return tf.stack([tf.cast(s, tf.int64) for s in sizes])
 
 
+def without_ones(equation, xs):
+    """An equation without the axes of size 1 that broadcast, which tensorflow refuses."""
+    terms, _, result = equation.partition("->")
+    terms = terms.split(",")
+    sizes = {}
+    for term, x in zip(terms, xs):
+        for label, size in zip(term, x.shape.as_list()):
+            sizes.setdefault(label, set()).add(size)
+    kept = []
+    for i, x in enumerate(xs):
+        gone = [
+            axis
+            for axis, (label, size) in enumerate(zip(terms[i], x.shape.as_list()))
+            if size == 1 and len(sizes[label]) > 1
+        ]
+        kept.append(tf.squeeze(x, gone) if gone else x)
+        terms[i] = "".join(c for axis, c in enumerate(terms[i]) if axis not in gone)
+    return f"{','.join(terms)}->{result}", kept
+
+
 def widened(name, function):
     """`function` on types that tensorflow computes with; the result in the type that was given."""
     keeps = name not in COMPARISONS and not name.startswith(("logical", "is"))
@@ -374,6 +394,8 @@ class TensorFlow(Arrays):
         return tf.matmul(a, b)
 
     def einsum(self, equation, *xs):
+        if "->" in equation and "." not in equation:
+            equation, xs = without_ones(equation, xs)
         return tf.einsum(equation, *xs)
 
     def det(self, x):

@@ -61,11 +61,11 @@ class Recurrence:
         self.states = [s for s in self.states if s not in self.constant]
 
     def find_indexed(self) -> None:
-        """A tensor of which iteration i reads slice i: its cotangent is written slice by slice too."""
+        """A tensor of which iteration i reads slice i: so is its cotangent written."""
         counters = {self.body.inputs[0], *(s.inside for s in self.states if _counts(s))}
         found: dict[ir.Value, list[ir.Node]] = {}
         for node in self.body:
-            if node.op_type != "Gather" or node.attributes.get_int("axis", 0):
+            if node.op_type != "Gather" or attributes(node)["axis"] != 0:
                 continue
             source, index = node.inputs
             if source is None or index is None or source.shape is None:

@@ -151,6 +151,7 @@ class Reverse:
 
     def _filled_up(self, stack: ir.Value, source: ir.Value) -> ir.Value:
         """The slices that were read, followed by zeros for those of `source` that were not."""
+        assert source.shape is not None
         op, n = self.op, rank(source)
         stack.type, stack.shape = source.type, ir.Shape([None, *list(source.shape)[1:]])
         unread = op.Sub(op.Shape(source, start=0, end=1), op.Shape(stack, start=0, end=1))

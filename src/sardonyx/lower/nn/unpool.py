@@ -52,9 +52,7 @@ def max_roi_pool(xp, x, rois, *, pooled_shape, spatial_scale):
 
 def bins(xp, rois, column: int, size, count: int, scale: float) -> list:
     """Per bin, which of `size` rows it holds in each region: (regions, size)."""
-    first, last = (
-        xp.round_half_up(xp.index(rois, 1, c, c + 1) * scale) for c in (column, column + 2)
-    )
+    first, last = (nearest(xp, xp.index(rois, 1, c, c + 1) * scale) for c in (column, column + 2))
     step = xp.maximum(last - first + 1, xp.scalar(1, rois)) / count
     at = xp.cast(xp.reshape(xp.arange(0, size, 1, INT64), [1, size]), xp.dtype(rois))
     found = []
@@ -62,3 +60,8 @@ def bins(xp, rois, column: int, size, count: int, scale: float) -> list:
         begin, end = xp.floor(i * step) + first, xp.ceil((i + 1) * step) + first
         found.append(xp.logical_and(xp.greater_equal(at, begin), xp.less(at, end)))
     return found
+
+
+def nearest(xp, x):
+    """The nearest whole number, halves away from zero."""
+    return xp.sign(x) * xp.floor(xp.abs(x) + 0.5)

@@ -1,0 +1,186 @@
+"""Attention: scores of queries against keys, masked, and the mean of values that they weigh.
+
+A key is out of reach by a boolean mask, by causality, by a window or by padding: those join into one
+boolean `allowed`. Masks of floats are added to the scores. A row with nothing allowed gives zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.lower.engine import lower
+
+BOOL, INT64 = np.dtype(bool), np.dtype(np.int64)
+RAW, CAPPED, MASKED, PROBABILITIES = range(4)
+
+
+@dataclass
+class Inputs:
+    """Queries, keys and values as (batch, heads, length, size), and what limits who sees whom."""
+
+    q: Any
+    k: Any
+    v: Any
+    scale: float
+    allowed: Any = None
+    bias: Any = None
+
+
+def heads(xp, x, count):
+    """(batch, length, hidden) as (batch, heads, length, size)."""
+    if xp.rank(x) == 4:
+        return x
+    batch, length, hidden = xp.shape(x)
+    return xp.transpose(xp.reshape(x, [batch, length, count, hidden // count]), (0, 2, 1, 3))
+
+
+def merged(xp, y):
+    batch, count, length, size = xp.shape(y)
+    return xp.reshape(xp.transpose(y, (0, 2, 1, 3)), [batch, length, count * size])
+
+
+def both(xp, a, b):
+    return b if a is None else xp.logical_and(a, b)
+
+
+def split_mask(xp, mask, keys):
+    """A mask as (allowed, bias), of which one is None; keys beyond its end are not allowed."""
+    if mask is None:
+        return None, None
+    lacking = keys - xp.shape(mask)[-1]
+    is_bool = xp.dtype(mask) == BOOL
+    if not isinstance(lacking, int) or lacking > 0:
+        after = [0] * xp.rank(mask)
+        after[-1] = lacking
+        mask = xp.pad(mask, [0] * xp.rank(mask), after, False if is_bool else -np.inf)
+    return (mask, None) if is_bool else (None, mask)
+
+
+def reach(xp, queries, keys, offset, causal, left, right):
+    """Which keys the position of a query lets it see: (queries, keys), or (batch, 1, queries, keys)."""
+    row = xp.reshape(xp.arange(0, queries, 1, INT64), [queries, 1])
+    column = xp.reshape(xp.arange(0, keys, 1, INT64), [1, keys])
+    ahead = xp.subtract(column, xp.add(row, offset))
+    allowed = None
+    if causal:
+        allowed = xp.less_equal(ahead, xp.scalar(0, ahead))
+    if left >= 0:
+        allowed = both(xp, allowed, xp.greater_equal(ahead, xp.scalar(-left, ahead)))
+    if right >= 0:
+        allowed = both(xp, allowed, xp.less_equal(ahead, xp.scalar(right, ahead)))
+    return allowed
+
+
+def positional(xp, q, k, past, lengths, causal, left, right):
+    """What positions and the padding of the cache allow; None for everything."""
+    queries, keys = xp.shape(q)[2], xp.shape(k)[2]
+    offset = xp.full((), 0 if past is None else xp.shape(past)[2], INT64)
+    allowed = None
+    if lengths is not None:
+        lengths = xp.reshape(lengths, [-1, 1, 1, 1])
+        offset = offset if past is not None else xp.subtract(lengths, xp.full((), queries, INT64))
+        column = xp.reshape(xp.arange(0, keys, 1, INT64), [1, 1, 1, keys])
+        allowed = xp.less(column, lengths)
+    if causal or left >= 0 or right >= 0:
+        near = reach(xp, queries, keys, offset, causal, left, right)
+        allowed = near if allowed is None else xp.logical_and(near, allowed)
+    return allowed
+
+
+def gather_inputs(
+    xp, q, k, v, mask, past_key, past_value, lengths, q_heads, kv_heads, scale, **positions
+) -> Inputs:
+    """What the attributes say about the inputs, resolved; `positions`: is_causal and the windows."""
+    q, k, v = heads(xp, q, q_heads), heads(xp, k, kv_heads), heads(xp, v, kv_heads)
+    k = k if past_key is None else xp.concat([past_key, k], 2)
+    v = v if past_value is None else xp.concat([past_value, v], 2)
+    allowed, bias = split_mask(xp, mask, xp.shape(k)[2])
+    causal, left, right = (positions[n] for n in ("causal", "left", "right"))
+    placed = positional(xp, q, k, past_key, lengths, causal, left, right)
+    if placed is not None:
+        allowed = both(xp, allowed, placed)
+    size = xp.shape(q)[3]
+    return Inputs(q, k, v, 1 / math.sqrt(size) if scale is None else scale, allowed, bias)
+
+
+def grouped(xp, function, a, b):
+    """A product over heads where `a` may have a multiple of the heads of `b`: neighbours share one."""
+    batch, count, rows, columns = xp.shape(a)
+    shared = xp.shape(b)[1]
+    if count == shared:
+        return function(a, b)
+    parts = xp.reshape(a, [batch, shared, count // shared, rows, columns])
+    found = function(parts, xp.expand_dims(b, (2,)))
+    return xp.reshape(found, [batch, count, *xp.shape(found)[3:]])
+
+
+def scores_of(xp, given: Inputs, softcap: float):
+    """Scores before any mask: as the product gives them, and after the cap."""
+    # Half of the factor on each side, as the specification has it: less overflow in half precision.
+    root = math.sqrt(given.scale)
+    raw = grouped(xp, xp.matmul, given.q * root, xp.swap(given.k) * root)
+    return raw, softcap * xp.tanh(raw / softcap) if softcap else raw
+
+
+def masked(xp, scores, given: Inputs):
+    if given.bias is not None:
+        scores = xp.add(scores, xp.cast(given.bias, xp.dtype(scores)))
+    if given.allowed is not None:
+        scores = xp.where(given.allowed, scores, xp.scalar(-np.inf, scores))
+    return scores
+
+
+def softmax(xp, x):
+    """Softmax along the last axis; a row of minus infinities gives zeros."""
+    last = xp.rank(x) - 1
+    largest = xp.max(x, last, True)
+    none = xp.equal(largest, xp.scalar(-np.inf, x))
+    e = xp.exp(x - xp.where(none, xp.scalar(0, x), largest))
+    total = xp.sum(e, last, True)
+    return e / xp.where(none, xp.scalar(1, x), total)
+
+
+@lower("Attention")
+def attention(
+    xp,
+    q,
+    k,
+    v,
+    attn_mask=None,
+    past_key=None,
+    past_value=None,
+    nonpad_kv_seqlen=None,
+    *,
+    is_causal,
+    kv_num_heads,
+    left_window_size,
+    q_num_heads,
+    qk_matmul_output_mode,
+    right_window_size,
+    scale,
+    softcap,
+    softmax_precision,
+    count,
+):
+    given = gather_inputs(
+        xp, q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen,
+        q_num_heads, kv_num_heads, scale,
+        causal=is_causal, left=left_window_size, right=right_window_size,
+    )  # fmt: skip
+    dtype = xp.dtype(q)
+    raw, capped = scores_of(xp, given, softcap)
+    scores = masked(xp, capped, given)
+    precise = scores
+    if softmax_precision is not None:
+        precise = xp.cast(scores, np.dtype(ir.DataType(softmax_precision).numpy()))
+    probabilities = softmax(xp, precise)
+    weights = xp.cast(probabilities, xp.dtype(given.v))
+    y = xp.cast(grouped(xp, xp.matmul, weights, given.v), dtype)
+    y = y if xp.rank(q) == 4 else merged(xp, y)
+    shown = (raw, capped, scores, probabilities)[qk_matmul_output_mode]
+    return (y, given.k, given.v, xp.cast(shown, dtype) if count > 3 else None)[:count]

@@ -1,0 +1,81 @@
+"""Convolutions of integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+from sardonyx.lower.nn.conv import convolved
+from sardonyx.lower.nn.window import window_of
+
+INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+
+
+def centred(xp, x, zero_point, axis: int):
+    """`x` as int32 with its zero point subtracted, one for all or one per element of `axis`."""
+    x = xp.cast(x, INT32)
+    if zero_point is None:
+        return x
+    return xp.subtract(x, along(xp, xp.cast(zero_point, INT32), axis, xp.rank(x)))
+
+
+def along(xp, vector, axis: int, rank: int):
+    form = [1] * rank
+    form[axis] = -1
+    return xp.reshape(vector, form)
+
+
+@lower("ConvInteger")
+def conv_integer(
+    xp,
+    x,
+    w,
+    x_zero_point=None,
+    w_zero_point=None,
+    *,
+    auto_pad,
+    dilations,
+    group,
+    kernel_shape,
+    pads,
+    strides,
+):
+    kernel = kernel_shape or xp.shape(w)[2:]
+    window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
+    x, w = centred(xp, x, x_zero_point, 1), centred(xp, w, w_zero_point, 0)
+    return convolved(xp, x, w, window, group)
+
+
+@lower("QLinearConv")
+def qlinear_conv(
+    xp,
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    b=None,
+    *,
+    auto_pad,
+    dilations,
+    group,
+    kernel_shape,
+    pads,
+    strides,
+):
+    kernel = kernel_shape or xp.shape(w)[2:]
+    window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
+    dtype, rank = xp.dtype(y_zero_point), xp.rank(x)
+    total = convolved(
+        xp, centred(xp, x, x_zero_point, 1), centred(xp, w, w_zero_point, 0), window, group
+    )
+    if b is not None:
+        total = xp.add(total, along(xp, b, 1, rank))
+    factor = xp.divide(xp.multiply(x_scale, w_scale), y_scale)
+    y = xp.cast(total, FLOAT32) * along(xp, factor, 1, rank)
+    y = xp.add(xp.round(y), xp.cast(xp.reshape(y_zero_point, []), FLOAT32))
+    info = np.iinfo(dtype)
+    return xp.cast(xp.clip(y, xp.scalar(info.min, y), xp.scalar(info.max, y)), dtype)

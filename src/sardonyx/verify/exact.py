@@ -1,0 +1,343 @@
+"""The reference: a model computed exactly (in float64), or as written, without any candidate's code path.
+
+A whole model runs on the numpy engine. Where that has no rule, or where every step must be seen, it is
+walked node by node: numpy's rule first, ONNX's own reference evaluator second; If, Loop and Scan are
+taken apart, so that the nodes of their bodies are steps as well. Dead values are dropped on the way.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import EngineError, SardonyxError, UnsupportedOp, quote
+from sardonyx.model import Model
+from sardonyx.normalize import normalize
+from sardonyx.passes.nesting import graphs
+from sardonyx.passes.widen import widen
+from sardonyx.verify.segments import is_constant, piece, reads
+
+WIDE = np.dtype(np.float64)
+NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOATS = (*NARROW, np.dtype(np.float32), WIDE)
+CONTROL = ("If", "Loop", "Scan")
+LONG = 100_000
+SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "GlobalAveragePool")
+
+Env = MutableMapping[str, Any]
+Visit = Callable[[tuple[str, ...], ir.Node, Env], None]
+
+
+def is_float(array: Any) -> bool:
+    return isinstance(array, (np.ndarray, np.generic)) and array.dtype in FLOATS
+
+
+def widened(value: Any) -> Any:
+    """Floats of any width as float64; everything else as it is."""
+    if isinstance(value, list):
+        return [widened(v) for v in value]
+    return np.asarray(value, WIDE) if is_float(value) else value
+
+
+def computes_in_halves(model: Model) -> bool:
+    """Whether nodes compute in 16 bits (a Cast alone only rounds, and that is part of the model)."""
+    normal = normalize(model)
+    return any(
+        v.dtype in HALVES
+        for part in graphs(normal.graph)
+        for node in part
+        if node.op_type != "Cast"
+        for v in node.outputs
+    )
+
+
+def exact_form(model: Model) -> Model:
+    """The model in float64: widened from float32, and from 16 bits where it computes in them."""
+    kinds = (ir.DataType.FLOAT, *HALVES) if computes_in_halves(model) else (ir.DataType.FLOAT,)
+    return widen(model, kinds)
+
+
+class Reference:
+    """A model run in float64 (`exact`) or as it is written, by numpy's rules where they exist.
+
+    `by` says what computed it, once it has run.
+    """
+
+    def __init__(self, model: Model, *, exact: bool, one_by_one: bool = False):
+        self.exact = exact
+        self.model = exact_form(model) if exact else normalize(model)
+        self.by = "numpy"
+        self._whole: Any = None
+        if not one_by_one:
+            self._whole = _numpy_runner(self.model)
+        self._walk = Walk(self.model, one_by_one=one_by_one)
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        given = {k: widened(v) for k, v in feeds.items()} if self.exact else dict(feeds)
+        if self._whole is not None:
+            try:
+                return self._whole(given)
+            except SardonyxError:
+                self._whole = None
+        found = self._walk(given)
+        self.by = "numpy, onnx reference" if self._walk.borrowed else "numpy"
+        return found
+
+
+def _numpy_runner(model: Model) -> Any:
+    from sardonyx.engines.numpy import Runner
+
+    try:
+        return Runner(model)
+    except SardonyxError:
+        return None
+
+
+class Walk:
+    """Runs a normalized model node by node; `visit(path, node, values)` sees every step.
+
+    path -- where inside If, Loop and Scan the node is; empty at the top
+    one_by_one -- long sums are added one number after the other, as most engines do, not in pairs
+    """
+
+    def __init__(self, model: Model, visit: Visit | None = None, *, one_by_one: bool = False):
+        self.model = model
+        self.visit = visit
+        self.one_by_one = one_by_one
+        self.longest = 0
+        self.borrowed: set[str] = set()
+        self._kernels: dict[Any, Callable[[dict[str, Any]], list[Any]]] = {}
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        graph = self.model.graph
+        env: Env = dict(feeds)
+        for value in graph.inputs:
+            if value.name not in env and value.const_value is not None:
+                env[value.name or ""] = value.const_value.numpy()
+        found = self.graph(graph, env, ())
+        return {v.name or "": x for v, x in zip(graph.outputs, found, strict=True)}
+
+    def graph(self, graph: ir.Graph, env: Env, path: tuple[str, ...]) -> list[Any]:
+        """Run one graph; `env` holds what it reads and gets what it makes."""
+        last = _last_reads(graph)
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.name not in env:
+                env[value.name or ""] = value.const_value.numpy()
+        for node in graph:
+            outputs = self.node(node, env, path)
+            for value, array in zip(node.outputs, outputs):
+                if value.name:
+                    env[value.name] = array
+            if self.visit is not None:
+                self.visit(path, node, env)
+            for name in last.get(node, ()):
+                env.pop(name, None)
+        return [env.get(v.name or "") for v in graph.outputs]
+
+    def node(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
+        if node.domain == "" and node.op_type in CONTROL:
+            label = node.name or node.outputs[0].name or node.op_type
+            return getattr(self, f"_{node.op_type.lower()}")(node, env, (*path, label))
+        if self.one_by_one and node.op_type in SUMS:
+            found = self._sum(node, env)
+            if found is not None:
+                return [found]
+        feeds = {v.name or "": env[v.name or ""] for v in reads(node) if not is_constant(v)}
+        feeds = {k: v for k, v in feeds.items() if v is not None}
+        return self._kernel(node, feeds)(feeds)
+
+    def _kernel(self, node: ir.Node, feeds: dict[str, Any]) -> Callable[[dict[str, Any]], list[Any]]:
+        key = (node, *(_signature(v) for v in feeds.values()))
+        if key not in self._kernels:
+            names = [v.name for v in node.outputs if v.name]
+            model = piece(self.model, [node], feeds, names)
+            run = kernel(model, node, self.borrowed)
+            order = [v.name for v in node.outputs]
+
+            def call(given: dict[str, Any]) -> list[Any]:
+                found = run(given)
+                return [found.get(name) if name else None for name in order]
+
+            self._kernels[key] = call
+        return self._kernels[key]
+
+    # -- bodies -----------------------------------------------------------------------
+
+    def _body(self, graph: ir.Graph, inputs: Sequence[Any], env: Env, path: tuple[str, ...]) -> list[Any]:
+        inner: Env = ChainMap({}, env)  # type: ignore[arg-type]
+        for value, array in zip(graph.inputs, inputs, strict=True):
+            inner[value.name or ""] = array
+        return self.graph(graph, inner, path)
+
+    def _if(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
+        taken = "then_branch" if bool(np.asarray(_get(env, node.inputs[0]))) else "else_branch"
+        return self._body(node.attributes[taken].as_graph(), [], env, (*path, taken))
+
+    def _loop(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
+        body = node.attributes["body"].as_graph()
+        limit, condition, *carried = (_get(env, v) for v in node.inputs)
+        count = len(carried)
+        stacked: list[list[Any]] = [[] for _ in body.outputs[1 + count :]]
+        going = True if condition is None else bool(np.asarray(condition))
+        index = 0
+        while going and (limit is None or index < int(np.asarray(limit))):
+            given = [np.array(index, np.int64), np.array(going), *carried]
+            found = self._body(body, given, env, (*path, f"iteration {index}"))
+            going, carried = bool(np.asarray(found[0])), list(found[1 : 1 + count])
+            for store, item in zip(stacked, found[1 + count :], strict=True):
+                store.append(item)
+            index += 1
+        return carried + [_stack(s, 0, v) for s, v in zip(stacked, node.outputs[count:])]
+
+    def _scan(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
+        body = node.attributes["body"].as_graph()
+        count = node.attributes["num_scan_inputs"].as_int()
+        given = [_get(env, v) for v in node.inputs]
+        state, scanned = given[: len(given) - count], given[len(given) - count :]
+        axes = _ints(node, "scan_input_axes", count)
+        back = _ints(node, "scan_input_directions", count)
+        outputs = len(body.outputs) - len(state)
+        out_axes = _ints(node, "scan_output_axes", outputs)
+        out_back = _ints(node, "scan_output_directions", outputs)
+        length = scanned[0].shape[axes[0]]
+        stacked: list[list[Any]] = [[] for _ in range(outputs)]
+        for index in range(length):
+            items = [
+                np.take(x, length - 1 - index if b else index, axis=a)
+                for x, a, b in zip(scanned, axes, back, strict=True)
+            ]
+            found = self._body(body, [*state, *items], env, (*path, f"iteration {index}"))
+            state = list(found[: len(state)])
+            for store, item in zip(stacked, found[len(state) :], strict=True):
+                store.append(item)
+        made = [
+            _stack(s[::-1] if b else s, a, v)
+            for s, a, b, v in zip(stacked, out_axes, out_back, node.outputs[len(state) :], strict=True)
+        ]
+        return state + made
+
+    # -- long sums ----------------------------------------------------------------------
+
+    def _sum(self, node: ir.Node, env: Env) -> Any:
+        """A long sum added number by number; None where the sum is short."""
+        x = _get(env, node.inputs[0])
+        axes = _get(env, node.inputs[1]) if len(node.inputs) > 1 else None
+        if node.op_type == "GlobalAveragePool":
+            axes = np.arange(2, x.ndim)
+        chosen = tuple(int(a) % x.ndim for a in (range(x.ndim) if axes is None else axes))
+        length = int(np.prod([x.shape[a] for a in chosen]))
+        self.longest = max(self.longest, length)
+        if length <= LONG or not is_float(x):
+            return None
+        kept = [a for a in range(x.ndim) if a not in chosen]
+        flat = np.transpose(x, (*kept, *chosen)).reshape(*(x.shape[a] for a in kept), length)
+        if node.op_type in ("ReduceSumSquare", "ReduceL2"):
+            flat = flat * flat
+        elif node.op_type == "ReduceL1":
+            flat = np.abs(flat)
+        total = np.cumsum(flat, axis=-1, dtype=x.dtype)[..., -1]
+        if node.op_type in ("ReduceMean", "GlobalAveragePool"):
+            total = total / x.dtype.type(length)
+        elif node.op_type == "ReduceL2":
+            total = np.sqrt(total)
+        keep = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int()
+        shape = [1 if a in chosen else d for a, d in enumerate(x.shape)] if keep else total.shape
+        return np.asarray(total, x.dtype).reshape(shape)
+
+
+def kernel(
+    model: Model, node: ir.Node, borrowed: set[str] | None = None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A model of one node, ready to run: numpy's rule, else ONNX's reference evaluator."""
+    own = _numpy_runner(model)
+    if own is None:
+        if borrowed is not None:
+            borrowed.add(node.op_type)
+        return onnx_kernel(model)
+
+    def run(feeds: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return own(feeds)
+        except EngineError:
+            if borrowed is not None:
+                borrowed.add(node.op_type)
+            return onnx_kernel(model)(feeds)
+
+    return run
+
+
+def onnx_kernel(model: Model) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A model on ONNX's reference evaluator, which shares no rule with ours."""
+    from sardonyx.testing import reference_evaluator
+
+    proto = model.proto()
+    names = [o.name for o in proto.graph.output]
+    label = proto.graph.node[0].name
+    op = proto.graph.node[0].op_type
+    try:
+        evaluator = reference_evaluator(proto)
+    except Exception as error:  # it raises whatever its loader meets
+        raise UnsupportedOp(
+            f"nothing computes {op} exactly", [[op, f"node {quote(label)}"]], hint=str(error)[:200]
+        ) from error
+
+    def run(feeds: dict[str, Any]) -> dict[str, Any]:
+        try:
+            with np.errstate(all="ignore"):
+                return dict(zip(names, evaluator.run(None, feeds), strict=True))
+        except Exception as error:
+            raise EngineError(
+                f"the onnx reference failed: {str(error)[:200]}", [[op, f"node {quote(label)}"]]
+            ) from error
+
+    return run
+
+
+def _get(env: Mapping[str, Any], value: ir.Value | None) -> Any:
+    if value is None:
+        return None
+    if is_constant(value):
+        assert value.const_value is not None
+        return value.const_value.numpy()
+    return env[value.name or ""]
+
+
+def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:
+    attr = node.attributes.get(name)
+    return list(attr.as_ints()) if attr is not None else [0] * count
+
+
+def _stack(items: list[Any], axis: int, like: ir.Value) -> Any:
+    if items:
+        return np.stack(items, axis=axis)
+    dims = [d if isinstance(d, int) else 0 for d in like.shape] if like.shape is not None else [0]
+    dims[axis] = 0
+    dtype = like.dtype.numpy() if like.dtype is not None else np.float32
+    return np.zeros(dims, dtype)
+
+
+def _signature(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.dtype)
+    return (type(value), len(value)) if isinstance(value, list) else type(value)
+
+
+def _last_reads(graph: ir.Graph) -> dict[ir.Node, list[str]]:
+    """Which values nothing reads after a node."""
+    kept = {v for v in (*graph.outputs, *graph.inputs)}
+    last: dict[ir.Value, ir.Node] = {}
+    for node in graph:
+        for value in (*reads(node), *node.outputs):
+            if value.graph is graph or value.producer() is not None and value.producer().graph is graph:  # type: ignore[union-attr]
+                last[value] = node
+    found: dict[ir.Node, list[str]] = {}
+    for value, node in last.items():
+        if value not in kept and not value.is_initializer() and value.name:
+            found.setdefault(node, []).append(value.name)
+    return found

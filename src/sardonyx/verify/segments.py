@@ -1,0 +1,101 @@
+"""Pieces of a graph as models of their own: one node, or the nodes between values that are known.
+
+A piece reads what the caller feeds (typed and shaped like the arrays given) and keeps the initializers of
+the model that it comes from. Nothing is run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.model import Model, from_proto
+from sardonyx.passes.nesting import bodies, graphs
+
+IR_VERSION = 13
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """Every value that a node reads, also inside its bodies, each once."""
+    found = dict.fromkeys(v for v in node.inputs if v is not None)
+    inner = [part for body in bodies(node) for part in graphs(body)]
+    own: set[ir.Value] = set()
+    for part in inner:
+        own.update(part.inputs)
+        own.update(part.initializers.values())
+        own.update(v for n in part for v in n.outputs)
+    for part in inner:
+        used = [v for n in part for v in n.inputs if v is not None]
+        found.update(dict.fromkeys(v for v in (*used, *part.outputs) if v not in own))
+    return list(found)
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is part of the model rather than computed or fed."""
+    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
+
+
+def between(outputs: Iterable[ir.Value], stop: Callable[[ir.Value], bool]) -> list[ir.Node]:
+    """The nodes that make `outputs` out of values where `stop` holds, in order."""
+    chosen: dict[ir.Node, None] = {}
+    graph = None
+    pending = [v.producer() for v in outputs]
+    while pending:
+        node = pending.pop()
+        if node is None or node in chosen:
+            continue
+        graph = node.graph if graph is None else graph
+        if node.graph is not graph:
+            continue
+        chosen[node] = None
+        pending.extend(v.producer() for v in reads(node) if not stop(v) and not is_constant(v))
+    if len(chosen) < 2 or graph is None:
+        return list(chosen)
+    return [node for node in graph if node in chosen]
+
+
+def boundary(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """What the nodes read, and neither make themselves nor find among the model's constants."""
+    made = {v for node in nodes for v in node.outputs}
+    found = dict.fromkeys(v for node in nodes for v in reads(node) if v not in made)
+    return [v for v in found if not is_constant(v)]
+
+
+def piece(owner: Model, nodes: Sequence[ir.Node], values: Mapping[str, Any], outputs: Sequence[str]) -> Model:
+    """The nodes as a model; `values` gives its inputs by name, only for their types and shapes."""
+    proto = onnx.ModelProto(ir_version=IR_VERSION)
+    for domain, version in owner.ir.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    graph = proto.graph
+    graph.name = nodes[0].op_type if len(nodes) == 1 else "piece"
+    made = {v: v.name for node in nodes for v in node.outputs}
+    for value in dict.fromkeys(v for node in nodes for v in reads(node)):
+        if value in made:
+            continue
+        if is_constant(value):
+            assert value.const_value is not None
+            tensor = ir.serde.serialize_tensor(value.const_value)
+            tensor.name = value.name or ""
+            graph.initializer.append(tensor)
+        elif values.get(value.name or "") is not None:
+            graph.input.append(_info(value, values[value.name or ""]))
+    for node in nodes:
+        graph.node.append(ir.serde.serialize_node(node))
+    wanted = set(outputs)
+    for value in made:
+        if value.name in wanted:
+            graph.output.append(_info(value, None))
+    return from_proto(proto)
+
+
+def _info(value: ir.Value, array: Any) -> onnx.ValueInfoProto:
+    kind, shape = value.type, value.shape
+    if isinstance(array, np.ndarray):
+        shape = ir.Shape(array.shape)
+        if kind is None:
+            kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+    return ir.serde.serialize_value(ir.Value(name=value.name, type=kind, shape=shape))

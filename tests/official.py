@@ -1,0 +1,150 @@
+"""The official backend suite of onnx: its cases, and its own comparison."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import glob
+import io
+import os
+import pickle
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.numpy_helper
+
+from sardonyx import opset
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+
+
+@dataclass
+class Official:
+    """One case of the suite."""
+
+    name: str
+    kind: str
+    test: Any
+
+    @property
+    def path(self) -> Path:
+        if self.test.model_dir is not None:
+            return Path(self.test.model_dir) / "model.onnx"
+        return Path(onnx.__file__).parent.parent / self.test.url
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return onnx.load(self.path) if self.test.model is None else self.test.model
+
+    @property
+    def ops(self) -> list[tuple[str, str]]:
+        return [(node.domain, node.op_type) for node in self.model.graph.node]
+
+    def family(self) -> str:
+        """The ONNX family of the operator that a node case is named after; else the part of the suite."""
+        if self.kind != "node":
+            return self.kind
+        if "_expanded" not in self.name:
+            domain, op = self.ops[-1]
+            return opset.family(op, domain)
+        stem = self.name.removeprefix("test_").partition("_expanded")[0].replace("_", "")
+        return next((f for key, f in families() if stem.startswith(key)), "custom")
+
+    def sets(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Pairs of inputs and expected outputs."""
+        if self.test.data_sets is not None:
+            for given, expected in self.test.data_sets:
+                yield [plain(v) for v in given], [plain(v) for v in expected]
+        elif self.test.model_dir is None:
+            yield light_data(self.path, self.model.graph)
+        else:
+            graph = self.model.graph
+            for folder in sorted(glob.glob(os.path.join(self.test.model_dir, "test_data_set*"))):
+                yield read(folder, "input", graph.input), read(folder, "output", graph.output)
+
+
+@functools.cache
+def families() -> list[tuple[str, str]]:
+    """Names of operators in small letters with their family, longer names first."""
+    pairs = [(op.lower(), opset.family(op, d)) for d in opset.INSIDE for op in opset.live_ops(d)]
+    return sorted(pairs, key=lambda pair: -len(pair[0]))
+
+
+def plain(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def read(folder: str, kind: str, values: Any) -> list[Any]:
+    """The values of one data set, in the message that the model's types ask for."""
+    found = []
+    for i in range(len(glob.glob(os.path.join(folder, f"{kind}_*.pb")))):
+        data = Path(folder, f"{kind}_{i}.pb").read_bytes()
+        if values[i].type.HasField("sequence_type"):
+            found.append(onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
+        elif values[i].type.HasField("optional_type"):
+            found.append(onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
+        else:
+            found.append(onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data)))
+    return found
+
+
+def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]]:
+    """The data of the real models, whose weights are made up: inputs by rule, outputs beside the model."""
+    from onnx.backend.test.runner import Runner
+
+    held = {t.name for t in graph.initializer}
+    inputs = [Runner.generate_dummy_data(v) for v in graph.input if v.name not in held]
+    outputs = []
+    for i in range(len(graph.output)):
+        data = path.with_name(f"{path.stem}_output_{i}.pb").read_bytes()
+        outputs.append(onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data)))
+    return inputs, outputs
+
+
+@functools.cache
+def cases() -> list[Official]:
+    """All cases, in a fixed order; kept on disk, since onnx takes ten seconds to make them."""
+    kept = Path(tempfile.gettempdir()) / f"onnx-suite-{onnx.__version__}-{getpass.getuser()}.pickle"
+    if kept.exists():
+        return pickle.loads(kept.read_bytes())
+    found = _make_cases()
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(pickle.dumps(found))
+    partial.replace(kept)
+    return found
+
+
+def _make_cases() -> list[Official]:
+    from onnx.backend.test.loader import load_model_tests
+
+    found = []
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for kind in KINDS:
+            tests = sorted(load_model_tests(kind=kind), key=lambda t: t.name)
+            found += [Official(t.name, kind, t) for t in tests]
+    return found
+
+
+def check(case: Official, prepare: Any, **settings: Any) -> None:
+    """Raise unless the engine gives what the case expects, by the suite's own comparison."""
+    from onnx.backend.test.runner import Runner
+
+    ready = prepare(case.model, **settings)
+    for inputs, expected in case.sets():
+        found = ready.run(inputs)
+        Runner.assert_similar_outputs(
+            expected, list(found), case.test.rtol, case.test.atol, case.test.model_dir
+        )
+
+
+def reason(known: dict[str, str], name: str) -> str | None:
+    """Why a case is known to fail, or None."""
+    return next((why for pattern, why in known.items() if re.fullmatch(pattern, name)), None)
