@@ -28,7 +28,11 @@ def network(seed: int = 0) -> onnx.ModelProto:
 
     def weight(name: str, *shape: int) -> str:
         fan = int(np.prod(shape[1:]))
-        tensors.append(numpy_helper.from_array((rng.normal(size=shape) * np.sqrt(2 / fan)).astype(np.float32), name))
+        tensors.append(
+            numpy_helper.from_array(
+                (rng.normal(size=shape) * np.sqrt(2 / fan)).astype(np.float32), name
+            )
+        )
         return name
 
     def vector(name: str, size: int, value: float) -> str:
@@ -39,16 +43,33 @@ def network(seed: int = 0) -> onnx.ModelProto:
     for i, width in enumerate((16, 32)):
         name = f"conv{i}"
         nodes.append(
-            helper.make_node("Conv", [x, weight(f"{name}.weight", width, channels, 3, 3)], [name], name, pads=[1] * 4)
+            helper.make_node(
+                "Conv",
+                [x, weight(f"{name}.weight", width, channels, 3, 3)],
+                [name],
+                name,
+                pads=[1] * 4,
+            )
         )
-        statistics = [vector(f"bn{i}.{kind}", width, kind in ("scale", "var")) for kind in ("scale", "bias", "mean", "var")]
-        nodes.append(helper.make_node("BatchNormalization", [name, *statistics], [f"bn{i}"], f"bn{i}"))
+        statistics = [
+            vector(f"bn{i}.{kind}", width, kind in ("scale", "var"))
+            for kind in ("scale", "bias", "mean", "var")
+        ]
+        nodes.append(
+            helper.make_node("BatchNormalization", [name, *statistics], [f"bn{i}"], f"bn{i}")
+        )
         nodes.append(helper.make_node("Relu", [f"bn{i}"], [f"relu{i}"], f"relu{i}"))
         x, channels = f"relu{i}", width
     nodes += [
         helper.make_node("MaxPool", [x], ["pool"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Flatten", ["pool"], ["flat"], "flat"),
-        helper.make_node("Gemm", ["flat", weight("head.weight", 10, 512), vector("head.bias", 10, 0.0)], ["scores"], "head", transB=1),
+        helper.make_node(
+            "Gemm",
+            ["flat", weight("head.weight", 10, 512), vector("head.bias", 10, 0.0)],
+            ["scores"],
+            "head",
+            transB=1,
+        ),
     ]
     graph = helper.make_graph(
         nodes,
@@ -79,14 +100,20 @@ def main() -> None:
         display="auto",
     )
     report = sx.write_report(run, OUT / "report.html")
-    print(f"2. trained on stock onnxruntime {ort.__version__}: {run.position.step} steps in {run.times['total']:.1f} s")
+    print(
+        f"2. trained on stock onnxruntime {ort.__version__}: {run.position.step} steps in {run.times['total']:.1f} s"
+    )
 
     session = ort.InferenceSession(str(OUT / "tuned.onnx"))
     (scores,) = session.run(None, {"image": images[test]})
     accuracy = float((scores.argmax(1) == digits.target[test]).mean())
-    print(f"3. served by a plain onnxruntime.InferenceSession: {accuracy:.1%} of {len(test)} unseen digits right")
+    print(
+        f"3. served by a plain onnxruntime.InferenceSession: {accuracy:.1%} of {len(test)} unseen digits right"
+    )
     print(f"4. the report: {report}")
-    print(f"next: sardonyx inspect {OUT / 'tuned.onnx'}, or sardonyx train your.onnx your.npz -o tuned.onnx")
+    print(
+        f"next: sardonyx inspect {OUT / 'tuned.onnx'}, or sardonyx train your.onnx your.npz -o tuned.onnx"
+    )
     if accuracy <= 0.97:
         sys.exit(f"expected more than 97 %, got {accuracy:.1%}")
 

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import tempfile
+import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,11 +52,12 @@ class Official:
         """The ONNX family of the operator that a node case is named after; else the part of the suite."""
         if self.kind != "node":
             return self.kind
+        domain, op = self.ops[-1]
+        last = opset.family(op, domain)
         if "_expanded" not in self.name:
-            domain, op = self.ops[-1]
-            return opset.family(op, domain)
+            return last
         stem = self.name.removeprefix("test_").partition("_expanded")[0].replace("_", "")
-        return next((f for key, f in families() if stem.startswith(key)), "custom")
+        return next((f for key, f in families() if stem.startswith(key)), last)
 
     def sets(self) -> Iterator[tuple[list[Any], list[Any]]]:
         """Pairs of inputs and expected outputs."""
@@ -143,6 +145,12 @@ def check(case: Official, prepare: Any, **settings: Any) -> None:
         Runner.assert_similar_outputs(
             expected, list(found), case.test.rtol, case.test.atol, case.test.model_dir
         )
+
+
+def known_failures(*sections: str) -> dict[str, str]:
+    """Patterns of the cases that fail, each with its reason: `random`, `all`, or an engine's own."""
+    listed = tomllib.loads((Path(__file__).parent / "known_failures.toml").read_text())["backend"]
+    return {pattern: why for s in sections for pattern, why in listed.get(s, {}).items()}
 
 
 def reason(known: dict[str, str], name: str) -> str | None:

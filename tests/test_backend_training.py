@@ -1,4 +1,6 @@
-"""The training half of the ONNX backend interface: prepare_training, train_model, and what they return."""
+"""The training half of the ONNX backend interface: prepare_training, train_model, and what they
+return.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ torch = pytest.importorskip("torch")
 def batches(count: int) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(1)
     return [
-        {"x": rng.normal(size=(7, 6)).astype(np.float32), "label": rng.integers(0, 3, 7)} for _ in range(count)
+        {"x": rng.normal(size=(7, 6)).astype(np.float32), "label": rng.integers(0, 3, 7)}
+        for _ in range(count)
     ]
 
 
 def net() -> onnx.ModelProto:
     made = sx.trainable(
-        mlp(), "cross_entropy", sx.optim.sgd(0.1, 0.9), initialize={"fc*.weight": "xavier", "*.bias": "zeros"}
+        mlp(),
+        "cross_entropy",
+        sx.optim.sgd(0.1, 0.9),
+        initialize={"fc*.weight": "xavier", "*.bias": "zeros"},
     )
     return made.proto()
 
@@ -83,7 +89,9 @@ def test_step_returns_what_is_no_state() -> None:
 
 def test_train_model_is_training(tmp_path: Path) -> None:
     seen: list[tuple[int, float]] = []
-    trained = engine.train_model(net(), batches(20), callback=lambda i, f: seen.append((i, float(f["loss"]))))
+    trained = engine.train_model(
+        net(), batches(20), callback=lambda i, f: seen.append((i, float(f["loss"])))
+    )
     assert [i for i, _ in seen] == list(range(20))
     np.testing.assert_allclose([loss for _, loss in seen], torch_losses(20), rtol=1e-4)
     assert isinstance(trained, onnx.ModelProto)
@@ -173,7 +181,10 @@ def test_batches_of_different_sizes() -> None:
     rep = engine.prepare_training(net())
     rng = np.random.default_rng(0)
     for rows in (7, 3, 9, 1):
-        batch = {"x": rng.normal(size=(rows, 6)).astype(np.float32), "label": rng.integers(0, 3, rows)}
+        batch = {
+            "x": rng.normal(size=(rows, 6)).astype(np.float32),
+            "label": rng.integers(0, 3, rows),
+        }
         assert np.isfinite(rep.step(batch)["loss"])
         assert rep.run({"x": batch["x"]})["scores"].shape == (rows, 3)
 

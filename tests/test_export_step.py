@@ -1,4 +1,6 @@
-"""The exported step trains to the same losses as sardonyx, in Python and in Node, without sardonyx."""
+"""The exported step trains to the same losses as sardonyx, in Python and in Node, without
+sardonyx.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from .test_training_modes import batches as image_batches
 from .test_training_modes import network
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "export_step"
-PACKAGE = "onnxruntime-web@1.20.1"
+PACKAGE = "onnxruntime-web@1.22.0"
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +52,15 @@ def losses(exported: Path) -> list[float]:
     return found
 
 
-def test_python_without_sardonyx_trains_alike(exported: Path, losses: list[float], tmp_path: Path) -> None:
+def test_python_without_sardonyx_trains_alike(
+    exported: Path, losses: list[float], tmp_path: Path
+) -> None:
     script = shutil.copy(EXAMPLES / "python" / "train.py", tmp_path)
     blocked = "import sys; sys.modules['sardonyx'] = None; sys.modules['onnx'] = None\n"
     Path(script).write_text(blocked + Path(script).read_text())
-    done = subprocess.run([sys.executable, script, exported], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, script, exported], check=True, capture_output=True, text=True
+    )
     np.testing.assert_allclose(json.loads(done.stdout), losses, rtol=1e-5)
 
 
@@ -62,7 +68,9 @@ def node_modules() -> Path:
     """onnxruntime-web, installed once into the cache; a test that cannot have it is skipped."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
-    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(
+        ["node", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     if int(version.strip().lstrip("v").split(".")[0]) < 20:
         pytest.skip(f"node {version.strip()} is older than 20")
     folder = cache_folder() / "node" / PACKAGE
@@ -70,10 +78,21 @@ def node_modules() -> Path:
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "installed").exists():
-            command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder, PACKAGE]
+            command = [
+                "npm",
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+                "--prefix",
+                folder,
+                PACKAGE,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             if done.returncode:
-                pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}")
+                pytest.skip(
+                    f"npm cannot install {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}"
+                )
             (folder / "installed").touch()
     return folder / "node_modules"
 
@@ -109,25 +128,34 @@ class Exported:
     def call(self, part: dict[str, Any], data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         hyper = {h["name"]: np.array(h["default"], h["type"]) for h in part["hyperparameters"]}
         feeds = {i["name"]: np.asarray(data[i["name"]], i["type"]) for i in part["inputs"]}
-        found = self.run(part["file"], {**hyper, **feeds, **{n: self.state[n] for n in part["state"]}})
+        found = self.run(
+            part["file"], {**hyper, **feeds, **{n: self.state[n] for n in part["state"]}}
+        )
         self.state.update({n: found[o] for n, o in part["updates"].items()})
         return {f["name"]: found[f["name"]] for f in part["figures"]}
 
 
 def test_batch_norm_and_dropout_through_all_four_files(tmp_path: Path) -> None:
-    net = sx.trainable(network(1, dropout=0.5), "cross_entropy", sx.optim.sgd(0.1, 0.9), clip_norm=1.0)
+    net = sx.trainable(
+        network(1, dropout=0.5), "cross_entropy", sx.optim.sgd(0.1, 0.9), clip_norm=1.0
+    )
     sx.export_step(net, tmp_path)
     ours, theirs = prepare_training(net, threads=1), Exported(tmp_path)
     (part,) = theirs.step["steps"]
     for x, y in image_batches(5):
-        found, expected = theirs.call(part["train"], {"x": x, "label": y}), ours.step({"x": x, "label": y})
+        found, expected = (
+            theirs.call(part["train"], {"x": x, "label": y}),
+            ours.step({"x": x, "label": y}),
+        )
         assert found.keys() == expected.keys() == {"loss", "grad_norm"}
         np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
     for name, value in ours.state().items():
         np.testing.assert_allclose(theirs.state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
     x, y = image_batches(1, seed=7)[0]
     served = ours.run({"x": x})["scores"]
-    np.testing.assert_allclose(theirs.call(theirs.step["infer"], {"x": x})["scores"], served, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        theirs.call(theirs.step["infer"], {"x": x})["scores"], served, rtol=1e-4, atol=1e-5
+    )
     before = dict(theirs.state)
     evaluated = theirs.call(part["evaluate"], {"x": x, "label": y})
     np.testing.assert_allclose(evaluated["scores"], served, rtol=1e-4, atol=1e-5)
@@ -146,7 +174,9 @@ def test_description_names_everything_the_files_take(tmp_path: Path) -> None:
         onnx.checker.check_model(proto, full_check=True)
         assert {n.domain for n in proto.graph.node} <= {""}
         assert proto.ir_version <= 10 and proto.opset_import[0].version <= 21
-        named = {i["name"] for i in (*entry["inputs"], *entry["hyperparameters"])} | set(entry["state"])
+        named = {i["name"] for i in (*entry["inputs"], *entry["hyperparameters"])} | set(
+            entry["state"]
+        )
         assert {i.name for i in proto.graph.input} == named
         given = {f["name"] for f in entry["figures"]} | set(entry["updates"].values())
         assert {o.name for o in proto.graph.output} == given
@@ -181,7 +211,9 @@ def test_start_afresh_or_as_it_is(tmp_path: Path) -> None:
     assert not fresh["fc0.weight/momentum"].any()
     assert fresh["train/step"] == 0
     assert np.abs(fresh["fc0.weight"]).max() <= np.sqrt(2) * np.sqrt(3 / 6)
-    assert np.array_equal(fresh["fc1.weight"], rep.state()["fc1.weight"]), "not bound: as in the file"
+    assert np.array_equal(fresh["fc1.weight"], rep.state()["fc1.weight"]), (
+        "not bound: as in the file"
+    )
 
 
 def test_several_records(tmp_path: Path) -> None:
@@ -189,7 +221,10 @@ def test_several_records(tmp_path: Path) -> None:
     ours, theirs = prepare_training(gan(), threads=1), Exported(tmp_path)
     rng = np.random.default_rng(0)
     for _ in range(3):
-        data = {"z": rng.normal(size=(5, 2)).astype(np.float32), "real": rng.normal(size=(5, 1)).astype(np.float32)}
+        data = {
+            "z": rng.normal(size=(5, 2)).astype(np.float32),
+            "real": rng.normal(size=(5, 1)).astype(np.float32),
+        }
         expected = ours.step(data)
         for part in theirs.step["steps"]:
             for name, value in theirs.call(part["train"], data).items():

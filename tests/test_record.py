@@ -1,4 +1,6 @@
-"""Training records that others wrote: every rule of the checker, every decision where the texts are silent."""
+"""Training records that others wrote: every rule of the checker, every decision where the texts
+are silent.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from onnx.parser import parse_graph, parse_model
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.errors import ArgumentError, EngineError, RecordError, SardonyxError
-from sardonyx.model import Model
+from sardonyx.model import Model, from_proto
 from sardonyx.train import info
 from sardonyx.train.expand import expand_records
 
@@ -79,7 +81,9 @@ def gradient(w: np.ndarray, x: np.ndarray = X, y: np.ndarray = Y) -> np.ndarray:
     return 2 * x.T @ (x @ w - y) / len(x)
 
 
-def steps(model: onnx.ModelProto | Model, count: int = 1, **feeds: np.ndarray) -> dict[str, np.ndarray]:
+def steps(
+    model: onnx.ModelProto | Model, count: int = 1, **feeds: np.ndarray
+) -> dict[str, np.ndarray]:
     rep = prepare_training(model, threads=1)
     for _ in range(count):
         rep.step({**BATCH, **feeds})
@@ -153,7 +157,7 @@ def sparse_key(m: onnx.ModelProto) -> None:
 DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "a swapped pair": (swap, "key and value are swapped"),
     "a state bound twice": (lambda m: bind(m, "w", "loss"), "is assigned 2 times"),
-    "a key that is no initializer": (lambda m: bind(m, "nowhere", "loss"), '"nowhere".*is no initializer'),
+    "a key that nobody has": (lambda m: bind(m, "nowhere", "loss"), '"nowhere".*is no init'),
     "a key that is a computed tensor": (lambda m: bind(m, "d", "loss"), '"d".*is no initializer'),
     "a value that is no output": (lambda m: bind(m, "rate", "nowhere"), '"nowhere".*is no output'),
     "a value that is an inner tensor": (lambda m: bind(m, "rate", "u"), '"u".*is no output'),
@@ -174,10 +178,16 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
         lambda m: node(m, "grad").attribute[0].CopyFrom(helper.make_attribute("xs", ["v"])),
         '"v".*is not in the graph',
     ),
-    "Gradient with too many inputs": (lambda m: node(m, "grad").input.append("x"), "2 inputs.*for 1 names"),
-    "Gradient with too many outputs": (lambda m: node(m, "grad").output.append("h"), "2 outputs.*for 1 names"),
+    "Gradient with too many inputs": (
+        lambda m: node(m, "grad").input.append("x"),
+        "2 inputs.*for 1 names",
+    ),
+    "Gradient with too many outputs": (
+        lambda m: node(m, "grad").output.append("h"),
+        "2 outputs.*for 1 names",
+    ),
     "a tensor made twice": (
-        text("t (float[N,1] label) => (float loss) { y = Neg(label) loss = ReduceMean<keepdims=0>(y) }"),
+        text("t (float[N,1] label) => (float loss) { y = Neg(label) loss = ReduceMean(y) }"),
         '"y".*is defined 2 times',
     ),
     "an input of the graph again": (
@@ -207,14 +217,21 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
 }  # fmt: skip
 
 
+def unscanned(model: onnx.ModelProto) -> Model:
+    """The model without the scan of `sx.load`, which finds some of the defects itself."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return from_proto(copy)
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_defect_is_named(defect: str) -> None:
     break_it, message = DEFECTS[defect]
     model = made()
-    info.check(sx.load(model))
+    info.check(unscanned(model))
     break_it(model)
     with pytest.raises(RecordError, match=f"(?s){message}"):
-        info.check(sx.load(model))
+        info.check(unscanned(model))
 
 
 def test_defects_are_reported_together() -> None:
@@ -252,7 +269,10 @@ def test_decision_01_algorithm_is_joined_and_the_forward_runs_once() -> None:
     assert sum(n.op_type == "MatMul" for n in joined.graph) == 1
 
 
-COUNT = """count{0} () => (int64 t{0}_new) <int64 {1} = {{{2}}}> {{ one = Constant<value_int = 1>() t{0}_new = Add({1}, one) }}"""
+COUNT = """count{0} () => (int64 t{0}_new) <int64 {1} = {{{2}}}> {{
+    one = Constant<value_int = 1>()
+    t{0}_new = Add({1}, one)
+}}"""
 
 
 def test_decision_02_one_key_in_two_records_is_allowed_with_a_warning() -> None:
@@ -268,7 +288,13 @@ def test_decision_03_an_update_may_be_an_output_of_the_graph() -> None:
     served = SERVED.replace("y = MatMul(x, w)", "y = MatMul(x, w) v = Neg(w)").replace(
         "(float[N,1] y)", "(float[N,1] y, float[2,1] v)"
     )
-    state = steps(made("t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }", [("w", "v")], served=served))
+    state = steps(
+        made(
+            "t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }",
+            [("w", "v")],
+            served=served,
+        )
+    )
     assert np.array_equal(state["w"], -W)
 
 
@@ -289,7 +315,8 @@ def steps_without_data(model: onnx.ModelProto, count: int) -> dict[str, np.ndarr
 
 def test_decision_04_the_next_record_sees_new_values() -> None:
     model = made("a () => (float[2,1] a_new) { a_new = Add(w, w) }", [("w", "a_new")])
-    algorithm = "b (float[1] z) => (float[N,1] seen, float[1] v_new) <float[1] v = {0}> { seen = Identity(y) v_new = Neg(z) }"
+    algorithm = """b (float[1] z) => (float[N,1] seen, float[1] v_new) <float[1] v = {0}> {
+        seen = Identity(y) v_new = Neg(z) }"""
     add(model, algorithm, [("v", "v_new")])
     rep = prepare_training(model, threads=1)
     seen = rep.step({"x": X, "z": np.ones(1, np.float32)})["seen"]
@@ -318,7 +345,8 @@ def test_decision_06_one_name_is_one_variable_if_it_starts_alike() -> None:
 
 
 def test_decision_06_constants_are_private() -> None:
-    scaled = "s{0} () => (float[2,1] s{0}_new) <float[2,1] {1} = {{1, 1}}, float k = {{{2}}}> {{ s{0}_new = Mul({1}, k) }}"
+    scaled = """s{0} () => (float[2,1] s{0}_new) <float[2,1] {1} = {{1, 1}}, float k = {{{2}}}> {{
+        s{0}_new = Mul({1}, k) }}"""
     model = made(scaled.format(0, "a", 2), [("a", "s0_new")])
     add(model, scaled.format(1, "b", 3), [("b", "s1_new")])
     state = steps_without_data(model, 2)
@@ -327,9 +355,11 @@ def test_decision_06_constants_are_private() -> None:
 
 
 def test_decision_07_initialize_restores_what_it_does_not_bind() -> None:
-    algorithm = STEP.replace("float[2,1] w_new)", "float[2,1] w_new, int64 t_new)").replace(
-        "<float rate = {0.1}>", "<float rate = {0.1}, int64 t = {3}, int64 one = {1}>"
-    ).replace("d = Sub", "t_new = Add(t, one) d = Sub")
+    algorithm = (
+        STEP.replace("float[2,1] w_new)", "float[2,1] w_new, int64 t_new)")
+        .replace("<float rate = {0.1}>", "<float rate = {0.1}, int64 t = {3}, int64 one = {1}>")
+        .replace("d = Sub", "t_new = Add(t, one) d = Sub")
+    )
     bindings = [("w", "w_new"), ("t", "t_new")]
     rep = prepare_training(made(algorithm, bindings, START, [("w", "w0")]), threads=1)
     rep.step(BATCH)
@@ -343,7 +373,12 @@ def test_decision_07_initialize_restores_what_it_does_not_bind() -> None:
 
 
 def test_decision_09_state_that_is_only_initialized() -> None:
-    model = made("t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }", [], START, [("w", "w0")])
+    model = made(
+        "t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }",
+        [],
+        START,
+        [("w", "w0")],
+    )
     rep = prepare_training(model, threads=1)
     assert rep.step(BATCH)["l"] == Y.mean()
     assert np.array_equal(rep.state()["w"], W), "an info without updates evaluates"
@@ -356,7 +391,7 @@ INPUT_WEIGHT = SERVED.replace("(float[N,2] x)", "(float[N,2] x, float[2,1] w)")
 
 def test_decision_10_state_is_not_fed_to_a_step_but_to_inference() -> None:
     rep = prepare_training(made(served=INPUT_WEIGHT), threads=1)
-    with pytest.raises(ArgumentError, match='"w".*is state'):
+    with pytest.raises(ArgumentError, match=r'"w".*is state'):
         rep.step({**BATCH, "w": W})
     other = rep.run({"x": X, "w": 3 * W})["y"]
     np.testing.assert_allclose(other, X @ (3 * W), rtol=1e-6)
@@ -367,7 +402,7 @@ def test_decision_10_state_is_not_fed_to_a_step_but_to_inference() -> None:
 
 def test_inputs_that_no_graph_has_are_refused() -> None:
     rep = prepare_training(made(), threads=1)
-    with pytest.raises(ArgumentError, match='"labels".*is no input'):
+    with pytest.raises(ArgumentError, match=r'"labels".*is no input'):
         rep.step({"x": X, "labels": Y})
 
 
@@ -396,8 +431,10 @@ def test_decision_14_missing_import_warns_and_the_short_domain_is_read() -> None
 
 
 def test_decision_15_equal_seeds_equal_starts_and_streams_apart() -> None:
-    algorithm = "t () => (float[2,1] w_new, float[2,1] v_new) <float[2,1] v = {1,1}> { w_new = Neg(w) v_new = Neg(v) }"
-    start = "s () => (float[2,1] a, float[2,1] b) { a = RandomNormal<shape=[2,1]>() b = RandomNormal<shape=[2,1]>() }"
+    algorithm = """t () => (float[2,1] w_new, float[2,1] v_new) <float[2,1] v = {1,1}> {
+        w_new = Neg(w) v_new = Neg(v) }"""
+    start = """s () => (float[2,1] a, float[2,1] b) {
+        a = RandomNormal<shape=[2,1]>() b = RandomNormal<shape=[2,1]>() }"""
     bindings = [("w", "w_new"), ("v", "v_new")]
     rep = prepare_training(made(algorithm, bindings, start, [("w", "a"), ("v", "b")]))
     rep.initialize(seed=3)
@@ -455,26 +492,36 @@ def test_decision_18_y_that_is_not_a_scalar_is_summed() -> None:
 
 
 def test_decision_19_tensors_outside_xs_and_zs_are_constants() -> None:
-    with_zs = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], zs = ["x", "label"], y = "loss">(w, x, label)')
+    with_zs = of_gradient(
+        f'g = {TRAIN}.Gradient<xs = ["w"], zs = ["x", "label"], y = "loss">(w, x, label)'
+    )
     without = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(w)')
     assert np.array_equal(with_zs, without)
 
 
 def test_decision_20_an_x_that_does_not_reach_y_gets_zeros() -> None:
-    text = SECOND.format(gradient=f'h = Mul(label, label) l = ReduceMean<keepdims = 0>(h) g = {TRAIN}.Gradient<xs = ["w"], y = "l">(w)')
+    text = SECOND.format(
+        gradient="h = Mul(label, label) l = ReduceMean<keepdims = 0>(h) "
+        f'g = {TRAIN}.Gradient<xs = ["w"], y = "l">(w)'
+    )
     with pytest.warns(UserWarning, match='does not depend on "w": zeros'):
         state = steps(made(text))
     assert not state["w"].any()
 
 
 def test_decision_21_a_tensor_and_its_ancestor_are_refused() -> None:
-    model = made(SECOND.format(gradient=f'g, h = {TRAIN}.Gradient<xs = ["w", "y"], y = "loss">(w, y)'))
+    model = made(
+        SECOND.format(gradient=f'g, h = {TRAIN}.Gradient<xs = ["w", "y"], y = "loss">(w, y)')
+    )
     with pytest.raises(SardonyxError, match="not independent"):
         prepare_training(model)
 
 
 def test_decision_22_inputs_elsewhere_are_evaluated_there() -> None:
-    found = of_gradient(f'two = Constant<value_float = 2.0>() e = Mul(w, two) g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(e)')
+    found = of_gradient(
+        "two = Constant<value_float = 2.0>() e = Mul(w, two) "
+        f'g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(e)'
+    )
     np.testing.assert_allclose(found, gradient(2 * W), rtol=1e-5)
 
 
@@ -490,8 +537,13 @@ def test_decision_24_gradient_before_its_y() -> None:
 
 
 def test_decision_25_an_operator_without_a_rule_is_named() -> None:
-    algorithm = SECOND.format(gradient=f'[odd] o = com.acme.Odd(y) l = ReduceMean<keepdims=0>(o) g = {TRAIN}.Gradient<xs = ["w"], y = "l">(w)')
-    served = SERVED.replace('"ai.onnx.preview.training": 1', '"ai.onnx.preview.training": 1, "com.acme": 1')
+    algorithm = SECOND.format(
+        gradient="[odd] o = com.acme.Odd(y) l = ReduceMean<keepdims=0>(o) "
+        f'g = {TRAIN}.Gradient<xs = ["w"], y = "l">(w)'
+    )
+    served = SERVED.replace(
+        '"ai.onnx.preview.training": 1', '"ai.onnx.preview.training": 1, "com.acme": 1'
+    )
     with pytest.raises(SardonyxError, match="Odd"):
         prepare_training(made(algorithm, served=served))
 
@@ -501,13 +553,16 @@ def test_decision_27_a_name_twice_in_xs() -> None:
     np.testing.assert_allclose(found, gradient(W), rtol=1e-5)
 
 
-OPTIMIZER = """t (float[N,1] label) => (float[2,1] w_new, float[2,1] v_new, float[2,1] h_new, int64 t_new)
-<float{one} rate = {{0.1}}, int64{one} t = {{{count}}}, float[2,1] v = {{0,0}}, float[2,1] h = {{0,0}}> {{
+OPTIMIZER = """t (float[N,1] label)
+=> (float[2,1] w_new, float[2,1] v_new, float[2,1] h_new, int64 t_new)
+<float{one} rate = {{0.1}}, int64{one} t = {{{count}}},
+ float[2,1] v = {{0,0}}, float[2,1] h = {{0,0}}> {{
     d = Sub(y, label)
     s = Mul(d, d)
     loss = ReduceMean<keepdims = 0>(s)
     g = ai.onnx.preview.training.Gradient<xs = ["w"], y = "loss">(w)
-    w_new, v_new, h_new = ai.onnx.preview.training.Adam<alpha = 0.9, beta = 0.999, epsilon = 0.001>(rate, t, w, g, v, h)
+    w_new, v_new, h_new = ai.onnx.preview.training.Adam
+        <alpha = 0.9, beta = 0.999, epsilon = 0.001>(rate, t, w, g, v, h)
     step = Constant<value_int = 1>()
     more = Add(t, step)
     t_new = Reshape(more, shape)
@@ -542,7 +597,8 @@ def test_decisions_28_to_30_adam_as_specified_from_any_count(start: int, shape: 
 
 def test_decision_31_outputs_that_are_inputs_or_used_twice() -> None:
     algorithm = """t (float[2,1] fed) => (float[2,1] fed, float[2,1] w, float[2,1] n)
-    <float[2,1] a = {1,1}, float[2,1] b = {1,1}, float[2,1] c = {1,1}, float[2,1] e = {1,1}> { n = Neg(w) }"""
+    <float[2,1] a = {1,1}, float[2,1] b = {1,1}, float[2,1] c = {1,1}, float[2,1] e = {1,1}>
+    { n = Neg(w) }"""
     model = made(algorithm, [("a", "fed"), ("b", "w"), ("c", "n"), ("e", "n")])
     rep = prepare_training(model, threads=1)
     for value in (3.0, 4.0):
@@ -581,30 +637,38 @@ DISCRIMINATE = """
     {0} = Log({0}_s)
 """
 DISCRIMINATOR = (
-    """discriminator (float[N,1] real) => (float d_loss, float[1] d_new)
+    (
+        """discriminator (float[N,1] real) => (float d_loss, float[1] d_new)
 <float[1] d = {{0.7}}, float one = {{1}}, float rate = {{0.5}}> {{"""
-    + DISCRIMINATE.format("on_real", "real")
-    + " f = Neg(fake) "
-    + DISCRIMINATE.format("on_fake", "f")
-    + """
+        + DISCRIMINATE.format("on_real", "real")
+        + " f = Neg(fake) "
+        + DISCRIMINATE.format("on_fake", "f")
+        + """
     sum = Add(on_real, on_fake)
     d_loss = ReduceMean<keepdims = 0>(sum)
     dd = ai.onnx.preview.training.Gradient<xs = ["d"], y = "d_loss">(d)
     du = Mul(dd, rate)
     d_new = Sub(d, du)
 }}"""
-).replace("{{", "{").replace("}}", "}")
+    )
+    .replace("{{", "{")
+    .replace("}}", "}")
+)
 ADVERSARY = (
-    """generator () => (float g_loss, float[2,1] g_new)
+    (
+        """generator () => (float g_loss, float[2,1] g_new)
 <float[1] d = {{0.7}}, float one = {{1}}, float rate = {{0.25}}> {{"""
-    + DISCRIMINATE.format("fooled", "fake")
-    + """
+        + DISCRIMINATE.format("fooled", "fake")
+        + """
     g_loss = ReduceMean<keepdims = 0>(fooled)
     gg = ai.onnx.preview.training.Gradient<xs = ["g"], y = "g_loss">(g)
     gu = Mul(gg, rate)
     g_new = Sub(g, gu)
 }}"""
-).replace("{{", "{").replace("}}", "}")
+    )
+    .replace("{{", "{")
+    .replace("}}", "}")
+)
 
 
 def gan() -> onnx.ModelProto:
@@ -640,7 +704,10 @@ def test_gan_alternates_as_in_torch() -> None:
 def test_gan_saved_and_loaded_goes_on_bit_for_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = [
-        {"z": rng.normal(size=(5, 2)).astype(np.float32), "real": rng.normal(size=(5, 1)).astype(np.float32)}
+        {
+            "z": rng.normal(size=(5, 2)).astype(np.float32),
+            "real": rng.normal(size=(5, 1)).astype(np.float32),
+        }
         for _ in range(6)
     ]
     whole, half = prepare_training(gan(), threads=1), prepare_training(gan(), threads=1)
@@ -658,7 +725,11 @@ def test_gan_saved_and_loaded_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_trainable_twice_keeps_the_records_apart(tmp_path: Path) -> None:
     first = sx.trainable(mlp(), "mse", sx.optim.adam(0.01), train="fc0.*", name="lower")
     both = sx.trainable(
-        sx.load(sx.save(first, tmp_path / "one.onnx")), "l1", sx.optim.sgd(0.1, 0.9), train="fc1.*", name="upper"
+        sx.load(sx.save(first, tmp_path / "one.onnx")),
+        "l1",
+        sx.optim.sgd(0.1, 0.9),
+        train="fc1.*",
+        name="upper",
     )
     keys = [{k for k, _ in r.update_binding} for r in both.records]
     assert not keys[0] & keys[1]
@@ -682,7 +753,8 @@ def test_trainable_twice_keeps_the_records_apart(tmp_path: Path) -> None:
 def data(count: int, seed: int = 1) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(seed)
     return [
-        {"x": rng.normal(size=(7, 6)).astype(np.float32), "label": rng.integers(0, 3, 7)} for _ in range(count)
+        {"x": rng.normal(size=(7, 6)).astype(np.float32), "label": rng.integers(0, 3, 7)}
+        for _ in range(count)
     ]
 
 
@@ -732,7 +804,9 @@ def test_standard_operators_are_what_torch_does(name: str, make) -> None:  # typ
     for batch in data(20):
         rep.step(batch)
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(forward(torch.tensor(batch["x"])), torch.tensor(batch["label"]))
+        loss = torch.nn.functional.cross_entropy(
+            forward(torch.tensor(batch["x"])), torch.tensor(batch["label"])
+        )
         loss.backward()
         optimizer.step()
     for key, value in parameters.items():
@@ -750,26 +824,42 @@ def test_onnx_adam_is_the_operator_of_the_reference_evaluator() -> None:
     a (float r, int64 t, float[A,B] x, float[A,B] g, float[A,B] v, float[A,B] h)
     => (float[A,B] x2, float[A,B] v2, float[A,B] h2) {
         x2, v2, h2 = ai.onnx.preview.training.Adam
-        <alpha = 0.9, beta = 0.999, epsilon = 0.000001, norm_coefficient = 0.1, norm_coefficient_post = 0.01>(r, t, x, g, v, h) }"""
+        <alpha = 0.9, beta = 0.999, epsilon = 0.000001,
+         norm_coefficient = 0.1, norm_coefficient_post = 0.01>(r, t, x, g, v, h) }"""
     adam = ReferenceEvaluator(parse_model(text))
     optimizer = sx.optim.onnx_adam(0.01, weight_decay=0.1, decay_after=0.01)
-    rep = prepare_training(sx.trainable(mlp(), "cross_entropy", optimizer, train="fc0.weight"), threads=1)
+    rep = prepare_training(
+        sx.trainable(mlp(), "cross_entropy", optimizer, train="fc0.weight"), threads=1
+    )
     parameters, forward = torch_mlp(mlp())
     weight = parameters["fc0.weight"]
     v = h = np.zeros((5, 6), np.float32)
     for t, batch in enumerate(data(20), start=1):
         rep.step(batch)
         weight.grad = None
-        torch.nn.functional.cross_entropy(forward(torch.tensor(batch["x"])), torch.tensor(batch["label"])).backward()
-        feeds = {"r": np.float32(0.01), "t": np.int64(t), "x": weight.detach().numpy(), "g": weight.grad.numpy(), "v": v, "h": h}
+        torch.nn.functional.cross_entropy(
+            forward(torch.tensor(batch["x"])), torch.tensor(batch["label"])
+        ).backward()
+        feeds = {
+            "r": np.float32(0.01),
+            "t": np.int64(t),
+            "x": weight.detach().numpy(),
+            "g": weight.grad.numpy(),
+            "v": v,
+            "h": h,
+        }
         x, v, h = adam.run(None, {k: np.asarray(a) for k, a in feeds.items()})
         weight.data = torch.tensor(np.asarray(x, np.float32))
-    np.testing.assert_allclose(rep.state()["fc0.weight"], weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        rep.state()["fc0.weight"], weight.detach().numpy(), rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("form", ["symbolic", "expanded"])
 def test_thirty_and_thirty_steps_are_sixty(tmp_path: Path, form: str) -> None:
-    net = sx.trainable(mlp(), "cross_entropy", sx.optim.adamw(0.01), clip_norm=0.5, ema=0.9, form=form)
+    net = sx.trainable(
+        mlp(), "cross_entropy", sx.optim.adamw(0.01), clip_norm=0.5, ema=0.9, form=form
+    )
     batches = data(60)
     whole, half = prepare_training(net, threads=1), prepare_training(net, threads=1)
     losses = [whole.step(b)["loss"] for b in batches]
@@ -788,7 +878,9 @@ def test_file_with_a_record_serves_as_before(tmp_path: Path, form: str) -> None:
     onnx.save(mlp().proto(), plain)
     path = sx.save(sx.trainable(sx.load(plain), "cross_entropy", form=form), tmp_path / "net.onnx")
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
-    before, after = (onnxruntime.InferenceSession(str(p)).run(None, {"x": x})[0] for p in (plain, path))
+    before, after = (
+        onnxruntime.InferenceSession(str(p)).run(None, {"x": x})[0] for p in (plain, path)
+    )
     assert np.array_equal(before, after)
     onnx.checker.check_model(str(path), full_check=True)
     proto = onnx.load(path)
@@ -814,7 +906,9 @@ def test_expanding_a_record_by_hand_changes_no_bit() -> None:
 
 def test_functions_are_shared_by_all_graphs() -> None:
     model = made(STEP.replace("s = Mul(d, d)", "s = my.square(d)"))
-    function = onnx.parser.parse_function('<domain: "my", opset_import: ["": 17]> square (a) => (b) { b = Mul(a, a) }')
+    function = onnx.parser.parse_function(
+        '<domain: "my", opset_import: ["": 17]> square (a) => (b) { b = Mul(a, a) }'
+    )
     model.functions.append(function)
     model.opset_import.add(domain="my", version=1)
     np.testing.assert_allclose(steps(model)["w"], W - 0.1 * gradient(W), rtol=1e-5)

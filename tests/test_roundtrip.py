@@ -153,3 +153,5 @@ def test_public_models(name: str, tmp_path: Path) -> None:
             ran += 1
             break
     print(f"{name}: {ran} of {len(found)} models ran")
+    if not ran:
+        pytest.skip("onnxruntime runs none of its models on made-up inputs")

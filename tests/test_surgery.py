@@ -29,13 +29,18 @@ def classifier(nodes, initializers, outputs=("y",), shape=("N", 6), opset=17) ->
         for n, v in initializers.items()
     ]
     graph = helper.make_graph(
-        [helper.make_node(*n[:3], name=n[2][0] + "_node", **(n[3] if len(n) > 3 else {})) for n in nodes],
+        [
+            helper.make_node(*n[:3], name=n[2][0] + "_node", **(n[3] if len(n) > 3 else {}))
+            for n in nodes
+        ],
         "classifier",
         [helper.make_tensor_value_info("x", 1, list(shape))],
         [helper.make_tensor_value_info(o, 1, None) for o in outputs],
         made,
     )
-    return sx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8))
+    return sx.load(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    )
 
 
 IMAGE = ("N", 6, 5, 5)
@@ -89,7 +94,11 @@ def test_replaced_head_is_found_trained_and_served(kind: str) -> None:
     nodes, weights, shape = HEADS[kind]
     model = classifier(nodes, weights, shape=shape)
     new = sx.replace_head(model, classes=11)
-    x = np.random.default_rng(1).normal(size=(4, *(d for d in shape if d != "N"))).astype(np.float32)
+    x = (
+        np.random.default_rng(1)
+        .normal(size=(4, *(d for d in shape if d != "N")))
+        .astype(np.float32)
+    )
     before, after = Runner(model)({"x": x})["y"], Runner(new)({"x": x})["y"]
     assert before.shape == (4, 3)
     assert after.shape == (4, 11)
@@ -110,7 +119,7 @@ def test_replaced_head_is_found_trained_and_served(kind: str) -> None:
 
 def test_head_starts_as_asked_and_alike_for_equal_seeds() -> None:
     model = mlp((6, 50, 3))
-    weight = lambda **k: sx.replace_head(model, 200, **k).initializer("head.weight").numpy()  # noqa: E731
+    weight = lambda **k: sx.replace_head(model, 200, **k).initializer("head.weight").numpy()
     assert np.array_equal(weight(seed=1), weight(seed=1))
     assert not np.array_equal(weight(seed=1), weight(seed=2))
     bound = np.sqrt(2.0) * np.sqrt(3.0 / 50)
@@ -121,10 +130,19 @@ def test_head_starts_as_asked_and_alike_for_equal_seeds() -> None:
 def test_other_outputs_and_weights_stay_bit_for_bit() -> None:
     model = mlp((6, 5, 3))
     new = sx.replace_head(model, 4, name="classifier")
-    assert np.array_equal(new.initializer("fc0.weight").numpy(), model.initializer("fc0.weight").numpy())
+    assert np.array_equal(
+        new.initializer("fc0.weight").numpy(), model.initializer("fc0.weight").numpy()
+    )
     assert [v.name for v in new.outputs] == ["scores"]
     assert list(model.graph.initializers) == ["fc0.weight", "fc0.bias", "fc1.weight", "fc1.bias"]
     assert {"classifier.weight", "classifier.bias"} <= set(new.graph.initializers)
+
+
+def test_new_weights_take_over_the_names_of_old_ones() -> None:
+    new = sx.replace_head(mlp(), 7, name="fc1")
+    assert list(new.graph.initializers) == ["fc0.weight", "fc0.bias", "fc1.weight", "fc1.bias"]
+    assert new.initializer("fc1.weight").shape == (7, 5)
+    assert Runner(new)({"x": X})["scores"].shape == (4, 7)
 
 
 def test_replaced_head_is_what_trainable_trains(tmp_path: Path) -> None:
@@ -226,7 +244,9 @@ def test_remove_an_activation() -> None:
     weights = {n: v.const_value.numpy() for n, v in model.graph.initializers.items()}  # type: ignore[union-attr]
     hidden = X @ weights["fc0.weight"].T + weights["fc0.bias"]
     np.testing.assert_allclose(
-        Runner(new)({"x": X})["scores"], hidden @ weights["fc1.weight"].T + weights["fc1.bias"], rtol=1e-4
+        Runner(new)({"x": X})["scores"],
+        hidden @ weights["fc1.weight"].T + weights["fc1.bias"],
+        rtol=1e-4,
     )
 
 
@@ -273,7 +293,7 @@ def test_reinitialize_knows_the_layout_and_the_norms() -> None:
 def test_frozen_weights_are_not_trained_and_the_mark_is_saved(tmp_path: Path) -> None:
     path = sx.save(sx.freeze(mlp(), "fc0.*"), tmp_path / "frozen.onnx")
     marked = sx.load(path)
-    keys = lambda m, **k: {n for n, _ in sx.trainable(m, "mse", **k).records[0].update_binding}  # noqa: E731
+    keys = lambda m, **k: {n for n, _ in sx.trainable(m, "mse", **k).records[0].update_binding}
     assert not {"fc0.weight", "fc0.bias"} & keys(marked)
     assert {"fc1.weight", "fc1.bias"} <= keys(marked)
     assert "fc0.weight" in keys(marked, train="fc0.weight")

@@ -1,4 +1,6 @@
-"""BatchNormalization and Dropout while training, against torch; and the hazards of stock onnxruntime."""
+"""BatchNormalization and Dropout while training, against torch; and the hazards of stock
+onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ CHANNELS = 4
 
 
 def network(
-    norms: int = 1, dropout: float | None = None, fresh: bool = False, momentum: float = 0.9, channels: int = CHANNELS
+    norms: int = 1,
+    dropout: float | None = None,
+    fresh: bool = False,
+    momentum: float = 0.9,
+    channels: int = CHANNELS,
 ) -> Model:
     """Conv, then `norms` BatchNormalizations `bn0`, `bn1` …, Relu, Dropout, pooling, Gemm.
 
@@ -30,7 +36,9 @@ def network(
         "fc.weight": rng.normal(size=(3, channels)),
         "fc.bias": rng.normal(size=3) * 0.1,
     }
-    nodes = [helper.make_node("Conv", ["x", "conv.weight", "conv.bias"], ["c"], "conv", pads=[1] * 4)]
+    nodes = [
+        helper.make_node("Conv", ["x", "conv.weight", "conv.bias"], ["c"], "conv", pads=[1] * 4)
+    ]
     value = "c"
     for i in range(norms):
         start = (np.ones, np.zeros, np.zeros, np.ones)
@@ -38,7 +46,9 @@ def network(
             drawn = rng.uniform(0.5, 1.5, channels)
             weights[f"bn{i}.{name}"] = make(channels) if fresh else drawn
         inputs = [value, *(f"bn{i}.{n}" for n in ("scale", "shift", "mean", "var"))]
-        nodes.append(helper.make_node("BatchNormalization", inputs, [f"b{i}"], f"bn{i}", momentum=momentum))
+        nodes.append(
+            helper.make_node("BatchNormalization", inputs, [f"b{i}"], f"bn{i}", momentum=momentum)
+        )
         value = f"b{i}"
     nodes.append(helper.make_node("Relu", [value], ["r"], "relu"))
     value = "r"
@@ -58,7 +68,9 @@ def network(
         [helper.make_tensor_value_info("scores", 1, ["N", 3])],
         [numpy_helper.from_array(np.asarray(a, np.float32), n) for n, a in weights.items()],
     )
-    return sx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    return sx.load(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
 
 
 class Twin:
@@ -78,7 +90,9 @@ class Twin:
 
     def step(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None = None) -> float:
         F, w = torch.nn.functional, self.w
-        h = F.conv2d(torch.tensor(x.astype(np.float64)), w["conv.weight"], w["conv.bias"], padding=1)
+        h = F.conv2d(
+            torch.tensor(x.astype(np.float64)), w["conv.weight"], w["conv.bias"], padding=1
+        )
         for b in self.norms:
             mean, var = w[f"{b}.mean"], w[f"{b}.var"]
             h = F.batch_norm(h, mean, var, w[f"{b}.scale"], w[f"{b}.shift"], b in self.train, 0.1)
@@ -96,7 +110,8 @@ class Twin:
 def batches(count: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(seed)
     return [
-        (rng.normal(size=(5, 3, 6, 6)).astype(np.float32), rng.integers(0, 3, 5)) for _ in range(count)
+        (rng.normal(size=(5, 3, 6, 6)).astype(np.float32), rng.integers(0, 3, 5))
+        for _ in range(count)
     ]
 
 
@@ -121,9 +136,13 @@ def test_batch_normalization_as_in_torch(mode: str, fresh: bool) -> None:
     served = rep.to_model()
     for name, value in twin.w.items():
         found_w = served.initializer(name).numpy()
-        np.testing.assert_allclose(found_w, value.detach().numpy(), rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(
+            found_w, value.detach().numpy(), rtol=1e-3, atol=1e-4, err_msg=name
+        )
     keys = {k for k, _ in net.records[0].update_binding}
-    assert {k for k in keys if k.endswith((".mean", ".var"))} == {f"{b}.{s}" for b in train for s in ("mean", "var")}
+    assert {k for k in keys if k.endswith((".mean", ".var"))} == {
+        f"{b}.{s}" for b in train for s in ("mean", "var")
+    }
 
 
 def test_served_model_uses_the_running_statistics() -> None:
@@ -135,10 +154,14 @@ def test_served_model_uses_the_running_statistics() -> None:
     state = rep.state()
     assert not np.array_equal(state["bn0.mean"], model.initializer("bn0.mean").numpy())
     found = rep.run({"x": x})["scores"]
-    # onnxruntime folds constant statistics into the Conv before: the same numbers, rounded elsewhere
-    np.testing.assert_allclose(found, Runner(rep.to_model())({"x": x})["scores"], rtol=1e-5, atol=1e-6)
+    # onnxruntime folds constant statistics into the Conv before them: rounded elsewhere
+    np.testing.assert_allclose(
+        found, Runner(rep.to_model())({"x": x})["scores"], rtol=1e-5, atol=1e-6
+    )
     one = rep.run({"x": x[:1]})["scores"]
-    np.testing.assert_allclose(one, found[:1], rtol=1e-5, err_msg="inference does not depend on the batch")
+    np.testing.assert_allclose(
+        one, found[:1], rtol=1e-5, err_msg="inference does not depend on the batch"
+    )
 
 
 def test_served_graph_keeps_its_nodes_and_its_bits() -> None:
@@ -159,9 +182,14 @@ def test_dropout_scales_what_it_keeps_and_differs_from_step_to_step() -> None:
         "dropping",
         [helper.make_tensor_value_info("x", 1, ["N", 1000])],
         [helper.make_tensor_value_info("y", 1, ["N", 1000])],
-        [numpy_helper.from_array(np.ones(1000, np.float32), "w"), numpy_helper.from_array(np.float32(0.3), "ratio")],
+        [
+            numpy_helper.from_array(np.ones(1000, np.float32), "w"),
+            numpy_helper.from_array(np.float32(0.3), "ratio"),
+        ],
     )
-    model = sx.load(helper.make_model(identity, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = sx.load(
+        helper.make_model(identity, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
     sum_of = lambda op, z, y: op.ReduceSum(op.Mul(z, y), keepdims=0)
     rep = prepare_training(sx.trainable(model, sum_of, sx.optim.sgd(1.0), train="w"), threads=1)
     x = np.ones((1, 1000), np.float32)
@@ -182,14 +210,23 @@ def test_dropout_scales_what_it_keeps_and_differs_from_step_to_step() -> None:
 def test_dropout_frozen_is_absent_and_seeds_repeat() -> None:
     x, y = batches(1)[0]
     losses = lambda **k: [
-        float(prepare_training(sx.trainable(network(0, 0.5), "cross_entropy", **k), threads=1).step({"x": x, "label": y})["loss"])
+        float(
+            prepare_training(sx.trainable(network(0, 0.5), "cross_entropy", **k), threads=1).step(
+                {"x": x, "label": y}
+            )["loss"]
+        )
         for _ in range(2)
     ]
     first, again = losses(seed=1)
     assert first == again
     assert losses(seed=2)[0] != first
     assert losses(dropout="frozen")[0] == pytest.approx(
-        float(prepare_training(sx.trainable(network(0), "cross_entropy"), threads=1).step({"x": x, "label": y})["loss"]), rel=1e-6
+        float(
+            prepare_training(sx.trainable(network(0), "cross_entropy"), threads=1).step(
+                {"x": x, "label": y}
+            )["loss"]
+        ),
+        rel=1e-6,
     )
 
 
@@ -204,7 +241,9 @@ def test_equal_constants_are_not_merged_into_the_statistics(channels: int) -> No
     twin = Twin(model, {"bn0"})
     twin.optimizer = torch.optim.SGD(twin.parameters, 0.0)
     for x, y in batches(4):
-        np.testing.assert_allclose(rep.step({"x": x, "label": y})["loss"], twin.step(x, y), rtol=1e-4)
+        np.testing.assert_allclose(
+            rep.step({"x": x, "label": y})["loss"], twin.step(x, y), rtol=1e-4
+        )
 
 
 def test_one_broken_batch_does_not_poison_the_session() -> None:
@@ -233,7 +272,9 @@ def test_two_sessions_of_one_model_do_not_share_state() -> None:
     a.step({"x": x, "label": y})
     assert b.step({"x": x, "label": y})["loss"] == first
     for name, value in net.graph.initializers.items():
-        assert np.array_equal(value.const_value.numpy(), before[name]), f"{name} of the model changed"  # type: ignore[union-attr]
+        assert np.array_equal(value.const_value.numpy(), before[name]), (
+            f"{name} of the model changed"
+        )  # type: ignore[union-attr]
 
 
 def test_the_callers_arrays_are_never_written() -> None:
@@ -246,7 +287,9 @@ def test_the_callers_arrays_are_never_written() -> None:
     figures = [rep.step({"x": x, "label": y}) for _ in range(3)]
     assert np.array_equal(x, kept_x) and np.array_equal(y, kept_y)
     assert all(np.array_equal(state[n], kept[n]) for n in kept)
-    assert len({float(f["loss"]) for f in figures}) == 3, "a figure keeps its value after later steps"
+    assert len({float(f["loss"]) for f in figures}) == 3, (
+        "a figure keeps its value after later steps"
+    )
 
 
 def test_new_weights_do_not_reach_readers_of_old_ones() -> None:
@@ -269,7 +312,9 @@ def test_new_weights_do_not_reach_readers_of_old_ones() -> None:
     w = (rng.normal(size=(600, 600)) / 25).astype(np.float32)
     for name, value in (("w", w), ("v", np.zeros_like(w))):
         algorithm.initializer.append(numpy_helper.from_array(value, name))
-    model.training_info.append(helper.make_training_info(algorithm, [("w", "w_new"), ("v", "v_new")], None, None))
+    model.training_info.append(
+        helper.make_training_info(algorithm, [("w", "w_new"), ("v", "v_new")], None, None)
+    )
     rep = prepare_training(model, threads=2)
     v = np.zeros((600, 600))
     for _ in range(4):

@@ -48,7 +48,10 @@ def batches() -> list[dict[str, dict[str, list]]]:
     for _ in range(BATCHES):
         label = rng.integers(0, 2, ROWS)
         angle = rng.uniform(0, np.pi, ROWS) + np.pi * label
-        x = np.stack([np.cos(angle) + label, np.sin(angle) + label / 2], 1) + rng.normal(size=(ROWS, 2)) / 10
+        x = (
+            np.stack([np.cos(angle) + label, np.sin(angle) + label / 2], 1)
+            + rng.normal(size=(ROWS, 2)) / 10
+        )
         x = x.astype(np.float32)
         made.append(
             {

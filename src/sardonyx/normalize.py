@@ -25,7 +25,7 @@ from sardonyx.passes.hoist import hoist_initializers
 from sardonyx.passes.loops import settle_loops
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.ranks import imply_ranks
-from sardonyx.passes.shapes import infer_shapes
+from sardonyx.passes.shapes import forget_shapes, infer_shapes, recall_shapes
 from sardonyx.upgrades import upgrade_graph
 
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
@@ -62,7 +62,10 @@ def _normalize(model: Model) -> None:
     upgrade_graph(graph, dict(model.ir.opset_imports))
     _stamp(model.ir)
     constants_to_initializers(graph)
+    declared = forget_shapes(graph)
     infer_shapes(graph, model.skeleton())
+    if recall_shapes(declared):
+        infer_shapes(graph, model.skeleton())
     take_known_branches(graph)
     settle_loops(graph)
     imply_ranks(graph)

@@ -1,8 +1,8 @@
 """Starting values of parameters: their names, their spread, and draws in NumPy.
 
-Names are those people know: zeros, ones, normal, uniform, xavier_uniform, xavier_normal, kaiming_uniform,
-kaiming_normal, orthogonal. Fans are counted as torch does: (out, in, …) for weights of two axes or more.
-The same starts as nodes of a record are in `train/initialize.py`.
+Names are those people know: zeros, ones, normal, uniform, xavier_uniform, xavier_normal,
+kaiming_uniform, kaiming_normal, orthogonal. Fans are counted as torch does: (out, in, …) for
+weights of two axes or more. The same starts as nodes of a record are in `train/initialize.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Start:
-    """A way to start a parameter; `scale` is the deviation of normal, the half width of uniform, or a gain."""
+    """A way to start a parameter; `scale` is the deviation of normal, the half width of uniform,
+    or a gain.
+    """
 
     kind: str
     scale: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in NAMES:
-            raise ArgumentError(f"no initializer is called {self.kind!r}", hint=f"one of {', '.join(NAMES)}")
+            raise ArgumentError(
+                f"no initializer is called {self.kind!r}", hint=f"one of {', '.join(NAMES)}"
+            )
 
 
 # Operators that scale and shift what they have normalized: a fresh scale is 1.
@@ -109,9 +113,10 @@ def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def as_used(given: str | Start, value: ir.Value) -> tuple[Start, bool]:
-    """How a start fits a parameter by its use: the start, and whether the weight is stored as (in, out).
+    """How a start fits a parameter by its use: the start, and whether the weight is stored as
+    (in, out).
 
-    A vector has no fans: where the start needs them, biases are 0 and the scales of normalizations 1.
+    A vector has no fans: where the start needs them, biases are 0 and scales of normalizations 1.
     """
     start = as_start(given)
     uses = value.uses()

@@ -1,4 +1,5 @@
-"""Train from exported files with onnxruntime, numpy and json alone; prints one loss per step as JSON.
+"""Train from exported files with onnxruntime, numpy and json alone; prints one loss per step as
+JSON.
 
 python train.py FOLDER
 """
@@ -13,7 +14,9 @@ import onnxruntime
 folder = Path(sys.argv[1])
 step = json.loads((folder / "step.json").read_text())
 train = step["steps"][0]["train"]
-session = lambda file: onnxruntime.InferenceSession(folder / file, providers=["CPUExecutionProvider"])
+session = lambda file: onnxruntime.InferenceSession(
+    folder / file, providers=["CPUExecutionProvider"]
+)
 
 # The state starts as initialize.onnx gives it.
 start = session(step["initialize"]["file"])

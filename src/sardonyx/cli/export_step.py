@@ -12,13 +12,15 @@ from sardonyx.train.export import export_step as write
 
 def export_step(
     model: Annotated[Path, typer.Argument(help="A model with a training record.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write into.")] = Path("step"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder to write into.")
+    ] = Path("step"),
     current: Annotated[
         bool, typer.Option("--current", help="Start from the state as it is, optimizer included.")
     ] = False,
     runtime: Annotated[
         str, typer.Option(help="The oldest runtime that must take the files.")
-    ] = "onnxruntime==1.20",
+    ] = "onnxruntime==1.21",
 ) -> None:
     """Write train.onnx, evaluate.onnx, initialize.onnx, infer.onnx and step.json."""
     typer.echo(write(model, output, current=current, runtime=runtime))

@@ -18,6 +18,7 @@ An adapter per framework implements it (`engines/<framework>/xp.py`). Everything
     order          sort(x, axis) · argsort(x, axis, descending=False), stable
     products       matmul(a, b) · einsum(equation, *xs) · det(x) · fft(real, imaginary, axis, inverse)
     bits           bit_cast(x, dtype)
+    loops          scan(step, state, rows, kept): `step` folded over the first axis of `rows`
 
 dtypes are numpy's (with ml_dtypes for bfloat16 and smaller). A type that a framework has no arrays of is
 `carried`: held exactly in a wider type of the framework, while the graph remembers what it is.
@@ -179,6 +180,19 @@ class Arrays:
     def softplus(self, x):
         zero = self.scalar(0, x)
         return self.add(self.maximum(x, zero), self.log1p(self.exp(self.negative(self.abs(x)))))
+
+    def scan(self, step, state, rows, kept):
+        """Fold `step` over the first axis of all `rows`; (last state, what each step kept, stacked).
+
+        step(state, row) gives the next state and what to keep, both tuples of arrays; `kept` are the
+        types of the latter. Shapes and types of the state stay the same.
+        """
+        found = []
+        for i in range(self.shape(rows[0])[0]):
+            row = tuple(self.squeeze(self.index(r, 0, i, i + 1), (0,)) for r in rows)
+            state, new = step(state, row)
+            found.append(new)
+        return state, tuple(self.stack(column, 0) for column in zip(*found))
 
     def clip(self, x, low, high):
         x = x if low is None else self.maximum(x, low)

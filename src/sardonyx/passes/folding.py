@@ -68,7 +68,7 @@ def _settle(array: Known) -> Known:
 
 def remember(value: ir.Value, array: Known) -> None:
     """Write down on `value` what is known of it."""
-    if value.shape is None:
+    if value.shape is None or not value.shape.is_static():
         value.shape = ir.Shape(array.shape)
     if is_whole(array):
         dtype = value.dtype

@@ -1,7 +1,7 @@
 """Find the layer that makes a model's class scores, and replace it.
 
-The head is the last layer with weights before an output: Gemm, MatMul with or without a bias, or Conv.
-Between it and the output may stand what changes no channel: activations, pooling, reshapes.
+The head is the last layer with weights before an output: Gemm, MatMul with or without a bias, or
+Conv. Between it and the output may stand what changes no channel: activations, pooling, reshapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sardonyx.starts import Start, draw
 
 # What may stand between the head and the output: element-wise, or over axes other than the classes.
 PASSED = {
-    "Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Tanh", "Identity", "Cast", "Dropout",
+    "Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Tanh", "Identity", "Cast",
+    "Dropout",
     "Flatten", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "GlobalAveragePool", "GlobalMaxPool",
     "AveragePool", "MaxPool", "ReduceMean", "ReduceMax", "Clip", "Mul", "Div",
 }  # fmt: skip
@@ -72,7 +73,7 @@ def find_head(output: ir.Value) -> Head:
     raise ArgumentError(
         f"no classification head was found before {quote(output.name)}",
         [*rows, last],
-        hint="cut the model at the tensor with the features, then insert a layer: sx.cut, sx.insert",
+        hint="cut the model at the features, then insert a layer: sx.cut, sx.insert",
     )
 
 
@@ -102,7 +103,7 @@ def _layer(node: ir.Node) -> Head | None:
                 f"the last layer, Conv {quote(node.name)}, is grouped: it is no head"
             )
         return Head(node, weight, 0, bias)
-    if node.op_type == "Gemm" and node.attributes.get_int("transB", 0):
+    if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1:
         return Head(node, weight, 0, bias)
     return Head(node, weight, rank(weight) - 1, bias)
 
@@ -122,7 +123,9 @@ def _with_bias(node: ir.Node) -> Head | None:
 
 
 def _is_stored(value: ir.Value) -> bool:
-    """Whether a tensor is a weight of known shape: an initializer, or one that is merely rearranged."""
+    """Whether a tensor is a weight of known shape: an initializer, or one that is merely
+    rearranged.
+    """
     if value.shape is None or not all(isinstance(d, int) for d in value.shape):
         return False
     seen: ir.Value | None = value
@@ -138,7 +141,9 @@ def _is_stored(value: ir.Value) -> bool:
 def new_weights(
     head: Head, classes: int, start: Start, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """A fresh weight and a bias of zeros (None where there was no bias) for another number of classes."""
+    """A fresh weight and a bias of zeros (None where there was no bias) for another number of
+    classes.
+    """
     shape = [int(d) for d in head.weight.shape]  # type: ignore[union-attr,arg-type]
     shape[head.class_axis] = classes
     kind = head.weight.dtype.numpy()  # type: ignore[union-attr]
@@ -161,11 +166,13 @@ def _resized(value: ir.Value, before: int, classes: int) -> list[int]:
     if axes and before > 1:
         dims[axes[-1]] = classes
         return dims
-    return dims[:-1] + [classes] if dims else [classes]
+    return [*dims[:-1], classes]
 
 
 def resize_reshapes(head: Head, classes: int) -> list[tuple[ir.Node, np.ndarray]]:
-    """The Reshape nodes after the head that name the old number of classes, with their new target."""
+    """The Reshape nodes after the head that name the old number of classes, with their new
+    target.
+    """
     found = []
     for node in head.after:
         if node.op_type != "Reshape":

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from sardonyx import build, opset
 from sardonyx.passes import folding
-from sardonyx.passes.nesting import bodies
+from sardonyx.passes.nesting import bodies, graphs
 
 MADE_UP = "unk__"
 
@@ -32,6 +32,35 @@ def infer_shapes(graph: ir.Graph, skeleton: onnx.ModelProto) -> None:
     """
     whole = infer_types(graph, skeleton)
     _Walk(everything=not whole).graph(graph)
+
+
+Declared = list[tuple[ir.Value, ir.Shape]]
+
+
+def forget_shapes(graph: ir.Graph) -> Declared:
+    """Take the declared shapes off all computed values: files declare wrong ones, and nobody checks."""
+    declared = []
+    for part in graphs(graph):
+        for node in part:
+            for value in node.outputs:
+                computed = value.const_value is None and "content" not in value.meta
+                if value.shape is not None and computed:
+                    declared.append((value, value.shape))
+                    value.shape = None
+    return declared
+
+
+def recall_shapes(declared: Declared) -> bool:
+    """Give declared shapes back where inference could not tell; whether anything was added."""
+    changed = False
+    for value, shape in declared:
+        if value.shape is None:
+            value.shape = shape
+            changed = True
+        elif len(value.shape) == len(shape):
+            known = [d if isinstance(d, int) or _weight(d.value) == 2 else e for d, e in zip(value.shape, shape, strict=True)]
+            changed |= set_shape(value, known)
+    return changed
 
 
 def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:

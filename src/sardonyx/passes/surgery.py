@@ -1,7 +1,9 @@
-"""Surgery: cut, insert, remove and replace parts of a model, start weights afresh, freeze and tie them.
+"""Surgery: cut, insert, remove and replace parts of a model, start weights afresh, freeze and tie
+them.
 
-Every operation returns a new model that shares the weights it did not touch, and checks what came out.
-Those that change nodes work on the normalized form, in which functions are inlined and shapes are known.
+Every operation returns a new model that shares the weights it did not touch, and checks what came
+out. Those that change nodes work on the normalized form, in which functions are inlined and shapes
+are known.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def replace_head(
     init: str | Start = "kaiming_uniform",
     seed: int = 0,
 ) -> Model:
-    """Give a classifier another number of classes: its last layer gets fresh weights of the new size.
+    """Give a classifier another number of classes: its last layer gets fresh weights of the new
+    size.
 
     output  -- the output whose head is meant; the first of floating point if not given
     name    -- the new weights are called `<name>.weight` and `<name>.bias`
@@ -62,15 +65,18 @@ def replace_head(
     head = find_head(end)
     before = head.classes
     weight, bias = new_weights(head, classes, as_start(init), _random(seed, name))
-    head.node.replace_input_with(1, op.weight(f"{name}.weight", weight))
+    made = {f"{name}.weight": op.weight(f"{name}.weight", weight)}
+    head.node.replace_input_with(1, made[f"{name}.weight"])
     if head.bias is not None and bias is not None:
         node, position = head.bias
-        node.replace_input_with(position, op.weight(f"{name}.bias", bias))
+        made[f"{name}.bias"] = op.weight(f"{name}.bias", bias)
+        node.replace_input_with(position, made[f"{name}.bias"])
     for node, target in resize_reshapes(head, classes):
         node.replace_input_with(1, op.const(target))
     changed = [head.node, *([head.bias[0]] if head.bias else []), *head.after]
     _forget_shapes(changed)
     _finish(work, op, f"the head {quote(head.node.name)} cannot have {classes} classes")
+    _rename(work.graph, made)
     if (
         end.shape is not None
         and before != classes
@@ -91,7 +97,8 @@ def cut(
     *,
     start: str | Sequence[str] = (),
 ) -> Model:
-    """The part of a model before the tensors `at`, which become its outputs, and after those of `start`.
+    """The part of a model before the tensors `at`, which become its outputs, and after those of
+    `start`.
 
     at     -- the new outputs; those of the model if not given
     start  -- tensors that become inputs, in place of what computes them
@@ -197,7 +204,7 @@ def reinitialize(
     Where a start needs the fans of a layer, biases start at 0 and scales of normalizations at 1.
 
     >>> import sardonyx as sx
-    >>> sx.reinitialize("mlp.onnx", {"*.weight": "xavier_normal", "*.bias": "zeros"})  # doctest: +SKIP
+    >>> sx.reinitialize("mlp.onnx", {"*.weight": "xavier", "*.bias": "zeros"})  # doctest: +SKIP
     """
     work = load(model).copy()
     chosen = patterns if isinstance(patterns, Mapping) else dict.fromkeys(_listed(patterns), init)
@@ -254,7 +261,8 @@ def frozen(model: Model) -> list[str]:
 
 
 def tie(model: Source, names: Sequence[str]) -> Model:
-    """Make several weights one: all readers read the first; matrices may be transposes of each other.
+    """Make several weights one: all readers read the first; matrices may be transposes of each
+    other.
 
     >>> import sardonyx as sx
     >>> sx.tie("gpt.onnx", ["embedding.weight", "lm_head.weight"])  # doctest: +SKIP
@@ -302,7 +310,7 @@ def _opened(model: Source) -> tuple[Model, Builder]:
     if loaded.records:
         raise ArgumentError(
             "the model carries a training record, which describes the graph as it is",
-            hint="do surgery first, `sx.trainable` after it; model.records.clear() drops the record",
+            hint="surgery first, `sx.trainable` after it; model.records.clear() drops the record",
         )
     work = normalize(loaded).copy()
     op = Builder("surgery")
@@ -420,6 +428,15 @@ def _become_input(model: Model, value: ir.Value) -> None:
     added = ir.Value(name=name, type=value.type, shape=value.shape and ir.Shape(value.shape))
     value.replace_all_uses_with(added, replace_graph_outputs=True)
     model.graph.inputs.append(added)
+
+
+def _rename(graph: ir.Graph, wanted: Mapping[str, ir.Value]) -> None:
+    """Give new weights the names that the old ones have left."""
+    for name, value in wanted.items():
+        if value.name != name and name not in all_names(graph):
+            del graph.initializers[value.name]  # type: ignore[arg-type]
+            value.name = name
+            graph.register_initializer(value)
 
 
 def _drop_unread_inputs(graph: ir.Graph) -> None:

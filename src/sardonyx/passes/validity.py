@@ -34,7 +34,9 @@ def complaint(proto: onnx.ModelProto) -> str | None:
 
 
 def without_payloads(skeleton: onnx.ModelProto) -> onnx.ModelProto:
-    """A skeleton whose absent payloads are inputs instead: the checker would look for their files."""
+    """A skeleton whose absent payloads are inputs instead: the checker would look for their
+    files.
+    """
     declared = {i.name for i in skeleton.graph.input}
     kept = []
     for tensor in skeleton.graph.initializer:

@@ -1,7 +1,7 @@
 """Configuration files: TOML or YAML with everything that `trainable` takes.
 
     train = ["head.*"]                     clip_norm = 1.0
-    [loss]                                 [[loss]]          several, each with `output` and `weight`
+    [loss]                                 [[loss]]      several, each with `output` and `weight`
     name = "cross_entropy"                 graph = "my_loss.onnx"      instead of a name
     [optimizer]                            [optimizer.schedule]
     name = "adamw"                         name = "linear_warmup"
@@ -102,18 +102,24 @@ READERS: dict[str, Callable[[str], Any]] = {".yaml": _yaml, ".yml": _yaml, ".jso
 def with_config(
     path: str | Path, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call: those of the file, then those given that differ from their defaults."""
+    """The arguments of a call: those of the file, then those given that differ from their
+    defaults.
+    """
     defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
     explicit = {k: v for k, v in given.items() if v is not defaults[k] and v != defaults[k]}
     return {**arguments(read(path), Path(path).parent, path), **explicit}
 
 
-def arguments(settings: Mapping[str, Any], folder: Path, source: object = "the settings") -> dict[str, Any]:
+def arguments(
+    settings: Mapping[str, Any], folder: Path, source: object = "the settings"
+) -> dict[str, Any]:
     """The arguments of `trainable` that `settings` describes."""
     problems = _Problems()
     problems.unknown("file", [k for k in settings if k not in KINDS], list(KINDS))
     for key, (what, kind) in KINDS.items():
-        if key in settings and (not isinstance(settings[key], kind) or isinstance(settings[key], bool)):
+        if key in settings and (
+            not isinstance(settings[key], kind) or isinstance(settings[key], bool)
+        ):
             problems.add("file", key, f"is {what}, not {settings[key]!r}")
     if problems.rows:  # a table that is no table cannot be looked into
         _refuse(source, problems)

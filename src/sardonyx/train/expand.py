@@ -33,7 +33,9 @@ def upgrade_record(model: Model, record: Record) -> Record:
 
 
 def expand_record(model: Model, record: Record) -> Record:
-    """One record in plain operators. Its forward is a copy, since gradients may ask it for more outputs."""
+    """One record in plain operators. Its forward is a copy, since gradients may ask it for more
+    outputs.
+    """
     step = compile_step(model, record)
     graph = step.model.graph
     taken = {v.name for node in model.graph for v in node.outputs}
@@ -64,7 +66,11 @@ def expand_record(model: Model, record: Record) -> Record:
         if name not in ours and value.const_value is not None:
             state[name] = value.const_value
     return Record(
-        algorithm, state, record.initialization, list(record.update_binding), list(record.initialization_binding)
+        algorithm,
+        state,
+        record.initialization,
+        list(record.update_binding),
+        list(record.initialization_binding),
     )
 
 

@@ -46,9 +46,10 @@ def export_step(
     folder: str | Path,
     *,
     current: bool = False,
-    runtime: str | None = "onnxruntime==1.20",
+    runtime: str | None = "onnxruntime==1.21",
 ) -> Path:
-    """Write the training step of a model as plain ONNX files with a description; the path of `step.json`.
+    """Write the training step of a model as plain ONNX files with a description; the path of
+    `step.json`.
 
     current  -- initialize.onnx gives the state as it is now, and not as the record starts it
     runtime  -- the oldest runtime that must take the files
@@ -58,13 +59,16 @@ def export_step(
     """
     loaded = load(model)
     if not loaded.records:
-        raise ArgumentError("the model carries no training record", hint="make one with sardonyx.trainable")
+        raise ArgumentError(
+            "the model carries no training record", hint="make one with sardonyx.trainable"
+        )
     info.check(loaded)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     starts = _write_initialization(loaded, target, current, runtime)
     steps = [
-        _write_step(loaded, index, record, target, runtime) for index, record in enumerate(loaded.records)
+        _write_step(loaded, index, record, target, runtime)
+        for index, record in enumerate(loaded.records)
     ]
     served = compile_inference(loaded)
     save(served.model, target / "infer.onnx", runtime=runtime)

@@ -1,4 +1,6 @@
-"""A user's loss as an ONNX graph or function: (prediction, labels …) → one number, inlined into the step."""
+"""A user's loss as an ONNX graph or function: (prediction, labels …) → one number, inlined into
+the step.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,21 @@ class _Declared(Label):
     def of(self, prediction: ir.Value) -> tuple[ir.DataType, list[Any]]:
         assert self.value is not None and self.like is not None
         if self.value.dtype is None or self.value.shape is None:
-            raise ArgumentError(f"the loss does not say the type and shape of {quote(self.value.name)}")
+            raise ArgumentError(
+                f"the loss does not say the type and shape of {quote(self.value.name)}"
+            )
         theirs, ours = self.like.shape, prediction.shape
         same = zip(theirs or (), ours or (), strict=False)
         dims = {d.value: o for d, o in same if isinstance(d, ir.SymbolicDim) and d.value}
         return self.value.dtype, [
-            dims.get(d.value, d) if isinstance(d, ir.SymbolicDim) else d for d in self.value.shape
+            dims.get(d.value or "", d) if isinstance(d, ir.SymbolicDim) else d
+            for d in self.value.shape
         ]
 
 
-def graph(source: GraphLike, labels: Sequence[Label] | None = None, name: str | None = None) -> Loss:
+def graph(
+    source: GraphLike, labels: Sequence[Label] | None = None, name: str | None = None
+) -> Loss:
     """A loss out of an ONNX model or function, whose first input is the prediction.
 
     labels  -- what the other inputs of a function are; as the prediction, if not given
@@ -69,14 +76,21 @@ def graph(source: GraphLike, labels: Sequence[Label] | None = None, name: str | 
         return _inline(op, model, [prediction, *given])
 
     return Loss(
-        name or model.graph.name or "graph", compute, tuple(kinds), names=tuple(v.name or "" for v in inputs[1:])
+        name or model.graph.name or "graph",
+        compute,
+        tuple(kinds),
+        names=tuple(v.name or "" for v in inputs[1:]),
     )
 
 
-def _of_function(function: onnx.FunctionProto, labels: Sequence[Label] | None, name: str | None) -> Loss:
+def _of_function(
+    function: onnx.FunctionProto, labels: Sequence[Label] | None, name: str | None
+) -> Loss:
     kinds = labels or [Label("like")] * (len(function.input) - 1)
     if not function.input or len(function.output) != 1:
-        raise ArgumentError(f"the function {quote(function.name)} is no loss: one output, one input or more")
+        raise ArgumentError(
+            f"the function {quote(function.name)} is no loss: one output, one input or more"
+        )
 
     def compute(op: Builder, prediction: ir.Value, *given: ir.Value) -> ir.Value:
         values = [prediction, *given]
@@ -130,12 +144,15 @@ def _inline(op: Builder, model: Model, given: Sequence[ir.Value]) -> ir.Value:
 def _check_fit(formal: ir.Value, actual: ir.Value) -> None:
     if formal.dtype is not None and actual.dtype is not None and formal.dtype != actual.dtype:
         raise ArgumentError(
-            f"the loss takes {quote(formal.name)} as {formal.dtype}, but {quote(actual.name)} is {actual.dtype}"
+            f"the loss takes {quote(formal.name)} as {formal.dtype}, "
+            f"but {quote(actual.name)} is {actual.dtype}"
         )
     if formal.shape is None or actual.shape is None:
         return
     fits = len(formal.shape) == len(actual.shape) and all(
-        a == b for a, b in zip(formal.shape, actual.shape, strict=True) if isinstance(a, int) and isinstance(b, int)
+        a == b
+        for a, b in zip(formal.shape, actual.shape, strict=True)
+        if isinstance(a, int) and isinstance(b, int)
     )
     if not fits:
         raise ArgumentError(

@@ -113,9 +113,13 @@ def check(model: Model) -> None:
 def _warn(model: Model) -> None:
     """What is allowed, yet seldom meant."""
     domains = {opset.domain_name(d) for d in model.ir.opset_imports}
-    if TRAINING_DOMAIN not in domains and any(uses_training_ops(r.algorithm.node) for r in model.records):
+    if TRAINING_DOMAIN not in domains and any(
+        uses_training_ops(r.algorithm.node) for r in model.records
+    ):
         warnings.warn(f"the model uses {TRAINING_DOMAIN} without importing it", stacklevel=4)
-    counts = Counter(k for r in model.records for k in dict.fromkeys(k for k, _ in r.update_binding))
+    counts = Counter(
+        k for r in model.records for k in dict.fromkeys(k for k, _ in r.update_binding)
+    )
     shared = [k for k, times in counts.items() if times > 1]
     if shared:
         listed = ", ".join(quote(k) for k in shared)
@@ -136,10 +140,14 @@ def _bindings(model: Model, record: Record) -> list[list[str]]:
                 problems.append([kind, quote(key), f"is assigned {times} times"])
         for key, value in pairs:
             if key in values and value in initializers and key not in initializers:
-                problems.append([kind, f"{quote(key)} ← {quote(value)}", "key and value are swapped"])
+                problems.append(
+                    [kind, f"{quote(key)} ← {quote(value)}", "key and value are swapped"]
+                )
                 continue
             if key not in initializers:
-                problems.append([kind, quote(key), "is no initializer of the graph or the algorithm"])
+                problems.append(
+                    [kind, quote(key), "is no initializer of the graph or the algorithm"]
+                )
             if value not in values:
                 problems.append([kind, quote(value), "is no output"])
     return problems
@@ -178,7 +186,9 @@ def _gradients(model: Model, record: Record) -> list[list[str]]:
         xs = [x.decode() for x in given.get("xs", [])]
         zs = [z.decode() for z in given.get("zs", [])]
         y = given.get("y", b"").decode()
-        problems += [[where, quote(n), "is not in the graph"] for n in (*xs, *zs, y) if n not in known]
+        problems += [
+            [where, quote(n), "is not in the graph"] for n in (*xs, *zs, y) if n not in known
+        ]
         if len(node.input) != len(xs) + len(zs):
             problems.append([where, f"{len(node.input)} inputs", f"for {len(xs) + len(zs)} names"])
         if len(node.output) > len(xs):
@@ -219,14 +229,18 @@ def _differences(tensor: ir.TensorProtocol, declared: onnx.TypeProto.Tensor) -> 
     if declared.HasField("shape"):
         dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
         ours = list(tensor.shape.numpy())
-        fits = len(dims) == len(ours) and all(a in (None, b) for a, b in zip(dims, ours, strict=True))
+        fits = len(dims) == len(ours) and all(
+            a in (None, b) for a, b in zip(dims, ours, strict=True)
+        )
         if not fits:
             found.append(f"{ours} ← {dims}")
     return found
 
 
 def _names_and_order(model: Model, record: Record) -> list[list[str]]:
-    """The joined graph must be an ordinary valid graph: unique names, every input computed before."""
+    """The joined graph must be an ordinary valid graph: unique names, every input computed
+    before.
+    """
     problems = []
     graph = model.graph
     defined = Counter(v.name for v in graph.inputs if v.name not in graph.initializers)
@@ -240,11 +254,17 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
     for node in record.algorithm.node:
         for name in node.input:
             if name not in known:
-                why = "is read before it is computed" if name in late else "is not computed anywhere"
+                why = (
+                    "is read before it is computed" if name in late else "is not computed anywhere"
+                )
                 problems.append([f"node {quote(node.name)}", quote(name), why])
         defined.update(o for o in node.output if o)
         known.update(node.output)
-    problems += [["joined graph", quote(n), f"is defined {c} times"] for n, c in defined.items() if n and c > 1]
+    problems += [
+        ["joined graph", quote(n), f"is defined {c} times"]
+        for n, c in defined.items()
+        if n and c > 1
+    ]
     return problems
 
 
@@ -252,7 +272,9 @@ def _official(model: Model, record: Record) -> list[list[str]]:
     """What ONNX's checker says of the joined graph: unknown operators, attributes, versions."""
     proto = model.skeleton()
     for name, tensor in record.state.items():
-        info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), list(tensor.shape.numpy()))
+        info = onnx.helper.make_tensor_value_info(
+            name, int(tensor.dtype), list(tensor.shape.numpy())
+        )
         if name not in {i.name for i in record.algorithm.input}:
             proto.graph.input.append(info)
     proto = without_payloads(_joined_proto(proto, record.algorithm))
@@ -281,7 +303,11 @@ def _shared_state(model: Model) -> list[list[str]]:
                 first[name] = (index, tensor)
             elif not _equal(first[name][1], tensor):
                 problems.append(
-                    [f"records {first[name][0]} and {index}", quote(name), "start at different values"]
+                    [
+                        f"records {first[name][0]} and {index}",
+                        quote(name),
+                        "start at different values",
+                    ]
                 )
     return problems
 

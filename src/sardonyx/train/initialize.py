@@ -1,4 +1,6 @@
-"""The `initialization` graph of a record: starting values as ONNX nodes (`starts.py` says what they are)."""
+"""The `initialization` graph of a record: starting values as ONNX nodes (`starts.py` says what
+they are).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Optimizers: chains of small transformations of gradients, written as ONNX nodes.
 
-As in optax, an optimizer is data: `chain(scale_by_adam(), add_decayed_weights(0.01), scale_by_rate(1e-3))`.
-The transformations are in `transform.py`. Where ONNX's own operators say exactly what is asked, they are
-written instead (`standard.py`).
+As in optax, an optimizer is data: `chain(scale_by_adam(), add_decayed_weights(0.01),
+scale_by_rate(1e-3))`. The transformations are in `transform.py`. Where ONNX's own operators say
+exactly what is asked, they are written instead (`standard.py`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ __all__ = [
     "Optimizer",
     "Parameter",
     "Step",
+    "accumulate",
     "adafactor",
     "adagrad",
     "adam",
     "adamw",
     "add_decayed_weights",
     "add_weight_decay",
-    "accumulate",
     "chain",
     "clip_by_global_norm",
     "clip_by_value",
@@ -76,7 +76,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A chain of transformations; `text` is what a report says of it, `settings` its hyperparameters."""
+    """A chain of transformations; `text` is what a report says of it, `settings` its
+    hyperparameters.
+    """
 
     updates: tuple[Update, ...]
     text: str = "custom"
@@ -139,7 +141,11 @@ def adam(
 ) -> Optimizer:
     """Adam (torch.optim.Adam); `weight_decay` is L2, added to the gradient."""
     return _made(
-        "adam", locals(), add_weight_decay(weight_decay), scale_by_adam(b1, b2, eps), descend(lr, schedule)
+        "adam",
+        locals(),
+        add_weight_decay(weight_decay),
+        scale_by_adam(b1, b2, eps),
+        descend(lr, schedule),
     )
 
 
@@ -187,8 +193,8 @@ def onnx_adam(
 ) -> Optimizer:
     """Adam exactly as the operator of ONNX defines it: epsilon is added before the bias correction.
 
-    `weight_decay` is its norm_coefficient, `decay_after` its norm_coefficient_post: the share by which
-    a parameter shrinks after each update.
+    `weight_decay` is its norm_coefficient, `decay_after` its norm_coefficient_post: the share by
+    which a parameter shrinks after each update.
     """
     operator = adam_operator(lr, b1, b2, eps, weight_decay, decay_after, schedule)
     return _made("onnx_adam", locals(), operator)
@@ -293,7 +299,8 @@ MAKERS: dict[str, Callable[..., Optimizer]] = {
     "lamb": lamb,
 }
 _SETTINGS = {
-    name: set(maker.__code__.co_varnames[: maker.__code__.co_argcount]) for name, maker in MAKERS.items()
+    name: set(maker.__code__.co_varnames[: maker.__code__.co_argcount])
+    for name, maker in MAKERS.items()
 }
 
 

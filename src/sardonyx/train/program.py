@@ -1,7 +1,7 @@
 """Program: a training step while it is being written; what it collects becomes a `Record`.
 
-It hands out the step's inputs (labels, hyperparameters), its state (slots, counters) and roles, and turns
-the nodes that its builder collected into the `algorithm` graph of a TrainingInfoProto.
+It hands out the step's inputs (labels, hyperparameters), its state (slots, counters) and roles, and
+turns the nodes that its builder collected into the `algorithm` graph of a TrainingInfoProto.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Program:
         """A tensor that the caller feeds at every step, such as a label."""
         if name not in self.inputs:
             self.op.reserve([name])
-            self.inputs[name] = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+            self.inputs[name] = ir.Value(
+                name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape)
+            )
             self.roles[name] = role
         return self.inputs[name]
 
@@ -138,7 +140,9 @@ class Program:
             for value in node.outputs:
                 if value.name and value.name not in self.results and value.type is not None:
                     graph.value_info.append(ir.serde.serialize_value(value))
-        state = {name: _tensor(name, s.start) for name, s in self.slots.items()}
+        state: dict[str, ir.TensorProtocol] = {
+            name: _tensor(name, s.start) for name, s in self.slots.items()
+        }
         state.update({name: _tensor(name, a) for name, a in self.defaults.items()})
         for constant in self.op.constants.values():
             assert constant.name and constant.const_value is not None

@@ -1,7 +1,9 @@
-"""Updates as one node of ONNX's own optimizers, where Momentum, Adagrad or Adam say exactly what is asked.
+"""Updates as one node of ONNX's own optimizers, where Momentum, Adagrad or Adam say exactly what
+is asked.
 
-Their coefficients are attributes of 32 bits: a float64 parameter would be trained with rounded ones, and a
-coefficient that the caller may feed cannot be an attribute. In those cases plain operators are written.
+Their coefficients are attributes of 32 bits: a float64 parameter would be trained with rounded
+ones, and a coefficient that the caller may feed cannot be an attribute. In those cases plain
+operators are written.
 """
 
 from __future__ import annotations
@@ -45,7 +47,15 @@ def momentum_operator(
     }
 
     def update(step: Step, parameters: list[Parameter]) -> None:
-        _write(step, parameters, "Momentum", attributes, rate(step, lr, schedule), step.done(), ["momentum"])
+        _write(
+            step,
+            parameters,
+            "Momentum",
+            attributes,
+            rate(step, lr, schedule),
+            step.done(),
+            ["momentum"],
+        )
 
     return update
 
@@ -54,11 +64,17 @@ def adagrad_operator(
     lr: float, lr_decay: float, eps: float, initial: float, schedule: Schedule | None
 ) -> Update:
     """One Adagrad node; its T starts at 0."""
-    attributes = {"decay_factor": lr_decay, "epsilon": eps, "norm_coefficient": 0.0}
+    attributes: dict[str, float | str] = {
+        "decay_factor": lr_decay,
+        "epsilon": eps,
+        "norm_coefficient": 0.0,
+    }
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         now = rate(step, lr, schedule)
-        _write(step, parameters, "Adagrad", attributes, now, step.done(), ["sum_of_squares"], initial)
+        _write(
+            step, parameters, "Adagrad", attributes, now, step.done(), ["sum_of_squares"], initial
+        )
 
     return update
 
@@ -72,8 +88,10 @@ def adam_operator(
     decay_after: float,
     schedule: Schedule | None,
 ) -> Update:
-    """One Adam node for each type of parameters; its T starts at 1, or nothing would be corrected."""
-    attributes = {
+    """One Adam node for each type of parameters; its T starts at 1, or nothing would be
+    corrected.
+    """
+    attributes: dict[str, float | str] = {
         "alpha": b1,
         "beta": b2,
         "epsilon": eps,
@@ -121,7 +139,9 @@ def _write(
         value.type, value.shape = source.type, ir.Shape(source.shape)  # type: ignore[arg-type]
     for p, value in zip(parameters, outputs, strict=False):
         p.final = value
-    for slot, value in zip((s for kind in state for s in kind), outputs[len(parameters) :], strict=True):
+    for slot, value in zip(
+        (s for kind in state for s in kind), outputs[len(parameters) :], strict=True
+    ):
         slot.next = value
 
 

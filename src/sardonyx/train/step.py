@@ -1,8 +1,8 @@
 """The step as one plain graph: what every engine executes.
 
-`compile_step` joins a record to its model, lowers `Gradient` and the optimizers to plain operators and turns
-state into inputs and outputs: a pure function (state, data) -> (figures, new state). `compile_inference` is
-the served graph with its state as inputs.
+`compile_step` joins a record to its model, lowers `Gradient` and the optimizers to plain operators
+and turns state into inputs and outputs: a pure function (state, data) -> (figures, new state).
+`compile_inference` is the served graph with its state as inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from sardonyx.train.info import combine, metrics, state_names
 class StepGraph:
     """A pure step.
 
-    model     -- the graph; its inputs are `inputs`, `hyper` and `state`, its outputs `figures` and `updates`
+    model     -- the graph; its inputs are `inputs`, `hyper` and `state`,
+                 its outputs `figures` and `updates`
     inputs    -- what the caller feeds at every step
     hyper     -- scalars with a default that the caller may feed
     state     -- names of the variables that the graph reads
@@ -74,7 +75,8 @@ def compile_step(model: Model, record: Record) -> StepGraph:
 def compile_evaluation(
     model: Model, record: Record, forward: Mapping[str, str], predictions: Sequence[str]
 ) -> StepGraph:
-    """The figures of a record, and `predictions`, as the served graph gives them: nothing is updated.
+    """The figures of a record, and `predictions`, as the served graph gives them: nothing is
+    updated.
 
     forward -- tensors of the served graph → their copies in training mode, which are set back
     """
@@ -119,7 +121,7 @@ def compile_inference(model: Model) -> StepGraph:
 
 
 def distinct_outputs(graph: StepGraph) -> StepGraph:
-    """One output for each variable: two buffers cannot be bound to one, nor a buffer to an input."""
+    """One output for each variable: two buffers cannot be bound to one, nor one to an input."""
     taken: set[str] = set(graph.figures)
     model, updates = graph.model, dict(graph.updates)
     values = {v.name: v for v in model.outputs}

@@ -1,8 +1,8 @@
 """Transformations of gradients, the links of which optimizers are chains, written as ONNX nodes.
 
-A transformation gets the parameters of one group with their updates and changes the updates; its state are
-named tensors of the record. The last one of a chain has turned gradients into what is added to the
-parameters. The chains themselves are in `optim.py`.
+A transformation gets the parameters of one group with their updates and changes the updates; its
+state are named tensors of the record. The last one of a chain has turned gradients into what is
+added to the parameters. The chains themselves are in `optim.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Step:
         return self.op.cast(self.op.Add(self.done(), 1), DOUBLE)
 
     def hyper(self, name: str, value: float) -> ir.Value:
-        """A hyperparameter of this group, as a float64 scalar; an input of the step with a default."""
+        """A hyperparameter of this group, as a float64 scalar; an input of the step with a
+        default.
+        """
         full = f"{name}/{self.group}" if self.group else name
         return self.op.cast(self.program.hyper(full, value), DOUBLE)
 
@@ -95,7 +97,9 @@ def rate(step: Step, lr: float, schedule: Schedule | None) -> ir.Value:
 
 
 def add_weight_decay(weight_decay: float) -> Update:
-    """Add `weight_decay` times the parameter to its update (L2, when it comes first in the chain)."""
+    """Add `weight_decay` times the parameter to its update (L2, when it comes first in the
+    chain).
+    """
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         if not weight_decay:
@@ -155,7 +159,9 @@ def _later(p: Parameter, scale: ir.Value) -> None:
 
 
 def descend(lr: float, schedule: Schedule | None = None, decay: float = 0.0) -> Update:
-    """Subtract the learning rate times the update; with `decay`, shrink the parameter first (AdamW)."""
+    """Subtract the learning rate times the update; with `decay`, shrink the parameter first
+    (AdamW).
+    """
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         op = step.op
@@ -251,7 +257,9 @@ def _absorb(step: Step, p: Parameter) -> ir.Value:
 
 
 def add_decayed_weights(weight_decay: float) -> Update:
-    """Add `weight_decay` times the parameter to an Adam-like direction (decoupled decay, before the rate)."""
+    """Add `weight_decay` times the parameter to an Adam-like direction (decoupled decay, before
+    the rate).
+    """
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         if not weight_decay:
@@ -263,8 +271,12 @@ def add_decayed_weights(weight_decay: float) -> Update:
     return update
 
 
-def scale_by_factored_rms(b2_power: float, eps1: float, eps2: float, clip: float, lr: float | None) -> Update:
-    """Adafactor's direction, as torch has it: second moments of matrices by their rows and columns."""
+def scale_by_factored_rms(
+    b2_power: float, eps1: float, eps2: float, clip: float, lr: float | None
+) -> Update:
+    """Adafactor's direction, as torch has it: second moments of matrices by their rows and
+    columns.
+    """
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         op = step.op
@@ -284,7 +296,7 @@ def _adafactor(
     op, g = step.op, p.update
     new = step.like(keep, p)
     old = 1.0 - new
-    dims = [int(d) for d in p.value.shape]  # type: ignore[union-attr]
+    dims = [int(d) for d in p.value.shape]  # type: ignore[union-attr,arg-type]
     kind = p.value.dtype.numpy()  # type: ignore[union-attr]
     if rank(p.value) > 1:
         r = step.slot(p, "row_var", np.zeros([*dims[:-1], 1], kind))
@@ -315,13 +327,15 @@ def clip_by_value(limit: float) -> Update:
 
 
 def clip_by_global_norm(limit: float) -> Update:
-    """Scale all gradients of the group together so that their norm is at most `limit` (as torch)."""
+    """Scale the gradients of a group together so that their norm is at most `limit` (as torch)."""
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         op = step.op
         with op, op.named("train/clip"):
             squares = [
-                op.cast(op.ReduceSumSquare(op.cast(p.update, ir.DataType.FLOAT), keepdims=0), DOUBLE)
+                op.cast(
+                    op.ReduceSumSquare(op.cast(p.update, ir.DataType.FLOAT), keepdims=0), DOUBLE
+                )
                 for p in parameters
             ]
             norm = op.Sqrt(op.Sum(*squares))
@@ -336,7 +350,7 @@ def clip_by_global_norm(limit: float) -> Update:
 
 
 def ema(decay: float = 0.999) -> Update:
-    """Keep an exponential moving average of each parameter in the slot `<name>/ema`; put it last."""
+    """Keep an exponential moving average of a parameter in the slot `<name>/ema`; put it last."""
 
     def update(step: Step, parameters: list[Parameter]) -> None:
         op = step.op

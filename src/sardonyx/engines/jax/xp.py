@@ -99,6 +99,9 @@ class Jax(NumpyLike):
         found = super().fft(wide, imaginary, axis, inverse)
         return tuple(v.astype(real.dtype) for v in found)
 
+    def scan(self, step, state, rows, kept):
+        return jax.lax.scan(step, tuple(state), tuple(rows))
+
     # -- outside
 
     def call_out(self, function, values, given, types):

@@ -1,4 +1,6 @@
-"""onnx.backend.base on stock onnxruntime, and the training interface that the working group asked for."""
+"""onnx.backend.base on stock onnxruntime, and the training interface that the working group asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.train.info import uses_training_ops
 
-PROVIDERS = {"CPU": ["CPUExecutionProvider"], "CUDA": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+PROVIDERS = {
+    "CPU": ["CPUExecutionProvider"],
+    "CUDA": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+}
 
 
 class Rep(BackendRep):
@@ -29,7 +34,9 @@ class Rep(BackendRep):
         self.names = names
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        feeds = inputs if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
+        feeds = (
+            inputs if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
+        )
         return tuple(self.runner({k: _array(v) for k, v in feeds.items()}).values())
 
 
@@ -49,7 +56,9 @@ class Backend(OnnxBackend):
         return Rep(Runner(loaded, providers=_providers(device), **kwargs), names)
 
     @classmethod
-    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(
+        cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod

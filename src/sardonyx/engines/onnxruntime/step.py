@@ -1,7 +1,9 @@
-"""Training steps on stock onnxruntime: state stays in place, a step copies nothing but what was asked for.
+"""Training steps on stock onnxruntime: state stays in place, a step copies nothing but what was
+asked for.
 
-Every state variable has two buffers. A step reads one and writes the other, then they change roles: a step
-is one fused graph, and writing over a tensor that another node may still read would be wrong.
+Every state variable has two buffers. A step reads one and writes the other, then they change roles:
+a step is one fused graph, and writing over a tensor that another node may still read would be
+wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from sardonyx.train.step import (
     distinct_outputs,
 )
 
-RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
+RANDOM = (
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+)
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
@@ -74,7 +83,9 @@ class _Step:
         fed = []
         for name in self.graph.inputs:
             if name not in feeds:
-                raise ArgumentError(f"the step needs the input {quote(name)}", hint=f"it takes {self.graph.inputs}")
+                raise ArgumentError(
+                    f"the step needs the input {quote(name)}", hint=f"it takes {self.graph.inputs}"
+                )
             fed.append(np.asarray(feeds[name], order="C"))
             binding.bind_cpu_input(name, fed[-1])
         for name, default in self.hyper.items():
@@ -90,7 +101,7 @@ class _Step:
         for name in self.graph.updates:
             self.variables[name].current ^= 1
         outputs = binding.get_outputs()[: len(self.graph.figures)]
-        # A kept buffer is written again by a later run; what the caller has must not change with it.
+        # A kept buffer is written again by a later run; what the caller has must not change.
         return {
             n: o.numpy() if n in self.varying else np.array(o.numpy(), copy=True)
             for n, o in zip(self.graph.figures, outputs, strict=True)
@@ -129,13 +140,17 @@ class TrainingRep:
         options: Mapping[str, Any] | None = None,
     ):
         if not model.records:
-            raise ArgumentError("the model carries no training record", hint="make one with sardonyx.trainable")
+            raise ArgumentError(
+                "the model carries no training record", hint="make one with sardonyx.trainable"
+            )
         info.check(model)
         self.model = model
         self.settings = {"providers": providers, "threads": threads, "options": options}
         device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
         self.variables = {n: Variable(a, device) for n, a in self._loaded().items()}
-        self.steps = [_Step(compile_step(model, r), self.variables, self.settings) for r in model.records]
+        self.steps = [
+            _Step(compile_step(model, r), self.variables, self.settings) for r in model.records
+        ]
         self.fed = {v.name for v in model.graph.inputs if v.name}
         self.fed |= {i.name for r in model.records for i in r.algorithm.input}
         self._inference: _Step | None = None
@@ -169,7 +184,9 @@ class TrainingRep:
             self.load_state(self._loaded())
         for index, record in enumerate(self.model.records):
             if record.initialization_binding:
-                self.load_state(_initial(self.model, record, None if seed is None else seed + index))
+                self.load_state(
+                    _initial(self.model, record, None if seed is None else seed + index)
+                )
 
     def step(self, inputs: Mapping[str, Any], which: int | None = None) -> dict[str, np.ndarray]:
         """One step of all records in order, or of one; the figures that are not state."""
@@ -188,7 +205,9 @@ class TrainingRep:
         """
         if self._inference is None:
             self._inference = _Step(compile_inference(self.model), self.variables, self.settings)
-        given = [v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables]
+        given = [
+            v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables
+        ]
         if not given:
             return self._inference.run(inputs)
         kept = {name: self.variables[name].read() for name in given}
@@ -205,10 +224,14 @@ class TrainingRep:
         predictions: Sequence[str] = (),
         which: int = 0,
     ) -> dict[str, np.ndarray]:
-        """The figures of one record and some predictions, as the served graph gives them; no update."""
+        """The figures of one record and some predictions, as the served graph gives them; no
+        update.
+        """
         key = (which, *predictions)
         if key not in self._evaluations:
-            graph = compile_evaluation(self.model, self.model.records[which], forward or {}, predictions)
+            graph = compile_evaluation(
+                self.model, self.model.records[which], forward or {}, predictions
+            )
             self._evaluations[key] = _Step(graph, self.variables, self.settings)
         return self._evaluations[key].run(inputs)
 
@@ -218,15 +241,22 @@ class TrainingRep:
         Runs the step once more on the state before it, which is still in the other buffers.
         """
         for step in self.steps:
-            before = {n: v.buffers[v.current ^ (n in step.graph.updates)].numpy() for n, v in self.variables.items()}
-            bad = [[f"state {quote(n)}", "before the step"] for n, a in before.items() if _is_broken(a)]
+            before = {
+                n: v.buffers[v.current ^ (n in step.graph.updates)].numpy()
+                for n, v in self.variables.items()
+            }
+            bad = [
+                [f"state {quote(n)}", "before the step"] for n, a in before.items() if _is_broken(a)
+            ]
             if bad:
                 return bad
             found = _all_tensors(step.graph, {**before, **step.hyper, **inputs}, self.settings)
             for node in step.graph.model.graph:
                 for value in node.outputs:
                     if value.name in found and _is_broken(found[value.name]):
-                        return [[f"tensor {quote(value.name)}", f"of {node.op_type} {quote(node.name)}"]]
+                        return [
+                            [f"tensor {quote(value.name)}", f"of {node.op_type} {quote(node.name)}"]
+                        ]
         return []
 
     def state(self) -> dict[str, np.ndarray]:
@@ -245,8 +275,9 @@ class TrainingRep:
         if name not in self.variables:
             return [quote(name), "is no state variable"]
         buffer = self.variables[name].buffers[0]
-        ours, theirs = (list(buffer.shape()), self.variables[name].dtype), (list(np.shape(array)), array.dtype)
-        return None if ours == theirs else [quote(name), f"{ours[1]} {ours[0]} ← {theirs[1]} {theirs[0]}"]
+        ours = f"{self.variables[name].dtype} {list(buffer.shape())}"
+        theirs = f"{array.dtype} {list(np.shape(array))}"
+        return None if ours == theirs else [quote(name), f"{ours} ← {theirs}"]
 
     def to_model(self) -> Model:
         """The model as it is now, ready to serve, to save and to continue."""
@@ -257,7 +288,9 @@ def _is_broken(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" and not np.isfinite(array).all()
 
 
-def _all_tensors(graph: StepGraph, feeds: Mapping[str, Any], settings: dict[str, Any]) -> dict[str, np.ndarray]:
+def _all_tensors(
+    graph: StepGraph, feeds: Mapping[str, Any], settings: dict[str, Any]
+) -> dict[str, np.ndarray]:
     """Every float tensor that one step computes."""
     marked = graph.model.copy()
     seen = {v.name for v in marked.graph.outputs}
@@ -282,14 +315,19 @@ def with_state(model: Model, state: Mapping[str, np.ndarray]) -> Model:
 
 
 def _refuse_feeds(inputs: Mapping[str, Any], variables: Mapping[str, Any], known: set[str]) -> None:
-    wrong = [[quote(n), "is state: a step reads and writes it itself"] for n in inputs if n in variables]
-    wrong += [[quote(n), "is no input of the step"] for n in inputs if n not in known and n not in variables]
-    if wrong:
-        raise ArgumentError("the step does not take these", wrong, hint=f"it takes {', '.join(sorted(known))}")
+    state = [n for n in inputs if n in variables]
+    unknown = [n for n in inputs if n not in known and n not in variables]
+    if state or unknown:
+        rows = [[quote(n), "is state: a step reads and writes it itself"] for n in state]
+        rows += [[quote(n), "is no input of the step"] for n in unknown]
+        hint = f"it takes {', '.join(sorted(known - set(variables)))}"
+        raise ArgumentError("the step does not take these", rows, hint=hint)
 
 
 def _initial(model: Model, record: Any, seed: int | None) -> dict[str, np.ndarray]:
-    """Run the initialization of one record; with a seed, every random node gets a stream of its own."""
+    """Run the initialization of one record; with a seed, every random node gets a stream of its
+    own.
+    """
     proto = onnx.ModelProto(ir_version=10)
     proto.graph.CopyFrom(record.initialization)
     proto.functions.extend(model.skeleton().functions)
@@ -297,10 +335,12 @@ def _initial(model: Model, record: Any, seed: int | None) -> dict[str, np.ndarra
         proto.opset_import.add(domain=domain, version=version)
     if seed is not None:
         rng = np.random.default_rng(seed)
-        free = [n for n in proto.graph.node if n.op_type in RANDOM and not any(a.name == "seed" for a in n.attribute)]
+        free = [
+            n
+            for n in proto.graph.node
+            if n.op_type in RANDOM and not any(a.name == "seed" for a in n.attribute)
+        ]
         for node, own in zip(free, rng.choice(1 << 24, len(free), replace=False), strict=True):
             node.attribute.append(onnx.helper.make_attribute("seed", float(own)))
     found = Runner(from_proto(proto))({})
     return {key: found[value] for key, value in record.initialization_binding}
-
-

@@ -418,6 +418,22 @@ class TensorFlow(Arrays):
             return tf.cast(tf.bitcast(x, tf.uint8), tf.bool)
         return tf.bitcast(x, self.storage(dtype))
 
+    def scan(self, step, state, rows, kept):
+        if tf.executing_eagerly():
+            return super().scan(step, state, rows, kept)
+        count = tf.shape(rows[0])[0]
+        arrays = tuple(tf.TensorArray(tf.as_dtype(t), count) for t in kept)
+
+        def body(i, held, arrays):
+            new, found = step(held, tuple(tf.gather(r, i) for r in rows))
+            for old, value in zip(held, new):
+                value.set_shape(old.shape)
+            return i + 1, new, tuple(a.write(i, v) for a, v in zip(arrays, found))
+
+        start = (tf.constant(0), tuple(state), arrays)
+        _, last, arrays = tf.while_loop(lambda i, *_: i < count, body, start)
+        return last, tuple(a.stack() for a in arrays)
+
     # -- outside
 
     def call_out(self, function, values, given, types):

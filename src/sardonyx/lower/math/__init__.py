@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx.lower.math import activation, axiswise, elementwise, product, signal
+from sardonyx.lower.math import activation, axiswise, elementwise, product, quantized, signal
 
-__all__ = ["activation", "axiswise", "elementwise", "product", "signal"]
+__all__ = ["activation", "axiswise", "elementwise", "product", "quantized", "signal"]

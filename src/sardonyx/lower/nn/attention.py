@@ -16,7 +16,6 @@ import onnx_ir as ir
 from sardonyx.lower.engine import lower
 
 BOOL, INT64 = np.dtype(bool), np.dtype(np.int64)
-RAW, CAPPED, MASKED, PROBABILITIES = range(4)
 
 
 @dataclass
@@ -122,7 +121,7 @@ def grouped(xp, function, a, b):
 def scores_of(xp, given: Inputs, softcap: float):
     """Scores before any mask: as the product gives them, and after the cap."""
     # Half of the factor on each side, as the specification has it: less overflow in half precision.
-    root = math.sqrt(given.scale)
+    root = xp.scalar(math.sqrt(given.scale), given.q)
     raw = grouped(xp, xp.matmul, given.q * root, xp.swap(given.k) * root)
     return raw, softcap * xp.tanh(raw / softcap) if softcap else raw
 

@@ -1,0 +1,416 @@
+"""One comparison from end to end: subjects, inputs, the exact run, the baseline, the verdict, the culprit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import ArgumentError, DataError, EngineError, MissingExtra, SardonyxError, UnsupportedOp
+from sardonyx.model import Model
+from sardonyx.normalize import normalize
+from sardonyx.passes.cse import is_random
+from sardonyx.passes.nesting import graphs
+from sardonyx.verify import datasets
+from sardonyx.verify.culprit import Finder, Search
+from sardonyx.verify.datasets import DataSet
+from sardonyx.verify.exact import LONG, SUMS, Reference, Walk, is_float, widened
+from sardonyx.verify.inputs import sample, size_choices
+from sardonyx.verify.jitter import Jitter
+from sardonyx.verify.noise import BANDS, DIFFERENT, GRADIENT_BANDS, UNKNOWN, Measurement, measure
+from sardonyx.verify.report import Culprit, Report
+from sardonyx.verify.subjects import OnnxSubject, SavedSubject, Subject, distinct_names, runner, subject
+from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
+
+SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
+
+
+def verify(
+    first: Any,
+    *others: Any,
+    engine: str | Sequence[str] | None = None,
+    inputs: Any = None,
+    seeds: int | Sequence[int] = 3,
+    rtol: float | None = None,
+    atol: float | None = None,
+    bands: tuple[float, float] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    gradients: bool = False,
+    culprit: bool = True,
+    sliced: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Compare programs: the same numbers up to rounding, or not, and then which node.
+
+    first, others -- an ONNX file or model, an engine's name (the first model on it), a torch module, a JAX or
+                     TensorFlow function, any function of arrays, saved outputs (.npz or a model-zoo folder)
+    engine    -- engines to run the first model on as well
+    inputs    -- arrays by name, an .npz, a function of a seed, a model-zoo folder; random if not given
+    seeds     -- how many random inputs, or their seeds
+    rtol/atol -- judge by tolerances instead of the noise ratio
+    bands     -- up to the first number the same, above the second different
+    sizes     -- numbers for symbolic dimensions
+    gradients -- compare the gradients of the outputs by the float inputs
+    culprit   -- search the node when something differs
+    sliced    -- never run a whole model: replay node by node, in bounded memory
+    progress  -- called with a line of text now and then
+
+    >>> import sardonyx as sx
+    >>> sx.verify("model.onnx", "numpy").verdict
+    'same'
+    """
+    wanted = (bands or (GRADIENT_BANDS if gradients else BANDS), rtol, atol)
+    chosen = _subjects(first, others, engine)
+    if gradients:
+        chosen = [_gradient(s) for s in chosen]
+    job = _Job(chosen, wanted, progress or (lambda _: None))
+    runs = job.runs(inputs, list(range(seeds)) if isinstance(seeds, int) else list(seeds), sizes)
+    if sliced:
+        job.slices(runs)
+    else:
+        job.compare(runs)
+        if culprit:
+            job.find_culprit(runs)
+    return job.report
+
+
+def _subjects(first: Any, others: Sequence[Any], engine: str | Sequence[str] | None) -> list[Subject]:
+    chosen = [subject(first)]
+    if isinstance(chosen[0], SavedSubject):
+        raise ArgumentError("saved outputs cannot come first", hint="name the model, then the outputs")
+    chosen += [subject(thing, chosen[0]) for thing in others]
+    engines = [engine] if isinstance(engine, str) else list(engine or ())
+    return chosen + [subject(name, chosen[0]) for name in engines]
+
+
+def _gradient(item: Subject) -> Subject:
+    from sardonyx.build import FLOATS
+    from sardonyx.grad import grad
+
+    if item.model is None:
+        raise ArgumentError("gradients are compared between ONNX models and their engines only")
+    model = item.model
+    names = [v.name or "" for v in model.inputs if v.dtype in FLOATS]
+    names += [n for n, v in model.graph.initializers.items() if v.dtype in FLOATS and v not in model.inputs]
+    made = grad(model, wrt=names, outputs=False)
+    return OnnxSubject(made, item.engine, f"gradient of {item.name}")
+
+
+class _Job:
+    """The state of one comparison."""
+
+    def __init__(
+        self,
+        subjects: list[Subject],
+        wanted: tuple[tuple[float, float], float | None, float | None],
+        progress: Callable[[str], None],
+    ):
+        bands, rtol, atol = wanted
+        self.subjects, self.progress = subjects, progress
+        self.labels = distinct_names(subjects)
+        self.tolerances = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
+        self.model = next((s.model for s in subjects if s.model is not None), None)
+        self.report = Report.of(subjects, self.labels, bands, self.tolerances)
+        self.exact: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+        self.baselines: list[Callable[[Mapping[str, Any]], dict[str, Any]]] = []
+        self._choose_reference()
+
+    def _choose_reference(self) -> None:
+        """Exact run and baseline belong to the first subject that can be computed in float64."""
+        for label, item in zip(self.labels, self.subjects):
+            own = item.exact()
+            if own is not None:
+                self.exact, self.baselines = own, [lambda feeds, item=item: item(feeds)]
+                self.reference_model, by = None, f"{label}, in float64"
+                break
+            if item.model is not None and _is_random(item.model):
+                self.report.notes.append(f"{label} draws random numbers: not comparable")
+                self.report.comparable = False
+            if item.model is not None:
+                self.exact, self.baselines = _references(item.model)
+                self.reference_model, by = item.model, f"{label}, in float64 on numpy"
+                break
+        else:
+            self.reference_model, by = None, "none"
+        self.report.reference = by
+
+    # -- inputs -------------------------------------------------------------------------
+
+    def runs(self, given: Any, seeds: list[int], sizes: Mapping[str, int] | None) -> list[DataSet]:
+        if given is not None:
+            return datasets.read(given, self.model, seeds)
+        for item in self.subjects:
+            if isinstance(item, SavedSubject) and any(s.inputs for s in item.sets):
+                return item.sets
+        if self.model is None:
+            raise ArgumentError("no model says what the inputs are", hint="give inputs=")
+        if any(isinstance(s, SavedSubject) for s in self.subjects):
+            raise DataError("saved outputs belong to inputs", hint="give inputs= with those they came from")
+        self.report.seeds = seeds
+        return [self._drawn(self.model, seed, sizes) for seed in seeds]
+
+    def _drawn(self, model: Model, seed: int, sizes: Mapping[str, int] | None) -> DataSet:
+        """Random inputs that the model takes; sizes are tried until it does."""
+        failure: SardonyxError | None = None
+        for choice in size_choices(model, seed, sizes):
+            feeds = sample(model, seed, choice)
+            try:
+                self._first_taking(feeds)
+            except (EngineError, ArgumentError) as error:
+                failure = failure or error
+                continue
+            shown = ", ".join(f"{k}={v}" for k, v in choice.items())
+            return DataSet(f"seed {seed}" + (f" ({shown})" if shown else ""), feeds)
+        assert failure is not None
+        raise EngineError(
+            f"no random inputs were found that the model takes: {failure.what}",
+            failure.where,
+            hint="give inputs=, or sizes= for its symbolic dimensions",
+        )
+
+    def _first_taking(self, feeds: dict[str, Any]) -> None:
+        item = next(s for s in self.subjects if s.model is not None)
+        if item is self.subjects[0] or self.reference_model is None:
+            item(feeds)
+        else:
+            Reference(self.reference_model, exact=False)(feeds)
+
+    # -- the comparison -----------------------------------------------------------------
+
+    def compare(self, runs: list[DataSet]) -> None:
+        for run in runs:
+            self.progress(run.name)
+            exact, baselines = self._reference_values(run)
+            stored = run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects)
+            for label, item in zip(self.labels, self.subjects):
+                self._measure(label, item, run, exact, baselines)
+            if stored:
+                self._judge(f"outputs of {run.name}", run.outputs or {}, run, exact, baselines, True)
+        self.report.runs = [
+            {"name": r.name, "shapes": {k: list(np.shape(v)) for k, v in r.inputs.items()}} for r in runs
+        ]
+        self.report.data = runs
+
+    def _reference_values(self, run: DataSet) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        if self.exact is not None:
+            try:
+                exact = self.exact(run.inputs)
+                baselines = [b(run.inputs) for b in self.baselines]
+                self._check_plausible(exact, baselines, run.name)
+                return exact, baselines
+            except (UnsupportedOp, EngineError) as error:
+                self.report.notes.append(f"no float64 run: {error.what}")
+                self.exact = self.reference_model = None
+        jitter = Jitter(self.subjects[0], self.model)
+        self.report.reference = f"{self.labels[0]} itself; noise by moving its inputs and weights by one unit"
+        return jitter(run.inputs)
+
+    def _check_plausible(self, exact: dict[str, Any], baselines: list[dict[str, Any]], run: str) -> None:
+        """A baseline far from the exact run would hide every fault: it is a fault of ours, say so."""
+        if self.reference_model is None or has_jumps(normalize(self.reference_model).graph):
+            return
+        for name, value in exact.items():
+            other = baselines[0].get(name)
+            if isinstance(other, np.ndarray) and other.dtype == np.float32 and value.shape == other.shape:
+                found = measure(("", name, run), other, value, [])
+                if found.rms_error > SUSPECT * max(found.largest, 1e-30):
+                    self.report.notes.append(f"float32 and float64 disagree on {name}: ill-conditioned inputs")
+
+    def _measure(
+        self, label: str, item: Subject, run: DataSet, exact: dict[str, Any], baselines: list[dict[str, Any]]
+    ) -> None:
+        try:
+            found = item(run.inputs, run.name)
+        except (MissingExtra, UnsupportedOp) as error:
+            self.report.notes.append(f"{label}: {error.what}")
+            self.report.comparable = False
+            return
+        except SardonyxError as error:
+            failed = Measurement(label, "all", run.name, [], "", problem=f"fails: {error.what[:300]}")
+            self.report.measurements.append(failed)
+            return
+        self._judge(label, found, run, exact, baselines, item.lenient)
+
+    def _judge(
+        self,
+        label: str,
+        found: dict[str, Any],
+        run: DataSet,
+        exact: dict[str, Any],
+        baselines: list[dict[str, Any]],
+        lenient: bool,
+    ) -> None:
+        pairs = _paired(found, exact)
+        if pairs is None:
+            text = f"{len(found)} outputs, not {len(exact)}"
+            self.report.measurements.append(Measurement(label, "all", run.name, [], "", problem=text))
+            return
+        for name, theirs in pairs.items():
+            others = [b[name] for b in baselines if b.get(name) is not None]
+            part = measure(
+                (label, name, run.name),
+                found[theirs],
+                exact[name],
+                others,
+                tolerances=self.tolerances,
+                lenient=lenient,
+            )
+            if part.wrong and self.reference_model is not None:
+                self._explain(part, name, found[theirs], run)
+            self.report.measurements.append(part)
+
+    def _explain(self, part: Measurement, name: str, got: Any, run: DataSet) -> None:
+        """Indices that differ are right where they point at values that are equal up to rounding."""
+        assert self.reference_model is not None
+        value = next(v for v in normalize(self.reference_model).outputs if v.name == name)
+        node = value.producer()
+        if node is None or node.op_type not in SELECTIONS:
+            return
+        source = node.inputs[0]
+        seen: list[Any] = []
+        for exact in (True, False):
+            reference = Reference(self.reference_model, exact=exact)
+            feeds = {k: widened(v) for k, v in run.inputs.items()} if exact else run.inputs
+            values: dict[str, Any] = {}
+
+            def keep(path: Any, step: Any, env: Mapping[str, Any], values: dict[str, Any] = values) -> None:
+                if not path and source is not None and source.name in env:
+                    values["x"] = env[source.name]
+                    if any(v.name == name for v in step.outputs):
+                        values["y"] = env[name]
+
+            Walk(reference.model, keep)(feeds)
+            seen.append(values)
+        if "x" not in seen[0] or not is_float(seen[0]["x"]):
+            return
+        x, moved = np.asarray(seen[0]["x"]), np.asarray(seen[1]["x"], np.float64)
+        slack = max(float(np.sqrt(np.mean((moved - x) ** 2))), 2.0**-24 * float(np.abs(x).max(initial=0)))
+        place = [v.name for v in node.outputs].index(name)
+        blank: list[Any] = [None] * len(node.outputs)
+        ours, theirs = list(blank), list(blank)
+        ours[place], theirs[place] = np.asarray(got), seen[0]["y"]
+        part.wrong, part.flipped = explained(node, [x], [slack], ours, theirs)
+
+    # -- where ----------------------------------------------------------------------------
+
+    def find_culprit(self, runs: list[DataSet]) -> None:
+        """Replay every candidate that differs; jumps on the way may still explain it."""
+        if self.reference_model is None or self.tolerances is not None:
+            if self.report.verdict == DIFFERENT:
+                self.report.notes.append("no node can be named: there is no exact run of the first model")
+            return
+        for label, item in zip(self.labels, self.subjects):
+            bad = [m for m in self.report.measurements if m.subject == label and not m.ratio <= self.report.bands[1]]
+            if not bad:
+                continue
+            if item.model is None:
+                self.report.notes.append(f"{label} cannot be opened: no node is named")
+                continue
+            names = [m.run for m in bad]
+            run = next(r for r in runs if r.name in names)
+            self._search(label, item, run, bad)
+
+    def _search(self, label: str, item: Subject, run: DataSet, bad: list[Measurement]) -> None:
+        assert self.reference_model is not None and item.model is not None
+        build = runner(item.engine)
+        finder = Finder(self.reference_model, item.model, build, self.report.bands, self.progress)
+        try:
+            search = finder(run.inputs)
+        except SardonyxError as error:
+            self.report.notes.append(f"the search in {label} ended early: {error.what}")
+            search = finder.search
+        self._conclude(label, search, bad)
+
+    def _conclude(self, label: str, search: Search, bad: list[Measurement]) -> None:
+        self.report.replays[label] = search.replays
+        if search.culprit is not None:
+            self.report.culprits.append(Culprit.of(label, search))
+            return
+        doubtful = [r for r in search.replays if r.doubtful]
+        if doubtful:
+            first = doubtful[0]
+            self.report.notes.append(
+                f"the exact references disagree on {first.op} {first.node!r}: could not tell"
+            )
+            self.report.comparable = False
+        elif search.near_ties and not any(m.problem for m in bad):
+            for part in bad:
+                part.forced = search.worst
+            self.report.notes.append(
+                f"{label}: values on the line of a jump took another side; "
+                f"node by node it agrees (at most {search.worst:.2g})"
+            )
+        else:
+            self.report.notes.append(
+                f"{label}: no single node is wrong alone ({len(search.replays)} replayed, at most "
+                f"{search.worst:.2g}): accumulation, fusion, or a changed graph"
+            )
+
+    def slices(self, runs: list[DataSet]) -> None:
+        """Judge by replays alone: neither side is ever run whole."""
+        if self.reference_model is None:
+            raise ArgumentError("only ONNX models can be verified in slices")
+        for label, item in zip(self.labels, self.subjects):
+            for run in runs:
+                if item.model is None:
+                    raise ArgumentError(f"{label} cannot be opened", hint="only ONNX models can be sliced")
+                finder = Finder(
+                    self.reference_model, item.model, runner(item.engine), self.report.bands, self.progress
+                )
+                search = finder(run.inputs, whole=True)
+                part = Measurement(label, "every node", run.name, [len(search.replays)], "")
+                part.forced = search.worst
+                part.problem = next((r.problem for r in search.replays if r.problem), "")
+                part.forced = float("inf") if part.problem else part.forced
+                self.report.measurements.append(part)
+                self.report.replays[label] = search.replays
+                if search.culprit is not None and not any(c.subject == label for c in self.report.culprits):
+                    self.report.culprits.append(Culprit.of(label, search))
+        self.report.runs = [{"name": r.name} for r in runs]
+        self.report.data = runs
+
+
+def _references(model: Model) -> tuple[Any, list[Any]]:
+    try:
+        exact: Any = Reference(model, exact=True)
+    except SardonyxError:
+        return None, []
+    baselines: list[Any] = [Reference(model, exact=False)]
+    if any(node.op_type in SUMS for part in graphs(exact.model.graph) for node in part):
+        baselines.append(_LongSums(model))
+    return exact, baselines
+
+
+class _LongSums:
+    """The second baseline, which adds number by number; nothing where no sum is long."""
+
+    def __init__(self, model: Model):
+        self.model = model
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        if not any(isinstance(x, np.ndarray) and x.size > LONG for x in feeds.values()):
+            return {}
+        return Reference(self.model, exact=False, one_by_one=True)(feeds)
+
+
+def _paired(found: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str] | None:
+    """The exact run's output names → the candidate's: by name, else by place."""
+    if set(exact) <= set(found):
+        return {n: n for n in exact}
+    if len(found) != len(exact):
+        return None
+    return dict(zip(exact, found))
+
+
+def _is_random(model: Model) -> bool:
+    return any(is_random(node) for part in graphs(normalize(model).graph) for node in part)
+
+
+def save_sets(report: Report, folder: Path) -> list[Path]:
+    """The runs with the first subject's exact outputs, in the model zoo's form."""
+    return datasets.write(folder, report.data)
+
+
+__all__ = ["UNKNOWN", "save_sets", "verify"]

@@ -1,0 +1,360 @@
+"""The culprit: which node makes a candidate differ, found by replaying each node alone.
+
+Every piece of the candidate runs on the reference's own values, so that no error is carried on, and is
+judged by its own noise ratio. A piece is what lies between values that both graphs know by name: a node,
+or several where an optimizer fused them. No output is marked, so that an engine's fusion stays as it is.
+Bodies of If, Loop and Scan are entered, and the node that holds them is replayed after what is inside. Memory is bounded: a value
+is kept until the last piece that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import SardonyxError
+from sardonyx.model import Model
+from sardonyx.normalize import normalize
+from sardonyx.passes.cse import is_random
+from sardonyx.passes.nesting import bodies
+from sardonyx.verify.exact import CONTROL, Reference, Walk, exact_form, is_float, onnx_kernel, widened
+from sardonyx.verify.noise import Measurement, measure
+from sardonyx.verify.segments import between, boundary, is_constant, piece
+from sardonyx.verify.ties import explained, is_jump, on_the_line
+
+ITERATIONS = 8  # of a body; a fault inside shows in the first
+
+
+@dataclass
+class Replay:
+    """One piece, replayed alone: its last node, how far off it was, and why if that is no number."""
+
+    index: int
+    total: int
+    op: str
+    node: str
+    path: tuple[str, ...]
+    ratio: float
+    problem: str = ""
+    fused: int = 1
+    doubtful: bool = False  # the two exact references disagree on this piece
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass
+class Search:
+    """What a search found: every replay, the culprit's if there is one, and its case."""
+
+    replays: list[Replay] = field(default_factory=list)
+    culprit: Replay | None = None
+    not_compared: list[str] = field(default_factory=list)
+    near_ties: int = 0
+    case: Case | None = None
+
+    @property
+    def worst(self) -> float:
+        return max((r.ratio for r in self.replays if not r.doubtful), default=0.0)
+
+
+@dataclass
+class Case:
+    """The culprit as a model of its own, its inputs, and what exact arithmetic makes of them."""
+
+    model: Model
+    feeds: dict[str, Any]
+    expected: dict[str, Any]
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write `repro.onnx` and `repro.npz` (`input/<name>`, `expected/<name>`)."""
+        from sardonyx.save import save
+
+        folder.mkdir(parents=True, exist_ok=True)
+        model = save(self.model, folder / "repro.onnx")
+        arrays = {f"input/{k}": np.asarray(v) for k, v in self.feeds.items()}
+        arrays |= {f"expected/{k}": np.asarray(v) for k, v in self.expected.items()}
+        np.savez(folder / "repro.npz", **arrays)
+        return [model, folder / "repro.npz"]
+
+
+@dataclass
+class _Piece:
+    """Nodes of the candidate that make `outputs` out of values that the reference knows."""
+
+    nodes: list[ir.Node]
+    needs: list[str]
+    outputs: list[str]
+
+    @property
+    def last(self) -> ir.Node:
+        return self.nodes[-1]
+
+
+class Finder:
+    """Replays a candidate against a reference, on one set of inputs after the other.
+
+    reference, candidate -- the two models; the same one where only the engine differs
+    run                  -- builds a runner of the candidate's engine for a model
+    """
+
+    def __init__(
+        self,
+        reference: Model,
+        candidate: Model,
+        run: Callable[[Model], Callable[[Mapping[str, Any]], dict[str, Any]]],
+        bands: tuple[float, float],
+        progress: Callable[[str], None] | None = None,
+    ):
+        self.exact = exact_form(reference)
+        self.plain = normalize(reference)
+        self.candidate = normalize(candidate)
+        self.run = run
+        self.bands = bands
+        self.progress = progress or (lambda _: None)
+        self.search = Search()
+        self.total = sum(1 for _ in self.candidate.graph)
+
+    def __call__(self, feeds: Mapping[str, Any], *, whole: bool = False) -> Search:
+        """Search on one set of inputs; `whole`: go on after the culprit, to the end."""
+        self.whole = whole
+        renamed = _input_names(self.candidate, feeds)
+        level = _Level(self, self.exact.graph, self.plain.graph, self.candidate.graph, (), renamed)
+        walk = Walk(self.exact, level.visit)
+        try:
+            walk({k: widened(v) for k, v in feeds.items()})
+        except _Found:
+            pass
+        return self.search
+
+
+class _Found(Exception):  # noqa: N818  (it ends the walk, it is no error)
+    """The culprit is known."""
+
+
+class _Level:
+    """One graph (the whole, or a body) of reference and candidate, replayed along a walk."""
+
+    def __init__(
+        self,
+        finder: Finder,
+        exact: ir.Graph,
+        plain: ir.Graph,
+        candidate: ir.Graph,
+        path: tuple[str, ...],
+        renamed: Mapping[str, str],
+    ):
+        self.finder, self.path, self.renamed = finder, path, dict(renamed)
+        self.exact = {v.name: v for node in exact for v in node.outputs if v.name}
+        self.plain = {v.name: v for node in plain for v in node.outputs if v.name}
+        self.pieces = self._plan(candidate)
+        self.order = {node: i for i, node in enumerate(candidate)}
+        self.values: dict[str, Any] = {}
+        self.uses: dict[str, int] = {}
+        for part in self.pieces:
+            for name in (*part.needs, *part.outputs):
+                self.uses[name] = self.uses.get(name, 0) + 1
+        self.inner: dict[tuple[str, ...], _Level] = {}
+        self.control = {n.name or n.outputs[0].name: n for n in candidate if n.op_type in CONTROL}
+        self.control_exact = {n.name or n.outputs[0].name: n for n in exact if n.op_type in CONTROL}
+        self.control_plain = {n.name or n.outputs[0].name: n for n in plain if n.op_type in CONTROL}
+
+    def _plan(self, graph: ir.Graph) -> list[_Piece]:
+        """The candidate's pieces, in its order; what only one side has a name for is no border."""
+        found, search = [], self.finder.search
+        for node in graph:
+            outputs = [v for v in node.outputs if v.name in self.exact]
+            if not outputs:
+                search.not_compared.append(node.name or node.outputs[0].name or "")
+                continue
+            nodes = between(outputs, lambda v: v.name in self.exact)
+            needs = [v.name or "" for v in boundary(nodes)]
+            found.append(_Piece(nodes, needs, [v.name or "" for v in outputs]))
+        return found
+
+    def visit(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
+        """A step of the reference is done: replay what can be replayed now."""
+        if path != self.path:
+            self._visit_inside(path, node, env)
+            return
+        for value in node.outputs:
+            if value.name in self.uses:
+                self.values[value.name or ""] = env[value.name or ""]
+        ready = [p for p in self.pieces if all(self._has(n, env) for n in (*p.needs, *p.outputs))]
+        for part in ready:
+            self.pieces.remove(part)
+            self._replay(part, {n: self._value(n, env) for n in part.needs})
+            for name in (*part.needs, *part.outputs):
+                self.uses[name] -= 1
+                if not self.uses[name]:
+                    self.values.pop(name, None)
+
+    def _has(self, name: str, env: Mapping[str, Any]) -> bool:
+        return name in self.values or (name not in self.exact and self.renamed.get(name, name) in env)
+
+    def _value(self, name: str, env: Mapping[str, Any]) -> Any:
+        return self.values[name] if name in self.values else env[self.renamed.get(name, name)]
+
+    # -- one piece ---------------------------------------------------------------------
+
+    def _replay(self, part: _Piece, wide: dict[str, Any]) -> None:
+        finder = self.finder
+        if any(is_random(node) for node in part.nodes) or any(v is None for v in wide.values()):
+            finder.search.not_compared.append(part.last.name or part.outputs[0])
+            return
+        source = between(
+            [self.plain[n] for n in part.outputs if n in self.plain],
+            lambda v: v.name in wide or v.name not in self.plain,
+        )
+        if not source:
+            finder.search.not_compared.append(part.last.name or part.outputs[0])
+            return
+        feeds = {n: _narrowed(x, self._dtype(n, part)) for n, x in wide.items()}
+        finder.progress(f"replaying node {self.order[part.last] + 1} of {len(self.order)}")
+        replay, case = self._judge(part, source, feeds)
+        finder.search.replays.append(replay)
+        if finder.search.culprit is None and not replay.ratio <= finder.bands[1]:
+            if replay.doubtful:
+                return
+            finder.search.culprit, finder.search.case = replay, case
+            if not finder.whole:
+                raise _Found
+
+    def _dtype(self, name: str, part: _Piece) -> np.dtype | None:
+        value = self.plain.get(name)
+        if value is None:
+            value = next((v for v in boundary(part.nodes) if v.name == name), None)
+        kind = value.dtype if value is not None else None
+        return None if kind is None else np.dtype(kind.numpy())
+
+    def _judge(
+        self, part: _Piece, source: Sequence[ir.Node], feeds: dict[str, Any]
+    ) -> tuple[Replay, Case]:
+        finder = self.finder
+        wide_feeds = {k: widened(v) for k, v in feeds.items()}
+        exact_nodes = between(
+            [self.exact[n] for n in part.outputs], lambda v: v.name in feeds or v.name not in self.exact
+        )
+        exact_piece = piece(finder.exact, exact_nodes, wide_feeds, part.outputs)
+        r = Reference(exact_piece, exact=False)(wide_feeds)
+        b = Reference(piece(finder.plain, source, feeds, part.outputs), exact=False)(feeds)
+        model = piece(finder.candidate, part.nodes, feeds, part.outputs)
+        node = part.last
+        replay = Replay(
+            self.order[node] + 1,
+            len(self.order),
+            node.op_type,
+            node.name or node.outputs[0].name or "",
+            self.path,
+            0.0,
+            fused=len(part.nodes),
+            inputs=tuple(v.name or "" for v in node.inputs if v is not None),
+            outputs=tuple(v.name or "" for v in node.outputs if v.name),
+        )
+        try:
+            c = finder.run(model)(feeds)
+        except SardonyxError as error:
+            replay.ratio, replay.problem = float("inf"), f"fails: {error.what[:200]}"
+            return replay, Case(model, feeds, r)
+        for name in part.outputs:
+            self._weigh(replay, name, c.get(name), r[name], b[name], part, wide_feeds)
+        if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
+            replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b)
+        return replay, Case(model, feeds, r)
+
+    def _weigh(
+        self, replay: Replay, name: str, c: Any, r: Any, b: Any, part: _Piece, feeds: dict[str, Any]
+    ) -> None:
+        found = measure(("", name, ""), c, r, [b])
+        node = part.last
+        if is_jump(node):
+            inputs = [_input(v, feeds) for v in node.inputs]
+            slack = [_slack(x) for x in inputs]
+            near = on_the_line(node, inputs, slack) if len(part.nodes) == 1 else None
+            self.finder.search.near_ties += int(near.sum()) if near is not None else 1
+            if found.wrong and len(part.nodes) == 1:
+                place = [v.name for v in node.outputs].index(name)
+                filled = [None] * len(node.outputs)
+                got, expected = list(filled), list(filled)
+                got[place], expected[place] = c, r
+                found.wrong, found.flipped = explained(node, inputs, slack, got, expected)
+        if found.ratio > replay.ratio or (found.problem and not replay.problem):
+            replay.ratio, replay.problem = found.ratio, found.problem
+
+    # -- bodies -------------------------------------------------------------------------
+
+    def _visit_inside(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
+        """A step inside a body: the level of that body takes it, made when it is first met."""
+        depth = len(self.path)
+        if path[:depth] != self.path or len(path) < depth + 2:
+            return
+        key = path[: depth + 2]
+        if key not in self.inner:
+            if sum(k[depth] == key[depth] for k in self.inner) >= ITERATIONS:
+                return
+            made = self._level_of(key)
+            if made is None:
+                return
+            self.inner[key] = made
+        self.inner[key].visit(path, node, env)
+
+    def _level_of(self, key: tuple[str, ...]) -> _Level | None:
+        label, part = key[-2], key[-1]
+        attr = part if part.endswith("_branch") else "body"
+        holders = [m.get(label) for m in (self.control_exact, self.control_plain, self.control)]
+        if any(h is None or attr not in h.attributes for h in holders):
+            return None
+        exact, plain, candidate = (h.attributes[attr].as_graph() for h in holders if h is not None)
+        names = [v.name or "" for v in candidate.inputs]
+        renamed = dict(zip(names, (v.name or "" for v in exact.inputs)))
+        return _Level(self.finder, exact, plain, candidate, key, {**self.renamed, **renamed})
+
+
+def _input_names(candidate: Model, feeds: Mapping[str, Any]) -> dict[str, str]:
+    """The candidate's input names → those of the feeds, where they differ."""
+    names = [v.name or "" for v in candidate.inputs]
+    free = [k for k in feeds if k not in names]
+    return dict(zip([n for n in names if n not in feeds], free))
+
+
+def _narrowed(value: Any, dtype: np.dtype | None) -> Any:
+    """An exact value as the model holds it."""
+    if isinstance(value, list):
+        return [_narrowed(v, dtype) for v in value]
+    if dtype is None or not is_float(value):
+        return value
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)
+
+
+def _input(value: ir.Value | None, feeds: Mapping[str, Any]) -> Any:
+    if value is None:
+        return None
+    if is_constant(value):
+        assert value.const_value is not None
+        return value.const_value.numpy()
+    return feeds.get(value.name or "")
+
+
+def _slack(x: Any) -> float:
+    """Inside one node only its own arithmetic rounds."""
+    return 2.0**-24 * float(np.max(np.abs(x), initial=0.0)) if is_float(x) else 0.0
+
+
+def _is_doubtful(model: Model, feeds: dict[str, Any], r: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether ONNX's own reference, which shares no rule with ours, contradicts the exact result."""
+    if any(bodies(node) for node in model.graph):
+        return False
+    try:
+        other = onnx_kernel(model)(feeds)
+    except SardonyxError:
+        return False
+    parts: list[Measurement] = []
+    for name, value in r.items():
+        wanted = np.asarray(b[name]).dtype if not isinstance(b[name], list) else None
+        parts.append(measure(("", name, ""), other.get(name), value, [b[name]], wanted, lenient=True))
+    return any(m.ratio > 10.0 for m in parts)

@@ -1,0 +1,193 @@
+"""Inputs that a model can take: random, of the right types, sizes and ranges, from a seed.
+
+Integers are followed to what reads them: indices stay inside what they index, lengths inside the
+dimension, counts small and positive. Symbolic dimensions get sizes that differ from one another and
+from run to run; equal names get equal sizes. What a person gives is read in `datasets.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.model import Model
+from sardonyx.normalize import normalize
+from sardonyx.passes.nesting import bodies
+
+# Sizes for symbolic dimensions, tried in turn until the model takes one: small and unequal first.
+LADDER = ((3, 5, 2, 7, 4, 6, 9, 8), (8, 12, 10, 14, 16, 9), (32, 40, 48, 36), (64, 80, 96), (224, 256))
+EQUAL = (4, 16, 64)
+PASSED_ON = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice")
+PASSED_ON += ("Expand", "Concat", "Split", "Tile", "Clip", "Abs", "Add", "Where", "If")
+INDICES = {"Gather": 0, "GatherElements": 0, "GatherND": None, "ScatterElements": 0, "Scatter": 0}
+COUNTS = {"Range": (0, 1, 2), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "TopK": (1,)}
+COUNTS |= {"Loop": (0,), "NonMaxSuppression": (2,), "Reshape": (1,), "Trilu": (), "Resize": (3,)}
+POSITIVE = ("Log", "Sqrt", "Pow")
+WORDS = ("red", "green", "blue", "sardonyx", "a", "")
+BYTES = {np.dtype(np.uint8): (0, 256), np.dtype(np.int8): (-128, 128)}
+SMALL = 4
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whole numbers from `low` up to, not including, `high`."""
+
+    low: int
+    high: int
+
+
+def size_choices(model: Model, seed: int, given: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
+    """Sizes for the symbolic dimensions, the preferred ones first."""
+    names = symbols(model)
+    fixed = {k: v for k, v in (given or {}).items() if k in names}
+    unknown = set(given or {}) - set(names)
+    if unknown:
+        raise ArgumentError(
+            "these are no dimensions of the inputs", [[quote(n)] for n in sorted(unknown)],
+            hint=f"it has {', '.join(names) or 'none'}",
+        )
+    free = [n for n in names if n not in fixed]
+    if not free:
+        yield fixed
+        return
+    for pool in LADDER:
+        start = seed % len(pool)
+        turned = pool[start:] + pool[:start]
+        yield fixed | {n: turned[i % len(turned)] + i // len(turned) for i, n in enumerate(free)}
+    for size in EQUAL:
+        yield fixed | {n: size + seed % 2 for n in free}
+
+
+def symbols(model: Model) -> list[str]:
+    """The names of the symbolic dimensions; one that has no name is called after its place."""
+    found: dict[str, None] = {}
+    for value in model.inputs:
+        for axis in range(len(value.shape) if value.shape is not None else 0):
+            if not isinstance(value.shape[axis], int):
+                found[_symbol(value, axis)] = None
+    return list(found)
+
+
+def _symbol(value: ir.Value, axis: int) -> str:
+    assert value.shape is not None
+    dim = value.shape[axis]
+    name = getattr(dim, "value", None)
+    return str(name) if name else f"{value.name}[{axis}]"
+
+
+def sample(model: Model, seed: int, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """One set of random inputs; the same for the same seed and sizes."""
+    rng = np.random.default_rng(seed)
+    traced = {v.name: v for v in normalize(model).inputs}
+    found = {}
+    for value in model.inputs:
+        if _is_optional(value):
+            continue
+        name = value.name or ""
+        found[name] = _make(traced.get(name, value), value, rng, sizes)
+    return found
+
+
+def _is_optional(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.OptionalType)
+
+
+def _make(traced: ir.Value, value: ir.Value, rng: np.random.Generator, sizes: Mapping[str, int]) -> Any:
+    kind = value.type
+    if isinstance(kind, ir.SequenceType):
+        dtype = np.dtype(kind.elem_type.dtype.numpy())
+        return [rng.normal(size=(2, 3 + i)).astype(dtype) for i in range(3)]
+    if not isinstance(kind, ir.TensorType) or kind.dtype == ir.DataType.UNDEFINED:
+        raise ArgumentError(
+            f"no random values can be made for the input {quote(value.name)}", hint="give inputs="
+        )
+    if value.shape is None:
+        shape: tuple[int, ...] = (2, 3)
+    else:
+        dims = value.shape
+        shape = tuple(
+            d if isinstance(d := dims[i], int) else sizes[_symbol(value, i)] for i in range(len(dims))
+        )
+    return _array(traced, np.dtype(kind.dtype.numpy()), shape, rng, sizes)
+
+
+def _array(
+    value: ir.Value, dtype: np.dtype, shape: tuple[int, ...], rng: np.random.Generator, sizes: Mapping[str, int]
+) -> np.ndarray:
+    if dtype == np.dtype(object):
+        return rng.choice(np.array(WORDS, object), shape)
+    if dtype == np.dtype(bool):
+        made = rng.integers(0, 2, shape).astype(bool)
+        if made.ndim:
+            made[..., :1] = True
+        if made.size > 1:
+            made[..., -1:] &= made.shape[-1] == 1
+        return made
+    limits = value_range(value, sizes)
+    if limits is not None:
+        return np.asarray(rng.integers(limits.low, max(limits.high, limits.low + 1), shape)).astype(dtype)
+    if dtype.kind in "iu":
+        low, high = BYTES.get(dtype, (0, SMALL))
+        return np.asarray(rng.integers(low, high, shape)).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype)
+    made = np.asarray(rng.normal(size=shape))
+    if any(node.op_type in POSITIVE and place == 0 for node, place in value.uses()):
+        made = np.abs(made) + 0.1
+    return made.astype(dtype)
+
+
+def value_range(value: ir.Value, sizes: Mapping[str, int]) -> Range | None:
+    """What the readers of a value allow it to be; None where nothing says."""
+    low, high, seen = None, None, {value}
+    pending = [value]
+    while pending:
+        for node, place in pending.pop().uses():
+            found = _demand(node, place, sizes)
+            if found is not None:
+                low = found.low if low is None else max(low, found.low)
+                high = found.high if high is None else min(high, found.high)
+            elif node.op_type in PASSED_ON and place == 0 or node.op_type in ("Concat", "Where"):
+                pending += [v for v in node.outputs if v not in seen]
+                seen.update(node.outputs)
+            for body in bodies(node):
+                if node.op_type in ("Loop", "Scan"):
+                    inner = body.inputs[place] if place < len(body.inputs) else None
+                    if inner is not None and inner not in seen:
+                        pending.append(inner)
+                        seen.add(inner)
+    return None if low is None or high is None else Range(low, high)
+
+
+def _demand(node: ir.Node, place: int, sizes: Mapping[str, int]) -> Range | None:
+    op = node.op_type
+    if op in INDICES and place == 1:
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        if op == "GatherND":
+            axis = node.attributes["batch_dims"].as_int() if "batch_dims" in node.attributes else 0
+        size = _size(node.inputs[0], axis, sizes)
+        return None if size is None else Range(0, size)
+    if op == "OneHot" and place == 0:
+        depth = node.inputs[1]
+        fixed = depth.const_value if depth is not None else None
+        return Range(0, int(fixed.numpy().reshape(-1)[0])) if fixed is not None else Range(0, SMALL)
+    if op in ("LSTM", "GRU", "RNN") and place == 4:
+        size = _size(node.inputs[0], 0, sizes)
+        return None if size is None else Range(1, size + 1)
+    if op in COUNTS and place in COUNTS[op]:
+        return Range(1, SMALL)
+    return None
+
+
+def _size(value: ir.Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
+    if value is None or value.shape is None or not -len(value.shape) <= axis < len(value.shape):
+        return None
+    dim: Any = value.shape[axis]
+    if isinstance(dim, int):
+        return dim
+    return sizes.get(str(dim.value)) if getattr(dim, "value", None) else None

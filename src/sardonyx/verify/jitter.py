@@ -1,0 +1,54 @@
+"""Noise without a float64 run: move every input and weight by one unit in the last place, and look.
+
+A backward-stable program gives the exact result for inputs and weights that are off by a rounding. How
+much the result moves when they are is therefore what rounding may do to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.model import Model
+from sardonyx.verify.exact import is_float
+from sardonyx.verify.noise import EPS
+from sardonyx.verify.subjects import OnnxSubject, Subject
+
+TRIALS = 4
+
+
+class Jitter:
+    """The first subject as its own reference, and its results on moved numbers as baselines."""
+
+    def __init__(self, subject: Subject, model: Model | None):
+        self.subject, self.model = subject, model
+
+    def __call__(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        center = self.subject(feeds)
+        moved = []
+        for trial in range(TRIALS):
+            rng = np.random.default_rng(trial)
+            subject = self.subject
+            if isinstance(subject, OnnxSubject) and subject.model is not None:
+                subject = OnnxSubject(_moved_weights(subject.model, rng), subject.engine, subject.name)
+            moved.append(subject({k: _moved(v, rng) for k, v in feeds.items()}))
+        return center, moved
+
+
+def _moved(value: Any, rng: np.random.Generator) -> Any:
+    if not is_float(value) or not value.size:
+        return value
+    step = EPS[value.dtype.name] * rng.choice((-1.0, 1.0), value.shape)
+    return (value.astype(np.float64) * (1.0 + step)).astype(value.dtype)
+
+
+def _moved_weights(model: Model, rng: np.random.Generator) -> Model:
+    copy = model.copy()
+    for value in copy.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype.is_floating_point() and tensor.dtype.bitwidth >= 16:
+            value.const_value = ir.tensor(_moved(tensor.numpy(), rng), name=value.name)
+    return copy

@@ -1,0 +1,232 @@
+"""The noise ratio: how far a result is from the exact one, in units of what rounding does to this model.
+
+`measure` takes a candidate's output `c`, the exact result `r` and the baseline `b` and stores plain
+numbers; `Measurement.verdict` judges them by the bands. Numbers are stored, verdicts are not: a saved
+report can be judged again. How the floor is derived is in docs/concepts/noise-ratio.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+SAME, LOOK, DIFFERENT, UNKNOWN = "same", "look", "different", "could not tell"
+ORDER = (SAME, LOOK, UNKNOWN, DIFFERENT)
+BANDS = (3.0, 10.0)
+GRADIENT_BANDS = (10.0, 50.0)
+PEAK = 100.0
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+BINS = (-6, 7)  # decades of |c - r| / floor that the histogram covers
+
+
+@dataclass
+class Measurement:
+    """What was measured of one output of one candidate on one set of inputs."""
+
+    subject: str
+    output: str
+    run: str
+    shape: list[int]
+    dtype: str
+    rms_error: float = 0.0
+    rms_noise: float = 0.0
+    largest: float = 0.0
+    peak_error: float = 0.0
+    peak_noise: float = 0.0
+    max_rel: float = 0.0
+    eps: float = 0.0
+    wrong: int = 0  # elements that differ where no rounding is allowed
+    flipped: int = 0  # of those, the ones that rounding explains
+    problem: str = ""  # what makes numbers pointless: another shape, type, number of outputs, a failure
+    within: bool | None = None  # judged by rtol and atol, where those were given
+    forced: float | None = None  # largest ratio of all nodes replayed alone, where jumps need it
+    histogram: list[int] = field(default_factory=list)
+
+    @property
+    def floor(self) -> float:
+        return max(self.rms_noise, 0.5 * self.eps * self.largest)
+
+    @property
+    def ratio(self) -> float:
+        """The candidate's error over the floor; infinite where there is nothing to weigh."""
+        if self.problem or self.wrong > self.flipped:
+            return math.inf
+        if self.rms_error == 0.0:
+            return 0.0
+        return self.rms_error / self.floor if self.floor else math.inf
+
+    @property
+    def peak(self) -> float:
+        """The largest single error over the baseline's: a hint, above 100."""
+        floor = max(self.peak_noise, 0.5 * self.eps * self.largest)
+        if self.peak_error == 0.0:
+            return 0.0
+        return self.peak_error / floor if floor else math.inf
+
+    def verdict(self, bands: tuple[float, float] = BANDS) -> str:
+        if self.within is not None:
+            return SAME if self.within and not self.problem else DIFFERENT
+        if self.forced is not None:
+            return band(self.forced, bands)
+        return band(self.ratio, bands)
+
+
+def band(ratio: float, bands: tuple[float, float]) -> str:
+    """The verdict of one ratio."""
+    if ratio <= bands[0]:
+        return SAME
+    return LOOK if ratio <= bands[1] else DIFFERENT
+
+
+def worst(verdicts: Sequence[str]) -> str:
+    """The verdict of many: one that differs decides, then one that nobody could judge."""
+    return max(verdicts, key=ORDER.index, default=UNKNOWN)
+
+
+def rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+
+
+def measure(
+    key: tuple[str, str, str],
+    c: Any,
+    r: Any,
+    baselines: Sequence[Any],
+    dtype: np.dtype | None = None,
+    *,
+    tolerances: tuple[float, float] | None = None,
+    lenient: bool = False,
+) -> Measurement:
+    """Measure the output `c`; `key` is (subject, output, run), `dtype` the type that it must have.
+
+    lenient -- types need only be of one kind: frameworks outside ONNX choose widths themselves
+    """
+    shape = list(np.shape(c)) if not isinstance(c, (list, dict)) else [len(c)]
+    found = Measurement(*key, shape, _type_name(c))
+    if isinstance(c, (list, dict)) or isinstance(r, (list, dict)):
+        return _collection(found, c, r, baselines, tolerances, lenient)
+    if c is None or r is None:
+        found.problem = "" if c is None and r is None else "one is empty, the other is not"
+        return found
+    c, r = np.asarray(c), np.asarray(r)
+    wanted = dtype if dtype is not None else np.asarray(baselines[0]).dtype if baselines else c.dtype
+    found.problem = _unlike(c, r, wanted, lenient)
+    if found.problem:
+        return found
+    if _is_float(wanted):
+        _floats(found, c, r, baselines, wanted, tolerances)
+    else:
+        found.wrong = int(np.sum(c != r)) if c.size else 0
+    return found
+
+
+def _floats(
+    found: Measurement,
+    c: np.ndarray,
+    r: np.ndarray,
+    baselines: Sequence[Any],
+    dtype: np.dtype,
+    tolerances: tuple[float, float] | None,
+) -> None:
+    c, exact = c.astype(np.float64), r.astype(np.float64)
+    others = [np.asarray(b).astype(np.float64) for b in baselines]
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(dtype).astype(np.float64)
+    # Where the model overflows in its own precision, the baseline shows where; both places are right.
+    if not any(_same_places(c, like) for like in (rounded, *others)):
+        found.problem = "NaN or infinity at other places"
+        return
+    finite = np.isfinite(c) & np.isfinite(exact)
+    for other in others:
+        finite &= np.isfinite(other)
+    c, exact = c[finite], exact[finite]
+    error = np.abs(c - exact)
+    found.eps = EPS[dtype.name]
+    found.largest = float(np.max(np.abs(exact), initial=0.0))
+    found.rms_error, found.peak_error = rms(error), float(np.max(error, initial=0.0))
+    for other in others:
+        noise = np.abs(other[finite] - exact)
+        found.rms_noise = max(found.rms_noise, rms(noise))
+        found.peak_noise = max(found.peak_noise, float(np.max(noise, initial=0.0)))
+    with np.errstate(all="ignore"):
+        relative = np.where(exact == 0, 0.0, error / np.abs(exact))
+    found.max_rel = float(np.max(relative, initial=0.0))
+    found.histogram = _histogram(error, found.floor)
+    if tolerances is not None:
+        rtol, atol = tolerances
+        found.within = bool(np.all(error <= atol + rtol * np.abs(exact)))
+
+
+def _collection(
+    found: Measurement,
+    c: Any,
+    r: Any,
+    baselines: Sequence[Any],
+    tolerances: tuple[float, float] | None,
+    lenient: bool,
+) -> Measurement:
+    """Sequences and maps: element by element, the worst counts."""
+    if isinstance(c, dict) and isinstance(r, dict):
+        if c.keys() != r.keys():
+            found.problem = "other keys"
+            return found
+        order = list(r)
+        c, r = [c[k] for k in order], [r[k] for k in order]
+        baselines = [[b[k] for k in order] for b in baselines]
+    if type(c) is not type(r) or len(c) != len(r):
+        found.problem = f"{len(c) if isinstance(c, list) else 'not a sequence'}, not {len(r)} elements"
+        return found
+    key = (found.subject, found.output, found.run)
+    parts = [
+        measure(key, x, y, [b[i] for b in baselines], tolerances=tolerances, lenient=lenient)
+        for i, (x, y) in enumerate(zip(c, r, strict=True))
+    ]
+    if not parts:
+        return found
+    top = max(parts, key=lambda m: m.ratio)
+    top.shape, top.dtype = found.shape, f"sequence of {top.dtype}"
+    return top
+
+
+def _unlike(c: np.ndarray, r: np.ndarray, dtype: np.dtype, lenient: bool) -> str:
+    if c.shape != r.shape:
+        return f"shape {list(c.shape)}, not {list(r.shape)}"
+    kinds = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
+    ours, theirs = ("float" if _is_float(d) else kinds.get(d.kind, "text") for d in (c.dtype, dtype))
+    if (lenient and ours != theirs) or (not lenient and c.dtype != dtype and ours != "text"):
+        return f"type {c.dtype}, not {dtype}"
+    return ""
+
+
+def _same_places(c: np.ndarray, like: np.ndarray) -> bool:
+    if c.shape != like.shape or not np.array_equal(np.isnan(c), np.isnan(like)):
+        return False
+    infinite = np.isinf(c)
+    return bool(np.array_equal(infinite, np.isinf(like)) and np.array_equal(c[infinite], like[infinite]))
+
+
+def _histogram(error: np.ndarray, floor: float) -> list[int]:
+    """How many elements are wrong by how many floors, per decade; exact ones first."""
+    low, high = BINS
+    wrong = error[error > 0]
+    counts = [int(error.size - wrong.size)] + [0] * (high - low)
+    if wrong.size and floor:
+        decade = np.clip(np.floor(np.log10(wrong / floor)), low, high - 1).astype(int) - low
+        for place, count in zip(*np.unique(decade, return_counts=True), strict=True):
+            counts[1 + int(place)] = int(count)
+    return counts
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, (list, dict)):
+        return "sequence" if isinstance(value, list) else "map"
+    return "none" if value is None else str(np.asarray(value).dtype)

@@ -1,0 +1,283 @@
+"""What a comparison found: measurements, the culprit, versions; as a table, JSON, or judged again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx import __version__
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.verify.culprit import Case, Replay, Search
+from sardonyx.verify.datasets import DataSet
+from sardonyx.verify.noise import (
+    DIFFERENT,
+    LOOK,
+    PEAK,
+    SAME,
+    UNKNOWN,
+    Measurement,
+    worst,
+)
+from sardonyx.verify.subjects import Subject
+
+FORMAT = 1
+EXIT = {SAME: 0, DIFFERENT: 1, LOOK: 2, UNKNOWN: 2}
+
+
+@dataclass
+class Culprit:
+    """The first node that is wrong alone, and how the others did."""
+
+    subject: str
+    replay: Replay
+    others: float
+    not_compared: int = 0
+    case: Case | None = None
+
+    @classmethod
+    def of(cls, subject: str, search: Search) -> Culprit:
+        assert search.culprit is not None
+        rest = [r.ratio for r in search.replays if r is not search.culprit and math.isfinite(r.ratio)]
+        return cls(
+            subject, search.culprit, max(rest, default=0.0), len(set(search.not_compared)), search.case
+        )
+
+    @property
+    def node(self) -> str:
+        return self.replay.node
+
+    def __str__(self) -> str:
+        replay = self.replay
+        inside = f" inside {' / '.join(replay.path)}" if replay.path else ""
+        several = f" (fused: {replay.fused} nodes)" if replay.fused > 1 else ""
+        what = replay.problem or f"{shown(replay.ratio)} x rounding"
+        return (
+            f"node {replay.index} of {replay.total}{inside}, {replay.op} {quote(replay.node)}{several}: "
+            f"alone, on reference inputs, {what} (all before <= {shown(self.others)})"
+        )
+
+
+@dataclass
+class Report:
+    """The result of `verify`: print it, look at `verdict`, `culprit`, `measurements`; save, judge again."""
+
+    subjects: list[dict[str, str]]
+    bands: tuple[float, float]
+    measurements: list[Measurement] = field(default_factory=list)
+    culprits: list[Culprit] = field(default_factory=list)
+    replays: dict[str, list[Replay]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    reference: str = ""
+    comparable: bool = True
+    tolerances: tuple[float, float] | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    data: list[DataSet] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        subjects: Sequence[Subject],
+        labels: Sequence[str],
+        bands: tuple[float, float],
+        tolerances: tuple[float, float] | None,
+    ) -> Report:
+        rows = [
+            {"name": label, "engine": s.engine, "version": s.version, "sha256": _digest(s)}
+            for label, s in zip(labels, subjects)
+        ]
+        versions = {"sardonyx": __version__, "numpy": np.__version__, "python": platform.python_version()}
+        return cls(rows, checked_bands(bands), tolerances=tolerances, versions=versions)
+
+    @property
+    def verdict(self) -> str:
+        """"same", "look", "different" or "could not tell"."""
+        verdicts = [m.verdict(self.bands) for m in self.measurements]
+        if not self.comparable and DIFFERENT not in verdicts:
+            return UNKNOWN
+        if not self.comparable and not self.culprits:
+            return UNKNOWN
+        return worst(verdicts)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT[self.verdict]
+
+    @property
+    def ratio(self) -> float:
+        return max((m.ratio if m.forced is None else m.forced for m in self.measurements), default=0.0)
+
+    @property
+    def culprit(self) -> Culprit | None:
+        return self.culprits[0] if self.culprits else None
+
+    def rows(self) -> list[Measurement]:
+        """Per subject and output the worst run, the worst first."""
+        found: dict[tuple[str, str], Measurement] = {}
+        for part in self.measurements:
+            key = (part.subject, part.output)
+            if key not in found or part.ratio > found[key].ratio:
+                found[key] = part
+        return sorted(found.values(), key=lambda m: -(m.ratio if m.forced is None else m.forced))
+
+    def __str__(self) -> str:
+        names = " -> ".join(f"{s['name']} {s['version']}".strip() for s in self.subjects)
+        lines = [f"verify {names}", f"  {len(self.runs)} runs, reference: {self.reference}"]
+        header = ["subject", "output", "shape", "max abs", "peak", "ratio", "verdict"]
+        table = [header, *(self._cells(m) for m in self.rows())]
+        widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+        lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in table]
+        lines += [f"note      {note}" for note in self.notes]
+        lines += [f"culprit   {culprit}" for culprit in self.culprits]
+        return "\n".join([*lines, f"verdict   {self.verdict}"])
+
+    def _cells(self, m: Measurement) -> list[str]:
+        ratio = shown(m.ratio) if m.forced is None else f"{shown(m.forced)} forced"
+        if m.wrong:
+            ratio = f"{m.wrong} differ" + (f", {m.flipped} ties" if m.flipped else "")
+        verdict = m.verdict(self.bands) + (f": {m.problem}" if m.problem else "")
+        if verdict == SAME and m.peak > PEAK and m.ratio > 0:
+            verdict += " (one element stands out)"
+        return [
+            quote(m.subject)[1:-1],
+            quote(m.output)[1:-1],
+            str(tuple(m.shape)),
+            f"{m.peak_error:.1e}",
+            shown(m.peak),
+            ratio,
+            verdict,
+        ]
+
+    # -- saved and judged again -----------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON takes it: measurements, not verdicts."""
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "subjects": self.subjects,
+            "reference": self.reference,
+            "bands": list(self.bands),
+            "tolerances": self.tolerances,
+            "seeds": self.seeds,
+            "runs": self.runs,
+            "comparable": self.comparable,
+            "notes": self.notes,
+            "versions": self.versions,
+            "measurements": [asdict(m) for m in self.measurements],
+            "culprits": [
+                {"subject": c.subject, "others": c.others, "not_compared": c.not_compared, **asdict(c.replay)}
+                for c in self.culprits
+            ],
+            "replays": {label: [asdict(r) for r in rows] for label, rows in self.replays.items()},
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(_plain(self.as_dict()), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, bands: tuple[float, float] | None = None) -> Report:
+        """A saved report, judged by its own bands or by new ones; nothing is run."""
+        try:
+            stored = _numbers(json.loads(text))
+            if stored["format"] != FORMAT:
+                raise ArgumentError(f"the report has format {stored['format']}, not {FORMAT}")
+            culprits = []
+            for row in stored["culprits"]:
+                subject, others, skipped = (row.pop(k) for k in ("subject", "others", "not_compared"))
+                culprits.append(Culprit(subject, _replay(row), others, skipped))
+            return cls(
+                stored["subjects"],
+                checked_bands(bands or tuple(stored["bands"])),
+                [Measurement(**m) for m in stored["measurements"]],
+                culprits,
+                {k: [_replay(r) for r in rows] for k, rows in stored["replays"].items()},
+                stored["notes"],
+                stored["runs"],
+                stored["seeds"],
+                stored["reference"],
+                stored["comparable"],
+                stored["tolerances"],
+                stored["versions"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"this is no saved report: {error}") from error
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write `report.json`, the runs in the model zoo's form and, with a culprit, its case."""
+        from sardonyx.verify import datasets
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        path = target / "report.json"
+        path.write_text(self.to_json(), encoding="utf-8")
+        made = [path, *datasets.write(target, self.data)]
+        if self.culprit is not None and self.culprit.case is not None:
+            made += self.culprit.case.save(target)
+        return made
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write one self-contained page."""
+        from sardonyx.verify.page import write_page
+
+        return write_page(self, Path(path))
+
+
+def checked_bands(bands: Sequence[float]) -> tuple[float, float]:
+    if len(bands) != 2 or not 0 < bands[0] <= bands[1]:
+        raise ArgumentError(f"bands are two rising numbers, not {list(bands)}", hint="bands=(3, 10)")
+    return float(bands[0]), float(bands[1])
+
+
+def shown(ratio: float) -> str:
+    """A ratio as people read it."""
+    if math.isinf(ratio) or math.isnan(ratio):
+        return "inf"
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def _digest(subject: Subject) -> str:
+    model = subject.model
+    if model is None or model.source is None or not model.source.is_file():
+        return ""
+    digest = hashlib.sha256()
+    with open(model.source, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _replay(row: dict[str, Any]) -> Replay:
+    made = {**row, "path": tuple(row["path"]), "inputs": tuple(row["inputs"])}
+    return Replay(**{**made, "outputs": tuple(row["outputs"])})
+
+
+# JSON has no infinities: they are written as words, and read back.
+WORDS = {"infinite": math.inf, "-infinite": -math.inf, "not a number": math.nan}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not a number" if math.isnan(value) else "infinite" if value > 0 else "-infinite"
+    return value
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_numbers(v) for v in value]
+    return WORDS.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,236 @@
+"""What can be compared: an ONNX model on an engine, a torch module, a function, saved outputs.
+
+A subject is called with inputs by name and gives outputs by name (or by place, "0", "1", … where it has
+no names). Frameworks are not imported here: a module or function brings its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from sardonyx.errors import ArgumentError, MissingExtra, quote
+from sardonyx.model import Model, load
+from sardonyx.verify.datasets import DataSet, read_folder, read_npz
+from sardonyx.verify.exact import is_float
+
+ENGINES = ("onnxruntime", "numpy", "torch", "jax", "tensorflow")
+
+
+class Subject:
+    """One thing to compare; `model` is its ONNX model where it has one."""
+
+    model: Model | None = None
+    engine = ""
+    lenient = False  # types need only be of one kind
+    version = ""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        raise NotImplementedError
+
+    def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
+        """The same in float64, where the subject can do that by itself."""
+        return None
+
+
+class OnnxSubject(Subject):
+    """An ONNX model on one of the engines."""
+
+    def __init__(self, model: Model, engine: str = "onnxruntime", name: str = "", **settings: Any):
+        super().__init__(name or (model.source.name if model.source else "model"))
+        if engine not in ENGINES:
+            raise ArgumentError(f"there is no engine {quote(engine)}", hint=f"one of {', '.join(ENGINES)}")
+        self.model, self.engine, self.settings = model, engine, settings
+        self.version = version_of(engine)
+        self._runner: Any = None
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        if self._runner is None:
+            assert self.model is not None
+            self._runner = runner(self.engine)(self.model, **self.settings)
+        return dict(self._runner(self._renamed(feeds)))
+
+    def _renamed(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The feeds by this model's names: by name where they agree, else by place."""
+        assert self.model is not None
+        names = [v.name or "" for v in self.model.inputs]
+        if all(n in feeds for n in names):
+            return {n: feeds[n] for n in names}
+        free = [k for k in feeds if k not in names]
+        missing = [n for n in names if n not in feeds]
+        renamed = {n: feeds[n] for n in names if n in feeds}
+        return {**renamed, **dict(zip(missing, (feeds[k] for k in free)))}
+
+
+def runner(engine: str) -> Callable[..., Any]:
+    """The Runner class of an engine; a framework that is missing says how to install it."""
+    extra = {"onnxruntime": "cpu"}.get(engine, engine)
+    try:
+        if engine == "onnxruntime":
+            return importlib.import_module("sardonyx.engines.onnxruntime.session").Runner
+        return importlib.import_module(f"sardonyx.engines.{engine}").Runner
+    except ModuleNotFoundError as error:
+        raise MissingExtra(engine, extra) from error
+
+
+def version_of(engine: str) -> str:
+    for name in (engine, f"{engine}-gpu", f"{engine}-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+class FunctionSubject(Subject):
+    """A Python function of arrays: numpy, JAX or TensorFlow; gets inputs by name if it has those names."""
+
+    lenient = True
+
+    def __init__(self, function: Callable[..., Any], name: str = ""):
+        super().__init__(name or getattr(function, "__name__", type(function).__name__))
+        self.function = function
+        self.engine = type(function).__module__.split(".")[0].replace("jaxlib", "jax")
+        self.engine = {"builtins": "python", "numpy": "numpy"}.get(self.engine, self.engine)
+        try:
+            signature = inspect.signature(function)
+            self.names = {p.name for p in signature.parameters.values() if p.kind in (1, 3)}
+        except (TypeError, ValueError):
+            self.names = set()
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        if feeds and set(feeds) <= self.names:
+            return named(self.function(**feeds))
+        return named(self.function(*feeds.values()))
+
+
+class ModuleSubject(Subject):
+    """A torch module, in evaluation mode, on a copy: the caller's is not changed."""
+
+    lenient = True
+    engine = "torch"
+
+    def __init__(self, module: Any, name: str = ""):
+        super().__init__(name or type(module).__name__)
+        self.module = copy.deepcopy(module).eval()
+        self.version = version_of("torch")
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        return self._call(self.module, feeds)
+
+    def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        wide = copy.deepcopy(self.module).double()
+        return lambda feeds: self._call(
+            wide, {k: v.astype(np.float64) if is_float(v) else v for k, v in feeds.items()}
+        )
+
+    def _call(self, module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        torch = sys.modules["torch"]
+        tensors = {k: torch.from_numpy(np.array(v)) for k, v in feeds.items()}
+        names = set(inspect.signature(module.forward).parameters)
+        with torch.no_grad():
+            if set(tensors) <= names:
+                return named(module(**tensors))
+            return named(module(*tensors.values()))
+
+
+class SavedSubject(Subject):
+    """Outputs that were computed elsewhere; they belong to the runs of their folder, or to the only one."""
+
+    engine = "saved"
+    lenient = True
+
+    def __init__(self, path: Path, model: Model | None = None):
+        super().__init__(path.name)
+        self.path = path
+        self.sets: list[DataSet] = []
+        if path.is_dir():
+            self.sets = read_folder(path, model)
+            self.outputs = {s.name: s.outputs for s in self.sets if s.outputs}
+        else:
+            self.outputs = {"": dict(read_npz(path))}
+        if not self.outputs:
+            raise ArgumentError(f"{quote(path)} holds no outputs")
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        found = self.outputs.get(run, self.outputs.get(""))
+        if found is None:
+            raise ArgumentError(
+                f"{quote(self.path.name)} has no outputs for {quote(run)}",
+                hint="give its own folder as inputs",
+            )
+        return {k.removeprefix("output/"): v for k, v in found.items() if not k.startswith("input/")}
+
+
+def named(result: Any) -> dict[str, Any]:
+    """The outputs of a function, as numpy arrays: by its own names, or by place."""
+    if isinstance(result, Mapping):
+        return {str(k): array_of(v) for k, v in result.items()}
+    if isinstance(result, (list, tuple)):
+        return {str(i): array_of(v) for i, v in enumerate(result)}
+    return {"0": array_of(result)}
+
+
+def array_of(value: Any) -> Any:
+    """A framework's array as numpy's."""
+    if isinstance(value, (list, tuple)):
+        return [array_of(v) for v in value]
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def subject(thing: Any, first: Subject | None = None) -> Subject:
+    """The subject that a person means: see `sardonyx.verify`."""
+    if isinstance(thing, Subject):
+        return thing
+    model = first.model if first is not None else None
+    if isinstance(thing, str) and thing in ENGINES:
+        if model is None:
+            raise ArgumentError(
+                f"{quote(thing)} is an engine, but the first thing to compare is no ONNX model"
+            )
+        return OnnxSubject(model, thing)
+    if isinstance(thing, (str, Path)):
+        return _from_path(Path(thing), model)
+    if isinstance(thing, (Model, onnx.ModelProto, bytes)):
+        return OnnxSubject(load(thing))
+    if any(c.__module__.startswith("torch.nn.") for c in type(thing).__mro__):
+        return ModuleSubject(thing)
+    if callable(thing):
+        return FunctionSubject(thing)
+    raise ArgumentError(
+        f"cannot compare a {type(thing).__name__}",
+        hint="a model, its file, an engine's name, a torch module, a function, saved outputs",
+    )
+
+
+def _from_path(path: Path, model: Model | None) -> Subject:
+    if path.suffix == ".npz" or (path.is_dir() and not (path / "model.onnx").exists()):
+        return SavedSubject(path, model)
+    if path.is_dir():
+        return OnnxSubject(load(path / "model.onnx"))
+    return OnnxSubject(load(path))
+
+
+def distinct_names(subjects: Sequence[Subject]) -> list[str]:
+    """A label for each subject: its name, with the engine where names repeat."""
+    labels: list[str] = []
+    for item in subjects:
+        label = item.name if item.engine in ("", "saved", item.name) else f"{item.name} on {item.engine}"
+        while label in labels:
+            label += "'"
+        labels.append(label)
+    return labels
