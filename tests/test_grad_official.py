@@ -39,7 +39,6 @@ RANDOM = "random: no two runs are alike"
 EXCLUDED: dict[str, str] = {
     "Bernoulli": RANDOM,
     "DynamicQuantizeLinear": "its gradient is straight-through, and only on request",
-    "Multinomial": RANDOM,
     "RandomUniformLike": RANDOM,
     "Range": "its official limit is reached exactly: any move changes the number of elements",
 }
@@ -49,6 +48,8 @@ FAITHFUL = "0 times infinity in an unused branch is NaN in the gradient of a use
 EXCLUDED_CASES: dict[str, str] = {
     "reduce_log_sum_empty_set": INFINITE,
     "reduce_log_sum_exp_empty_set": INFINITE,
+    "reduce_log_sum_empty_set_expanded": INFINITE,
+    "reduce_log_sum_exp_empty_set_expanded": INFINITE,
     "reduce_max_empty_set": INFINITE,
     "reduce_min_empty_set": INFINITE,
     "range_float_type_positive_delta_expanded": EXCLUDED["Range"],
@@ -72,7 +73,6 @@ COARSE = {"LinearAttention"}
 NOT_DIFFERENTIATED: dict[tuple[str, int], str] = {
     ("CastLike", 1): "only its type matters",
     ("Dropout", 1): "the ratio of a random choice",
-    ("MaxRoiPool", 1): "boxes, rounded to pixels",
     ("Resize", 1): "a region of interest: refused",
     ("Resize", 2): "scales: refused",
     ("RoiAlign", 1): "boxes: refused",

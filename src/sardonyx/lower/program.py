@@ -41,6 +41,13 @@ def element_type(value: ir.Value | None) -> np.dtype | None:
     return None if kind.dtype == ir.DataType.UNDEFINED else np.dtype(kind.dtype.numpy())
 
 
+def known_dims(value: ir.Value) -> list[int | str | None] | None:
+    """The sizes of a value: numbers, names of symbols, None for what is not known; None for no shape."""
+    if value.shape is None or not isinstance(value.type, ir.TensorType):
+        return None
+    return [d if isinstance(d, int) else d.value for d in value.shape]
+
+
 def is_static(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(is_static(v) for v in value)
@@ -63,6 +70,7 @@ class Step:
         self.outputs = [plan.slot(v) for v in node.outputs]
         self.given = [element_type(v) for v in node.inputs]
         self.types = tuple(element_type(v) for v in node.outputs)
+        self.dims = [known_dims(v) for v in node.outputs]
         self.bodies: dict[str, Plan] = {}
         found = attributes(node)
         for name, value in found.items():
@@ -175,7 +183,13 @@ class Plan:
         for slot, step in last.items():
             step.frees.append(slot)
 
-    def run(self, inputs: Sequence[Any], captured: Mapping[int, Any], variables: Mapping[str, Any]) -> list[Any]:
+    def run(
+        self,
+        inputs: Sequence[Any],
+        captured: Mapping[int, Any],
+        variables: Mapping[str, Any],
+        symbols: Mapping[str, Any],
+    ) -> list[Any]:
         env: list[Any] = [None] * len(self.slots)
         for slot, value in self.constants.items():
             env[slot] = value
@@ -188,7 +202,7 @@ class Plan:
         step = None
         try:
             for step in self.steps:
-                self._run_step(step, env)
+                self._run_step(step, env, symbols)
         except SardonyxError:
             raise
         except Exception as error:
@@ -199,11 +213,11 @@ class Plan:
             ) from error
         return [env[slot] for slot in self.outputs]
 
-    def _run_step(self, step: Step, env: list[Any]) -> None:
+    def _run_step(self, step: Step, env: list[Any], symbols: Mapping[str, Any]) -> None:
         program = self.program
         values = [env[s] if s >= 0 else None for s in step.inputs]
         bound = {
-            name: functools.partial(self._body, body, {s: env[s] for s in body.captured})
+            name: functools.partial(self._body, body, {s: env[s] for s in body.captured}, symbols)
             for name, body in step.bodies.items()
         }
         if step.host:
@@ -214,8 +228,10 @@ class Plan:
                 found = self._in_framework(step, values, bound)
         else:
             found = self._in_framework(step, values, bound)
-        for slot, value in zip(step.outputs, found):
+        for slot, value, dims in zip(step.outputs, found, step.dims):
             env[slot] = value
+            if program.xp.annotates and dims is not None and not isinstance(value, np.ndarray):
+                program.xp.annotate(value, [symbols.get(d) if isinstance(d, str) else d for d in dims])
         for slot in step.frees:
             env[slot] = None
 
@@ -237,8 +253,10 @@ class Plan:
                 given.append(program.convert(value))
         return call(step.rule, program.xp, given, {**step.keywords, **bound})
 
-    def _body(self, body: Plan, captured: Mapping[int, Any], *inputs: Any) -> tuple[Any, ...]:
-        return tuple(body.run(inputs, captured, {}))
+    def _body(
+        self, body: Plan, captured: Mapping[int, Any], symbols: Mapping[str, Any], *inputs: Any
+    ) -> tuple[Any, ...]:
+        return tuple(body.run(inputs, captured, {}, symbols))
 
 
 def _statics(step: Step) -> Collection[int]:
@@ -283,6 +301,7 @@ class Program:
         graph = prepared.graph
         self.plan = Plan(graph, self)
         self.names = [v.name or "" for v in graph.inputs]
+        self.input_dims = [known_dims(v) for v in graph.inputs]
         self.outputs = [v.name or "" for v in graph.outputs]
         self.output_types = [element_type(v) for v in graph.outputs]
         self.values = {
@@ -310,7 +329,19 @@ class Program:
         if missing:
             raise ArgumentError("inputs are missing", [[quote(n)] for n in missing])
         inputs = [given[n] if n in given else self.convert(feeds[n]) for n in self.names]
-        return self.plan.run(inputs, {}, given)
+        return self.plan.run(inputs, {}, given, self._symbols(inputs))
+
+    def _symbols(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """The sizes that the model names, of these inputs."""
+        found: dict[str, Any] = {}
+        if self.xp.annotates:
+            for value, dims in zip(inputs, self.input_dims):
+                if dims is None or isinstance(value, (list, np.ndarray, type(None))):
+                    continue
+                for symbol, size in zip(dims, self.xp.shape(value)):
+                    if isinstance(symbol, str):
+                        found.setdefault(symbol, size)
+        return found
 
     def convert(self, value: Any) -> Any:
         """A value as the framework holds it: what is numpy's becomes its own array."""

@@ -113,6 +113,7 @@ class Arrays:
 
     name = ""
     strings = False  # whether the framework has arrays of strings
+    annotates = False  # whether arrays can be told sizes that the framework does not work out itself
     carried: dict[np.dtype, np.dtype] = {}
 
     def __getattr__(self, name: str) -> Any:

@@ -274,7 +274,7 @@ def _definition(node: ir.Node) -> onnx.FunctionProto | None:
 
 def _constants_to_nodes(proto: onnx.GraphProto, graph: ir.Graph) -> None:
     """Write the constants that `graph` reads as nodes: ONNX takes only nodes into a definition."""
-    read = {v.name: v.const_value for node in graph for v in node.inputs if v is not None}
+    read = {v.name or "": v.const_value for node in graph for v in node.inputs if v is not None}
     constants = []
     for name, tensor in read.items():
         if tensor is not None:

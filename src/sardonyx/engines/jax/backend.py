@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from sardonyx.engines.jax import nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.xp import arrays, jax
 from sardonyx.lower import runner
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sardonyx.engines.tensorflow import nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.tensorflow.xp import arrays
 from sardonyx.lower import runner
 

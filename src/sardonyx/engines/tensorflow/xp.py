@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 
 import numpy as np
 
@@ -49,18 +50,27 @@ FUNCTIONS = {
 }
 
 
+HELD: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
 class Dim:
-    """A size that is only known while running: a scalar tensor with the arithmetic of sizes."""
+    """A size that is only known while running: a scalar tensor, made where it is first needed."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_make", "_value")
 
-    def __init__(self, value):
-        self.value = value
+    def __init__(self, make):
+        self._make = make
+        self._value = None
+
+    @property
+    def value(self):
+        if self._value is None:
+            self._value = self._make()
+        return self._value
 
     def _apply(self, function, other, swapped=False):
-        other = other.value if isinstance(other, Dim) else tf.constant(other, tf.int64)
-        pair = (other, self.value) if swapped else (self.value, other)
-        return Dim(function(*pair))
+        pair = (other, self) if swapped else (self, other)
+        return Dim(lambda: function(*(size_tensor(v) for v in pair)))
 
     def __add__(self, other):
         return self._apply(tf.add, other)
@@ -75,10 +85,10 @@ class Dim:
         return self._apply(tf.subtract, other, True)
 
     def __mul__(self, other):
-        return self._apply(tf.multiply, other)
+        return self if isinstance(other, int) and other == 1 else self._apply(tf.multiply, other)
 
     def __rmul__(self, other):
-        return self._apply(tf.multiply, other, True)
+        return self * other
 
     def __floordiv__(self, other):
         return self._apply(tf.math.floordiv, other)
@@ -90,7 +100,45 @@ class Dim:
         return self._apply(tf.math.floormod, other)
 
     def __neg__(self):
-        return Dim(-self.value)
+        return Dim(lambda: -self.value)
+
+
+def dims_of(x):
+    """The sizes of a tensor, those that are not known as `Dim`: one look at the shape for all of them."""
+    noted = getattr(x, "_sardonyx_dims", None)
+    known = x.shape.as_list()
+    noted = noted or [None] * len(known)
+
+    @functools.cache
+    def running():
+        with x.graph.as_default():
+            return tf.unstack(tf.shape(x, out_type=tf.int64), len(known))
+
+    return tuple(
+        d if d is not None else n if n is not None else Dim(functools.partial(lambda i: running()[i], i))
+        for i, (d, n) in enumerate(zip(known, noted))
+    )
+
+
+def size_tensor(size):
+    """A size as a tensor; each number is one constant of the graph that is being built."""
+    if isinstance(size, Dim):
+        return size.value
+    return tf.cast(size, tf.int64) if tf.is_tensor(size) else remembered(int(size))
+
+
+def held_by_graph():
+    """The sizes and shapes that the graph being built has tensors of."""
+    return HELD.setdefault(tf.compat.v1.get_default_graph(), {})
+
+
+def remembered(number):
+    if tf.executing_eagerly():
+        return tf.constant(number, tf.int64)
+    held = held_by_graph()
+    if number not in held:
+        held[number] = tf.constant(number, tf.int64)
+    return held[number]
 
 
 def number(size):
@@ -100,10 +148,16 @@ def number(size):
 
 def numbers(sizes):
     """Several sizes as one vector; a plain list where all are known."""
-    sizes = [number(s) for s in sizes]
+    sizes = list(sizes)
     if all(isinstance(s, (int, np.integer)) for s in sizes):
         return [int(s) for s in sizes]
-    return tf.stack([tf.cast(s, tf.int64) for s in sizes])
+    key = tuple(s if isinstance(s, int) else id(s) for s in sizes)
+    if tf.executing_eagerly():
+        return tf.stack([size_tensor(s) for s in sizes])
+    held = held_by_graph()
+    if key not in held:
+        held[key] = (tf.stack([size_tensor(s) for s in sizes]), sizes)  # the sizes keep their ids
+    return held[key][0]
 
 
 def without_ones(equation, xs):
@@ -145,6 +199,7 @@ class TensorFlow(Arrays):
     """The namespace over tensors of tensorflow."""
 
     name = "tensorflow"
+    annotates = True
     carried = {**SMALL_FLOATS, **SMALL_INTEGERS}
 
     def __init__(self) -> None:
@@ -159,13 +214,15 @@ class TensorFlow(Arrays):
         return np.dtype(x.dtype.as_numpy_dtype) if isinstance(x.dtype, tf.DType) else x.dtype
 
     def shape(self, x):
-        if isinstance(x, np.ndarray):
-            return x.shape
-        known = x.shape.as_list()
-        if None not in known:
-            return tuple(known)
-        running = tf.shape(x, out_type=tf.int64)
-        return tuple(Dim(running[i]) if d is None else d for i, d in enumerate(known))
+        if isinstance(x, np.ndarray) or None not in x.shape.as_list():
+            return tuple(x.shape)
+        return dims_of(x)
+
+    def annotate(self, x, dims):
+        """Note what the model knows of a shape and tensorflow does not."""
+        if tf.is_tensor(x) and not isinstance(x, tf.RaggedTensor) and None in x.shape.as_list():
+            x.set_shape([d if isinstance(d, int) else None for d in dims])
+            x._sardonyx_dims = dims
 
     def rank(self, x):
         return len(x.shape)
@@ -191,11 +248,11 @@ class TensorFlow(Arrays):
         known = tf.get_static_value(x)
         if known is not None:
             return np.asarray(known)
-        if x.shape.rank == 0:
-            return settle([Dim(tf.cast(x, tf.int64))], ())
+        if x.shape.rank == 0 and x.dtype.is_integer:
+            return settle([Dim(lambda: tf.cast(x, tf.int64))], ())
         if x.shape.rank != 1 or x.shape[0] is None or not x.dtype.is_integer:
             raise NotStatic
-        return settle([Dim(tf.cast(v, tf.int64)) for v in tf.unstack(x)])
+        return settle([Dim(functools.partial(tf.cast, v, tf.int64)) for v in tf.unstack(x)])
 
     def to_numpy(self, x, dtype=None):
         array = x.numpy() if tf.is_tensor(x) else x
@@ -215,7 +272,8 @@ class TensorFlow(Arrays):
     def arange(self, start, stop, step, dtype):
         made = tf.as_dtype(dtype)
         wide = WIDE.get(made, made)
-        bounds = (tf.cast(number(v), wide) for v in (start, stop, step))
+        values = (number(v) for v in (start, stop, step))
+        bounds = (tf.cast(v, wide) if tf.is_tensor(v) else tf.constant(v, wide) for v in values)
         return tf.cast(tf.range(*bounds), made)
 
     def _draw(self, function, stateless, shape, dtype, seed):
@@ -234,6 +292,11 @@ class TensorFlow(Arrays):
     # -- layout
 
     def reshape(self, x, shape):
+        shape = list(shape)
+        unknown = [i for i, d in enumerate(shape) if isinstance(d, Dim)]
+        known = [d for d in shape if not isinstance(d, Dim)]
+        if len(unknown) == 1 and all(d > 0 for d in known):
+            shape[unknown[0]] = -1  # it follows from the rest, without a look at any shape
         return tf.reshape(x, numbers(shape))
 
     def transpose(self, x, perm):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from sardonyx.engines.torch import nn, rnn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.lower import runner
 

@@ -62,6 +62,11 @@ def widened(name, function):
     return call
 
 
+def in_wide(function, x):
+    """`function` of one tensor, on a type that torch computes with."""
+    return function(x) if x.dtype not in WIDE else function(x.to(WIDE[x.dtype])).to(x.dtype)
+
+
 class Torch(Arrays):
     """The namespace over torch tensors, on one device."""
 
@@ -132,8 +137,8 @@ class Torch(Arrays):
 
     def arange(self, start, stop, step, dtype):
         made = DTYPES[dtype]
-        wide = WIDE.get(made, made)
-        return torch.arange(start, stop, step, dtype=wide, device=self.device).to(made)
+        found = torch.arange(start, stop, step, dtype=WIDE.get(made, made), device=self.device)
+        return found if made not in WIDE else found.to(made)
 
     def _generator(self, seed):
         if seed is None:
@@ -215,8 +220,7 @@ class Torch(Arrays):
         return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
     def take_along(self, x, indices, axis):
-        wide = WIDE.get(x.dtype, x.dtype)
-        return torch.take_along_dim(x.to(wide), indices, axis).to(x.dtype)
+        return in_wide(functools.partial(torch.take_along_dim, indices=indices, dim=axis), x)
 
     def put(self, x, indices, updates, reduction="none"):
         if reduction == "none":
@@ -260,15 +264,16 @@ class Torch(Arrays):
         axes = axis if isinstance(axis, tuple) else (axis,)
         if not axes:
             return x
-        wide = WIDE.get(x.dtype, x.dtype)
-        return function(x.to(wide), axes, keepdim=keepdims).to(x.dtype)
+        return in_wide(functools.partial(function, dim=axes, keepdim=keepdims), x)
 
     def sum(self, x, axis=None, keepdims=False):
         if axis is None:
             axis = tuple(range(x.ndim))
         if axis == ():
             return x
-        return torch.sum(x.to(WIDE.get(x.dtype, x.dtype)), axis, keepdim=keepdims).to(x.dtype)
+        dtype = WIDE.get(x.dtype, x.dtype)
+        found = torch.sum(x, axis, keepdim=keepdims, dtype=dtype)
+        return found if found.dtype == x.dtype else found.to(x.dtype)
 
     def mean(self, x, axis=None, keepdims=False):
         return self._reduce("mean", x, axis, keepdims)
@@ -287,10 +292,9 @@ class Torch(Arrays):
 
     def prod(self, x, axis=None, keepdims=False):
         axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        found = x.to(WIDE.get(x.dtype, x.dtype))
         for a in sorted(axes, reverse=True):
-            found = torch.prod(found, a, keepdim=keepdims)
-        return found.to(x.dtype)
+            x = in_wide(functools.partial(torch.prod, dim=a, keepdim=keepdims, dtype=WIDE.get(x.dtype, x.dtype)), x)
+        return x
 
     def argmax(self, x, axis):
         # argmax of torch names any of several maxima

@@ -135,8 +135,8 @@ def gelu(op: Builder, g: ir.Value, x: ir.Value, *, approximate: str) -> ir.Value
         t = op.Tanh(x * (square * (root * cubic) + root))
         slope = square * (3 * root * cubic) + root
         return g * ((t + 1.0 + x * slope * (1.0 - t * t)) * 0.5)
-    # twice the derivative is 1 + erf(u) + 2/sqrt(pi) u exp(-u^2) with u = x/sqrt(2); the factor goes
-    # into the exponent, which saves a pass over memory
+    # Twice the derivative is 1 + erf(u) + 2/sqrt(pi) u exp(-u^2) with u = x/sqrt(2); the factor
+    # goes into the exponent, which saves a pass over memory.
     u = x * math.sqrt(0.5)
     bump = u * op.Exp(math.log(2 / math.sqrt(math.pi)) - u * u)
     return g * ((op.Erf(u) + bump + 1.0) * 0.5)

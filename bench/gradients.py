@@ -1,0 +1,218 @@
+"""Gradients as ONNX: operators covered, forward plus backward against torch and onnx-ad, cost of building.
+
+    python bench/gradients.py [--networks mlp,cnn] [--seconds 5] [--cpu] [--peers] [--curve]
+
+Ratios are median times of our gradient graph on stock onnxruntime over those of the contender, from one
+interleaved run; below 1, ours is faster. Weights are inputs of the graph, as in training. `--peers` installs
+onnx-ad and onnxsim into a temporary folder and takes them along where they install and convert.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from networks import NETWORKS, Encoder, Network, export  # noqa: E402
+from train import measure  # noqa: E402
+
+import sardonyx as sx  # noqa: E402
+from sardonyx import opset  # noqa: E402
+from sardonyx.build import Builder  # noqa: E402
+from sardonyx.engines.onnxruntime.session import session  # noqa: E402
+from sardonyx.grad import NO_GRADIENT, VJP  # noqa: E402
+from sardonyx.versions import fit  # noqa: E402
+
+FLOORS = {"mlp": 1.0, "cnn": 1.0, "transformer": 1.0, "lstm": 1.5, "separable": 1.5}
+TIMED = ("mlp", "cnn", "resnet18", "transformer", "lstm", "separable")
+# The operators tagged Differentiable for which onnxruntime-training registers no gradient (its source).
+NOT_IN_ORT_TRAINING = set(
+    """Acos Acosh Asin Asinh Atanh Cosh Sinh Tan Celu Elu HardSigmoid HardSwish Mish PRelu Selu Softplus
+    Softsign SwiGLU Swish ThresholdedRelu Mean Mod Sum Det Einsum CumProd CumSum Hardmax
+    NegativeLogLikelihoodLoss CausalConvWithState Col2Im GlobalLpPool LpPool MaxRoiPool MaxUnpool
+    GroupNormalization InstanceNormalization LRN LpNormalization MeanVarianceNormalization LinearAttention
+    Shrink CastLike CenterCropPad Compress DepthToSpace GridSample SpaceToDepth TensorScatter ReduceL1
+    ReduceLogSum ReduceMin ReduceProd ReduceSumSquare RNN""".split()
+)
+
+
+def coverage(peers: Path | None) -> None:
+    tagged = opset.differentiable_ops()
+    rules = [op for op in tagged if ("", op) in VJP]
+    body = [op for op in tagged if ("", op) not in VJP and opset.has_body(op)]
+    zero = [op for op in tagged if ("", op) in NO_GRADIENT and op not in rules]
+    print(f"operators tagged Differentiable: {len(tagged)}")
+    print(f"  sardonyx              {len(set(rules + body + zero))}  ({len(rules)} rules, {len(body)} by body, {len(zero)} zero)")
+    print(f"  onnxruntime-training  {len(set(tagged) - NOT_IN_ORT_TRAINING)}  (by its list; discontinued)")
+    if peers is None:
+        return
+    found = re.findall(r'"([A-Z][A-Za-z0-9]+)"', (peers / "onnx_ad" / "rules.py").read_text()) if (peers / "onnx_ad").exists() else []
+    known = set(found) & set(tagged)
+    print(f"  onnx-ad               {len(known) or 'not installed'}  (names in its rule file)")
+
+
+def gradient(network: Network, module: torch.nn.Module) -> tuple[sx.Model, dict[str, np.ndarray]]:
+    """Our gradient of the summed output with respect to all weights, which become inputs."""
+    model = sx.load(export(network, module))
+    names = [w.name for w in sx.weights(model) if w.kind == "weight"]
+    result = sx.grad(model, wrt=names, outputs=False)
+    feeds = {model.inputs[0].name or "": network.batch()[0]}
+    for name in [n for n in names if n in result.graph.initializers]:  # a sum needs no value of its last bias
+        value = result.graph.initializers.pop(name)
+        assert value.const_value is not None
+        feeds[name] = value.const_value.numpy().copy()
+        value.const_value = None
+        result.graph.inputs.append(value)
+    return result, feeds
+
+
+def bound(run: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> Callable[[], float]:
+    """A call without copies: inputs bound once, outputs kept by onnxruntime."""
+    binding = run.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    for output in run.get_outputs():
+        binding.bind_output(output.name, "cpu")
+
+    def call() -> float:
+        run.run_with_iobinding(binding)
+        return 0.0
+
+    return call
+
+
+def torch_call(network: Network, module: torch.nn.Module) -> Callable[[], float]:
+    x = torch.tensor(network.batch()[0])
+    module.eval()
+
+    def call() -> float:
+        for p in module.parameters():
+            p.grad = None
+        module(x).sum().backward()
+        return 0.0
+
+    return call
+
+
+def onnx_ad_call(network: Network, module: torch.nn.Module, peers: Path, threads: int) -> Callable[[], float] | str:
+    """onnx-ad's adjoint graph of the same model, weights as inputs; or why there is none."""
+    model = fit(sx.normalize(sx.load(export(network, module))))
+    proto = model.proto()
+    feeds = {model.inputs[0].name or "": network.batch()[0]}
+    weights = {w.name for w in sx.weights(model) if w.kind == "weight"}
+    for tensor in [t for t in proto.graph.initializer if t.name in weights]:
+        feeds[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        proto.graph.initializer.remove(tensor)
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "f.onnx", Path(folder) / "adj.onnx"
+        onnx.save(proto, source)
+        code = f"import onnx; from onnx_ad import reverse; onnx.save(reverse(onnx.load({str(source)!r})), {str(target)!r})"
+        done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(peers)!r}); {code}"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1][:120]
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4
+        try:
+            run = ort.InferenceSession(str(target), options)
+        except Exception as error:
+            return f"onnxruntime refuses its graph: {str(error)[:100]}"
+    for item in run.get_inputs():
+        if item.name not in feeds:
+            shape = [d if isinstance(d, int) else 1 for d in item.shape]
+            feeds[item.name] = np.ones(shape, np.float32)
+    call = bound(run, feeds)
+    try:
+        call()
+    except Exception as error:
+        return f"its graph fails: {str(error)[:100]}"
+    return call
+
+
+def curve() -> None:
+    """Seconds to build the gradient of longer and longer chains, and of a large transformer."""
+    for count in (3125, 6250, 12500, 25000, 50000):
+        model = chain(count)
+        begin = time.process_time()
+        sx.grad(model, wrt="x")
+        spent = time.process_time() - begin
+        print(f"  {count:6} nodes  {spent:6.2f} s  {spent / count * 1e6:6.0f} us a node")
+    large = Network("large", lambda: Encoder(768, 12, 12, 1000, 128), lambda rng: rng.integers(0, 1000, (2, 128)), lambda rng: rng.integers(0, 10, 2))
+    model = sx.load(export(large, large.module()))
+    begin = time.process_time()
+    names = [w.name for w in sx.weights(model) if w.kind == "weight"]
+    result = sx.grad(model, wrt=names)
+    print(f"  12 layers, 768 wide: {len(model.graph)} nodes to {len(result.graph)} in {time.process_time() - begin:.1f} s")
+
+
+def chain(count: int) -> sx.Model:
+    """x -> Tanh -> Mul by a constant -> … , `count` nodes."""
+    op = Builder()
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 4]))
+    y = x
+    for i in range(count):
+        y = op.Tanh(y) if i % 2 else op.Mul(y, 1.01)
+    y.name = "y"
+    graph = ir.Graph([x], [y], nodes=op.nodes, initializers=list(op.constants.values()), opset_imports={"": opset.OPSET}, name="chain")
+    return sx.Model(ir.Model(graph, ir_version=10))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(TIMED))
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
+    parser.add_argument("--peers", action="store_true", help="install and measure onnx-ad")
+    parser.add_argument("--curve", action="store_true", help="cost of building, up to 50,000 nodes")
+    arguments = parser.parse_args()
+    threads = 1 if arguments.cpu else arguments.threads
+    torch.set_num_threads(threads)
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    with tempfile.TemporaryDirectory() as folder:
+        peers = None
+        if arguments.peers:
+            done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, "onnx-ad"], check=False)
+            peers = Path(folder) if done.returncode == 0 else None
+        coverage(peers)
+        print("forward plus backward, ours over theirs:")
+        for network in NETWORKS:
+            if network.name not in arguments.networks.split(","):
+                continue
+            module = network.module()
+            result, feeds = gradient(network, module)
+            steps = {"sardonyx": bound(session(result, threads=threads), feeds), "torch": torch_call(network, module)}
+            note = ""
+            if peers is not None:
+                peer = onnx_ad_call(network, module, peers, threads)
+                if isinstance(peer, str):
+                    note = f"  onnx-ad: {peer}"
+                else:
+                    steps["onnx-ad"] = peer
+            found = measure(steps, arguments.seconds, clock)
+            mine = found["sardonyx"]
+            ratios = "  ".join(f"/ {n} {mine / t:.2f}" for n, t in found.items() if n != "sardonyx")
+            floor = FLOORS.get(network.name)
+            verdict = "" if floor is None else f"  floor {floor}: {'met' if mine / found['torch'] <= floor else 'MISSED'}"
+            print(f"  {network.name:12} {mine * 1e3:8.2f} ms  {ratios}{verdict}{note}", flush=True)
+        if arguments.curve:
+            print("building a gradient:")
+            curve()
+
+
+if __name__ == "__main__":
+    main()

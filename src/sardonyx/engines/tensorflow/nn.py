@@ -1,0 +1,126 @@
+"""tensorflow's own kernels for ONNX's family nn. Its CPU kernels want channels last."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from sardonyx.engines.tensorflow.xp import numbers
+from sardonyx.lower.engine import lower
+from sardonyx.lower.nn import conv, pool
+from sardonyx.lower.nn.window import lowest, padded, window_of
+
+FLOATS = (tf.float16, tf.float32, tf.float64)
+FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+
+
+def channels_last(x):
+    rank = x.shape.rank
+    return tf.transpose(x, [0, *range(2, rank), 1])
+
+
+def channels_first(x):
+    rank = x.shape.rank
+    return tf.transpose(x, [0, rank - 1, *range(1, rank - 1)])
+
+
+def is_plain(x, rank):
+    return rank in FORMATS and x.dtype in FLOATS
+
+
+@lower("Conv", only="tensorflow")
+def convolution(xp, x, w, b=None, **given):
+    kernel = given["kernel_shape"] or xp.shape(w)[2:]
+    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad"))
+    window = window_of(xp.shape(x)[2:], kernel, *settings)
+    mixed = window.is_dilated and any(s > 1 for s in window.strides)  # it takes one or the other
+    if not is_plain(x, window.rank) or mixed or w.shape.rank is None or w.shape[0] is None:
+        return conv.conv(xp, x, w, b, **given)
+    y = channels_last(padded(xp, x, window, 0))
+    kernels = tf.transpose(w, [*range(2, window.rank + 2), 1, 0])
+    group = given["group"]
+    settings = {
+        "strides": list(window.strides),
+        "padding": "VALID",
+        "data_format": FORMATS[window.rank],
+        "dilations": list(window.dilations),
+    }
+    if group == 1:
+        y = tf.nn.convolution(y, kernels, **settings)
+    else:
+        # The CPU has no grouped convolution; it does each group on its own.
+        parts = zip(tf.split(y, group, -1), tf.split(kernels, group, -1))
+        y = tf.concat([tf.nn.convolution(p, k, **settings) for p, k in parts], -1)
+    y = y if b is None else tf.nn.bias_add(y, b)
+    return channels_first(y)
+
+
+@lower("ConvTranspose", only="tensorflow")
+def conv_transpose(xp, x, w, b=None, **given):
+    kernel = given["kernel_shape"] or xp.shape(w)[2:]
+    names = "strides dilations pads auto_pad output_padding output_shape".split()
+    sizes = xp.shape(x)[2:]
+    canvas = conv.canvas_of(sizes, kernel, *(given[n] for n in names))
+    rank, group = len(kernel), given["group"]
+    dilated = any(d > 1 for d in canvas.dilations)
+    # It computes any size whose windows fit in the strides.
+    loose = any(e >= s for e, s in zip(canvas.extra, canvas.strides))
+    short = any(s > k for s, k in zip(canvas.strides, kernel))
+    if not is_plain(x, rank) or dilated or loose or short or w.shape[1] is None:
+        return conv.conv_transpose(xp, x, w, b, **given)
+    kernels = tf.transpose(w, [*range(2, rank + 2), 1, 0])
+    shape = [xp.shape(x)[0], *canvas.sizes, w.shape[1]]
+    settings = {
+        "output_shape": numbers(shape),
+        "strides": list(canvas.strides),
+        "padding": "VALID",
+        "data_format": FORMATS[rank],
+    }
+    parts = zip(tf.split(channels_last(x), group, -1), tf.split(kernels, group, -1))
+    found = [tf.nn.conv_transpose(p, k, **settings) for p, k in parts]
+    y = channels_first(found[0] if group == 1 else tf.concat(found, -1))
+    return conv.biased(xp, conv.cropped(xp, y, canvas), b)
+
+
+def pool_window(xp, x, given):
+    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
+    return window_of(xp.shape(x)[2:], given["kernel_shape"], *settings)
+
+
+def pooled(xp, x, window, value, kind):
+    """Windows of `x`, padded with `value`, reduced by tensorflow's own pool."""
+    outputs = [slice(None, n.value if hasattr(n, "value") else n) for n in window.outputs]
+    y = tf.nn.pool(
+        channels_last(padded(xp, x, window, value)),
+        list(window.kernel),
+        kind,
+        strides=list(window.strides),
+        padding="VALID",
+        data_format=FORMATS[window.rank],
+        dilations=list(window.dilations),
+    )
+    return channels_first(y[(slice(None), *outputs)])
+
+
+def has_pool(x, window):
+    mixed = window.is_dilated and any(s > 1 for s in window.strides)
+    return is_plain(x, window.rank) and not mixed
+
+
+@lower("MaxPool", only="tensorflow")
+def max_pool(xp, x, *, count, **given):
+    window = pool_window(xp, x, given)
+    if count > 1 or not has_pool(x, window):
+        return pool.max_pool(xp, x, count=count, **given)
+    return pooled(xp, x, window, lowest(xp.dtype(x)), "MAX")
+
+
+@lower("AveragePool", only="tensorflow")
+def average_pool(xp, x, **given):
+    window = pool_window(xp, x, given)
+    if not has_pool(x, window):
+        return pool.average_pool(xp, x, **given)
+    mean = pooled(xp, x, window, 0, "AVG")
+    if not window.is_padded:
+        return mean
+    counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
+    return mean * (window.volume / counts)
