@@ -133,7 +133,8 @@ def onnx_ad_call(network: Network, module: torch.nn.Module, peers: Path, threads
             return f"onnxruntime refuses its graph: {str(error)[:100]}"
     for item in run.get_inputs():
         if item.name not in feeds:
-            shape = [d if isinstance(d, int) else 1 for d in item.shape]
+            # one seed direction: a size "nadj_x10" is 10 then
+            shape = [d if isinstance(d, int) else int(d.rpartition("x")[2]) for d in item.shape]
             feeds[item.name] = np.ones(shape, np.float32)
     call = bound(run, feeds)
     try:

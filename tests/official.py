@@ -49,7 +49,7 @@ class Official:
         return [(node.domain, node.op_type) for node in self.model.graph.node]
 
     def family(self) -> str:
-        """The ONNX family of the operator that a node case is named after; else the part of the suite."""
+        """The family of the operator that a case is named after, or the part of the suite."""
         if self.kind != "node":
             return self.kind
         domain, op = self.ops[-1]
@@ -98,7 +98,7 @@ def read(folder: str, kind: str, values: Any) -> list[Any]:
 
 
 def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]]:
-    """The data of the real models, whose weights are made up: inputs by rule, outputs beside the model."""
+    """The data of the real models, whose weights are made up: outputs lie beside the model."""
     from onnx.backend.test.runner import Runner
 
     held = {t.name for t in graph.initializer}
@@ -148,7 +148,7 @@ def check(case: Official, prepare: Any, **settings: Any) -> None:
 
 
 def known_failures(*sections: str) -> dict[str, str]:
-    """Patterns of the cases that fail, each with its reason: `random`, `all`, or an engine's own."""
+    """Patterns of the cases that fail, with reasons: of `random`, `all`, or an engine."""
     listed = tomllib.loads((Path(__file__).parent / "known_failures.toml").read_text())["backend"]
     return {pattern: why for s in sections for pattern, why in listed.get(s, {}).items()}
 

@@ -251,7 +251,7 @@ def test_graph_that_reads_the_algorithm_is_refused() -> None:
         prepare_training(model)
 
 
-def test_shape_that_shows_only_in_the_first_step() -> None:
+def test_decision_11_a_shape_that_shows_only_in_the_first_step() -> None:
     algorithm = """t (float[A,B] any) => (float[P,Q] w_new) { w_new = Neg(any) }"""
     rep = prepare_training(made(algorithm), threads=1)
     with pytest.raises(EngineError, match="shape"):
@@ -372,6 +372,26 @@ def test_decision_07_initialize_restores_what_it_does_not_bind() -> None:
     assert rep.state()["t"] == 4
 
 
+def test_decision_08_an_initialization_may_call_functions_and_nothing_else() -> None:
+    start = "start () => (float[2,1] w0) { w0 = my.ones() }"
+    model = made(start=start, starts=[("w", "w0")])
+    function = onnx.parser.parse_function(
+        """<domain: "my", opset_import: ["": 17]> ones () => (b) {
+            shape = Constant<value_ints = [2, 1]>()
+            b = ConstantOfShape<value: tensor = float[1] {1.0}>(shape)
+        }"""
+    )
+    model.functions.append(function)
+    model.opset_import.add(domain="my", version=1)
+    rep = prepare_training(model, threads=1)
+    rep.initialize()
+    assert np.array_equal(rep.state()["w"], np.ones((2, 1)))
+    model = made()
+    start_reads_w(model)
+    with pytest.raises(RecordError, match="is an initializer of another graph"):
+        info.check(unscanned(model))
+
+
 def test_decision_09_state_that_is_only_initialized() -> None:
     model = made(
         "t (float[N,1] label) => (float l) { l = ReduceMean<keepdims=0>(label) }",
@@ -415,6 +435,27 @@ def test_decision_12_unbound_outputs_are_figures_and_roles_are_metadata() -> Non
     assert roles["learning_rate"] == "hyperparameter"
     assert roles["fc0.weight"] == "parameter"
     assert roles["fc0.weight/momentum"] == "slot"
+
+
+MODES = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.preview.training": 1]>
+served (float[N,2] x, bool on) => (float[N,1] y)
+<float[2,1] w = {0.5, -1}, float[1] one = {1}, float[1] zero = {0}, float[1] mean = {3},
+ float[1] var = {4}, bool on = {0}, float ratio = {0.5}> {
+    m = MatMul(x, w)
+    n = BatchNormalization(m, one, zero, mean, var)
+    y = Dropout<seed = 1>(n, ratio, on)
+}"""
+
+
+def test_decision_13_modes_stay_as_the_file_says_and_switches_may_be_fed() -> None:
+    algorithm = "t () => (float[N,1] seen, float[2,1] w_new) { seen = Identity(y) w_new = Neg(w) }"
+    rep = prepare_training(made(algorithm, served=MODES), threads=1)
+    x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    frozen = (x @ W - 3) / np.sqrt(4 + 1e-5)
+    np.testing.assert_allclose(rep.step({"x": x})["seen"], frozen, rtol=1e-4, atol=1e-5)
+    dropped = rep.step({"x": x, "on": np.array(True)})["seen"]
+    assert 0.2 < (dropped == 0).mean() < 0.8
+    np.testing.assert_allclose(rep.run({"x": x})["y"], frozen, rtol=1e-4, atol=1e-5)
 
 
 def test_decision_14_missing_import_warns_and_the_short_domain_is_read() -> None:
@@ -473,6 +514,13 @@ def test_decision_16_external_data_inside_a_record(tmp_path: Path) -> None:
         assert np.array_equal(again.state()[name], value), name
 
 
+def test_decision_17_a_swapped_pair_is_refused_and_named() -> None:
+    model = made()
+    swap(model)
+    with pytest.raises(RecordError, match=r'"w_new" ← "w".*key and value are swapped'):
+        prepare_training(model)
+
+
 SECOND = """t (float[N,1] label) => (float[2,1] w_new) {{
     d = Sub(y, label)
     s = Mul(d, d)
@@ -523,6 +571,32 @@ def test_decision_22_inputs_elsewhere_are_evaluated_there() -> None:
         f'g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(e)'
     )
     np.testing.assert_allclose(found, gradient(2 * W), rtol=1e-5)
+
+
+def nested(inside: Sequence[str], outside: Sequence[str]) -> onnx.ModelProto:
+    """A Gradient in the branch of an If, with parts of its forward there or outside."""
+    gradient_node = f'g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(w)'
+    branch = "\n".join([*inside, gradient_node, "picked = Identity(g)"])
+    algorithm = f"""t (float[N,1] label, bool switch) => (float[2,1] w_new) {{
+        {" ".join(outside)}
+        w_new = If(switch) <
+            then_branch = then () => (float[2,1] picked) {{ {branch} }},
+            else_branch = other () => (float[2,1] kept) {{ kept = Identity(w) }}
+        >
+    }}"""
+    return made(algorithm)
+
+
+def test_decision_23_y_is_made_where_the_gradient_stands() -> None:
+    forward = ["p = MatMul(x, w)", "d = Sub(p, label)", "s = Mul(d, d)"]
+    loss = ["loss = ReduceMean<keepdims = 0>(s)"]
+    whole = nested([*forward, *loss], [])
+    np.testing.assert_allclose(steps(whole, switch=np.array(True))["w"], gradient(W), rtol=1e-5)
+    assert np.array_equal(steps(whole, switch=np.array(False))["w"], W)
+    with pytest.raises(SardonyxError, match="made outside its graph"):
+        prepare_training(nested([], [*forward, *loss]))
+    with pytest.raises(SardonyxError, match=r'"s" *is computed from "w"'):
+        prepare_training(nested(loss, forward))
 
 
 def test_decision_24_gradient_before_its_y() -> None:

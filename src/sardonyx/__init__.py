@@ -22,6 +22,7 @@ _HOMES = {
     "Schedule": "sardonyx.train.schedule",
     "Start": "sardonyx.starts",
     "cut": "sardonyx.passes.surgery",
+    "diff": "sardonyx.diff",
     "evaluate": "sardonyx.train.loop",
     "export_step": "sardonyx.train.export",
     "freeze": "sardonyx.passes.surgery",
@@ -39,6 +40,8 @@ _HOMES = {
     "train": "sardonyx.train.loop",
     "trainable": "sardonyx.train.trainable",
     "unfreeze": "sardonyx.passes.surgery",
+    "verify": "sardonyx.verify",
+    "verify_training": "sardonyx.verify.training",
     "vjp": "sardonyx.grad",
     "weights": "sardonyx.weights",
     "write_report": "sardonyx.train.report",
@@ -82,6 +85,7 @@ sys.modules[__name__].__class__ = _Package
 
 if TYPE_CHECKING:
     from sardonyx import errors, testing
+    from sardonyx.diff import diff
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, jvp, vjp
     from sardonyx.limits import Limits
@@ -105,4 +109,6 @@ if TYPE_CHECKING:
     from sardonyx.train.schedule import Schedule
     from sardonyx.train.trainable import trainable
     from sardonyx.train.report import write_report
+    from sardonyx.verify import verify
+    from sardonyx.verify.training import verify_training
     from sardonyx.weights import weights

@@ -382,8 +382,43 @@ def type_proto(x: ir.Value) -> onnx.TypeProto | None:
     return proto
 
 
+# Operators whose output has the type and shape of their input, and those of two operands.
+UNARY = frozenset(
+    "Abs Ceil Cos Erf Exp Floor Identity Log Neg Not Reciprocal Relu Round Sigmoid Sign Sin Sqrt Tanh".split()
+)
+BINARY = frozenset("Add Sub Mul Div".split())
+
+
+def _infer_elementwise(node: ir.Node) -> bool:
+    """The plain cases of the commonest operators, without asking ONNX; whether it was one of them."""
+    if node.domain or len(node.outputs) != 1 or any(x is None or x.shape is None for x in node.inputs):
+        return False
+    shapes = [x.shape for x in node.inputs if x is not None and x.shape is not None]
+    if node.op_type in BINARY and len(shapes) == 2:
+        if not len(shapes[1]) or _same_dims(shapes[0].dims, shapes[1].dims):
+            shape = shapes[0]
+        elif not len(shapes[0]):
+            shape = shapes[1]
+        else:
+            return False
+    elif node.op_type in UNARY and len(shapes) == 1:
+        shape = shapes[0]
+    else:
+        return False
+    (value,) = node.outputs
+    first = node.inputs[0]
+    assert first is not None
+    if value.type is None:
+        value.type = first.type
+    if value.shape is None:
+        value.shape = ir.Shape(shape)
+    return True
+
+
 def infer(node: ir.Node, version: int | None = None) -> None:
     """Set types and shapes of a node's outputs from those of its inputs, where ONNX can tell."""
+    if _infer_elementwise(node):
+        return
     types, data = {}, {}
     names = []
     for i, x in enumerate(node.inputs):

@@ -20,6 +20,8 @@ OPSET = 28
 ML_OPSET = 5
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 INSIDE = {"": OPSET, "ai.onnx.ml": ML_OPSET, TRAINING_DOMAIN: 1, "ai.onnx.preview": 1}
+# Deprecated, but inside: what came after them cannot say all that they do.
+KEPT = {("ai.onnx.ml", "TreeEnsembleClassifier"): 3, ("ai.onnx.ml", "TreeEnsembleRegressor"): 3}
 
 Schema = onnx.defs.OpSchema
 Single = onnx.defs.OpSchema.FormalParameterOption.Single
@@ -46,6 +48,12 @@ def schema(op: str, domain: str = "", version: int | None = None) -> Schema | No
     except onnx.defs.SchemaError:
         return None
     return None if found.deprecated else found
+
+
+def kept_schema(op: str, domain: str = "") -> Schema | None:
+    """The last schema of a deprecated operator that models inside may still have."""
+    version = KEPT.get((domain_name(domain), op))
+    return None if version is None else schema(op, domain, version)
 
 
 @functools.cache

@@ -88,7 +88,7 @@ class Registry:
 
     def _check(self, key: OpId, positional: int, keywords: set[str], all_keywords: bool) -> None:
         domain, op = key
-        schema = opset.schema(op, domain)
+        schema = opset.schema(op, domain) or opset.kept_schema(op, domain)
         if schema is None:
             if domain in opset.INSIDE:
                 raise ArgumentError(f"{op_name(key)} is not an operator of opset {opset.OPSET}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sardonyx.testing import Case, case
@@ -57,4 +59,31 @@ CASES: list[Case] = [
         wrt=[0],
         id="max-adaptive-sampling",
     ),
+]
+
+
+def boxes(count: int, id: str, *limits: Any, **given: Any) -> Case:
+    """Suppression among random boxes of two images and three classes; corners in any order."""
+    rng = np.random.default_rng(count)
+    return case(
+        "NonMaxSuppression",
+        rng.uniform(0, 3, (2, count, 4)).astype(np.float32),
+        rng.permutation(6 * count).reshape(2, 3, count).astype(np.float32) / (6 * count),
+        *limits,
+        fed=True,
+        order=0,
+        id=id,
+        **given,
+    )
+
+
+SIXTH, HALF = np.array([1 / 6], np.float32), np.array([0.5], np.float32)
+
+CASES += [
+    boxes(9, "all", ints(9)),
+    boxes(9, "more-than-there-are", ints(100), SIXTH),
+    boxes(9, "few", ints(2), SIXTH),
+    boxes(9, "scores", ints(5), SIXTH, HALF),
+    boxes(9, "centres", ints(5), SIXTH, HALF, center_point_box=1),
+    boxes(9, "none-asked-for"),
 ]

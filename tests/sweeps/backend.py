@@ -1,8 +1,8 @@
 """The official backend suite of onnx over our engines: what passes, by ONNX family, and the table.
 
-    python -m tests.sweeps.backend --engine torch --family nn -v         one family, every failure with its reason
-    python -m tests.sweeps.backend --engine torch --op Conv,MaxPool      cases that use one of these operators
-    python -m tests.sweeps.backend --engine numpy,torch,jax,tensorflow --jobs 2      all of it: the table
+python -m tests.sweeps.backend --engine torch --family nn -v      one family, and each failure
+python -m tests.sweeps.backend --engine torch --op Conv,MaxPool   cases that use these operators
+python -m tests.sweeps.backend --engine numpy,torch --jobs 2      all of it: the table
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def run(engine: str, indices: list[int], fallback: str) -> Count:
         except UnsupportedOp as error:
             count.missing.update({row[0] for row in error.where})
         except Exception as error:
-            count.failures.append(f"FAIL {family:18} {case.name:60} {type(error).__name__}: {brief(error)}")
+            what = f"{type(error).__name__}: {brief(error)}"
+            count.failures.append(f"FAIL {family:18} {case.name:60} {what}")
     return count
 
 
@@ -88,7 +89,8 @@ def sweep(engine: str, indices: list[int], fallback: str, jobs: int) -> Count:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    raw = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--engine", default="numpy", help="one or more, by commas")
     parser.add_argument("--op", default="")
     parser.add_argument("--family", default="")
@@ -104,7 +106,8 @@ def main() -> None:
         count = sweep(engine, indices, "error" if args.native else "allow", args.jobs)
         report(count, args.v)
         spent = time.perf_counter() - started
-        rows.append(f"{engine:12} {count.good.total():5} of {count.every.total():5}   {spent:5.0f} s")
+        good, every = count.good.total(), count.every.total()
+        rows.append(f"{engine:12} {good:5} of {every:5}   {spent:5.0f} s")
     print("\n".join(rows))
 
 

@@ -215,6 +215,8 @@ class Question:
 def _lower_gradient(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
     ask = Question(node, len(_strings(node, "xs")))
     _refuse_dependent(ask, _before(graph, node))
+    if graph is not lowering.root:
+        _refuse_detours(ask, graph)
     if lowering.strict:
         _refuse_others(ask, graph)
     _expand_functions(graph, ask, lowering)
@@ -293,6 +295,23 @@ def _refuse_dependent(ask: Question, nodes: list[ir.Node]) -> None:
             f"xs and zs of Gradient {quote(ask.node.name)} are not independent of each other",
             rows,
             hint="name either a tensor or what it is computed from, not both",
+        )
+
+
+def _refuse_detours(ask: Question, graph: ir.Graph) -> None:
+    """Inside a body, a way from x to y through the graph around it would be left out unseen."""
+    stop = set(ask.named)
+    rows = []
+    for value in _ancestors([ask.y], stop) - stop:
+        producer = value.producer()
+        if producer is not None and producer.graph is not graph:
+            behind = _ancestors([value], stop) & set(ask.named[: ask.xs])
+            rows += [[quote(value.name), f"is computed from {quote(x.name)}"] for x in behind]
+    if rows:
+        raise ModelError(
+            f"y of Gradient {quote(ask.node.name)} depends on its xs outside its graph",
+            sorted(rows),
+            hint="compute these inside the body, or move the Gradient out of it",
         )
 
 

@@ -6,6 +6,8 @@ business of each framework's own kernels (`engines/<framework>/controlflow.py`).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sardonyx.lower.engine import lower
@@ -25,10 +27,10 @@ def is_true(xp, cond):
 
 
 @lower("Loop", static=("M", "cond"))
-def loop(xp, M=None, cond=None, *state, body, count):  # noqa: N803  (ONNX's spelling)
+def loop(xp, M=None, cond=None, *state, body, count):
     trips = UNBOUNDED if M is None else int(M.reshape(-1)[0])
     going = True if cond is None else bool(cond.reshape(-1)[0])
-    scanned = [[] for _ in range(count - len(state))]
+    scanned: list[list[Any]] = [[] for _ in range(count - len(state))]
     i = 0
     while going and i < trips:
         going_on, *found = body(np.array(i, np.int64), np.array(True), *state)

@@ -1,7 +1,7 @@
 """The registry of lowerings, and the search for the one that an operator gets in a framework.
 
-Order: the framework's own kernel → the shared rule → ONNX's function body → `UnsupportedOp`, which names
-everything that is missing at once, before anything runs. How rules are run is `program.py`.
+Order: the framework's own kernel → the shared rule → ONNX's function body → `UnsupportedOp`, which
+names everything that is missing at once, before anything runs. How rules are run is `program.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import graphs, names
 from sardonyx.registry import OpId, Registry, Rule, op_name
 
-# What a rule may ask for besides attributes: how many outputs are wanted, and the types that they have.
+# What a rule may ask for besides attributes: how many outputs the node has, and their types.
 SPECIAL = ("count", "dtypes")
 LOWER = Registry("lowering", leading=1, special=SPECIAL)
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
@@ -39,11 +39,12 @@ def lower(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a lowering.
 
-    The rule gets `xp`, then the inputs by schema position (None where omitted) and the attributes by schema
-    name, defaults filled in; a body is a function of its inputs. It returns the output, or a tuple of them.
+    The rule gets `xp`, then the inputs by schema position (None where omitted) and the attributes
+    by schema name, defaults filled in; a body is a function of its inputs. It returns the output,
+    or a tuple of them.
 
-    static -- names of inputs that must be known while building: they come as numpy arrays, whose elements
-              are symbolic scalars where only the framework knows a size
+    static -- names of inputs that must be known while building: they come as numpy arrays, whose
+              elements are symbolic scalars where only the framework knows a size
     only   -- the framework that has this kernel in place of the shared rule
     sizes  -- the rule also runs on arrays of symbolic sizes (numpy's object arrays)
 

@@ -32,8 +32,8 @@ def equal(xp, a, b):
 
 @lower("BitShift")
 def bit_shift(xp, x, y, *, direction):
-    # Shifting by the width or more, or by a negative number, which counts as a large one, is defined
-    # here: nothing is left but the sign.
+    # Shifting by the width or more, or by a negative number, which counts as a large one, leaves
+    # nothing but the sign; frameworks leave it undefined.
     bits = np.iinfo(xp.dtype(x)).bits
     zero, most = xp.scalar(0, y), xp.scalar(bits - 1, y)
     out = xp.logical_or(xp.less(y, zero), xp.greater(y, most))

@@ -149,7 +149,10 @@ def boxes_of(xp, boxes, center_point_box: int) -> Boxes:
 def overlaps(xp, boxes: Boxes, chosen, threshold):
     """Which boxes overlap too much with one chosen per class: (batch, classes, boxes)."""
     zero = xp.scalar(0, boxes.area)
-    pick = lambda v: xp.expand_dims(xp.take_along(v, chosen, 1), (2,))  # noqa: E731
+
+    def pick(v):
+        return xp.expand_dims(xp.take_along(v, chosen, 1), (2,))
+
     shared = None
     for low, high in zip(boxes.low, boxes.high):
         top = xp.minimum(pick(high), xp.expand_dims(high, (1,)))

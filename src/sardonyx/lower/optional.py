@@ -8,7 +8,7 @@ from sardonyx.lower.engine import lower
 
 
 @lower("Optional")
-def optional(xp, value=None, *, type):  # noqa: A002  (ONNX's spelling)
+def optional(xp, value=None, *, type):
     return value
 
 

@@ -1,10 +1,10 @@
 """Runs a normalized model over the arrays of one framework.
 
-A plan is made once: nodes in order, attributes with defaults, values by number, what is read for the last
-time where, everything constant computed. A run goes through it. What is known while building (constants,
-shapes) stays in numpy, and nodes that only read such values are computed there: shape arithmetic never
-becomes part of a framework's graph. A body (If, Loop, Scan, SequenceMap) is a plan of its own, handed to
-the rule as a function; what it captures from outside are further inputs of its node.
+A plan is made once: nodes in order, attributes with defaults, values by number, what is read for
+the last time where, everything constant computed. A run goes through it. What is known while
+building (constants, shapes) stays in numpy, and nodes that only read such values are computed there:
+shape arithmetic never becomes part of a framework's graph. A body (If, Loop, Scan, SequenceMap) is a
+plan of its own, handed to the rule as a function; what it captures are further inputs of its node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.registry import Rule, op_name
 
-KEPT = 1 << 16  # how many elements a value computed ahead of time may have beyond those of its inputs
+KEPT = (
+    1 << 16
+)  # how many elements a value computed ahead of time may have beyond those of its inputs
 SMALL = 1 << 10  # more elements than this are not computed in numpy for a framework
 
 FALLBACKS = ("error", "warn", "allow")
@@ -42,7 +44,7 @@ def element_type(value: ir.Value | None) -> np.dtype | None:
 
 
 def known_dims(value: ir.Value) -> list[int | str | None] | None:
-    """The sizes of a value: numbers, names of symbols, None for what is not known; None for no shape."""
+    """The sizes of a value: numbers, names of symbols, or None; None where no rank is known."""
     if value.shape is None or not isinstance(value.type, ir.TensorType):
         return None
     return [d if isinstance(d, int) else d.value for d in value.shape]
@@ -97,7 +99,9 @@ def _accepted(rule: Rule | None, given: dict[str, Any]) -> dict[str, Any]:
     if rule is None:
         return {}
     if rule.takes_all_keywords:
-        return {k: v for k, v in given.items() if k not in ("count", "dtypes") or k in rule.keywords}
+        return {
+            k: v for k, v in given.items() if k not in ("count", "dtypes") or k in rule.keywords
+        }
     return {k: v for k, v in given.items() if k in rule.keywords}
 
 
@@ -167,7 +171,9 @@ class Plan:
 
     def _share_constants(self) -> None:
         """Constants that a framework reads are converted once, outside of any trace."""
-        used = {s for step in self.steps for i, s in enumerate(step.inputs) if i not in _statics(step)}
+        used = {
+            s for step in self.steps for i, s in enumerate(step.inputs) if i not in _statics(step)
+        }
         self.tensors = {
             s: self.program.convert(v) for s, v in self.constants.items() if s in used and _size(v)
         }
@@ -224,14 +230,18 @@ class Plan:
             found = program.call_out(step, values, bound)
         elif program.on_numpy or self._is_known(step, values):
             found = call(step.numpy_rule, numpy_arrays(), values, {**step.numpy_keywords, **bound})
-            if not program.on_numpy and sum(_size(v) for v in found) > SMALL + sum(map(_size, values)):
+            if not program.on_numpy and sum(_size(v) for v in found) > SMALL + sum(
+                map(_size, values)
+            ):
                 found = self._in_framework(step, values, bound)
         else:
             found = self._in_framework(step, values, bound)
         for slot, value, dims in zip(step.outputs, found, step.dims):
             env[slot] = value
             if program.xp.annotates and dims is not None and not isinstance(value, np.ndarray):
-                program.xp.annotate(value, [symbols.get(d) if isinstance(d, str) else d for d in dims])
+                program.xp.annotate(
+                    value, [symbols.get(d) if isinstance(d, str) else d for d in dims]
+                )
         for slot in step.frees:
             env[slot] = None
 
@@ -241,7 +251,9 @@ class Plan:
             return False
         return step.numpy_rule.options["sizes"] or not any(map(is_symbolic, values))
 
-    def _in_framework(self, step: Step, values: list[Any], bound: dict[str, Any]) -> tuple[Any, ...]:
+    def _in_framework(
+        self, step: Step, values: list[Any], bound: dict[str, Any]
+    ) -> tuple[Any, ...]:
         program, statics = self.program, _statics(step)
         given = []
         for i, (slot, value) in enumerate(zip(step.inputs, values)):
@@ -267,7 +279,9 @@ def _size(value: Any) -> int:
     return value.size if isinstance(value, np.ndarray) else 0
 
 
-def call(rule: Rule | None, xp: Arrays, values: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+def call(
+    rule: Rule | None, xp: Arrays, values: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """The outputs of a rule, as a tuple of arrays (or lists of them)."""
     assert rule is not None
     if xp.name == "numpy":
@@ -283,7 +297,7 @@ class Program:
     """A model in terms of one framework's arrays: called with inputs, it gives outputs.
 
     parameters -- names of initializers that are given at each call rather than built in
-    fallback   -- "allow" runs nodes that the framework cannot take in numpy, "error" refuses them all at once
+    fallback   -- "allow" runs nodes that the framework cannot take in numpy, "error" refuses them
     """
 
     def __init__(
@@ -305,7 +319,9 @@ class Program:
         self.outputs = [v.name or "" for v in graph.outputs]
         self.output_types = [element_type(v) for v in graph.outputs]
         self.values = {
-            n: self.convert(v.const_value.numpy()) for n, v in self.defaults.items() if v.const_value is not None
+            n: self.convert(v.const_value.numpy())
+            for n, v in self.defaults.items()
+            if v.const_value is not None
         }
 
     @property
@@ -320,7 +336,9 @@ class Program:
             hint='fallback="allow" runs them in numpy, inside the graph',
         )
 
-    def __call__(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> list[Any]:
+    def __call__(
+        self, feeds: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
+    ) -> list[Any]:
         """The outputs in order; inputs by name, as arrays of the framework or of numpy."""
         given = {**self.values, **(parameters or {})}
         for name in set(given) & set(feeds):
@@ -363,12 +381,14 @@ class Program:
             return self.xp.static(value)
         except NotStatic as error:
             raise EngineError(
-                f"input {position} of a node must be known while building, but is computed from data",
+                f"input {position} of a node must be known while building, but depends on data",
                 [[step.op, f"node {step.label}"]],
                 hint="make it a constant, or run without compiling",
             ) from error
 
-    def call_out(self, step: Step, values: list[Any], bound: dict[str, Callable[..., Any]]) -> tuple[Any, ...]:
+    def call_out(
+        self, step: Step, values: list[Any], bound: Mapping[str, Callable[..., Any]]
+    ) -> tuple[Any, ...]:
         """Run a node in numpy, within the framework's graph where there is one."""
 
         def function(*arrays: Any) -> tuple[Any, ...]:

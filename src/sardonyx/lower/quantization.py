@@ -1,7 +1,7 @@
 """QuantizeLinear and DequantizeLinear: one scale per tensor, per index of an axis, or per block.
 
-DynamicQuantizeLinear is ONNX's function body in terms of these. Products of quantized matrices are in
-`math/quantized.py`, convolutions in `nn/quantized.py`.
+DynamicQuantizeLinear is ONNX's function body in terms of these. Products of quantized matrices are
+in `math/quantized.py`, convolutions in `nn/quantized.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ FAR = 1 << 20  # beyond every level of 16 bits, zero point included; exact in fl
 
 @lower("QuantizeLinear")
 def quantize_linear(
-    xp, x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, precision, saturate, dtypes
+    xp,
+    x,
+    y_scale,
+    y_zero_point=None,
+    *,
+    axis,
+    block_size,
+    output_dtype,
+    precision,
+    saturate,
+    dtypes,
 ):
     compute = np.dtype(ir.DataType(precision).numpy()) if precision else quotient_type(xp, y_scale)
     target = dtypes[0]
     scale = spread(xp, xp.cast(y_scale, FLOAT64), x, axis, block_size)
-    # In double, then rounded: XLA divides by one number as a product with its reciprocal, which is off
-    # by a bit of float32 and moves ties.
+    # In double, then rounded: XLA divides by one number as a product with its reciprocal, which is
+    # off by a bit of float32 and moves ties.
     level = xp.cast(xp.divide(xp.cast(x, FLOAT64), scale), compute)
     zero_point = None if y_zero_point is None else spread(xp, y_zero_point, x, axis, block_size)
     if target in SMALL_FLOATS:
@@ -50,9 +60,7 @@ def to_levels(xp, level, zero_point, dtype):
 
 
 @lower("DequantizeLinear")
-def dequantize_linear(
-    xp, x, x_scale, x_zero_point=None, *, axis, block_size, output_dtype, dtypes
-):
+def dequantize_linear(xp, x, x_scale, x_zero_point=None, *, axis, block_size, output_dtype, dtypes):
     # Exact in float32: the result is rounded once, to the type of the output.
     compute = FLOAT64 if xp.dtype(x_scale) == FLOAT64 else FLOAT32
     scale = spread(xp, xp.cast(x_scale, compute), x, axis, block_size)

@@ -1,9 +1,9 @@
-"""What every engine over `xp` offers: a Runner with numpy at both ends, and ONNX's backend interface."""
+"""What every engine over `xp` offers: a Runner with numpy at both ends, and ONNX's Backend."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,23 +19,36 @@ from sardonyx.lower.engine import Placement
 from sardonyx.lower.program import Program, to_numpy
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model, load
+from sardonyx.passes.nesting import graphs
 from sardonyx.passes.widen import widen
+
+# Some exporters write the domain without its last part.
+TRAINING = (opset.TRAINING_DOMAIN, "ai.onnx.preview")
 
 
 class Runner:
     """Runs a model: `Runner(model)({"x": array})` gives its outputs by name, as numpy arrays.
 
     float64  -- compute in double what the model computes in single precision
-    fallback -- "allow": nodes that the framework cannot take run in numpy; "error": they are refused
+    fallback -- "allow" runs nodes that the framework cannot take in numpy, "error" refuses them
     """
 
     xp: Arrays
+    # Replaces Gradient nodes, which read the graph around them, by plain ones; each engine says how.
+    differentiate: ClassVar[Callable[[Model], Model] | None] = None
 
     def __init__(
-        self, model: Model | Any, *, float64: bool = False, fallback: str = "allow", device: str = "CPU"
+        self,
+        model: Model | Any,
+        *,
+        float64: bool = False,
+        fallback: str = "allow",
+        device: str = "CPU",
     ):
         self.device = device
         loaded = load(model)
+        if self.differentiate is not None and has_gradients(loaded):
+            loaded = self.differentiate(loaded)
         with self.context():
             self.program = Program(widen(loaded) if float64 else loaded, self.xp, fallback=fallback)
         self.inputs = [n for n in self.program.names if n not in self.program.defaults]
@@ -60,6 +73,12 @@ class Runner:
             }
 
 
+def has_gradients(model: Model) -> bool:
+    every = [model.graph, *(f.graph for f in model.ir.functions.values())]
+    nodes = (node for graph in every for part in graphs(graph) for node in part)
+    return any(node.op_type == "Gradient" and node.domain in TRAINING for node in nodes)
+
+
 class Rep(BackendRep):
     """A model ready to run, in the form that onnx.backend.base asks for."""
 
@@ -80,11 +99,14 @@ class Backend(OnnxBackend):
     @classmethod
     def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
         if not cls.supports_device(device):
-            raise EngineError(f"this engine has no device {quote(device)}", hint=f"it has {cls.devices}")
+            have = f"it has {cls.devices}"
+            raise EngineError(f"this engine has no device {quote(device)}", hint=have)
         return Rep(cls.runner(model, device=device, **kwargs))
 
     @classmethod
-    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(
+        cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
@@ -104,7 +126,9 @@ class Backend(OnnxBackend):
         domain = opset.domain_name(node.domain)
         imports = {"": opset.OPSET, domain: opset.INSIDE.get(domain, 1)}
         made = onnx.helper.make_model(
-            graph, opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in imports.items()], ir_version=13
+            graph,
+            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in imports.items()],
+            ir_version=13,
         )
         return cls.run_model(made, list(inputs), device, **kwargs)
 

@@ -1,8 +1,8 @@
 """The namespace in terms of numpy: what is known while building is computed with it, in any engine.
 
-`NumpyLike` is written against a module with numpy's functions, so that a framework that copies numpy's
-interface only overrides what differs. `NUMPY` is the adapter over numpy itself. Sizes that only the
-framework knows are elements of object arrays here; arithmetic on them is Python's.
+`NumpyLike` is written against a module with numpy's functions, so that a framework that copies
+numpy's interface only overrides what differs. `Numpy` is the adapter over numpy itself. Sizes that
+only the framework knows are elements of object arrays here; arithmetic on them is Python's.
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ class Numpy(NumpyLike):
         if isinstance(x, np.ndarray) and x.dtype != object:
             return x
         made = np.asarray(x)
-        if made.dtype == object and made.size and all(isinstance(v, (int, np.integer)) for v in made.flat):
+        is_sizes = made.dtype == object and made.size
+        if is_sizes and all(isinstance(v, (int, np.integer)) for v in made.flat):
             return settle(made.flat, made.shape)
         return made
 
@@ -242,7 +243,8 @@ class Numpy(NumpyLike):
         return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
     def _rng(self, seed):
-        return self.generator if seed is None else np.random.default_rng(abs(int(seed)))
+        # with a seed the generator of ONNX's own examples, so that their draws are ours
+        return self.generator if seed is None else np.random.RandomState(abs(int(seed)))
 
     def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
         return self._rng(seed).uniform(low, high, tuple(shape)).astype(dtype)

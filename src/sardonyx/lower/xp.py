@@ -1,28 +1,32 @@
 """`xp`: the small array namespace that every lowering is written against.
 
-An adapter per framework implements it (`engines/<framework>/xp.py`). Everything a rule may call is here:
+An adapter per framework implements it (`engines/<framework>/xp.py`). All that a rule may call:
 
-    what it is     dtype(x) -> numpy dtype · shape(x) -> tuple of ints or symbolic scalars · rank(x) -> int
-    conversion     asarray(array, dtype=None) · cast(x, dtype) · static(x) -> numpy · to_numpy(x, dtype=None)
+    what it is     dtype(x) -> numpy dtype · rank(x) -> int
+                   shape(x) -> tuple of ints, or of symbolic scalars where a size is not known
+    conversion     asarray(array, dtype=None) · cast(x, dtype)
+                   static(x) -> numpy · to_numpy(x, dtype=None)
     making         full(shape, value, dtype) · arange(start, stop, step, dtype)
                    uniform(shape, dtype, low, high, seed) · normal(shape, dtype, mean, scale, seed)
     layout         reshape(x, shape) · transpose(x, perm) · expand_dims(x, axes) · squeeze(x, axes)
-                   broadcast_to(x, shape) · concat(xs, axis) · stack(xs, axis) · split(x, sizes, axis)
-                   slice(x, starts, stops, steps) · pad(x, before, after, value) · flip(x, axes) · tile(x, repeats)
+                   broadcast_to(x, shape) · concat(xs, axis) · stack(xs, axis) · flip(x, axes)
+                   split(x, sizes, axis) · slice(x, starts, stops, steps) · tile(x, repeats)
+                   pad(x, before, after, value)
     indexing       take(x, indices, axis) · take_along(x, indices, axis) · nonzero(x)
                    put(x, indices, updates, reduction) on flat arrays
     choice         where(condition, a, b)
-    elementwise    UNARY and BINARY below, all with ONNX's broadcasting, both operands of one dtype
+    elementwise    UNARY and BINARY below: ONNX's broadcasting, both operands of one dtype
     reductions     sum prod max min mean any all (x, axis, keepdims) · argmax argmin (x, axis)
                    cumsum(x, axis) · cumprod(x, axis)
     order          sort(x, axis) · argsort(x, axis, descending=False), stable
-    products       matmul(a, b) · einsum(equation, *xs) · det(x) · fft(real, imaginary, axis, inverse)
+    products       matmul(a, b) · einsum(equation, *xs) · det(x)
+                   fft(real, imaginary, axis, inverse) -> real, imaginary
     bits           bit_cast(x, dtype)
-    loops          scan(step, state, rows, kept): `step` folded over the first axis of `rows`
 
-dtypes are numpy's (with ml_dtypes for bfloat16 and smaller). A type that a framework has no arrays of is
-`carried`: held exactly in a wider type of the framework, while the graph remembers what it is.
-Sizes are ints where known, else scalars of the framework that take part in + - * //: never `int()` them.
+and what `Arrays` below makes of these. dtypes are numpy's (ml_dtypes for bfloat16 and smaller). A
+type that a framework has no arrays of is `carried`: held exactly in a wider type of the framework,
+while the graph remembers what it is. Sizes are ints where known, else scalars of the framework that
+take part in + - * //: never `int()` them.
 """
 
 from __future__ import annotations
@@ -34,15 +38,18 @@ import ml_dtypes
 import numpy as np
 
 UNARY = (
-    "negative abs sign exp expm1 log log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh floor ceil round erf isnan isinf isfinite logical_not bitwise_not"
-).split()
+    *("negative", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "erf"),
+    *("sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    *("floor", "ceil", "round", "isnan", "isinf", "isfinite", "logical_not", "bitwise_not"),
+)
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 BINARY = (
-    "add subtract multiply divide floor_divide remainder fmod power maximum minimum atan2 "
-    "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
-    "bitwise_and bitwise_or bitwise_xor left_shift right_shift"
-).split()
-COMPARISONS = frozenset("equal not_equal less less_equal greater greater_equal".split())
+    *("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod"),
+    *("power", "maximum", "minimum", "atan2", *COMPARISONS),
+    *("logical_and", "logical_or", "logical_xor"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
+)
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SMALL_FLOATS = {
@@ -113,11 +120,13 @@ class Arrays:
 
     name = ""
     strings = False  # whether the framework has arrays of strings
-    annotates = False  # whether arrays can be told sizes that the framework does not work out itself
+    annotates = (
+        False  # whether arrays can be told sizes that the framework does not work out itself
+    )
     carried: dict[np.dtype, np.dtype] = {}
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the {self.name} adapter has no {name!r}; lower/xp.py lists what there is")
+        raise AttributeError(f"the {self.name} adapter has no {name!r}: see lower/xp.py")
 
     def storage(self, dtype: np.dtype) -> np.dtype:
         """The type in which the framework holds arrays of `dtype`."""

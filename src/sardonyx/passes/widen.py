@@ -1,4 +1,4 @@
-"""The same model in double precision: everything that is float32 becomes float64, nothing else changes.
+"""The same model in double precision: all that is float32 becomes float64, nothing else changes.
 
 A Cast to a 16-bit type stays: its rounding is part of the model. Only a model that computes in 16 bits is
 widened from there as well, when asked.
@@ -56,9 +56,7 @@ def _widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float64), name=tensor.name)
 
 
-def _widen_attribute(
-    node: ir.Node, attr: ir.Attr, kinds: Collection[ir.DataType]
-) -> None:
+def _widen_attribute(node: ir.Node, attr: ir.Attr, kinds: Collection[ir.DataType]) -> None:
     if attr.type == ir.AttributeType.TENSOR and attr.value.dtype in kinds:
         node.attributes.add(ir.AttrTensor(attr.name, _widen_tensor(attr.value)))
     elif attr.name in TYPE_ATTRIBUTES and attr.value in kinds:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from sardonyx.errors import ArgumentError, TrainingStopped, quote
 from sardonyx.model import Model, load
 from sardonyx.train import metrics as metric
+from sardonyx.train.auto import fastest
 from sardonyx.train.batches import Prefetch, batch_count, epoch_batches
 from sardonyx.train.checkpoint import Lock, Position, position_of, with_position, write
 from sardonyx.train.data import Source, Stream, open_data
@@ -21,6 +22,7 @@ from sardonyx.train.display import Display, make_display
 from sardonyx.train.fields import Link, check_values, link
 from sardonyx.train.trainable import settings_of, trainable
 
+ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
 DEFAULT_METRICS = {
     "cross_entropy": ["accuracy"],
     "binary_cross_entropy": ["accuracy"],
@@ -108,6 +110,8 @@ def train(
     data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), batches, …
     epochs, steps -- how long; 3 epochs if neither is given
     validation  -- data of its own, or a share of the rows such as 0.1
+    engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", or "auto": the fastest one
+                   in a short trial
     metrics     -- names ("accuracy", "top5", "f1", "auc", "mae", "perplexity") or functions
     output      -- where the model is kept: every `every_steps` or `every_minutes`, and at the end
     patience    -- stop after so many epochs in which `watch` did not improve
@@ -130,8 +134,16 @@ def train(
     elif validation is not None:
         held = open_data(validation, columns, *_image_size(net))
     settings = settings_of(net)
-    rep = prepare(engine, net, engine_options)
-    links = _links(net, rep.wanted, source, fields, settings)
+
+    def linked(rep: Any) -> list[Link]:
+        return _links(net, rep.wanted, source, fields, settings)
+
+    if engine == "auto":
+        rep, choice = fastest(net, lambda r: _first(source, linked(r), position), None, engine_options)
+        settings["choices"] = [*settings.get("choices", []), choice]
+    else:
+        rep = prepare(engine, net, engine_options)
+    links = linked(rep)
     plan = Plan(
         epochs if epochs is not None or steps is not None else 3,
         steps,
@@ -152,6 +164,10 @@ def train(
         return _Loop(run, plan, source, held, shown).run()
 
 
+def _first(source: Source, links: list[Link], position: Position) -> dict[str, np.ndarray]:
+    return next(epoch_batches(source, links, position.batch_size, seed=None, epoch=0))
+
+
 def prepare(engine: str, model: Model, options: Mapping[str, Any] | None = None) -> Any:
     """A model in training on the engine called `engine`."""
     import importlib
@@ -160,7 +176,9 @@ def prepare(engine: str, model: Model, options: Mapping[str, Any] | None = None)
         room = importlib.import_module(f"sardonyx.engines.{engine}")
         make = room.prepare_training
     except (ModuleNotFoundError, AttributeError) as error:
-        raise ArgumentError(f"no engine called {engine!r} can train") from error
+        raise ArgumentError(
+            f"no engine called {engine!r} can train", hint=f"one of {', '.join(ENGINES)}, auto"
+        ) from error
     return make(model, **(options or {}))
 
 

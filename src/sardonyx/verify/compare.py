@@ -18,12 +18,14 @@ from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.exact import LONG, SUMS, Reference, Walk, is_float, widened
 from sardonyx.verify.inputs import sample, size_choices
-from sardonyx.verify.jitter import Jitter
+from sardonyx.verify.jitter import Jitter, moved
 from sardonyx.verify.noise import BANDS, DIFFERENT, GRADIENT_BANDS, UNKNOWN, Measurement, measure
 from sardonyx.verify.report import Culprit, Report
 from sardonyx.verify.subjects import OnnxSubject, SavedSubject, Subject, distinct_names, runner, subject
 from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 
+FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
+SAMPLES = 4
 SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
 
 
@@ -115,6 +117,7 @@ class _Job:
         self.report = Report.of(subjects, self.labels, bands, self.tolerances)
         self.exact: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
         self.baselines: list[Callable[[Mapping[str, Any]], dict[str, Any]]] = []
+        self.noise: dict[str, float] = {}
         self._choose_reference()
 
     def _choose_reference(self) -> None:
@@ -183,6 +186,7 @@ class _Job:
         for run in runs:
             self.progress(run.name)
             exact, baselines = self._reference_values(run)
+            self.noise = self._more_noise(run, exact)
             stored = run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects)
             for label, item in zip(self.labels, self.subjects):
                 self._measure(label, item, run, exact, baselines)
@@ -206,6 +210,23 @@ class _Job:
         jitter = Jitter(self.subjects[0], self.model)
         self.report.reference = f"{self.labels[0]} itself; noise by moving its inputs and weights by one unit"
         return jitter(run.inputs)
+
+    def _more_noise(self, run: DataSet, exact: dict[str, Any]) -> dict[str, float]:
+        """The noise of small outputs, also on inputs that differ in the last place: rounding is drawn anew."""
+        small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
+        if not small or self.exact is None or not any(is_float(v) for v in run.inputs.values()):
+            return {}
+        squares: dict[str, list[float]] = {n: [] for n in small}
+        for trial in range(SAMPLES):
+            rng = np.random.default_rng(trial)
+            feeds = {k: moved(v, rng) for k, v in run.inputs.items()}
+            r, b = self.exact(feeds), self.baselines[0](feeds)
+            for name in small:
+                if b[name].shape == r[name].shape:
+                    error = b[name].astype(np.float64) - r[name]
+                    squares[name].append(float(np.mean(np.square(error))))
+        means = {n: float(np.mean(values)) for n, values in squares.items() if values}
+        return {n: m**0.5 for n, m in means.items() if np.isfinite(m)}
 
     def _check_plausible(self, exact: dict[str, Any], baselines: list[dict[str, Any]], run: str) -> None:
         """A baseline far from the exact run would hide every fault: it is a fault of ours, say so."""
@@ -256,6 +277,7 @@ class _Job:
                 others,
                 tolerances=self.tolerances,
                 lenient=lenient,
+                noise=self.noise.get(name, 0.0),
             )
             if part.wrong and self.reference_model is not None:
                 self._explain(part, name, found[theirs], run)

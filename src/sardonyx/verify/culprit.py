@@ -84,9 +84,14 @@ class Case:
 
 @dataclass
 class _Piece:
-    """Nodes of the candidate that make `outputs` out of values that the reference knows."""
+    """Nodes of the candidate, and those of the reference that make the same `outputs`.
+
+    Both begin at values that either graph knows by name; those are what they need.
+    """
 
     nodes: list[ir.Node]
+    source: list[ir.Node]
+    exact: list[ir.Node]
     needs: list[str]
     outputs: list[str]
 
@@ -151,6 +156,8 @@ class _Level:
         self.finder, self.path, self.renamed = finder, path, dict(renamed)
         self.exact = {v.name: v for node in exact for v in node.outputs if v.name}
         self.plain = {v.name: v for node in plain for v in node.outputs if v.name}
+        self.inputs = {v.name or "" for v in candidate.inputs}
+        self.reference_inputs = {v.name or "" for v in plain.inputs}
         self.pieces = self._plan(candidate)
         self.order = {node: i for i, node in enumerate(candidate)}
         self.values: dict[str, Any] = {}
@@ -166,14 +173,19 @@ class _Level:
     def _plan(self, graph: ir.Graph) -> list[_Piece]:
         """The candidate's pieces, in its order; what only one side has a name for is no border."""
         found, search = [], self.finder.search
+        made = {v.name for node in graph for v in node.outputs if v.name}
+        common = made & set(self.exact)
         for node in graph:
-            outputs = [v for v in node.outputs if v.name in self.exact]
+            outputs = [v.name or "" for v in node.outputs if v.name in common]
             if not outputs:
                 search.not_compared.append(node.name or node.outputs[0].name or "")
                 continue
-            nodes = between(outputs, lambda v: v.name in self.exact)
-            needs = [v.name or "" for v in boundary(nodes)]
-            found.append(_Piece(nodes, needs, [v.name or "" for v in outputs]))
+            parts = [
+                between([side[n] for n in outputs], lambda v: v.name in common)
+                for side in ({v.name: v for v in node.outputs}, self.plain, self.exact)
+            ]
+            needs = dict.fromkeys(v.name or "" for part in parts[:2] for v in boundary(part))
+            found.append(_Piece(*parts, list(needs), outputs))
         return found
 
     def visit(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
@@ -206,16 +218,9 @@ class _Level:
         if any(is_random(node) for node in part.nodes) or any(v is None for v in wide.values()):
             finder.search.not_compared.append(part.last.name or part.outputs[0])
             return
-        source = between(
-            [self.plain[n] for n in part.outputs if n in self.plain],
-            lambda v: v.name in wide or v.name not in self.plain,
-        )
-        if not source:
-            finder.search.not_compared.append(part.last.name or part.outputs[0])
-            return
         feeds = {n: _narrowed(x, self._dtype(n, part)) for n, x in wide.items()}
         finder.progress(f"replaying node {self.order[part.last] + 1} of {len(self.order)}")
-        replay, case = self._judge(part, source, feeds)
+        replay, case = self._judge(part, feeds)
         finder.search.replays.append(replay)
         if finder.search.culprit is None and not replay.ratio <= finder.bands[1]:
             if replay.doubtful:
@@ -231,18 +236,19 @@ class _Level:
         kind = value.dtype if value is not None else None
         return None if kind is None else np.dtype(kind.numpy())
 
-    def _judge(
-        self, part: _Piece, source: Sequence[ir.Node], feeds: dict[str, Any]
-    ) -> tuple[Replay, Case]:
+    def _judge(self, part: _Piece, given: dict[str, Any]) -> tuple[Replay, Case]:
         finder = self.finder
+        feeds = {n: given[n] for n in given if n not in self.inputs or n in self.reference_inputs}
+        for name, theirs in self.renamed.items():
+            if name in given:
+                feeds[theirs] = given[name]
         wide_feeds = {k: widened(v) for k, v in feeds.items()}
-        exact_nodes = between(
-            [self.exact[n] for n in part.outputs], lambda v: v.name in feeds or v.name not in self.exact
-        )
-        exact_piece = piece(finder.exact, exact_nodes, wide_feeds, part.outputs)
+        exact_piece = piece(finder.exact, part.exact, wide_feeds, part.outputs)
         r = Reference(exact_piece, exact=False)(wide_feeds)
-        b = Reference(piece(finder.plain, source, feeds, part.outputs), exact=False)(feeds)
-        model = piece(finder.candidate, part.nodes, feeds, part.outputs)
+        b = Reference(piece(finder.plain, part.source, feeds, part.outputs), exact=False)(feeds)
+        model = piece(finder.candidate, part.nodes, given, part.outputs)
+        given = {v.name or "": given[v.name or ""] for v in model.inputs}
+        wide_given = {k: widened(v) for k, v in given.items()}
         node = part.last
         replay = Replay(
             self.order[node] + 1,
@@ -256,15 +262,15 @@ class _Level:
             outputs=tuple(v.name or "" for v in node.outputs if v.name),
         )
         try:
-            c = finder.run(model)(feeds)
+            c = finder.run(model)(given)
         except SardonyxError as error:
             replay.ratio, replay.problem = float("inf"), f"fails: {error.what[:200]}"
-            return replay, Case(model, feeds, r)
+            return replay, Case(model, given, r)
         for name in part.outputs:
-            self._weigh(replay, name, c.get(name), r[name], b[name], part, wide_feeds)
+            self._weigh(replay, name, c.get(name), r[name], b[name], part, {**wide_feeds, **wide_given})
         if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
             replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b)
-        return replay, Case(model, feeds, r)
+        return replay, Case(model, given, r)
 
     def _weigh(
         self, replay: Replay, name: str, c: Any, r: Any, b: Any, part: _Piece, feeds: dict[str, Any]

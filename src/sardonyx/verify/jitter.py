@@ -28,17 +28,18 @@ class Jitter:
 
     def __call__(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         center = self.subject(feeds)
-        moved = []
+        results = []
         for trial in range(TRIALS):
             rng = np.random.default_rng(trial)
             subject = self.subject
             if isinstance(subject, OnnxSubject) and subject.model is not None:
                 subject = OnnxSubject(_moved_weights(subject.model, rng), subject.engine, subject.name)
-            moved.append(subject({k: _moved(v, rng) for k, v in feeds.items()}))
-        return center, moved
+            results.append(subject({k: moved(v, rng) for k, v in feeds.items()}))
+        return center, results
 
 
-def _moved(value: Any, rng: np.random.Generator) -> Any:
+def moved(value: Any, rng: np.random.Generator) -> Any:
+    """Floats moved by one unit in the last place, up or down."""
     if not is_float(value) or not value.size:
         return value
     step = EPS[value.dtype.name] * rng.choice((-1.0, 1.0), value.shape)
@@ -50,5 +51,5 @@ def _moved_weights(model: Model, rng: np.random.Generator) -> Model:
     for value in copy.graph.initializers.values():
         tensor = value.const_value
         if tensor is not None and tensor.dtype.is_floating_point() and tensor.dtype.bitwidth >= 16:
-            value.const_value = ir.tensor(_moved(tensor.numpy(), rng), name=value.name)
+            value.const_value = ir.tensor(moved(tensor.numpy(), rng), name=value.name)
     return copy

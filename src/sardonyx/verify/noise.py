@@ -101,9 +101,11 @@ def measure(
     *,
     tolerances: tuple[float, float] | None = None,
     lenient: bool = False,
+    noise: float = 0.0,
 ) -> Measurement:
     """Measure the output `c`; `key` is (subject, output, run), `dtype` the type that it must have.
 
+    noise   -- what is known of the noise besides the baselines
     lenient -- types need only be of one kind: frameworks outside ONNX choose widths themselves
     """
     shape = list(np.shape(c)) if not isinstance(c, (list, dict)) else [len(c)]
@@ -119,6 +121,7 @@ def measure(
     if found.problem:
         return found
     if _is_float(wanted):
+        found.rms_noise = noise
         _floats(found, c, r, baselines, wanted, tolerances)
     else:
         found.wrong = int(np.sum(c != r)) if c.size else 0

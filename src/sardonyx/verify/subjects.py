@@ -6,19 +6,20 @@ no names). Frameworks are not imported here: a module or function brings its own
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import importlib.metadata
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from sardonyx.errors import ArgumentError, MissingExtra, quote
+from sardonyx.errors import ArgumentError, EngineError, MissingExtra, quote
 from sardonyx.model import Model, load
 from sardonyx.verify.datasets import DataSet, read_folder, read_npz
 from sardonyx.verify.exact import is_float
@@ -94,6 +95,15 @@ def version_of(engine: str) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def reported(name: str) -> Iterator[None]:
+    """Whatever a person's own code raises becomes one kind of error."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineError(f"{name} failed: {type(error).__name__}: {str(error)[:300]}") from error
+
+
 class FunctionSubject(Subject):
     """A Python function of arrays: numpy, JAX or TensorFlow; gets inputs by name if it has those names."""
 
@@ -111,9 +121,10 @@ class FunctionSubject(Subject):
             self.names = set()
 
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-        if feeds and set(feeds) <= self.names:
-            return named(self.function(**feeds))
-        return named(self.function(*feeds.values()))
+        with reported(self.name):
+            if feeds and set(feeds) <= self.names:
+                return named(self.function(**feeds))
+            return named(self.function(*feeds.values()))
 
 
 class ModuleSubject(Subject):
@@ -140,7 +151,7 @@ class ModuleSubject(Subject):
         torch = sys.modules["torch"]
         tensors = {k: torch.from_numpy(np.array(v)) for k, v in feeds.items()}
         names = set(inspect.signature(module.forward).parameters)
-        with torch.no_grad():
+        with reported(self.name), torch.no_grad():
             if set(tensors) <= names:
                 return named(module(**tensors))
             return named(module(*tensors.values()))

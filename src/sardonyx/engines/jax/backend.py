@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
+from sardonyx.engines import training
 from sardonyx.engines.jax import nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.xp import arrays, jax
+from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
+    differentiate = staticmethod(lower_training)
     xp = arrays()
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return jax.enable_x64(True)
 
 
-class Backend(runner.Backend):
+class TrainingRep(training.ArrayTrainingRep):
+    __doc__ = training.ArrayTrainingRep.__doc__
+    runner = Runner
+    prefers_compiling = True
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        return jax.enable_x64(True)
+
+    def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(function)
+
+
+class Backend(training.TrainingBackend):
     """jax as an ONNX backend."""
 
     runner = Runner
+    training = TrainingRep
 
 
 prepare = Backend.prepare
 run_model = Backend.run_model
 run_node = Backend.run_node
 supports_device = Backend.supports_device
+prepare_training = Backend.prepare_training
+train_model = Backend.train_model

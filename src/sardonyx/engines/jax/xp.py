@@ -19,7 +19,7 @@ except ImportError as error:
 
 
 class Jax(NumpyLike):
-    """The namespace over jax arrays. Types of 64 bits need jax's x64 mode, which runners turn on."""
+    """The namespace over jax arrays. Types of 64 bits need x64 mode, which runners turn on."""
 
     name = "jax"
 

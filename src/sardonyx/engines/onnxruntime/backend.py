@@ -4,7 +4,6 @@ for.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from onnx.backend.base import BackendRep
 
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
+from sardonyx.engines import training
 from sardonyx.grad.training import lower_training
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
@@ -83,13 +83,7 @@ class Backend(OnnxBackend):
     ) -> onnx.ModelProto:
         """Train as the model's record describes, one step per batch; the trained model."""
         rep = cls.prepare_training(model, device, **kwargs)
-        if initialize:
-            rep.initialize()
-        for count, batch in enumerate(itertools.islice(batches, steps)):
-            figures = rep.step(batch)
-            if callback is not None:
-                callback(count, figures)
-        return rep.to_model().proto()
+        return training.train_model(rep, batches, steps, initialize, callback)
 
 
 def _kind(device: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
+from sardonyx.passes.nesting import graphs
 from sardonyx.save import save
 from sardonyx.versions import fit
 
@@ -41,15 +42,24 @@ def session(
             setattr(settings, name, value)
     chosen = list(providers) if providers else ["CPUExecutionProvider"]
     fitted = fit(model)
+    # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
+    extra = {"disabled_optimizers": ["EliminateDropout"]} if _has_switch(fitted) else {}
     try:
         if _payload(fitted) < INLINE_LIMIT:
             data = fitted.proto().SerializeToString()
-            return ort.InferenceSession(data, settings, providers=chosen)
+            return ort.InferenceSession(data, settings, providers=chosen, **extra)
         with tempfile.TemporaryDirectory() as folder:
             path = save(fitted, Path(folder) / "model.onnx", external=True)
-            return ort.InferenceSession(str(path), settings, providers=chosen)
+            return ort.InferenceSession(str(path), settings, providers=chosen, **extra)
     except Exception as error:  # onnxruntime raises a class per status code
         raise EngineError(f"onnxruntime refused the model: {error}") from error
+
+
+def _has_switch(model: Model) -> bool:
+    nodes = (node for part in graphs(model.graph) for node in part)
+    return any(
+        n.op_type == "Dropout" and len(n.inputs) > 2 and n.inputs[2] is not None for n in nodes
+    )
 
 
 def _payload(model: Model) -> int:

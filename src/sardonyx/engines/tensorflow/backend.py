@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.engines import training
 from sardonyx.engines.tensorflow import nn  # noqa: F401  (registers the kernels)
-from sardonyx.engines.tensorflow.xp import arrays
+from sardonyx.engines.tensorflow.xp import arrays, tf
+from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
+    differentiate = staticmethod(lower_training)
     xp = arrays()
 
 
-class Backend(runner.Backend):
+class TrainingRep(training.ArrayTrainingRep):
+    __doc__ = training.ArrayTrainingRep.__doc__
+    runner = Runner
+    prefers_compiling = True
+
+    def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return tf.function(function, autograph=False)
+
+
+class Backend(training.TrainingBackend):
     """tensorflow as an ONNX backend."""
 
     runner = Runner
+    training = TrainingRep
 
 
 prepare = Backend.prepare
 run_model = Backend.run_model
 run_node = Backend.run_node
 supports_device = Backend.supports_device
+prepare_training = Backend.prepare_training
+train_model = Backend.train_model

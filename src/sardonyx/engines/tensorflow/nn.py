@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from sardonyx.engines.tensorflow.xp import numbers
+from sardonyx.engines.tensorflow.xp import number, numbers
 from sardonyx.lower.engine import lower
 from sardonyx.lower.nn import conv, pool
 from sardonyx.lower.nn.window import lowest, padded, window_of
@@ -88,7 +88,7 @@ def pool_window(xp, x, given):
 
 def pooled(xp, x, window, value, kind):
     """Windows of `x`, padded with `value`, reduced by tensorflow's own pool."""
-    outputs = [slice(None, n.value if hasattr(n, "value") else n) for n in window.outputs]
+    outputs = [slice(None, number(n)) for n in window.outputs]
     y = tf.nn.pool(
         channels_last(padded(xp, x, window, value)),
         list(window.kernel),
@@ -102,8 +102,11 @@ def pooled(xp, x, window, value, kind):
 
 
 def has_pool(x, window):
+    if window.rank == 3 and x.dtype != tf.float32:
+        return False
     mixed = window.is_dilated and any(s > 1 for s in window.strides)
-    return is_plain(x, window.rank) and not mixed
+    apart = any(s > k for s, k in zip(window.strides, window.kernel))
+    return is_plain(x, window.rank) and not mixed and not apart
 
 
 @lower("MaxPool", only="tensorflow")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import weakref
 
 import numpy as np
 
 from sardonyx.errors import MissingExtra
 from sardonyx.lower.xp import (
+    BINARY,
     COMPARISONS,
     SMALL_FLOATS,
     SMALL_INTEGERS,
     UNARY,
-    BINARY,
     Arrays,
     NotStatic,
     settle,
@@ -48,9 +47,6 @@ FUNCTIONS = {
     "remainder": tf.math.floormod,
     "fmod": tf.raw_ops.TruncateMod,
 }
-
-
-HELD: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class Dim:
@@ -104,7 +100,7 @@ class Dim:
 
 
 def dims_of(x):
-    """The sizes of a tensor, those that are not known as `Dim`: one look at the shape for all of them."""
+    """The sizes of a tensor; those not known are `Dim`, from one look at the shape for all."""
     noted = getattr(x, "_sardonyx_dims", None)
     known = x.shape.as_list()
     noted = noted or [None] * len(known)
@@ -115,7 +111,11 @@ def dims_of(x):
             return tf.unstack(tf.shape(x, out_type=tf.int64), len(known))
 
     return tuple(
-        d if d is not None else n if n is not None else Dim(functools.partial(lambda i: running()[i], i))
+        d
+        if d is not None
+        else n
+        if n is not None
+        else Dim(functools.partial(lambda i: running()[i], i))
         for i, (d, n) in enumerate(zip(known, noted))
     )
 
@@ -129,7 +129,10 @@ def size_tensor(size):
 
 def held_by_graph():
     """The sizes and shapes that the graph being built has tensors of."""
-    return HELD.setdefault(tf.compat.v1.get_default_graph(), {})
+    held = tf.compat.v1.get_default_graph().get_collection_ref("sardonyx")
+    if not held:
+        held.append({})
+    return held[0]
 
 
 def remembered(number):
@@ -164,7 +167,7 @@ def without_ones(equation, xs):
     """An equation without the axes of size 1 that broadcast, which tensorflow refuses."""
     terms, _, result = equation.partition("->")
     terms = terms.split(",")
-    sizes = {}
+    sizes: dict[str, set] = {}
     for term, x in zip(terms, xs):
         for label, size in zip(term, x.shape.as_list()):
             sizes.setdefault(label, set()).add(size)
@@ -332,7 +335,9 @@ class TensorFlow(Arrays):
         return x[tuple(parts)]
 
     def pad(self, x, before, after, value):
-        widths = tf.stack([numbers(before), numbers(after)], 1) if before else tf.zeros((0, 2), tf.int64)
+        widths = (
+            tf.stack([numbers(before), numbers(after)], 1) if before else tf.zeros((0, 2), tf.int64)
+        )
         wide = WIDE.get(x.dtype, tf.int32 if x.dtype == tf.bool else None)
         if wide is not None:
             padded = tf.pad(tf.cast(x, wide), widths, constant_values=tf.cast(value, wide))
@@ -361,7 +366,9 @@ class TensorFlow(Arrays):
             return tf.tensor_scatter_nd_update(x, places, updates)
         wide = WIDE.get(x.dtype)
         if wide is not None:
-            return tf.cast(self.put(tf.cast(x, wide), indices, tf.cast(updates, wide), reduction), x.dtype)
+            return tf.cast(
+                self.put(tf.cast(x, wide), indices, tf.cast(updates, wide), reduction), x.dtype
+            )
         if reduction == "add":
             return tf.tensor_scatter_nd_add(x, places, updates)
         if reduction == "mul":

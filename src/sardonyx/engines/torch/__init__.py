@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from sardonyx.engines.torch.backend import Backend, Runner, prepare, run_model, run_node
+from sardonyx.engines.torch.backend import (
+    Backend,
+    Runner,
+    TrainingRep,
+    prepare,
+    prepare_training,
+    run_model,
+    run_node,
+    supports_device,
+    train_model,
+)
 
-__all__ = ["Backend", "Runner", "prepare", "run_model", "run_node"]
+__all__ = [
+    "Backend",
+    "Runner",
+    "TrainingRep",
+    "prepare",
+    "prepare_training",
+    "run_model",
+    "run_node",
+    "supports_device",
+    "train_model",
+]

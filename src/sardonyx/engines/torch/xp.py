@@ -25,9 +25,22 @@ except ImportError as error:
 
 DTYPES = {
     np.dtype(name): getattr(torch, name)
-    for name in (
-        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128"
-    ).split()
+    for name in [
+        "bool",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
 }
 DTYPES[BFLOAT16] = torch.bfloat16
 NUMPY_TYPES = {t: n for n, t in DTYPES.items()}
@@ -291,9 +304,16 @@ class Torch(Arrays):
         return self._reduce("all", x, axis, keepdims)
 
     def prod(self, x, axis=None, keepdims=False):
-        axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        axes = (
+            tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        )
         for a in sorted(axes, reverse=True):
-            x = in_wide(functools.partial(torch.prod, dim=a, keepdim=keepdims, dtype=WIDE.get(x.dtype, x.dtype)), x)
+            x = in_wide(
+                functools.partial(
+                    torch.prod, dim=a, keepdim=keepdims, dtype=WIDE.get(x.dtype, x.dtype)
+                ),
+                x,
+            )
         return x
 
     def argmax(self, x, axis):

@@ -59,7 +59,7 @@ def running(xp, function, neutral, x, axis, exclusive, reverse):
 
 
 @lower("TopK", static=("k",))
-def topk(xp, x, k, *, axis, largest, sorted):  # noqa: A002  (ONNX's spelling)
+def topk(xp, x, k, *, axis, largest, sorted):
     axis = positive(axis, xp.rank(x))
     order = xp.argsort(x, axis, descending=bool(largest))
     chosen = xp.index(order, axis, 0, k.reshape(-1)[0])

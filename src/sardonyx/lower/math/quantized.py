@@ -21,13 +21,15 @@ def qlinear_matmul(
 ):
     total = product(xp, a, b, a_zero_point, b_zero_point)
     rank = xp.rank(total)
-    factor = xp.multiply(of_rows(xp, real(xp, a_scale), rank), of_columns(xp, real(xp, b_scale), rank))
+    factor = xp.multiply(
+        of_rows(xp, real(xp, a_scale), rank), of_columns(xp, real(xp, b_scale), rank)
+    )
     level = xp.multiply(total, xp.divide(factor, of_rows(xp, real(xp, y_scale), rank)))
     return to_levels(xp, level, of_rows(xp, y_zero_point, rank), dtypes[0])
 
 
 def product(xp, a, b, a_zero_point, b_zero_point):
-    """The exact product of shifted integers, in float64: graphics cards have no product of integers."""
+    """The exact product of shifted integers, in float64: on GPUs torch has none of integers."""
     shifted_a, shifted_b = xp.cast(a, FLOAT64), xp.cast(b, FLOAT64)
     if a_zero_point is not None:
         zero = of_rows(xp, xp.cast(a_zero_point, FLOAT64), xp.rank(a))

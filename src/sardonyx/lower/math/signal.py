@@ -1,4 +1,4 @@
-"""Fourier transforms and what audio models put around them. Complex numbers are pairs on the last axis."""
+"""Fourier transforms and what goes with them. Complex numbers are pairs on the last axis."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def stft(xp, signal, frame_step, window=None, frame_length=None, *, onesided):
 @lower("MelWeightMatrix", static=("bins", "dft_length", "rate", "lower_edge", "upper_edge"))
 def mel_weight_matrix(xp, bins, dft_length, rate, lower_edge, upper_edge, *, output_datatype):
     count, length = int(bins.reshape(-1)[0]), int(dft_length.reshape(-1)[0])
-    low, high = (2595 * np.log10(1 + float(v.reshape(-1)[0]) / 700) for v in (lower_edge, upper_edge))
+    low, high = (
+        2595 * np.log10(1 + float(v.reshape(-1)[0]) / 700) for v in (lower_edge, upper_edge)
+    )
     step = (high - low) / (count + 2)
     hertz = 700 * (10 ** ((np.arange(count + 2) * step + low) / 2595) - 1)
     at = ((length + 1) * hertz // float(rate.reshape(-1)[0])).astype(np.int64)

@@ -8,7 +8,7 @@ from sardonyx.lower.engine import lower
 from sardonyx.lower.nn.conv import convolved
 from sardonyx.lower.nn.window import window_of
 
-INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+INT32 = np.dtype(np.int32)
 
 
 def centred(xp, x, zero_point, axis: int):
@@ -68,14 +68,14 @@ def qlinear_conv(
 ):
     kernel = kernel_shape or xp.shape(w)[2:]
     window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
-    dtype, rank = xp.dtype(y_zero_point), xp.rank(x)
+    dtype, wide, rank = xp.dtype(y_zero_point), xp.dtype(x_scale), xp.rank(x)
     total = convolved(
         xp, centred(xp, x, x_zero_point, 1), centred(xp, w, w_zero_point, 0), window, group
     )
     if b is not None:
         total = xp.add(total, along(xp, b, 1, rank))
     factor = xp.divide(xp.multiply(x_scale, w_scale), y_scale)
-    y = xp.cast(total, FLOAT32) * along(xp, factor, 1, rank)
-    y = xp.add(xp.round(y), xp.cast(xp.reshape(y_zero_point, []), FLOAT32))
+    y = xp.cast(total, wide) * along(xp, factor, 1, rank)
+    y = xp.add(xp.round(y), xp.cast(xp.reshape(y_zero_point, []), wide))
     info = np.iinfo(dtype)
     return xp.cast(xp.clip(y, xp.scalar(info.min, y), xp.scalar(info.max, y)), dtype)

@@ -52,7 +52,8 @@ def round_to(xp, x, dtype, saturate, round_mode):
     exponent = xp.floor(xp.log(xp.maximum(size, xp.scalar(smallest, x))) / float(np.log(2.0)))
     # log is not exact next to powers of two: one correction each way
     scale = xp.power(xp.scalar(2, x), exponent)
-    scale = xp.where(xp.greater(scale, xp.maximum(size, xp.scalar(smallest, x))), scale * 0.5, scale)
+    bounded = xp.maximum(size, xp.scalar(smallest, x))
+    scale = xp.where(xp.greater(scale, bounded), scale * 0.5, scale)
     scale = xp.where(xp.greater_equal(size, scale * 2), scale * 2, scale)
     step = scale * 2.0 ** -int(info.nmant)
     finite = xp.isfinite(x)
@@ -66,8 +67,8 @@ def overflow(xp, x, rounded, finite, info, dtype, saturate):
     name = dtype.name
     if name == "float4_e2m1fn":
         limited = xp.clip(rounded, xp.scalar(-largest, x), xp.scalar(largest, x))
-        signed = xp.where(xp.isnan(x), xp.scalar(-0.0, x), xp.clip(x, xp.scalar(-largest, x), xp.scalar(largest, x)))
-        return xp.where(finite, limited, signed)
+        ends = xp.where(xp.isnan(x), xp.scalar(-0.0, x), xp.sign(x) * largest)
+        return xp.where(finite, limited, ends)
     nan = xp.scalar(np.nan, x)
     has_infinity = name == "float8_e5m2"
     sign = xp.sign(xp.where(xp.isnan(x), xp.scalar(0, x), x))
@@ -117,9 +118,10 @@ def convert_text(x, dtype):
 
 
 def text_of(value):
-    if isinstance(value, (np.floating,)) or is_float(np.asarray(value).dtype):
-        return f"{float(value):.8g}" if np.asarray(value).dtype.itemsize < 8 else f"{float(value):.17g}"
-    return str(int(value)) if not isinstance(value, np.bool_) else str(int(value))
+    dtype = np.asarray(value).dtype
+    if not is_float(dtype):
+        return str(int(value))
+    return f"{float(value):.8g}" if dtype.itemsize < 8 else f"{float(value):.17g}"
 
 
 @lower("BitCast")

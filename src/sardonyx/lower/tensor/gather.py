@@ -28,7 +28,11 @@ def gather(xp, x, indices, *, axis):
 def gather_elements(xp, x, indices, *, axis):
     axis = positive(axis, xp.rank(x))
     found = from_end(xp, indices, xp.shape(x)[axis])
-    return xp.take_along(x, found, axis) if same_but(xp, x, found, axis) else from_flat(xp, x, found, axis)
+    return (
+        xp.take_along(x, found, axis)
+        if same_but(xp, x, found, axis)
+        else from_flat(xp, x, found, axis)
+    )
 
 
 def same_but(xp, x, indices, axis):
@@ -63,7 +67,9 @@ def tuple_offsets(xp, sizes, indices):
     """Flat positions of index tuples: the last axis of `indices` runs over the axes of `sizes`."""
     offset = None
     for a, size in enumerate(sizes):
-        part = xp.squeeze(xp.index(indices, xp.rank(indices) - 1, a, a + 1), (xp.rank(indices) - 1,))
+        part = xp.squeeze(
+            xp.index(indices, xp.rank(indices) - 1, a, a + 1), (xp.rank(indices) - 1,)
+        )
         part = from_end(xp, part, size)
         offset = part if offset is None else offset * size + part
     return offset

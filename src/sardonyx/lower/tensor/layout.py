@@ -28,7 +28,7 @@ def size(xp, x):
 @lower("Reshape", static=("shape",), sizes=True)
 def reshape(xp, x, shape, *, allowzero):
     sizes = xp.shape(x)
-    wanted = [d if isinstance(d, (int, np.integer)) else d for d in shape.tolist()]
+    wanted = shape.tolist()
     if not allowzero:
         wanted = [sizes[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(wanted)]
     return xp.reshape(x, wanted)
@@ -105,7 +105,7 @@ def slice_(xp, x, starts, ends, axes=None, steps=None):
 
 
 def bounds(start, stop, step, size):
-    """Start and stop as Python's slices take them: None for an end that reaches beyond the array."""
+    """Start and stop as Python's slices take them: None for an end beyond the array."""
     start, stop = (int(v) if isinstance(v, np.integer) else v for v in (start, stop))
     if not isinstance(size, int):
         return start, None if isinstance(stop, int) and abs(stop) > 2**31 - 2 else stop
@@ -187,7 +187,9 @@ def same(size, number):
 
 def pad_constant(xp, x, before, after, value):
     if is_string(xp.dtype(x)):
-        return np.pad(x, list(zip(before, after)), constant_values="" if value is None else value.item())
+        return np.pad(
+            x, list(zip(before, after)), constant_values="" if value is None else value.item()
+        )
     filler = xp.scalar(0, x) if value is None else xp.reshape(value, ())
     zeros = xp.pad(x, before, after, 0)
     if value is None:

@@ -22,7 +22,7 @@ FLOAT32, FLOAT64, INT64 = (np.dtype(t) for t in (np.float32, np.float64, np.int6
 
 @dataclass
 class Axis:
-    """One axis to resize: sizes before and after, the factor between them, the region of interest."""
+    """One axis to resize: sizes before and after, the factor between, the region of interest."""
 
     index: int
     before: Any
@@ -53,11 +53,15 @@ def resize(
     rank, dtype = xp.rank(x), xp.dtype(x)
     chosen = list(range(rank)) if axes is None else [positive(a, rank) for a in axes]
     transform = coordinate_transformation_mode
-    plan = resized_axes(xp.shape(x), chosen, roi, scales, sizes, transform, keep_aspect_ratio_policy)
+    plan = resized_axes(
+        xp.shape(x), chosen, roi, scales, sizes, transform, keep_aspect_ratio_policy
+    )
     wide = dtype if is_float(dtype) or mode == "nearest" else FLOAT32
     y, outside = xp.cast(x, wide), None
     for axis in plan:
-        namespace = numpy_arrays() if isinstance(axis.before, int) and isinstance(axis.after, int) else xp
+        namespace = (
+            numpy_arrays() if isinstance(axis.before, int) and isinstance(axis.after, int) else xp
+        )
         at = places(namespace, axis, transform)
         if mode == "nearest":
             y = xp.take(y, xp.asarray(nearest(namespace, at, axis, nearest_mode)), axis.index)
@@ -81,7 +85,10 @@ def resized_axes(shape, chosen, roi, scales, sizes, transform, policy):
         wanted = sized(shape, chosen, sizes.tolist(), policy)
     else:
         wanted = [
-            (scaled(shape[a], float(s), e - b if transform == "tf_crop_and_resize" else 1.0), float(s))
+            (
+                scaled(shape[a], float(s), e - b if transform == "tf_crop_and_resize" else 1.0),
+                float(s),
+            )
             for a, s, (b, e) in zip(chosen, scales.tolist(), region)
         ]
     found = [
@@ -93,7 +100,9 @@ def resized_axes(shape, chosen, roi, scales, sizes, transform, policy):
 
 def is_same(axis):
     whole = (axis.start, axis.end) == (0.0, 1.0)
-    return whole and axis.scale == 1.0 or (whole and axis.scale is None and axis.before is axis.after)
+    return (whole and axis.scale == 1.0) or (
+        whole and axis.scale is None and axis.before is axis.after
+    )
 
 
 def scaled(size, scale, extent):
@@ -188,7 +197,9 @@ def cubic(ns, v, a):
     near = ((a + 2) * v - (a + 3)) * v * v + 1
     far = ((a * v - 5 * a) * v + 8 * a) * v - 4 * a
     zero = ns.scalar(0, v)
-    return ns.where(ns.less(v, ns.scalar(1, v)), near, ns.where(ns.less(v, ns.scalar(2, v)), far, zero))
+    return ns.where(
+        ns.less(v, ns.scalar(1, v)), near, ns.where(ns.less(v, ns.scalar(2, v)), far, zero)
+    )
 
 
 def combine(xp, x, taps, axis):
@@ -203,7 +214,7 @@ def combine(xp, x, taps, axis):
 
 
 def beyond(xp, ns, at, axis, rank):
-    """Which elements of the resized axis lie outside of the given one, as a mask that broadcasts."""
+    """Which elements of the resized axis lie outside of the given one; the mask broadcasts."""
     last = ns.cast(ns.full((), axis.before - 1, INT64), ns.dtype(at))
     mask = ns.logical_or(ns.less(at, ns.scalar(0, at)), ns.greater(at, last))
     form = [1] * rank

@@ -26,7 +26,7 @@ def is_inf(xp, x, *, detect_negative, detect_positive):
 
 
 @lower("Unique")
-def unique(xp, x, *, axis, sorted):  # noqa: A002  (ONNX's spelling)
+def unique(xp, x, *, axis, sorted):
     flat = axis is None
     rows = xp.reshape(x, (-1,)) if flat else xp.move(x, positive(axis, xp.rank(x)), 0)
     order = row_order(xp, rows)
@@ -37,7 +37,9 @@ def unique(xp, x, *, axis, sorted):  # noqa: A002  (ONNX's spelling)
         first, counts = (xp.take(v, by_place, 0) for v in (first, counts))
         inverse = xp.take(xp.argsort(by_place, 0), inverse, 0)
     values = xp.take(rows, first, 0)
-    return values if flat else xp.move(values, 0, positive(axis, xp.rank(x))), first, inverse, counts
+    if not flat:
+        values = xp.move(values, 0, positive(axis, xp.rank(x)))
+    return values, first, inverse, counts
 
 
 def row_order(xp, rows):

@@ -1,0 +1,23 @@
+"""`sardonyx diff`: what changed between two models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(help="The model before.")],
+    b: Annotated[Path, typer.Argument(help="The model after.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what changed between two models; exit with 1 if anything did."""
+    from sardonyx.diff import diff as compare
+
+    found = compare(a, b)
+    typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
+    if found:
+        raise typer.Exit(1)

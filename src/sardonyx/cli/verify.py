@@ -1,0 +1,120 @@
+"""`sardonyx verify`: whether two programs give the same numbers; if not, which node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sardonyx.errors import ArgumentError, quote
+
+if TYPE_CHECKING:
+    from sardonyx.verify.report import Report
+
+
+def verify(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(help="An ONNX file, then others, engines or saved outputs; or a saved report.json."),
+    ],
+    engine: Annotated[list[str] | None, typer.Option(help="Run the first model on this engine as well.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="An .npz of inputs, or a folder in the model zoo's form.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many random inputs.")] = 3,
+    size: Annotated[
+        list[str] | None, typer.Option(help="A number for a symbolic dimension, such as batch=8.")
+    ] = None,
+    bands: Annotated[str, typer.Option(help="The same up to, different above: two numbers, as 3,10.")] = "",
+    rtol: Annotated[float | None, typer.Option(help="Judge by this relative tolerance instead.")] = None,
+    atol: Annotated[float | None, typer.Option(help="Judge by this absolute tolerance instead.")] = None,
+    gradients: Annotated[bool, typer.Option("--gradients", help="Compare gradients.")] = False,
+    sliced: Annotated[bool, typer.Option("--sliced", help="Node by node, in bounded memory.")] = False,
+    training: Annotated[int, typer.Option(help="Compare so many training steps.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a report as one HTML page.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write report, test data and the culprit's case to this folder.")
+    ] = None,
+) -> None:
+    """Prove that two models give the same numbers, or name the node: exit with 0 same, 1 different, 2 unclear."""
+    chosen = _bands(bands)
+    first = Path(subjects[0])
+    if first.suffix == ".json":
+        from sardonyx.verify.report import Report
+
+        report = Report.from_json(first.read_text(encoding="utf-8"), chosen)
+    elif training:
+        raise typer.Exit(_training(subjects, engine or [], inputs, training, chosen, as_json))
+    else:
+        from sardonyx.verify import verify as compare
+
+        report = compare(
+            first,
+            *subjects[1:],
+            engine=engine,
+            inputs=inputs,
+            seeds=seeds,
+            rtol=rtol,
+            atol=atol,
+            bands=chosen,
+            sizes=_sizes(size or []),
+            gradients=gradients,
+            sliced=sliced,
+            progress=_progress(),
+        )
+    _finish(report, as_json, html, save)
+
+
+def _finish(report: Report, as_json: bool, html: Path | None, save: Path | None) -> None:
+    typer.echo(report.to_json() if as_json else str(report))
+    made: list[Path] = []
+    if html is not None:
+        made.append(report.to_html(html))
+    if save is not None:
+        made += report.save(save)
+    for path in made:
+        print(f"saved     {path}", file=sys.stderr)
+    raise typer.Exit(report.exit_code)
+
+
+def _training(
+    subjects: list[str], engines: list[str], inputs: Path | None, steps: int, bands: Any, as_json: bool
+) -> int:
+    import json
+
+    from sardonyx.verify.training import verify_training
+
+    others = [*subjects[1:], *engines]
+    found = verify_training(subjects[0], *(others or ["onnxruntime"]), data=inputs, steps=steps, bands=bands)
+    typer.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
+    return found.exit_code
+
+
+def _bands(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ArgumentError(f"cannot read the bands {quote(text)}", hint="--bands 3,10") from error
+    return low, high
+
+
+def _sizes(given: list[str]) -> dict[str, int]:
+    sizes = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdecimal() or int(number) < 1:
+            raise ArgumentError(f"cannot read the size {quote(text)}", hint="--size batch=8")
+        sizes[name] = int(number)
+    return sizes
+
+
+def _progress() -> Any:
+    """One line that renews itself, on a terminal only."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda text: print(f"\r{text[:78]:<78}", end="\r", file=sys.stderr, flush=True)

@@ -1,0 +1,17 @@
+"""numpy's own kernels for ONNX's family nn: the slow exact reference sums in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+from sardonyx.lower.nn import conv
+
+
+@lower("Conv", only="numpy")
+def convolution(xp, x, w, b=None, **given):
+    # BLAS rounds the last rows of a product otherwise than the rest: equal channels would differ.
+    if x.dtype != np.float32:
+        return conv.conv(xp, x, w, b, **given)
+    wide = [None if v is None else v.astype(np.float64) for v in (x, w, b)]
+    return conv.conv(xp, *wide, **given).astype(np.float32)

@@ -1,0 +1,443 @@
+"""A model in training, whatever executes it: state, steps that change it, the way back to a file.
+
+`TrainingRep` is what the loop talks to. An engine says how a variable is held (`variable`), how a
+`StepGraph` is compiled (`compile`) and how a model is run once (`execute`). Engines over `xp` only
+differ in how they compile a function of arrays: they derive from `ArrayTrainingRep`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx_ir as ir
+
+from sardonyx.build import FLOATS
+from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.lower import runner
+from sardonyx.lower.program import to_numpy
+from sardonyx.lower.xp import Arrays
+from sardonyx.model import Model, from_proto, load
+from sardonyx.train import info
+from sardonyx.train.step import StepGraph, compile_evaluation, compile_inference, compile_step
+
+RANDOM = (
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+)
+
+
+class TrainingRep:
+    """A model in training: state, and steps that change it."""
+
+    def __init__(self, model: Model):
+        if not model.records:
+            raise ArgumentError(
+                "the model carries no training record", hint="make one with sardonyx.trainable"
+            )
+        info.check(model)
+        self.model = model
+        self.variables = {n: self.variable(a) for n, a in self._loaded().items()}
+        self.steps = [self.compile(compile_step(model, r)) for r in model.records]
+        self.fed = {v.name for v in model.graph.inputs if v.name}
+        self.fed |= {i.name for r in model.records for i in r.algorithm.input}
+        self._inference: Any = None
+        self._evaluations: dict[tuple[Any, ...], Any] = {}
+
+    # -- what an engine provides
+
+    def variable(self, array: np.ndarray) -> Any:
+        """A variable that starts at `array`: `dtype`, `shape`, `read()`, `write(array)`."""
+        raise NotImplementedError
+
+    def compile(self, graph: StepGraph) -> Any:
+        """A step ready to run on the variables: `graph`, `hyper`, `run(feeds)`, `before()`."""
+        raise NotImplementedError
+
+    def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs of a model, once."""
+        raise NotImplementedError
+
+    # -- what it is
+
+    def _loaded(self) -> dict[str, np.ndarray]:
+        found = {}
+        for record in self.model.records:
+            for name in info.state_names(self.model, record):
+                tensor = info.state_tensor(self.model, record, name)
+                assert tensor is not None
+                found[name] = tensor.numpy()
+        return found
+
+    @property
+    def wanted(self) -> list[ir.Value]:
+        """What a step must be fed, with types and shapes."""
+        found: dict[str, ir.Value] = {}
+        for step in self.steps:
+            values = {v.name: v for v in step.graph.model.graph.inputs}
+            found.update({n: values[n] for n in step.graph.inputs})
+        return list(found.values())
+
+    @property
+    def figures(self) -> list[str]:
+        return list(dict.fromkeys(n for s in self.steps for n in s.graph.figures))
+
+    # -- what it does
+
+    def initialize(self, seed: int | None = None, only_bound: bool = False) -> None:
+        """Start again: what the records' initializations compute; other state as it was loaded."""
+        if not only_bound:
+            self.load_state(self._loaded())
+        for index, record in enumerate(self.model.records):
+            if record.initialization_binding:
+                own = None if seed is None else seed + index
+                found = self.execute(_initialization(self.model, record, own), {})
+                self.load_state({key: found[name] for key, name in record.initialization_binding})
+
+    def step(self, inputs: Mapping[str, Any], which: int | None = None) -> dict[str, np.ndarray]:
+        """One step of all records in order, or of one; the figures that are not state."""
+        if which is not None and which not in range(len(self.steps)):
+            raise ArgumentError(f"there is no record {which}: the model carries {len(self.steps)}")
+        _refuse_feeds(inputs, self.variables, self.fed)
+        figures: dict[str, np.ndarray] = {}
+        for index in range(len(self.steps)) if which is None else [which]:
+            figures.update(self.steps[index].run(inputs))
+        return figures
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Inference on the current state, which it does not change.
+
+        State that is also an input of the graph may be fed: that counts for this call alone.
+        """
+        if self._inference is None:
+            self._inference = self.compile(compile_inference(self.model))
+        given = [
+            v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables
+        ]
+        if not given:
+            return self._inference.run(inputs)
+        kept = {name: self.variables[name].read() for name in given}
+        try:
+            self.load_state({name: np.asarray(inputs[name]) for name in given})
+            return self._inference.run(inputs)
+        finally:
+            self.load_state(kept)
+
+    def evaluate(
+        self,
+        inputs: Mapping[str, Any],
+        forward: Mapping[str, str] | None = None,
+        predictions: Sequence[str] = (),
+        which: int = 0,
+    ) -> dict[str, np.ndarray]:
+        """The figures of one record and some predictions, as the served graph gives them; no
+        update.
+        """
+        key = (which, *predictions)
+        if key not in self._evaluations:
+            record = self.model.records[which]
+            graph = compile_evaluation(self.model, record, forward or {}, predictions)
+            self._evaluations[key] = self.compile(graph)
+        return self._evaluations[key].run(inputs)
+
+    def first_not_finite(self, inputs: Mapping[str, Any]) -> list[list[str]]:
+        """Where the last step went wrong: the first tensor that is not finite, as a row for people.
+
+        Runs the step once more on the state before it, which is still held.
+        """
+        for step in self.steps:
+            before = step.before()
+            bad = [
+                [f"state {quote(n)}", "before the step"] for n, a in before.items() if _is_broken(a)
+            ]
+            if bad:
+                return bad
+            feeds = {**before, **step.hyper, **inputs}
+            names = {v.name for v in step.graph.model.graph.inputs}
+            marked = _marked(step.graph)
+            found = self.execute(marked, {n: a for n, a in feeds.items() if n in names})
+            for node in step.graph.model.graph:
+                for value in node.outputs:
+                    if value.name in found and _is_broken(found[value.name]):
+                        return [
+                            [f"tensor {quote(value.name)}", f"of {node.op_type} {quote(node.name)}"]
+                        ]
+        return []
+
+    # -- state
+
+    def state(self) -> dict[str, np.ndarray]:
+        """A copy of every state variable."""
+        return {name: variable.read() for name, variable in self.variables.items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Set state variables; names that are not given stay as they are."""
+        problems = [row for n, a in state.items() if (row := self._unfit(n, a))]
+        if problems:
+            raise ArgumentError("the state does not fit the model", problems)
+        for name, array in state.items():
+            self.variables[name].write(array)
+
+    def _unfit(self, name: str, array: np.ndarray) -> list[str] | None:
+        if name not in self.variables:
+            return [quote(name), "is no state variable"]
+        ours = f"{self.variables[name].dtype} {list(self.variables[name].shape)}"
+        theirs = f"{array.dtype} {list(np.shape(array))}"
+        return None if ours == theirs else [quote(name), f"{ours} ← {theirs}"]
+
+    def to_model(self) -> Model:
+        """The model as it is now, ready to serve, to save and to continue."""
+        return with_state(self.model, self.state())
+
+
+def train_model(
+    rep: TrainingRep,
+    batches: Iterable[Mapping[str, np.ndarray]],
+    steps: int | None = None,
+    initialize: bool = False,
+    callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
+) -> onnx.ModelProto:
+    """Train as the model's record describes, one step per batch; the trained model."""
+    if initialize:
+        rep.initialize()
+    for count, batch in enumerate(itertools.islice(batches, steps)):
+        figures = rep.step(batch)
+        if callback is not None:
+            callback(count, figures)
+    return rep.to_model().proto()
+
+
+def _is_broken(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and not np.isfinite(array).all()
+
+
+def _marked(graph: StepGraph) -> Model:
+    """The graph of a step in which every float tensor is an output."""
+    marked = graph.model.copy()
+    seen = {v.name for v in marked.graph.outputs}
+    for node in marked.graph:
+        for value in node.outputs:
+            if value.name and value.name not in seen and value.dtype in FLOATS:
+                marked.graph.outputs.append(value)
+    return marked
+
+
+def with_state(model: Model, state: Mapping[str, np.ndarray]) -> Model:
+    """A copy of `model` whose state variables have new values."""
+    copy = model.copy()
+    for name, array in state.items():
+        tensor = ir.Tensor(array, name=name, shape=ir.Shape(array.shape))
+        if name in copy.graph.initializers:
+            copy.graph.initializers[name].const_value = tensor
+        for record in copy.records:
+            if name in record.state:
+                record.state[name] = tensor
+    return copy
+
+
+def _refuse_feeds(inputs: Mapping[str, Any], variables: Mapping[str, Any], known: set[str]) -> None:
+    state = [n for n in inputs if n in variables]
+    unknown = [n for n in inputs if n not in known and n not in variables]
+    if state or unknown:
+        rows = [[quote(n), "is state: a step reads and writes it itself"] for n in state]
+        rows += [[quote(n), "is no input of the step"] for n in unknown]
+        hint = f"it takes {', '.join(sorted(known - set(variables)))}"
+        raise ArgumentError("the step does not take these", rows, hint=hint)
+
+
+def _initialization(model: Model, record: Any, seed: int | None) -> Model:
+    """The initialization of one record as a model; with a seed, every random node gets a stream of
+    its own.
+    """
+    proto = onnx.ModelProto(ir_version=10)
+    proto.graph.CopyFrom(record.initialization)
+    proto.functions.extend(model.skeleton().functions)
+    for domain, version in model.ir.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    if seed is not None:
+        rng = np.random.default_rng(seed)
+        free = [
+            n
+            for n in proto.graph.node
+            if n.op_type in RANDOM and not any(a.name == "seed" for a in n.attribute)
+        ]
+        for node, own in zip(free, rng.choice(1 << 24, len(free), replace=False), strict=True):
+            node.attribute.append(onnx.helper.make_attribute("seed", float(own)))
+    return from_proto(proto)
+
+
+# -- engines over xp --------------------------------------------------------------
+
+
+class ArrayVariable:
+    """One state variable: an array of the framework that is replaced, never written to."""
+
+    def __init__(self, array: np.ndarray, rep: ArrayTrainingRep):
+        self.dtype, self.shape, self.rep = array.dtype, array.shape, rep
+        self.write(array)
+        self.before = self.value
+
+    def read(self) -> np.ndarray:
+        return np.array(self.rep.arrays().to_numpy(self.value, self.dtype), copy=True)
+
+    def write(self, array: np.ndarray) -> None:
+        with self.rep.context():
+            # a copy of our own: a framework may share the caller's memory
+            self.value = self.rep.arrays().asarray(np.array(array, copy=True))
+
+
+class ArrayStep:
+    """One `StepGraph` as a function of arrays, compiled by the framework where that is possible."""
+
+    def __init__(self, graph: StepGraph, rep: ArrayTrainingRep):
+        self.graph, self.rep = graph, rep
+        self.runner = rep.runner(graph.model, fallback=rep.fallback, device=rep.device)
+        self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
+        values = {v.name: v for v in graph.model.graph.inputs}
+        self.types = {n: np.dtype(values[n].dtype.numpy()) for n in graph.inputs}
+        self.compiled = rep.jit(self._function) if rep.compiles else None
+
+    def _function(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:
+        program = self.runner.program
+        outputs = [program.convert(v) for v in program({**state, **feeds})]
+        found = dict(zip(program.outputs, outputs, strict=True))
+        updates = {n: found[output] for n, output in self.graph.updates.items()}
+        return {n: found[n] for n in self.graph.figures}, updates
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        variables, convert = self.rep.variables, self.runner.program.convert
+        with self.rep.context():
+            given = {n: convert(a) for n, a in self._fed(feeds).items()}
+            state = {n: variables[n].value for n in self.graph.state}
+            figures, updates = self._call(state, given)
+            for name, value in updates.items():
+                variables[name].before, variables[name].value = variables[name].value, value
+            types = dict(zip(self.runner.outputs, self.runner.program.output_types, strict=True))
+            return {
+                n: np.array(to_numpy(self.rep.arrays(), v, types[n])) for n, v in figures.items()
+            }
+
+    def _call(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:
+        if self.compiled is None:
+            return self._function(state, feeds)
+        try:
+            return self.compiled(state, feeds)
+        except EngineError as error:
+            if self.rep.must_compile:
+                raise
+            # What depends on data may run, but not compile; what is wrong fails again, uncompiled.
+            found = self._function(state, feeds)
+            self.compiled, self.rep.uncompiled = None, str(error)
+            return found
+
+    def _fed(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        missing = [n for n in self.graph.inputs if n not in feeds]
+        if missing:
+            raise ArgumentError(
+                f"the step needs the input {quote(missing[0])}", hint=f"it takes {self.graph.inputs}"
+            )
+        given = {n: np.asarray(feeds[n]) for n in self.graph.inputs}
+        wrong = [
+            [quote(n), f"is {a.dtype}, not {self.types[n]}"]
+            for n, a in given.items()
+            if a.dtype != self.types[n]
+        ]
+        if wrong:
+            raise ArgumentError("inputs of the step are of another type", wrong)
+        for name, default in self.hyper.items():
+            fed = feeds.get(name)
+            given[name] = default if fed is None else np.asarray(fed, default.dtype)
+        return given
+
+    def before(self) -> dict[str, np.ndarray]:
+        """The variables as they were before the last step."""
+        updated, read = self.graph.updates, self.rep.arrays().to_numpy
+        return {
+            n: read(v.before if n in updated else v.value, v.dtype)
+            for n, v in self.rep.variables.items()
+        }
+
+
+class ArrayTrainingRep(TrainingRep):
+    """A model in training on a framework's arrays.
+
+    compile  -- True: steps are compiled or fail; False: never; None: as the engine prefers, and what
+                cannot be compiled runs node by node (`uncompiled` then says why)
+    fallback -- "allow": nodes that the framework cannot take run in numpy; "error": they are refused
+    """
+
+    runner: ClassVar[type[runner.Runner]]
+    prefers_compiling: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        device: str = "CPU",
+        compile: bool | None = None,
+        fallback: str = "allow",
+    ):
+        self.device, self.fallback = device, fallback
+        self.compiles = self.prefers_compiling if compile is None else compile
+        self.must_compile = compile is True
+        self.uncompiled = ""
+        super().__init__(model)
+
+    def arrays(self) -> Arrays:
+        """The framework's array namespace, on the device."""
+        return self.runner.xp
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the framework needs around everything."""
+        return contextlib.nullcontext()
+
+    def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` compiled by the framework."""
+        return function
+
+    def variable(self, array: np.ndarray) -> ArrayVariable:
+        return ArrayVariable(array, self)
+
+    def compile(self, graph: StepGraph) -> ArrayStep:
+        return ArrayStep(graph, self)
+
+    def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return self.runner(model, device=self.device)(feeds)
+
+
+class TrainingBackend(runner.Backend):
+    """An engine over `xp` as an ONNX backend that also trains."""
+
+    training: ClassVar[type[ArrayTrainingRep]]
+
+    @classmethod
+    def prepare_training(cls, model: Any, device: str = "CPU", **kwargs: Any) -> ArrayTrainingRep:
+        """A model that carries a record, ready to train."""
+        if not cls.supports_device(device):
+            have = f"it has {cls.devices}"
+            raise EngineError(f"this engine has no device {quote(device)}", hint=have)
+        return cls.training(load(model), device=device, **kwargs)
+
+    @classmethod
+    def train_model(
+        cls,
+        model: Any,
+        batches: Iterable[Mapping[str, np.ndarray]],
+        steps: int | None = None,
+        device: str = "CPU",
+        initialize: bool = False,
+        callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
+        **kwargs: Any,
+    ) -> onnx.ModelProto:
+        """Train as the model's record describes, one step per batch; the trained model."""
+        rep = cls.prepare_training(model, device, **kwargs)
+        return train_model(rep, batches, steps, initialize, callback)

@@ -1,0 +1,346 @@
+"""Tree ensembles as programs of tensors: all rows go down all trees at once, a level per step.
+
+A forest is one table of nodes. A leaf leads to itself, so that every row takes as many steps as the
+deepest tree has levels. Then the weights of the leaves reached are gathered and aggregated.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import EngineError
+from sardonyx.lower.engine import lower
+from sardonyx.lower.traditionalml.score import (
+    FLOAT32,
+    INT64,
+    ML,
+    constant,
+    labels,
+    rows,
+    transformed,
+    two_sided,
+)
+
+MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
+COMPARE = ("less_equal", "less", "greater_equal", "greater", "equal", "not_equal")
+MEMBER = 6
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+@dataclass
+class Forest:
+    """Nodes by number, and what their leaves weigh."""
+
+    roots: np.ndarray
+    feature: np.ndarray
+    split: np.ndarray
+    mode: np.ndarray  # the number of a comparison; -1 for a leaf
+    yes: np.ndarray
+    no: np.ndarray
+    missing: np.ndarray  # whether NaN goes the way of `yes`
+    members: np.ndarray  # [nodes, most members], NaN for none
+    leaf: np.ndarray  # the row of a leaf in `weights`
+    weights: np.ndarray  # [leaves, targets]
+    present: np.ndarray  # whether a leaf weighs a target at all
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        here = np.arange(len(self.mode))
+        ends = self.mode < 0
+        self.yes, self.no = np.where(ends, here, self.yes), np.where(ends, here, self.no)
+        level = np.unique(self.roots)
+        while (self.mode[level] >= 0).any():
+            level = np.unique(np.concatenate([self.yes[level], self.no[level]]))
+            self.depth += 1
+            if self.depth > len(here):
+                raise EngineError("a tree of this ensemble leads back to its own root")
+
+
+class Same:
+    """A key that stands for one object: attributes are compared by identity, not by elements."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+
+def kept(make):
+    """Attributes become a forest once, not at every run."""
+
+    @functools.lru_cache(maxsize=128)
+    def made(targets: int, **given: Same) -> Forest:
+        return make(targets, **{k: v.value for k, v in given.items()})
+
+    return lambda targets, **given: made(targets, **{k: Same(v) for k, v in given.items()})
+
+
+def leaves_reached(xp, x, forest: Forest):
+    """The node [N, trees] at which each row ends in each tree."""
+    table = {n: xp.asarray(getattr(forest, n)) for n in ("feature", "yes", "no", "mode", "missing")}
+    split = constant(xp, forest.split, x)
+    shape = (xp.shape(x)[0], len(forest.roots))
+    at = xp.broadcast_to(xp.asarray(forest.roots.reshape(1, -1)), shape)
+    for _ in range(forest.depth):
+        value = xp.take_along(x, xp.take(table["feature"], at, 0), 1)
+        goes = compared(xp, value, xp.take(split, at, 0), at, table["mode"], forest)
+        if forest.missing.any():
+            tracked = xp.logical_and(xp.isnan(value), xp.take(table["missing"], at, 0))
+            goes = xp.logical_or(goes, tracked)
+        at = xp.where(goes, xp.take(table["yes"], at, 0), xp.take(table["no"], at, 0))
+    return at
+
+
+def compared(xp, value, split, at, modes, forest: Forest):
+    """The outcome of each node's comparison; only kinds that occur are computed."""
+    kinds = sorted(set(forest.mode[forest.mode >= 0].tolist()))
+    outcome = None
+    for kind in kinds:
+        if kind == MEMBER:
+            sets = xp.take(constant(xp, forest.members, value), at, 0)
+            found = xp.any(xp.equal(xp.expand_dims(value, (2,)), sets), 2)
+        else:
+            found = getattr(xp, COMPARE[kind])(value, split)
+        if outcome is None:
+            outcome = found
+        else:
+            mode = xp.take(modes, at, 0)
+            outcome = xp.where(xp.equal(mode, xp.scalar(kind, mode)), found, outcome)
+    return outcome
+
+
+def aggregated(xp, x, forest: Forest, aggregate: str):
+    """What the leaves that rows reach weigh together: [N, targets]."""
+    at = leaves_reached(xp, x, forest)
+    row = xp.take(xp.asarray(forest.leaf), at, 0)
+    if aggregate in ("SUM", "AVERAGE"):
+        total = xp.sum(xp.take(constant(xp, forest.weights, x), row, 0), 1)
+        return total / len(forest.roots) if aggregate == "AVERAGE" else total
+    # A leaf that does not weigh a target takes no part in its extremes.
+    out = np.inf if aggregate == "MIN" else -np.inf
+    parts = xp.take(constant(xp, np.where(forest.present, forest.weights, out), x), row, 0)
+    best = xp.min(parts, 1) if aggregate == "MIN" else xp.max(parts, 1)
+    return xp.where(xp.equal(best, xp.scalar(out, best)), xp.scalar(0, best), best)
+
+
+# -- TreeEnsemble, with leaves apart from nodes ----------------------------------------
+
+
+@kept
+def forest_of_parts(
+    targets,
+    roots,
+    features,
+    splits,
+    modes,
+    yes,
+    no,
+    yes_ends,
+    no_ends,
+    missing,
+    members,
+    target_ids,
+    weights,
+):
+    count, ends = len(features), len(target_ids)
+    modes = np.asarray(modes, INT64).reshape(-1)
+    to_yes = np.asarray(yes, INT64) + np.where(np.asarray(yes_ends, bool), count, 0)
+    to_no = np.asarray(no, INT64) + np.where(np.asarray(no_ends, bool), count, 0)
+    table = np.zeros((ends, targets))
+    present = np.zeros((ends, targets), bool)
+    table[np.arange(ends), list(target_ids)] = np.asarray(weights, np.float64).reshape(-1)
+    present[np.arange(ends), list(target_ids)] = True
+    more = np.zeros(ends, INT64)
+    return Forest(
+        roots=np.asarray(roots, INT64),
+        feature=np.concatenate([np.asarray(features, INT64), more]),
+        split=np.concatenate([np.asarray(splits, np.float64).reshape(-1), more]),
+        mode=np.concatenate([modes, more - 1]),
+        yes=np.concatenate([to_yes, more]),
+        no=np.concatenate([to_no, more]),
+        missing=np.concatenate([np.asarray(missing or [0] * count, bool), more > 0]),
+        members=sets_of(modes, members, count + ends),
+        leaf=np.concatenate([np.zeros(count, INT64), np.arange(ends)]),
+        weights=table,
+        present=present,
+    )
+
+
+def sets_of(modes, members, nodes):
+    """The members of each node's set, in the order of those nodes; NaN stands between sets."""
+    if members is None or MEMBER not in modes:
+        return np.zeros((nodes, 0))
+    values = np.asarray(members, np.float64).reshape(-1)
+    parts = np.split(values, np.flatnonzero(np.isnan(values)) + 1)
+    found = np.full((nodes, max(len(p) for p in parts)), np.nan)
+    for node, part in zip(np.flatnonzero(modes == MEMBER), parts):
+        found[node, : len(part)] = part
+    return found
+
+
+@lower("TreeEnsemble", domain=ML)
+def tree_ensemble(
+    xp,
+    x,
+    *,
+    aggregate_function,
+    leaf_targetids,
+    leaf_weights,
+    membership_values,
+    n_targets,
+    nodes_falseleafs,
+    nodes_falsenodeids,
+    nodes_featureids,
+    nodes_hitrates,
+    nodes_missing_value_tracks_true,
+    nodes_modes,
+    nodes_splits,
+    nodes_trueleafs,
+    nodes_truenodeids,
+    post_transform,
+    tree_roots,
+):
+    targets = n_targets or max(leaf_targetids) + 1
+    forest = forest_of_parts(
+        targets,
+        roots=tree_roots,
+        features=nodes_featureids,
+        splits=nodes_splits,
+        modes=nodes_modes,
+        yes=nodes_truenodeids,
+        no=nodes_falsenodeids,
+        yes_ends=nodes_trueleafs,
+        no_ends=nodes_falseleafs,
+        missing=nodes_missing_value_tracks_true,
+        members=membership_values,
+        target_ids=leaf_targetids,
+        weights=leaf_weights,
+    )
+    scores = aggregated(xp, x, forest, AGGREGATES[aggregate_function])
+    return transformed(xp, scores, TRANSFORMS[post_transform])
+
+
+# -- the operators that it replaced, whose leaves may weigh several targets ------------
+
+
+@kept
+def forest_of_nodes(
+    targets,
+    trees,
+    nodes,
+    features,
+    splits,
+    modes,
+    yes,
+    no,
+    missing,
+    weight_trees,
+    weight_nodes,
+    weight_ids,
+    weights,
+):
+    names, tree = np.unique(np.asarray(trees, INT64), return_inverse=True)
+    node = np.asarray(nodes, INT64)
+    key = tree * (node.max() + 1) + node
+    order = np.argsort(key)
+
+    def place(of_tree, name):
+        at = np.searchsorted(key, of_tree * (node.max() + 1) + name, sorter=order)
+        return order[np.minimum(at, len(order) - 1)]
+
+    mode = np.array([-1 if m == "LEAF" else MODES.index(m.removeprefix("BRANCH_")) for m in modes])
+    is_leaf = mode < 0
+    leaf = np.where(is_leaf, np.cumsum(is_leaf) - 1, 0)
+    table, present = np.zeros((is_leaf.sum(), targets)), np.zeros((is_leaf.sum(), targets), bool)
+    owner = np.searchsorted(names, np.asarray(weight_trees, INT64))
+    entries = leaf[place(owner, np.asarray(weight_nodes, INT64))], np.asarray(weight_ids, INT64)
+    np.add.at(table, entries, np.asarray(weights, np.float64))
+    present[entries] = True
+    return Forest(
+        roots=np.unique(tree, return_index=True)[1].astype(INT64),
+        feature=np.asarray(features, INT64),
+        split=np.asarray(splits, np.float64),
+        mode=mode,
+        yes=place(tree, np.asarray(yes, INT64)),
+        no=place(tree, np.asarray(no, INT64)),
+        missing=np.asarray(missing or [0] * len(node), bool),
+        members=np.zeros((len(node), 0)),
+        leaf=leaf,
+        weights=table,
+        present=present,
+    )
+
+
+def grown(xp, x, targets: int, kind: str, aggregate: str, given: dict[str, Any]):
+    """Scores [N, targets] in the old form, and the forest; `kind` begins the names of weights."""
+    values = given.get("nodes_values_as_tensor")
+    weights = given.get(f"{kind}_weights_as_tensor")
+    forest = forest_of_nodes(
+        targets,
+        trees=given["nodes_treeids"],
+        nodes=given["nodes_nodeids"],
+        features=given["nodes_featureids"],
+        splits=given["nodes_values"] if values is None else values,
+        modes=given["nodes_modes"],
+        yes=given["nodes_truenodeids"],
+        no=given["nodes_falsenodeids"],
+        missing=given.get("nodes_missing_value_tracks_true"),
+        weight_trees=given[f"{kind}_treeids"],
+        weight_nodes=given[f"{kind}_nodeids"],
+        weight_ids=given[f"{kind}_ids"],
+        weights=given[f"{kind}_weights"] if weights is None else weights,
+    )
+    return aggregated(xp, x, forest, aggregate), forest
+
+
+def base_of(given: dict[str, Any]) -> Any:
+    base = given.get("base_values_as_tensor")
+    return given.get("base_values") if base is None else base
+
+
+@lower("TreeEnsembleRegressor", domain=ML)
+def tree_ensemble_regressor(
+    xp, x, *, n_targets=1, aggregate_function="SUM", post_transform="NONE", **given
+):
+    x = rows(xp, x)
+    scores, _ = grown(xp, x, n_targets, "target", aggregate_function, given)
+    base = base_of(given)
+    scores = scores if base is None else scores + constant(xp, base, x)
+    return xp.cast(transformed(xp, scores, post_transform), FLOAT32)
+
+
+@lower("TreeEnsembleClassifier", domain=ML)
+def tree_ensemble_classifier(
+    xp, x, *, classlabels_int64s=None, classlabels_strings=None, post_transform="NONE", **given
+):
+    x, base = rows(xp, x), base_of(given)
+    classes = len(classlabels_int64s or classlabels_strings)
+    used = set(given["class_ids"])
+    alone = classes <= 2 and used == {0} and (base is None or len(base) == 1)
+    scores, forest = grown(xp, x, 1 if alone else classes, "class", "SUM", given)
+    scores = scores if base is None else scores + constant(xp, base, x)
+    if classes == 1:
+        winner = xp.reshape(xp.cast(xp.greater(scores, xp.scalar(0, scores)), INT64), (-1,))
+        names = ("", *classlabels_strings) if classlabels_strings else None
+        return labels(xp, winner, None, names), xp.cast(
+            transformed(xp, scores, post_transform), FLOAT32
+        )
+    if alone:
+        # One score for two classes: a probability, unless a leaf weighs less than nothing.
+        mixed = bool((forest.weights < 0).any())
+        won = xp.greater(scores, xp.scalar(0 if mixed else 0.5, scores))
+        winner = xp.reshape(xp.cast(won, INT64), (-1,))
+        scores = two_sided(xp, scores, post_transform, mixed)
+    else:
+        winner = xp.argmax(scores, 1)
+        scores = transformed(xp, scores, post_transform)
+    return labels(xp, winner, classlabels_int64s, classlabels_strings), xp.cast(scores, FLOAT32)

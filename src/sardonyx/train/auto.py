@@ -1,0 +1,79 @@
+"""Which installed engine trains a model fastest: a short trial of each, on real rows."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import EngineError, SardonyxError
+from sardonyx.model import Model
+
+# In the order in which they are tried; numpy is a reference, not a contender.
+CONTENDERS = ("onnxruntime", "torch", "jax", "tensorflow")
+WARM_UP = 2  # the first step compiles
+STEPS = 5
+PATIENCE = 30.0  # an engine that takes longer than this to warm up has lost
+
+Batch = Mapping[str, np.ndarray]
+
+
+def installed() -> list[str]:
+    """The engines that this machine has."""
+    return [name for name in CONTENDERS if importlib.util.find_spec(name) is not None]
+
+
+def fastest(
+    model: Model,
+    batch: Callable[[Any], Batch],
+    engines: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[Any, list[str]]:
+    """The fastest of `engines`, at its first step, and a row for people: its name, and the reason.
+
+    batch -- what a step is fed, given a model in training
+    """
+    prepared: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for name in installed() if engines is None else engines:
+        try:
+            rep = _prepare(name, model, options)
+            seconds[name] = _trial(rep, batch(rep))
+            prepared[name] = rep
+        except SardonyxError as error:
+            refused[name] = str(error).splitlines()[0]
+    if not seconds:
+        raise EngineError(
+            "no installed engine can train this model", [[n, why] for n, why in refused.items()]
+        )
+    best = min(seconds, key=lambda name: seconds[name])
+    times = [f"{n} {s * 1e3:.3g} ms" for n, s in sorted(seconds.items(), key=lambda item: item[1])]
+    times += [f"{n} cannot" for n in refused]
+    return prepared[best], ["engine", best, f"fastest in a trial: {', '.join(times)} a step"]
+
+
+def _prepare(name: str, model: Model, options: Mapping[str, Any] | None) -> Any:
+    return importlib.import_module(f"sardonyx.engines.{name}").prepare_training(
+        model, **(options or {})
+    )
+
+
+def _trial(rep: Any, batch: Batch) -> float:
+    """Seconds of one step; the state is as before afterwards."""
+    state = rep.state()
+    times = []
+    begun = time.perf_counter()
+    for step in range(WARM_UP + STEPS):
+        before = time.perf_counter()
+        rep.step(batch)
+        if step >= WARM_UP or before - begun > PATIENCE:
+            times.append(time.perf_counter() - before)
+        if time.perf_counter() - begun > PATIENCE:
+            break
+    rep.load_state(state)
+    return min(times or [time.perf_counter() - begun])

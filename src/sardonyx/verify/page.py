@@ -1,0 +1,126 @@
+"""The report as one HTML page: verdict, table, error histograms, every replayed node, the culprit drawn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from sardonyx import html
+from sardonyx.verify.culprit import Replay
+from sardonyx.verify.noise import BINS, Measurement
+from sardonyx.verify.report import Culprit, Report, shown
+
+SHOWN = 200
+TONES = {"same": "good", "different": "bad"}
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page of a report."""
+    names = " → ".join(s["name"] for s in report.subjects)
+    parts = [
+        f'<p class="{TONES.get(report.verdict, "look")}"><b>{html.text(report.verdict)}</b></p>',
+        html.cards(
+            {
+                "verdict": report.verdict,
+                "largest ratio": shown(report.ratio),
+                "runs": len(report.runs),
+                "bands": f"{report.bands[0]:g}, {report.bands[1]:g}",
+            }
+        ),
+        *(_culprit(c, report.replays.get(c.subject, [])) for c in report.culprits),
+        html.section("Outputs", _outputs(report)),
+        html.section("Errors", *(_histogram(m) for m in report.rows() if any(m.histogram))),
+        *(html.section(f"Nodes of {label}", _replays(rows)) for label, rows in report.replays.items()),
+        html.section("Notes", html.table(["note"], [[n] for n in report.notes])) if report.notes else "",
+        html.section("How it was run", _settings(report)),
+    ]
+    return html.write(path, html.page(f"Verification of {names}", f"reference: {report.reference}", *parts))
+
+
+def _outputs(report: Report) -> str:
+    header = ["subject", "output", "run", "shape", "type", "max abs", "peak", "ratio", "verdict"]
+    rows = [
+        [m.subject, m.output, m.run, str(m.shape), m.dtype, f"{m.peak_error:.2e}", shown(m.peak)]
+        + [shown(m.ratio if m.forced is None else m.forced), m.problem or m.verdict(report.bands)]
+        for m in sorted(report.measurements, key=lambda m: -m.ratio)
+    ]
+    return html.table(header, rows[:SHOWN])
+
+
+def _histogram(m: Measurement) -> str:
+    low, high = BINS
+    names = ["exact"] + [f"1e{d} – 1e{d + 1}" for d in range(low, high)]
+    bars = [(name, float(count)) for name, count in zip(names, m.histogram)]
+    return html.bar_chart(f"{m.subject}, {m.output}, {m.run}: elements by error, in floors", bars)
+
+
+def _replays(rows: list[Replay]) -> str:
+    ranked = sorted(rows, key=lambda r: -r.ratio)[:SHOWN]
+    header = ["node", "operator", "name", "inside", "ratio alone", "remark"]
+    return html.table(
+        header,
+        [[r.index, r.op, r.node, " / ".join(r.path), shown(r.ratio), _remark(r)] for r in ranked],
+    )
+
+
+def _remark(replay: Replay) -> str:
+    fused = f"{replay.fused} nodes fused" if replay.fused > 1 else ""
+    doubt = "the exact references disagree" if replay.doubtful else ""
+    return "; ".join(t for t in (replay.problem, fused, doubt) if t)
+
+
+def _culprit(culprit: Culprit, rows: list[Replay]) -> str:
+    """The culprit in words, and its neighbourhood drawn: what it reads on the left, what reads it right."""
+    target = culprit.replay
+    before = [r for r in rows if set(r.outputs) & set(target.inputs) and r.path == target.path]
+    after = [r for r in rows if set(r.inputs) & set(target.outputs) and r.path == target.path]
+    known = {name for r in before for name in r.outputs}
+    loose = [name for name in target.inputs if name not in known]
+    left = [(r.op, r.node, r.ratio) for r in before] + [("value", n, 0.0) for n in loose]
+    right = [(r.op, r.node, r.ratio) for r in after]
+    drawing = _drawing(left[:8], (target.op, target.node, target.ratio), right[:8])
+    return html.section("Culprit", f"<p>{html.text(culprit)}</p>", drawing)
+
+
+def _drawing(
+    left: list[tuple[str, str, float]],
+    middle: tuple[str, str, float],
+    right: list[tuple[str, str, float]],
+) -> str:
+    rows = max(len(left), len(right), 1)
+    height = 20 + 56 * rows
+    centre = height / 2
+
+    def box(x: int, y: float, item: tuple[str, str, float], bad: bool) -> str:
+        op, name, ratio = item
+        label = name if len(name) <= 26 else "…" + name[-25:]
+        colour = "var(--bad)" if bad else "var(--line)"
+        tail = "" if op == "value" else f" · {shown(ratio) if math.isfinite(ratio) else 'wrong'}"
+        return (
+            f'<rect x="{x}" y="{y - 20:.0f}" width="190" height="40" rx="6" fill="var(--tint)" '
+            f'stroke="{colour}" stroke-width="{2 if bad else 1}"/>'
+            f'<text x="{x + 8}" y="{y - 3:.0f}">{html.text(op)}{tail}</text>'
+            f'<text x="{x + 8}" y="{y + 13:.0f}">{html.text(label)}</text>'
+        )
+
+    def column(items: list[tuple[str, str, float]]) -> list[float]:
+        step = height / (len(items) or 1)
+        return [step * (i + 0.5) for i in range(len(items))]
+
+    parts = [f'<svg viewBox="0 0 720 {height}" role="img" aria-label="the culprit and its neighbours">']
+    for y, item in zip(column(left), left):
+        parts.append(f'<line x1="200" y1="{y:.0f}" x2="265" y2="{centre:.0f}" stroke="var(--soft)"/>')
+        parts.append(box(10, y, item, False))
+    for y, item in zip(column(right), right):
+        parts.append(f'<line x1="455" y1="{centre:.0f}" x2="520" y2="{y:.0f}" stroke="var(--soft)"/>')
+        parts.append(box(520, y, item, False))
+    parts.append(box(265, centre, middle, True))
+    return f"<figure>{''.join(parts)}</svg><figcaption>operator · ratio alone</figcaption></figure>"
+
+
+def _settings(report: Report) -> str:
+    rows: list[list[object]] = [["reference", report.reference]]
+    rows += [["subject", f"{s['name']} {s['version']} {s['sha256'][:16]}"] for s in report.subjects]
+    rows += [["run", f"{r['name']} {r.get('shapes', '')}"] for r in report.runs]
+    rows += [[name, version] for name, version in report.versions.items()]
+    return html.table(["what", "value"], rows)

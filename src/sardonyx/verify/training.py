@@ -1,0 +1,309 @@
+"""Training compared: the same record on two engines, or two records, step by step.
+
+A trajectory amplifies rounding, so that two correct runs drift apart. Each step is therefore also *forced*:
+every side starts it from the reference's state, and only what one step does is judged. Three numbers
+result: the first step, the median of the forced steps, and the free run at its end.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from sardonyx.errors import ArgumentError, DataError, quote
+from sardonyx.model import Model, load
+from sardonyx.train.info import state_names, state_tensor
+from sardonyx.train.step import StepGraph, compile_step
+from sardonyx.verify.datasets import read_npz
+from sardonyx.verify.exact import Reference, widened
+from sardonyx.verify.inputs import sample, size_choices
+from sardonyx.verify.noise import DIFFERENT, GRADIENT_BANDS, LOOK, SAME, UNKNOWN, band, measure
+from sardonyx.verify.report import EXIT, shown
+from sardonyx.verify.subjects import ENGINES, runner
+
+BATCH = 8
+State = dict[str, np.ndarray]
+
+
+class Side(Protocol):
+    """Something that makes steps: TrainingRep of any engine has this form."""
+
+    def step(self, inputs: Mapping[str, Any]) -> Any: ...
+    def state(self) -> State: ...
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+
+@dataclass
+class Variable:
+    """How one state variable fared: ratios of the forced steps, and of the free run."""
+
+    name: str
+    forced: list[float] = field(default_factory=list)
+    free: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.forced)
+
+
+@dataclass
+class Trajectory:
+    """What comparing a training found."""
+
+    label: str
+    bands: tuple[float, float]
+    variables: list[Variable]
+
+    @property
+    def first(self) -> float:
+        return max(v.forced[0] for v in self.variables)
+
+    @property
+    def forced(self) -> float:
+        return max(v.median for v in self.variables)
+
+    @property
+    def forced_max(self) -> float:
+        return max(max(v.forced) for v in self.variables)
+
+    @property
+    def free(self) -> float:
+        return max(v.free[-1] for v in self.variables)
+
+    @property
+    def verdict(self) -> str:
+        low, high = self.bands
+        if max(self.first, self.forced) > high:
+            return DIFFERENT
+        # A free run that leaves the path counts only where no single step can have flipped.
+        drifted = self.free > low and self.forced_max <= low
+        return LOOK if max(self.first, self.forced) > low or drifted else SAME
+
+    @property
+    def parted(self) -> tuple[int, str] | None:
+        """The first forced step, from 1, at which a variable is beyond the upper band, and which."""
+        worst = max(self.variables, key=lambda v: v.median)
+        if self.verdict != DIFFERENT:
+            return None
+        candidates = [worst] if worst.median > self.bands[1] else self.variables
+        found = [
+            (step, v.name) for v in candidates for step, r in enumerate(v.forced) if r > self.bands[1]
+        ]
+        step, name = min(found)
+        return step + 1, name
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT[self.verdict]
+
+    def as_dict(self) -> dict[str, Any]:
+        def plain(x: float) -> Any:
+            return x if math.isfinite(x) else "infinite"
+
+        rows = [asdict(v) for v in self.variables]
+        for row in rows:
+            row["forced"], row["free"] = map(plain, row["forced"]), map(plain, row["free"])
+            row["forced"], row["free"] = list(row["forced"]), list(row["free"])
+        return {"label": self.label, "verdict": self.verdict, "bands": list(self.bands), "variables": rows}
+
+    def __str__(self) -> str:
+        lines = [f"training  {self.label}, {len(self.variables[0].forced)} steps"]
+        rows = [["variable", "step 1", "forced median", "forced max", "free at end", "verdict"]]
+        for v in sorted(self.variables, key=lambda v: -v.median):
+            numbers = [v.forced[0], v.median, max(v.forced), v.free[-1]]
+            rows.append([v.name, *map(shown, numbers), band(max(numbers[:2]), self.bands)])
+        widths = [max(len(r[i]) for r in rows) for i in range(6)]
+        lines += ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows]
+        if self.parted:
+            lines.append(f"parted    at step {self.parted[0]}, in {quote(self.parted[1])}")
+        return "\n".join([*lines, f"verdict   {self.verdict}"])
+
+
+@dataclass
+class Trajectories:
+    """One trajectory per candidate; the worst decides."""
+
+    parts: list[Trajectory]
+
+    @property
+    def verdict(self) -> str:
+        verdicts = [p.verdict for p in self.parts]
+        return next((v for v in (DIFFERENT, LOOK, SAME) if v in verdicts), UNKNOWN)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT[self.verdict]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, "trajectories": [p.as_dict() for p in self.parts]}
+
+    def __str__(self) -> str:
+        return "\n".join(str(p) for p in self.parts)
+
+
+def verify_training(
+    model: Any,
+    *others: Any,
+    data: Any = None,
+    steps: int = 20,
+    bands: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> Trajectories:
+    """Compare trainings: the model's record, exactly, against engines, other files or trainers.
+
+    model  -- a model with a training record
+    others -- an engine's name, another model or file (on onnxruntime), or anything with `step`, `state` and
+              `load_state`
+    data   -- a list of batches, arrays by name, or an .npz (cut into batches); random if not given
+    steps  -- how many steps
+
+    >>> import sardonyx as sx
+    >>> net = sx.trainable("model.onnx", loss="cross_entropy", optimizer=sx.optim.sgd(0.1))
+    >>> sx.verify_training(net, "onnxruntime", steps=3).verdict
+    'same'
+    """
+    loaded = load(model)
+    if not loaded.records:
+        raise ArgumentError("the model carries no training record", hint="make one with sardonyx.trainable")
+    graphs = [compile_step(loaded, record) for record in loaded.records]
+    batches = list(_batches(graphs, data, steps, seed))
+    start = _start(loaded)
+    found = []
+    for other in others or ("onnxruntime",):
+        label, side = _side(other, loaded, graphs)
+        exact, plain = _Graphs(graphs, start, _exactly), _Graphs(graphs, start, _plainly)
+        found.append(_compare(label, side, exact, plain, start, batches, bands or GRADIENT_BANDS))
+    return Trajectories(found)
+
+
+def _exactly(model: Model) -> Any:
+    return Reference(model, exact=True)
+
+
+def _plainly(model: Model) -> Any:
+    return Reference(model, exact=False)
+
+
+class _Graphs:
+    """The compiled steps on any runner, with the state kept here."""
+
+    def __init__(self, graphs: Sequence[StepGraph], state: State, build: Callable[[Model], Any]):
+        self.graphs = graphs
+        self.runners = [build(g.model) for g in graphs]
+        self.values: State = dict(state)
+
+    def step(self, inputs: Mapping[str, Any]) -> None:
+        for graph, run in zip(self.graphs, self.runners):
+            feeds = {n: inputs[n] for n in graph.inputs}
+            feeds |= {n: np.asarray(inputs.get(n, v)) for n, v in graph.hyper.items()}
+            feeds |= {n: self.values[n] for n in graph.state}
+            found = run(feeds)
+            self.values.update({n: np.asarray(found[out]) for n, out in graph.updates.items()})
+
+    def state(self) -> State:
+        return dict(self.values)
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.values.update(state)
+
+
+def _start(model: Model) -> State:
+    found = {}
+    for record in model.records:
+        for name in state_names(model, record):
+            tensor = state_tensor(model, record, name)
+            assert tensor is not None
+            found[name] = np.array(tensor.numpy())
+    return found
+
+
+def _side(other: Any, model: Model, graphs: Sequence[StepGraph]) -> tuple[str, Side]:
+    if all(hasattr(other, name) for name in ("step", "state", "load_state")):
+        return type(other).__module__, other
+    if other == "onnxruntime" or not isinstance(other, str) or other not in ENGINES:
+        from sardonyx.engines.onnxruntime import prepare_training
+
+        label = "onnxruntime" if other == "onnxruntime" else _name(other)
+        return label, prepare_training(model if other == "onnxruntime" else load(other))
+    return other, _Graphs(graphs, _start(model), runner(other))
+
+
+def _name(other: Any) -> str:
+    return Path(other).name if isinstance(other, (str, Path)) else "the other model"
+
+
+def _compare(
+    label: str,
+    side: Side,
+    exact: _Graphs,
+    plain: _Graphs,
+    start: State,
+    batches: Sequence[Mapping[str, Any]],
+    bands: tuple[float, float],
+) -> Trajectory:
+    missing = [[quote(n)] for n in start if n not in side.state()]
+    if missing:
+        raise ArgumentError(f"{label} lacks state variables", missing)
+    variables = {n: Variable(n) for n in start}
+    sides = (side, exact, plain)
+    state = start
+    for batch in batches:  # forced: every step begins where the exact one of before ended
+        side.load_state(state)
+        exact.load_state({n: widened(a) for n, a in state.items()})
+        plain.load_state(state)
+        _advance(sides, batch, variables, start, "forced")
+        state = {n: np.asarray(a).astype(start[n].dtype) for n, a in exact.state().items()}
+    side.load_state(start)
+    exact.load_state({n: widened(a) for n, a in start.items()})
+    plain.load_state(start)
+    for batch in batches:
+        _advance(sides, batch, variables, start, "free")
+    return Trajectory(label, bands, list(variables.values()))
+
+
+def _advance(
+    sides: tuple[Side, _Graphs, _Graphs],
+    batch: Mapping[str, Any],
+    variables: Mapping[str, Variable],
+    start: State,
+    kind: str,
+) -> None:
+    for side in sides:
+        side.step(batch)
+    c, r, b = (side.state() for side in sides)
+    for name, variable in variables.items():
+        found = measure(("", name, ""), c[name], r[name], [b[name]], start[name].dtype)
+        getattr(variable, kind).append(found.ratio)
+
+
+def _batches(
+    graphs: Sequence[StepGraph], data: Any, steps: int, seed: int
+) -> Iterator[Mapping[str, Any]]:
+    names = list(dict.fromkeys(n for g in graphs for n in g.inputs))
+    if isinstance(data, (str, Path)):
+        data = read_npz(Path(data))
+    if isinstance(data, Mapping):
+        lacking = [[quote(n)] for n in names if n not in data]
+        if lacking:
+            raise DataError("the data lacks what a step reads", lacking)
+        count = min(len(data[n]) for n in names)
+        for step in range(steps):
+            rows = (np.arange(BATCH) + step * BATCH) % count
+            yield {n: np.asarray(data[n])[rows] for n in names}
+        return
+    if data is not None:
+        yield from list(data)[:steps]
+        return
+    for step in range(steps):
+        batch: dict[str, Any] = {}
+        for graph in graphs:
+            sizes = next(size_choices(graph.model, seed))
+            made = sample(graph.model, seed + step, sizes)
+            batch |= {n: made[n] for n in graph.inputs}
+        yield batch
