@@ -5,6 +5,7 @@ The oracle is stock onnxruntime, an independent implementation of every operator
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 import sardonyx as sx
-from sardonyx.errors import ArgumentError, TrainingStopped
+from sardonyx.errors import ArgumentError, EngineError, TrainingStopped
 from sardonyx.model import Model
 from sardonyx.train.auto import fastest
 from sardonyx.train.loop import prepare
-from tests.networks import cnn, lstm, mlp, transformer
+from sardonyx.train.trainable import settings_of
+from tests.networks import cnn, lstm, mlp, network, transformer
 
 ENGINES = ["numpy", "torch", "jax", "tensorflow"]
 STEPS = 100
@@ -79,3 +81,135 @@ def test_losses_agree_over_100_steps(engine: str, name: str, wanted: dict) -> No
 def test_losses_fall(wanted: dict) -> None:
     for name, (found, _) in wanted.items():
         assert found[-20:].mean() < found[:20].mean(), name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dropout_masks_are_bit_equal(engine: str) -> None:
+    pytest.importorskip(engine)
+    text = """mask (float[N,64] x) => (float[N,64] y) { d = Dropout (x, ratio)  y = Mul (d, w) }"""
+    model = network(text, {"ratio": np.asarray(0.5), "w": np.ones(64)})
+    net = sx.trainable(model, "mse", sx.optim.sgd(1.0), seed=3)
+    batch = {"x": np.ones((1, 64), np.float32), "label": np.zeros((1, 64), np.float32)}
+    found = []
+    for name in ("onnxruntime", engine):
+        rep = prepare(name, net)
+        for _ in range(3):
+            rep.step(batch)
+        found.append(rep.state()["w"])
+    # the gradient of an element is 0 exactly where it was dropped, in each of three steps
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+    assert len(np.unique(found[0].round(6))) == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("onnxruntime", "torch"), ("torch", "jax"), ("jax", "tensorflow"), ("tensorflow", "numpy")],
+)
+def test_checkpoint_of_one_engine_is_continued_by_another(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    for engine in (first, second):
+        pytest.importorskip(engine)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 6)).astype(np.float32)
+    data = {"x": x, "label": x[:, :3].argmax(1)}
+    settings = {"loss": "cross_entropy", "optimizer": sx.optim.adamw(1e-2), "batch_size": 8}
+    whole = sx.train(mlp(), data, steps=12, **settings)
+    kept = tmp_path / "kept.onnx"
+    sx.train(mlp(), data, steps=5, engine=first, output=kept, **settings)
+    run = sx.train(kept, data, steps=12, engine=second, output=kept, resume=True)
+    np.testing.assert_allclose(run.losses, whole.losses[5:], rtol=1e-5)
+    for name, value in whole.model.graph.initializers.items():
+        ours = sx.load(kept).initializer(name).numpy()
+        np.testing.assert_allclose(ours, value.const_value.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_inference_and_evaluation_use_the_state(engine: str) -> None:
+    pytest.importorskip(engine)
+    net = trained("cnn")
+    forward = settings_of(net)["forward"]
+    reps = [prepare(name, net) for name in ("onnxruntime", engine)]
+    (batch,) = batches("cnn", 1)
+    for rep in reps:
+        rep.step(batch)
+    theirs, ours = (rep.run({"x": batch["x"]})["scores"] for rep in reps)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    theirs, ours = (rep.evaluate(batch, forward, ["scores"]) for rep in reps)
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-5)
+    assert [v.name for v in reps[1].wanted] == [v.name for v in reps[0].wanted]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_backend_trains(engine: str) -> None:
+    pytest.importorskip(engine)
+    room = importlib.import_module(f"sardonyx.engines.{engine}")
+    net = trained("mlp")
+    seen: list[float] = []
+    proto = room.Backend.train_model(
+        net.proto(), batches("mlp", 6), steps=4, callback=lambda i, f: seen.append(float(f["loss"]))
+    )
+    expected = losses(prepare("onnxruntime", net), "mlp", 6)[:4]
+    np.testing.assert_allclose(seen, expected, rtol=1e-5)
+    tuned = sx.load(proto)
+    assert tuned.records and tuned.initializer("fc0.weight").numpy().dtype == np.float32
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_wrong_feeds_are_named(engine: str) -> None:
+    pytest.importorskip(engine)
+    rep = prepare(engine, trained("mlp"))
+    (batch,) = batches("mlp", 1)
+    with pytest.raises(ArgumentError, match="float64, not float32"):
+        rep.step({**batch, "x": batch["x"].astype(np.float64)})
+    with pytest.raises(ArgumentError, match="needs the input 'label'"):
+        rep.step({"x": batch["x"]})
+    with pytest.raises(ArgumentError, match="is state"):
+        rep.step({**batch, "fc0.weight": np.zeros((8, 6), np.float32)})
+    with pytest.raises(ArgumentError, match="float32 \\[8, 6\\] ← float32 \\[2\\]"):
+        rep.load_state({"fc0.weight": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_first_tensor_that_is_not_finite_is_named(engine: str) -> None:
+    pytest.importorskip(engine)
+    text = "log (float[N,2] x) => (float[N,2] y) { z = Mul (x, w)  y = Log (z) }"
+    net = sx.trainable(network(text, {"w": np.ones(2)}), "mse", sx.optim.sgd(0.1))
+    rows = np.array([[1.0, -1.0]], np.float32)
+    with pytest.raises(TrainingStopped, match='tensor "y"'):
+        sx.train(net, {"x": rows, "label": rows}, steps=1, engine=engine)
+
+
+def test_initialization_starts_again() -> None:
+    net = sx.trainable(mlp(), "cross_entropy", initialize={"fc0.weight": "kaiming"})
+    rep = prepare("numpy", net)
+    before = rep.state()
+    rep.initialize(seed=1)
+    after = rep.state()
+    assert not np.array_equal(before["fc0.weight"], after["fc0.weight"])
+    np.testing.assert_array_equal(before["fc1.weight"], after["fc1.weight"])
+
+
+def test_auto_picks_an_engine_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 6)).astype(np.float32)
+    data = {"x": x, "label": x[:, :3].argmax(1)}
+    (batch,) = batches("mlp", 1)
+    rep, (what, name, why) = fastest(trained("mlp"), lambda rep: batch, ["numpy", "onnxruntime"])
+    assert what == "engine" and name in why and "numpy" in why and "onnxruntime" in why
+    assert type(rep).__module__.startswith(f"sardonyx.engines.{name}.")
+    assert int(rep.state()["train/step"]) == 0
+    expected = sx.train(mlp(), data, steps=3, loss="cross_entropy", batch_size=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sardonyx.train.auto.CONTENDERS", ("numpy", "onnxruntime"))
+        run = sx.train(
+            mlp(), data, steps=3, loss="cross_entropy", batch_size=4, engine="auto", display="lines"
+        )
+    assert "fastest in a trial" in capsys.readouterr().err
+    np.testing.assert_allclose(run.losses, expected.losses, rtol=1e-5)
+
+
+def test_auto_passes_over_an_engine_that_cannot() -> None:
+    (batch,) = batches("mlp", 1)
+    with pytest.raises(EngineError, match="no installed engine can train"):
+        fastest(trained("mlp"), lambda rep: {"x": batch["x"]}, ["numpy"])

@@ -338,7 +338,7 @@ def _node(
     count = max(len(old.inputs), len(new.inputs))
     for place in range(count):
         a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
-        if a is not None and b is not None and _is_weight(a) and _is_weight(b):
+        if a is not None and b is not None and _is_weight(a) and _is_weight(b) and not _moved(a, b):
             weights.setdefault(a, b)
         elif not _is_same_source(a, b, pairs):
             before, after = ("nothing" if v is None else quote(v.name) for v in (a, b))
@@ -351,11 +351,18 @@ def _node(
 
 def _short(value: Any) -> str:
     text = str(list(value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, float):
+        text = f"{value:g}"
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _is_weight(value: ir.Value) -> bool:
     return value.const_value is not None and value.producer() is None
+
+
+def _moved(a: ir.Value, b: ir.Value) -> bool:
+    """Whether the weight `a` is still there under its name, so that `b` is another one."""
+    return a.name != b.name and b.graph is not None and a.name in b.graph.initializers
 
 
 def _is_same_source(a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.Node, ir.Node]) -> bool:
@@ -366,6 +373,8 @@ def _is_same_source(a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.No
         return pairs.get(producers[0]) is producers[1] and a.index() == b.index()
     if producers != (None, None):
         return False
+    if _is_weight(a) and _is_weight(b):
+        return not _moved(a, b)
     if a.is_graph_input() and b.is_graph_input() and a.graph is not None and b.graph is not None:
         return list(a.graph.inputs).index(a) == list(b.graph.inputs).index(b)
     return a.name == b.name

@@ -62,6 +62,7 @@ def _normalize(model: Model) -> None:
     upgrade_graph(graph, dict(model.ir.opset_imports))
     _stamp(model.ir)
     constants_to_initializers(graph)
+    _write_defaults(graph)
     declared = forget_shapes(graph)
     infer_shapes(graph, model.skeleton())
     if recall_shapes(declared):
@@ -71,6 +72,14 @@ def _normalize(model: Model) -> None:
     imply_ranks(graph)
     hoist_initializers(graph)
     make_explicit(graph)
+
+
+def _write_defaults(graph: ir.Graph) -> None:
+    """ONNX's shape inference reads an absent `onesided` of STFT as 0; its default is 1."""
+    for part in graphs(graph):
+        for node in part:
+            if node.op_type == "STFT" and node.domain == "" and "onesided" not in node.attributes:
+                node.attributes.add(ir.AttrInt64("onesided", 1))
 
 
 def _drop_initializer_inputs(graph: ir.Graph) -> None:

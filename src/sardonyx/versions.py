@@ -75,7 +75,7 @@ ONNXRUNTIME = {
 }
 ONNXRUNTIME_OLDEST = 7
 # onnxruntime 1.31.1 has no kernels for these from opset 22 on, which only added bfloat16.
-ONNXRUNTIME_MISSING = dict.fromkeys((*RANDOM, "RoiAlign"), 22)
+ONNXRUNTIME_MISSING = dict.fromkeys((*RANDOM, "RoiAlign", "MaxRoiPool", "GlobalLpPool"), 22)
 # It has no kernel for this one either; it takes it apart itself, up to opset 24.
 ONNXRUNTIME_EXPANDED = {"Swish": 25}
 

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.build import Builder, constant
+from sardonyx.build import Builder, constant, infer
 from sardonyx.passes.functions import replace
 from sardonyx.passes.nesting import graphs, names
 
@@ -351,6 +351,10 @@ def conv_transpose(op: Builder, node: ir.Node) -> None:
         window.pads = [0] * (2 * window.rank)
     window.write(output_padding=extra)
     node.attributes.pop("output_shape", None)
+    if wanted or same:
+        # ONNX's own inference is wrong for SAME_* where the kernel is smaller than the stride.
+        node.outputs[0].shape = None
+        infer(node)
 
 
 def _transposed_totals(

@@ -123,7 +123,11 @@ def _seen(
     """Which keys each query may see by position, or None: all."""
     tests = []
     if is_causal or left >= 0 or right >= 0:
-        ago = _arange(op, rows, 1) + offset - _arange(op, columns, 0)
+        place, key = _arange(op, rows, 1), _arange(op, columns, 0)
+        if any(isinstance(v, ir.Value) for v in (place, offset, key)):
+            # an array plus a value would be an array of values
+            place, key = (op.const(v) if isinstance(v, np.ndarray) else v for v in (place, key))
+        ago = place + offset - key
         if is_causal:
             tests.append(_at_most(op, -ago, 0))
         if left >= 0:
