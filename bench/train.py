@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,20 +95,54 @@ def measure(steps: dict[str, Step], seconds: float, clock: Callable[[], float]) 
     return {name: statistics.median(found) for name, found in times.items()}
 
 
+PEAK = """
+import pathlib, sys
+def status(key):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return int(next(l for l in lines if l.startswith(key)).split()[1])
+def measured(step):
+    [step() for _ in range(4)]
+    print((status("VmHWM") - base) / 1024)
+"""
+PEAK_OURS = """
+import numpy as np, sardonyx as sx
+from sardonyx.engines.onnxruntime import prepare_training
+sx.train, sx.trainable, sx.optim
+batch = np.load("batch.npz")
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+base = status("VmRSS")
+net = sx.trainable("net.onnx", "cross_entropy", {optimizer})
+rep = prepare_training(net, threads=2{settings})
+feeds = {{net.inputs[0].name: batch["x"], "label": batch["y"]}}
+measured(lambda: rep.step(feeds))
+"""
+PEAK_THEIRS = """
+import numpy as np, torch
+sys.path.insert(0, {folder!r})
+import train, networks
+network = next(n for n in networks.NETWORKS if n.name == {network!r})
+torch.set_num_threads(2)
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+base = status("VmRSS")
+measured(train.theirs(network, {optimizer!r}))
+"""
+
+
 def peak_memory(network: Network, optimizer: str, contender: str) -> float:
-    """Megabytes that training adds to a fresh process, after imports and set-up of the data."""
-    code = (
-        "import resource, sys; sys.path.insert(0, {folder!r}); import train, networks\n"
-        "net = next(n for n in networks.NETWORKS if n.name == {network!r})\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "step = {make}\n"
-        "[step() for _ in range(4)]\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
-    )
-    make = f"train.ours(net, {optimizer!r}, 2)" if contender == "sardonyx" else f"train.theirs(net, {optimizer!r})"
-    text = code.format(folder=str(Path(__file__).parent), network=network.name, make=make)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    return int(done.stdout.split()[-1]) / 1024
+    """Megabytes that four steps add to a fresh process: imports are not counted, the model is."""
+    chosen = {"adamw": "sx.optim.adamw(1e-3)", "sgd": "sx.optim.sgd(1e-2, 0.9)"}[optimizer]
+    folder = str(Path(__file__).parent)
+    with tempfile.TemporaryDirectory() as work:
+        if contender == "torch":
+            code = PEAK + PEAK_THEIRS.format(folder=folder, network=network.name, optimizer=optimizer)
+        else:
+            (Path(work) / "net.onnx").write_bytes(export(network, network.module()).SerializeToString())
+            x, y = network.batch()
+            np.savez(Path(work) / "batch.npz", x=x, y=y)
+            settings = ", recompute=True" if contender == "recompute" else ""
+            code = PEAK + PEAK_OURS.format(optimizer=chosen, settings=settings)
+        done = subprocess.run([sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
 
 
 def main() -> None:

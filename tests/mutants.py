@@ -1,7 +1,7 @@
-"""Faults for `verify` to find: small networks of seven kinds, and one change each that a converter could make.
+"""Faults for `verify` to find: small networks of seven kinds, and what a converter could get wrong.
 
-`NETWORKS` builds the correct models, `MUTANTS` lists the faults: which network, the node that must be named,
-and a function that changes the model's message in place. Nothing here uses sardonyx.
+`NETWORKS` builds the correct models, `MUTANTS` lists the faults: which network, the node that must
+be named, and a function that changes the model's message in place. Nothing here uses sardonyx.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Model = onnx.ModelProto
 
 
 class Net:
-    """A model under construction: weights from one stream of random numbers, nodes named as given."""
+    """A model under construction: weights from one random stream, nodes named as given."""
 
     def __init__(self, seed: int = 0):
         self.rng = np.random.default_rng(seed)
@@ -33,7 +33,9 @@ class Net:
         self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
-    def __call__(self, op: str, name: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
+    def __call__(
+        self, op: str, name: str, *inputs: str, outputs: int = 1, **attributes: object
+    ) -> str:
         outs = [name] + [f"{name}.{i}" for i in range(1, outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), outs, f"node/{name}", **attributes))
         return name
@@ -67,7 +69,15 @@ def cnn() -> Model:
     x = n("MaxPool", "pool1", x, kernel_shape=[3, 3], strides=[2, 2])
     x = n("Conv", "conv2", x, n.w("w2", 8, 6, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2])
     x = n("Relu", "relu2", _norm(n, "bn2", x, 8))
-    x = n("AveragePool", "pool2", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1)
+    x = n(
+        "AveragePool",
+        "pool2",
+        x,
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[1, 1, 1, 1],
+        count_include_pad=1,
+    )
     x = n("Flatten", "flat", x)
     x = n("Gemm", "fc", x, n.w("w3", 32, 32), n.w("b3", 32, scale=0.1), transB=1)
     n("Softmax", "y", x, axis=-1)
@@ -78,7 +88,12 @@ def _attention(n: Net, x: str, width: int, heads: int) -> str:
     parts = {}
     for key, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
         flat = n("MatMul", f"{key}.proj", x, n.w(f"w{key}", width, width))
-        split = n("Reshape", f"{key}.heads", flat, n.const(f"{key}.shape", [0, 0, heads, width // heads], np.int64))
+        split = n(
+            "Reshape",
+            f"{key}.heads",
+            flat,
+            n.const(f"{key}.shape", [0, 0, heads, width // heads], np.int64),
+        )
         parts[key] = n("Transpose", f"{key}.turn", split, perm=perm)
     scores = n("MatMul", "scores", parts["q"], parts["k"])
     scores = n("Div", "scaled", scores, n.const("root", np.float32(np.sqrt(width // heads))))
@@ -93,9 +108,21 @@ def transformer() -> Model:
     n = Net(2)
     x = n("Gather", "embed", n.w("table", 11, 16, scale=1.0), "ids")
     x = n("Add", "place", x, n.w("places", 1, 6, 16, scale=0.5))
-    y = n("LayerNormalization", "ln1", x, n.w("ln1.scale", 16, scale=0.2, mean=1.0), n.w("ln1.bias", 16, scale=0.1))
+    y = n(
+        "LayerNormalization",
+        "ln1",
+        x,
+        n.w("ln1.scale", 16, scale=0.2, mean=1.0),
+        n.w("ln1.bias", 16, scale=0.1),
+    )
     x = n("Add", "res1", x, _attention(n, y, 16, 2))
-    y = n("LayerNormalization", "ln2", x, n.w("ln2.scale", 16, scale=0.2, mean=1.0), n.w("ln2.bias", 16, scale=0.1))
+    y = n(
+        "LayerNormalization",
+        "ln2",
+        x,
+        n.w("ln2.scale", 16, scale=0.2, mean=1.0),
+        n.w("ln2.bias", 16, scale=0.1),
+    )
     y = n("MatMul", "up", y, n.w("wup", 16, 32))
     y = n("Gelu", "gelu", n("Add", "up.b", y, n.w("bup", 32, scale=0.1)))
     x = n("Add", "res2", x, n("MatMul", "down", y, n.w("wdown", 32, 16)))
@@ -106,10 +133,18 @@ def transformer() -> Model:
 
 def recurrent() -> Model:
     n = Net(3)
-    weights = [n.w("wl", 1, 20, 4, scale=0.5), n.w("rl", 1, 20, 5, scale=0.4), n.w("bl", 1, 40, scale=0.2)]
+    weights = [
+        n.w("wl", 1, 20, 4, scale=0.5),
+        n.w("rl", 1, 20, 5, scale=0.4),
+        n.w("bl", 1, 40, scale=0.2),
+    ]
     n("LSTM", "lstm", "x", *weights, "", "h0", "c0", outputs=3, hidden_size=5)
     x = n("Squeeze", "lstm.flat", "lstm", n.const("one", [1], np.int64))
-    weights = [n.w("wg", 1, 18, 5, scale=0.5), n.w("rg", 1, 18, 6, scale=0.4), n.w("bg", 1, 36, scale=0.2)]
+    weights = [
+        n.w("wg", 1, 18, 5, scale=0.5),
+        n.w("rg", 1, 18, 6, scale=0.4),
+        n.w("bg", 1, 36, scale=0.2),
+    ]
     n("GRU", "gru", x, *weights, outputs=2, hidden_size=6, linear_before_reset=1)
     x = n("Squeeze", "gru.flat", "gru.1", n.const("zero", [0], np.int64))
     n("Gemm", "y", x, n.w("head", 6, 4), n.w("head.b", 4, scale=0.1))
@@ -124,8 +159,16 @@ def mobile() -> Model:
     x = n("Conv", "depth", x, n.w("wd", 8, 1, 3, 3), group=8, pads=[1, 1, 1, 1])
     x = n("Clip", "act2", x, n.const("low", np.float32(0)), n.const("high", np.float32(1.0)))
     s = n("GlobalAveragePool", "squeeze", x)
-    s = n("Relu", "se.relu", n("Conv", "se.down", s, n.w("w1", 4, 8, 1, 1), n.w("b1", 4, scale=0.1)))
-    s = n("HardSigmoid", "se.gate", n("Conv", "se.up", s, n.w("w2", 8, 4, 1, 1)), alpha=1 / 6, beta=0.5)
+    s = n(
+        "Relu", "se.relu", n("Conv", "se.down", s, n.w("w1", 4, 8, 1, 1), n.w("b1", 4, scale=0.1))
+    )
+    s = n(
+        "HardSigmoid",
+        "se.gate",
+        n("Conv", "se.up", s, n.w("w2", 8, 4, 1, 1)),
+        alpha=1 / 6,
+        beta=0.5,
+    )
     x = n("Mul", "excite", x, s)
     x = n("Reshape", "groups", x, n.const("g", [0, 2, 4, 4, 4], np.int64))
     x = n("Transpose", "shuffle", x, perm=[0, 2, 1, 3, 4])
@@ -142,16 +185,36 @@ def unet() -> Model:
     a = n("LeakyRelu", "act1", n("Conv", "enc1", x, n.w("w1", 4, 2, 3, 3)), alpha=0.1)
     names = [n.w("in.scale", 4, scale=0.2, mean=1.0), n.w("in.bias", 4, scale=0.1)]
     a = n("InstanceNormalization", "norm", a, *names, epsilon=1e-5)
-    b = n("Elu", "act2", n("Conv", "enc2", a, n.w("w2", 6, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]))
+    b = n(
+        "Elu",
+        "act2",
+        n("Conv", "enc2", a, n.w("w2", 6, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]),
+    )
     b = n("LRN", "lrn", b, size=3, alpha=0.02, beta=0.75, bias=1.0)
     up = n(
-        "ConvTranspose", "up", b, n.w("w3", 6, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1]
+        "ConvTranspose",
+        "up",
+        b,
+        n.w("w3", 6, 4, 3, 3),
+        strides=[2, 2],
+        pads=[1, 1, 1, 1],
+        output_padding=[1, 1],
     )
     x = n("Concat", "skip", a, up, axis=1)
     x = n("Conv", "dec", x, n.w("w4", 3, 8, 1, 1))
     scales = n.const("scales", [1, 1, 1.5, 1.5], np.float32)
-    x = n("Resize", "cubic", x, "", scales, mode="cubic", coordinate_transformation_mode="half_pixel")
-    n("Resize", "y", x, "", n.const("s2", [1, 1, 1.4, 1.4], np.float32), mode="nearest", nearest_mode="floor")
+    x = n(
+        "Resize", "cubic", x, "", scales, mode="cubic", coordinate_transformation_mode="half_pixel"
+    )
+    n(
+        "Resize",
+        "y",
+        x,
+        "",
+        n.const("s2", [1, 1, 1.4, 1.4], np.float32),
+        mode="nearest",
+        nearest_mode="floor",
+    )
     return n.model({"x": (F, ["N", 2, 8, 8])}, ["y"])
 
 
@@ -187,7 +250,8 @@ loops (float[T,4] x, float[4] s) => (float[4] y, float[T,4] scanned, float[4] ch
     next = Tanh (added)
     go = Identity (c)
   }>
-  final, scanned = Scan <num_scan_inputs: int = 1, body = fold (float[4] acc, float[4] item) => (float[4] sum, float[4] out) {
+  final, scanned = Scan <num_scan_inputs: int = 1,
+    body = fold (float[4] acc, float[4] item) => (float[4] sum, float[4] out) {
     gate = Sigmoid (item)
     kept = Mul (acc, gate)
     sum = Add (kept, item)
@@ -306,7 +370,7 @@ def swap(node: str, a: int, b: int) -> Callable[[Model], None]:
 
 
 def replaced(node: str, text: str) -> Callable[[Model], None]:
-    """Other nodes in the place of one, as an importer that composes it would write; `__` is a dot."""
+    """Other nodes in the place of one, as an importer would compose it; `__` is a dot."""
 
     def change(model: Model) -> None:
         nodes = model.graph.node
@@ -360,7 +424,9 @@ MUTANTS = [
     Mutant("cnn", "batch norm epsilon 1e-5 → 1e-3", "bn1", attr("bn1", epsilon=1e-3)),
     Mutant("cnn", "padding shifted by one", "conv1", attr("conv1", pads=[0, 0, 2, 2])),
     Mutant("cnn", "one weight of 162 off by 1 %", "conv1", weight("w1", _element(0.01))),
-    Mutant("cnn", "kernel height and width swapped", "conv2", weight("w2", lambda w: w.swapaxes(2, 3))),
+    Mutant(
+        "cnn", "kernel height and width swapped", "conv2", weight("w2", lambda w: w.swapaxes(2, 3))
+    ),
     Mutant("cnn", "dilation ignored", "conv2", attr("conv2", dilations=None, pads=[1, 1, 1, 1])),
     Mutant("cnn", "max pooling became average pooling", "pool1", op("pool1", "AveragePool")),
     Mutant("cnn", "count_include_pad ignored", "pool2", attr("pool2", count_include_pad=None)),
@@ -373,49 +439,101 @@ MUTANTS = [
     Mutant("transformer", "layer norm epsilon 1e-5 → 1e-3", "ln2", attr("ln2", epsilon=1e-3)),
     Mutant("transformer", "Gelu by tanh", "gelu", attr("gelu", approximate="tanh")),
     Mutant("transformer", "softmax along the wrong axis", "attend", attr("attend", axis=-2)),
-    Mutant("transformer", "scaled by the whole width", "scaled", weight("root", lambda w: w * np.sqrt(2))),
-    Mutant("transformer", "heads joined in the wrong order", "turn", attr("turn", perm=[0, 2, 3, 1])),
+    Mutant(
+        "transformer",
+        "scaled by the whole width",
+        "scaled",
+        weight("root", lambda w: w * np.sqrt(2)),
+    ),
+    Mutant(
+        "transformer", "heads joined in the wrong order", "turn", attr("turn", perm=[0, 2, 3, 1])
+    ),
     Mutant("transformer", "mask ignored", "masked", op("masked", "Sub")),
     Mutant("transformer", "one weight of 256 off by 0.1 %", "k.proj", weight("wk", _element(1e-3))),
     Mutant("transformer", "square weight transposed", "out", weight("wo", lambda w: w.T)),
-    Mutant("transformer", "places off by one", "place", weight("places", lambda w: np.roll(w, 1, 1))),
+    Mutant(
+        "transformer", "places off by one", "place", weight("places", lambda w: np.roll(w, 1, 1))
+    ),
     Mutant("transformer", "scale and bias swapped", "ln1", swap("ln1", 1, 2)),
     Mutant("transformer", "residual taken after the norm", "res2", inputs("res2", _0="ln2")),
-    Mutant("transformer", "padding index shifts the table", "embed", weight("table", lambda w: np.roll(w, 1, 0))),
+    Mutant(
+        "transformer",
+        "padding index shifts the table",
+        "embed",
+        weight("table", lambda w: np.roll(w, 1, 0)),
+    ),
     Mutant("transformer", "sum for mean", "pool", op("pool", "ReduceSum")),
     # recurrent
-    Mutant("recurrent", "LSTM gates of W in torch's order", "lstm", weight("wl", _gates(4, [0, 2, 3, 1]))),
+    Mutant(
+        "recurrent",
+        "LSTM gates of W in torch's order",
+        "lstm",
+        weight("wl", _gates(4, [0, 2, 3, 1])),
+    ),
     Mutant("recurrent", "LSTM gates of R swapped", "lstm", weight("rl", _gates(4, [0, 2, 1, 3]))),
     Mutant("recurrent", "LSTM reads backwards", "lstm", attr("lstm", direction="reverse")),
     Mutant("recurrent", "initial state ignored", "lstm", inputs("lstm", _5="")),
-    Mutant("recurrent", "recurrent bias dropped", "lstm", weight("bl", lambda b: np.where(np.arange(40) < 20, b, 0))),
-    Mutant("recurrent", "GRU reset gate applied before", "gru", attr("gru", linear_before_reset=None)),
+    Mutant(
+        "recurrent",
+        "recurrent bias dropped",
+        "lstm",
+        weight("bl", lambda b: np.where(np.arange(40) < 20, b, 0)),
+    ),
+    Mutant(
+        "recurrent", "GRU reset gate applied before", "gru", attr("gru", linear_before_reset=None)
+    ),
     Mutant("recurrent", "GRU gates swapped", "gru", weight("rg", _gates(3, [1, 0, 2]))),
-    Mutant("recurrent", "hard sigmoid for sigmoid", "gru", attr("gru", activations=["HardSigmoid", "Tanh"])),
+    Mutant(
+        "recurrent",
+        "hard sigmoid for sigmoid",
+        "gru",
+        attr("gru", activations=["HardSigmoid", "Tanh"]),
+    ),
     # mobile
     Mutant("mobile", "HardSwish became Swish", "act1", op("act1", "Mish")),
     Mutant("mobile", "HardSigmoid slope 0.2, not 1/6", "se.gate", attr("se.gate", alpha=None)),
-    Mutant("mobile", "depthwise channels permuted", "depth", weight("wd", lambda w: np.roll(w, 1, 0))),
+    Mutant(
+        "mobile", "depthwise channels permuted", "depth", weight("wd", lambda w: np.roll(w, 1, 0))
+    ),
     Mutant("mobile", "channel shuffle forgotten", "shuffle", op("shuffle", "Identity", perm=None)),
     Mutant("mobile", "upper limit of Clip ignored", "act2", inputs("act2", _2="")),
-    Mutant("mobile", "one slope for all channels", "prelu", weight("slope", lambda w: np.full_like(w, w.mean()))),
+    Mutant(
+        "mobile",
+        "one slope for all channels",
+        "prelu",
+        weight("slope", lambda w: np.full_like(w, w.mean())),
+    ),
     Mutant("mobile", "stride taken at the other phase", "stem", attr("stem", pads=[0, 0, 1, 1])),
     # unet
     Mutant("unet", "reflection became repetition", "pad", attr("pad", mode="edge")),
     Mutant("unet", "slope 0.1 → 0.01", "act1", attr("act1", alpha=None)),
     Mutant("unet", "instance norm epsilon 1e-5 → 1e-3", "norm", attr("norm", epsilon=1e-3)),
     Mutant("unet", "local response over 5, not 3", "lrn", attr("lrn", size=5)),
-    Mutant("unet", "transposed kernel not turned", "up", weight("w3", lambda w: w[:, :, ::-1, ::-1])),
+    Mutant(
+        "unet", "transposed kernel not turned", "up", weight("w3", lambda w: w[:, :, ::-1, ::-1])
+    ),
     Mutant("unet", "skip connection in the other order", "skip", swap("skip", 0, 1)),
     Mutant("unet", "cubic coefficient -0.5, not -0.75", "cubic", attr("cubic", cubic_coeff_a=-0.5)),
-    Mutant("unet", "corners aligned", "cubic", attr("cubic", coordinate_transformation_mode="align_corners")),
+    Mutant(
+        "unet",
+        "corners aligned",
+        "cubic",
+        attr("cubic", coordinate_transformation_mode="align_corners"),
+    ),
     Mutant("unet", "nearest rounds, not floors", "y", attr("y", nearest_mode="round_prefer_ceil")),
     # quantized
-    Mutant("quantized", "activation scale off by 1 %", "mid.q", weight("mid.scale", lambda s: s * 1.01)),
+    Mutant(
+        "quantized", "activation scale off by 1 %", "mid.q", weight("mid.scale", lambda s: s * 1.01)
+    ),
     Mutant("quantized", "zero point off by one", "late.q", _late_zero),
     Mutant("quantized", "weight scales reversed", "w.dq", weight("w.scale", lambda s: s[::-1])),
     Mutant("quantized", "rounds half up, not to even", "mid.q", replaced("mid.q", HALF_UP)),
-    Mutant("quantized", "one quantized weight off by one", "w.dq", weight("w.q", lambda w: w + (np.arange(w.size).reshape(w.shape) == 7))),
+    Mutant(
+        "quantized",
+        "one quantized weight off by one",
+        "w.dq",
+        weight("w.q", lambda w: w + (np.arange(w.size).reshape(w.shape) == 7)),
+    ),
     # loops
     Mutant("loops", "factor inside a Loop 0.5 → 0.501", "scaled", _set_half),
     Mutant("loops", "hard activation inside a Loop", "next", op("next", "Softsign")),

@@ -25,7 +25,7 @@ from sardonyx.errors import ArgumentError
 
 from .networks import mlp
 from .public_models import cache_folder
-from .test_record import gan
+from .test_record_forms import gan
 from .test_training_modes import batches as image_batches
 from .test_training_modes import network
 

@@ -134,7 +134,7 @@ def torch_losses(
     return np.array(losses)
 
 
-@pytest.mark.parametrize("count", [10, 100])
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_losses_are_as_near_to_the_exact_ones_as_torch(name: str, rule: str, count: int) -> None:

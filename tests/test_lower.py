@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.errors import ArgumentError, EngineError, UnsupportedOp
+from sardonyx.errors import ArgumentError, DataError, EngineError, UnsupportedOp
 from sardonyx.lower import LOWER, lower
 from sardonyx.model import Model, load
 from sardonyx.passes.cse import is_random
@@ -37,6 +37,12 @@ def text(body: str) -> Model:
 BY_REFERENCE = {"Mod"}
 # Operators whose oracles, given doubles, compute in single precision all the same.
 SINGLE = {"Resize"}
+# A domain whose results are in single precision by its schemas.
+SINGLE_DOMAIN = "ai.onnx.ml"
+
+
+def is_single(case: Case) -> bool:
+    return case.op in SINGLE or case.domain == SINGLE_DOMAIN
 
 
 @functools.cache
@@ -68,7 +74,7 @@ def test_values(index: int, name: str) -> None:
     case = CASES[index]
     found = engine(name).Runner(model_of(case))(feeds_of(case))
     for key, value in expected(index).items():
-        compare(found[key], value, key, case.op in SINGLE)
+        compare(found[key], value, key, is_single(case))
 
 
 SYMBOLIC = [i for i, c in enumerate(CASES) if c.symbolic]
@@ -79,7 +85,34 @@ def test_unknown_sizes(index: int) -> None:
     case: Case = CASES[index]
     found = engine("numpy").Runner(model_of(case, symbolic=True))(feeds_of(case))
     for key, value in expected(index).items():
-        compare(found[key], value, key, case.op in SINGLE)
+        compare(found[key], value, key, is_single(case))
+
+
+# Mean and deviation of what the random operators draw, by the parameters of their cases.
+RANDOM = {
+    "RandomNormal": (2.0, 3.0),
+    "RandomNormalLike": (2.0, 3.0),
+    "RandomUniform": (3.5, 3.0 / 12**0.5),
+    "RandomUniformLike": (3.5, 3.0 / 12**0.5),
+    "Bernoulli": (0.25, 0.1875**0.5),
+    "Multinomial": (0.75, 0.1875**0.5),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("case", [c for c in all_cases() if c.op in RANDOM], ids=str)
+def test_random(case: Case, name: str) -> None:
+    runner, feeds = engine(name).Runner(model_of(case)), feeds_of(case)
+    first, again = (runner(feeds)["y0"] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    mean, deviation = RANDOM[case.op]
+    error = deviation / first.size**0.5
+    assert first.size == 2000
+    assert abs(first.mean() - mean) < 5 * error
+    assert abs(first.std() / deviation - 1) < 0.1
+    unseeded = {k: v for k, v in case.attributes.items() if k != "seed"}
+    runner = engine(name).Runner(model_of(Case(**{**vars(case), "attributes": unseeded})))
+    assert not np.array_equal(runner(feeds)["y0"], runner(feeds)["y0"])
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -134,12 +167,33 @@ class TestProgram:
         with pytest.raises(EngineError, match=r'Add *node "joined"'):
             runner({"x": np.ones(2, np.float32), "z": np.ones(3, np.float32)})
 
+    def test_inputs_of_another_type_are_named_at_once(self, name: str) -> None:
+        model = text("g (float[2] a, int64[2] b) => (float[2] y) {c = Cast<to=1>(b) y = Add(a, c)}")
+        with pytest.raises(DataError) as caught:
+            engine(name).Runner(model)({"a": np.ones(2), "b": np.ones(2, np.float32)})
+        assert '"a"' in str(caught.value) and '"b"' in str(caught.value)
+
     def test_double_precision_is_asked_for(self, name: str) -> None:
         model = text("g (float[2] x) => (float[2] y) <float[1] w = {0.1}> {y = Mul(x, w)}")
         x = np.array([1, 3], np.float32)
-        found = engine(name).Runner(model, float64=True)({"x": x.astype(np.float64)})["y"]
+        found = engine(name).Runner(model, float64=True)({"x": x})["y"]
         assert found.dtype == np.float64
         np.testing.assert_array_equal(found, x.astype(np.float64) * np.float64(np.float32(0.1)))
+
+
+def test_double_precision_reaches_types_named_by_a_default() -> None:
+    model = text("""g (float[2,3] x) => (float[2,3] y) <float[3] s = {1, 1, 1}, int64[1] n = {1}> {
+        z = ConstantOfShape(n)
+        r = Add(x, z)
+        y = LayerNormalization(r, s)
+    }""")
+    x = np.array([[1, 2, 4], [1e4, 1e4 + 1, 1e4 + 3]], np.float32)
+    found = engine("numpy").Runner(model, float64=True)({"x": x})["y"]
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(1, keepdims=True)
+    wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(1e-5))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def custom(*ops: str) -> Model:

@@ -26,6 +26,9 @@ _HOMES = {
     "evaluate": "sardonyx.train.loop",
     "export_step": "sardonyx.train.export",
     "freeze": "sardonyx.passes.surgery",
+    "from_jax": "sardonyx.engines.jax.convert",
+    "from_tensorflow": "sardonyx.engines.tensorflow.convert",
+    "from_torch": "sardonyx.engines.torch.convert",
     "grad": "sardonyx.grad",
     "insert": "sardonyx.passes.surgery",
     "jvp": "sardonyx.grad",
@@ -37,6 +40,10 @@ _HOMES = {
     "replace_head": "sardonyx.passes.surgery",
     "save": "sardonyx.save",
     "tie": "sardonyx.passes.surgery",
+    "to_jax": "sardonyx.engines.jax.convert",
+    "to_numpy": "sardonyx.engines.numpy.convert",
+    "to_tensorflow": "sardonyx.engines.tensorflow.convert",
+    "to_torch": "sardonyx.engines.torch.convert",
     "train": "sardonyx.train.loop",
     "trainable": "sardonyx.train.trainable",
     "unfreeze": "sardonyx.passes.surgery",
@@ -86,6 +93,10 @@ sys.modules[__name__].__class__ = _Package
 if TYPE_CHECKING:
     from sardonyx import errors, testing
     from sardonyx.diff import diff
+    from sardonyx.engines.jax.convert import from_jax, to_jax
+    from sardonyx.engines.numpy.convert import to_numpy
+    from sardonyx.engines.tensorflow.convert import from_tensorflow, to_tensorflow
+    from sardonyx.engines.torch.convert import from_torch, to_torch
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, jvp, vjp
     from sardonyx.limits import Limits

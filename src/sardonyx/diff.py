@@ -1,8 +1,8 @@
 """What changed between two models: structure, weights, versions, metadata, training.
 
-Nodes are matched by what they compute and from what, then by name, then by their neighbours; so that a
-renamed or reordered model shows no changes. Bodies are compared like graphs, where their nodes match.
-Weights are matched through the nodes that read them.
+Nodes are matched by what they compute and from what, then by name, then by their neighbours; so
+that a renamed or reordered model shows no changes. Bodies are compared like graphs, where their
+nodes match. Weights are matched through the nodes that read them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def _versions(found: Diff, a: Model, b: Model) -> None:
     theirs = {"IR": a.ir.ir_version, **{d or "ai.onnx": v for d, v in a.ir.opset_imports.items()}}
     ours = {"IR": b.ir.ir_version, **{d or "ai.onnx": v for d, v in b.ir.opset_imports.items()}}
     _mapping(found, OPSET, theirs, ours)
-    producers = [f"{m.ir.producer_name or ''} {m.ir.producer_version or ''}".strip() for m in (a, b)]
+    producers = [
+        f"{m.ir.producer_name or ''} {m.ir.producer_version or ''}".strip() for m in (a, b)
+    ]
     _mapping(found, METADATA, {"producer": producers[0]}, {"producer": producers[1]})
 
 
@@ -102,7 +104,9 @@ def _mapping(found: Diff, kind: str, a: Mapping[str, Any], b: Mapping[str, Any])
             continue
         what = "added" if key not in a else "removed" if key not in b else "changed"
         old, new = (quote(m[key]) if isinstance(m.get(key), str) else m.get(key) for m in (a, b))
-        detail = f"{new}" if what == "added" else f"{old}" if what == "removed" else f"{old} → {new}"
+        detail = (
+            f"{new}" if what == "added" else f"{old}" if what == "removed" else f"{old} → {new}"
+        )
         found.changes.append(Change(kind, key, what, detail))
 
 
@@ -168,7 +172,9 @@ def _reads(node: ir.Node) -> str:
     return f"reads {names}" if names else ""
 
 
-def _match(a: list[ir.Node], b: list[ir.Node], ga: ir.Graph, gb: ir.Graph) -> dict[ir.Node, ir.Node]:
+def _match(
+    a: list[ir.Node], b: list[ir.Node], ga: ir.Graph, gb: ir.Graph
+) -> dict[ir.Node, ir.Node]:
     """Nodes of `a` → nodes of `b`: same computation, same name, same neighbours, same place."""
     pairs: dict[ir.Node, ir.Node] = {}
     taken: set[ir.Node] = set()
@@ -177,15 +183,20 @@ def _match(a: list[ir.Node], b: list[ir.Node], ga: ir.Graph, gb: ir.Graph) -> di
         pairs[old] = new
         taken.add(new)
 
-    for keys in (_upstream, _downstream):
+    for keys in (_with_values, _upstream, _downstream):
         theirs, ours = keys(a, ga), keys(b, gb)
         free: dict[int, list[ir.Node]] = {}
         for node in b:
             if node not in taken:
                 free.setdefault(ours[node], []).append(node)
         for node in a:
-            if node not in pairs and free.get(theirs[node]):
-                pair(node, free[theirs[node]].pop(0))
+            alike = free.get(theirs[node], ())
+            if node not in pairs and alike:
+                chosen = next(
+                    (n for n in alike if n.outputs[0].name == node.outputs[0].name), alike[0]
+                )
+                free[theirs[node]].remove(chosen)
+                pair(node, chosen)
     for key in (lambda n: tuple(v.name for v in n.outputs), lambda n: n.name):
         free_by_name = {key(n): n for n in b if n not in taken and key(n)}
         for node in a:
@@ -194,7 +205,9 @@ def _match(a: list[ir.Node], b: list[ir.Node], ga: ir.Graph, gb: ir.Graph) -> di
                 pair(node, other)
     _by_neighbours(a, pairs, taken, pair)
     rest_a, rest_b = [n for n in a if n not in pairs], [n for n in b if n not in taken]
-    matcher = difflib.SequenceMatcher(None, [n.op_type for n in rest_a], [n.op_type for n in rest_b], False)
+    matcher = difflib.SequenceMatcher(
+        None, [n.op_type for n in rest_a], [n.op_type for n in rest_b], False
+    )
     for i, j, size in matcher.get_matching_blocks():
         for step in range(size):
             pair(rest_a[i + step], rest_b[j + step])
@@ -204,7 +217,7 @@ def _match(a: list[ir.Node], b: list[ir.Node], ga: ir.Graph, gb: ir.Graph) -> di
 def _by_neighbours(
     a: Sequence[ir.Node], pairs: dict[ir.Node, ir.Node], taken: set[ir.Node], pair: Any
 ) -> None:
-    """A node whose producers or readers are matched is the one of the same operator beside their matches."""
+    """Match nodes of the same operator beside producers or readers that are matched."""
     changed = True
     while changed:
         changed = False
@@ -233,14 +246,19 @@ def _by_neighbours(
                     break
 
 
-def _upstream(nodes: list[ir.Node], graph: ir.Graph) -> dict[ir.Node, int]:
-    """A number per node for what it computes from the graph's inputs; weights count by type and shape."""
+def _with_values(nodes: list[ir.Node], graph: ir.Graph) -> dict[ir.Node, int]:
+    """A number per node for what it computes from the graph's inputs with these very weights."""
+    return _upstream(nodes, graph, contents=True)
+
+
+def _upstream(nodes: list[ir.Node], graph: ir.Graph, contents: bool = False) -> dict[ir.Node, int]:
+    """A number per node for what it computes from the inputs; weights count by type and shape."""
     values: dict[ir.Value, int] = {}
     for place, value in enumerate(graph.inputs):
         values[value] = hash(("input", place))
     found: dict[ir.Node, int] = {}
     for node in nodes:
-        inputs = tuple(_value_key(v, values) for v in node.inputs)
+        inputs = tuple(_value_key(v, values, contents) for v in node.inputs)
         found[node] = hash((node.domain, node.op_type, _attributes_key(node), inputs))
         for place, value in enumerate(node.outputs):
             values[value] = hash((found[node], place))
@@ -263,14 +281,15 @@ def _downstream(nodes: list[ir.Node], graph: ir.Graph) -> dict[ir.Node, int]:
     return found
 
 
-def _value_key(value: ir.Value | None, values: Mapping[ir.Value, int]) -> Any:
+def _value_key(value: ir.Value | None, values: Mapping[ir.Value, int], contents: bool) -> Any:
     if value is None:
         return None
     if value in values:
         return values[value]
     tensor = value.const_value
     if tensor is not None:
-        return ("weight", tensor.dtype.name, tuple(tensor.shape.numpy()))
+        digest = hash(tensor.tobytes()) if contents and tensor.dtype != ir.DataType.STRING else 0
+        return ("weight", tensor.dtype.name, tuple(tensor.shape.numpy()), digest)
     return ("outside", value.name)
 
 
@@ -279,7 +298,7 @@ def _attributes_key(node: ir.Node) -> Any:
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
-    """Attributes as plain values, those at their default left out; bodies are compared elsewhere."""
+    """Attributes as plain values, those at their default left out; a body is just a word."""
     found: dict[str, Any] = {}
     for name, attr in node.attributes.items():
         if attr.is_ref():
@@ -295,7 +314,9 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
             value = attr.value
             found[name] = tuple(value) if isinstance(value, (list, tuple)) else value
     _drop_implied(node, found)
-    defaults = opset.attribute_defaults(node.op_type, node.domain) if node.domain in opset.INSIDE else {}
+    defaults = (
+        opset.attribute_defaults(node.op_type, node.domain) if node.domain in opset.INSIDE else {}
+    )
     for name, default in defaults.items():
         plain = tuple(default) if isinstance(default, (list, tuple)) else default
         if name in found and found[name] == plain:
@@ -304,19 +325,19 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _drop_implied(node: ir.Node, found: dict[str, Any]) -> None:
-    """Leave out what says the same as nothing: strides of 1, no padding, the shape of the kernel given."""
+    """Leave out what says nothing: strides of 1, no padding, the shape of the kernel given."""
     for name, usual in (("strides", 1), ("dilations", 1), ("pads", 0), ("output_padding", 0)):
         if name in found and all(x == usual for x in found[name]):
             del found[name]
     kernel = node.inputs[1] if len(node.inputs) > 1 and "Conv" in node.op_type else None
-    if kernel is not None and kernel.shape is not None:
-        if found.get("kernel_shape") == tuple(kernel.shape)[2:]:
-            del found["kernel_shape"]
+    dims = tuple(kernel.shape)[2:] if kernel is not None and kernel.shape is not None else None
+    if dims is not None and found.get("kernel_shape") == dims:
+        del found["kernel_shape"]
     first = node.inputs[0] if node.inputs else None
     axis = found.get("axis")
-    if isinstance(axis, int) and axis >= 0 and first is not None and first.shape is not None:
-        if axis == len(first.shape) - 1:
-            found["axis"] = -1
+    rank = len(first.shape) if first is not None and first.shape is not None else None
+    if isinstance(axis, int) and rank is not None and axis == rank - 1:
+        found["axis"] = -1
 
 
 def _node(
@@ -342,7 +363,9 @@ def _node(
             weights.setdefault(a, b)
         elif not _is_same_source(a, b, pairs):
             before, after = ("nothing" if v is None else quote(v.name) for v in (a, b))
-            found.changes.append(Change(NODE, label, "rewired", f"input {place}: {before} → {after}"))
+            found.changes.append(
+                Change(NODE, label, "rewired", f"input {place}: {before} → {after}")
+            )
     for name, attr in old.attributes.items():
         other = new.attributes.get(name)
         if attr.type == ir.AttributeType.GRAPH and other is not None and not attr.is_ref():
@@ -365,7 +388,9 @@ def _moved(a: ir.Value, b: ir.Value) -> bool:
     return a.name != b.name and b.graph is not None and a.name in b.graph.initializers
 
 
-def _is_same_source(a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.Node, ir.Node]) -> bool:
+def _is_same_source(
+    a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.Node, ir.Node]
+) -> bool:
     if a is None or b is None:
         return a is b
     producers = a.producer(), b.producer()
@@ -383,10 +408,16 @@ def _is_same_source(a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.No
 # -- weights --------------------------------------------------------------------------------
 
 
-def _weights(found: Diff, a: ir.Graph, b: ir.Graph, pairs: dict[ir.Value, ir.Value], inside: str) -> None:
+def _weights(
+    found: Diff, a: ir.Graph, b: ir.Graph, pairs: dict[ir.Value, ir.Value], inside: str
+) -> None:
     matched = dict(pairs)
     for name, value in a.initializers.items():
-        if value not in matched and name in b.initializers and b.initializers[name] not in matched.values():
+        if (
+            value not in matched
+            and name in b.initializers
+            and b.initializers[name] not in matched.values()
+        ):
             matched[value] = b.initializers[name]
     for old, new in matched.items():
         if old.graph is not a and new.graph is not b:
@@ -398,10 +429,14 @@ def _weights(found: Diff, a: ir.Graph, b: ir.Graph, pairs: dict[ir.Value, ir.Val
     kept, made = set(matched), set(matched.values())
     for value in a.initializers.values():
         if value not in kept:
-            found.changes.append(Change(WEIGHT, f"{inside}{quote(value.name)}", "removed", _signature(value)))
+            found.changes.append(
+                Change(WEIGHT, f"{inside}{quote(value.name)}", "removed", _signature(value))
+            )
     for value in b.initializers.values():
         if value not in made:
-            found.changes.append(Change(WEIGHT, f"{inside}{quote(value.name)}", "added", _signature(value)))
+            found.changes.append(
+                Change(WEIGHT, f"{inside}{quote(value.name)}", "added", _signature(value))
+            )
 
 
 def _tensor_change(
@@ -419,7 +454,11 @@ def _tensor_change(
     if x.dtype.kind in "OUS":
         count = int(np.sum(x != y))
         return ("changed", f"{count} of {x.size} texts") if count else None
-    changed = x.view(np.uint8).tobytes() != y.view(np.uint8).tobytes() if x.ndim else x.tobytes() != y.tobytes()
+    changed = (
+        x.view(np.uint8).tobytes() != y.view(np.uint8).tobytes()
+        if x.ndim
+        else x.tobytes() != y.tobytes()
+    )
     if not changed:
         return None
     if x.ndim == 2 and x.shape[0] == x.shape[1] and np.array_equal(x.T, y):
@@ -476,7 +515,9 @@ def _record_changes(old: Record, new: Record) -> Iterator[tuple[str, str]]:
         ("algorithm", old.algorithm, new.algorithm),
         ("initialization", old.initialization, new.initialization),
     ):
-        before, after = ([n.SerializeToString() for n in g.node] for g in (theirs_graph, ours_graph))
+        before, after = (
+            [n.SerializeToString() for n in g.node] for g in (theirs_graph, ours_graph)
+        )
         if before != after:
             ratio = difflib.SequenceMatcher(None, before, after, False)
             same = sum(block.size for block in ratio.get_matching_blocks())

@@ -107,14 +107,7 @@ class Model:
 
     def proto(self) -> onnx.ModelProto:
         """The whole model as one ModelProto, training records included."""
-        proto = ir.serde.serialize_model(self.ir)
-        for infos, values in (
-            (proto.graph.input, self.graph.inputs),
-            (proto.graph.output, self.graph.outputs),
-        ):
-            for info, value in zip(infos, values, strict=True):
-                if MAP_TYPE in value.meta:
-                    info.type.ParseFromString(value.meta[MAP_TYPE])
+        proto = self._serialized()
         for record in self.records:
             proto.training_info.append(record_proto(record))
         return proto
@@ -130,10 +123,22 @@ class Model:
         try:
             for value, tensor in swapped:
                 value.const_value = _stub(tensor, value.name)
-            return ir.serde.serialize_model(self.ir)
+            return self._serialized()
         finally:
             for value, tensor in swapped:
                 value.const_value = tensor
+
+    def _serialized(self) -> onnx.ModelProto:
+        """The graph as a message, map types put back: ONNX's inference crashes without them."""
+        proto = ir.serde.serialize_model(self.ir)
+        for infos, values in (
+            (proto.graph.input, self.graph.inputs),
+            (proto.graph.output, self.graph.outputs),
+        ):
+            for info, value in zip(infos, values, strict=True):
+                if MAP_TYPE in value.meta:
+                    info.type.ParseFromString(value.meta[MAP_TYPE])
+        return proto
 
     def __repr__(self) -> str:
         name = quote(self.graph.name or "")

@@ -90,7 +90,13 @@ POOLS = [
         id="int8",
     ),
     case(
-        "MaxPool", BYTES, kernel_shape=[2, 2], dilations=[2, 3], fed=True, order=0, id="uint8-dilated"
+        "MaxPool",
+        BYTES,
+        kernel_shape=[2, 2],
+        dilations=[2, 3],
+        fed=True,
+        order=0,
+        id="uint8-dilated",
     ),
     case(
         "MaxPool",
@@ -184,15 +190,6 @@ ATTENTION = [
         qk_matmul_output_mode=3,
         order=0,
         id="packed-heads-window-probabilities",
-    ),
-    case(
-        "Attention",
-        (2, 3, 4, 6),
-        (2, 3, 5, 6),
-        (2, 3, 5, 3),
-        np.array([[True] * 5, [False] * 5, [True, False] * 2 + [True], [False] * 5]),
-        order=0,
-        id="rows-that-see-nothing",
     ),
 ]
 

@@ -28,4 +28,11 @@ CASES = [
         torch=lambda a, b: b * b,
         id="of-a-sequence",
     ),
+    case(
+        "OptionalHasElement",
+        (2, 3),
+        nodes="o = Optional(x0) y0 = OptionalHasElement(o)",
+        order=0,
+        id="something",
+    ),
 ]

@@ -92,3 +92,37 @@ CASES = [
         id="values",
     ),
 ]
+
+LEFT = np.array([[11, 7, 3], [10, 6, 255], [9, 0, 1], [8, 4, 0]], np.uint8)
+RIGHT = np.array([[1, 4], [2, -128], [3, 127]], np.int8)
+
+
+CASES += [
+    case("MatMulInteger", LEFT, RIGHT, order=0, fed=True, id="no-zero-points"),
+    case(
+        "MatMulInteger",
+        LEFT,
+        RIGHT,
+        np.array(12, np.uint8),
+        np.array([3, -7], np.int8),
+        order=0,
+        fed=True,
+        id="zero-point-per-column",
+    ),
+    *(
+        case(
+            "QLinearMatMul",
+            LEFT if kind is np.uint8 else (LEFT // 2).astype(np.int8),
+            np.abs(RIGHT).astype(kind) if kind is np.uint8 else RIGHT,
+            np.array(113, kind),
+            np.array([1, 114], kind),
+            np.array(118, kind),
+            nodes="a = Constant<value_float=0.0066>() b = Constant<value_floats=[0.00705, 0.02]>() "
+            "y = Constant<value_float=0.0107>() y0 = QLinearMatMul(x0, a, x2, x1, b, x3, y, x4)",
+            order=0,
+            fed=True,
+            id=f"{kind.__name__}-scale-per-column",
+        )
+        for kind in (np.uint8, np.int8)
+    ),
+]

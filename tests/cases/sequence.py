@@ -252,4 +252,21 @@ CASES = [
         f"{{ c = Mul(a, x2) b = Mul(c, a) }}>(s) {JOIN}",
         torch=lambda a, b, w: stacked(a * w * a, b * w * b),
     ),
+    case(
+        "SequenceEmpty",
+        A,
+        B,
+        nodes="n = SequenceEmpty<dtype=11>() s = SequenceInsert(n, x0) "
+        f"t = SequenceInsert(s, x1) {JOIN}",
+        order=0,
+        id="filled",
+    ),
+    case(
+        "SequenceLength",
+        A,
+        B,
+        nodes="s = SequenceConstruct(x0, x1) y0 = SequenceLength(s)",
+        order=0,
+        id="of-two",
+    ),
 ]

@@ -21,9 +21,7 @@ def optimizer(op: str, step: int, parameters: int, states: int, id: str, **given
     tensors[-parameters:] = [np.abs(t) for t in tensors[-parameters:]]
     count = np.array(step, np.int64)
     outputs = (1 + states) * parameters
-    return case(
-        op, RATE, count, *tensors, domain=DOMAIN, outputs=outputs, order=0, id=id, **given
-    )
+    return case(op, RATE, count, *tensors, domain=DOMAIN, outputs=outputs, order=0, id=id, **given)
 
 
 MOMENTUM = {"alpha": 0.9, "norm_coefficient": 0.01}

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 def verify(
     subjects: Annotated[
         list[str],
-        typer.Argument(help="An ONNX file, then others, engines or saved outputs; or a saved report.json."),
+        typer.Argument(
+            help="An ONNX file, then others, engines or saved outputs; or a saved report.json."
+        ),
     ],
-    engine: Annotated[list[str] | None, typer.Option(help="Run the first model on this engine as well.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Run the first model on this engine as well.")
+    ] = None,
     inputs: Annotated[
         Path | None, typer.Option(help="An .npz of inputs, or a folder in the model zoo's form.")
     ] = None,
@@ -27,19 +31,31 @@ def verify(
     size: Annotated[
         list[str] | None, typer.Option(help="A number for a symbolic dimension, such as batch=8.")
     ] = None,
-    bands: Annotated[str, typer.Option(help="The same up to, different above: two numbers, as 3,10.")] = "",
-    rtol: Annotated[float | None, typer.Option(help="Judge by this relative tolerance instead.")] = None,
-    atol: Annotated[float | None, typer.Option(help="Judge by this absolute tolerance instead.")] = None,
+    bands: Annotated[
+        str, typer.Option(help="The same up to, different above: two numbers, as 3,10.")
+    ] = "",
+    rtol: Annotated[
+        float | None, typer.Option(help="Judge by this relative tolerance instead.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(help="Judge by this absolute tolerance instead.")
+    ] = None,
     gradients: Annotated[bool, typer.Option("--gradients", help="Compare gradients.")] = False,
-    sliced: Annotated[bool, typer.Option("--sliced", help="Node by node, in bounded memory.")] = False,
+    sliced: Annotated[
+        bool, typer.Option("--sliced", help="Node by node, in bounded memory.")
+    ] = False,
     training: Annotated[int, typer.Option(help="Compare so many training steps.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report as one HTML page.")] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write report, test data and the culprit's case to this folder.")
+        Path | None,
+        typer.Option(help="Write report, test data and the culprit's case to this folder."),
     ] = None,
 ) -> None:
-    """Prove that two models give the same numbers, or name the node: exit with 0 same, 1 different, 2 unclear."""
+    """Prove that two models give the same numbers, or name the node.
+
+    Exit with 0 if they are the same, 1 if they differ, 2 if that is unclear.
+    """
     chosen = _bands(bands)
     first = Path(subjects[0])
     if first.suffix == ".json":
@@ -81,14 +97,21 @@ def _finish(report: Report, as_json: bool, html: Path | None, save: Path | None)
 
 
 def _training(
-    subjects: list[str], engines: list[str], inputs: Path | None, steps: int, bands: Any, as_json: bool
+    subjects: list[str],
+    engines: list[str],
+    inputs: Path | None,
+    steps: int,
+    bands: Any,
+    as_json: bool,
 ) -> int:
     import json
 
     from sardonyx.verify.training import verify_training
 
     others = [*subjects[1:], *engines]
-    found = verify_training(subjects[0], *(others or ["onnxruntime"]), data=inputs, steps=steps, bands=bands)
+    found = verify_training(
+        subjects[0], *(others or ["onnxruntime"]), data=inputs, steps=steps, bands=bands
+    )
     typer.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
     return found.exit_code
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx_ir as ir
 
@@ -18,7 +16,6 @@ def flex_attention(
     xp, q, k, v, *, scale=None, softmax_precision=None, score_mod=None, prob_mod=None
 ):
     dtype = xp.dtype(q)
-    scale = 1 / math.sqrt(xp.shape(q)[3]) if scale is None else scale
     _, scores = scores_of(xp, Inputs(q, k, v, scale), 0.0)
     if softmax_precision is not None:
         wide = np.dtype(ir.DataType(softmax_precision).numpy())

@@ -171,12 +171,15 @@ class Plan:
 
     def _share_constants(self) -> None:
         """Constants that a framework reads are converted once, outside of any trace."""
-        used = {
-            s for step in self.steps for i, s in enumerate(step.inputs) if i not in _statics(step)
-        }
-        self.tensors = {
-            s: self.program.convert(v) for s, v in self.constants.items() if s in used and _size(v)
-        }
+        native = [step for step in self.steps if not step.host]
+        used = {s for step in native for i, s in enumerate(step.inputs) if i not in _statics(step)}
+        asked = {s for step in native for i, s in enumerate(step.inputs) if i in _statics(step)}
+        self.tensors: dict[int, Any] = {}
+        for slot, value in self.constants.items():
+            if slot in used and _size(value):
+                self.tensors[slot] = self.program.shared(value)
+                if _size(value) > SMALL and slot not in asked:
+                    self.constants[slot] = self.tensors[slot]  # numpy's copy is not needed any more
 
     def _mark_last_reads(self) -> None:
         kept = {*self.outputs, *self.constants, *self.inputs, *self.variables.values()}
@@ -313,15 +316,18 @@ class Program:
         if self.placements and fallback == "error":
             self._refuse()
         graph = prepared.graph
+        self._converted: dict[int, tuple[Any, Any]] = {}
         self.plan = Plan(graph, self)
+        self._converted.clear()
         self.names = [v.name or "" for v in graph.inputs]
+        self.input_types = {v.name or "": element_type(v) for v in graph.inputs}
         self.input_dims = [known_dims(v) for v in graph.inputs]
         self.outputs = [v.name or "" for v in graph.outputs]
         self.output_types = [element_type(v) for v in graph.outputs]
         self.values = {
             n: self.convert(v.const_value.numpy())
             for n, v in self.defaults.items()
-            if v.const_value is not None
+            if v.const_value is not None and n not in self.parameters
         }
 
     @property
@@ -372,6 +378,12 @@ class Program:
         if is_symbolic(value):
             return self.xp.from_sizes(value)
         return value if is_string(value.dtype) and not self.xp.strings else self.xp.asarray(value)
+
+    def shared(self, value: Any) -> Any:
+        """A constant as the framework holds it: once for the graph and all its bodies."""
+        if id(value) not in self._converted:
+            self._converted[id(value)] = (self.convert(value), value)  # the id stays taken
+        return self._converted[id(value)][0]
 
     def known(self, step: Step, position: int, value: Any) -> Any:
         """A value that must be known while building, as numpy."""

@@ -14,10 +14,10 @@ from onnx.backend.base import BackendRep
 
 import sardonyx.lower  # noqa: F401  (registers the shared rules)
 from sardonyx import opset
-from sardonyx.errors import EngineError, quote
+from sardonyx.errors import DataError, EngineError, quote
 from sardonyx.lower.engine import Placement
 from sardonyx.lower.program import Program, to_numpy
-from sardonyx.lower.xp import Arrays
+from sardonyx.lower.xp import Arrays, is_string
 from sardonyx.model import Model, load
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.widen import widen
@@ -45,7 +45,7 @@ class Runner:
         fallback: str = "allow",
         device: str = "CPU",
     ):
-        self.device = device
+        self.device, self.float64 = device, float64
         loaded = load(model)
         if self.differentiate is not None and has_gradients(loaded):
             loaded = self.differentiate(loaded)
@@ -65,7 +65,7 @@ class Runner:
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         with self.context():
-            found = self.program(feeds)
+            found = self.program(self._checked(feeds))
             types = self.program.output_types
             return {
                 name: to_numpy(self.xp, value, dtype)
@@ -77,6 +77,21 @@ def has_gradients(model: Model) -> bool:
     every = [model.graph, *(f.graph for f in model.ir.functions.values())]
     nodes = (node for graph in every for part in graphs(graph) for node in part)
     return any(node.op_type == "Gradient" and node.domain in TRAINING for node in nodes)
+
+    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs, widened where the model was; an error that names all of another type."""
+        given, wrong = dict(feeds), []
+        for name, dtype in self.program.input_types.items():
+            array = given.get(name)
+            if not isinstance(array, (np.ndarray, np.generic)) or dtype is None or is_string(dtype):
+                continue
+            if self.float64 and dtype == np.float64 and array.dtype == np.float32:
+                given[name] = array.astype(dtype)
+            elif array.dtype != dtype:
+                wrong.append([quote(name), f"is {array.dtype}", f"the model takes {dtype}"])
+        if wrong:
+            raise DataError("inputs have other types than the model's", wrong)
+        return given
 
 
 class Rep(BackendRep):

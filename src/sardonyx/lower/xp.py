@@ -77,6 +77,9 @@ FLOATS = frozenset(
 class NotStatic(Exception):
     """A value that must be known while building is not."""
 
+    def __init__(self) -> None:
+        super().__init__("what must be known while building depends on data")
+
 
 def is_float(dtype: np.dtype) -> bool:
     return dtype in FLOATS
@@ -192,10 +195,10 @@ class Arrays:
         return self.add(self.maximum(x, zero), self.log1p(self.exp(self.negative(self.abs(x)))))
 
     def scan(self, step, state, rows, kept):
-        """Fold `step` over the first axis of all `rows`; (last state, what each step kept, stacked).
+        """Fold `step` over the first axis of all `rows`: last state, and what each step kept, stacked.
 
-        step(state, row) gives the next state and what to keep, both tuples of arrays; `kept` are the
-        types of the latter. Shapes and types of the state stay the same.
+        step(state, row) gives the next state and what to keep, both tuples of arrays; `kept` are
+        the types of the latter. Shapes and types of the state stay the same.
         """
         found = []
         for i in range(self.shape(rows[0])[0]):

@@ -123,15 +123,15 @@ def _with_bias(node: ir.Node) -> Head | None:
 
 
 def _is_stored(value: ir.Value) -> bool:
-    """Whether a tensor is a weight of known shape: an initializer, or one that is merely
-    rearranged.
+    """Whether a tensor is a weight of known shape: an initializer, one that is merely rearranged,
+    or one that is kept small beside its scale.
     """
     if value.shape is None or not all(isinstance(d, int) for d in value.shape):
         return False
     seen: ir.Value | None = value
-    while seen is not None and seen.producer() is not None:
-        node = seen.producer()
-        assert node is not None
+    while seen is not None and (node := seen.producer()) is not None:
+        if node.op_type == "Mul":
+            return all(v is not None and _is_stored(v) for v in node.inputs)
         if node.op_type not in ("Transpose", "Identity", "Cast", "DequantizeLinear", "Reshape"):
             return False
         seen = node.inputs[0]

@@ -1,7 +1,7 @@
 """The same model in double precision: all that is float32 becomes float64, nothing else changes.
 
-A Cast to a 16-bit type stays: its rounding is part of the model. Only a model that computes in 16 bits is
-widened from there as well, when asked.
+A Cast to a 16-bit type stays: its rounding is part of the model. Only a model that computes in 16
+bits is widened from there as well, when asked.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx import opset
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 
-TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
-
-
+TYPE_ATTRIBUTES = (
+    *("to", "dtype", "output_dtype", "output_datatype"),
+    *("stash_type", "softmax_precision", "precision"),
+)
 FLOAT = (ir.DataType.FLOAT,)
 
 
@@ -30,10 +32,20 @@ def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> Model:
         for node in graph:
             for value in node.outputs:
                 _widen_value(value, kinds)
+            _write_defaults(node)
             for attr in list(node.attributes.values()):
                 _widen_attribute(node, attr, kinds)
     wide._normal = wide
     return wide
+
+
+def _write_defaults(node: ir.Node) -> None:
+    """Types that a node names only by a default."""
+    for name, value in opset.attribute_defaults(node.op_type, node.domain).items():
+        if name in TYPE_ATTRIBUTES and value and name not in node.attributes:
+            node.attributes.add(ir.AttrInt64(name, value))
+    if node.op_type == "ConstantOfShape" and "value" not in node.attributes:
+        node.attributes.add(ir.AttrTensor("value", ir.tensor(np.zeros(1, np.float32))))
 
 
 def _widen_value(value: ir.Value, kinds: Collection[ir.DataType]) -> None:

@@ -1,15 +1,15 @@
 """The culprit: which node makes a candidate differ, found by replaying each node alone.
 
-Every piece of the candidate runs on the reference's own values, so that no error is carried on, and is
-judged by its own noise ratio. A piece is what lies between values that both graphs know by name: a node,
-or several where an optimizer fused them. No output is marked, so that an engine's fusion stays as it is.
-Bodies of If, Loop and Scan are entered, and the node that holds them is replayed after what is inside. Memory is bounded: a value
-is kept until the last piece that reads it.
+Every piece of the candidate runs on the reference's own values, so that no error is carried on, and
+is judged by its own noise ratio. A piece is what lies between values that both graphs know by name:
+a node, or several where an optimizer fused them. No output is marked, so that an engine's fusion
+stays as it is. Bodies of If, Loop and Scan are entered, and the node that holds them is replayed
+after what is inside. Memory is bounded: a value is kept until the last piece that reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,15 @@ from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.nesting import bodies
-from sardonyx.verify.exact import CONTROL, Reference, Walk, exact_form, is_float, onnx_kernel, widened
+from sardonyx.verify.exact import (
+    CONTROL,
+    Reference,
+    Walk,
+    exact_form,
+    is_float,
+    onnx_kernel,
+    widened,
+)
 from sardonyx.verify.noise import Measurement, measure
 from sardonyx.verify.segments import between, boundary, is_constant, piece
 from sardonyx.verify.ties import explained, is_jump, on_the_line
@@ -32,7 +40,7 @@ ITERATIONS = 8  # of a body; a fault inside shows in the first
 
 @dataclass
 class Replay:
-    """One piece, replayed alone: its last node, how far off it was, and why if that is no number."""
+    """One piece, replayed alone: its last node, how far off it was, and why."""
 
     index: int
     total: int
@@ -78,7 +86,7 @@ class Case:
         model = save(self.model, folder / "repro.onnx")
         arrays = {f"input/{k}": np.asarray(v) for k, v in self.feeds.items()}
         arrays |= {f"expected/{k}": np.asarray(v) for k, v in self.expected.items()}
-        np.savez(folder / "repro.npz", **arrays)
+        np.savez(folder / "repro.npz", **arrays)  # type: ignore[arg-type]
         return [model, folder / "repro.npz"]
 
 
@@ -130,14 +138,12 @@ class Finder:
         renamed = _input_names(self.candidate, feeds)
         level = _Level(self, self.exact.graph, self.plain.graph, self.candidate.graph, (), renamed)
         walk = Walk(self.exact, level.visit)
-        try:
+        with contextlib.suppress(_Found):
             walk({k: widened(v) for k, v in feeds.items()})
-        except _Found:
-            pass
         return self.search
 
 
-class _Found(Exception):  # noqa: N818  (it ends the walk, it is no error)
+class _Found(Exception):
     """The culprit is known."""
 
 
@@ -185,7 +191,7 @@ class _Level:
                 for side in ({v.name: v for v in node.outputs}, self.plain, self.exact)
             ]
             needs = dict.fromkeys(v.name or "" for part in parts[:2] for v in boundary(part))
-            found.append(_Piece(*parts, list(needs), outputs))
+            found.append(_Piece(parts[0], parts[1], parts[2], list(needs), outputs))
         return found
 
     def visit(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
@@ -206,7 +212,9 @@ class _Level:
                     self.values.pop(name, None)
 
     def _has(self, name: str, env: Mapping[str, Any]) -> bool:
-        return name in self.values or (name not in self.exact and self.renamed.get(name, name) in env)
+        return name in self.values or (
+            name not in self.exact and self.renamed.get(name, name) in env
+        )
 
     def _value(self, name: str, env: Mapping[str, Any]) -> Any:
         return self.values[name] if name in self.values else env[self.renamed.get(name, name)]
@@ -267,7 +275,9 @@ class _Level:
             replay.ratio, replay.problem = float("inf"), f"fails: {error.what[:200]}"
             return replay, Case(model, given, r)
         for name in part.outputs:
-            self._weigh(replay, name, c.get(name), r[name], b[name], part, {**wide_feeds, **wide_given})
+            self._weigh(
+                replay, name, c.get(name), r[name], b[name], part, {**wide_feeds, **wide_given}
+            )
         if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
             replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b)
         return replay, Case(model, given, r)
@@ -352,7 +362,7 @@ def _slack(x: Any) -> float:
 
 
 def _is_doubtful(model: Model, feeds: dict[str, Any], r: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether ONNX's own reference, which shares no rule with ours, contradicts the exact result."""
+    """Whether ONNX's own reference, which shares no rule with ours, contradicts the result."""
     if any(bodies(node) for node in model.graph):
         return False
     try:
@@ -362,5 +372,7 @@ def _is_doubtful(model: Model, feeds: dict[str, Any], r: dict[str, Any], b: dict
     parts: list[Measurement] = []
     for name, value in r.items():
         wanted = np.asarray(b[name]).dtype if not isinstance(b[name], list) else None
-        parts.append(measure(("", name, ""), other.get(name), value, [b[name]], wanted, lenient=True))
+        parts.append(
+            measure(("", name, ""), other.get(name), value, [b[name]], wanted, lenient=True)
+        )
     return any(m.ratio > 10.0 for m in parts)

@@ -1,7 +1,7 @@
 """Inputs and outputs on disk: `.npz` files, and test data sets in the model zoo's form.
 
-`test_data_set_K/input_N.pb` and `output_N.pb`, one serialized value per file. The type of the message is
-not in the file: the model's input says whether it is a tensor, a sequence or an optional.
+`test_data_set_K/input_N.pb` and `output_N.pb`, one serialized value per file. The type of the
+message is not in the file: the model's input says whether it is a tensor, a sequence or an optional.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBER = re.compile(r"(input|output)_(\d+)\.pb$")
 
 @dataclass
 class DataSet:
-    """One run: its name, inputs by name and, where known, outputs (by name, or by place as "0", "1", …)."""
+    """One run: its name, inputs by name and, where known, outputs (by name, or by place)."""
 
     name: str
     inputs: dict[str, Any]
@@ -36,7 +36,7 @@ Given = Mapping[str, Any] | str | Path | Callable[[int], Mapping[str, Any]] | Se
 
 
 def read(given: Given, model: Model | None, seeds: Sequence[int] = (0,)) -> list[DataSet]:
-    """What a person gives as inputs: arrays by name, a list of those, a function of a seed, a file, a folder."""
+    """What a person gives: arrays by name, a list of those, a function of a seed, a file, a folder."""
     if isinstance(given, Mapping):
         return [DataSet("given", _checked(given, model))]
     if isinstance(given, (str, Path)):
@@ -80,7 +80,9 @@ def _read_set(folder: Path, model: Model | None) -> tuple[dict[str, Any], dict[s
         ("input", model.inputs if model else []),
         ("output", model.outputs if model else []),
     ):
-        numbered = [(int(m[2]), p) for p in folder.glob(f"{kind}_*.pb") if (m := NUMBER.search(p.name))]
+        numbered = [
+            (int(m[2]), p) for p in folder.glob(f"{kind}_*.pb") if (m := NUMBER.search(p.name))
+        ]
         made[kind] = {}
         for number, path in sorted(numbered):
             value = values[number] if number < len(values) else None
@@ -129,12 +131,14 @@ def _message(name: str, value: Any) -> bytes:
 
 
 def _checked(given: Mapping[str, Any], model: Model | None) -> dict[str, Any]:
-    """Arrays by the model's names; floats and integers may come in another width of the same kind."""
+    """Arrays by the model's names; numbers may come in another width of the same kind."""
     arrays = {k: v if isinstance(v, list) else np.asarray(v) for k, v in given.items()}
     if model is None:
         return arrays
     values = {v.name or "": v for v in model.inputs}
-    missing = [n for n, v in values.items() if n not in arrays and not isinstance(v.type, ir.OptionalType)]
+    missing = [
+        n for n, v in values.items() if n not in arrays and not isinstance(v.type, ir.OptionalType)
+    ]
     if missing:
         raise DataError(
             "the inputs lack what the model reads",
@@ -153,6 +157,8 @@ def _fitted(array: Any, value: ir.Value) -> Any:
         return array
     if array.dtype.kind in "US" and wanted == np.dtype(object):
         return array.astype(object)
-    if wanted.kind == array.dtype.kind or (array.dtype.kind == "f" and kind.dtype.is_floating_point()):
+    if wanted.kind == array.dtype.kind or (
+        array.dtype.kind == "f" and kind.dtype.is_floating_point()
+    ):
         return array.astype(wanted)
     raise ArgumentError(f"the input {quote(value.name)} is {array.dtype}, the model reads {wanted}")

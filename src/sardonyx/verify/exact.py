@@ -1,8 +1,8 @@
-"""The reference: a model computed exactly (in float64), or as written, without any candidate's code path.
+"""The reference: a model computed exactly (in float64), or as written; no candidate has a part in it.
 
-A whole model runs on the numpy engine. Where that has no rule, or where every step must be seen, it is
-walked node by node: numpy's rule first, ONNX's own reference evaluator second; If, Loop and Scan are
-taken apart, so that the nodes of their bodies are steps as well. Dead values are dropped on the way.
+A whole model runs on the numpy engine. Where that has no rule, or where every step must be seen, it
+is walked node by node: numpy's rule first, ONNX's own reference evaluator second; If, Loop and Scan
+are taken apart, so that the nodes of their bodies are steps as well. Dead values are dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def widened(value: Any) -> Any:
 
 
 def computes_in_halves(model: Model) -> bool:
-    """Whether nodes compute in 16 bits (a Cast alone only rounds, and that is part of the model)."""
+    """Whether nodes compute in 16 bits (a Cast only rounds, and that is part of the model)."""
     normal = normalize(model)
     return any(
         v.dtype in HALVES
@@ -152,7 +152,9 @@ class Walk:
         feeds = {k: v for k, v in feeds.items() if v is not None}
         return self._kernel(node, feeds)(feeds)
 
-    def _kernel(self, node: ir.Node, feeds: dict[str, Any]) -> Callable[[dict[str, Any]], list[Any]]:
+    def _kernel(
+        self, node: ir.Node, feeds: dict[str, Any]
+    ) -> Callable[[dict[str, Any]], list[Any]]:
         key = (node, *(_signature(v) for v in feeds.values()))
         if key not in self._kernels:
             names = [v.name for v in node.outputs if v.name]
@@ -169,7 +171,9 @@ class Walk:
 
     # -- bodies -----------------------------------------------------------------------
 
-    def _body(self, graph: ir.Graph, inputs: Sequence[Any], env: Env, path: tuple[str, ...]) -> list[Any]:
+    def _body(
+        self, graph: ir.Graph, inputs: Sequence[Any], env: Env, path: tuple[str, ...]
+    ) -> list[Any]:
         inner: Env = ChainMap({}, env)  # type: ignore[arg-type]
         for value, array in zip(graph.inputs, inputs, strict=True):
             inner[value.name or ""] = array
@@ -218,7 +222,9 @@ class Walk:
                 store.append(item)
         made = [
             _stack(s[::-1] if b else s, a, v)
-            for s, a, b, v in zip(stacked, out_axes, out_back, node.outputs[len(state) :], strict=True)
+            for s, a, b, v in zip(
+                stacked, out_axes, out_back, node.outputs[len(state) :], strict=True
+            )
         ]
         return state + made
 
@@ -330,11 +336,13 @@ def _signature(value: Any) -> Any:
 
 def _last_reads(graph: ir.Graph) -> dict[ir.Node, list[str]]:
     """Which values nothing reads after a node."""
-    kept = {v for v in (*graph.outputs, *graph.inputs)}
+    kept = {*graph.outputs, *graph.inputs}
     last: dict[ir.Value, ir.Node] = {}
     for node in graph:
         for value in (*reads(node), *node.outputs):
-            if value.graph is graph or value.producer() is not None and value.producer().graph is graph:  # type: ignore[union-attr]
+            if value.graph is graph or (
+                value.producer() is not None and value.producer().graph is graph
+            ):  # type: ignore[union-attr]
                 last[value] = node
     found: dict[ir.Node, list[str]] = {}
     for value, node in last.items():

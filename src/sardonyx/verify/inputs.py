@@ -20,9 +20,21 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import bodies
 
 # Sizes for symbolic dimensions, tried in turn until the model takes one: small and unequal first.
-LADDER = ((3, 5, 2, 7, 4, 6, 9, 8), (8, 12, 10, 14, 16, 9), (32, 40, 48, 36), (64, 80, 96), (224, 256))
+# What stands first in every input is a batch: it stays small, while signals may need to be long.
+FIRST = (3, 5, 2, 7, 4, 6)
+LADDER: tuple[tuple[int, ...], ...] = ((5, 2, 7, 4, 6, 9, 8, 3), (8, 12, 10, 14, 16, 9))
+LADDER += ((32, 40, 48, 36), (64, 80, 96), (224, 256), (1600, 2000), (16000, 17600))
 EQUAL = (4, 16, 64)
-PASSED_ON = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice")
+PASSED_ON: tuple[str, ...] = (
+    "Identity",
+    "Cast",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Transpose",
+    "Slice",
+)
 PASSED_ON += ("Expand", "Concat", "Split", "Tile", "Clip", "Abs", "Add", "Where", "If")
 INDICES = {"Gather": 0, "GatherElements": 0, "GatherND": None, "ScatterElements": 0, "Scatter": 0}
 COUNTS = {"Range": (0, 1, 2), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "TopK": (1,)}
@@ -41,26 +53,50 @@ class Range:
     high: int
 
 
-def size_choices(model: Model, seed: int, given: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
+def size_choices(
+    model: Model, seed: int, given: Mapping[str, int] | None = None
+) -> Iterator[dict[str, int]]:
     """Sizes for the symbolic dimensions, the preferred ones first."""
     names = symbols(model)
     fixed = {k: v for k, v in (given or {}).items() if k in names}
     unknown = set(given or {}) - set(names)
     if unknown:
         raise ArgumentError(
-            "these are no dimensions of the inputs", [[quote(n)] for n in sorted(unknown)],
+            "these are no dimensions of the inputs",
+            [[quote(n)] for n in sorted(unknown)],
             hint=f"it has {', '.join(names) or 'none'}",
         )
     free = [n for n in names if n not in fixed]
     if not free:
         yield fixed
         return
-    for pool in LADDER:
-        start = seed % len(pool)
-        turned = pool[start:] + pool[:start]
-        yield fixed | {n: turned[i % len(turned)] + i // len(turned) for i, n in enumerate(free)}
+    batches = [n for n in free if n in _leading(model)]
+    others = [n for n in free if n not in batches]
+    for pool in LADDER if others else LADDER[:1]:
+        sizes = fixed | _drawn(others, pool, seed)
+        taken = tuple(s for s in FIRST if s not in sizes.values()) or FIRST
+        yield sizes | _drawn(batches, taken, seed)
+        if len(batches) > 1:
+            yield sizes | dict.fromkeys(batches, taken[seed % len(taken)])
     for size in EQUAL:
-        yield fixed | {n: size + seed % 2 for n in free}
+        yield fixed | dict.fromkeys(free, size + seed % 2)
+
+
+def _drawn(names: list[str], pool: tuple[int, ...], seed: int) -> dict[str, int]:
+    """Sizes out of a pool, another start for each seed, no two alike."""
+    start = seed % len(pool)
+    turned = pool[start:] + pool[:start]
+    return {n: turned[i % len(turned)] + i // len(turned) * 20 for i, n in enumerate(names)}
+
+
+def _leading(model: Model) -> set[str]:
+    """The symbols that only ever stand first."""
+    first: set[str] = set()
+    later: set[str] = set()
+    for value in model.inputs:
+        for axis in range(len(value.shape) if value.shape is not None else 0):
+            (later if axis else first).add(_symbol(value, axis))
+    return first - later
 
 
 def symbols(model: Model) -> list[str]:
@@ -97,7 +133,9 @@ def _is_optional(value: ir.Value) -> bool:
     return isinstance(value.type, ir.OptionalType)
 
 
-def _make(traced: ir.Value, value: ir.Value, rng: np.random.Generator, sizes: Mapping[str, int]) -> Any:
+def _make(
+    traced: ir.Value, value: ir.Value, rng: np.random.Generator, sizes: Mapping[str, int]
+) -> Any:
     kind = value.type
     if isinstance(kind, ir.SequenceType):
         dtype = np.dtype(kind.elem_type.dtype.numpy())
@@ -111,13 +149,18 @@ def _make(traced: ir.Value, value: ir.Value, rng: np.random.Generator, sizes: Ma
     else:
         dims = value.shape
         shape = tuple(
-            d if isinstance(d := dims[i], int) else sizes[_symbol(value, i)] for i in range(len(dims))
+            d if isinstance(d := dims[i], int) else sizes[_symbol(value, i)]
+            for i in range(len(dims))
         )
     return _array(traced, np.dtype(kind.dtype.numpy()), shape, rng, sizes)
 
 
 def _array(
-    value: ir.Value, dtype: np.dtype, shape: tuple[int, ...], rng: np.random.Generator, sizes: Mapping[str, int]
+    value: ir.Value,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    sizes: Mapping[str, int],
 ) -> np.ndarray:
     if dtype == np.dtype(object):
         return rng.choice(np.array(WORDS, object), shape)
@@ -130,7 +173,9 @@ def _array(
         return made
     limits = value_range(value, sizes)
     if limits is not None:
-        return np.asarray(rng.integers(limits.low, max(limits.high, limits.low + 1), shape)).astype(dtype)
+        return np.asarray(rng.integers(limits.low, max(limits.high, limits.low + 1), shape)).astype(
+            dtype
+        )
     if dtype.kind in "iu":
         low, high = BYTES.get(dtype, (0, SMALL))
         return np.asarray(rng.integers(low, high, shape)).astype(dtype)
@@ -152,7 +197,7 @@ def value_range(value: ir.Value, sizes: Mapping[str, int]) -> Range | None:
             if found is not None:
                 low = found.low if low is None else max(low, found.low)
                 high = found.high if high is None else min(high, found.high)
-            elif node.op_type in PASSED_ON and place == 0 or node.op_type in ("Concat", "Where"):
+            elif (node.op_type in PASSED_ON and place == 0) or node.op_type in ("Concat", "Where"):
                 pending += [v for v in node.outputs if v not in seen]
                 seen.update(node.outputs)
             for body in bodies(node):

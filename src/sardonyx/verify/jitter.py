@@ -1,7 +1,7 @@
 """Noise without a float64 run: move every input and weight by one unit in the last place, and look.
 
-A backward-stable program gives the exact result for inputs and weights that are off by a rounding. How
-much the result moves when they are is therefore what rounding may do to it.
+A backward-stable program gives the exact result for inputs and weights that are off by a rounding.
+How much the result moves when they are is therefore what rounding may do to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Jitter:
             rng = np.random.default_rng(trial)
             subject = self.subject
             if isinstance(subject, OnnxSubject) and subject.model is not None:
-                subject = OnnxSubject(_moved_weights(subject.model, rng), subject.engine, subject.name)
+                subject = OnnxSubject(
+                    _moved_weights(subject.model, rng), subject.engine, subject.name
+                )
             results.append(subject({k: moved(v, rng) for k, v in feeds.items()}))
         return center, results
 

@@ -1,8 +1,8 @@
-"""The noise ratio: how far a result is from the exact one, in units of what rounding does to this model.
+"""The noise ratio: how far a result is from the exact one, in units of what rounding does here.
 
 `measure` takes a candidate's output `c`, the exact result `r` and the baseline `b` and stores plain
-numbers; `Measurement.verdict` judges them by the bands. Numbers are stored, verdicts are not: a saved
-report can be judged again. How the floor is derived is in docs/concepts/noise-ratio.md.
+numbers; `Measurement.verdict` judges them by the bands. Numbers are stored, verdicts are not: a
+saved report can be judged again. How the floor is derived is in docs/concepts/noise-ratio.md.
 """
 
 from __future__ import annotations
@@ -40,11 +40,17 @@ class Measurement:
     peak_noise: float = 0.0
     max_rel: float = 0.0
     eps: float = 0.0
+    finite: int = 0  # elements that could be compared
     wrong: int = 0  # elements that differ where no rounding is allowed
     flipped: int = 0  # of those, the ones that rounding explains
-    problem: str = ""  # what makes numbers pointless: another shape, type, number of outputs, a failure
+    problem: str = (
+        ""  # what makes numbers pointless: another shape, type, number of outputs, a failure
+    )
     within: bool | None = None  # judged by rtol and atol, where those were given
     forced: float | None = None  # largest ratio of all nodes replayed alone, where jumps need it
+    accepted: bool = (
+        False  # the first subject may be noisier than the baseline, up to the upper band
+    )
     histogram: list[int] = field(default_factory=list)
 
     @property
@@ -73,7 +79,10 @@ class Measurement:
             return SAME if self.within and not self.problem else DIFFERENT
         if self.forced is not None:
             return band(self.forced, bands)
-        return band(self.ratio, bands)
+        if self.eps and not self.finite and math.prod(self.shape) and not self.problem:
+            return UNKNOWN  # NaN and infinities only
+        found = band(self.ratio, bands)
+        return SAME if self.accepted and found == LOOK else found
 
 
 def band(ratio: float, bands: tuple[float, float]) -> str:
@@ -116,7 +125,9 @@ def measure(
         found.problem = "" if c is None and r is None else "one is empty, the other is not"
         return found
     c, r = np.asarray(c), np.asarray(r)
-    wanted = dtype if dtype is not None else np.asarray(baselines[0]).dtype if baselines else c.dtype
+    wanted = (
+        dtype if dtype is not None else np.asarray(baselines[0]).dtype if baselines else c.dtype
+    )
     found.problem = _unlike(c, r, wanted, lenient)
     if found.problem:
         return found
@@ -140,7 +151,7 @@ def _floats(
     others = [np.asarray(b).astype(np.float64) for b in baselines]
     with np.errstate(all="ignore"):
         rounded = exact.astype(dtype).astype(np.float64)
-    # Where the model overflows in its own precision, the baseline shows where; both places are right.
+    # Where the model overflows in its own precision, the baseline shows where: both are right.
     if not any(_same_places(c, like) for like in (rounded, *others)):
         found.problem = "NaN or infinity at other places"
         return
@@ -149,7 +160,7 @@ def _floats(
         finite &= np.isfinite(other)
     c, exact = c[finite], exact[finite]
     error = np.abs(c - exact)
-    found.eps = EPS[dtype.name]
+    found.eps, found.finite = EPS[dtype.name], c.size
     found.largest = float(np.max(np.abs(exact), initial=0.0))
     found.rms_error, found.peak_error = rms(error), float(np.max(error, initial=0.0))
     for other in others:
@@ -182,7 +193,9 @@ def _collection(
         c, r = [c[k] for k in order], [r[k] for k in order]
         baselines = [[b[k] for k in order] for b in baselines]
     if type(c) is not type(r) or len(c) != len(r):
-        found.problem = f"{len(c) if isinstance(c, list) else 'not a sequence'}, not {len(r)} elements"
+        found.problem = (
+            f"{len(c) if isinstance(c, list) else 'not a sequence'}, not {len(r)} elements"
+        )
         return found
     key = (found.subject, found.output, found.run)
     parts = [
@@ -200,7 +213,9 @@ def _unlike(c: np.ndarray, r: np.ndarray, dtype: np.dtype, lenient: bool) -> str
     if c.shape != r.shape:
         return f"shape {list(c.shape)}, not {list(r.shape)}"
     kinds = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
-    ours, theirs = ("float" if _is_float(d) else kinds.get(d.kind, "text") for d in (c.dtype, dtype))
+    ours, theirs = (
+        "float" if _is_float(d) else kinds.get(d.kind, "text") for d in (c.dtype, dtype)
+    )
     if (lenient and ours != theirs) or (not lenient and c.dtype != dtype and ours != "text"):
         return f"type {c.dtype}, not {dtype}"
     return ""
@@ -210,7 +225,9 @@ def _same_places(c: np.ndarray, like: np.ndarray) -> bool:
     if c.shape != like.shape or not np.array_equal(np.isnan(c), np.isnan(like)):
         return False
     infinite = np.isinf(c)
-    return bool(np.array_equal(infinite, np.isinf(like)) and np.array_equal(c[infinite], like[infinite]))
+    return bool(
+        np.array_equal(infinite, np.isinf(like)) and np.array_equal(c[infinite], like[infinite])
+    )
 
 
 def _histogram(error: np.ndarray, floor: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""The report as one HTML page: verdict, table, error histograms, every replayed node, the culprit drawn."""
+"""The report as one HTML page: verdict, table, error histograms, replayed nodes, the culprit drawn."""
 
 from __future__ import annotations
 
@@ -30,11 +30,18 @@ def write_page(report: Report, path: Path) -> Path:
         *(_culprit(c, report.replays.get(c.subject, [])) for c in report.culprits),
         html.section("Outputs", _outputs(report)),
         html.section("Errors", *(_histogram(m) for m in report.rows() if any(m.histogram))),
-        *(html.section(f"Nodes of {label}", _replays(rows)) for label, rows in report.replays.items()),
-        html.section("Notes", html.table(["note"], [[n] for n in report.notes])) if report.notes else "",
+        *(
+            html.section(f"Nodes of {label}", _replays(rows))
+            for label, rows in report.replays.items()
+        ),
+        html.section("Notes", html.table(["note"], [[n] for n in report.notes]))
+        if report.notes
+        else "",
         html.section("How it was run", _settings(report)),
     ]
-    return html.write(path, html.page(f"Verification of {names}", f"reference: {report.reference}", *parts))
+    return html.write(
+        path, html.page(f"Verification of {names}", f"reference: {report.reference}", *parts)
+    )
 
 
 def _outputs(report: Report) -> str:
@@ -70,7 +77,7 @@ def _remark(replay: Replay) -> str:
 
 
 def _culprit(culprit: Culprit, rows: list[Replay]) -> str:
-    """The culprit in words, and its neighbourhood drawn: what it reads on the left, what reads it right."""
+    """The culprit in words, and drawn: what it reads on the left, what reads it on the right."""
     target = culprit.replay
     before = [r for r in rows if set(r.outputs) & set(target.inputs) and r.path == target.path]
     after = [r for r in rows if set(r.inputs) & set(target.outputs) and r.path == target.path]
@@ -107,12 +114,18 @@ def _drawing(
         step = height / (len(items) or 1)
         return [step * (i + 0.5) for i in range(len(items))]
 
-    parts = [f'<svg viewBox="0 0 720 {height}" role="img" aria-label="the culprit and its neighbours">']
+    parts = [
+        f'<svg viewBox="0 0 720 {height}" role="img" aria-label="the culprit and its neighbours">'
+    ]
     for y, item in zip(column(left), left):
-        parts.append(f'<line x1="200" y1="{y:.0f}" x2="265" y2="{centre:.0f}" stroke="var(--soft)"/>')
+        parts.append(
+            f'<line x1="200" y1="{y:.0f}" x2="265" y2="{centre:.0f}" stroke="var(--soft)"/>'
+        )
         parts.append(box(10, y, item, False))
     for y, item in zip(column(right), right):
-        parts.append(f'<line x1="455" y1="{centre:.0f}" x2="520" y2="{y:.0f}" stroke="var(--soft)"/>')
+        parts.append(
+            f'<line x1="455" y1="{centre:.0f}" x2="520" y2="{y:.0f}" stroke="var(--soft)"/>'
+        )
         parts.append(box(520, y, item, False))
     parts.append(box(265, centre, middle, True))
     return f"<figure>{''.join(parts)}</svg><figcaption>operator · ratio alone</figcaption></figure>"

@@ -1,4 +1,4 @@
-"""What a comparison found: measurements, the culprit, versions; as a table, JSON, or judged again."""
+"""What a comparison found: measurements, culprit, versions; as a table, JSON, or judged again."""
 
 from __future__ import annotations
 
@@ -45,9 +45,15 @@ class Culprit:
     @classmethod
     def of(cls, subject: str, search: Search) -> Culprit:
         assert search.culprit is not None
-        rest = [r.ratio for r in search.replays if r is not search.culprit and math.isfinite(r.ratio)]
+        rest = [
+            r.ratio for r in search.replays if r is not search.culprit and math.isfinite(r.ratio)
+        ]
         return cls(
-            subject, search.culprit, max(rest, default=0.0), len(set(search.not_compared)), search.case
+            subject,
+            search.culprit,
+            max(rest, default=0.0),
+            len(set(search.not_compared)),
+            search.case,
         )
 
     @property
@@ -67,7 +73,7 @@ class Culprit:
 
 @dataclass
 class Report:
-    """The result of `verify`: print it, look at `verdict`, `culprit`, `measurements`; save, judge again."""
+    """The result of `verify`: print it; look at `verdict`, `culprit`, `measurements`; save it."""
 
     subjects: list[dict[str, str]]
     bands: tuple[float, float]
@@ -95,12 +101,16 @@ class Report:
             {"name": label, "engine": s.engine, "version": s.version, "sha256": _digest(s)}
             for label, s in zip(labels, subjects)
         ]
-        versions = {"sardonyx": __version__, "numpy": np.__version__, "python": platform.python_version()}
+        versions = {
+            "sardonyx": __version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        }
         return cls(rows, checked_bands(bands), tolerances=tolerances, versions=versions)
 
     @property
     def verdict(self) -> str:
-        """"same", "look", "different" or "could not tell"."""
+        """ "same", "look", "different" or "could not tell"."""
         verdicts = [m.verdict(self.bands) for m in self.measurements]
         if not self.comparable and DIFFERENT not in verdicts:
             return UNKNOWN
@@ -114,7 +124,9 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        return max((m.ratio if m.forced is None else m.forced for m in self.measurements), default=0.0)
+        return max(
+            (m.ratio if m.forced is None else m.forced for m in self.measurements), default=0.0
+        )
 
     @property
     def culprit(self) -> Culprit | None:
@@ -175,7 +187,12 @@ class Report:
             "versions": self.versions,
             "measurements": [asdict(m) for m in self.measurements],
             "culprits": [
-                {"subject": c.subject, "others": c.others, "not_compared": c.not_compared, **asdict(c.replay)}
+                {
+                    "subject": c.subject,
+                    "others": c.others,
+                    "not_compared": c.not_compared,
+                    **asdict(c.replay),
+                }
                 for c in self.culprits
             ],
             "replays": {label: [asdict(r) for r in rows] for label, rows in self.replays.items()},
@@ -193,7 +210,9 @@ class Report:
                 raise ArgumentError(f"the report has format {stored['format']}, not {FORMAT}")
             culprits = []
             for row in stored["culprits"]:
-                subject, others, skipped = (row.pop(k) for k in ("subject", "others", "not_compared"))
+                subject, others, skipped = (
+                    row.pop(k) for k in ("subject", "others", "not_compared")
+                )
                 culprits.append(Culprit(subject, _replay(row), others, skipped))
             return cls(
                 stored["subjects"],
@@ -234,7 +253,9 @@ class Report:
 
 def checked_bands(bands: Sequence[float]) -> tuple[float, float]:
     if len(bands) != 2 or not 0 < bands[0] <= bands[1]:
-        raise ArgumentError(f"bands are two rising numbers, not {list(bands)}", hint="bands=(3, 10)")
+        raise ArgumentError(
+            f"bands are two rising numbers, not {list(bands)}", hint="bands=(3, 10)"
+        )
     return float(bands[0]), float(bands[1])
 
 

@@ -1,7 +1,7 @@
 """Pieces of a graph as models of their own: one node, or the nodes between values that are known.
 
-A piece reads what the caller feeds (typed and shaped like the arrays given) and keeps the initializers of
-the model that it comes from. Nothing is run here.
+A piece reads what the caller feeds (typed and shaped like the arrays given) and keeps the
+initializers of the model that it comes from. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def boundary(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     return [v for v in found if not is_constant(v)]
 
 
-def piece(owner: Model, nodes: Sequence[ir.Node], values: Mapping[str, Any], outputs: Sequence[str]) -> Model:
+def piece(
+    owner: Model, nodes: Sequence[ir.Node], values: Mapping[str, Any], outputs: Sequence[str]
+) -> Model:
     """The nodes as a model; `values` gives its inputs by name, only for their types and shapes."""
     proto = onnx.ModelProto(ir_version=IR_VERSION)
     for domain, version in owner.ir.opset_imports.items():

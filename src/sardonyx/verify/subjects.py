@@ -1,13 +1,14 @@
 """What can be compared: an ONNX model on an engine, a torch module, a function, saved outputs.
 
-A subject is called with inputs by name and gives outputs by name (or by place, "0", "1", … where it has
-no names). Frameworks are not imported here: a module or function brings its own.
+A subject is called with inputs by name and gives outputs by name (or by place, "0", "1", … where it
+has no names). Frameworks are not imported here: a module or function brings its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -25,6 +26,7 @@ from sardonyx.verify.datasets import DataSet, read_folder, read_npz
 from sardonyx.verify.exact import is_float
 
 ENGINES = ("onnxruntime", "numpy", "torch", "jax", "tensorflow")
+SILENT = {"log_severity_level": 4}  # sizes are tried until one fits: failures are expected
 
 
 class Subject:
@@ -41,6 +43,9 @@ class Subject:
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
         raise NotImplementedError
 
+    def prepare(self) -> None:
+        """Get ready; raises where the engine refuses."""
+
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
         """The same in float64, where the subject can do that by itself."""
         return None
@@ -52,16 +57,21 @@ class OnnxSubject(Subject):
     def __init__(self, model: Model, engine: str = "onnxruntime", name: str = "", **settings: Any):
         super().__init__(name or (model.source.name if model.source else "model"))
         if engine not in ENGINES:
-            raise ArgumentError(f"there is no engine {quote(engine)}", hint=f"one of {', '.join(ENGINES)}")
+            raise ArgumentError(
+                f"there is no engine {quote(engine)}", hint=f"one of {', '.join(ENGINES)}"
+            )
         self.model, self.engine, self.settings = model, engine, settings
         self.version = version_of(engine)
         self._runner: Any = None
 
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        self.prepare()
+        return dict(self._runner(self._renamed(feeds)))
+
+    def prepare(self) -> None:
         if self._runner is None:
             assert self.model is not None
             self._runner = runner(self.engine)(self.model, **self.settings)
-        return dict(self._runner(self._renamed(feeds)))
 
     def _renamed(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """The feeds by this model's names: by name where they agree, else by place."""
@@ -80,7 +90,8 @@ def runner(engine: str) -> Callable[..., Any]:
     extra = {"onnxruntime": "cpu"}.get(engine, engine)
     try:
         if engine == "onnxruntime":
-            return importlib.import_module("sardonyx.engines.onnxruntime.session").Runner
+            session = importlib.import_module("sardonyx.engines.onnxruntime.session")
+            return functools.partial(session.Runner, options=SILENT)
         return importlib.import_module(f"sardonyx.engines.{engine}").Runner
     except ModuleNotFoundError as error:
         raise MissingExtra(engine, extra) from error
@@ -105,7 +116,7 @@ def reported(name: str) -> Iterator[None]:
 
 
 class FunctionSubject(Subject):
-    """A Python function of arrays: numpy, JAX or TensorFlow; gets inputs by name if it has those names."""
+    """A Python function of arrays: numpy, JAX or TensorFlow; called by name if it has the names."""
 
     lenient = True
 
@@ -158,7 +169,7 @@ class ModuleSubject(Subject):
 
 
 class SavedSubject(Subject):
-    """Outputs that were computed elsewhere; they belong to the runs of their folder, or to the only one."""
+    """Outputs computed elsewhere; they belong to the runs of their folder, or to the only run."""
 
     engine = "saved"
     lenient = True
@@ -182,7 +193,9 @@ class SavedSubject(Subject):
                 f"{quote(self.path.name)} has no outputs for {quote(run)}",
                 hint="give its own folder as inputs",
             )
-        return {k.removeprefix("output/"): v for k, v in found.items() if not k.startswith("input/")}
+        return {
+            k.removeprefix("output/"): v for k, v in found.items() if not k.startswith("input/")
+        }
 
 
 def named(result: Any) -> dict[str, Any]:
@@ -240,7 +253,11 @@ def distinct_names(subjects: Sequence[Subject]) -> list[str]:
     """A label for each subject: its name, with the engine where names repeat."""
     labels: list[str] = []
     for item in subjects:
-        label = item.name if item.engine in ("", "saved", item.name) else f"{item.name} on {item.engine}"
+        label = (
+            item.name
+            if item.engine in ("", "saved", item.name)
+            else f"{item.name} on {item.engine}"
+        )
         while label in labels:
             label += "'"
         labels.append(label)

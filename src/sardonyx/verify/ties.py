@@ -1,8 +1,8 @@
-"""Jumps: operators whose result leaps where a value crosses a line, and whether rounding explains a leap.
+"""Jumps: operators whose result leaps where a value crosses a line; does rounding explain a leap?
 
-Two correct programs may take different sides where a value lies on the line up to rounding: an index
-among nearly equal values, a number half-way between two steps of a quantizer, a comparison of equals.
-`explained` counts the elements that differ and says whether each of them is such a case.
+Two correct programs may take different sides where a value lies on the line up to rounding: an
+index among nearly equal values, a number half-way between two steps of a quantizer, a comparison of
+equals. `explained` counts the elements that differ and says whether each of them is such a case.
 """
 
 from __future__ import annotations

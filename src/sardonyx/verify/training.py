@@ -1,8 +1,8 @@
 """Training compared: the same record on two engines, or two records, step by step.
 
-A trajectory amplifies rounding, so that two correct runs drift apart. Each step is therefore also *forced*:
-every side starts it from the reference's state, and only what one step does is judged. Three numbers
-result: the first step, the median of the forced steps, and the free run at its end.
+A trajectory amplifies rounding, so that two correct runs drift apart. Each step is therefore also
+*forced*: every side starts it from the reference's state, and only what one step does is judged.
+Three numbers result: the first step, the median of the forced steps, and the free run at its end.
 """
 
 from __future__ import annotations
@@ -87,13 +87,16 @@ class Trajectory:
 
     @property
     def parted(self) -> tuple[int, str] | None:
-        """The first forced step, from 1, at which a variable is beyond the upper band, and which."""
+        """The first forced step (from 1) at which a variable is beyond the upper band."""
         worst = max(self.variables, key=lambda v: v.median)
         if self.verdict != DIFFERENT:
             return None
         candidates = [worst] if worst.median > self.bands[1] else self.variables
         found = [
-            (step, v.name) for v in candidates for step, r in enumerate(v.forced) if r > self.bands[1]
+            (step, v.name)
+            for v in candidates
+            for step, r in enumerate(v.forced)
+            if r > self.bands[1]
         ]
         step, name = min(found)
         return step + 1, name
@@ -110,7 +113,12 @@ class Trajectory:
         for row in rows:
             row["forced"], row["free"] = map(plain, row["forced"]), map(plain, row["free"])
             row["forced"], row["free"] = list(row["forced"]), list(row["free"])
-        return {"label": self.label, "verdict": self.verdict, "bands": list(self.bands), "variables": rows}
+        return {
+            "label": self.label,
+            "verdict": self.verdict,
+            "bands": list(self.bands),
+            "variables": rows,
+        }
 
     def __str__(self) -> str:
         lines = [f"training  {self.label}, {len(self.variables[0].forced)} steps"]
@@ -158,8 +166,8 @@ def verify_training(
     """Compare trainings: the model's record, exactly, against engines, other files or trainers.
 
     model  -- a model with a training record
-    others -- an engine's name, another model or file (on onnxruntime), or anything with `step`, `state` and
-              `load_state`
+    others -- an engine's name, another model or file (on onnxruntime), or anything with `step`,
+              `state` and `load_state`
     data   -- a list of batches, arrays by name, or an .npz (cut into batches); random if not given
     steps  -- how many steps
 
@@ -170,7 +178,9 @@ def verify_training(
     """
     loaded = load(model)
     if not loaded.records:
-        raise ArgumentError("the model carries no training record", hint="make one with sardonyx.trainable")
+        raise ArgumentError(
+            "the model carries no training record", hint="make one with sardonyx.trainable"
+        )
     graphs = [compile_step(loaded, record) for record in loaded.records]
     batches = list(_batches(graphs, data, steps, seed))
     start = _start(loaded)

@@ -31,7 +31,6 @@ def convolution(xp, x, w, b=None, **given):
         rhs_dilation=window.dilations,
         dimension_numbers=layout(window.rank),
         feature_group_count=given["group"],
-        precision=lax.Precision.HIGHEST,
     )
     return conv.biased(xp, y, b)
 
@@ -60,7 +59,6 @@ def conv_transpose(xp, x, w, b=None, **given):
         rhs_dilation=canvas.dilations,
         dimension_numbers=layout(rank),
         feature_group_count=group,
-        precision=lax.Precision.HIGHEST,
     )
     return conv.biased(xp, y, b)
 
@@ -74,7 +72,7 @@ def reduced(x, window, start, function):
     """Windows of `x` reduced by `function`, from `start`, which is also the padding."""
     return lax.reduce_window(
         x,
-        jnp.asarray(start, x.dtype)[()],
+        np.asarray(start, x.dtype)[()],  # known to jax, which then has its gradient
         function,
         (1, 1, *window.kernel),
         (1, 1, *window.strides),

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import MissingExtra
 from sardonyx.lower.static import NumpyLike
-from sardonyx.lower.xp import NotStatic
+from sardonyx.lower.xp import BFLOAT16, NotStatic
 
 try:
     import jax
@@ -16,6 +16,8 @@ try:
     from jax.scipy.special import erf
 except ImportError as error:
     raise MissingExtra("jax", "jax") from error
+
+HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Jax(NumpyLike):
@@ -98,6 +100,11 @@ class Jax(NumpyLike):
         imaginary = None if imaginary is None else imaginary.astype(jnp.float64)
         found = super().fft(wide, imaginary, axis, inverse)
         return tuple(v.astype(real.dtype) for v in found)
+
+    def matmul(self, a, b):
+        if a.dtype in HALVES:  # summed in single precision, as GPUs do it anyway
+            return jnp.matmul(a, b, preferred_element_type=np.float32).astype(a.dtype)
+        return jnp.matmul(a, b)
 
     def scan(self, step, state, rows, kept):
         return jax.lax.scan(step, tuple(state), tuple(rows))

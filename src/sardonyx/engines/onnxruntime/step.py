@@ -1,59 +1,81 @@
 """Training steps on stock onnxruntime: state stays in place, a step copies nothing but what was
 asked for.
 
-Every state variable has two buffers. A step reads one and writes the other, then they change roles:
-a step is one fused graph, and writing over a tensor that another node may still read would be
-wrong.
+A step is one fused graph, and writing over a tensor that another node may still read would be
+wrong. So a parameter has two buffers: a step reads one and writes the other, then they change
+roles. A large optimizer slot has one, where every node that reads it comes before the node that
+writes it (`written_in_place`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 
-from sardonyx.build import is_static
+from sardonyx.build import is_static, static
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.session import Runner, session
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
 from sardonyx.train.step import StepGraph, distinct_outputs
 
+SMALL = 1024  # elements
+NEAREST = 64  # nodes
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Where")
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
 class Variable:
-    """One state variable: the buffer that is current, and the one that the next step writes."""
+    """One state variable: its current buffer, and a second one where a step needs it."""
 
     def __init__(self, array: np.ndarray, device: str):
         self.device = device
         self.dtype, self.shape = array.dtype, array.shape
-        self.buffers = [self._buffer(array), self._buffer(array)]
+        self.buffers = [self._buffer(array)]
         self.current = 0
+
+    def now(self) -> ort.OrtValue:
+        return self.buffers[self.current]
+
+    def other(self) -> ort.OrtValue:
+        """The buffer that is not current, made when it is first asked for."""
+        if len(self.buffers) == 1:
+            self.buffers.append(self._buffer(np.empty(self.shape, self.dtype)))
+        return self.buffers[self.current ^ 1]
 
     def _buffer(self, array: np.ndarray) -> ort.OrtValue:
         # a copy of our own: onnxruntime would share the caller's memory
         return ort.OrtValue.ortvalue_from_numpy(np.array(array, copy=True), self.device)
 
     def read(self) -> np.ndarray:
-        return np.array(self.buffers[self.current].numpy(), copy=True)
+        return np.array(self.now().numpy(), copy=True)
 
     def write(self, array: np.ndarray) -> None:
-        self.buffers[self.current].update_inplace(np.asarray(array, order="C"))
+        self.now().update_inplace(np.asarray(array, order="C"))
 
 
 class _Step:
     """One record, compiled, with its bindings kept for each arrangement of buffers."""
 
-    def __init__(self, graph: StepGraph, variables: dict[str, Variable], settings: dict[str, Any]):
+    def __init__(
+        self,
+        graph: StepGraph,
+        variables: dict[str, Variable],
+        settings: dict[str, Any],
+        served: Collection[str],
+    ):
         self.graph = graph = distinct_outputs(graph)
         self.variables = variables
         self.session = session(graph.model, **settings)
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
         self.names = [n for n in dict.fromkeys((*graph.state, *graph.updates)) if n in variables]
+        self.in_place = written_in_place(graph, served)
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
         sizes = {v.name: is_static(v) for v in graph.model.outputs}
         # A binding keeps the buffer of its last run: right only where the size never changes.
@@ -83,7 +105,8 @@ class _Step:
         except Exception as error:
             raise EngineError(f"onnxruntime failed in a training step: {error}") from error
         for name in self.graph.updates:
-            self.variables[name].current ^= 1
+            if name not in self.in_place:
+                self.variables[name].current ^= 1
         outputs = binding.get_outputs()[: len(self.graph.figures)]
         # A kept buffer is written again by a later run; what the caller has must not change.
         return {
@@ -92,23 +115,57 @@ class _Step:
         }
 
     def before(self) -> dict[str, np.ndarray]:
-        """The variables as they were before the last step, which are still in the other buffers."""
-        return {
-            n: v.buffers[v.current ^ (n in self.graph.updates)].numpy()
-            for n, v in self.variables.items()
-        }
+        """The variables as they were before the last step: those with two buffers still hold it."""
+        kept = self.graph.updates.keys() - self.in_place
+        return {n: (v.other() if n in kept else v.now()).numpy() for n, v in self.variables.items()}
 
     def _bind(self) -> ort.IOBinding:
         binding = self.session.io_binding()
         for name in self.graph.state:
             variable = self.variables[name]
-            binding.bind_ortvalue_input(name, variable.buffers[variable.current])
+            binding.bind_ortvalue_input(name, variable.now())
         for name in self.graph.figures:
             binding.bind_output(name, "cpu")
         for name, output in self.graph.updates.items():
             variable = self.variables[name]
-            binding.bind_ortvalue_output(output, variable.buffers[variable.current ^ 1])
+            target = variable.now() if name in self.in_place else variable.other()
+            binding.bind_ortvalue_output(output, target)
         return binding
+
+
+def written_in_place(graph: StepGraph, served: Collection[str]) -> set[str]:
+    """The large variables that a step may write over: their readers all come before the writer.
+
+    Before means by data: a reader is an ancestor of the writer, or the writer itself where that
+    goes element by element. Small variables, and those of the served graph, keep two buffers, so
+    that a step that went wrong can be looked at again.
+    """
+    inputs = {v.name: v for v in graph.model.graph.inputs}
+    outputs = {v.name: v for v in graph.model.outputs}
+    found = set()
+    for name, output in graph.updates.items():
+        value, writer = inputs.get(name), outputs[output].producer()
+        if name in served or value is None or writer is None or not is_static(value):
+            continue
+        if math.prod(static(value)) < SMALL:
+            continue
+        readers = set(value.consumers())
+        if writer in readers and writer.op_type not in ELEMENTWISE:
+            continue
+        if readers <= _ancestors(writer) and not value.is_graph_output():
+            found.add(name)
+    return found
+
+
+def _ancestors(node: ir.Node) -> set[ir.Node]:
+    """The node and the nearest nodes that it depends on: an optimizer's, not the whole graph."""
+    seen, waiting = {node}, [node]
+    while waiting and len(seen) < NEAREST:
+        for before in waiting.pop(0).predecessors():
+            if before not in seen:
+                seen.add(before)
+                waiting.append(before)
+    return seen
 
 
 class TrainingRep(training.TrainingRep):
@@ -130,7 +187,9 @@ class TrainingRep(training.TrainingRep):
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
     ):
-        self.settings = {"providers": providers, "threads": threads, "options": options}
+        # Planned memory costs a third more of it on a training step, and saves no time (bench/train.py).
+        chosen = {"enable_mem_pattern": False, **(options or {})}
+        self.settings = {"providers": providers, "threads": threads, "options": chosen}
         self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
         super().__init__(model)
 
@@ -138,7 +197,7 @@ class TrainingRep(training.TrainingRep):
         return Variable(array, self.device)
 
     def compile(self, graph: StepGraph) -> _Step:
-        return _Step(graph, self.variables, self.settings)
+        return _Step(graph, self.variables, self.settings, self.model.graph.initializers)
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return Runner(model, **self.settings)(feeds)

@@ -70,7 +70,7 @@ def conv_transpose(xp, x, w, b=None, **given):
     kernels = tf.transpose(w, [*range(2, rank + 2), 1, 0])
     shape = [xp.shape(x)[0], *canvas.sizes, w.shape[1]]
     settings = {
-        "output_shape": numbers(shape),
+        "output_shape": tf.cast(numbers(shape), tf.int32),
         "strides": list(canvas.strides),
         "padding": "VALID",
         "data_format": FORMATS[rank],

@@ -461,6 +461,8 @@ class TensorFlow(Arrays):
         wide = WIDE.get(a.dtype)
         if wide is not None:
             return tf.cast(tf.matmul(tf.cast(a, wide), tf.cast(b, wide)), a.dtype)
+        if a.dtype == tf.float16 and on_cpu():  # its kernel adds up in half precision
+            return tf.cast(tf.matmul(tf.cast(a, tf.float32), tf.cast(b, tf.float32)), a.dtype)
         return tf.matmul(a, b)
 
     def einsum(self, equation, *xs):
@@ -521,6 +523,11 @@ class TensorFlow(Arrays):
             return [self._back(v) for v in value]
         is_text = not isinstance(value, np.ndarray) or value.dtype == object
         return value if is_text else self.asarray(value)
+
+
+@functools.cache
+def on_cpu():
+    return not tf.config.list_physical_devices("GPU")
 
 
 @functools.cache

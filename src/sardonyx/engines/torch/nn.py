@@ -23,7 +23,7 @@ def is_float(x):
 
 def end_padded(x, window, value):
     """`x` with its padding, and none left for the kernel to do, unless that is the same at both ends."""
-    if window.is_symmetric:
+    if window.before == window.after:
         return x, window.before
     pairs = zip(reversed(window.before), reversed(window.reach))
     pads = [p for pair in pairs for p in pair]
@@ -68,9 +68,9 @@ def fits(canvas):
 @lower("MaxPool", only="torch")
 def max_pool(xp, x, *, count, **given):
     window = pool_window(x, given)
-    plain = window.rank in MAX and is_float(x)
-    indexed = count > 1 and (given["storage_order"] or not window.is_symmetric)
-    if not plain or indexed or any(2 * p > k for p, k in zip(window.before, window.kernel)):
+    even = window.before == window.after
+    plain = window.rank in MAX and is_float(x) and is_half_at_most(window)
+    if not plain or (count > 1 and (given["storage_order"] or not even)):
         return pool.max_pool(xp, x, count=count, **given)
     padded, padding = end_padded(x, window, lowest(xp.dtype(x)))
     found = MAX[window.rank](
@@ -79,12 +79,23 @@ def max_pool(xp, x, *, count, **given):
         window.strides,
         padding,
         window.dilations,
+        ceil_mode=even and bool(given["ceil_mode"]),
         return_indices=count > 1,
     )
     if count == 1:
-        return found
+        return cut(found, window)
     y, places = found
     return y, places + pool.plane_starts(xp, x)
+
+
+def is_half_at_most(window):
+    """torch pads by no more than half of the kernel."""
+    return all(2 * p <= k for p, k in zip(window.before, window.kernel))
+
+
+def cut(y, window):
+    """Without a last window that would begin in the padding."""
+    return y[(..., *(slice(n) for n in window.outputs))]
 
 
 def pool_window(x, given):
@@ -100,14 +111,14 @@ def average_pool(xp, x, **given):
     run = MEAN[window.rank]
     if not window.is_padded:
         return run(x, window.kernel, window.strides)
-    halves = all(2 * p <= k for p, k in zip(window.before, window.kernel))
-    if window.is_symmetric and window.after == window.reach and halves:
-        with_pads = bool(given["count_include_pad"])
-        return run(x, window.kernel, window.strides, window.before, False, with_pads)
+    with_pads = given["count_include_pad"]
+    if window.before == window.after and is_half_at_most(window):
+        ceil = bool(given["ceil_mode"])
+        return run(x, window.kernel, window.strides, window.before, ceil, bool(with_pads))
     pairs = zip(reversed(window.before), reversed(window.reach))
     mean = run(F.pad(x, [p for pair in pairs for p in pair]), window.kernel, window.strides)
-    counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
-    return mean * (window.volume / counts)
+    counts = pool.element_counts(xp, window, with_pads, xp.dtype(x))
+    return cut(mean, window) * (window.volume / counts)
 
 
 @lower("BatchNormalization", only="torch")

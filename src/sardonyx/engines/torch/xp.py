@@ -153,24 +153,17 @@ class Torch(Arrays):
         found = torch.arange(start, stop, step, dtype=WIDE.get(made, made), device=self.device)
         return found if made not in WIDE else found.to(made)
 
-    def _generator(self, seed):
-        if seed is None:
-            return None
-        generator = torch.Generator(self.device)
-        generator.manual_seed(abs(int(seed)))
-        return generator
+    def _draw(self, function, shape, dtype, seed):
+        made = {"dtype": DTYPES[dtype], "device": self.device}
+        if seed is not None:  # absent, not None: with a generator, torch takes no symbolic sizes
+            made["generator"] = torch.Generator(self.device).manual_seed(abs(int(seed)))
+        return function(tuple(shape), **made)
 
     def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
-        drawn = torch.rand(
-            tuple(shape), generator=self._generator(seed), dtype=DTYPES[dtype], device=self.device
-        )
-        return drawn * (high - low) + low
+        return self._draw(torch.rand, shape, dtype, seed) * (high - low) + low
 
     def normal(self, shape, dtype, mean=0.0, scale=1.0, seed=None):
-        drawn = torch.randn(
-            tuple(shape), generator=self._generator(seed), dtype=DTYPES[dtype], device=self.device
-        )
-        return drawn * scale + mean
+        return self._draw(torch.randn, shape, dtype, seed) * scale + mean
 
     # -- layout
 

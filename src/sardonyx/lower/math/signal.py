@@ -68,6 +68,10 @@ def mirrored(xp, real, imaginary, axis, whole):
 
 @lower("STFT", static=("frame_step", "frame_length"))
 def stft(xp, signal, frame_step, window=None, frame_length=None, *, onesided):
+    if (
+        len(xp.shape(signal)) == 2
+    ):  # real exporters leave the last axis out, and onnxruntime takes it
+        signal = xp.reshape(signal, (*xp.shape(signal), 1))
     size = xp.shape(signal)[1]
     step = int(frame_step.reshape(-1)[0])
     if frame_length is not None:

@@ -16,6 +16,7 @@ from sardonyx.lower.nn import (
     norm,
     pool,
     quantized,
+    rotary,
     unpool,
     window,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "norm",
     "pool",
     "quantized",
+    "rotary",
     "unpool",
     "window",
 ]

@@ -25,7 +25,7 @@ class Inputs:
     q: Any
     k: Any
     v: Any
-    scale: float
+    scale: float | None = None
     allowed: Any = None
     bias: Any = None
 
@@ -103,8 +103,7 @@ def gather_inputs(
     placed = positional(xp, q, k, past_key, lengths, causal, left, right)
     if placed is not None:
         allowed = both(xp, allowed, placed)
-    size = xp.shape(q)[3]
-    return Inputs(q, k, v, 1 / math.sqrt(size) if scale is None else scale, allowed, bias)
+    return Inputs(q, k, v, scale, allowed, bias)
 
 
 def grouped(xp, function, a, b):
@@ -118,10 +117,20 @@ def grouped(xp, function, a, b):
     return xp.reshape(found, [batch, count, *xp.shape(found)[3:]])
 
 
+def scale_root(xp, given: Inputs):
+    """The square root of the scale, which is one over the root of the size unless the node says it."""
+    size = xp.shape(given.q)[3]
+    if given.scale is not None:
+        return xp.scalar(math.sqrt(given.scale), given.q)
+    if isinstance(size, int):
+        return xp.scalar(size**-0.25, given.q)
+    return 1 / xp.sqrt(xp.sqrt(xp.full((), size, xp.dtype(given.q))))
+
+
 def scores_of(xp, given: Inputs, softcap: float):
     """Scores before any mask: as the product gives them, and after the cap."""
     # Half of the factor on each side, as the specification has it: less overflow in half precision.
-    root = xp.scalar(math.sqrt(given.scale), given.q)
+    root = scale_root(xp, given)
     raw = grouped(xp, xp.matmul, given.q * root, xp.swap(given.k) * root)
     return raw, softcap * xp.tanh(raw / softcap) if softcap else raw
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.lower.engine import lower
-from sardonyx.lower.nn.window import Window, padded, placed, taps, window_of
+from sardonyx.lower.nn.window import Window, not_negative, padded, placed, taps, window_of
 from sardonyx.lower.xp import is_float
 
 FLOAT32 = np.dtype(np.float32)
@@ -80,10 +80,14 @@ def canvas_of(
     ]
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     if output_shape or same:
-        wanted = list((output_shape or [n * s for n, s in zip(given, strides)])[-rank:])
-        totals = [span + e - size for span, e, size in zip(spans, extra, wanted)]
+        if output_shape:
+            wanted = output_shape[-rank:]
+            totals = [span + e - size for span, e, size in zip(spans, extra, wanted)]
+        else:  # as many as strides times the input: the size cancels out
+            steps = zip(kernel, dilations, extra, strides)
+            totals = [(k - 1) * d + 1 + e - s for k, d, e, s in steps]
         # A negative total asks for more than the windows reach.
-        lacking = [max(-t, 0) if isinstance(t, int) else 0 for t in totals]
+        lacking = [not_negative(-t) for t in totals]
         extra = [e + more for e, more in zip(extra, lacking)]
         totals = [t + more for t, more in zip(totals, lacking)]
         small = [t // 2 for t in totals]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from sardonyx.lower.engine import lower
@@ -41,7 +39,10 @@ def linear_attention(
     k, v = (tokens(xp, x, kv_num_heads, wide) for x in (key, value))
     length, batch, _, size = xp.shape(k)
     values = xp.shape(v)[3]
-    factor = scale or 1 / math.sqrt(size)
+    if scale:
+        factor = xp.full((), scale, wide)
+    else:
+        factor = 1 / xp.sqrt(xp.full((), size, wide))
     rows = [q, k, v]
     gated, corrected = decay is not None, beta is not None
     if gated:  # one factor per head, or one per row of its state

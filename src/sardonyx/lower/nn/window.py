@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.xp import is_float
+from sardonyx.lower.xp import NotStatic, is_float
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,6 @@ class Window:
     @property
     def is_dilated(self) -> bool:
         return any(d != 1 and k != 1 for d, k in zip(self.dilations, self.kernel))
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Whether the padding is the same at both ends."""
-        return self.before == self.reach
 
 
 def window_of(
@@ -95,10 +90,18 @@ def same_pads(sizes, extents, strides, auto_pad):
     small, large = [], []
     for size, extent, stride in zip(sizes, extents, strides):
         total = (-(-size // stride) - 1) * stride + extent - size
-        total = max(total, 0) if isinstance(total, int) else total
+        total = total if extent >= stride else not_negative(total)
         small.append(total // 2)
         large.append(total - total // 2)
     return (large, small) if auto_pad == "SAME_LOWER" else (small, large)
+
+
+def not_negative(size):
+    """The larger of a size and zero, where that can be told while building."""
+    try:
+        return max(size, 0)
+    except TypeError as error:
+        raise NotStatic("padding that depends on sizes which only a run tells") from error
 
 
 def window_count(size, extent, stride, before, after, ceil_mode):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.lower.engine import lower
-from sardonyx.lower.tensor.cast import text_of
 from sardonyx.lower.traditionalml.score import FLOAT32, INT64, ML
 
 CASTS = {"TO_FLOAT": FLOAT32, "TO_INT64": INT64, "TO_STRING": np.dtype(object)}
@@ -40,5 +39,5 @@ def cast_map(xp, x, *, cast_to, map_form, max_map):
 def element(value, dtype):
     """A value of a map as an element of an array."""
     if dtype.kind == "O":
-        return value if isinstance(value, str) else text_of(np.float32(value))
+        return value if isinstance(value, str) else f"{value:f}"
     return dtype.type(float(value))

@@ -1,0 +1,181 @@
+"""What every conversion to a framework shares: which tensors are weights, the graph while training,
+and the way back into the original file.
+
+How a framework holds the weights and makes a function of the graph is in its own `convert.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.model import Model, load
+from sardonyx.normalize import normalize
+from sardonyx.weights import weights
+
+
+@dataclass
+class Native:
+    """A model on its way into a framework.
+
+    served     -- the normalized graph, as it is served
+    training   -- the graph while training; None where nothing behaves differently
+    kinds      -- "weight" or "statistic" of each tensor that the framework holds, by name
+    updates    -- statistic → the output of `training` that becomes its new value
+    """
+
+    served: Model
+    training: Model | None
+    kinds: dict[str, str]
+    updates: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        return self.served.inputs
+
+    @property
+    def outputs(self) -> list[str]:
+        return [v.name or "" for v in self.served.outputs]
+
+    def array(self, name: str) -> np.ndarray:
+        return self.served.initializer(name).numpy()
+
+
+def native(model: Any) -> Native:
+    """A model taken apart for a framework; training records stay behind."""
+    loaded = load(model)
+    served = normalize(Model(loaded.ir, loaded.records, loaded.source))
+    kinds = {
+        w.name: w.kind
+        for w in weights(loaded)
+        if w.kind != "constant" and w.name in served.graph.initializers
+    }
+    training, updates = _training(served, kinds)
+    return Native(served, training, kinds, updates)
+
+
+def _training(served: Model, kinds: Mapping[str, str]) -> tuple[Model | None, dict[str, str]]:
+    """The graph in which BatchNormalization and Dropout train, with new statistics as outputs."""
+    copy = Model(served.ir.clone(), [], served.source)
+    op = Builder("training")
+    op.reserve({v.name for n in copy.graph.all_nodes() for v in n.outputs if v.name})
+    op.reserve({*copy.graph.initializers, *(v.name for v in copy.graph.inputs if v.name)})
+    updates: dict[str, str] = {}
+    changed = False
+    for node in list(copy.graph):
+        if node.domain != "" or node.op_type not in SWITCHED:
+            continue
+        changed = True
+        first = len(op.nodes)
+        results = SWITCHED[node.op_type](op, node, kinds)
+        copy.graph.insert_after(node, op.nodes[first:])
+        for name, value in results.items():
+            value.name = op.fresh(f"{name}/next")
+            copy.graph.outputs.append(value)
+            updates[name] = value.name
+    for constant in op.constants.values():
+        copy.graph.register_initializer(constant)
+    return (copy, updates) if changed else (None, {})
+
+
+def _switch_dropout(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
+    node.attributes.pop("seed", None)  # a mask is drawn at every call, not once for all
+    node.resize_inputs(3)
+    node.replace_input_with(2, op.const(True, ir.DataType.BOOL))
+    return {}
+
+
+def _switch_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
+    """The norm of the batch; running = running * momentum + batch * (1 - momentum), unbiased."""
+    x, _, _, mean, var = node.inputs
+    assert x is not None and mean is not None and var is not None
+    momentum = node.attributes.get_float("momentum", 0.9)
+    node.attributes.add(ir.AttrInt64("training_mode", 1))
+    node.attributes.add(ir.AttrFloat32("momentum", 0.0))  # the outputs are the batch's own
+    node.resize_outputs(3)
+    found: dict[str, ir.Value] = {}
+    with op.named(f"training/{node.name or node.outputs[0].name}"), op:
+        count = op.cast(op.Div(op.Size(x), op.Size(mean)), mean.dtype)  # type: ignore[arg-type]
+        unbiased = count / op.Max(count - 1.0, 1.0)
+        for running, batch, factor in zip((mean, var), node.outputs[1:], (None, unbiased)):
+            batch.name = op.fresh(f"{running.name}/batch")
+            batch.type, batch.shape = running.type, running.shape
+            if running.name in kinds:
+                batch = batch if factor is None else batch * factor
+                found[running.name] = running * momentum + batch * (1.0 - momentum)
+    return found
+
+
+SWITCHED = {"Dropout": _switch_dropout, "BatchNormalization": _switch_batch_norm}
+
+
+def bind(names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs by name, of those given in order and those given by name."""
+    unknown = [n for n in named if n not in names[len(given) :]]
+    missing = [n for n in names[len(given) :] if n not in named]
+    if len(given) > len(names) or unknown or missing:
+        rows = [[quote(n), "is missing"] for n in missing]
+        rows += [[quote(n), "is not an input, or given twice"] for n in unknown]
+        hint = f"it takes {', '.join(names)}"
+        raise ArgumentError(f"{len(given) + len(named)} inputs do not fit the model", rows, hint=hint)
+    return {**dict(zip(names, given)), **named}
+
+
+# -- the way back -------------------------------------------------------------------
+
+
+def written_back(
+    model: Any, arrays: Mapping[str, np.ndarray], *, cast: bool = False, source: str = "the framework"
+) -> Model:
+    """A copy of the original model whose tensors have new values, bit for bit; all else stays.
+
+    cast -- values of another type are converted; otherwise they are refused
+    """
+    copy = load(model).copy()
+    problems: list[list[str]] = []
+    constants = {
+        node.outputs[0].name: node
+        for node in copy.graph
+        if node.op_type == "Constant" and node.domain == ""
+    }
+    for name, array in arrays.items():
+        held = copy.graph.initializers.get(name)
+        old = held.const_value if held is not None else None
+        if old is None and name in constants and "value" in constants[name].attributes:
+            old = constants[name].attributes["value"].as_tensor()
+        row = _unfit(name, old, array, cast)
+        if row or old is None:
+            problems.append(row or [quote(name), "is no tensor of the model"])
+            continue
+        new = _tensor(name, np.asarray(array, old.dtype.numpy()), old)
+        if held is not None:
+            held.const_value = new
+        else:
+            constants[name].attributes.add(ir.AttrTensor("value", new))
+    if problems:
+        hint = "" if cast else "cast=True converts types"
+        raise ArgumentError(f"tensors of {source} do not fit the model", problems, hint=hint)
+    return copy
+
+
+def _unfit(
+    name: str, old: ir.TensorProtocol | None, array: np.ndarray, cast: bool
+) -> list[str] | None:
+    if old is None:
+        return [quote(name), "is no tensor of the model"]
+    ours, theirs = tuple(old.shape.numpy()), np.shape(array)
+    if ours != theirs:
+        return [quote(name), f"{list(ours)} ← {list(theirs)}"]
+    if np.dtype(old.dtype.numpy()) != array.dtype and not cast:
+        return [quote(name), f"{np.dtype(old.dtype.numpy())} ← {array.dtype}"]
+    return None
+
+
+def _tensor(name: str, array: np.ndarray, old: ir.TensorProtocol) -> ir.Tensor:
+    return ir.Tensor(np.array(array), old.dtype, shape=ir.Shape(array.shape), name=name)

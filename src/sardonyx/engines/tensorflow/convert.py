@@ -1,0 +1,131 @@
+"""`to_tensorflow`: an ONNX model as a tf.Module; `from_tensorflow`: its weights back in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.engines.native import Native, bind, native, written_back
+from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.tensorflow.xp import arrays, tf
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.lower.program import Program, element_type
+from sardonyx.model import Model
+
+
+class OnnxModule(tf.Module):
+    """An ONNX model as a tf.Module; made by `sardonyx.to_tensorflow`.
+
+    weights -- the variables by the model's own names; those of statistics are not trainable
+    """
+
+    def __init__(self, parts: Native):
+        super().__init__(name=_identifier(parts.served.graph.name or "model"))
+        xp = arrays()
+        self.input_names = [v.name or "" for v in parts.inputs]
+        self.output_names = parts.outputs
+        self.weights = {
+            name: tf.Variable(
+                xp.asarray(parts.array(name)), trainable=kind == "weight", name=_identifier(name)
+            )
+            for name, kind in parts.kinds.items()
+        }
+        self._updates = dict(parts.updates)
+        self._served = Program(parts.served, xp, parameters=parts.kinds)
+        self._training = self._served
+        if parts.training is not None:
+            self._training = Program(parts.training, xp, parameters=parts.kinds)
+        self.signature = [_spec(v) for v in parts.inputs]
+        # A stored module has one function, with sizes that stay free where the model's are.
+        self.serve = tf.function(self._serve, input_signature=self.signature, autograph=False)
+        self._called = tf.function(self._call, autograph=False)
+
+    def __call__(self, *inputs: Any, training: bool = False, **named: Any) -> Any:
+        given = bind(self.input_names, inputs, named)
+        tensors = [tf.convert_to_tensor(given[n]) for n in self.input_names]
+        if training:
+            return self._called(*tensors)
+        return self.serve(*tensors)
+
+    def _serve(self, *inputs: Any) -> Any:
+        return self._outputs(self._run(self._served, inputs))
+
+    def _call(self, *inputs: Any) -> Any:
+        found = self._run(self._training, inputs)
+        for name, output in self._updates.items():
+            self.weights[name].assign(found[output])
+        return self._outputs(found)
+
+    def _run(self, program: Program, inputs: Any) -> dict[str, Any]:
+        held = {name: variable.read_value() for name, variable in self.weights.items()}
+        outputs = program(dict(zip(self.input_names, inputs, strict=True)), held)
+        return dict(zip(program.outputs, map(program.convert, outputs), strict=True))
+
+    def _outputs(self, found: Mapping[str, Any]) -> Any:
+        outputs = tuple(found[n] for n in self.output_names)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def save(self, folder: str | Path) -> None:
+        """Write a SavedModel, which loads and serves without sardonyx; outputs by name."""
+
+        @tf.function(input_signature=self.signature, autograph=False)
+        def serving(*inputs: Any) -> dict[str, Any]:
+            found = self._run(self._served, inputs)
+            return {_identifier(n): found[n] for n in self.output_names}
+
+        stored = tf.Module(name=self.name)
+        stored.weights, stored.serve = self.weights, self.serve
+        tf.saved_model.save(stored, str(folder), signatures={"serving_default": serving})
+
+
+def _spec(value: Any) -> Any:
+    shape = None
+    if value.shape is not None:
+        shape = [d if isinstance(d, int) else None for d in value.shape]
+    return tf.TensorSpec(shape, tf.as_dtype(element_type(value)), name=_identifier(value.name))
+
+
+def _identifier(name: str) -> str:
+    """A name as tensorflow allows it."""
+    made = re.sub(r"[^A-Za-z0-9_.]", "_", name)
+    return made if made[:1].isalpha() else f"x{made}"
+
+
+def to_tensorflow(model: Model | str | Path) -> OnnxModule:
+    """An ONNX model as a tf.Module: every weight a trainable variable, sizes free where the model's are.
+
+    Called with inputs in order or by name; `training=True` lets BatchNormalization and Dropout train.
+    `module.save(folder)` writes a SavedModel.
+
+    >>> import numpy as np, sardonyx as sx
+    >>> module = sx.to_tensorflow("model.onnx")
+    >>> sorted(module.weights)
+    ['body.bias', 'body.weight', 'head.bias', 'head.weight']
+    >>> module(np.zeros((2, 8), np.float32)).shape
+    TensorShape([2, 3])
+    """
+    return OnnxModule(native(model))
+
+
+def from_tensorflow(
+    module: OnnxModule | Mapping[str, Any], onto: Model | str | Path, *, cast: bool = False
+) -> Model:
+    """The model `onto` with the weights of a module (or of variables by name), bit for bit.
+
+    cast -- weights of another type are converted to the model's
+
+    >>> import sardonyx as sx
+    >>> module = sx.to_tensorflow("model.onnx")
+    >>> _ = module.weights["head.bias"].assign([1.0, 2.0, 3.0])
+    >>> sx.from_tensorflow(module, onto="model.onnx").initializer("head.bias").numpy()
+    array([1., 2., 3.], dtype=float32)
+    """
+    held = module if isinstance(module, Mapping) else getattr(module, "weights", None)
+    if not isinstance(held, Mapping):
+        raise ArgumentError(f"a {quote(type(module).__name__)} has no weights by name")
+    found = {name: np.array(tf.convert_to_tensor(value)) for name, value in held.items()}
+    return written_back(onto, found, cast=cast, source="the module")

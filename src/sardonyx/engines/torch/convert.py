@@ -1,0 +1,197 @@
+"""`to_torch`: an ONNX model as a torch module; `from_torch`: its weights back in the ONNX file."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.engines.native import Native, native, written_back
+from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch.trace import retarget, trace
+from sardonyx.engines.torch.xp import arrays, torch
+from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.lower.program import Program
+from sardonyx.model import Model
+
+
+class OnnxModule(torch.nn.Module):
+    """An ONNX model as a torch module; made by `sardonyx.to_torch`.
+
+    served, training_graph -- the fx graphs that `eval()` and `train()` run (one, where nothing differs)
+    names     -- ONNX name → key of the state dict
+    untraced  -- why the model runs node by node rather than as a graph; empty where it does not
+    """
+
+    served: Any
+    training_graph: Any
+
+    def __init__(self, parts: Native, share: bool):
+        super().__init__()
+        self.names = keys(parts.kinds)
+        self.input_names = [v.name or "" for v in parts.inputs]
+        self.output_names = parts.outputs
+        self.untraced = ""
+        for name, kind in parts.kinds.items():
+            tensor = tensor_of(parts.array(name), share)
+            self._register(self.names[name], tensor, kind)
+        self._held = [self.names[n] for n in parts.kinds]
+        self._updated = [self.names[n] for n in parts.updates]
+        self._build(parts)
+        self.eval()
+
+    def _register(self, key: str, tensor: Any, kind: str) -> None:
+        owner: torch.nn.Module = self
+        *path, last = key.split(".")
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, torch.nn.Module())
+            owner = owner._modules[part]  # type: ignore[assignment]
+        if kind == "weight" and tensor.dtype.is_floating_point:
+            owner.register_parameter(last, torch.nn.Parameter(tensor))
+        else:
+            owner.register_buffer(last, tensor)
+
+    def _build(self, parts: Native) -> None:
+        held = dict(zip(parts.kinds, self._tensors(), strict=True))
+        models = [parts.served, *([] if parts.training is None else [parts.training])]
+        functions = [function_of(model, parts) for model in models]
+        try:
+            functions = [trace(function, held, parts.inputs) for function in functions]
+        except EngineError as error:
+            self.untraced = str(error)
+        self.served, self.training_graph = (*functions, None)[:2]
+
+    def _tensors(self) -> list[Any]:
+        return [self._tensor(key) for key in self._held]
+
+    def _tensor(self, key: str) -> Any:
+        found: Any = self
+        for part in key.split("."):
+            found = getattr(found, part)
+        return found
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        given = (*inputs, *(named[n] for n in self.input_names[len(inputs) :]))
+        if self.training and self.training_graph is not None:
+            found = self.training_graph(*self._tensors(), *given)
+            count = len(self.output_names)
+            for key, value in zip(self._updated, found[count:]):
+                self._tensor(key).copy_(value.detach())
+            found = found[:count]
+        else:
+            found = self.served(*self._tensors(), *given)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _apply(self, function: Any, recurse: bool = True) -> Any:
+        before = self._place()
+        super()._apply(function, recurse)
+        device, dtype = self._place()
+        if (device, dtype) != before and device is not None and device.type != "meta":
+            floats = {before[1]: dtype} if dtype is not None else {}
+            for graph in (self.served, self.training_graph):
+                if isinstance(graph, torch.fx.GraphModule):
+                    retarget(graph, device, floats)
+        return self
+
+    def _place(self) -> tuple[Any, Any]:
+        """Where the weights are, and the type of the floats among them."""
+        tensors = self._tensors()
+        floats = [t.dtype for t in tensors if t.dtype.is_floating_point]
+        return (tensors[0].device if tensors else None), (floats[0] if floats else None)
+
+
+def function_of(model: Model, parts: Native) -> Any:
+    """The outputs of a graph as a function of what the module holds, then of its inputs."""
+    program = Program(model, arrays("cpu"), parameters=parts.kinds)
+    names = [v.name or "" for v in parts.inputs]
+    count = len(parts.kinds)
+
+    def run(*given: Any) -> list[Any]:
+        feeds = dict(zip(names, given[count:], strict=True))
+        return [program.convert(v) for v in program(feeds, dict(zip(parts.kinds, given)))]
+
+    return run
+
+
+def tensor_of(array: np.ndarray, share: bool) -> Any:
+    """An array of the model as a tensor: a copy, or the same memory where torch has the type."""
+    xp = arrays("cpu")
+    if not share or array.dtype not in _SHARED:
+        return xp.asarray(array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # memory that is only to be read: `share` says so
+        return torch.from_numpy(np.asarray(array))
+
+
+_SHARED = frozenset(np.dtype(n) for n in ("float16", "float32", "float64", "int8", "uint8", "int64"))
+
+
+def keys(names: Mapping[str, Any]) -> dict[str, str]:
+    """A key of a state dict for each ONNX name: the name itself, wherever torch allows it."""
+    found: dict[str, str] = {}
+    prefixes = {n[: m.start()] for n in names for m in re.finditer(r"\.", n)}
+    for name in names:
+        parts = name.split(".")
+        is_fit = all(parts) and name not in prefixes and not any(map(_is_taken, parts[:1]))
+        key = name if is_fit else re.sub(r"\.", "_", name).strip() or "_"
+        while key in found.values() or (not is_fit and (key in names or _is_taken(key))):
+            key += "_"
+        found[name] = key
+    return found
+
+
+def _is_taken(part: str) -> bool:
+    return hasattr(torch.nn.Module, part) or part in _OWN
+
+
+_OWN = frozenset(
+    "training served training_graph names untraced input_names output_names _held _updated".split()
+)
+
+
+def to_torch(model: Model | str | Path, *, share: bool = False) -> torch.nn.Module:
+    """An ONNX model as a torch module: every weight a parameter, differentiable, compilable.
+
+    The module comes in evaluation mode; `train()` lets BatchNormalization and Dropout train. Keys of its
+    state dict are the names of the model's tensors. It takes the model's inputs in order or by name.
+
+    share -- use the model's own memory for the weights, which then must not be written to in place
+
+    >>> import torch, sardonyx as sx
+    >>> module = sx.to_torch("model.onnx")
+    >>> sorted(module.state_dict())
+    ['body.bias', 'body.weight', 'head.bias', 'head.weight']
+    >>> module(torch.zeros(2, 8)).shape
+    torch.Size([2, 3])
+    """
+    return OnnxModule(native(model), share)
+
+
+def from_torch(
+    module: torch.nn.Module | Mapping[str, Any], onto: Model | str | Path, *, cast: bool = False
+) -> Model:
+    """The model `onto` with the weights of a torch module (or a state dict), bit for bit.
+
+    cast -- weights of another type (after `module.half()`) are converted to the model's
+
+    >>> import torch, sardonyx as sx
+    >>> module = sx.to_torch("model.onnx")
+    >>> _ = torch.nn.init.zeros_(module.head.bias)
+    >>> tuned = sx.from_torch(module, onto="model.onnx")
+    >>> tuned.initializer("head.bias").numpy()
+    array([0., 0., 0.], dtype=float32)
+    """
+    module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
+    state = module.state_dict() if isinstance(module, torch.nn.Module) else module
+    names = module.names if isinstance(module, OnnxModule) else {key: key for key in state}
+    missing = [[quote(n), f"key {quote(k)}"] for n, k in names.items() if k not in state]
+    if missing:
+        raise ArgumentError("the state dict lacks tensors of the model", missing)
+    xp = arrays("cpu")
+    found = {name: np.array(xp.to_numpy(state[key])) for name, key in names.items()}
+    return written_back(onto, found, cast=cast, source="the module")

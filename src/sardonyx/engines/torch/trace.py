@@ -1,0 +1,112 @@
+"""A function of tensors as an fx graph, whose sizes stay free where the model leaves them free.
+
+The plan of a model runs once, over fake tensors with symbolic sizes; torch records its own operators.
+Whatever was known while building (shape arithmetic, constants, defaults) is gone from the result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.engines.torch.xp import DTYPES, torch
+from sardonyx.errors import EngineError, quote
+from sardonyx.lower.program import element_type
+
+# Sizes that stand for symbols while tracing: none is a factor, a sum or a neighbour of another.
+HINTS = (6, 23, 41, 67, 97, 131, 173, 211)
+
+
+def example(value: ir.Value, hints: dict[str, int]) -> tuple[Any, list[bool]]:
+    """A tensor that fits an input, and which of its sizes are free."""
+    dtype = element_type(value)
+    if value.shape is None or dtype not in DTYPES:
+        raise EngineError(f"input {quote(value.name)} has no known rank or type that torch has")
+    sizes, free = [], []
+    for axis, dim in enumerate(value.shape):
+        free.append(not isinstance(dim, int))
+        # A size without a name is like no other.
+        name = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
+        if free[-1] and name not in hints:
+            hints[name] = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS))
+        sizes.append(hints[name] if free[-1] else int(dim))
+    return torch.zeros(sizes, dtype=DTYPES[dtype]), free
+
+
+def trace(
+    function: Callable[..., Any], held: Mapping[str, Any], inputs: Sequence[ir.Value]
+) -> torch.fx.GraphModule:
+    """`function(*held, *inputs)` as a graph; raises `EngineError` where that cannot be.
+
+    held -- tensors whose sizes are what they are
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        ShapeEnv,
+        StatelessSymbolicContext,
+    )
+
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    hints: dict[str, int] = {}
+    given = [mode.from_tensor(t.detach(), static_shapes=True) for t in held.values()]
+    for value in inputs:
+        tensor, free = example(value, hints)
+        sizes = [DimDynamic.DYNAMIC if f else DimDynamic.STATIC for f in free]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        given.append(mode.from_tensor(tensor, symbolic_context=context))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*given)
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(f"torch cannot trace the model: {error}") from error
+    _refuse_fixed(environment, hints)
+    return _tidied(made)
+
+
+def _refuse_fixed(environment: Any, hints: Mapping[str, int]) -> None:
+    """A free size that the trace took for a number would be wrong for every other size."""
+    fixed = {int(v) for v in environment.replacements.values() if v.is_number}
+    names = [name for name, hint in hints.items() if hint in fixed]
+    if fixed:
+        rows = [[quote(n), "free in the model, but fixed by its trace"] for n in names]
+        raise EngineError("sizes of the model depend on its data", rows)
+
+
+def _tidied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Dead nodes out, constants as buffers that move with the module but are not saved."""
+    graph = module.graph
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    graph.eliminate_dead_code()
+    constants = {n.target for n in graph.nodes if n.op == "get_attr"}
+    for name in [n for n in vars(module) if n.startswith("_tensor_constant")]:
+        value = getattr(module, name)
+        delattr(module, name)
+        if name in constants:
+            module.register_buffer(name, value, persistent=False)
+    module.recompile()
+    return module
+
+
+def retarget(module: torch.fx.GraphModule, device: Any, floats: Mapping[Any, Any]) -> None:
+    """Let the graph make its own tensors on another device, its floats of another type."""
+    changed = False
+    for node in module.graph.nodes:
+        wanted = dict(node.kwargs)
+        if wanted.get("device") is not None:
+            wanted["device"] = device
+        arguments = tuple(floats.get(a, a) if isinstance(a, torch.dtype) else a for a in node.args)
+        if isinstance(wanted.get("dtype"), torch.dtype):
+            wanted["dtype"] = floats.get(wanted["dtype"], wanted["dtype"])
+        if wanted != dict(node.kwargs) or arguments != tuple(node.args):
+            node.kwargs, node.args, changed = wanted, arguments, True
+    if changed:
+        module.recompile()

@@ -1,0 +1,161 @@
+"""`diff`: what changed is listed, what was only renamed or reordered is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.cli.__main__ import main
+from tests.mutants import MUTANTS, NETWORKS, Mutant, attr, replaced, weight
+from tests.networks import mlp
+
+
+def copy(network: str) -> onnx.ModelProto:
+    return NETWORKS[network]()
+
+
+def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Every node, weight and inner value under another name; inputs and outputs keep theirs."""
+    kept = {v.name for v in (*model.graph.input, *model.graph.output)} | {""}
+    for node in model.graph.node:
+        node.name = f"other {node.name}"
+        node.input[:] = [n if n in kept else f"new/{n}" for n in node.input]
+        node.output[:] = [n if n in kept else f"new/{n}" for n in node.output]
+    for tensor in model.graph.initializer:
+        tensor.name = f"new/{tensor.name}"
+    return model
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_model_has_no_changes_to_itself(network: str) -> None:
+    found = sx.diff(copy(network), copy(network))
+    assert not found, str(found)
+    assert found.renamed == 0
+
+
+@pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"loops"}))
+def test_names_are_not_changes(network: str) -> None:
+    found = sx.diff(copy(network), renamed(copy(network)))
+    assert not found, str(found)
+    assert found.renamed > found.matched  # nodes and weights
+
+
+def test_order_of_nodes_is_not_a_change() -> None:
+    model = copy("transformer")
+    nodes = list(model.graph.node)
+    keys = [n.name for n in nodes]
+    q, k = keys.index("node/q.proj"), keys.index("node/k.proj")
+    nodes[q], nodes[k] = nodes[k], nodes[q]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    assert not sx.diff(copy("transformer"), model)
+
+
+def test_an_attribute_at_its_default_is_not_a_change() -> None:
+    model = copy("cnn")
+    attr("conv1", strides=[1, 1], kernel_shape=[3, 3], group=1)(model)
+    assert not sx.diff(copy("cnn"), model)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_every_fault_is_a_change_where_it_was_made(mutant: Mutant) -> None:
+    found = sx.diff(copy(mutant.network), mutant.model())
+    assert found
+    assert len(found.changes) <= 12
+    touched = [c for c in found.changes if f"node/{mutant.node}" in c.where or c.kind == "weight"]
+    # The factor inside the Loop is a Constant node beside the one that verification blames.
+    assert touched or mutant.what.startswith("factor inside")
+
+
+def test_an_inserted_node_is_added_and_its_reader_rewired_in_a_renamed_model() -> None:
+    model = copy("cnn")
+    text = "moved = Transpose <perm: ints = [0,2,3,1]> (pool2) flat = Flatten (moved)"
+    replaced("flat", text)(model)
+    found = sx.diff(copy("cnn"), renamed(model))
+    assert {(c.what, c.where.split(" ")[0]) for c in found.changes} == {
+        ("added", "Transpose"),
+        ("rewired", "Flatten"),
+    }
+
+
+def test_how_much_a_weight_changed() -> None:
+    model = copy("cnn")
+
+    def add(w: np.ndarray) -> np.ndarray:
+        w.reshape(-1)[:2] += np.float32(0.5)
+        return w
+
+    weight("w2", add)(model)
+    (change,) = sx.diff(copy("cnn"), model).changes
+    assert (change.kind, change.where, change.what) == ("weight", '"w2"', "changed")
+    assert change.detail.startswith("2 of 432 elements, at most 0.5")
+
+
+def test_a_transposed_weight_is_called_so() -> None:
+    model = copy("transformer")
+    weight("wo", lambda w: w.T)(model)
+    (change,) = sx.diff(copy("transformer"), model).changes
+    assert (change.where, change.what) == ('"wo"', "transposed")
+
+
+def test_versions_metadata_and_interface() -> None:
+    model = copy("cnn")
+    model.ir_version = 10
+    model.opset_import[0].version = 21
+    model.producer_name = "someone"
+    helper.set_model_props(model, {"licence": "none"})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    rows = {(c.kind, c.where, c.what, c.detail) for c in sx.diff(copy("cnn"), model).changes}
+    assert rows == {
+        ("version", "IR", "changed", "9 → 10"),
+        ("version", "ai.onnx", "changed", "20 → 21"),
+        ("metadata", "producer", "changed", '"" → "someone"'),
+        ("metadata", "licence", "added", '"none"'),
+        ("interface", 'input "x"', "changed", "float[N, 3, 8, 8] → float[batch, 3, 8, 8]"),
+    }
+
+
+def test_training_records() -> None:
+    def trained(momentum: float) -> sx.Model:
+        optimizer = sx.optim.sgd(0.1, momentum=momentum)
+        return sx.trainable(mlp(), loss="cross_entropy", optimizer=optimizer)
+
+    assert not sx.diff(trained(0.9), trained(0.9)).of("training")
+    assert sx.diff(trained(0.9), trained(0.8)).of("training")
+    (change,) = sx.diff(mlp(), trained(0.9)).of("training")
+    assert change.detail == "0 → 1 records"
+
+
+def test_functions() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20, "acme": 1]>
+    g (float[3] x) => (float[3] y) { y = acme.twice(x) }
+    <domain: "acme", opset_import: ["": 20]> twice (a) => (b) { b = %s(a, a) }"""
+    before, after = (onnx.parser.parse_model(text % op) for op in ("Add", "Mul"))
+    assert not sx.diff(before, before)
+    changes = sx.diff(before, after).changes
+    assert [(c.kind, c.what, c.detail) for c in changes] == [("node", "replaced", "Add → Mul")]
+    assert "twice" in changes[0].where
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(copy("cnn"), tmp_path / "a.onnx")
+    changed = copy("cnn")
+    changed.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.float32), "extra"))
+    onnx.save(changed, tmp_path / "b.onnx")
+    assert run(tmp_path / "a.onnx", tmp_path / "a.onnx") == 0
+    assert capsys.readouterr().out == "no changes (11 nodes)\n"
+    assert run(tmp_path / "a.onnx", tmp_path / "b.onnx", "--json") == 1
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert change == {"kind": "weight", "where": '"extra"', "what": "added", "detail": "float[2]"}
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["diff", *map(str, arguments)])
+    return int(stopped.value.code or 0)
