@@ -112,7 +112,7 @@ batch = np.load("batch.npz")
 pathlib.Path("/proc/self/clear_refs").write_text("5")
 base = status("VmRSS")
 net = sx.trainable("net.onnx", "cross_entropy", {optimizer})
-rep = prepare_training(net, threads=2{settings})
+rep = prepare_training(net, threads=2)
 feeds = {{net.inputs[0].name: batch["x"], "label": batch["y"]}}
 measured(lambda: rep.step(feeds))
 """
@@ -139,8 +139,7 @@ def peak_memory(network: Network, optimizer: str, contender: str) -> float:
             (Path(work) / "net.onnx").write_bytes(export(network, network.module()).SerializeToString())
             x, y = network.batch()
             np.savez(Path(work) / "batch.npz", x=x, y=y)
-            settings = ", recompute=True" if contender == "recompute" else ""
-            code = PEAK + PEAK_OURS.format(optimizer=chosen, settings=settings)
+            code = PEAK + PEAK_OURS.format(optimizer=chosen)
         done = subprocess.run([sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
 

@@ -19,7 +19,7 @@ import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
 
 OUT = Path("out/gan")
-NOISE, WIDTH, BATCH, STEPS = 8, 64, 128, 2500
+NOISE, WIDTH, BATCH, STEPS = 4, 64, 64, 2000
 CRITIC, ARTIST = 0, 1
 
 
@@ -70,14 +70,14 @@ def is_made(op, score):
 def with_two_records(gan: onnx.ModelProto) -> sx.Model:
     """Each call of `trainable` adds a record; neither loss needs a label."""
     real, made = (sx.loss.custom(loss, labels=[]) for loss in (is_real, is_made))
-    adam = sx.optim.adam(1e-3, beta1=0.5)
+    adam = sx.optim.adam(2e-3, b1=0.5)
     critic = [
         sx.loss.Term(real, output="score_of_points"),
         sx.loss.Term(made, output="score_of_samples"),
     ]
     artist = [sx.loss.Term(real, output="score_of_samples")]
     net = sx.trainable(sx.load(gan), critic, adam, train="d.*", name="critic")
-    return sx.trainable(net, artist, adam, train="g.*", name="artist", ema=0.995)
+    return sx.trainable(net, artist, adam, train="g.*", name="artist")
 
 
 def ring(rng: np.random.Generator, count: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Lowerings of layers, where the tables in tests/cases have no oracle: chance, omitted inputs, compiled loops."""
+"""Lowerings of layers where tests/cases have no oracle: chance, omitted inputs, compiled loops."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ BLUE_AND_WHITE = np.array([[[0, 0, 255], [255, 255, 255]]], np.uint8)
 def bitmap(pixels: np.ndarray) -> np.ndarray:
     """A BMP file: rows from the bottom, blue first, each padded to four bytes."""
     height, width, _ = pixels.shape
-    rows = b"".join(
-        row[:, ::-1].tobytes() + bytes(-3 * width % 4) for row in pixels[::-1]
-    )
+    rows = b"".join(row[:, ::-1].tobytes() + bytes(-3 * width % 4) for row in pixels[::-1])
     header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, len(rows), 0, 0, 0, 0)
     start = 14 + len(header)
     file = b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + header + rows
@@ -109,10 +107,11 @@ def test_images_are_decoded(name: str, pixel_format: str, expected: np.ndarray) 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_adam_shrinks_afterwards(name: str) -> None:
-    model = text("""g (float[2] x, float[2] g, float[2] v, float[2] h) => (float[2] y, float[2] u, float[2] w)
-        <float r = {0.1}, int64 t = {1}> {
+    model = text("""g (float[2] x, float[2] g, float[2] v, float[2] h)
+        => (float[2] y, float[2] u, float[2] w) <float r = {0.1}, int64 t = {1}> {
         y, u, w = ai.onnx.preview.training.Adam
-            <alpha = 0.9, beta = 0.999, epsilon = 0.0, norm_coefficient_post = 0.5> (r, t, x, g, v, h)
+            <alpha = 0.9, beta = 0.999, epsilon = 0.0, norm_coefficient_post = 0.5>
+            (r, t, x, g, v, h)
     }""")
     zero = np.zeros(2, F)
     feeds = {"x": np.array([1, 2], F), "g": np.array([3, -4], F), "v": zero, "h": zero}
@@ -207,7 +206,8 @@ def test_torch_runs_its_own_layer() -> None:
     torch = pytest.importorskip("torch")
     from unittest import mock
 
-    model = text("""g (float[5, 2, 3] x, float[1, 16, 3] w, float[1, 16, 4] r) => (float[5, 1, 2, 4] y) {
+    model = text("""g (float[5, 2, 3] x, float[1, 16, 3] w, float[1, 16, 4] r)
+        => (float[5, 1, 2, 4] y) {
         y = LSTM <hidden_size = 4> (x, w, r)
     }""")
     runner = engine("torch").Runner(model)

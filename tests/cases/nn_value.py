@@ -1,4 +1,4 @@
-"""Cases of ONNX's nn family of which only values are checked: integers, indices, n-grams, options."""
+"""Cases of ONNX's nn family whose values alone are checked: integers, indices, n-grams."""
 
 from __future__ import annotations
 

@@ -33,5 +33,4 @@ CASES: list[Case] = [
     optimizer("Momentum", 3, 2, 1, "two", mode="standard", beta=0.1, **MOMENTUM),
     optimizer("Momentum", 3, 1, 1, "nesterov", mode="nesterov", beta=1.0, **MOMENTUM),
     optimizer("Adam", 0, 1, 2, "first-step", norm_coefficient=0.01),
-    optimizer("Adam", 5, 2, 2, "two", alpha=0.8, beta=0.99),
 ]

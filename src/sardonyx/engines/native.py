@@ -6,8 +6,9 @@ How a framework holds the weights and makes a function of the graph is in its ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,18 @@ def bind(names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -
         hint = f"it takes {', '.join(names)}"
         raise ArgumentError(f"{len(given) + len(named)} inputs do not fit the model", rows, hint=hint)
     return {**dict(zip(names, given)), **named}
+
+
+@dataclass
+class Stored:
+    """A conversion that was written: read back from `path`, it is `function`, without sardonyx.
+
+    rows -- what is there to know about it, for people
+    """
+
+    path: Path
+    function: Callable[..., Any]
+    rows: list[list[str]]
 
 
 # -- the way back -------------------------------------------------------------------

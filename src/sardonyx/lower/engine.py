@@ -130,15 +130,18 @@ def prepare(model: Model, framework: str, strings: bool) -> tuple[Model, dict[ir
             missing.append(node)
         elif native is None:
             elsewhere[node] = Placement(node, f"{framework} has no such operation")
-        elif not strings and any(_is_text(v) for v in (*node.inputs, *node.outputs)):
+        elif not strings and any(_is_text(v, elsewhere) for v in (*node.inputs, *node.outputs)):
             elsewhere[node] = Placement(node, f"{framework} has no strings")
     if missing:
         _refuse(missing, framework)
     return copy, elsewhere
 
 
-def _is_text(value: ir.Value | None) -> bool:
+def _is_text(value: ir.Value | None, elsewhere: dict[ir.Node, Placement]) -> bool:
     kind: Any = None if value is None else value.type
+    if value is not None and kind is None:
+        # ONNX infers no types for other domains: what a node outside gives may be text.
+        return value.producer() in elsewhere
     while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
         kind = kind.elem_type
     return isinstance(kind, ir.TensorType) and is_string(kind.dtype.numpy())

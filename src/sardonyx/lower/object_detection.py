@@ -76,7 +76,8 @@ def roi_align(
 
 def samples(xp, rois, start: int, bins: int, size, ratio: int, scale: float, half_pixel: bool):
     low, high = (
-        xp.index(rois, 1, c, c + 1) * scale - (0.5 if half_pixel else 0.0) for c in (start, start + 2)
+        xp.index(rois, 1, c, c + 1) * scale - (0.5 if half_pixel else 0.0)
+        for c in (start, start + 2)
     )
     length = high - low if half_pixel else xp.maximum(high - low, xp.scalar(1, low))
     step = length / bins  # (regions, 1)
@@ -174,7 +175,7 @@ def non_max_suppression(
     *,
     center_point_box,
 ):
-    """The best box of every class at once, again and again; what overlaps with it leaves the race."""
+    """The best box of every class, again and again; what overlaps with it leaves the race."""
     limit = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class.reshape(-1)[0]
     available = xp.shape(scores)[2]
     if isinstance(limit, (int, np.integer)) and isinstance(available, int):
@@ -182,9 +183,7 @@ def non_max_suppression(
     if isinstance(limit, int) and limit <= 0:
         return xp.zeros([0, 3], INT64)
     found = boxes_of(xp, boxes, center_point_box)
-    threshold = (
-        xp.scalar(0, scores) if iou_threshold is None else xp.reshape(iou_threshold, [])
-    )
+    threshold = xp.scalar(0, scores) if iou_threshold is None else xp.reshape(iou_threshold, [])
     out = xp.scalar(-np.inf, scores)
     if score_threshold is not None:
         scores = xp.where(xp.greater(scores, xp.reshape(score_threshold, [])), scores, out)

@@ -2,9 +2,10 @@
 
 A plan is made once: nodes in order, attributes with defaults, values by number, what is read for
 the last time where, everything constant computed. A run goes through it. What is known while
-building (constants, shapes) stays in numpy, and nodes that only read such values are computed there:
-shape arithmetic never becomes part of a framework's graph. A body (If, Loop, Scan, SequenceMap) is a
-plan of its own, handed to the rule as a function; what it captures are further inputs of its node.
+building (constants, shapes) stays in numpy, and nodes that only read such values are computed
+there: shape arithmetic never becomes part of a framework's graph. A body (If, Loop, Scan,
+SequenceMap) is a plan of its own, handed to the rule as a function; what it captures are further
+inputs of its node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lowerings of ONNX's family rnn: RNN, GRU and LSTM, each a step that `xp.scan` folds over time.
 
-What does not depend on the state, the products of all inputs with W, is computed ahead, for all steps at
-once. A sequence that is over keeps its state, and its outputs are zero.
+What does not depend on the state, the products of all inputs with W, is computed ahead, for all
+steps at once. A sequence that is over keeps its state, and its outputs are zero.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _activated(xp, function, alpha, beta, x):
 
 
 def limited(xp, acts, clip):
-    """Activations of clipped inputs; the third one is of the cell of an LSTM, which is not clipped."""
+    """Activations of clipped inputs; the third is that of an LSTM's cell, which is not clipped."""
     if not clip:
         return acts
     return [functools.partial(clipped, xp, act, clip) for act in acts[:2]] + acts[2:]
@@ -92,7 +92,7 @@ def clipped(xp, function, clip, x):
 
 @dataclass
 class Direction:
-    """One direction of a layer: its weights transposed, its activations, and whether it runs backwards.
+    """One direction of a layer: weights transposed, activations, whether it runs backwards.
 
     bias -- of the inputs and of the state, each (gates * hidden,)
     """
@@ -123,7 +123,7 @@ def direction_of(xp, d, w, r, b, p, acts, backwards) -> Direction:
 
 
 def layer(xp, op, step, x, w, r, b, lengths, initial, p, given):
-    """All directions of a recurrent layer: (outputs, last states…) in the layout that is asked for."""
+    """All directions of a recurrent layer: (outputs, last states…) in the layout asked for."""
     batchwise = bool(given["layout"])
     if batchwise:
         x = xp.transpose(x, (1, 0, 2))

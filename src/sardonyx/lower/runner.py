@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,8 +34,8 @@ class Runner:
     """
 
     xp: Arrays
-    # Replaces Gradient nodes, which read the graph around them, by plain ones; each engine says how.
-    differentiate: ClassVar[Callable[[Model], Model] | None] = None
+    # Replaces Gradient nodes, which read the graph around them, by plain ones; engines say how.
+    differentiate: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -72,12 +72,6 @@ class Runner:
                 for name, value, dtype in zip(self.outputs, found, types, strict=True)
             }
 
-
-def has_gradients(model: Model) -> bool:
-    every = [model.graph, *(f.graph for f in model.ir.functions.values())]
-    nodes = (node for graph in every for part in graphs(graph) for node in part)
-    return any(node.op_type == "Gradient" and node.domain in TRAINING for node in nodes)
-
     def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs, widened where the model was; an error that names all of another type."""
         given, wrong = dict(feeds), []
@@ -92,6 +86,12 @@ def has_gradients(model: Model) -> bool:
         if wrong:
             raise DataError("inputs have other types than the model's", wrong)
         return given
+
+
+def has_gradients(model: Model) -> bool:
+    every = [model.graph, *(f.graph for f in model.ir.functions.values())]
+    nodes = (node for graph in every for part in graphs(graph) for node in part)
+    return any(node.op_type == "Gradient" and node.domain in TRAINING for node in nodes)
 
 
 class Rep(BackendRep):

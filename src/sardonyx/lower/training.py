@@ -1,7 +1,7 @@
 """Lowerings of ai.onnx.preview.training: Adam, Adagrad and Momentum.
 
-Gradient has none: it names tensors of the graph around it, and becomes plain operators before a model
-gets here (`grad/training.py`).
+Gradient has none: it names tensors of the graph around it, and becomes plain operators before a
+model gets here (`grad/training.py`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def momentum(xp, rate, steps, *tensors, alpha, beta, mode, norm_coefficient):
 
 
 @lower("Adam", domain=DOMAIN)
-def adam(
-    xp, rate, steps, *tensors, alpha, beta, epsilon, norm_coefficient, norm_coefficient_post
-):
+def adam(xp, rate, steps, *tensors, alpha, beta, epsilon, norm_coefficient, norm_coefficient_post):
     def update(rate, steps, x, g, v, h):
         g = regularized(x, g, norm_coefficient)
         v = alpha * v + (1 - alpha) * g

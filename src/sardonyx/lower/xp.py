@@ -195,7 +195,7 @@ class Arrays:
         return self.add(self.maximum(x, zero), self.log1p(self.exp(self.negative(self.abs(x)))))
 
     def scan(self, step, state, rows, kept):
-        """Fold `step` over the first axis of all `rows`: last state, and what each step kept, stacked.
+        """Fold `step` over the first axis of all `rows`: the last state, what each step kept.
 
         step(state, row) gives the next state and what to keep, both tuples of arrays; `kept` are
         the types of the latter. Shapes and types of the state stay the same.

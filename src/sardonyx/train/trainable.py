@@ -126,6 +126,7 @@ def trainable(
     record = program.record()
     write_initialization(record, base, program, initialize or {})
     base.records.append(record)
+    base._normal = None  # kept while this was built, before there was a record
     base.ir.opset_imports[TRAINING_DOMAIN] = 1
     forward = {v.name: t.name for v, t in values.items()}
     _describe(base, program, plan, {"name": name, "meetings": meetings, "forward": forward})

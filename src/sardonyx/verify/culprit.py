@@ -9,6 +9,7 @@ after what is inside. Memory is bounded: a value is kept until the last piece th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.nesting import bodies
+from sardonyx.verify.coarse import has_coarse
 from sardonyx.verify.exact import (
     CONTROL,
     Reference,
@@ -253,7 +255,10 @@ class _Level:
         wide_feeds = {k: widened(v) for k, v in feeds.items()}
         exact_piece = piece(finder.exact, part.exact, wide_feeds, part.outputs)
         r = Reference(exact_piece, exact=False)(wide_feeds)
-        b = Reference(piece(finder.plain, part.source, feeds, part.outputs), exact=False)(feeds)
+        plain_piece = piece(finder.plain, part.source, feeds, part.outputs)
+        b = [Reference(plain_piece, exact=False)(feeds)]
+        if has_coarse(plain_piece.graph):
+            b.append(Reference(plain_piece, exact=False, coarsely=True)(feeds))
         model = piece(finder.candidate, part.nodes, given, part.outputs)
         given = {v.name or "": given[v.name or ""] for v in model.inputs}
         wide_given = {k: widened(v) for k, v in given.items()}
@@ -274,18 +279,24 @@ class _Level:
         except SardonyxError as error:
             replay.ratio, replay.problem = float("inf"), f"fails: {error.what[:200]}"
             return replay, Case(model, given, r)
+        wide = {**wide_feeds, **wide_given}
         for name in part.outputs:
-            self._weigh(
-                replay, name, c.get(name), r[name], b[name], part, {**wide_feeds, **wide_given}
-            )
+            self._weigh(replay, name, c.get(name), r[name], [x[name] for x in b], part, wide)
         if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
-            replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b)
+            replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b[0])
         return replay, Case(model, given, r)
 
     def _weigh(
-        self, replay: Replay, name: str, c: Any, r: Any, b: Any, part: _Piece, feeds: dict[str, Any]
+        self,
+        replay: Replay,
+        name: str,
+        c: Any,
+        r: Any,
+        b: list[Any],
+        part: _Piece,
+        feeds: dict[str, Any],
     ) -> None:
-        found = measure(("", name, ""), c, r, [b])
+        found = measure(("", name, ""), c, r, b)
         node = part.last
         if is_jump(node):
             inputs = [_input(v, feeds) for v in node.inputs]

@@ -1,7 +1,7 @@
 """Inputs and outputs on disk: `.npz` files, and test data sets in the model zoo's form.
 
 `test_data_set_K/input_N.pb` and `output_N.pb`, one serialized value per file. The type of the
-message is not in the file: the model's input says whether it is a tensor, a sequence or an optional.
+message is not in the file: the model's input says whether it is a tensor, sequence or optional.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Given = Mapping[str, Any] | str | Path | Callable[[int], Mapping[str, Any]] | Se
 
 
 def read(given: Given, model: Model | None, seeds: Sequence[int] = (0,)) -> list[DataSet]:
-    """What a person gives: arrays by name, a list of those, a function of a seed, a file, a folder."""
+    """What a person gives: arrays by name, several of them, a function of a seed, a file."""
     if isinstance(given, Mapping):
         return [DataSet("given", _checked(given, model))]
     if isinstance(given, (str, Path)):

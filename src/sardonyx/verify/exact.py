@@ -1,4 +1,4 @@
-"""The reference: a model computed exactly (in float64), or as written; no candidate has a part in it.
+"""The reference: a model computed exactly (in float64), or as written, apart from any candidate.
 
 A whole model runs on the numpy engine. Where that has no rule, or where every step must be seen, it
 is walked node by node: numpy's rule first, ONNX's own reference evaluator second; If, Loop and Scan
@@ -20,6 +20,7 @@ from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.widen import widen
+from sardonyx.verify.coarse import coarse
 from sardonyx.verify.segments import is_constant, piece, reads
 
 WIDE = np.dtype(np.float64)
@@ -27,8 +28,6 @@ NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOATS = (*NARROW, np.dtype(np.float32), WIDE)
 CONTROL = ("If", "Loop", "Scan")
-LONG = 100_000
-SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "GlobalAveragePool")
 
 Env = MutableMapping[str, Any]
 Visit = Callable[[tuple[str, ...], ir.Node, Env], None]
@@ -69,14 +68,14 @@ class Reference:
     `by` says what computed it, once it has run.
     """
 
-    def __init__(self, model: Model, *, exact: bool, one_by_one: bool = False):
+    def __init__(self, model: Model, *, exact: bool, coarsely: bool = False):
         self.exact = exact
         self.model = exact_form(model) if exact else normalize(model)
         self.by = "numpy"
         self._whole: Any = None
-        if not one_by_one:
+        if not coarsely:
             self._whole = _numpy_runner(self.model)
-        self._walk = Walk(self.model, one_by_one=one_by_one)
+        self._walk = Walk(self.model, coarsely=coarsely)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         given = {k: widened(v) for k, v in feeds.items()} if self.exact else dict(feeds)
@@ -103,14 +102,13 @@ class Walk:
     """Runs a normalized model node by node; `visit(path, node, values)` sees every step.
 
     path -- where inside If, Loop and Scan the node is; empty at the top
-    one_by_one -- long sums are added one number after the other, as most engines do, not in pairs
+    coarsely -- long sums and transforms are computed as most engines do (see `coarse.py`)
     """
 
-    def __init__(self, model: Model, visit: Visit | None = None, *, one_by_one: bool = False):
+    def __init__(self, model: Model, visit: Visit | None = None, *, coarsely: bool = False):
         self.model = model
         self.visit = visit
-        self.one_by_one = one_by_one
-        self.longest = 0
+        self.coarsely = coarsely
         self.borrowed: set[str] = set()
         self._kernels: dict[Any, Callable[[dict[str, Any]], list[Any]]] = {}
 
@@ -144,8 +142,8 @@ class Walk:
         if node.domain == "" and node.op_type in CONTROL:
             label = node.name or node.outputs[0].name or node.op_type
             return getattr(self, f"_{node.op_type.lower()}")(node, env, (*path, label))
-        if self.one_by_one and node.op_type in SUMS:
-            found = self._sum(node, env)
+        if self.coarsely:
+            found = coarse(node, [_get(env, v) for v in node.inputs])
             if found is not None:
                 return [found]
         feeds = {v.name or "": env[v.name or ""] for v in reads(node) if not is_constant(v)}
@@ -227,34 +225,6 @@ class Walk:
             )
         ]
         return state + made
-
-    # -- long sums ----------------------------------------------------------------------
-
-    def _sum(self, node: ir.Node, env: Env) -> Any:
-        """A long sum added number by number; None where the sum is short."""
-        x = _get(env, node.inputs[0])
-        axes = _get(env, node.inputs[1]) if len(node.inputs) > 1 else None
-        if node.op_type == "GlobalAveragePool":
-            axes = np.arange(2, x.ndim)
-        chosen = tuple(int(a) % x.ndim for a in (range(x.ndim) if axes is None else axes))
-        length = int(np.prod([x.shape[a] for a in chosen]))
-        self.longest = max(self.longest, length)
-        if length <= LONG or not is_float(x):
-            return None
-        kept = [a for a in range(x.ndim) if a not in chosen]
-        flat = np.transpose(x, (*kept, *chosen)).reshape(*(x.shape[a] for a in kept), length)
-        if node.op_type in ("ReduceSumSquare", "ReduceL2"):
-            flat = flat * flat
-        elif node.op_type == "ReduceL1":
-            flat = np.abs(flat)
-        total = np.cumsum(flat, axis=-1, dtype=x.dtype)[..., -1]
-        if node.op_type in ("ReduceMean", "GlobalAveragePool"):
-            total = total / x.dtype.type(length)
-        elif node.op_type == "ReduceL2":
-            total = np.sqrt(total)
-        keep = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int()
-        shape = [1 if a in chosen else d for a, d in enumerate(x.shape)] if keep else total.shape
-        return np.asarray(total, x.dtype).reshape(shape)
 
 
 def kernel(
@@ -340,9 +310,8 @@ def _last_reads(graph: ir.Graph) -> dict[ir.Node, list[str]]:
     last: dict[ir.Value, ir.Node] = {}
     for node in graph:
         for value in (*reads(node), *node.outputs):
-            if value.graph is graph or (
-                value.producer() is not None and value.producer().graph is graph
-            ):  # type: ignore[union-attr]
+            producer = value.producer()
+            if value.graph is graph or (producer is not None and producer.graph is graph):
                 last[value] = node
     found: dict[ir.Node, list[str]] = {}
     for value, node in last.items():

@@ -103,8 +103,8 @@ def symbols(model: Model) -> list[str]:
     """The names of the symbolic dimensions; one that has no name is called after its place."""
     found: dict[str, None] = {}
     for value in model.inputs:
-        for axis in range(len(value.shape) if value.shape is not None else 0):
-            if not isinstance(value.shape[axis], int):
+        for axis, dim in enumerate(value.shape or ()):
+            if not isinstance(dim, int):
                 found[_symbol(value, axis)] = None
     return list(found)
 
@@ -126,7 +126,28 @@ def sample(model: Model, seed: int, sizes: Mapping[str, int]) -> dict[str, Any]:
             continue
         name = value.name or ""
         found[name] = _make(traced.get(name, value), value, rng, sizes)
+    for value in model.inputs:
+        longest = _length_limit(value, model)
+        if longest is not None and value.name in found:
+            size = found[longest].shape[1]
+            old = found[value.name]
+            low = max(1, (size + 1) // 2)
+            found[value.name] = np.asarray(rng.integers(low, size + 1, old.shape)).astype(old.dtype)
     return found
+
+
+def _length_limit(value: ir.Value, model: Model) -> str | None:
+    """The input whose second dimension bounds this one: integers called lengths, one per row."""
+    kind = value.type
+    if not isinstance(kind, ir.TensorType) or not kind.dtype.is_integer():
+        return None
+    if value.shape is None or len(value.shape) != 1 or "len" not in (value.name or "").lower():
+        return None
+    for other in model.inputs:
+        dims = other.shape
+        if other is not value and dims is not None and len(dims) > 1 and dims[0] == value.shape[0]:
+            return other.name
+    return None
 
 
 def _is_optional(value: ir.Value) -> bool:

@@ -101,6 +101,13 @@ def rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
+def finite_rms(a: Any, b: Any) -> float:
+    """The rms of a difference, where both are finite."""
+    with np.errstate(all="ignore"):
+        apart = np.asarray(a).astype(np.float64) - np.asarray(b)
+    return rms(apart[np.isfinite(apart)])
+
+
 def measure(
     key: tuple[str, str, str],
     c: Any,

@@ -1,4 +1,4 @@
-"""The report as one HTML page: verdict, table, error histograms, replayed nodes, the culprit drawn."""
+"""The report as one HTML page: verdict, table, histograms, replayed nodes, the culprit drawn."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ def write_page(report: Report, path: Path) -> Path:
 def _outputs(report: Report) -> str:
     header = ["subject", "output", "run", "shape", "type", "max abs", "peak", "ratio", "verdict"]
     rows = [
-        [m.subject, m.output, m.run, str(m.shape), m.dtype, f"{m.peak_error:.2e}", shown(m.peak)]
-        + [shown(m.ratio if m.forced is None else m.forced), m.problem or m.verdict(report.bands)]
+        [
+            *(m.subject, m.output, m.run, str(m.shape), m.dtype, f"{m.peak_error:.2e}"),
+            *(shown(m.peak), shown(m.ratio if m.forced is None else m.forced)),
+            m.problem or m.verdict(report.bands),
+        ]
         for m in sorted(report.measurements, key=lambda m: -m.ratio)
     ]
     return html.table(header, rows[:SHOWN])

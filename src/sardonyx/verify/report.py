@@ -65,8 +65,9 @@ class Culprit:
         inside = f" inside {' / '.join(replay.path)}" if replay.path else ""
         several = f" (fused: {replay.fused} nodes)" if replay.fused > 1 else ""
         what = replay.problem or f"{shown(replay.ratio)} x rounding"
+        name = f"{replay.op} {quote(replay.node)}{several}"
         return (
-            f"node {replay.index} of {replay.total}{inside}, {replay.op} {quote(replay.node)}{several}: "
+            f"node {replay.index} of {replay.total}{inside}, {name}: "
             f"alone, on reference inputs, {what} (all before <= {shown(self.others)})"
         )
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.xp import arrays, jax
-from sardonyx.engines.native import bind, native, written_back
+from sardonyx.engines.native import Stored, bind, native, written_back
+from sardonyx.errors import EngineError, quote
 from sardonyx.lower.program import Program, element_type
 from sardonyx.lower.xp import is_integer
-from sardonyx.model import Model
+from sardonyx.model import Model, load
 
 
 def to_jax(model: Model | str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -69,3 +70,42 @@ def from_jax(params: Mapping[str, Any], onto: Model | str | Path, *, cast: bool 
     """
     found = {name: np.array(value) for name, value in params.items()}
     return written_back(onto, found, cast=cast, source="the params")
+
+
+def store(model: Model | str | Path, path: Path) -> Stored:
+    """Write a model as a folder: `function.jax` (jax.export, symbolic sizes) and `params.npz`."""
+    loaded = load(model)
+    apply, params = to_jax(loaded)
+    lost = [[quote(n), str(p.dtype)] for n, p in params.items() if np.dtype(p.dtype).kind == "V"]
+    if lost:
+        raise EngineError("files of numpy have no such type", lost)
+    scope = jax.export.SymbolicScope()
+    names: dict[str, str] = {}
+    given = []
+    for value in loaded.inputs:
+        if value.shape is None or value.dtype is None:
+            raise EngineError(f"input {quote(value.name)} has no known rank or type")
+        sizes = []
+        for axis, dim in enumerate(value.shape):
+            label = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
+            sizes.append(dim if isinstance(dim, int) else names.setdefault(label, f"d{len(names)}"))
+        shape = jax.export.symbolic_shape(", ".join(map(str, sizes)), scope=scope) if sizes else ()
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype.numpy())
+        given.append(jax.ShapeDtypeStruct(shape, dtype))
+    exported = jax.export.export(jax.jit(apply))(params, *given)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "function.jax").write_bytes(exported.serialize(vjp_order=1))
+    np.savez(path / "params.npz", **{n: np.asarray(p) for n, p in params.items()})
+    back = jax.export.deserialize(bytearray((path / "function.jax").read_bytes()))
+    held = dict(np.load(path / "params.npz"))
+
+    def run(*arrays: Any) -> Any:
+        return back.call(held, *(np.asarray(a, g.dtype) for a, g in zip(arrays, given, strict=True)))
+
+    rows = [
+        [f"input {quote(v.name)}", f"{g.dtype}{list(g.shape)}"]
+        for v, g in zip(loaded.inputs, given, strict=True)
+    ]
+    rows.append(["parameters", f"{sum(p.size for p in held.values()):,} in {len(held)} tensors"])
+    rows.append(["to load it", "jax.export.deserialize(bytearray(…)).call(params, *inputs)"])
+    return Stored(path, run, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sardonyx.lower.engine import lower
@@ -38,7 +39,7 @@ def convolution(xp, x, w, b=None, **given):
 @lower("ConvTranspose", only="jax")
 def conv_transpose(xp, x, w, b=None, **given):
     kernel = given["kernel_shape"] or w.shape[2:]
-    names = "strides dilations pads auto_pad output_padding output_shape".split()
+    names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
     canvas = conv.canvas_of(x.shape[2:], kernel, *(given[n] for n in names))
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return conv.conv_transpose(xp, x, w, b, **given)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sardonyx.engines.native import bind
+import numpy as np
+
+from sardonyx.engines.native import Stored, bind, native, written_back
 from sardonyx.engines.numpy.backend import Runner
 from sardonyx.model import Model, load
 
@@ -28,3 +30,19 @@ def to_numpy(model: Model | str | Path, *, float64: bool = False) -> Callable[..
         return found[0] if len(found) == 1 else found
 
     return run
+
+
+def store(model: Model | str | Path, path: Path) -> Stored:
+    """Write the weights and statistics of a model as an .npz, by their names."""
+    loaded = load(model)
+    parts = native(loaded)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        np.savez(file, **{name: parts.array(name) for name in parts.kinds})
+    held = dict(np.load(path))
+    count = sum(a.size for a in held.values())
+    rows = [
+        ["arrays", f"{count:,} numbers in {len(held)} arrays"],
+        ["to run it", f"sardonyx.to_numpy({str(loaded.source or 'model')!r})"],
+    ]
+    return Stored(path, to_numpy(written_back(loaded, held, source="the file")), rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines.native import Native, bind, native, written_back
+from sardonyx.engines.native import Native, Stored, bind, native, written_back
 from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import ArgumentError, quote
@@ -129,3 +129,23 @@ def from_tensorflow(
         raise ArgumentError(f"a {quote(type(module).__name__)} has no weights by name")
     found = {name: np.array(tf.convert_to_tensor(value)) for name, value in held.items()}
     return written_back(onto, found, cast=cast, source="the module")
+
+
+def store(model: Model | str | Path, path: Path) -> Stored:
+    """Write a model as a SavedModel."""
+    module = to_tensorflow(model)
+    module.save(path)
+    loaded = tf.saved_model.load(str(path))
+
+    def run(*arrays: Any) -> Any:
+        return loaded.serve(*map(tf.constant, arrays))
+
+    rows = [
+        [f"input {quote(n)}", f"{spec.dtype.name}{spec.shape}"]
+        for n, spec in zip(module.input_names, module.signature, strict=True)
+    ]
+    trained = module.trainable_variables
+    count = sum(int(np.prod(v.shape)) for v in trained)
+    rows.append(["parameters", f"{count:,} in {len(trained)} variables"])
+    rows.append(["to load it", f"tf.saved_model.load({str(path)!r}).serve(*inputs)"])
+    return Stored(path, run, rows)

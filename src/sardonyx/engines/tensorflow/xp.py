@@ -411,14 +411,21 @@ class TensorFlow(Arrays):
             return tf.cast(function(tf.cast(x, wide), axis, keepdims=keepdims), x.dtype)
         return function(x, axis, keepdims=keepdims)
 
+    def _added(self, function, x, axis, keepdims):
+        # tensorflow adds halves up in half precision
+        if x.dtype in (tf.float16, tf.bfloat16) and axis != ():
+            wide = function(tf.cast(x, tf.float32), axis, keepdims=keepdims)
+            return tf.cast(wide, x.dtype)
+        return self._reduce(function, x, axis, keepdims)
+
     def sum(self, x, axis=None, keepdims=False):
-        return self._reduce(tf.reduce_sum, x, axis, keepdims)
+        return self._added(tf.reduce_sum, x, axis, keepdims)
 
     def prod(self, x, axis=None, keepdims=False):
         return self._reduce(tf.reduce_prod, x, axis, keepdims)
 
     def mean(self, x, axis=None, keepdims=False):
-        return self._reduce(tf.reduce_mean, x, axis, keepdims)
+        return self._added(tf.reduce_mean, x, axis, keepdims)
 
     def max(self, x, axis=None, keepdims=False):
         return self._reduce(tf.reduce_max, x, axis, keepdims)

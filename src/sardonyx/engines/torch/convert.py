@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines.native import Native, native, written_back
+from sardonyx.engines.native import Native, Stored, native, written_back
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
-from sardonyx.engines.torch.trace import retarget, trace
+from sardonyx.engines.torch.trace import example, retarget, trace
 from sardonyx.engines.torch.xp import arrays, torch
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower.program import Program
@@ -195,3 +195,33 @@ def from_torch(
     xp = arrays("cpu")
     found = {name: np.array(xp.to_numpy(state[key])) for name, key in names.items()}
     return written_back(onto, found, cast=cast, source="the module")
+
+
+def store(model: Model | str | Path, path: Path) -> Stored:
+    """Write a model as an exported program of torch (.pt2), with the sizes free that the model's are."""
+    parts = native(model)
+    module = OnnxModule(parts, share=True)
+    if module.untraced:
+        raise EngineError(f"the model cannot be exported: {module.untraced}")
+    hints: dict[str, int] = {}
+    given, sizes = [], []
+    for value in parts.inputs:
+        tensor, free = example(value, hints)
+        given.append(tensor)
+        sizes.append({axis: torch.export.Dim.AUTO for axis, is_free in enumerate(free) if is_free})
+    exported = torch.export.export(module, tuple(given), dynamic_shapes=(tuple(sizes),))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.export.save(exported, path)
+    loaded = torch.export.load(path).module()
+
+    def run(*arrays: Any) -> Any:
+        with torch.no_grad():
+            return loaded(*(torch.from_numpy(np.array(a)) for a in arrays))
+
+    shapes = {n.name: list(n.meta["val"].shape) for n in exported.graph.nodes if n.op == "placeholder"}
+    users = exported.graph_signature.user_inputs
+    rows = [[f"input {quote(v.name)}", str(shapes[n])] for v, n in zip(parts.inputs, users, strict=True)]
+    count = sum(p.numel() for p in module.parameters())
+    rows.append(["parameters", f"{count:,} in {len(list(module.parameters()))} tensors"])
+    rows.append(["to load it", f"torch.export.load({str(path)!r}).module()"])
+    return Stored(path, run, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 from sardonyx.lower.engine import lower
 from sardonyx.lower.nn import attention, conv, norm, pool
@@ -22,7 +22,7 @@ def is_float(x):
 
 
 def end_padded(x, window, value):
-    """`x` with its padding, and none left for the kernel to do, unless that is the same at both ends."""
+    """`x` and the padding left to the kernel: all, where that is the same at both ends, or none."""
     if window.before == window.after:
         return x, window.before
     pairs = zip(reversed(window.before), reversed(window.reach))
@@ -47,7 +47,7 @@ def conv_transpose(xp, x, w, b=None, **given):
     kernel = given["kernel_shape"] or w.shape[2:]
     if len(kernel) not in TRANSPOSED or not is_float(x):
         return conv.conv_transpose(xp, x, w, b, **given)
-    names = "strides dilations pads auto_pad output_padding output_shape".split()
+    names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
     canvas = conv.canvas_of(x.shape[2:], kernel, *(given[n] for n in names))
     run = TRANSPOSED[len(kernel)]
     group, dilations = given["group"], canvas.dilations
@@ -94,7 +94,9 @@ def is_half_at_most(window):
 
 
 def cut(y, window):
-    """Without a last window that would begin in the padding."""
+    """Without a last window that would begin in the padding: one too many may be for ceil_mode."""
+    if window.after == window.reach or all(isinstance(n, int) for n in window.sizes):
+        return y
     return y[(..., *(slice(n) for n in window.outputs))]
 
 
@@ -171,7 +173,9 @@ def scaled_dot_product(
         return attention.attention(xp, *inputs, count=count, **given)
     left, right = given["left_window_size"], given["right_window_size"]
     # Its own causal mask begins at the first key: only right where no keys came before.
-    causal = bool(given["is_causal"]) and all(v is None for v in inputs[3:]) and left < 0 and right < 0
+    causal = (
+        bool(given["is_causal"]) and all(v is None for v in inputs[3:]) and left < 0 and right < 0
+    )
     found = attention.gather_inputs(
         xp, *inputs, given["q_num_heads"], given["kv_num_heads"], given["scale"],
         causal=given["is_causal"] and not causal, left=left, right=right,

@@ -16,6 +16,7 @@ from sardonyx.engines.torch.xp import DTYPES, torch
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.program import element_type
 
+CONSTANT = "_tensor_constant"  # how torch calls tensors that it met while tracing
 # Sizes that stand for symbols while tracing: none is a factor, a sum or a neighbour of another.
 HINTS = (6, 23, 41, 67, 97, 131, 173, 211)
 
@@ -86,11 +87,11 @@ def _tidied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     graph = module.graph
     graph.set_codegen(torch.fx.graph.CodeGen())
     graph.eliminate_dead_code()
-    constants = {n.target for n in graph.nodes if n.op == "get_attr"}
-    for name in [n for n in vars(module) if n.startswith("_tensor_constant")]:
+    used = {n.target for n in graph.nodes if n.op == "get_attr"}
+    for name in [n for n in (*vars(module), *module._buffers) if n.startswith(CONSTANT)]:
         value = getattr(module, name)
         delattr(module, name)
-        if name in constants:
+        if name in used:
             module.register_buffer(name, value, persistent=False)
     module.recompile()
     return module

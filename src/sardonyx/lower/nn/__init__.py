@@ -1,7 +1,7 @@
 """Lowerings of ONNX's family nn: convolutions, pools, normalizations, attention.
 
-What a framework does faster itself is in `engines/<framework>/nn.py`; those kernels call back here for
-the options that they do not have.
+What a framework does faster itself is in `engines/<framework>/nn.py`; those kernels call back here
+for the options that they do not have.
 """
 
 from __future__ import annotations

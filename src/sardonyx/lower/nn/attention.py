@@ -1,7 +1,7 @@
 """Attention: scores of queries against keys, masked, and the mean of values that they weigh.
 
-A key is out of reach by a boolean mask, by causality, by a window or by padding: those join into one
-boolean `allowed`. Masks of floats are added to the scores. A row with nothing allowed gives zeros.
+A key is out of reach by a boolean mask, by causality, by a window or by padding: those join into
+one boolean `allowed`. Masks of floats are added to the scores. A row that sees nothing gives zeros.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def split_mask(xp, mask, keys):
 
 
 def reach(xp, queries, keys, offset, causal, left, right):
-    """Which keys the position of a query lets it see: (queries, keys), or (batch, 1, queries, keys)."""
+    """Which keys the place of a query lets it see: (queries, keys), or with (batch, 1) before."""
     row = xp.reshape(xp.arange(0, queries, 1, INT64), [queries, 1])
     column = xp.reshape(xp.arange(0, keys, 1, INT64), [1, keys])
     ahead = xp.subtract(column, xp.add(row, offset))
@@ -94,7 +94,7 @@ def positional(xp, q, k, past, lengths, causal, left, right):
 def gather_inputs(
     xp, q, k, v, mask, past_key, past_value, lengths, q_heads, kv_heads, scale, **positions
 ) -> Inputs:
-    """What the attributes say about the inputs, resolved; `positions`: is_causal and the windows."""
+    """What the attributes say about the inputs; `positions`: is_causal and the windows."""
     q, k, v = heads(xp, q, q_heads), heads(xp, k, kv_heads), heads(xp, v, kv_heads)
     k = k if past_key is None else xp.concat([past_key, k], 2)
     v = v if past_value is None else xp.concat([past_value, v], 2)
@@ -107,7 +107,7 @@ def gather_inputs(
 
 
 def grouped(xp, function, a, b):
-    """A product over heads where `a` may have a multiple of the heads of `b`: neighbours share one."""
+    """A product over heads; `a` may have a multiple of the heads of `b`: neighbours share one."""
     batch, count, rows, columns = xp.shape(a)
     shared = xp.shape(b)[1]
     if count == shared:
@@ -118,7 +118,7 @@ def grouped(xp, function, a, b):
 
 
 def scale_root(xp, given: Inputs):
-    """The square root of the scale, which is one over the root of the size unless the node says it."""
+    """The root of the scale, which is one over the root of the size unless the node says it."""
     size = xp.shape(given.q)[3]
     if given.scale is not None:
         return xp.scalar(math.sqrt(given.scale), given.q)

@@ -57,7 +57,7 @@ def kernel_at(xp, w, tap, group):
 
 @dataclass(frozen=True)
 class Canvas:
-    """Where a transposed convolution writes: per axis the size, and what is cut off at both ends."""
+    """Where a transposed convolution writes: sizes, and what is cut off at both ends."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -75,9 +75,7 @@ def canvas_of(
     rank = len(kernel)
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     extra = list(output_padding or [0] * rank)
-    spans = [
-        (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(given, strides, kernel, dilations)
-    ]
+    spans = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(given, strides, kernel, dilations)]
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     if output_shape or same:
         if output_shape:

@@ -35,7 +35,8 @@ def deform_conv(
     rank, volume = window.rank, window.volume
     moves = xp.reshape(offset, [batch, offset_group, volume, rank, *outputs])
     at = [
-        xp.squeeze(xp.index(moves, 3, axis, axis + 1), (3,)) + base(xp, window, axis, outputs, offset)
+        xp.squeeze(xp.index(moves, 3, axis, axis + 1), (3,))
+        + base(xp, window, axis, outputs, offset)
         for axis in range(rank)
     ]  # each (batch, offset groups, taps, *outputs)
     images = xp.reshape(x, [batch, offset_group, channels // offset_group, xp.count(sizes)])
@@ -58,7 +59,9 @@ def base(xp, window, axis: int, outputs, like):
     form = [1] * len(outputs)
     form[axis] = outputs[axis]
     steps = xp.reshape(steps, [1, 1, 1, *form])
-    return xp.cast(xp.add(xp.reshape(first, [1, 1, -1, *[1] * len(outputs)]), steps), xp.dtype(like))
+    return xp.cast(
+        xp.add(xp.reshape(first, [1, 1, -1, *[1] * len(outputs)]), steps), xp.dtype(like)
+    )
 
 
 def interpolated(xp, images, at, sizes):

@@ -9,7 +9,6 @@ from sardonyx.lower.engine import lower
 from sardonyx.lower.xp import positive
 
 
-
 def per_channel(xp, x, rank: int):
     """A vector over channels, shaped so that it broadcasts over an input of `rank` axes."""
     return xp.reshape(x, [1, -1, *[1] * (rank - 2)])
@@ -118,5 +117,3 @@ def lrn(xp, x, *, alpha, beta, bias, size):
         total = part if total is None else total + part
     base = bias + alpha / size * total
     return x / xp.power(base, xp.scalar(beta, x))
-
-

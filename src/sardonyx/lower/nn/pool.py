@@ -80,7 +80,7 @@ def average_pool(
 
 
 def element_counts(xp, window: Window, with_pads: int, dtype: np.dtype):
-    """How many elements each window holds, the padding that the node asks for included if `with_pads`."""
+    """How many elements each window holds; `with_pads`: the padding of the node counts too."""
     if not window.is_padded:
         return xp.full((), window.volume, dtype)
     known = all(isinstance(n, int) for n in (*window.sizes, *window.before, *window.reach))

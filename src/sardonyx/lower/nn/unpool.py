@@ -41,9 +41,7 @@ def max_roi_pool(xp, x, rois, *, pooled_shape, spatial_scale):
         xp.max(xp.where(xp.expand_dims(row, (1, 3)), images, none), 2) for row in rows
     ]  # each (regions, channels, width)
     found = [
-        xp.stack(
-            [xp.max(xp.where(xp.expand_dims(c, (1,)), band, none), 2) for c in columns], 2
-        )
+        xp.stack([xp.max(xp.where(xp.expand_dims(c, (1,)), band, none), 2) for c in columns], 2)
         for band in bands
     ]
     y = xp.stack(found, 2)

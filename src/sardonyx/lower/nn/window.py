@@ -1,7 +1,8 @@
 """Sliding windows: how many there are, the padding that they need, and the elements under each tap.
 
-A tap is one element of the kernel; the elements under it, over all windows, are a strided slice. Sums and
-maxima over windows are sums and maxima over taps. The way back, `placed`, puts elements where a tap is.
+A tap is one element of the kernel; the elements under it, over all windows, are a strided slice.
+Sums and maxima over windows are sums and maxima over taps. The way back, `placed`, puts elements
+where a tap is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""Correct, but coarser than numpy: how most engines add long sums and transform signals.
+
+numpy adds in pairs and transforms by FFT in double precision, so that its own noise says too little
+about engines that add number by number, or take the angles of a DFT in single precision. Where a
+model has such nodes, a second baseline computes them that way, and the larger noise counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.passes.nesting import graphs
+
+LONG = 100_000
+SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "GlobalAveragePool")
+TRANSFORMS = ("DFT", "STFT")
+SINGLE = np.dtype(np.float32)
+
+
+def has_coarse(graph: ir.Graph, *, transforms_only: bool = False) -> bool:
+    """Whether a graph has nodes that engines compute more coarsely than numpy."""
+    wanted = TRANSFORMS if transforms_only else (*SUMS, *TRANSFORMS)
+    return any(node.op_type in wanted for part in graphs(graph) for node in part)
+
+
+def coarse(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
+    """The output of a node computed the coarse way; None where there is none, or no need."""
+    if node.op_type in SUMS:
+        return _sum(node, inputs)
+    if node.op_type == "STFT" and inputs[0].dtype == SINGLE:
+        return _stft(node, inputs)
+    if node.op_type == "DFT" and inputs[0].dtype == SINGLE and inputs[0].shape[-1] <= 2:
+        return _dft(node, inputs)
+    return None
+
+
+def _sum(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
+    x = inputs[0]
+    axes = inputs[1] if len(inputs) > 1 else None
+    if node.op_type == "GlobalAveragePool":
+        axes = np.arange(2, x.ndim)
+    chosen = tuple(int(a) % x.ndim for a in (range(x.ndim) if axes is None else axes))
+    length = int(np.prod([x.shape[a] for a in chosen]))
+    if length <= LONG or x.dtype.kind != "f":
+        return None
+    kept = [a for a in range(x.ndim) if a not in chosen]
+    flat = np.transpose(x, (*kept, *chosen)).reshape(*(x.shape[a] for a in kept), length)
+    if node.op_type in ("ReduceSumSquare", "ReduceL2"):
+        flat = flat * flat
+    elif node.op_type == "ReduceL1":
+        flat = np.abs(flat)
+    total = np.cumsum(flat, axis=-1, dtype=x.dtype)[..., -1]
+    if node.op_type in ("ReduceMean", "GlobalAveragePool"):
+        total = total / x.dtype.type(length)
+    elif node.op_type == "ReduceL2":
+        total = np.sqrt(total)
+    keep = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int()
+    shape = [1 if a in chosen else d for a, d in enumerate(x.shape)] if keep else total.shape
+    return np.asarray(total, x.dtype).reshape(shape)
+
+
+def _flag(node: ir.Node, name: str, default: int = 0) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default
+
+
+def _transform(x: np.ndarray, length: int, inverse: bool, onesided: bool) -> np.ndarray:
+    """The DFT of the last axis but one (pairs last), angles and sums in single precision."""
+    count = length // 2 + 1 if onesided else length
+    steps = np.outer(np.arange(length), np.arange(count)).astype(SINGLE)
+    angle = steps * SINGLE.type(2 * np.pi) / SINGLE.type(length)
+    cos, sin = np.cos(angle), np.sin(angle) * SINGLE.type(1 if inverse else -1)
+    pad = [(0, 0)] * (x.ndim - 2) + [(0, max(length - x.shape[-2], 0)), (0, 0)]
+    x = np.pad(x, pad)[..., :length, :]
+    real = x[..., 0]
+    imaginary = x[..., 1] if x.shape[-1] == 2 else np.zeros_like(real)
+    made = np.stack([real @ cos - imaginary @ sin, real @ sin + imaginary @ cos], -1)
+    return (made / SINGLE.type(length) if inverse else made).astype(SINGLE)
+
+
+def _stft(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray:
+    signal, step, window, given = (*inputs, None, None)[:4]
+    signal = signal if signal.ndim == 3 else signal[..., None]
+    length = int(np.reshape(given, -1)[0]) if given is not None else 0
+    length = length or (len(window) if window is not None else signal.shape[1])
+    jump = int(np.reshape(step, -1)[0])
+    frames = (signal.shape[1] - length) // jump + 1
+    at = np.arange(frames)[:, None] * jump + np.arange(length)
+    cut = signal[:, at]
+    if window is not None:
+        cut = cut * window.reshape(1, 1, length, 1)
+    return _transform(cut, length, False, bool(_flag(node, "onesided", 1)))
+
+
+def _dft(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
+    x, given, axis = (*inputs, None, None)[:3]
+    place = int(np.reshape(axis, -1)[0]) % x.ndim if axis is not None else x.ndim - 2
+    onesided, inverse = bool(_flag(node, "onesided")), bool(_flag(node, "inverse"))
+    if onesided and inverse:
+        return None
+    length = int(np.reshape(given, -1)[0]) if given is not None else x.shape[place]
+    made = _transform(np.moveaxis(x, place, -2), length, inverse, onesided)
+    return np.moveaxis(made, -2, place)

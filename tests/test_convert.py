@@ -1,0 +1,440 @@
+"""Models converted to torch, jax, tensorflow and numpy, and their weights back in the ONNX file.
+
+Oracles: onnxruntime for what a model computes, the gradients of onnxruntime's training step for what
+differentiation gives, torch's own layers for what training mode does.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.engines.onnxruntime import Runner
+from sardonyx.errors import ArgumentError
+from sardonyx.model import Model
+from tests.networks import cnn, lstm, mlp, network, transformer
+
+NETWORKS = {
+    "mlp": (mlp, (6,)),
+    "cnn": (cnn, (3, 8, 8)),
+    "transformer": (transformer, (5,)),
+    "lstm": (lstm, (4, 3)),
+}
+
+
+def rows(name: str, count: int, seed: int = 0, longer: bool = False) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    shape = list(NETWORKS[name][1])
+    shape[0] += 3 * longer
+    if name == "transformer":
+        return rng.integers(0, 11, (count, *shape))
+    return rng.normal(size=(count, *shape)).astype(np.float32)
+
+
+def expected(model: Model, x: np.ndarray) -> np.ndarray:
+    return next(iter(Runner(model)({model.inputs[0].name: x}).values()))
+
+
+def gradients(model: Model, x: np.ndarray) -> dict[str, np.ndarray]:
+    """d sum(scores²) / d weights, by our own ONNX gradient on onnxruntime."""
+    names = [w.name for w in sx.weights(model) if w.kind == "weight"]
+    found = sx.grad(model, of=["scores"], wrt=names, seeds="input")
+    feeds = {model.inputs[0].name: x}
+    seed = next(v.name for v in found.inputs if v.name not in feeds)
+    values = Runner(found)({**feeds, seed: 2 * expected(model, x)})
+    outputs = [v.name for v in found.outputs]
+    return {n: values[o] for n in names for o in outputs if o.endswith(n)}
+
+
+def close(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+# -- torch -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def modules(torch: Any) -> dict[str, tuple[Model, Any]]:
+    made = {n: make() for n, (make, _) in NETWORKS.items()}
+    return {n: (model, sx.to_torch(model)) for n, model in made.items()}
+
+
+def test_torch_gives_the_same_numbers(torch: Any, modules: dict, name: str) -> None:
+    model, module = modules[name]
+    assert module.untraced == ""
+    for count, longer in ((1, False), (4, name in ("transformer", "lstm"))):
+        x = rows(name, count, longer=longer)
+        close(module(torch.from_numpy(x)).detach(), expected(model, x))
+        close(module(**{model.inputs[0].name: torch.from_numpy(x)}).detach(), expected(model, x))
+
+
+def test_torch_parameters_carry_the_models_names(modules: dict, name: str) -> None:
+    model, module = modules[name]
+    kinds = {w.name: w.kind for w in sx.weights(model) if w.kind != "constant"}
+    assert set(module.state_dict()) == set(kinds)
+    assert {n for n, _ in module.named_parameters()} == {n for n, k in kinds.items() if k == "weight"}
+    assert {n for n, k in kinds.items() if k == "statistic"} <= dict(module.named_buffers()).keys()
+    for key, tensor in module.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), model.initializer(key).numpy())
+
+
+def test_torch_gradients_are_those_of_the_model(torch: Any, modules: dict, name: str) -> None:
+    model, module = modules[name]
+    x = rows(name, 3)
+    module.zero_grad()
+    module(torch.from_numpy(x)).square().sum().backward()
+    wanted = gradients(model, x)
+    found = {n: p.grad for n, p in module.named_parameters()}
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        np.testing.assert_allclose(found[key].numpy(), value, rtol=1e-3, atol=1e-4)
+
+
+def test_torch_compile_takes_the_whole_graph(torch: Any, modules: dict, name: str) -> None:
+    model, module = modules[name]
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x = rows(name, 3)
+    with torch.no_grad():  # torch's own LSTM cannot be compiled for training on a CPU
+        close(compiled(torch.from_numpy(x)), expected(model, x))
+
+
+def test_torch_export_with_free_sizes(torch: Any, modules: dict, name: str) -> None:
+    model, module = modules[name]
+    sizes = {0: torch.export.Dim("rows")}
+    if name == "transformer":  # torch unrolls an LSTM over time, its own as well
+        sizes[1] = torch.export.Dim("steps")
+    given = (torch.from_numpy(rows(name, 3)),)
+    exported = torch.export.export(module, given, dynamic_shapes=((sizes,),))
+    x = rows(name, 5, longer=name == "transformer")
+    close(exported.module()(torch.from_numpy(x)).detach(), expected(model, x))
+    assert set(exported.state_dict) == set(module.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_onnx_export_of_the_module(torch: Any, modules: dict) -> None:
+    model, module = modules["mlp"]
+    given = (torch.from_numpy(rows("mlp", 3)),)
+    made = torch.onnx.export(
+        module, given, dynamo=True, dynamic_shapes=(({0: "rows"},),), verbose=False
+    )
+    x = rows("mlp", 5)
+    close(expected(sx.load(made.model_proto), x), expected(model, x))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_torch_module_in_another_type(torch: Any, modules: dict, name: str, dtype: str) -> None:
+    model, module = modules[name]
+    x = rows(name, 3)
+    other = copy.deepcopy(module).to(getattr(torch, dtype))
+    given = torch.from_numpy(x)
+    given = given.to(getattr(torch, dtype)) if given.is_floating_point() else given
+    found = other(given).detach()
+    assert str(found.dtype) == f"torch.{dtype}"
+    wanted = expected(model, x)
+    tolerance = 0.05 if dtype == "bfloat16" else 1e-5
+    assert np.abs(found.double().numpy() - wanted).max() <= tolerance * np.abs(wanted).max()
+    close(module(torch.from_numpy(x)).detach(), wanted)
+
+
+def test_torch_graph_moves_its_own_tensors(torch: Any, modules: dict) -> None:
+    _, module = modules["transformer"]
+    moved = copy.deepcopy(module).to("meta")
+    assert {t.device.type for t in moved.state_dict().values()} == {"meta"}
+    model, module = modules["transformer"]
+    devices = {n.kwargs["device"].type for n in module.served.graph.nodes if "device" in n.kwargs}
+    assert devices == {"cpu"}
+
+
+def test_torch_training_mode_switches_norm_and_dropout(torch: Any, modules: dict) -> None:
+    _, module = modules["cnn"]
+    module = copy.deepcopy(module)
+    x = torch.from_numpy(rows("cnn", 6))
+    assert torch.equal(module(x), module(x))
+    convolved = torch.nn.functional.conv2d(
+        x, module.conv1.weight, module.conv1.bias, padding=1
+    ).detach()
+    oracle = torch.nn.BatchNorm2d(4, momentum=0.1)
+    oracle.load_state_dict(
+        {"weight": module.bn.weight.detach(), "bias": module.bn.bias.detach(),
+         "running_mean": module.bn.mean, "running_var": module.bn.var},
+        strict=False,
+    )  # fmt: skip
+    oracle(convolved)
+    module.train()
+    first, second = module(x), None
+    close(module.bn.mean, oracle.running_mean.numpy())
+    close(module.bn.var, oracle.running_var.numpy())
+    second = module(x)
+    assert not torch.equal(first, second)
+    module.eval()
+    assert torch.equal(module(x), module(x))
+
+
+def test_torch_dropout_keeps_the_share_that_it_says(torch: Any) -> None:
+    text = "drop (float[N,1000] x) => (float[N,1000] y) { y = Dropout (x, ratio) }"
+    module = sx.to_torch(network(text, {"ratio": np.asarray(0.25)})).train()
+    y = module(torch.ones(20, 1000))
+    assert abs(float((y == 0).float().mean()) - 0.25) < 0.02
+    close(y[y != 0], 1 / 0.75)
+
+
+def test_torch_fine_tunes_and_comes_back_bit_for_bit(torch: Any, name: str, tmp_path: Path) -> None:
+    make, _ = NETWORKS[name]
+    model = make()
+    module = sx.to_torch(model).train()
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
+    x = rows(name, 4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        module(torch.from_numpy(x)).square().mean().backward()
+        optimizer.step()
+    module.eval()
+    tuned = sx.from_torch(module, onto=model)
+    sx.save(tuned, tmp_path / "tuned.onnx")
+    back = sx.load(tmp_path / "tuned.onnx")
+    for key, tensor in module.state_dict().items():
+        np.testing.assert_array_equal(back.initializer(key).numpy(), tensor.numpy())
+    same = [n for n in model.graph.initializers if n not in module.state_dict()]
+    for key in same:
+        np.testing.assert_array_equal(back.initializer(key).numpy(), model.initializer(key).numpy())
+    assert [n.op_type for n in back.graph] == [n.op_type for n in model.graph]
+    assert back.opset == model.opset
+    close(expected(back, x), module(torch.from_numpy(x)).detach().numpy())
+
+
+def test_torch_shares_memory_only_if_asked_to(torch: Any) -> None:
+    weights = {"w": np.ones((2, 2), np.float32)}
+    model = network("m (float[N,2] x) => (float[N,2] y) { y = MatMul (x, w) }", weights)
+    array = np.ones((2, 2), np.float32)
+    held = sx.from_jax({"w": array}, onto=model)
+    memory = held.initializer("w").numpy()
+    shared, own = sx.to_torch(held, share=True), sx.to_torch(held)
+    memory[0, 0] = 5.0
+    assert float(shared.w[0, 0].detach()) == 5.0
+    assert float(own.w[0, 0].detach()) == 1.0
+
+
+def test_torch_names_that_torch_forbids(torch: Any) -> None:
+    names = ["a", "a.b", "forward", "x..y", "/layer/weight:0", "served"]
+    nodes, last = [], "x"
+    for i, key in enumerate(names):
+        nodes.append(helper.make_node("MatMul", [last, key], [f"y{i}"], f"n{i}"))
+        last = f"y{i}"
+    rng = np.random.default_rng(0)
+    tensors = [numpy_helper.from_array(rng.normal(size=(2, 2)).astype(np.float32), n) for n in names]
+    graph = helper.make_graph(
+        nodes, "names",
+        [helper.make_tensor_value_info("x", 1, ["N", 2])],
+        [helper.make_tensor_value_info(last, 1, ["N", 2])], tensors,
+    )  # fmt: skip
+    model = sx.load(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    )
+    module = sx.to_torch(model)
+    assert set(module.names) == set(names)
+    assert module.names["/layer/weight:0"] == "/layer/weight:0" and module.names["a.b"] == "a.b"
+    assert len(set(module.names.values())) == len(names)
+    x = rng.normal(size=(3, 2)).astype(np.float32)
+    close(module(torch.from_numpy(x)).detach(), expected(model, x))
+    module.load_state_dict({k: 2 * v for k, v in module.state_dict().items()})
+    tuned = sx.from_torch(module, onto=model)
+    for key in names:
+        np.testing.assert_array_equal(
+            tuned.initializer(key).numpy(), 2 * model.initializer(key).numpy()
+        )
+
+
+def test_torch_runs_what_it_cannot_trace(torch: Any) -> None:
+    text = "m (float[N] x) => (float[K] y) { z = Mul (x, w)  i = NonZero (z)  s = Squeeze (i)\n"
+    text += "k = Shape (s)  r = ConstantOfShape (k)  y = Add (r, w) }"
+    model = network(text, {"w": np.ones(1)})
+    module = sx.to_torch(model)
+    x = np.array([0.0, 2.0, 3.0], np.float32)
+    close(module(torch.from_numpy(x)).detach(), expected(model, x))
+
+
+def test_weights_that_do_not_fit_are_all_named(torch: Any) -> None:
+    model = mlp()
+    state = dict(sx.to_torch(model).state_dict())
+    state["fc0.weight"] = torch.zeros(2)
+    state["fc1.bias"] = state["fc1.bias"].half()
+    state["nowhere"] = torch.zeros(1)
+    with pytest.raises(ArgumentError) as error:
+        sx.from_torch(state, onto=model)
+    for word in ("fc0.weight", "[5, 6] ← [2]", "float32 ← float16", "nowhere", "cast=True"):
+        assert word in str(error.value)
+    halved = sx.to_torch(model).half()
+    tuned = sx.from_torch(halved, onto=model, cast=True)
+    found = tuned.initializer("fc0.weight").numpy()
+    wanted = model.initializer("fc0.weight").numpy().astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(found, wanted)
+
+
+# -- jax -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, tuple[Model, Any, dict]]:
+    pytest.importorskip("jax")
+    made = {n: make() for n, (make, _) in NETWORKS.items()}
+    return {n: (model, *sx.to_jax(model)) for n, model in made.items()}
+
+
+def test_jax_gives_the_same_numbers(functions: dict, name: str) -> None:
+    import jax
+
+    model, apply, params = functions[name]
+    assert set(params) == {w.name for w in sx.weights(model) if w.kind == "weight"}
+    x = rows(name, 3)
+    found = jax.jit(apply)(params, x)
+    assert found.dtype == np.float32
+    close(found, expected(model, x))
+
+
+def test_jax_gradients_are_those_of_the_model(functions: dict, name: str) -> None:
+    import jax
+
+    model, apply, params = functions[name]
+    x = rows(name, 3)
+    found = jax.jit(jax.grad(lambda p: (apply(p, x) ** 2).sum()))(params)
+    wanted = gradients(model, x)
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        np.testing.assert_allclose(np.asarray(found[key]), value, rtol=1e-3, atol=1e-4)
+
+
+def test_jax_maps_over_another_axis(functions: dict) -> None:
+    import jax
+
+    model, apply, params = functions["mlp"]
+    x = np.stack([rows("mlp", 2, seed) for seed in range(3)])
+    found = jax.vmap(apply, (None, 0))(params, x)
+    for part, given in zip(found, x, strict=True):
+        close(part, expected(model, given))
+
+
+@pytest.mark.parametrize("network_name", ["mlp", "transformer"])
+def test_jax_exports_with_symbolic_sizes(functions: dict, network_name: str) -> None:
+    import jax
+
+    model, apply, params = functions[network_name]
+    x = rows(network_name, 4)
+    (size,) = jax.export.symbolic_shape("rows")
+    spec = jax.ShapeDtypeStruct((size, *x.shape[1:]), jax.numpy.asarray(x).dtype)
+    exported = jax.export.export(jax.jit(apply))(params, spec)
+    close(exported.call(params, jax.numpy.asarray(x)), expected(model, x))
+
+
+def test_jax_params_come_back_bit_for_bit(functions: dict) -> None:
+    model, _, params = functions["cnn"]
+    tuned = sx.from_jax({n: w + 0.1 for n, w in params.items()}, onto=model)
+    for key, value in params.items():
+        np.testing.assert_array_equal(tuned.initializer(key).numpy(), np.asarray(value + 0.1))
+    np.testing.assert_array_equal(
+        tuned.initializer("bn.var").numpy(), model.initializer("bn.var").numpy()
+    )
+
+
+def test_inputs_that_do_not_fit_are_named(functions: dict) -> None:
+    _, apply, params = functions["mlp"]
+    x = rows("mlp", 2)
+    with pytest.raises(ArgumentError, match='"x"  is missing'):
+        apply(params)
+    with pytest.raises(ArgumentError, match='"z"'):
+        apply(params, x, z=x)
+
+
+# -- tensorflow ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tf_modules() -> dict[str, tuple[Model, Any]]:
+    pytest.importorskip("tensorflow")
+    made = {n: make() for n, (make, _) in NETWORKS.items()}
+    return {n: (model, sx.to_tensorflow(model)) for n, model in made.items()}
+
+
+def test_tensorflow_gives_the_same_numbers_with_free_sizes(tf_modules: dict, name: str) -> None:
+    model, module = tf_modules[name]
+    for count, longer in ((1, False), (4, name in ("transformer", "lstm"))):
+        x = rows(name, count, longer=longer)
+        close(module(x), expected(model, x))
+    assert module.serve.experimental_get_tracing_count() == 1
+
+
+def test_tensorflow_gradients_are_those_of_the_model(tf_modules: dict, name: str) -> None:
+    import tensorflow as tf
+
+    model, module = tf_modules[name]
+    x = rows(name, 3)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(module(x) ** 2)
+    held = {n: v for n, v in module.weights.items() if v.trainable}
+    found = tape.gradient(loss, held)
+    wanted = gradients(model, x)
+    assert held.keys() == wanted.keys()
+    for key, value in wanted.items():
+        part = tf.convert_to_tensor(found[key])
+        np.testing.assert_allclose(part.numpy(), value, rtol=1e-3, atol=1e-4)
+
+
+def test_tensorflow_saved_model_serves_without_us(tf_modules: dict, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    name = "transformer"
+    model, module = tf_modules[name]
+    module.save(tmp_path / "saved")
+    x = rows(name, 5)
+    np.save(tmp_path / "x.npy", x)
+    script = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        f"module = tf.saved_model.load({str(tmp_path / 'saved')!r})\n"
+        f"x = tf.constant(np.load({str(tmp_path / 'x.npy')!r}))\n"
+        f"np.save({str(tmp_path / 'y.npy')!r}, module.signatures['serving_default'](x)['scores'])\n"
+        "assert 'sardonyx' not in sys.modules and len(module.weights) > 3\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    close(np.load(tmp_path / "y.npy"), expected(model, x))
+
+
+def test_tensorflow_training_updates_statistics(tf_modules: dict) -> None:
+    model = cnn()
+    module = sx.to_tensorflow(model)
+    x = rows("cnn", 6)
+    before = module(x).numpy()
+    torch = pytest.importorskip("torch")
+    twin = sx.to_torch(model).train()
+    twin(torch.from_numpy(x))
+    module(x, training=True)
+    close(module.weights["bn.mean"], twin.bn.mean.numpy())
+    close(module.weights["bn.var"], twin.bn.var.numpy())
+    assert np.abs(module(x).numpy() - before).max() > 1e-4
+    tuned = sx.from_tensorflow(module, onto=model)
+    close(expected(tuned, x), module(x).numpy())
+
+
+# -- numpy -----------------------------------------------------------------------
+
+
+def test_numpy_gives_the_same_numbers(name: str) -> None:
+    model = NETWORKS[name][0]()
+    x = rows(name, 3)
+    close(sx.to_numpy(model)(x), expected(model, x))
+    assert sx.to_numpy(model, float64=True)(x).dtype == np.float64
