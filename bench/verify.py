@@ -5,7 +5,7 @@ correct conversions, where nothing may be found. Polygraphy is put into a folder
 run and judges with its own defaults (inputs uniform in [0, 1), tolerances of 1e-5); where it cannot
 be had its column says so.
 
-    python bench/verify.py [engine ...]        engines for the correct conversions; default: numpy torch
+    python bench/verify.py [engine ...]     for the correct conversions; default: numpy torch
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import onnxruntime
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from tests.mutants import MUTANTS, NETWORKS  # noqa: E402
+
 import sardonyx as sx  # noqa: E402
 from sardonyx.verify.subjects import OnnxSubject, runner  # noqa: E402
-from tests.mutants import MUTANTS, NETWORKS  # noqa: E402
 
 SEEDS = 2
 LOOSE, TIGHT = 1e-3, 1e-5
@@ -126,7 +127,7 @@ def correct(engines: list[str], others: dict[str, bool | str]) -> None:
     """Correct conversions: how often each judge raises an alarm."""
     count, alarms = 0, {"verify": 0, f"{TIGHT:g}": 0, f"{LOOSE:g}": 0}
     top = 0.0
-    for name, make in NETWORKS.items():
+    for make in NETWORKS.values():
         for engine in engines:
             report = sx.verify(make(), engine, seeds=SEEDS)
             count += 1

@@ -2,7 +2,7 @@
 they mean from few labelled ones.
 
 Sentences praise or blame one of two things, and say how both were: "praise wine since the bed was
-awful and the wine was very good". Stage one guesses hidden words (masked language modelling). Stage
+awful and the wine was good". Stage one guesses hidden words (masked language modelling). Stage
 two tells good from bad where the first word is missing: the guesser is replaced by a new head, and
 40 labelled sentences are enough. Beside it, the same network learns stage two from scratch.
 """
@@ -20,9 +20,9 @@ OUT = Path("out/text_transformer")
 THINGS = "food staff room music wine bed".split()
 GOOD = "good great lovely fine".split()
 BAD = "bad awful dull poor".split()
-WORDS = ["<pad>", "<hidden>", "the", "was", "very", "and", "since", "praise", "blame", *THINGS, *GOOD, *BAD]
+WORDS = ["<pad>", "<hidden>", "the", "was", "and", "since", "praise", "blame", *THINGS, *GOOD, *BAD]
 ID = {word: i for i, word in enumerate(WORDS)}
-LENGTH, WIDTH, LAYERS = 14, 32, 2
+LENGTH, WIDTH, LAYERS = 12, 32, 2
 TEXTS, EPOCHS, LABELLED = 4000, 10, 40
 
 LAYER = """
@@ -93,8 +93,7 @@ def sentence(rng: np.random.Generator) -> tuple[list[str], int]:
     for thing in things:
         good = int(rng.integers(0, 2))
         said = rng.choice(GOOD if good else BAD)
-        words += ["and"] * bool(words) + ["the", thing, "was"]
-        words += ["very"] * int(rng.integers(0, 2)) + [said]
+        words += ["and"] * bool(words) + ["the", thing, "was", said]
         verdicts.append(good)
     chosen = rng.integers(0, 2)
     verb = "praise" if verdicts[chosen] else "blame"
@@ -118,7 +117,8 @@ def without_verb(count: int, seed: int) -> dict[str, np.ndarray]:
 
 def hidden(words: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     """Some words hidden; the labels are the words there, and -1, which is ignored, elsewhere."""
-    hide = (np.random.default_rng(seed).random(words.shape) < 0.3) & (words != ID["<pad>"])
+    share = np.where(np.arange(LENGTH) == 0, 0.5, 0.15)  # the first word says the most
+    hide = (np.random.default_rng(seed).random(words.shape) < share) & (words != ID["<pad>"])
     return {
         "words": np.where(hide, ID["<hidden>"], words),
         "label": np.where(hide, words, -1),

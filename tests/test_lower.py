@@ -36,7 +36,7 @@ def text(body: str) -> Model:
 # Double kernels of onnxruntime that refuse to run.
 BY_REFERENCE = {"Mod"}
 # Operators whose oracles, given doubles, compute in single precision all the same.
-SINGLE = {"Resize", "Attention", "LinearAttention"}
+SINGLE = {"Resize", "Attention", "FlexAttention", "LinearAttention"}
 # A domain whose results are in single precision by its schemas.
 SINGLE_DOMAIN = "ai.onnx.ml"
 

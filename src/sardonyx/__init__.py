@@ -33,6 +33,7 @@ _HOMES = {
     "insert": "sardonyx.passes.surgery",
     "jvp": "sardonyx.grad",
     "load": "sardonyx.model",
+    "lower": "sardonyx.lower",
     "normalize": "sardonyx.normalize",
     "predict": "sardonyx.train.loop",
     "reinitialize": "sardonyx.passes.surgery",
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, jvp, vjp
     from sardonyx.limits import Limits
+    from sardonyx.lower import lower
     from sardonyx.model import Model, load
     from sardonyx.normalize import normalize
     from sardonyx.passes.surgery import (

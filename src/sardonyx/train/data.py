@@ -6,6 +6,7 @@ object); a `Stream` gives batches in its own order (an iterable, a generator fun
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,13 +232,23 @@ def _open_path(
 
 def _open_npy(path: Path) -> Table:
     """Memory-mapped, together with its neighbour of labels: `x.npy` and `label.npy`."""
-    found = {"x": np.load(path, mmap_mode="r", allow_pickle=False)}
+    found = {"x": _mapped(path)}
     for name in ("label", "labels", "y", "target"):
         beside = path.with_name(f"{name}.npy")
         if beside.exists() and beside != path:
-            found["label"] = np.load(beside, mmap_mode="r", allow_pickle=False)
+            found["label"] = _mapped(beside)
             break
     return Table(found, path.name)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """An array whose rows are read from the file when they are asked for."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    pages = getattr(array, "_mmap", None)
+    if hasattr(pages, "madvise"):
+        # Rows come shuffled: what the system would read ahead of each is mostly thrown away.
+        pages.madvise(mmap.MADV_RANDOM)
+    return array
 
 
 def _open_csv(path: Path, columns: Sequence[str] | None) -> Table:

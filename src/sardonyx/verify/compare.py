@@ -49,6 +49,8 @@ from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
 SAMPLES = 4
 MORE = 8
+POOR = 10_000  # numbers to feed at most, in search of outputs that tell something
+AMPLIFIED = 10.0
 SUSPICIOUS = 1000.0  # up to here, more samples of the noise may clear a candidate
 SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
 
@@ -192,7 +194,7 @@ class _Job:
     def _drawn(self, model: Model, seed: int, sizes: Mapping[str, int] | None) -> DataSet:
         """Random inputs that the model takes; sizes are tried until it does."""
         failure: SardonyxError | None = None
-        poor: DataSet | None = None
+        poor: list[DataSet] = []
         for choice in size_choices(model, seed, sizes):
             feeds = sample(model, seed, choice)
             try:
@@ -202,11 +204,13 @@ class _Job:
                 continue
             shown = ", ".join(f"{k}={v}" for k, v in choice.items())
             made = DataSet(f"seed {seed}" + (f" ({shown})" if shown else ""), feeds)
-            if all(np.size(x) for x in found.values() if isinstance(x, np.ndarray)):
+            if all(_tells(x) for x in found.values()):
                 return made
-            poor = poor or made  # some output is empty: larger sizes may show more
-        if poor is not None:
-            return poor
+            if poor and sum(map(np.size, feeds.values())) > POOR:
+                break
+            poor.append(made)  # an output is empty or constant: larger sizes may show more
+        if poor:
+            return poor[0]
         assert failure is not None
         raise EngineError(
             f"no random inputs were found that the model takes: {failure.what}",
@@ -235,6 +239,8 @@ class _Job:
         for run in runs:
             self.progress(run.name)
             exact, baselines = self._reference_values(run)
+            for name in (n for n, v in exact.items() if not _tells(v)):
+                self._note(f"output {name} is empty or constant on these inputs: little is proven")
             small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
             self.noise = self._more_noise(run, small, SAMPLES)
             stored = run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects)
@@ -473,6 +479,10 @@ class _Job:
                 f"node by node it agrees (at most {search.worst:.2g})"
             )
         else:
+            for part in bad:
+                # Rounding alone can be blown up so far; a fault would show at its node.
+                limit = AMPLIFIED * self.report.bands[1]
+                part.amplified = search.worst <= self.report.bands[0] and part.ratio <= limit
             self.report.notes.append(
                 f"{label}: no single node is wrong alone ({len(search.replays)} replayed, at most "
                 f"{search.worst:.2g}): accumulation, fusion, or a changed graph"
@@ -542,6 +552,13 @@ def _paired(found: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str
     if len(found) != len(exact):
         return None
     return dict(zip(exact, found))
+
+
+def _tells(value: Any) -> bool:
+    """Whether an output can show a difference: not empty, and not one number all over."""
+    if not isinstance(value, np.ndarray) or not is_float(value):
+        return not isinstance(value, np.ndarray) or value.size > 0
+    return value.size == 1 or (value.size > 1 and bool(np.any(value != value.flat[0])))
 
 
 def _is_random(model: Model) -> bool:

@@ -242,7 +242,9 @@ class _Level:
     def _dtype(self, name: str, part: _Piece) -> np.dtype | None:
         value = self.plain.get(name)
         if value is None:
-            value = next((v for v in boundary(part.nodes) if v.name == name), None)
+            value = next(
+                (v for v in (*boundary(part.source), *boundary(part.nodes)) if v.name == name), None
+            )
         kind = value.dtype if value is not None else None
         return None if kind is None else np.dtype(kind.numpy())
 

@@ -240,10 +240,14 @@ def kernel(
     def run(feeds: dict[str, Any]) -> dict[str, Any]:
         try:
             return own(feeds)
-        except EngineError:
-            if borrowed is not None:
-                borrowed.add(node.op_type)
-            return onnx_kernel(model)(feeds)
+        except EngineError as error:
+            try:
+                found = onnx_kernel(model)(feeds)
+            except SardonyxError:
+                raise error from None  # what our own rule said explains more
+        if borrowed is not None:
+            borrowed.add(node.op_type)
+        return found
 
     return run
 

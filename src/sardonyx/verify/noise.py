@@ -51,6 +51,7 @@ class Measurement:
     accepted: bool = (
         False  # the first subject may be noisier than the baseline, up to the upper band
     )
+    amplified: bool = False  # every node is right alone: what differs is rounding, blown up
     histogram: list[int] = field(default_factory=list)
 
     @property
@@ -82,6 +83,8 @@ class Measurement:
         if self.eps and not self.finite and math.prod(self.shape) and not self.problem:
             return UNKNOWN  # NaN and infinities only
         found = band(self.ratio, bands)
+        if self.amplified and found == DIFFERENT:
+            return LOOK
         return SAME if self.accepted and found == LOOK else found
 
 

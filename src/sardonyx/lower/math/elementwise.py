@@ -1,4 +1,4 @@
-"""One element in, one element out."""
+"""One element in, one element out; operands are broadcast."""
 
 from __future__ import annotations
 
@@ -108,3 +108,8 @@ def minimum(xp, first, *rest):
 @lower("Clip")
 def clip(xp, x, low=None, high=None):
     return xp.clip(x, low, high)
+
+
+@lower("Expand", static=("shape",))
+def expand(xp, x, shape):
+    return xp.broadcast_to(x, xp.broadcast_shape(xp.shape(x), tuple(shape.tolist())))

@@ -1,15 +1,29 @@
-"""TfIdfVectorizer: how often each n-gram of a pool occurs, skips between its elements allowed."""
+"""TfIdfVectorizer: how often each n-gram of a pool occurs, skips between its elements allowed.
+
+Elements become numbers of a vocabulary, then n-grams grow by one element at a time: a pair of
+numbers is looked up among those that begin an n-gram of the pool, by a binary search.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 
 from sardonyx.lower.engine import lower
+from sardonyx.lower.lookup import once, search
 from sardonyx.lower.xp import is_string
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
+
+
+@dataclass
+class Grams:
+    """The n-grams of one length: sorted pairs for each further element, then their columns."""
+
+    length: int
+    pairs: list[np.ndarray]
+    columns: np.ndarray
 
 
 @lower("TfIdfVectorizer")
@@ -28,15 +42,26 @@ def tf_idf_vectorizer(
     weights,
 ):
     rows = x if xp.rank(x) == 2 else xp.reshape(x, [1, -1])
-    width = max(ngram_indexes) + 1
-    total = xp.zeros([xp.shape(rows)[0], width], FLOAT32)
-    for length, grams in by_length(ngram_counts, pool_int64s or pool_strings).items():
-        if not min_gram_length <= length <= max_gram_length:
-            continue
-        columns = [ngram_indexes[i] for i, _ in grams]
-        found = counts(xp, rows, [g for _, g in grams], length, max_skip_count)
-        if found is not None:
-            total = xp.add(total, xp.matmul(found, xp.asarray(one_hot(columns, width))))
+    height, width = xp.shape(rows)[0], max(ngram_indexes) + 1
+    vocabulary, pool = compiled(
+        starts=ngram_counts,
+        indexes=ngram_indexes,
+        pool=pool_int64s or pool_strings,
+        shortest=min_gram_length,
+        longest=max_gram_length,
+    )
+    # One place more than there are columns, for what is no n-gram of the pool.
+    total = xp.zeros([height * width + 1], FLOAT32)
+    begin = xp.reshape(xp.arange(0, height, 1, INT64) * width, [height, 1])
+    numbers = numbered(xp, rows, vocabulary)
+    for grams in pool:
+        # one element has no neighbours to skip to
+        for step in range(1, (max_skip_count if grams.length > 1 else 0) + 2):
+            column, found = occurrences(xp, numbers, grams, step, len(vocabulary))
+            at = xp.where(found, begin + column, xp.zeros([1, 1], INT64) + height * width)
+            flat = xp.reshape(at, [-1])
+            total = xp.put(total, flat, xp.ones(xp.shape(flat), FLOAT32), "add")
+    total = xp.reshape(xp.index(total, 0, 0, height * width), [height, width])
     if mode in ("IDF", "TFIDF"):
         factor = xp.asarray(column_weights(weights, ngram_indexes, width))
         if mode == "IDF":
@@ -45,39 +70,53 @@ def tf_idf_vectorizer(
     return total if xp.rank(x) == 2 else xp.reshape(total, [width])
 
 
-def by_length(starts, pool) -> dict[int, list[tuple[int, list]]]:
-    """The n-grams by their length, each with its position among all."""
-    found: dict[int, list[tuple[int, list]]] = defaultdict(list)
-    position = 0
-    for n, (start, stop) in enumerate(zip(starts, [*starts[1:], len(pool)]), 1):
-        for at in range(start, stop, n):
-            found[n].append((position, list(pool[at : at + n])))
-            position += 1
-    return found
+@once
+def compiled(starts, indexes, pool, shortest, longest):
+    """The elements of the pool in order, and its n-grams by length, as places among those."""
+    vocabulary, numbers = np.unique(np.asarray(pool), return_inverse=True)
+    made, position = [], 0
+    for length, (start, stop) in enumerate(zip(starts, [*starts[1:], len(pool)]), 1):
+        grams = numbers[start:stop].reshape(-1, length)
+        columns = np.asarray(indexes[position : position + len(grams)], INT64)
+        position += len(grams)
+        if len(grams) and shortest <= length <= longest:
+            made.append(joined(grams, columns, len(vocabulary)))
+    return vocabulary, made
 
 
-def counts(xp, rows, grams, length, most_skipped):
-    """How often each gram occurs in each row: (rows, grams); None where rows are too short."""
-    text = is_string(xp.dtype(rows))
-    table = np.array(grams, object) if text else np.array(grams, xp.dtype(rows))
-    total, size = None, xp.shape(rows)[1]
-    # one element has no neighbours to skip to
-    for step in range(1, (most_skipped if length > 1 else 0) + 2):
-        last = size - (length - 1) * step
-        if isinstance(last, int) and last <= 0:
-            break
-        same = None
-        for k in range(length):
-            part = xp.expand_dims(xp.index(rows, 1, k * step, k * step + last), (2,))
-            equal = xp.equal(part, xp.asarray(table[:, k].reshape(1, 1, -1)))
-            same = equal if same is None else xp.logical_and(same, equal)
-        found = xp.sum(xp.cast(same, FLOAT32), 1)
-        total = found if total is None else xp.add(total, found)
-    return total
+def joined(grams, columns, base) -> Grams:
+    state, pairs = grams[:, 0].astype(INT64), []
+    for k in range(1, grams.shape[1]):
+        unique, state = np.unique(state * base + grams[:, k], return_inverse=True)
+        pairs.append(unique)
+    # a single element may be one of longer n-grams only
+    table = np.full(len(pairs[-1]) if pairs else base, -1, INT64)
+    table[state] = columns
+    return Grams(grams.shape[1], pairs, table)
 
 
-def one_hot(columns, width):
-    return (np.array(columns)[:, None] == np.arange(width)).astype(np.float32)
+def numbered(xp, rows, vocabulary):
+    """The elements of `rows` as places in the vocabulary; -1 for those that are not in it."""
+    if is_string(xp.dtype(rows)):
+        place = {word: i for i, word in enumerate(vocabulary.tolist())}
+        return np.array([place.get(v, -1) for v in rows.flat], INT64).reshape(rows.shape)
+    at, found = search(xp, vocabulary.astype(INT64), xp.cast(rows, INT64))
+    return xp.where(found, at, xp.full((), -1, INT64))
+
+
+def occurrences(xp, numbers, grams: Grams, step, base):
+    """For the n-gram that begins at each place: its column, and whether it is in the pool."""
+    size = xp.shape(numbers)[1]
+    beyond = xp.pad(numbers, (0, 0), (0, (grams.length - 1) * step), -1)
+    zero = xp.full((), 0, INT64)
+    state = numbers
+    found = xp.greater_equal(numbers, zero)
+    for k, pairs in enumerate(grams.pairs, 1):
+        following = xp.index(beyond, 1, k * step, k * step + size)
+        state, there = search(xp, pairs, state * base + following)
+        found = xp.logical_and(found, xp.logical_and(there, xp.greater_equal(following, zero)))
+    column = xp.take(xp.asarray(grams.columns), xp.maximum(state, zero), 0)
+    return column, xp.logical_and(found, xp.greater_equal(column, zero))
 
 
 def column_weights(weights, indexes, width):

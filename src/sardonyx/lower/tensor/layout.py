@@ -34,13 +34,6 @@ def reshape(xp, x, shape, *, allowzero):
     return xp.reshape(x, wanted)
 
 
-@lower("Flatten")
-def flatten(xp, x, *, axis):
-    sizes = xp.shape(x)
-    axis = positive(axis, len(sizes))
-    return xp.reshape(x, (xp.count(sizes[:axis]), xp.count(sizes[axis:])))
-
-
 @lower("Transpose", sizes=True)
 def transpose(xp, x, *, perm):
     return xp.transpose(x, perm or range(xp.rank(x))[::-1])
@@ -78,11 +71,6 @@ def split(xp, x, split=None, *, axis, num_outputs, count):
         each = (whole + parts - 1) // parts
         sizes = [each] * (parts - 1) + [whole - each * (parts - 1)]
     return tuple(xp.split(x, sizes, axis))
-
-
-@lower("Expand", static=("shape",))
-def expand(xp, x, shape):
-    return xp.broadcast_to(x, xp.broadcast_shape(xp.shape(x), tuple(shape.tolist())))
 
 
 @lower("Tile", static=("repeats",))

@@ -8,23 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.lower.engine import lower
+from sardonyx.lower.lookup import search
 from sardonyx.lower.traditionalml.score import FLOAT32, INT64, ML
 from sardonyx.lower.xp import is_float, is_string
-
-
-def search(xp, keys, x):
-    """For each element of `x` its place among sorted `keys`, and whether it is there."""
-    table = xp.asarray(keys)
-    at = xp.zeros(xp.shape(x), INT64)
-    step = 1 << (len(keys) - 1).bit_length()
-    while step > 1:
-        step //= 2
-        ahead = at + step
-        inside = xp.minimum(ahead, xp.scalar(len(keys) - 1, ahead))
-        reached = xp.less_equal(xp.take(table, inside, 0), x)
-        fits = xp.less(ahead, xp.scalar(len(keys), ahead))
-        at = xp.where(xp.logical_and(reached, fits), ahead, at)
-    return at, xp.equal(xp.take(table, at, 0), x)
 
 
 def looked_up(xp, x, keys, values, default):

@@ -6,7 +6,6 @@ deepest tree has levels. Then the weights of the leaves reached are gathered and
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from sardonyx.errors import EngineError
 from sardonyx.lower.engine import lower
+from sardonyx.lower.lookup import once
 from sardonyx.lower.traditionalml.score import (
     FLOAT32,
     INT64,
@@ -59,29 +59,6 @@ class Forest:
             self.depth += 1
             if self.depth > len(here):
                 raise EngineError("a tree of this ensemble leads back to its own root")
-
-
-class Same:
-    """A key that stands for one object: attributes are compared by identity, not by elements."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
-
-
-def kept(make):
-    """Attributes become a forest once, not at every run."""
-
-    @functools.lru_cache(maxsize=128)
-    def made(targets: int, **given: Same) -> Forest:
-        return make(targets, **{k: v.value for k, v in given.items()})
-
-    return lambda targets, **given: made(targets, **{k: Same(v) for k, v in given.items()})
 
 
 def leaves_reached(xp, x, forest: Forest):
@@ -135,7 +112,7 @@ def aggregated(xp, x, forest: Forest, aggregate: str):
 # -- TreeEnsemble, with leaves apart from nodes ----------------------------------------
 
 
-@kept
+@once
 def forest_of_parts(
     targets,
     roots,
@@ -211,7 +188,7 @@ def tree_ensemble(
 ):
     targets = n_targets or max(leaf_targetids) + 1
     forest = forest_of_parts(
-        targets,
+        targets=targets,
         roots=tree_roots,
         features=nodes_featureids,
         splits=nodes_splits,
@@ -232,7 +209,7 @@ def tree_ensemble(
 # -- the operators that it replaced, whose leaves may weigh several targets ------------
 
 
-@kept
+@once
 def forest_of_nodes(
     targets,
     trees,
@@ -285,7 +262,7 @@ def grown(xp, x, targets: int, kind: str, aggregate: str, given: dict[str, Any])
     values = given.get("nodes_values_as_tensor")
     weights = given.get(f"{kind}_weights_as_tensor")
     forest = forest_of_nodes(
-        targets,
+        targets=targets,
         trees=given["nodes_treeids"],
         nodes=given["nodes_nodeids"],
         features=given["nodes_featureids"],

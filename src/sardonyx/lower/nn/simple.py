@@ -1,10 +1,11 @@
-"""Dropout."""
+"""Dropout and Flatten."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sardonyx.lower.engine import lower
+from sardonyx.lower.xp import positive
 
 BOOL = np.dtype(bool)
 
@@ -25,3 +26,10 @@ def dropout(xp, x, ratio=None, training_mode=None, *, seed, count):
         training = xp.reshape(training, [])
         y, kept = xp.where(training, y, x), xp.logical_or(kept, xp.logical_not(training))
     return (y, kept)[:count]
+
+
+@lower("Flatten")
+def flatten(xp, x, *, axis):
+    sizes = xp.shape(x)
+    axis = positive(axis, len(sizes))
+    return xp.reshape(x, (xp.count(sizes[:axis]), xp.count(sizes[axis:])))
