@@ -1,9 +1,12 @@
-"""Gradients as ONNX: operators covered, forward plus backward against torch and onnx-ad, cost of building.
+"""Gradients as ONNX: operators covered, forward plus backward against torch and onnx-ad, cost of
+building.
 
     python bench/gradients.py [--networks mlp,cnn] [--seconds 5] [--cpu] [--peers] [--curve]
 
-Ratios are median times of our gradient graph on stock onnxruntime over those of the contender, from one
-interleaved run; below 1, ours is faster. Weights are inputs of the graph, as in training. `--peers` installs
+Ratios are median times of our gradient graph on stock onnxruntime over those of the contender, from
+one
+interleaved run; below 1, ours is faster. Weights are inputs of the graph, as in training. `--peers`
+installs
 onnx-ad and onnxsim into a temporary folder and takes them along where they install and convert.
 """
 
@@ -26,27 +29,77 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from networks import NETWORKS, Encoder, Network, export  # noqa: E402
-from train import measure  # noqa: E402
+from train import measure
 
-import sardonyx as sx  # noqa: E402
-from sardonyx import opset  # noqa: E402
-from sardonyx.build import Builder  # noqa: E402
-from sardonyx.engines.onnxruntime.session import session  # noqa: E402
-from sardonyx.grad import NO_GRADIENT, VJP  # noqa: E402
-from sardonyx.versions import fit  # noqa: E402
+import sardonyx as sx
+from networks import NETWORKS, Encoder, Network, export
+from sardonyx import opset
+from sardonyx.build import Builder
+from sardonyx.engines.onnxruntime.session import session
+from sardonyx.grad import NO_GRADIENT, VJP
+from sardonyx.versions import fit
 
 FLOORS = {"mlp": 1.0, "cnn": 1.0, "transformer": 1.0, "lstm": 1.5, "separable": 1.5}
 TIMED = ("mlp", "cnn", "resnet18", "transformer", "lstm", "separable")
-# The operators tagged Differentiable for which onnxruntime-training registers no gradient (its source).
-NOT_IN_ORT_TRAINING = set(
-    """Acos Acosh Asin Asinh Atanh Cosh Sinh Tan Celu Elu HardSigmoid HardSwish Mish PRelu Selu Softplus
-    Softsign SwiGLU Swish ThresholdedRelu Mean Mod Sum Det Einsum CumProd CumSum Hardmax
-    NegativeLogLikelihoodLoss CausalConvWithState Col2Im GlobalLpPool LpPool MaxRoiPool MaxUnpool
-    GroupNormalization InstanceNormalization LRN LpNormalization MeanVarianceNormalization LinearAttention
-    Shrink CastLike CenterCropPad Compress DepthToSpace GridSample SpaceToDepth TensorScatter ReduceL1
-    ReduceLogSum ReduceMin ReduceProd ReduceSumSquare RNN""".split()
-)
+# The operators tagged Differentiable for which onnxruntime-training registers no gradient (its
+# source).
+NOT_IN_ORT_TRAINING = {
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atanh",
+    "Cosh",
+    "Sinh",
+    "Tan",
+    "Celu",
+    "Elu",
+    "HardSigmoid",
+    "HardSwish",
+    "Mish",
+    "PRelu",
+    "Selu",
+    "Softplus",
+    "Softsign",
+    "SwiGLU",
+    "Swish",
+    "ThresholdedRelu",
+    "Mean",
+    "Mod",
+    "Sum",
+    "Det",
+    "Einsum",
+    "CumProd",
+    "CumSum",
+    "Hardmax",
+    "NegativeLogLikelihoodLoss",
+    "CausalConvWithState",
+    "Col2Im",
+    "GlobalLpPool",
+    "LpPool",
+    "MaxRoiPool",
+    "MaxUnpool",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LRN",
+    "LpNormalization",
+    "MeanVarianceNormalization",
+    "LinearAttention",
+    "Shrink",
+    "CastLike",
+    "CenterCropPad",
+    "Compress",
+    "DepthToSpace",
+    "GridSample",
+    "SpaceToDepth",
+    "TensorScatter",
+    "ReduceL1",
+    "ReduceLogSum",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSumSquare",
+    "RNN",
+}
 
 
 def coverage(peers: Path | None) -> None:
@@ -55,11 +108,21 @@ def coverage(peers: Path | None) -> None:
     body = [op for op in tagged if ("", op) not in VJP and opset.has_body(op)]
     zero = [op for op in tagged if ("", op) in NO_GRADIENT and op not in rules]
     print(f"operators tagged Differentiable: {len(tagged)}")
-    print(f"  sardonyx              {len(set(rules + body + zero))}  ({len(rules)} rules, {len(body)} by body, {len(zero)} zero)")
-    print(f"  onnxruntime-training  {len(set(tagged) - NOT_IN_ORT_TRAINING)}  (by its list; discontinued)")
+    print(
+        f"  sardonyx              {len(set(rules + body + zero))}  ({len(rules)} rules, "
+        f"{len(body)} by body, {len(zero)} zero)"
+    )
+    print(
+        f"  onnxruntime-training  {len(set(tagged) - NOT_IN_ORT_TRAINING)}  (by its list; "
+        f"discontinued)"
+    )
     if peers is None:
         return
-    found = re.findall(r'"([A-Z][A-Za-z0-9]+)"', (peers / "onnx_ad" / "rules.py").read_text()) if (peers / "onnx_ad").exists() else []
+    found = (
+        re.findall(r'"([A-Z][A-Za-z0-9]+)"', (peers / "onnx_ad" / "rules.py").read_text())
+        if (peers / "onnx_ad").exists()
+        else []
+    )
     known = set(found) & set(tagged)
     print(f"  onnx-ad               {len(known) or 'not installed'}  (names in its rule file)")
 
@@ -70,7 +133,9 @@ def gradient(network: Network, module: torch.nn.Module) -> tuple[sx.Model, dict[
     names = [w.name for w in sx.weights(model) if w.kind == "weight"]
     result = sx.grad(model, wrt=names, outputs=False)
     feeds = {model.inputs[0].name or "": network.batch()[0]}
-    for name in [n for n in names if n in result.graph.initializers]:  # a sum needs no value of its last bias
+    for name in [
+        n for n in names if n in result.graph.initializers
+    ]:  # a sum needs no value of its last bias
         value = result.graph.initializers.pop(name)
         assert value.const_value is not None
         feeds[name] = value.const_value.numpy().copy()
@@ -107,7 +172,9 @@ def torch_call(network: Network, module: torch.nn.Module) -> Callable[[], float]
     return call
 
 
-def onnx_ad_call(network: Network, module: torch.nn.Module, peers: Path, threads: int) -> Callable[[], float] | str:
+def onnx_ad_call(
+    network: Network, module: torch.nn.Module, peers: Path, threads: int
+) -> Callable[[], float] | str:
     """onnx-ad's adjoint graph of the same model, weights as inputs; or why there is none."""
     model = fit(sx.normalize(sx.load(export(network, module))))
     proto = model.proto()
@@ -115,13 +182,23 @@ def onnx_ad_call(network: Network, module: torch.nn.Module, peers: Path, threads
     weights = {w.name for w in sx.weights(model) if w.kind == "weight"}
     for tensor in [t for t in proto.graph.initializer if t.name in weights]:
         feeds[tensor.name] = onnx.numpy_helper.to_array(tensor)
-        proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        proto.graph.input.append(
+            onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
         proto.graph.initializer.remove(tensor)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "f.onnx", Path(folder) / "adj.onnx"
         onnx.save(proto, source)
-        code = f"import onnx; from onnx_ad import reverse; onnx.save(reverse(onnx.load({str(source)!r})), {str(target)!r})"
-        done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(peers)!r}); {code}"], capture_output=True, text=True, check=False)
+        code = (
+            "import onnx; from onnx_ad import reverse; "
+            f"onnx.save(reverse(onnx.load({str(source)!r})), {str(target)!r})"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(peers)!r}); {code}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             return done.stderr.strip().splitlines()[-1][:120]
         options = ort.SessionOptions()
@@ -152,12 +229,20 @@ def curve() -> None:
         sx.grad(model, wrt="x")
         spent = time.process_time() - begin
         print(f"  {count:6} nodes  {spent:6.2f} s  {spent / count * 1e6:6.0f} us a node")
-    large = Network("large", lambda: Encoder(768, 12, 12, 1000, 128), lambda rng: rng.integers(0, 1000, (2, 128)), lambda rng: rng.integers(0, 10, 2))
+    large = Network(
+        "large",
+        lambda: Encoder(768, 12, 12, 1000, 128),
+        lambda rng: rng.integers(0, 1000, (2, 128)),
+        lambda rng: rng.integers(0, 10, 2),
+    )
     model = sx.load(export(large, large.module()))
     begin = time.process_time()
     names = [w.name for w in sx.weights(model) if w.kind == "weight"]
     result = sx.grad(model, wrt=names)
-    print(f"  12 layers, 768 wide: {len(model.graph)} nodes to {len(result.graph)} in {time.process_time() - begin:.1f} s")
+    print(
+        f"  12 layers, 768 wide: {len(model.graph)} nodes to {len(result.graph)} in "
+        f"{time.process_time() - begin:.1f} s"
+    )
 
 
 def chain(count: int) -> sx.Model:
@@ -168,12 +253,21 @@ def chain(count: int) -> sx.Model:
     for i in range(count):
         y = op.Tanh(y) if i % 2 else op.Mul(y, 1.01)
     y.name = "y"
-    graph = ir.Graph([x], [y], nodes=op.nodes, initializers=list(op.constants.values()), opset_imports={"": opset.OPSET}, name="chain")
+    graph = ir.Graph(
+        [x],
+        [y],
+        nodes=op.nodes,
+        initializers=list(op.constants.values()),
+        opset_imports={"": opset.OPSET},
+        name="chain",
+    )
     return sx.Model(ir.Model(graph, ir_version=10))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", default=",".join(TIMED))
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--threads", type=int, default=2)
@@ -187,7 +281,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         peers = None
         if arguments.peers:
-            done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, "onnx-ad"], check=False)
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "install",
+                    "-q",
+                    "--no-deps",
+                    "--target",
+                    folder,
+                    "onnx-ad",
+                ],
+                check=False,
+            )
             peers = Path(folder) if done.returncode == 0 else None
         coverage(peers)
         print("forward plus backward, ours over theirs:")
@@ -196,7 +303,10 @@ def main() -> None:
                 continue
             module = network.module()
             result, feeds = gradient(network, module)
-            steps = {"sardonyx": bound(session(result, threads=threads), feeds), "torch": torch_call(network, module)}
+            steps = {
+                "sardonyx": bound(session(result, threads=threads), feeds),
+                "torch": torch_call(network, module),
+            }
             note = ""
             if peers is not None:
                 peer = onnx_ad_call(network, module, peers, threads)
@@ -208,7 +318,11 @@ def main() -> None:
             mine = found["sardonyx"]
             ratios = "  ".join(f"/ {n} {mine / t:.2f}" for n, t in found.items() if n != "sardonyx")
             floor = FLOORS.get(network.name)
-            verdict = "" if floor is None else f"  floor {floor}: {'met' if mine / found['torch'] <= floor else 'MISSED'}"
+            verdict = (
+                ""
+                if floor is None
+                else f"  floor {floor}: {'met' if mine / found['torch'] <= floor else 'MISSED'}"
+            )
             print(f"  {network.name:12} {mine * 1e3:8.2f} ms  {ratios}{verdict}{note}", flush=True)
         if arguments.curve:
             print("building a gradient:")

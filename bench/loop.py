@@ -2,8 +2,8 @@
 
     python bench/loop.py [--networks mlp,cnn] [--blocks 9] [--steps 10000] [--gigabytes 30]
 
-Overhead is process CPU time and wall clock of `sx.train` on arrays, over that of calling the step of
-the same engine with the same batches already in hand, in interleaved blocks; the median of the
+Overhead is process CPU time and wall clock of `sx.train` on arrays, over that of calling the step
+of the same engine with the same batches already in hand, in interleaved blocks; the median of the
 blocks' ratios is printed. Memory is the resident set after 1,000 and after `--steps` steps. The big
 file is sparse: reading it costs memory bandwidth and pages, writing it cost nothing.
 """
@@ -21,14 +21,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from networks import NETWORKS, Network, export  # noqa: E402
-
-import sardonyx as sx  # noqa: E402
-from sardonyx.engines.onnxruntime import prepare_training  # noqa: E402
-from sardonyx.train.batches import epoch_batches  # noqa: E402
-from sardonyx.train.data import open_data  # noqa: E402
-from sardonyx.train.fields import link  # noqa: E402
-from sardonyx.train.loop import Run  # noqa: E402
+import sardonyx as sx
+from networks import NETWORKS, Network, export
+from sardonyx.engines.onnxruntime import prepare_training
+from sardonyx.train.batches import epoch_batches
+from sardonyx.train.data import open_data
+from sardonyx.train.fields import link
+from sardonyx.train.loop import Run
 
 FLOORS = {"mlp": 0.03}
 OTHERS = 0.01

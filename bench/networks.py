@@ -1,8 +1,11 @@
-"""The networks of the benchmarks, in torch, and their ONNX files as torch's own exporter writes them."""
+"""The networks of the benchmarks, in torch, and their ONNX files as torch's own exporter writes
+them.
+"""
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -18,7 +21,9 @@ F = nn.functional
 
 class MLP(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        super().__init__(
+            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
 
 
 class CNN(nn.Module):
@@ -27,7 +32,9 @@ class CNN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [3, 64, 128, 256]
-        self.conv = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in zip(widths, widths[1:], strict=False))
+        self.conv = nn.ModuleList(
+            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in itertools.pairwise(widths)
+        )
         self.bn = nn.ModuleList(nn.BatchNorm2d(b) for b in widths[1:])
         self.head = nn.Linear(256, 10)
 
@@ -59,7 +66,16 @@ class ResNet18(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.bn = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
-        sizes = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+        sizes = [
+            (64, 64, 1),
+            (64, 64, 1),
+            (64, 128, 2),
+            (128, 128, 1),
+            (128, 256, 2),
+            (256, 256, 1),
+            (256, 512, 2),
+            (512, 512, 1),
+        ]
         self.blocks = nn.Sequential(*(Block(*s) for s in sizes))
         self.head = nn.Linear(512, 10)
 
@@ -80,7 +96,11 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, c = x.shape
-        q, k, v = self.qkv(self.norm1(x)).reshape(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(x))
+            .reshape(b, t, 3, self.heads, c // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         scores = q @ k.transpose(-1, -2) / math.sqrt(c // self.heads)
         if self.causal:
             mask = torch.ones(t, t, dtype=torch.bool).tril()
@@ -91,9 +111,19 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    def __init__(self, width: int = 256, layers: int = 2, heads: int = 4, vocabulary: int = 1000, length: int = 64) -> None:
+    def __init__(
+        self,
+        width: int = 256,
+        layers: int = 2,
+        heads: int = 4,
+        vocabulary: int = 1000,
+        length: int = 64,
+    ) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(length, width) * 0.02)
+        self.token, self.place = (
+            nn.Embedding(vocabulary, width),
+            nn.Parameter(torch.randn(length, width) * 0.02),
+        )
         self.layers = nn.Sequential(*(Layer(width, heads, False) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
@@ -102,9 +132,19 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, width: int = 384, layers: int = 6, heads: int = 6, vocabulary: int = 8000, length: int = 128) -> None:
+    def __init__(
+        self,
+        width: int = 384,
+        layers: int = 6,
+        heads: int = 6,
+        vocabulary: int = 8000,
+        length: int = 128,
+    ) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(length, width) * 0.02)
+        self.token, self.place = (
+            nn.Embedding(vocabulary, width),
+            nn.Parameter(torch.randn(length, width) * 0.02),
+        )
         self.layers = nn.Sequential(*(Layer(width, heads, True) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 

@@ -1,10 +1,14 @@
 """A training step on stock onnxruntime against torch: one run, interleaved, medians, ratios.
 
-    python bench/train.py [--networks mlp,cnn] [--optimizers adamw,sgd] [--seconds 20] [--compile] [--memory]
+    python bench/train.py [--networks mlp,cnn] [--optimizers adamw,sgd] [--seconds 20] [--compile]
+    [--memory]
 
-All contenders of a row start from the same weights and batch; their first losses must agree. A ratio is the
-median time of sardonyx over that of the contender: below 1, sardonyx is faster. Times are wall clock at
-`--threads` threads, or with `--cpu` process CPU time at one thread, which a busy machine disturbs less.
+All contenders of a row start from the same weights and batch; their first losses must agree. A
+ratio is the
+median time of sardonyx over that of the contender: below 1, sardonyx is faster. Times are wall
+clock at
+`--threads` threads, or with `--cpu` process CPU time at one thread, which a busy machine disturbs
+less.
 """
 
 from __future__ import annotations
@@ -27,12 +31,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from networks import NETWORKS, Network, export  # noqa: E402
+import sardonyx as sx
+from networks import NETWORKS, Network, export
+from sardonyx.engines.onnxruntime import prepare_training
 
-import sardonyx as sx  # noqa: E402
-from sardonyx.engines.onnxruntime import prepare_training  # noqa: E402
-
-FLOORS = {"mlp": 0.85, "cnn": 1.0, "resnet18": 1.05, "transformer": 1.0, "gpt": 1.0, "lstm": 1.2, "separable": 1.5}
+FLOORS = {
+    "mlp": 0.85,
+    "cnn": 1.0,
+    "resnet18": 1.05,
+    "transformer": 1.0,
+    "gpt": 1.0,
+    "lstm": 1.2,
+    "separable": 1.5,
+}
 OURS = {"adamw": lambda: sx.optim.adamw(1e-3), "sgd": lambda: sx.optim.sgd(1e-2, 0.9)}
 THEIRS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": lambda p, fused: torch.optim.AdamW(p, 1e-3, fused=fused or None),
@@ -42,7 +53,9 @@ Step = Callable[[], float]
 
 
 def ours(network: Network, optimizer: str, threads: int, **settings: object) -> Step:
-    net = sx.trainable(sx.load(export(network, network.module())), "cross_entropy", OURS[optimizer]())
+    net = sx.trainable(
+        sx.load(export(network, network.module())), "cross_entropy", OURS[optimizer]()
+    )
     rep = prepare_training(net, threads=threads, **settings)
     x, y = network.batch()
     feeds = {net.inputs[0].name: x, "label": y}
@@ -134,24 +147,34 @@ def peak_memory(network: Network, optimizer: str, contender: str) -> float:
     folder = str(Path(__file__).parent)
     with tempfile.TemporaryDirectory() as work:
         if contender == "torch":
-            code = PEAK + PEAK_THEIRS.format(folder=folder, network=network.name, optimizer=optimizer)
+            code = PEAK + PEAK_THEIRS.format(
+                folder=folder, network=network.name, optimizer=optimizer
+            )
         else:
-            (Path(work) / "net.onnx").write_bytes(export(network, network.module()).SerializeToString())
+            (Path(work) / "net.onnx").write_bytes(
+                export(network, network.module()).SerializeToString()
+            )
             x, y = network.batch()
             np.savez(Path(work) / "batch.npz", x=x, y=y)
             code = PEAK + PEAK_OURS.format(optimizer=chosen)
-        done = subprocess.run([sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True
+        )
     return float(done.stdout.split()[-1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", default=",".join(n.name for n in NETWORKS))
     parser.add_argument("--optimizers", default="adamw,sgd")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
-    parser.add_argument("--compile", action="store_true", help="torch.compile too (a minute of compiling each)")
+    parser.add_argument(
+        "--compile", action="store_true", help="torch.compile too (a minute of compiling each)"
+    )
     parser.add_argument("--memory", action="store_true", help="peak memory too, in fresh processes")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
@@ -165,8 +188,14 @@ def main() -> None:
         for optimizer in arguments.optimizers.split(","):
             found = measure(contenders(network, optimizer, arguments), arguments.seconds, clock)
             mine = found["sardonyx"]
-            row: dict[str, object] = {"network": network.name, "optimizer": optimizer, "ms": mine * 1e3}
-            row |= {f"/ {name}": mine / other for name, other in found.items() if name != "sardonyx"}
+            row: dict[str, object] = {
+                "network": network.name,
+                "optimizer": optimizer,
+                "ms": mine * 1e3,
+            }
+            row |= {
+                f"/ {name}": mine / other for name, other in found.items() if name != "sardonyx"
+            }
             if arguments.memory:
                 sizes = {c: peak_memory(network, optimizer, c) for c in ("sardonyx", "torch")}
                 row |= {"MB": sizes["sardonyx"], "MB / torch": sizes["sardonyx"] / sizes["torch"]}
@@ -178,8 +207,16 @@ def main() -> None:
 
 def show(row: dict[str, object]) -> None:
     floor = FLOORS[str(row["network"])] if row["optimizer"] == "adamw" else None
-    cells = [f"{k} {v:.2f}" if isinstance(v, float) else str(v) for k, v in row.items() if k not in ("network", "optimizer")]
-    verdict = "" if floor is None else f"   floor {floor}: {'met' if row['/ torch'] <= floor else 'MISSED'}"  # type: ignore[operator]
+    cells = [
+        f"{k} {v:.2f}" if isinstance(v, float) else str(v)
+        for k, v in row.items()
+        if k not in ("network", "optimizer")
+    ]
+    verdict = (
+        ""
+        if floor is None
+        else f"   floor {floor}: {'met' if row['/ torch'] <= floor else 'MISSED'}"
+    )  # type: ignore[operator]
     print(f"{row['network']:12} {row['optimizer']:6} {'  '.join(cells)}{verdict}", flush=True)
 
 

@@ -112,7 +112,8 @@ def faults(others: dict[str, bool | str]) -> None:
     share = counts["verify"] / total
     right_node = counts["named"] / counts["verify"]
     print(
-        f"verify finds {counts['verify']} ({share:.0%}), the right node for {right_node:.0%} of them"
+        f"verify finds {counts['verify']} ({share:.0%}), the right node for {right_node:.0%} "
+        f"of them"
     )
 
 

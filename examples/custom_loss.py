@@ -1,7 +1,8 @@
 """A loss of your own: as a Python function, as an ONNX function, as an ONNX file; and classes that
 weigh more.
 
-The data is lopsided: one row in twenty belongs to the class that matters. Plain cross entropy mostly
+The data is lopsided: one row in twenty belongs to the class that matters. Plain cross entropy
+mostly
 answers with the common classes; weights, or the focal loss written here, find the rare one. The
 focal loss is the same numbers in all three forms.
 """

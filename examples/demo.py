@@ -1,7 +1,8 @@
-"""The main job in a minute: an ONNX file goes in, is trained on stock onnxruntime, and an ONNX file comes out.
+"""The main job in a minute: an ONNX file goes in, is trained on stock onnxruntime, and an ONNX file
+comes out.
 
-Handwritten digits (scikit-learn's), a small convolutional network that exists only as ONNX, and at the end a
-plain `onnxruntime.InferenceSession` that knows nothing of sardonyx.
+Handwritten digits (scikit-learn's), a small convolutional network that exists only as ONNX, and at
+the end a plain `onnxruntime.InferenceSession` that knows nothing of sardonyx.
 """
 
 from __future__ import annotations
@@ -101,18 +102,21 @@ def main() -> None:
     )
     report = sx.write_report(run, OUT / "report.html")
     print(
-        f"2. trained on stock onnxruntime {ort.__version__}: {run.position.step} steps in {run.times['total']:.1f} s"
+        f"2. trained on stock onnxruntime {ort.__version__}: {run.position.step} steps in "
+        f"{run.times['total']:.1f} s"
     )
 
     session = ort.InferenceSession(str(OUT / "tuned.onnx"))
     (scores,) = session.run(None, {"image": images[test]})
     accuracy = float((scores.argmax(1) == digits.target[test]).mean())
     print(
-        f"3. served by a plain onnxruntime.InferenceSession: {accuracy:.1%} of {len(test)} unseen digits right"
+        f"3. served by a plain onnxruntime.InferenceSession: {accuracy:.1%} of {len(test)} unseen "
+        f"digits right"
     )
     print(f"4. the report: {report}")
     print(
-        f"next: sardonyx inspect {OUT / 'tuned.onnx'}, or sardonyx train your.onnx your.npz -o tuned.onnx"
+        f"next: sardonyx inspect {OUT / 'tuned.onnx'}, or sardonyx train your.onnx your.npz -o "
+        f"tuned.onnx"
     )
     if accuracy <= 0.97:
         sys.exit(f"expected more than 97 %, got {accuracy:.1%}")

@@ -8,6 +8,7 @@ alone, and what it draws is written as a picture.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def model() -> onnx.ModelProto:
 
     def network(x: str, name: str, sizes: tuple[int, ...], output: str) -> None:
         """Layers that share their weights with every other call of the same name."""
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             weight, bias = f"{name}.{i}.weight", f"{name}.{i}.bias"
             if weight not in tensors:
                 tensors[weight] = rng.normal(size=(a, b)) * np.sqrt(2 / a)

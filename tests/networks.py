@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,12 +12,17 @@ from onnx import TensorProto, helper, numpy_helper
 from sardonyx.model import Model, load
 
 
-def mlp(sizes: Sequence[int] = (6, 5, 3), dtype: type = np.float32, activation: str = "Tanh", seed: int = 0) -> Model:
+def mlp(
+    sizes: Sequence[int] = (6, 5, 3),
+    dtype: type = np.float32,
+    activation: str = "Tanh",
+    seed: int = 0,
+) -> Model:
     """Gemm layers `fc0`, `fc1`, … with weights (out, in), symbolic batch, output `scores`."""
     rng = np.random.default_rng(seed)
     nodes, initializers, x = [], [], "x"
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    for i, (wide, narrow) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (wide, narrow) in enumerate(itertools.pairwise(sizes)):
         weight = (rng.normal(size=(narrow, wide)) / np.sqrt(wide)).astype(dtype)
         bias = (rng.normal(size=narrow) * 0.1).astype(dtype)
         initializers += [
@@ -25,7 +31,9 @@ def mlp(sizes: Sequence[int] = (6, 5, 3), dtype: type = np.float32, activation: 
         ]
         last = i == len(sizes) - 2
         y = "scores" if last else f"h{i}"
-        nodes.append(helper.make_node("Gemm", [x, f"fc{i}.weight", f"fc{i}.bias"], [y], f"fc{i}", transB=1))
+        nodes.append(
+            helper.make_node("Gemm", [x, f"fc{i}.weight", f"fc{i}.bias"], [y], f"fc{i}", transB=1)
+        )
         x = y
         if not last:
             nodes.append(helper.make_node(activation, [x], [f"a{i}"], f"act{i}"))
@@ -53,7 +61,9 @@ def torch_mlp(model: Model, activation: str = "Tanh"):  # type: ignore[no-untype
     def forward(x):  # type: ignore[no-untyped-def]
         layers = len(parameters) // 2
         for i in range(layers):
-            x = torch.nn.functional.linear(x, parameters[f"fc{i}.weight"], parameters[f"fc{i}.bias"])
+            x = torch.nn.functional.linear(
+                x, parameters[f"fc{i}.weight"], parameters[f"fc{i}.bias"]
+            )
             x = act(x) if i < layers - 1 else x
         return x
 
@@ -121,7 +131,9 @@ def cnn(channels: int = 4, classes: int = 3, seed: int = 0) -> Model:
 
 
 def transformer(width: int = 8, heads: int = 2, words: int = 11, seed: int = 0) -> Model:
-    """One block over token ids (N, T): embedding, masked attention, feed-forward, scores of words."""
+    """One block over token ids (N, T): embedding, masked attention, feed-forward, scores of
+    words.
+    """
     rng = np.random.default_rng(seed)
     each = width // heads
     weights = {

@@ -1,4 +1,6 @@
-"""Valid inputs for the public models: sizes where the file leaves them open, and ranges of integers."""
+"""Valid inputs for the public models: sizes where the file leaves them open, and ranges of
+integers.
+"""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def test_one_loss_in_three_forms_and_weights_that_find_the_rare_class(
     z = np.random.default_rng(0).normal(size=(32, 3))
     logp = z - np.log(np.exp(z).sum(1, keepdims=True))
     picked = logp[np.arange(32), batch["label"]]
-    net = sx.trainable(sx.load(onnx.parser.parse_model(SCORES)), example.OUT / "focal.onnx")
+    scores = sx.load(onnx.parser.parse_model(SCORES))
+    net = sx.trainable(scores, example.OUT / "focal.onnx", train="w")
     found = sx.evaluate(net, {"z": z.astype("f"), "y": batch["label"]}, metrics=[])["loss"]
     assert found == pytest.approx(-((1 - np.exp(picked)) ** 2 * picked).mean(), rel=1e-5)
 

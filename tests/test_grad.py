@@ -40,7 +40,9 @@ def test_torch(case: Case) -> None:
     )
     names = [f"y{i}" for i in range(len(outs))]
     gradient = grad(model, of=names, wrt=wrt, seeds="input")
-    found = Runner(gradient)({**feeds, **{f"seed/{n}": s for n, s in zip(names, seeds, strict=True)}})
+    found = Runner(gradient)(
+        {**feeds, **{f"seed/{n}": s for n, s in zip(names, seeds, strict=True)}}
+    )
     for n, o in zip(names, outs, strict=True):
         np.testing.assert_allclose(found[n], o.detach().numpy(), rtol=1e-6, atol=1e-9)
     for n, e in zip(wrt, expected, strict=True):

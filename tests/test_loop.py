@@ -67,14 +67,20 @@ def test_a_served_model_needs_no_sardonyx(tmp_path: Path) -> None:
     sx.train(mlp(), DATA, epochs=1, output=tmp_path / "tuned.onnx")
     session = ort.InferenceSession(str(tmp_path / "tuned.onnx"))
     (scores,) = session.run(None, {"x": X})
-    np.testing.assert_allclose(sx.predict(tmp_path / "tuned.onnx", {"x": X})["scores"], scores, rtol=1e-6)
+    np.testing.assert_allclose(
+        sx.predict(tmp_path / "tuned.onnx", {"x": X})["scores"], scores, rtol=1e-6
+    )
 
 
 def test_evaluate_measures_what_it_says() -> None:
     import onnxruntime as ort
 
     model = mlp()
-    scores = ort.InferenceSession(model.proto().SerializeToString()).run(None, {"x": X})[0].astype(np.float64)
+    scores = (
+        ort.InferenceSession(model.proto().SerializeToString())
+        .run(None, {"x": X})[0]
+        .astype(np.float64)
+    )
     logp = scores - np.log(np.exp(scores).sum(1, keepdims=True))
     found = sx.evaluate(model, DATA, batch_size=50)
     assert found["loss"] == pytest.approx(-logp[np.arange(203), LABEL].mean(), rel=1e-5)
@@ -83,7 +89,13 @@ def test_evaluate_measures_what_it_says() -> None:
 
 def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
     run = sx.train(
-        mlp(), DATA, epochs=50, validation=0.3, patience=2, optimizer=sx.optim.sgd(20.0), output=tmp_path / "o.onnx"
+        mlp(),
+        DATA,
+        epochs=50,
+        validation=0.3,
+        patience=2,
+        optimizer=sx.optim.sgd(20.0),
+        output=tmp_path / "o.onnx",
     )
     assert len(run.history) < 50
     assert "did not improve" in run.stopped
@@ -111,7 +123,8 @@ def test_same_seed_same_bits() -> None:
 DROPOUT = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[N, 6] x) => (float[N, 3] scores)
-<float[6, 3] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, -0.1, -0.2, -0.3, -0.4, -0.5, -0.6, -0.7, -0.8},
+<float[6, 3] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9,
+  1.0, -0.1, -0.2, -0.3, -0.4, -0.5, -0.6, -0.7, -0.8},
  float ratio = {0.5}>
 {
   d = Dropout(x, ratio)
@@ -131,14 +144,25 @@ def test_stopped_and_resumed_ends_in_the_same_bytes(tmp_path: Path, stop_at: int
         if run.position.step == stop_at:  # type: ignore[attr-defined]
             run.stop("test")  # type: ignore[attr-defined]
 
-    first = sx.train(parse(DROPOUT), DATA, epochs=2, validation=0.1, output=broken, callbacks=[stop])
+    first = sx.train(
+        parse(DROPOUT), DATA, epochs=2, validation=0.1, output=broken, callbacks=[stop]
+    )
     assert first.position.step == stop_at
     sx.train(parse(DROPOUT), DATA, epochs=2, validation=0.1, output=broken, resume=True)
     assert broken.read_bytes() == straight.read_bytes()
 
 
 def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
-    base = [sys.executable, "-m", "sardonyx.cli.__main__", "train", str(model), str(data), "-o", str(output)]
+    base = [
+        sys.executable,
+        "-m",
+        "sardonyx.cli.__main__",
+        "train",
+        str(model),
+        str(data),
+        "-o",
+        str(output),
+    ]
     return [*base, "--epochs", "60", "--batch-size", "4", "--every-steps", "3", "--quiet", *more]
 
 
@@ -168,7 +192,9 @@ def killed_and_resumed(files: tuple[Path, Path], folder: Path, seed: int) -> Non
     assert output.read_bytes() == expected
 
 
-def test_killed_at_random_moments_ends_in_the_same_bytes(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_killed_at_random_moments_ends_in_the_same_bytes(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
     killed_and_resumed(files, tmp_path, 0)
 
 
@@ -218,7 +244,11 @@ def test_full_disk_leaves_the_last_checkpoint(files: tuple[Path, Path], tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
     result = subprocess.run(
-        command(*files, output, "--resume"), preexec_fn=small_disk, capture_output=True, text=True, check=False
+        command(*files, output, "--resume"),
+        preexec_fn=small_disk,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 2
     assert "cannot write" in result.stderr and "Traceback" not in result.stderr
@@ -228,7 +258,9 @@ def test_full_disk_leaves_the_last_checkpoint(files: tuple[Path, Path], tmp_path
 def test_loss_that_is_not_finite_names_step_and_tensor() -> None:
     data = {"x": X * 1e30, "label": LABEL}
     with pytest.raises(TrainingStopped) as caught:
-        sx.train(mlp(activation="Relu"), data, epochs=5, optimizer=sx.optim.sgd(1e30), shuffle=False)
+        sx.train(
+            mlp(activation="Relu"), data, epochs=5, optimizer=sx.optim.sgd(1e30), shuffle=False
+        )
     assert "at step" in str(caught.value) and "batch" in str(caught.value)
     assert any("fc" in cell for row in caught.value.where for cell in row)
 
@@ -318,7 +350,10 @@ def test_folder_of_images(tmp_path: Path) -> None:
 def test_json_lines_are_json(files: tuple[Path, Path], tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     result = subprocess.run(
-        [*command(*files, output)[:-1], "--epochs", "2", "--json"], capture_output=True, text=True, check=True
+        [*command(*files, output)[:-1], "--epochs", "2", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert [e["event"] for e in events] == ["begin", "epoch", "epoch", "end"]

@@ -1,4 +1,6 @@
-"""Every loss: its value and its gradient against torch, in float64; and where it must stay finite."""
+"""Every loss: its value and its gradient against torch, in float64; and where it must stay
+finite.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,32 @@ def loss_model(loss: Loss, prediction: np.ndarray, labels: list[np.ndarray]) -> 
     op = Builder("loss")
     arrays = {"z": prediction, **{f"y{i}": y for i, y in enumerate(labels)}}
     values = [
-        ir.Value(name=n, type=ir.TensorType(ir.DataType.from_numpy(a.dtype)), shape=ir.Shape(a.shape))
+        ir.Value(
+            name=n, type=ir.TensorType(ir.DataType.from_numpy(a.dtype)), shape=ir.Shape(a.shape)
+        )
         for n, a in arrays.items()
     ]
     with op:
         out = op.Identity(loss.compute(op, *values))
     out.name = "loss"
     graph = ir.Graph(
-        values, [out], nodes=op.nodes, initializers=list(op.constants.values()), opset_imports={"": 28}, name="loss"
+        values,
+        [out],
+        nodes=op.nodes,
+        initializers=list(op.constants.values()),
+        opset_imports={"": 28},
+        name="loss",
     )
     return Model(ir.Model(graph, ir_version=10))
 
 
-def value_and_gradient(loss: Loss, prediction: np.ndarray, labels: list[np.ndarray]) -> tuple[Any, Any]:
+def value_and_gradient(
+    loss: Loss, prediction: np.ndarray, labels: list[np.ndarray]
+) -> tuple[Any, Any]:
     model = loss_model(loss, prediction, labels)
-    found = Runner(sx.grad(model, of="loss", wrt="z"))({"z": prediction, **{f"y{i}": y for i, y in enumerate(labels)}})
+    found = Runner(sx.grad(model, of="loss", wrt="z"))(
+        {"z": prediction, **{f"y{i}": y for i, y in enumerate(labels)}}
+    )
     return found["loss"], found["grad/z"]
 
 
@@ -65,7 +78,10 @@ TABLE: dict[str, tuple[Loss, np.ndarray, list[np.ndarray], Callable[..., Any]]] 
         lambda z, y: F.cross_entropy(z.permute(0, 3, 1, 2), y),
     ),
     "cross entropy, weights": (
-        L.cross_entropy(weight=WEIGHTS), Z, [CLASSES], lambda z, y: F.cross_entropy(z, y, W)
+        L.cross_entropy(weight=WEIGHTS),
+        Z,
+        [CLASSES],
+        lambda z, y: F.cross_entropy(z, y, W),
     ),
     "cross entropy, ignored": (
         L.cross_entropy(weight=WEIGHTS, ignore_index=1),
@@ -74,10 +90,16 @@ TABLE: dict[str, tuple[Loss, np.ndarray, list[np.ndarray], Callable[..., Any]]] 
         lambda z, y: F.cross_entropy(z, y, W, ignore_index=1),
     ),
     "cross entropy, sum": (
-        L.cross_entropy(reduction="sum"), Z, [CLASSES], lambda z, y: F.cross_entropy(z, y, reduction="sum")
+        L.cross_entropy(reduction="sum"),
+        Z,
+        [CLASSES],
+        lambda z, y: F.cross_entropy(z, y, reduction="sum"),
     ),
     "cross entropy, smoothed": (
-        L.cross_entropy(label_smoothing=0.2), Z, [CLASSES], lambda z, y: F.cross_entropy(z, y, label_smoothing=0.2)
+        L.cross_entropy(label_smoothing=0.2),
+        Z,
+        [CLASSES],
+        lambda z, y: F.cross_entropy(z, y, label_smoothing=0.2),
     ),
     "cross entropy, smoothed, weights, ignored": (
         L.cross_entropy(label_smoothing=0.2, weight=WEIGHTS, ignore_index=1),
@@ -91,14 +113,24 @@ TABLE: dict[str, tuple[Loss, np.ndarray, list[np.ndarray], Callable[..., Any]]] 
         [DENSE_CLASSES],
         lambda z, y: F.cross_entropy(z, y, W, label_smoothing=0.1),
     ),
-    "cross entropy, probabilities": (L.cross_entropy(probabilities=True), Z, [PROBABILITIES], F.cross_entropy),
+    "cross entropy, probabilities": (
+        L.cross_entropy(probabilities=True),
+        Z,
+        [PROBABILITIES],
+        F.cross_entropy,
+    ),
     "cross entropy, probabilities, weights, smoothed": (
         L.cross_entropy(probabilities=True, weight=WEIGHTS, label_smoothing=0.1),
         Z,
         [PROBABILITIES],
         lambda z, y: F.cross_entropy(z, y, W, label_smoothing=0.1),
     ),
-    "binary cross entropy": (L.binary_cross_entropy(), Z, [BITS], F.binary_cross_entropy_with_logits),
+    "binary cross entropy": (
+        L.binary_cross_entropy(),
+        Z,
+        [BITS],
+        F.binary_cross_entropy_with_logits,
+    ),
     "binary cross entropy, pos_weight": (
         L.binary_cross_entropy(pos_weight=3.0),
         Z,
@@ -111,28 +143,39 @@ TABLE: dict[str, tuple[Loss, np.ndarray, list[np.ndarray], Callable[..., Any]]] 
     "huber": (L.huber(0.7), Z, [Y], lambda z, y: F.huber_loss(z, y, delta=0.7)),
     "hinge": (L.hinge(), Z, [2 * BITS - 1], lambda z, y: torch.relu(1 - z * y).mean()),
     "kl": (
-        L.kl_divergence(), np.log(rng.dirichlet(np.ones(4), 5)), [PROBABILITIES],
+        L.kl_divergence(),
+        np.log(rng.dirichlet(np.ones(4), 5)),
+        [PROBABILITIES],
         lambda z, y: F.kl_div(z, y, reduction="batchmean"),
     ),
     "kl, zeros in the target": (
-        L.kl_divergence(), np.log(rng.dirichlet(np.ones(4), 5)), [np.eye(4)[CLASSES]],
+        L.kl_divergence(),
+        np.log(rng.dirichlet(np.ones(4), 5)),
+        [np.eye(4)[CLASSES]],
         lambda z, y: F.kl_div(z, y, reduction="batchmean"),
     ),
     "cosine": (
-        L.cosine(), Z, [Y], lambda z, y: F.cosine_embedding_loss(z, y, torch.ones(5, dtype=torch.float64))
+        L.cosine(),
+        Z,
+        [Y],
+        lambda z, y: F.cosine_embedding_loss(z, y, torch.ones(5, dtype=torch.float64)),
     ),
     "triplet": (
-        L.triplet(0.8), rng.normal(size=(9, 4)), [],
+        L.triplet(0.8),
+        rng.normal(size=(9, 4)),
+        [],
         lambda z: F.triplet_margin_loss(z[0::3], z[1::3], z[2::3], margin=0.8, eps=0.0),
     ),
     "contrastive": (
-        L.contrastive(3.0), rng.normal(size=(8, 4)), [np.array([1.0, 0.0, 0.0, 1.0])],
+        L.contrastive(3.0),
+        rng.normal(size=(8, 4)),
+        [np.array([1.0, 0.0, 0.0, 1.0])],
         lambda z, y: (
             y * (z[0::2] - z[1::2]).pow(2).sum(1)
             + (1 - y) * torch.relu(3.0 - (z[0::2] - z[1::2]).norm(dim=1)) ** 2
         ).mean(),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -168,7 +211,9 @@ def test_ctc_matches_torch(lengths: list[int]) -> None:
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_binary_cross_entropy_is_finite_at_extreme_logits(logit: float, label: float) -> None:
     z = np.full((2, 1), logit, np.float32)
-    value, gradient = value_and_gradient(sx.loss.binary_cross_entropy(), z, [np.full((2, 1), label, np.float32)])
+    value, gradient = value_and_gradient(
+        sx.loss.binary_cross_entropy(), z, [np.full((2, 1), label, np.float32)]
+    )
     wrong = (logit > 0) != (label > 0)
     assert value == (1000.0 if wrong else 0.0)
     np.testing.assert_allclose(gradient, (np.sign(logit) / 2 if wrong else 0.0) * np.ones((2, 1)))

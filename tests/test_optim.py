@@ -130,7 +130,9 @@ class Lamb(torch.optim.Optimizer):
 
 def test_lion_follows_its_paper() -> None:
     # float64 all through: the sign of a rounding error would be a whole step
-    assert_same(ours(sx.optim.lion(1e-3, weight_decay=0.1)), theirs(lambda p: Lion(p, 1e-3, 0.9, 0.99, 0.1)))
+    assert_same(
+        ours(sx.optim.lion(1e-3, weight_decay=0.1)), theirs(lambda p: Lion(p, 1e-3, 0.9, 0.99, 0.1))
+    )
 
 
 def test_lamb_follows_its_paper() -> None:
@@ -149,7 +151,9 @@ def test_clip_by_value() -> None:
     def clip(i, optimizer, parameters):  # type: ignore[no-untyped-def]
         torch.nn.utils.clip_grad_value_(parameters.values(), 0.05)
 
-    assert_same(ours(sx.optim.sgd(0.1), clip_value=0.05), theirs(lambda p: O.SGD(p, 0.1), each=clip))
+    assert_same(
+        ours(sx.optim.sgd(0.1), clip_value=0.05), theirs(lambda p: O.SGD(p, 0.1), each=clip)
+    )
 
 
 def test_accumulation_averages_gradients() -> None:
@@ -169,7 +173,9 @@ def test_groups_have_their_own_settings() -> None:
     parameters, forward = torch_mlp(mlp(dtype=np.float64))
     biases = [p for n, p in parameters.items() if n.endswith("bias")]
     rest = [p for n, p in parameters.items() if not n.endswith("bias")]
-    optimizer = O.AdamW([{"params": biases, "lr": 0.002, "weight_decay": 0.0}, {"params": rest}], 0.01)
+    optimizer = O.AdamW(
+        [{"params": biases, "lr": 0.002, "weight_decay": 0.0}, {"params": rest}], 0.01
+    )
     for x, y in batches():
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(forward(torch.tensor(x)), torch.tensor(y)).backward()

@@ -1,7 +1,9 @@
 """Gradients of models that nobody here wrote, with respect to all their weights.
 
-The gradient graph runs twice: in float64 on the exact engine, where it must agree with central differences
-along a random direction, and in float32 on stock onnxruntime, where it must agree with the float64 run.
+The gradient graph runs twice: in float64 on the exact engine, where it must agree with central
+differences
+along a random direction, and in float32 on stock onnxruntime, where it must agree with the float64
+run.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     wide = widen(model)
     rng = np.random.default_rng(1)
     direction = {
-        n: rng.normal(size=exact[f"grad/{n}"].shape) * (np.abs(_weight(model, n)).mean() + 1e-3) for n in weights
+        n: rng.normal(size=exact[f"grad/{n}"].shape) * (np.abs(_weight(model, n)).mean() + 1e-3)
+        for n in weights
     }
 
     def total(scale: float) -> float:
@@ -96,7 +99,9 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     found = Stock(gradient, threads=1)(feeds)
     for n in weights:
         scale = np.abs(exact[f"grad/{n}"]).max()
-        np.testing.assert_allclose(found[f"grad/{n}"], exact[f"grad/{n}"], rtol=0, atol=5e-3 * scale + 1e-6, err_msg=n)
+        np.testing.assert_allclose(
+            found[f"grad/{n}"], exact[f"grad/{n}"], rtol=0, atol=5e-3 * scale + 1e-6, err_msg=n
+        )
 
 
 def _weight(model: Model, name: str) -> np.ndarray:

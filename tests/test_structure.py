@@ -188,7 +188,10 @@ def test_public_function_has_an_example(name: str) -> None:
 
 def rule_modules(room: str) -> list[str]:
     paths = (path for path in SOURCES if place(path).startswith(f"{room}/"))
-    return [f"sardonyx.{place(p).removesuffix('.py').removesuffix('/__init__').replace('/', '.')}" for p in paths]
+    return [
+        f"sardonyx.{place(p).removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
+        for p in paths
+    ]
 
 
 def registries() -> dict[str, tuple[str, Registry]]:

@@ -62,7 +62,7 @@ _MODULES = {
     "testing": "sardonyx.testing",
 }
 
-__all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> Any:
@@ -117,11 +117,11 @@ if TYPE_CHECKING:
     from sardonyx.save import save
     from sardonyx.starts import Start
     from sardonyx.train import loss, optim, schedule
-    from sardonyx.train.loop import evaluate, predict, train
     from sardonyx.train.export import export_step
+    from sardonyx.train.loop import evaluate, predict, train
+    from sardonyx.train.report import write_report
     from sardonyx.train.schedule import Schedule
     from sardonyx.train.trainable import trainable
-    from sardonyx.train.report import write_report
     from sardonyx.verify import verify
     from sardonyx.verify.training import verify_training
     from sardonyx.weights import weights

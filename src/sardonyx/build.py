@@ -1,7 +1,9 @@
 """`op`: write ONNX as Python. `op.Softmax(x, axis=1)` makes a checked node and returns its output.
 
-A Builder collects nodes. Names in capitals are operators of ONNX; lower-case methods are small idioms that
-know shapes (`dim`, `shape`, `reshape`, `total`, …) and emit nothing where the answer is known while building.
+A Builder collects nodes. Names in capitals are operators of ONNX; lower-case methods are small
+idioms that
+know shapes (`dim`, `shape`, `reshape`, `total`, …) and emit nothing where the answer is known while
+building.
 Python numbers, lists and arrays become constants, with the element type that the schema asks for.
 While a builder is active (`with builder:`), `+ - * /` on values build nodes too.
 """
@@ -37,7 +39,9 @@ class _Arithmetic:
     def __getattr__(self, op_type: str) -> Any:
         builder = _active.get()
         if builder is None:
-            raise ArgumentError("arithmetic on values needs an active builder", hint="use `with builder:`")
+            raise ArgumentError(
+                "arithmetic on values needs an active builder", hint="use `with builder:`"
+            )
         return getattr(builder, op_type)
 
 
@@ -45,7 +49,8 @@ class Builder:
     """Collects nodes in order.
 
     prefix -- nodes are named `<prefix>/<OpType>`, values after their node
-    parent -- the builder of the graph around, when this one builds a body; constants go to the outermost
+    parent -- the builder of the graph around, when this one builds a body; constants go to the
+              outermost
     """
 
     def __init__(self, prefix: str = "", parent: Builder | None = None):
@@ -107,7 +112,9 @@ class Builder:
         domain: str = "",
         outputs: int | None = None,
     ) -> Any:
-        """Add one node. Returns its output, or a tuple where `outputs` asks for a number of them."""
+        """Add one node. Returns its output, or a tuple where `outputs` asks for a number of
+        them.
+        """
         schema = opset.schema(op_type, domain)
         if schema is None and domain in opset.INSIDE:
             raise ArgumentError(f"{op_type} is not an operator of opset {opset.OPSET}")
@@ -132,21 +139,26 @@ class Builder:
         if all(v is None or isinstance(v, ir.Value) for v in values):
             return values  # type: ignore[return-value]
         formal = _formal_types(schema, len(values))
-        known = {
-            t: v.dtype for t, v in zip(formal, values, strict=True) if isinstance(v, ir.Value)
-        }
+        known = {t: v.dtype for t, v in zip(formal, values, strict=True) if isinstance(v, ir.Value)}
         return [
-            v if v is None or isinstance(v, ir.Value) else self.const(v, _constant_type(schema, t, v, known))
+            v
+            if v is None or isinstance(v, ir.Value)
+            else self.const(v, _constant_type(schema, t, v, known))
             for t, v in zip(formal, values, strict=True)
         ]
 
-    def Pad(  # noqa: N802  (an operator's own name)
-        self, x: Operand, pads: Operand, value: Operand = None, axes: Operand = None, **attributes: Any
+    def Pad(
+        self,
+        x: Operand,
+        pads: Operand,
+        value: Operand = None,
+        axes: Operand = None,
+        **attributes: Any,
     ) -> Any:
         """Pad, over all axes where the rank is known.
 
-        NOTE [Pad without axes]: onnxruntime 1.31 moves a Transpose through Pad and permutes the pads as if
-        they covered every axis; with an `axes` input it then reads out of bounds.
+        NOTE [Pad without axes]: onnxruntime 1.31 moves a Transpose through Pad and permutes the
+        pads as if they covered every axis; with an `axes` input it then reads out of bounds.
         """
         chosen = constant(axes) if isinstance(axes, ir.Value) else axes
         if chosen is None or not isinstance(x, ir.Value) or x.shape is None:
@@ -180,7 +192,10 @@ class Builder:
             name = self.fresh(_constant_name(array))
             tensor.name = name
             constants[key] = ir.Value(
-                name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+                name=name,
+                shape=ir.Shape(array.shape),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
             )
         return constants[key]
 
@@ -188,7 +203,10 @@ class Builder:
         """A new parameter called `name` (or `name_1`, …): an initializer that is never shared."""
         tensor = ir.Tensor(array, name=self.fresh(name), shape=ir.Shape(array.shape))
         value = ir.Value(
-            name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+            name=tensor.name,
+            shape=tensor.shape,
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
         )
         self.root.constants[("weight", tensor.name)] = value
         return value
@@ -263,7 +281,9 @@ class Builder:
         """Cast, unless `x` has that type already."""
         return x if x.dtype == dtype else self.Cast(x, to=int(dtype))  # type: ignore[arg-type]
 
-    def total(self, x: ir.Value, axes: Sequence[int] | ir.Value | None = None, keepdims: bool = False) -> ir.Value:
+    def total(
+        self, x: ir.Value, axes: Sequence[int] | ir.Value | None = None, keepdims: bool = False
+    ) -> ir.Value:
         """The sum of `x` over `axes` (all, if not given); 16-bit floats are added up in float32."""
         if not isinstance(axes, ir.Value) and axes is not None and not len(axes):
             return x
@@ -315,7 +335,8 @@ def rank(x: ir.Value) -> int:
     """The rank of `x`, which must be known."""
     if x.shape is None:
         raise ArgumentError(
-            f"the rank of {quote(x.name)} is not known", hint="declare the shapes of the model's inputs"
+            f"the rank of {quote(x.name)} is not known",
+            hint="declare the shapes of the model's inputs",
         )
     return len(x.shape)
 
@@ -384,14 +405,39 @@ def type_proto(x: ir.Value) -> onnx.TypeProto | None:
 
 # Operators whose output has the type and shape of their input, and those of two operands.
 UNARY = frozenset(
-    "Abs Ceil Cos Erf Exp Floor Identity Log Neg Not Reciprocal Relu Round Sigmoid Sign Sin Sqrt Tanh".split()
+    [
+        "Abs",
+        "Ceil",
+        "Cos",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Identity",
+        "Log",
+        "Neg",
+        "Not",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sqrt",
+        "Tanh",
+    ]
 )
-BINARY = frozenset("Add Sub Mul Div".split())
+BINARY = frozenset(["Add", "Sub", "Mul", "Div"])
 
 
 def _infer_elementwise(node: ir.Node) -> bool:
-    """The plain cases of the commonest operators, without asking ONNX; whether it was one of them."""
-    if node.domain or len(node.outputs) != 1 or any(x is None or x.shape is None for x in node.inputs):
+    """The plain cases of the commonest operators, without asking ONNX; whether it was one of
+    them.
+    """
+    if (
+        node.domain
+        or len(node.outputs) != 1
+        or any(x is None or x.shape is None for x in node.inputs)
+    ):
         return False
     shapes = [x.shape for x in node.inputs if x is not None and x.shape is not None]
     if node.op_type in BINARY and len(shapes) == 2:
@@ -453,7 +499,9 @@ def infer(node: ir.Node, version: int | None = None) -> None:
 
 
 def _types_by_schema(node: ir.Node, version: int | None) -> None:
-    """Where ONNX gives up, an output still has the type of the inputs that share its type variable."""
+    """Where ONNX gives up, an output still has the type of the inputs that share its type
+    variable.
+    """
     schema = opset.schema(node.op_type, node.domain, version)
     if schema is None or all(v.type is not None for v in node.outputs):
         return
@@ -483,7 +531,13 @@ def _constant_type(
         if constraint.type_param_str == formal:
             allowed = constraint.allowed_type_strs
     array = np.asarray(value)
-    kind = "bool" if array.dtype == bool else "int64" if array.dtype.kind in "iu" or not array.size else "float"
+    kind = (
+        "bool"
+        if array.dtype == bool
+        else "int64"
+        if array.dtype.kind in "iu" or not array.size
+        else "float"
+    )
     if f"tensor({kind})" in allowed or len(allowed) > 1:
         return ir.DataType[{"float": "FLOAT", "int64": "INT64", "bool": "BOOL"}[kind]]
     (only,) = allowed

@@ -55,8 +55,13 @@ def table(rows: Iterable[Sequence[object]]) -> list[str]:
         return []
     shown = cells[:SHOWN]
     columns = max(len(row) for row in shown)
-    widths = [max((len(row[i]) for row in shown if i < len(row)), default=0) for i in range(columns)]
-    lines = ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip() for row in shown]
+    widths = [
+        max((len(row[i]) for row in shown if i < len(row)), default=0) for i in range(columns)
+    ]
+    lines = [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip()
+        for row in shown
+    ]
     if len(cells) > SHOWN:
         lines.append(f"  … and {len(cells) - SHOWN} more")
     return lines

@@ -1,7 +1,7 @@
 """Self-contained HTML pages: one style for all reports, light and dark, printable, no network.
 
-Small functions that return HTML text; everything that comes from a model or a person goes through `text`.
-Charts are inline SVG, drawn here.
+Small functions that return HTML text; everything that comes from a model or a person goes through
+`text`. Charts are inline SVG, drawn here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ color:var(--ink);background:var(--paper)}
 h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}
 .sub{color:var(--soft);margin:0 0 1.4rem}
 .cards{display:flex;flex-wrap:wrap;gap:.8rem;margin:1.2rem 0}
-.card{background:var(--tint);border:1px solid var(--line);border-radius:.5rem;padding:.7rem 1rem;min-width:8rem}
-.card b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}.card span{color:var(--soft);font-size:.85rem}
+.card{background:var(--tint);border:1px solid var(--line);border-radius:.5rem;
+padding:.7rem 1rem;min-width:8rem}
+.card b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}
+.card span{color:var(--soft);font-size:.85rem}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
-th,td{text-align:left;padding:.35rem .7rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th,td{text-align:left;padding:.35rem .7rem .35rem 0;
+border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--soft);font-weight:600}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
 code{font:.86em ui-monospace,monospace;overflow-wrap:anywhere}
 figure{margin:0 0 1.2rem}figcaption{color:var(--soft);font-size:.85rem}
@@ -39,7 +42,9 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:11px sys
 
 def text(value: object) -> str:
     """Any value as HTML text: markup, control characters and directional marks made harmless."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
+    )
     return html.escape(shown)
 
 
@@ -49,7 +54,9 @@ def page(title: str, subtitle: str, *parts: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{text(title)}</title><style>{CSS}</style></head>\n"
-        f'<body><h1>{text(title)}</h1><p class="sub">{text(subtitle)}</p>\n' + "\n".join(parts) + "\n</body></html>\n"
+        f'<body><h1>{text(title)}</h1><p class="sub">{text(subtitle)}</p>\n'
+        + "\n".join(parts)
+        + "\n</body></html>\n"
     )
 
 
@@ -66,7 +73,10 @@ def section(title: str, *parts: str) -> str:
 
 def cards(figures: Mapping[str, object]) -> str:
     """The few numbers that a reader wants first."""
-    made = "".join(f'<div class="card"><b>{text(v)}</b><span>{text(k)}</span></div>' for k, v in figures.items())
+    made = "".join(
+        f'<div class="card"><b>{text(v)}</b><span>{text(k)}</span></div>'
+        for k, v in figures.items()
+    )
     return f'<div class="cards">{made}</div>'
 
 
@@ -74,7 +84,8 @@ def table(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """A table; numbers are set in columns of equal digits."""
     head = "".join(f"<th>{text(h)}</th>" for h in header)
     body = "".join("<tr>" + "".join(_cell(c) for c in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table>{inner}</table></div>'
 
 
 def _cell(value: object) -> str:
@@ -85,7 +96,9 @@ def _cell(value: object) -> str:
     return f"<td>{text(value)}</td>"
 
 
-def line_chart(title: str, series: Mapping[str, Sequence[tuple[float, float]]], x_label: str = "") -> str:
+def line_chart(
+    title: str, series: Mapping[str, Sequence[tuple[float, float]]], x_label: str = ""
+) -> str:
     """Lines over a common axis; points that are not finite leave gaps."""
     points = [p for s in series.values() for p in s if math.isfinite(p[1])]
     if not points:
@@ -103,15 +116,21 @@ def line_chart(title: str, series: Mapping[str, Sequence[tuple[float, float]]], 
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{text(title)}">']
     for tick in ticks(y0, y1):
         _, y = at(x0, tick)
-        parts.append(f'<line x1="{left}" x2="{width - 12}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>')
+        parts.append(
+            f'<line x1="{left}" x2="{width - 12}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+        )
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
     for tick in ticks(x0, x1):
         x, _ = at(tick, y0)
         parts.append(f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle">{tick:.6g}</text>')
     for index, (name, values) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*p) for p in values if math.isfinite(p[1])))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        path = " ".join(
+            f"{x:.1f},{y:.1f}" for x, y in (at(*p) for p in values if math.isfinite(p[1]))
+        )
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+        )
         parts.append(
             f'<circle cx="{left + 8 + 150 * index}" cy="10" r="4" fill="{colour}"/>'
             f'<text x="{left + 17 + 150 * index}" y="14">{text(name)}</text>'
@@ -131,11 +150,14 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]]) -> str:
         y = 8 + 22 * index
         rows.append(
             f'<text x="150" y="{y + 12}" text-anchor="end">{text(name)}</text>'
-            f'<rect x="158" y="{y}" width="{max(value / top * 460, 0.5):.1f}" height="15" rx="2" fill="{COLOURS[0]}"/>'
+            f'<rect x="158" y="{y}" width="{max(value / top * 460, 0.5):.1f}" height="15" rx="2" '
+            f'fill="{COLOURS[0]}"/>'
             f'<text x="{164 + value / top * 460:.1f}" y="{y + 12}">{value:.4g}</text>'
         )
     height = 16 + 22 * len(bars)
-    chart = f'<svg viewBox="0 0 720 {height}" role="img" aria-label="{text(title)}">{"".join(rows)}</svg>'
+    drawn = "".join(rows)
+    label = text(title)
+    chart = f'<svg viewBox="0 0 720 {height}" role="img" aria-label="{label}">{drawn}</svg>'
     return f"<figure>{chart}<figcaption>{text(title)}</figcaption></figure>"
 
 
@@ -145,4 +167,6 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     size = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
     first = math.ceil(low / step - 1e-9)
-    return [round((first + i) * step, 12) for i in range(int((high - first * step) / step + 1e-9) + 1)]
+    return [
+        round((first + i) * step, 12) for i in range(int((high - first * step) / step + 1e-9) + 1)
+    ]

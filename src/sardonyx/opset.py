@@ -1,7 +1,8 @@
 """The one opset inside, and what ONNX's schemas say about its operators.
 
-This is the only module that imports `onnx.defs`: schema look-up, attribute defaults, the family of an
-operator (the file name of its rules in every room), function bodies, type and shape inference of one node.
+This is the only module that imports `onnx.defs`: schema look-up, attribute defaults, the family of
+an operator (the file name of its rules in every room), function bodies, type and shape inference of
+one node.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def domain_name(domain: str) -> str:
 
 @functools.cache
 def schema(op: str, domain: str = "", version: int | None = None) -> Schema | None:
-    """The schema of `op` as of `version` (the version inside, if not given), or None if there is none.
+    """The schema of `op` as of `version` (the version inside, if not given), or None if there is
+    none.
 
     >>> schema("Softmax", version=11).since_version
     11

@@ -1,8 +1,9 @@
 """Registry: rules by operator. One class serves gradients, lowerings and upgrades.
 
-A rule is a plain function: leading parameters (the builder, cotangents, an array namespace), then tensors
-positional by schema order, then attributes keyword-only by schema name. The signature is checked against
-the ONNX schema when the rule is registered, so that a misspelt attribute fails at import.
+A rule is a plain function: leading parameters (the builder, cotangents, an array namespace), then
+tensors
+positional by schema order, then attributes keyword-only by schema name. The signature is checked
+against the ONNX schema when the rule is registered, so that a misspelt attribute fails at import.
 """
 
 from __future__ import annotations
@@ -52,10 +53,14 @@ class Registry:
         self.special = frozenset(special)
         self.rules: dict[OpId, Rule] = {}
 
-    def register(self, function: Callable[..., Any], op: str, domain: str = "", **options: Any) -> None:
+    def register(
+        self, function: Callable[..., Any], op: str, domain: str = "", **options: Any
+    ) -> None:
         key = (opset.domain_name(domain), op)
         if key in self.rules:
-            raise ArgumentError(f"{op_name(key)} already has a {self.kind}", hint="remove one of the two")
+            raise ArgumentError(
+                f"{op_name(key)} already has a {self.kind}", hint="remove one of the two"
+            )
         self.rules[key] = self._inspect(function, key, options)
 
     def remove(self, op: str, domain: str = "") -> None:

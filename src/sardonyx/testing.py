@@ -1,6 +1,8 @@
-"""For rule authors: `Case` describes one operator call, `check_grads` checks its gradient numerically.
+"""For rule authors: `Case` describes one operator call, `check_grads` checks its gradient
+numerically.
 
-A table of cases per ONNX family (`tests/cases/math.py`, …) drives all tests of rules: first and second
+A table of cases per ONNX family (`tests/cases/math.py`, …) drives all tests of rules: first and
+second
 order against finite differences in float64, symbolic against static shapes, every engine's values.
 """
 
@@ -33,7 +35,8 @@ class Case:
     """One call of an operator.
 
     op       -- its name
-    inputs   -- per input: a shape (random floats from a fixed seed), an array (itself), None (omitted)
+    inputs   -- per input: a shape (random floats from a fixed seed), an array (itself), None
+                (omitted)
     low/high -- range of the random floats
     order    -- how often it can be differentiated and checked by differences (0: values only)
     tol      -- relative tolerance of the differences
@@ -41,7 +44,8 @@ class Case:
     wrt      -- positions of the inputs to differentiate; all float inputs if not given
     torch    -- the same in torch, for full gradients: a function of the float inputs
     fed      -- integer inputs are inputs of the model too: only a run knows them
-    symbolic -- it also runs where no size is known (False: onnxruntime needs one to expand the operator)
+    symbolic -- it also runs where no size is known (False: onnxruntime needs one to expand the
+                operator)
     nodes    -- ONNX text from x0, x1, … to y0, y1, …, where one node is not enough (sequences)
     """
 
@@ -66,7 +70,9 @@ class Case:
 
 
 def case(op: str, *inputs: Any, id: str = "", **given: Any) -> Case:
-    """`case("Softmax", (2, 3), axis=1, tol=1e-6)`: options by their names, the rest are attributes."""
+    """`case("Softmax", (2, 3), axis=1, tol=1e-6)`: options by their names, the rest are
+    attributes.
+    """
     options = {k: given.pop(k) for k in tuple(given) if k in Case.__dataclass_fields__}
     return Case(op, inputs, id=id, attributes=given, **options)
 
@@ -94,7 +100,9 @@ def hash_of(text: str) -> int:
 
 
 def model_of(case: Case, dtype: Any = np.float64, symbolic: bool = False) -> Model:
-    """A model of one node at the opset inside; integer inputs are initializers, floats are inputs."""
+    """A model of one node at the opset inside; integer inputs are initializers, floats are
+    inputs.
+    """
     inputs, initializers = [], []
     for i, array in enumerate(arrays(case, dtype)):
         if array is None:
@@ -141,7 +149,9 @@ def wrt_of(case: Case) -> list[str]:
 
 
 class Runner:
-    """Runs a model in its own precision: onnxruntime where it has the kernels, else ONNX's reference."""
+    """Runs a model in its own precision: onnxruntime where it has the kernels, else ONNX's
+    reference.
+    """
 
     def __init__(self, model: Model):
         self.names = [v.name for v in model.outputs]
@@ -181,7 +191,9 @@ def _session(proto: onnx.ModelProto) -> Any:
     # Beyond this level a factor becomes an attribute of a fused product, and that is a float32.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception:  # onnxruntime has many classes for "no kernel"
         return None
 
@@ -210,7 +222,9 @@ def reference_evaluator(proto: onnx.ModelProto) -> Any:
 
 
 def check_grads(case: Case, order: int | None = None) -> None:
-    """Raise AssertionError unless gradients up to `order` agree with central differences in float64."""
+    """Raise AssertionError unless gradients up to `order` agree with central differences in
+    float64.
+    """
     model = model_of(case)
     feeds = feeds_of(case)
     wrt = wrt_of(case)
@@ -243,7 +257,11 @@ def _check(
     actual = sum(float(np.sum(found[f"grad/{n}"] * direction[n])) for n in wrt)
     size = sum(float(np.sum(np.abs(found[f"grad/{n}"] * direction[n]))) for n in wrt)
     for n in wrt:
-        assert found[f"grad/{n}"].shape == feeds[n].shape, (n, found[f"grad/{n}"].shape, feeds[n].shape)
+        assert found[f"grad/{n}"].shape == feeds[n].shape, (
+            n,
+            found[f"grad/{n}"].shape,
+            feeds[n].shape,
+        )
     assert np.isfinite(actual), f"order {level}: gradient is not finite"
     tol = case.tol * 10 ** (level - 1)
     assert abs(actual - expected) <= tol * max(size, abs(expected), 1e-3), (
@@ -254,7 +272,9 @@ def _check(
 
 
 def check_symbolic(case: Case) -> None:
-    """Raise AssertionError unless the gradient built for unknown sizes equals the one for known sizes."""
+    """Raise AssertionError unless the gradient built for unknown sizes equals the one for known
+    sizes.
+    """
     feeds = feeds_of(case)
     wrt = wrt_of(case)
     found = []
@@ -264,8 +284,9 @@ def check_symbolic(case: Case) -> None:
         floats = [n for n, v in values.items() if v.dtype.kind == "f"]
         gradient = grad(model, of=floats, wrt=wrt, seeds="input", outputs=False)
         rng = np.random.default_rng(7)
-        seeds = {f"seed/{n}": rng.normal(size=values[n].shape).astype(values[n].dtype) for n in floats}
+        seeds = {
+            f"seed/{n}": rng.normal(size=values[n].shape).astype(values[n].dtype) for n in floats
+        }
         found.append(Runner(gradient)({**feeds, **seeds}))
     for name, expected in found[0].items():
         np.testing.assert_allclose(found[1][name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
-

@@ -269,7 +269,8 @@ CASES = [
         for kind, one_class in (("RBF", 0), ("POLY", 0), ("SIGMOID", 0), ("LINEAR", 1))
     ),
     ensemble("sum"),
-    # 3 is SOFTMAX_ZERO; onnxruntime takes 1 for LOGISTIC and 2 for SOFTMAX, ONNX the other way round
+    # 3 is SOFTMAX_ZERO; onnxruntime takes 1 for LOGISTIC and 2 for SOFTMAX, ONNX the other way
+    # round
     ensemble("average-softmax-zero", aggregate_function=0, post_transform=3),
     regressor("at-most", ("LEQ",), x=MISSING),
     regressor("every-comparison", ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ"), base_values=[0.5]),

@@ -20,7 +20,8 @@ def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     to: Annotated[str, typer.Option(help="torch, jax, tensorflow or numpy.")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="A .pt2 or .npz file, or a folder (jax, tensorflow).")
+        Path,
+        typer.Option("-o", "--output", help="A .pt2 or .npz file, or a folder (jax, tensorflow)."),
     ],
     seeds: Annotated[int, typer.Option(help="How many random inputs verify it; 0: none.")] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,

@@ -11,8 +11,12 @@ import typer
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    data: Annotated[Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")],
-    metrics: Annotated[list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")] = None,
+    data: Annotated[
+        Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
+    ],
+    metrics: Annotated[
+        list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")
+    ] = None,
     loss: Annotated[str | None, typer.Option(help="For a model without a record.")] = None,
     batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 256,
     columns: Annotated[str | None, typer.Option(help="Columns of a table, the label last.")] = None,

@@ -11,17 +11,27 @@ import typer
 def grad(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the gradient goes.")],
-    of: Annotated[list[str] | None, typer.Option(help="A tensor to differentiate (default: all outputs).")] = None,
-    wrt: Annotated[list[str] | None, typer.Option(help="With respect to this (default: all inputs).")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A tensor that counts as a constant.")] = None,
-    seeds: Annotated[bool, typer.Option("--seeds", help="Make the seeds inputs of the result.")] = False,
+    of: Annotated[
+        list[str] | None, typer.Option(help="A tensor to differentiate (default: all outputs).")
+    ] = None,
+    wrt: Annotated[
+        list[str] | None, typer.Option(help="With respect to this (default: all inputs).")
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A tensor that counts as a constant.")
+    ] = None,
+    seeds: Annotated[
+        bool, typer.Option("--seeds", help="Make the seeds inputs of the result.")
+    ] = False,
 ) -> None:
     """Write a model's gradient as an ONNX model of standard operators."""
     from sardonyx.grad import grad as differentiate
     from sardonyx.model import load
     from sardonyx.save import save
 
-    result = differentiate(load(model), of or None, wrt or None, seeds="input" if seeds else None, stop=stop or ())
+    result = differentiate(
+        load(model), of or None, wrt or None, seeds="input" if seeds else None, stop=stop or ()
+    )
     save(result, output)
     for value in result.outputs:
         print(f"{value.name}  {value.dtype}  {value.shape}")

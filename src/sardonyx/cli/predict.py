@@ -10,7 +10,9 @@ import typer
 
 def predict(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    data: Annotated[Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")],
+    data: Annotated[
+        Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .npz file for the outputs.")],
     batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 256,
     columns: Annotated[str | None, typer.Option(help="Columns of a table.")] = None,

@@ -13,31 +13,61 @@ from sardonyx.errors import ArgumentError
 
 def train(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    data: Annotated[Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")],
+    data: Annotated[
+        Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the tuned model goes.")],
-    epochs: Annotated[int | None, typer.Option(help="How many times over the data (default 3).")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="How many times over the data (default 3).")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps, instead of epochs.")] = None,
     batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 32,
     validation: Annotated[str | None, typer.Option(help="A share such as 0.1, or a file.")] = None,
-    metrics: Annotated[list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")] = None,
-    loss: Annotated[str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")] = None,
+    metrics: Annotated[
+        list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, sgd, …")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    train_only: Annotated[list[str] | None, typer.Option("--train", help="Pattern of parameters to train.")] = None,
-    freeze: Annotated[list[str] | None, typer.Option(help="Pattern of parameters to leave.")] = None,
-    replace_head: Annotated[int | None, typer.Option(help="Give the model a new last layer for so many classes.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML or YAML file with all of this.")] = None,
+    train_only: Annotated[
+        list[str] | None, typer.Option("--train", help="Pattern of parameters to train.")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(help="Pattern of parameters to leave.")
+    ] = None,
+    replace_head: Annotated[
+        int | None, typer.Option(help="Give the model a new last layer for so many classes.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML or YAML file with all of this.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of shuffling, splitting and dropout.")] = 0,
-    columns: Annotated[str | None, typer.Option(help="Columns of a table, the label last: a,b,label.")] = None,
-    fields: Annotated[list[str] | None, typer.Option("--field", help="input=field, where names differ.")] = None,
-    engine: Annotated[str, typer.Option(help="onnxruntime, torch, jax, tensorflow or auto.")] = "onnxruntime",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the output where it stopped.")] = False,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns of a table, the label last: a,b,label.")
+    ] = None,
+    fields: Annotated[
+        list[str] | None, typer.Option("--field", help="input=field, where names differ.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="onnxruntime, torch, jax, tensorflow or auto.")
+    ] = "onnxruntime",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the output where it stopped.")
+    ] = False,
     every_steps: Annotated[int | None, typer.Option(help="Save every so many steps.")] = None,
     every_minutes: Annotated[float, typer.Option(help="Save every so many minutes.")] = 5.0,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without improvement.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many epochs without improvement.")
+    ] = None,
     watch: Annotated[str | None, typer.Option(help="The figure that has to improve.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report (and PNG curves) here.")] = None,
-    tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard events into this folder.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML report (and PNG curves) here.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write TensorBoard events into this folder.")
+    ] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
 ) -> None:

@@ -13,12 +13,18 @@ from sardonyx.cli.train import choices as chosen
 def trainable(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the trainable model goes.")],
-    loss: Annotated[str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, sgd, …")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     train: Annotated[list[str] | None, typer.Option(help="Pattern of parameters to train.")] = None,
-    freeze: Annotated[list[str] | None, typer.Option(help="Pattern of parameters to leave.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML or YAML file with all of this.")] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(help="Pattern of parameters to leave.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML or YAML file with all of this.")
+    ] = None,
     expanded: Annotated[bool, typer.Option("--expanded", help="Plain operators only.")] = False,
 ) -> None:
     """Write a model's training into its file; it still serves inference as before."""

@@ -1,1 +1,3 @@
-"""Engines: one folder each, the same file names in every one; each runs models and training steps."""
+"""Engines: one folder each, the same file names in every one; each runs models and training
+steps.
+"""

@@ -124,7 +124,9 @@ def bind(names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -
         rows = [[quote(n), "is missing"] for n in missing]
         rows += [[quote(n), "is not an input, or given twice"] for n in unknown]
         hint = f"it takes {', '.join(names)}"
-        raise ArgumentError(f"{len(given) + len(named)} inputs do not fit the model", rows, hint=hint)
+        raise ArgumentError(
+            f"{len(given) + len(named)} inputs do not fit the model", rows, hint=hint
+        )
     return {**dict(zip(names, given)), **named}
 
 
@@ -144,7 +146,11 @@ class Stored:
 
 
 def written_back(
-    model: Any, arrays: Mapping[str, np.ndarray], *, cast: bool = False, source: str = "the framework"
+    model: Any,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    cast: bool = False,
+    source: str = "the framework",
 ) -> Model:
     """A copy of the original model whose tensors have new values, bit for bit; all else stays.
 

@@ -343,7 +343,8 @@ class ArrayStep:
         missing = [n for n in self.graph.inputs if n not in feeds]
         if missing:
             raise ArgumentError(
-                f"the step needs the input {quote(missing[0])}", hint=f"it takes {self.graph.inputs}"
+                f"the step needs the input {quote(missing[0])}",
+                hint=f"it takes {self.graph.inputs}",
             )
         given = {n: np.asarray(feeds[n]) for n in self.graph.inputs}
         wrong = [
@@ -370,9 +371,10 @@ class ArrayStep:
 class ArrayTrainingRep(TrainingRep):
     """A model in training on a framework's arrays.
 
-    compile  -- True: steps are compiled or fail; False: never; None: as the engine prefers, and what
-                cannot be compiled runs node by node (`uncompiled` then says why)
-    fallback -- "allow": nodes that the framework cannot take run in numpy; "error": they are refused
+    compile  -- True: steps are compiled or fail; False: never; None: as the engine prefers, and
+                what cannot be compiled runs node by node (`uncompiled` then says why)
+    fallback -- "allow": nodes that the framework cannot take run in numpy; "error": they are
+                refused
     """
 
     runner: ClassVar[type[runner.Runner]]

@@ -1,8 +1,9 @@
 """Reverse mode, from ONNX to ONNX: walks a graph backwards and asks one rule per node.
 
-The engine does everything that is the same for all operators: it finds the path from the wanted tensors to
-the outputs, fills in attribute defaults, adds up cotangents, undoes broadcasting, casts, and drops what
-nobody wants. What an operator's derivative is, only its rule knows (`math.py`, `nn.py`, …).
+The engine does everything that is the same for all operators: it finds the path from the wanted
+tensors to
+the outputs, fills in attribute defaults, adds up cotangents, undoes broadcasting, casts, and drops
+what nobody wants. What an operator's derivative is, only its rule knows (`math.py`, `nn.py`, …).
 """
 
 from __future__ import annotations
@@ -46,19 +47,21 @@ def vjp(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a gradient rule.
 
-    The rule gets the builder, the cotangent `g` of the first output (or `gs`, those of all outputs, None
-    where there is none), then the inputs by schema position and the attributes by schema name. It returns
-    one cotangent per input, None for no gradient.
+    The rule gets the builder, the cotangent `g` of the first output (or `gs`, those of all outputs,
+    None
+    where there is none), then the inputs by schema position and the attributes by schema name. It
+    returns one cotangent per input, None for no gradient.
 
     needs       -- how many outputs the forward node must have for the rule; missing ones are added
     broadcasts  -- inputs are broadcast to the output: the engine sums over what was broadcast
-    structural  -- the rule gets `(op, gs, node, wanted)` and returns {value: cotangent}: for operators
-                   with bodies, whose bodies read values from outside
-    refuses     -- positions of inputs that have a derivative which the rule does not give: an error where
-                   one is wanted
-    carries     -- whether an output of integers passes cotangents on all the same (straight-through)
-    inside      -- of a structural rule: given the node and the values on the path, the nodes and values
-                   on the path inside each of its bodies
+    structural  -- the rule gets `(op, gs, node, wanted)` and returns {value: cotangent}: for
+                   operators with bodies, whose bodies read values from outside
+    refuses     -- positions of inputs that have a derivative which the rule does not give: an error
+                   where one is wanted
+    carries     -- whether an output of integers passes cotangents on all the same
+                   (straight-through)
+    inside      -- of a structural rule: given the node and the values on the path, the nodes and
+                   values on the path inside each of its bodies
 
     >>> import sardonyx as sx
     >>> @sx.vjp("Double", domain="com.acme")
@@ -142,7 +145,9 @@ def is_differentiable(value: ir.Value) -> bool:
 
 
 def passes(value: ir.Value) -> bool:
-    """Whether cotangents arrive at what computed `value`: it is differentiable, or its rule says so."""
+    """Whether cotangents arrive at what computed `value`: it is differentiable, or its rule says
+    so.
+    """
     if is_differentiable(value):
         return True
     node = value.producer()
@@ -155,7 +160,10 @@ def passes(value: ir.Value) -> bool:
 
 
 def path(
-    nodes: Sequence[ir.Node], wrt: Collection[ir.Value], of: Collection[ir.Value], stop: Collection[ir.Value]
+    nodes: Sequence[ir.Node],
+    wrt: Collection[ir.Value],
+    of: Collection[ir.Value],
+    stop: Collection[ir.Value],
 ) -> tuple[list[ir.Node], set[ir.Value]]:
     """The nodes between `wrt` and `of`, and the values on the way, `wrt` included."""
     reached: set[ir.Value] = set(wrt)
@@ -207,7 +215,8 @@ def require_rules(
     ops = sorted({op_name(op_id(n)) for n in missing})
     way = f"on the path from {quote(of[0].name)} to {quote(wrt[0].name)}"
     raise UnsupportedOp(
-        f"{len(ops)} op{'s' * (len(ops) > 1)} in this model ha{'ve' if len(ops) > 1 else 's'} no gradient rule",
+        f"{len(ops)} op{'s' * (len(ops) > 1)} in this model ha{'ve' if len(ops) > 1 else 's'} no "
+        f"gradient rule",
         [[op_name(op_id(n)), f"node {quote(n.name or n.outputs[0].name)}", way] for n in missing],
         hint=f"cut the path with grad(model, stop=[{quote(missing[0].outputs[0].name)}]), "
         f"or add a rule with @sardonyx.vjp({quote(missing[0].op_type)})",
@@ -215,7 +224,9 @@ def require_rules(
 
 
 def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
-    """Raise one UnsupportedOp that names every input on the way to which a rule gives no gradient."""
+    """Raise one UnsupportedOp that names every input on the way to which a rule gives no
+    gradient.
+    """
     rows, first = [], None
     inside = [(n, on) for inner, on in paths_inside(nodes, values) for n in inner]
     for node, on_the_way in inside:
@@ -229,7 +240,8 @@ def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
                 first = first or x
     if first is not None:
         raise UnsupportedOp(
-            f"{len(rows)} input{'s' * (len(rows) > 1)} on the path ha{'ve' if len(rows) > 1 else 's'} no gradient",
+            f"{len(rows)} input{'s' * (len(rows) > 1)} on the path "
+            f"ha{'ve' if len(rows) > 1 else 's'} no gradient",
             rows,
             hint=f"cut the path with grad(model, stop=[{quote(first.name)}])",
         )
@@ -264,7 +276,9 @@ def backward(
     return [_collect(op, pending, v) for v in wrt]
 
 
-def _collect(op: Builder, pending: dict[ir.Value, list[ir.Value]], value: ir.Value) -> ir.Value | None:
+def _collect(
+    op: Builder, pending: dict[ir.Value, list[ir.Value]], value: ir.Value
+) -> ir.Value | None:
     """The sum of all contributions to the cotangent of `value`, in the order they came."""
     parts = pending.get(value)
     if not parts:
@@ -289,12 +303,18 @@ def add(op: Builder, parts: Sequence[ir.Value]) -> ir.Value:
 def _tiled(parts: Sequence[ir.Value]) -> tuple[list[ir.Value], int] | None:
     """The pieces and their axis, where the parts are pieces padded with zeros that tile the whole.
 
-    So end the gradients of slices that together take all of a tensor, as of queries, keys and values.
+    So end the gradients of slices that together take all of a tensor, as of queries, keys and
+    values.
     """
     pieces: list[tuple[int, int, int, ir.Value]] = []
     for part in parts:
         node = part.producer()
-        if node is None or node.op_type != "Pad" or len(node.inputs) > 2 or "mode" in node.attributes:
+        if (
+            node is None
+            or node.op_type != "Pad"
+            or len(node.inputs) > 2
+            or "mode" in node.attributes
+        ):
             return None
         inner, pads = node.inputs[0], constant(node.inputs[1])
         if inner is None or pads is None or not is_static(inner) or not is_static(part):

@@ -70,10 +70,11 @@ def jvp(
     of: str | Sequence[str] | None = None,
     wrt: str | Sequence[str] | None = None,
 ) -> Model:
-    """The directional derivative of `of` along tangents of `wrt`: inputs `tangent/<name>`, outputs `jvp/<name>`.
+    """The directional derivative of `of` along tangents of `wrt`: inputs `tangent/<name>`, outputs
+    `jvp/<name>`.
 
-    Forward mode falls out of reverse mode: the gradient is linear in its seed, so its own gradient with
-    respect to the seed, seeded with the tangents, is the Jacobian times the tangents.
+    Forward mode falls out of reverse mode: the gradient is linear in its seed, so its own gradient
+    with respect to the seed, seeded with the tangents, is the Jacobian times the tangents.
 
     >>> import sardonyx as sx
     >>> [v.name for v in sx.jvp("model.onnx", wrt="x").inputs]
@@ -129,8 +130,12 @@ def builder_for(model: Model) -> Builder:
     return op
 
 
-def finish(model: Model, op: Builder, kept: Sequence[ir.Value], results: Mapping[str, ir.Value]) -> None:
-    """Put what `op` built into the graph, with `kept` and `results` as its outputs; drop the rest."""
+def finish(
+    model: Model, op: Builder, kept: Sequence[ir.Value], results: Mapping[str, ir.Value]
+) -> None:
+    """Put what `op` built into the graph, with `kept` and `results` as its outputs; drop the
+    rest.
+    """
     for value in op.constants.values():
         model.graph.register_initializer(value)
     model.graph.extend(op.nodes)
@@ -172,7 +177,9 @@ def _values(model: Model) -> dict[str, ir.Value]:
     return {name: v for name, v in found.items() if name}
 
 
-def _named(values: dict[str, ir.Value], names: Sequence[str], role: str, floats: bool = True) -> list[ir.Value]:
+def _named(
+    values: dict[str, ir.Value], names: Sequence[str], role: str, floats: bool = True
+) -> list[ir.Value]:
     unknown = [n for n in names if n not in values]
     if unknown:
         raise ArgumentError(
@@ -188,7 +195,9 @@ def _named(values: dict[str, ir.Value], names: Sequence[str], role: str, floats:
             [[quote(v.name), str(v.type)] for v in wrong],
         )
     if floats and not found:
-        raise ArgumentError(f"the model has no floating-point tensor for `{role}`", hint=f"name one: {role}=[…]")
+        raise ArgumentError(
+            f"the model has no floating-point tensor for `{role}`", hint=f"name one: {role}=[…]"
+        )
     return found
 
 

@@ -6,13 +6,14 @@ The search for n-grams also takes numbers and is in `nn/ngram.py`; conversion to
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from sardonyx.lower.engine import lower
 
 INT64 = np.dtype(np.int64)
-CASES = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
 def words(items, shape):

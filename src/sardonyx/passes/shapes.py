@@ -38,7 +38,9 @@ Declared = list[tuple[ir.Value, ir.Shape]]
 
 
 def forget_shapes(graph: ir.Graph) -> Declared:
-    """Take the declared shapes off all computed values: files declare wrong ones, and nobody checks."""
+    """Take the declared shapes off all computed values: files declare wrong ones, and nobody
+    checks.
+    """
     declared = []
     for part in graphs(graph):
         for node in part:
@@ -58,7 +60,10 @@ def recall_shapes(declared: Declared) -> bool:
             value.shape = shape
             changed = True
         elif len(value.shape) == len(shape):
-            known = [d if isinstance(d, int) or _weight(d.value) == 2 else e for d, e in zip(value.shape, shape, strict=True)]
+            known = [
+                d if isinstance(d, int) or _weight(d.value) == 2 else e
+                for d, e in zip(value.shape, shape, strict=True)
+            ]
             changed |= set_shape(value, known)
     return changed
 

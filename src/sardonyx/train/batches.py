@@ -1,4 +1,6 @@
-"""Batches of an epoch, in an order that depends only on (seed, epoch), prepared in the background."""
+"""Batches of an epoch, in an order that depends only on (seed, epoch), prepared in the
+background.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:
 
 
 class Prefetch:
-    """Runs an iterator in a thread, a few items ahead; errors come out where the item would have."""
+    """Runs an iterator in a thread, a few items ahead; errors come out where the item would
+    have.
+    """
 
     def __init__(self, items: Iterator[Any]):
         self.items = items

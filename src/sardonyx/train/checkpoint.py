@@ -1,7 +1,9 @@
 """The checkpoint is the model: state in the record, where the loop stands in the metadata.
 
-Everything that decides how training goes on is in the file, and nothing that differs between two runs of
-the same training (no times, no paths): an interrupted and an uninterrupted run end in the same bytes.
+Everything that decides how training goes on is in the file, and nothing that differs between two
+runs of
+the same training (no times, no paths): an interrupted and an uninterrupted run end in the same
+bytes.
 """
 
 from __future__ import annotations
@@ -57,18 +59,23 @@ def position_of(model: Model) -> Position | None:
 
 
 def write(model: Model, path: Path) -> None:
-    """Write a checkpoint in one piece: whoever reads the path sees the old or the new model, whole."""
+    """Write a checkpoint in one piece: whoever reads the path sees the old or the new model,
+    whole.
+    """
     try:
         save(model, path)
     except OSError as error:
         raise TrainingStopped(
             f"cannot write {quote(str(path))}: {error.strerror or error}",
-            hint="what was saved before is whole; free the disk or choose another output, then --resume",
+            hint="what was saved before is whole; free the disk or choose another output, then "
+            "--resume",
         ) from error
 
 
 class Lock:
-    """One training per output file; the system drops the lock when the process ends, however it ends."""
+    """One training per output file; the system drops the lock when the process ends, however it
+    ends.
+    """
 
     def __init__(self, path: Path):
         self.path = path.with_name(f".{path.name}.lock")
@@ -97,7 +104,10 @@ class Lock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         os.close(self.file)
         self.path.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
 """Connectionist temporal classification: the loss of all alignments between frames and labels.
 
-The forward algorithm in log space, as one Scan over the frames, so that its gradient comes from the rule
-of Scan. Blank is class 0 by default; labels shorter than the longest are padded, their lengths are fed.
+The forward algorithm in log space, as one Scan over the frames, so that its gradient comes from the
+rule
+of Scan. Blank is class 0 by default; labels shorter than the longest are padded, their lengths are
+fed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ NEVER = -1e30
 
 
 def ctc(blank: int = 0, batch_first: bool = True, reduction: str = "mean") -> Loss:
-    """CTC; prediction (batch, frames, classes) of logits, labels (batch, length), label lengths (batch)."""
+    """CTC; prediction (batch, frames, classes) of logits, labels (batch, length), label lengths
+    (batch).
+    """
 
     def compute(op: Builder, z: ir.Value, labels: ir.Value, lengths: ir.Value) -> ir.Value:
         with op:
@@ -65,7 +69,9 @@ def _extended(op: Builder, labels: ir.Value, blank: int) -> ir.Value:
     return op.Pad(flat, [0, 1, 0, 0], blank)
 
 
-def _forward(op: Builder, frames: ir.Value, states: ir.Value, labels: ir.Value, blank: int) -> ir.Value:
+def _forward(
+    op: Builder, frames: ir.Value, states: ir.Value, labels: ir.Value, blank: int
+) -> ir.Value:
     """Log-probability of every prefix after the last frame."""
     first, second = op.Slice(states, [0], [-2], [1]), op.Slice(states, [2], [2**31 - 1], [1])
     # a label may be reached past the blank before it, unless it repeats the label before
@@ -73,7 +79,9 @@ def _forward(op: Builder, frames: ir.Value, states: ir.Value, labels: ir.Value, 
     skip = op.Pad(op.cast(skip, frames.dtype), [0, 2, 0, 0], 0.0)  # type: ignore[arg-type]
     penalty = (1.0 - skip) * NEVER
     emitted = op.GatherElements(
-        frames, op.Expand(states, op.Concat(op.Shape(frames, start=0, end=1), op.Shape(states), axis=0)), axis=2
+        frames,
+        op.Expand(states, op.Concat(op.Shape(frames, start=0, end=1), op.Shape(states), axis=0)),
+        axis=2,
     )
     # before the first frame, all mass stands just before the first blank
     zero = op.cast(op.Equal(op.CumSum(op.fill(1, states), 1), 1), frames.dtype)  # type: ignore[arg-type]

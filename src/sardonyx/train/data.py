@@ -1,7 +1,8 @@
 """Data: whatever people hold becomes batches of named arrays.
 
-A `Table` has a length and gives any rows (arrays, .npz, .npy, CSV, Parquet, a folder of images, a data set
-object); a `Stream` gives batches in its own order (an iterable, a generator function, a DataLoader).
+A `Table` has a length and gives any rows (arrays, .npz, .npy, CSV, Parquet, a folder of images, a
+data set object); a `Stream` gives batches in its own order (an iterable, a generator function, a
+DataLoader).
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class Table:
     def __init__(self, columns: Mapping[str, Any], origin: str):
         if not columns:
             raise DataError(f"{origin} holds no data")
-        self.columns = {str(k): v if hasattr(v, "__getitem__") else np.asarray(v) for k, v in columns.items()}
+        self.columns = {
+            str(k): v if hasattr(v, "__getitem__") else np.asarray(v) for k, v in columns.items()
+        }
         self.origin = origin
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
-                f"the fields of {origin} have different lengths", [[quote(n), c] for n, c in lengths.items()]
+                f"the fields of {origin} have different lengths",
+                [[quote(n), c] for n, c in lengths.items()],
             )
         self.length = next(iter(lengths.values()))
         if self.length == 0:
@@ -104,7 +108,10 @@ class Images(Table):
         self.origin, self.length = str(folder), len(found)
 
     def take(self, rows: np.ndarray) -> Rows:
-        return {"image": np.stack([self._read(self.paths[i]) for i in rows]), "label": self.labels[rows]}
+        return {
+            "image": np.stack([self._read(self.paths[i]) for i in rows]),
+            "label": self.labels[rows],
+        }
 
     def _read(self, path: Path) -> np.ndarray:
         """Channels first, float32 from 0 to 1."""
@@ -117,7 +124,9 @@ class Images(Table):
             if self.size is not None and converted.size != self.size[::-1]:
                 converted = converted.resize(self.size[::-1], Image.Resampling.BILINEAR)
             pixels = np.asarray(converted, np.float32) / np.float32(255.0)
-        return pixels[None] if self.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        return (
+            pixels[None] if self.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        )
 
 
 class _Rows:
@@ -136,7 +145,9 @@ class _Rows:
 class Stream:
     """Batches in the order in which the source gives them; `make` starts it anew."""
 
-    def __init__(self, make: Callable[[], Iterator[Any]], origin: str, names: Sequence[str] | None = None):
+    def __init__(
+        self, make: Callable[[], Iterator[Any]], origin: str, names: Sequence[str] | None = None
+    ):
         self.make, self.origin, self.names = make, origin, names
 
     def batches(self) -> Iterator[Rows]:
@@ -154,10 +165,13 @@ class Stream:
         if isinstance(batch, Mapping):
             return {str(k): _array(v) for k, v in batch.items()}
         if isinstance(batch, (tuple, list)):
-            names = self.names or (["x", "label"] if len(batch) == 2 else [f"field{i}" for i in range(len(batch))])
+            names = self.names or (
+                ["x", "label"] if len(batch) == 2 else [f"field{i}" for i in range(len(batch))]
+            )
             return {n: _array(v) for n, v in zip(names, batch, strict=True)}
         raise DataError(
-            f"a batch of {self.origin} is a {type(batch).__name__}", hint="give dicts of arrays, or (x, label) pairs"
+            f"a batch of {self.origin} is a {type(batch).__name__}",
+            hint="give dicts of arrays, or (x, label) pairs",
         )
 
 
@@ -186,7 +200,11 @@ def open_data(
         return _open_path(Path(data), columns, image_size, channels)
     if isinstance(data, Mapping):
         return Table(data, "the data")
-    if isinstance(data, (tuple, list)) and len(data) == 2 and all(hasattr(d, "shape") for d in data):
+    if (
+        isinstance(data, (tuple, list))
+        and len(data) == 2
+        and all(hasattr(d, "shape") for d in data)
+    ):
         return Table({"x": _array(data[0]), "label": _array(data[1])}, "the data")
     if isinstance(data, np.ndarray):
         return Table({"x": data}, "the data")
@@ -226,7 +244,8 @@ def _open_path(
         return _open_parquet(path, columns)
     raise DataError(
         f"{quote(path.name)} is of an unknown kind",
-        hint="a .npz, .npy, .csv or .parquet file, or a folder with one sub-folder of images per class",
+        hint="a .npz, .npy, .csv or .parquet file, or a folder with one sub-folder of images "
+        "per class",
     )
 
 
@@ -315,4 +334,7 @@ def _features(table: dict[str, np.ndarray], columns: Sequence[str] | None, origi
     features = [np.asarray(table[n]) for n in names[:-1]]
     if any(f.ndim != 1 for f in features):
         return Table({n: table[n] for n in names}, origin)
-    return Table({"x": np.stack(features, 1).astype(np.float32), "label": np.asarray(table[names[-1]])}, origin)
+    return Table(
+        {"x": np.stack(features, 1).astype(np.float32), "label": np.asarray(table[names[-1]])},
+        origin,
+    )

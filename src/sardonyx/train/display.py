@@ -1,4 +1,6 @@
-"""What a training shows while it runs: a live table on a terminal, lines elsewhere, JSON, or nothing."""
+"""What a training shows while it runs: a live table on a terminal, lines elsewhere, JSON, or
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LINE_EVERY = 10.0
 class Display:
     """Shows nothing; the others override what they show."""
 
-    def begin(self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan) -> None:
+    def begin(
+        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
+    ) -> None:
         """Before the first step: what was decided, how the data feeds the model."""
 
     def step(self, run: Run, count: int | None) -> None:
@@ -35,7 +39,9 @@ class Display:
 
 
 class Lines(Display):
-    """Plain lines on stderr: the set-up, then one line per epoch, and one every ten seconds between."""
+    """Plain lines on stderr: the set-up, then one line per epoch, and one every ten seconds
+    between.
+    """
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stderr
@@ -43,11 +49,15 @@ class Lines(Display):
         self.begun = self.shown
         self.first_step = 0
 
-    def begin(self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan) -> None:
+    def begin(
+        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
+    ) -> None:
         for choice in run.settings.get("choices", []):
             self._print(f"{choice[0]}: {choice[1]} ({choice[2]})")
         for item in run.links:
-            self._print(f"data: input {quote(item.input)} from field {quote(item.field)} ({item.why})")
+            self._print(
+                f"data: input {quote(item.input)} from field {quote(item.field)} ({item.why})"
+            )
         if run.position.step:
             self._print(f"continuing at step {run.position.step}, epoch {run.position.epoch}")
         self.first_step = run.position.step
@@ -57,7 +67,9 @@ class Lines(Display):
         now = time.monotonic()
         if now - self.shown >= LINE_EVERY:
             self.shown = now
-            self._print(progress_text(run, count, run.position.step - self.first_step, now - self.begun))
+            self._print(
+                progress_text(run, count, run.position.step - self.first_step, now - self.begun)
+            )
 
     def epoch(self, run: Run) -> None:
         self.shown = time.monotonic()
@@ -79,15 +91,24 @@ class Json(Display):
     def _write(self, **entry: Any) -> None:
         print(json.dumps(entry, sort_keys=True), file=self.stream, flush=True)
 
-    def begin(self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan) -> None:
+    def begin(
+        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
+    ) -> None:
         links = {item.input: item.field for item in run.links}
-        self._write(event="begin", choices=run.settings.get("choices", []), fields=links, step=run.position.step)
+        self._write(
+            event="begin",
+            choices=run.settings.get("choices", []),
+            fields=links,
+            step=run.position.step,
+        )
 
     def epoch(self, run: Run) -> None:
         self._write(event="epoch", **run.history[-1])
 
     def end(self, run: Run) -> None:
-        self._write(event="end", step=run.position.step, finished=run.position.finished, stopped=run.stopped)
+        self._write(
+            event="end", step=run.position.step, finished=run.position.finished, stopped=run.stopped
+        )
 
 
 class Live(Lines):
@@ -101,7 +122,9 @@ class Live(Lines):
         self.bar: Any = None
         self.task: Any = None
 
-    def begin(self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan) -> None:
+    def begin(
+        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
+    ) -> None:
         from rich.markup import escape
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Table as RichTable
@@ -118,13 +141,18 @@ class Live(Lines):
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]:.4f}  {task.fields[speed]:.0f} steps/s"),
+            TextColumn(
+                "{task.completed}/{task.total}  loss {task.fields[loss]:.4f}  "
+                "{task.fields[speed]:.0f} steps/s"
+            ),
             TimeRemainingColumn(),
             console=self.console,
             refresh_per_second=5,
         )
         self.bar.start()
-        self.task = self.bar.add_task("train", total=None, epoch=run.position.epoch, loss=0.0, speed=0.0)
+        self.task = self.bar.add_task(
+            "train", total=None, epoch=run.position.epoch, loss=0.0, speed=0.0
+        )
         self.first_step = run.position.step
         self.begun = self.shown = time.monotonic()
 
@@ -136,7 +164,12 @@ class Live(Lines):
         position = run.position
         speed = (position.step - self.first_step) / max(now - self.begun, 1e-9)
         self.bar.update(
-            self.task, total=count, completed=position.batch, epoch=position.epoch, loss=run.losses[-1], speed=speed
+            self.task,
+            total=count,
+            completed=position.batch,
+            epoch=position.epoch,
+            loss=run.losses[-1],
+            speed=speed,
         )
 
     def epoch(self, run: Run) -> None:
@@ -163,14 +196,20 @@ def end_text(run: Run) -> str:
     position = run.position
     why = f"stopped: {run.stopped}" if run.stopped else "done"
     best = "" if position.best_epoch is None else f", best epoch {position.best_epoch}"
-    return f"{why} after {position.step} steps, {position.epoch} epochs{best}, {run.times.get('total', 0.0):.1f} s"
+    seconds = run.times.get("total", 0.0)
+    done = f"{position.step} steps, {position.epoch} epochs"
+    return f"{why} after {done}{best}, {seconds:.1f} s"
 
 
 def make_display(name: str) -> Display:
-    """"auto" (a terminal gets a live table, a file gets lines), "live", "lines", "json" or "quiet"."""
+    """ "auto" (a terminal gets a live table, a file gets lines), "live", "lines", "json" or
+    "quiet".
+    """
     if name == "auto":
         name = "live" if sys.stderr.isatty() else "lines"
     kinds = {"live": Live, "lines": Lines, "json": Json, "quiet": Display}
     if name not in kinds:
-        raise ArgumentError(f"no display is called {name!r}", hint=f"one of auto, {', '.join(kinds)}")
+        raise ArgumentError(
+            f"no display is called {name!r}", hint=f"one of auto, {', '.join(kinds)}"
+        )
     return kinds[name]()

@@ -30,7 +30,10 @@ class Link:
 
 
 def link(
-    wanted: Sequence[ir.Value], labels: Sequence[str], fields: Mapping[str, Field], given: Mapping[str, str] | None
+    wanted: Sequence[ir.Value],
+    labels: Sequence[str],
+    fields: Mapping[str, Field],
+    given: Mapping[str, str] | None,
 ) -> list[Link]:
     """Choose a field for every wanted input; one error with every misfit.
 
@@ -47,7 +50,11 @@ def link(
             free.remove(name)
     for names, stems, role in (
         ([n for n in labels if n not in chosen], LABELS, "a name for labels"),
-        ([v.name or "" for v in wanted if v.name not in labels and v.name not in chosen], INPUTS, "a name for inputs"),
+        (
+            [v.name or "" for v in wanted if v.name not in labels and v.name not in chosen],
+            INPUTS,
+            "a name for inputs",
+        ),
     ):
         for name in names:
             found = next((f for s in stems for f in free if f.lower() == s), None)
@@ -71,9 +78,15 @@ def link(
     return links
 
 
-def _fit(value: ir.Value, choice: tuple[str, str] | None, fields: Mapping[str, Field]) -> Link | list[str]:
+def _fit(
+    value: ir.Value, choice: tuple[str, str] | None, fields: Mapping[str, Field]
+) -> Link | list[str]:
     name = value.name or ""
-    dims = [d if isinstance(d, int) else str(d) for d in value.shape] if value.shape is not None else None
+    dims = (
+        [d if isinstance(d, int) else str(d) for d in value.shape]
+        if value.shape is not None
+        else None
+    )
     want = f"{value.dtype} {dims}"
     if choice is None:
         return [f"input {quote(name)}", want, "no field of the data fits it"]
@@ -85,7 +98,11 @@ def _fit(value: ir.Value, choice: tuple[str, str] | None, fields: Mapping[str, F
         return [f"input {quote(name)}", want, f"field {quote(field_name)} is {found.dtype}"]
     shape = tuple(dims[1:]) if dims else None
     if shape is not None and found.shape is not None and not _same(shape, found.shape):
-        return [f"input {quote(name)}", want, f"rows of {quote(field_name)} have the shape {list(found.shape)}"]
+        return [
+            f"input {quote(name)}",
+            want,
+            f"rows of {quote(field_name)} have the shape {list(found.shape)}",
+        ]
     return Link(name, field_name, np.dtype(dtype), shape, why, found.dtype != dtype)
 
 
@@ -101,7 +118,9 @@ def _castable(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
 
 def _same(want: tuple[Any, ...], have: tuple[int, ...]) -> bool:
     """Equal, up to sizes that are not fixed and axes of size 1 that one side leaves out."""
-    fits = len(want) == len(have) and all(not isinstance(w, int) or w == h for w, h in zip(want, have, strict=True))
+    fits = len(want) == len(have) and all(
+        not isinstance(w, int) or w == h for w, h in zip(want, have, strict=True)
+    )
     return fits or _squeezed(want) == _squeezed(have)
 
 
@@ -117,12 +136,16 @@ def convert(rows: Rows, links: Sequence[Link]) -> Rows:
         if item.cast:
             array = array.astype(item.dtype)
         if item.shape is not None and array.ndim - 1 != len(item.shape):
-            array = array.reshape(array.shape[0], *(d if isinstance(d, int) else -1 for d in item.shape))
+            array = array.reshape(
+                array.shape[0], *(d if isinstance(d, int) else -1 for d in item.shape)
+            )
         fed[item.input] = array
     return fed
 
 
-def check_values(source: Source, links: Sequence[Link], classes: Mapping[str, tuple[int, int | None]]) -> None:
+def check_values(
+    source: Source, links: Sequence[Link], classes: Mapping[str, tuple[int, int | None]]
+) -> None:
     """Refuse NaN, infinities and labels out of range before training.
 
     classes -- label input → (number of classes, label that is ignored or None)
@@ -133,7 +156,13 @@ def check_values(source: Source, links: Sequence[Link], classes: Mapping[str, tu
         array = _sample(source, item)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
-            problems.append([f"field {quote(item.field)}", f"row {row}", f"holds {array[~np.isfinite(array)][0]}"])
+            problems.append(
+                [
+                    f"field {quote(item.field)}",
+                    f"row {row}",
+                    f"holds {array[~np.isfinite(array)][0]}",
+                ]
+            )
         if item.input in classes:
             count, ignored = classes[item.input]
             bad = (array < 0) | (array >= count)
@@ -142,7 +171,11 @@ def check_values(source: Source, links: Sequence[Link], classes: Mapping[str, tu
             if bad.any():
                 row = int(np.argwhere(bad)[0][0])
                 problems.append(
-                    [f"field {quote(item.field)}", f"row {row}", f"label {array[bad][0]}, not from 0 to {count - 1}"]
+                    [
+                        f"field {quote(item.field)}",
+                        f"row {row}",
+                        f"label {array[bad][0]}, not from 0 to {count - 1}",
+                    ]
                 )
     if problems:
         raise DataError("the data holds values that cannot be trained on", problems)

@@ -1,4 +1,6 @@
-"""The loop: `train` from a model and data to a tuned model, `evaluate` and `predict` on any model and data."""
+"""The loop: `train` from a model and data to a tuned model, `evaluate` and `predict` on any model
+and data.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ DEFAULT_METRICS = {
 
 @dataclass
 class Run:
-    """A training: `run.model` is the model as it is now, `run.history` the figures of each epoch."""
+    """A training: `run.model` is the model as it is now, `run.history` the figures of each
+    epoch.
+    """
 
     rep: Any
     position: Position
@@ -107,7 +111,8 @@ def train(
     """Train a model on data, as its record describes, or as `trainable` chooses.
 
     model       -- a model, or a path; with `resume` and an existing `output`, that is continued
-    data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), batches, …
+    data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), batches,
+                   …
     epochs, steps -- how long; 3 epochs if neither is given
     validation  -- data of its own, or a share of the rows such as 0.1
     engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", or "auto": the fastest one
@@ -139,7 +144,9 @@ def train(
         return _links(net, rep.wanted, source, fields, settings)
 
     if engine == "auto":
-        rep, choice = fastest(net, lambda r: _first(source, linked(r), position), None, engine_options)
+        rep, choice = fastest(
+            net, lambda r: _first(source, linked(r), position), None, engine_options
+        )
         settings["choices"] = [*settings.get("choices", []), choice]
     else:
         rep = prepare(engine, net, engine_options)
@@ -247,7 +254,10 @@ def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int |
         value = values.get(meeting["prediction"])
         axis = meeting["settings"].get("axis", 1)
         if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
-            found[meeting["labels"][0]] = (value.shape[axis], meeting["settings"].get("ignore_index"))
+            found[meeting["labels"][0]] = (
+                value.shape[axis],
+                meeting["settings"].get("ignore_index"),
+            )
     return found
 
 
@@ -262,7 +272,13 @@ class _Loop:
     """The state of one call of `train`."""
 
     def __init__(self, run: Run, plan: Plan, source: Source, held: Source | None, display: Display):
-        self.run_, self.plan, self.source, self.held, self.display = run, plan, source, held, display
+        self.run_, self.plan, self.source, self.held, self.display = (
+            run,
+            plan,
+            source,
+            held,
+            display,
+        )
         self.saved = time.monotonic()
         self.count = batch_count(source, run.position.batch_size, plan.drop_last)
 
@@ -342,9 +358,14 @@ class _Loop:
         finder = getattr(self.run_.rep, "first_not_finite", None)
         if finder is not None:
             rows = finder(batch)
-        saved = "what was saved before this step is whole" if self.plan.output else "nothing was being saved"
+        saved = (
+            "what was saved before this step is whole"
+            if self.plan.output
+            else "nothing was being saved"
+        )
         raise TrainingStopped(
-            f"{quote(name)} is {number} at step {position.step}, epoch {position.epoch}, batch {position.batch}",
+            f"{quote(name)} is {number} at step {position.step}, epoch {position.epoch}, batch "
+            f"{position.batch}",
             rows,
             hint=f"{saved}; try a lower learning rate, clip_norm=1.0, or look at that batch",
         )
@@ -366,7 +387,10 @@ class _Loop:
         """Is this epoch the best so far? Then its model is kept."""
         run, position, watch = self.run_, self.run_.position, self.plan.watch
         if watch not in figures:
-            raise ArgumentError(f"there is no figure {quote(watch)} to watch", hint=f"there are {', '.join(figures)}")
+            raise ArgumentError(
+                f"there is no figure {quote(watch)} to watch",
+                hint=f"there are {', '.join(figures)}",
+            )
         value = figures[watch] if _lower_is_better(watch) else -figures[watch]
         if position.best is None or value < position.best:
             position.best, position.best_epoch, position.waited = value, position.epoch - 1, 0
@@ -381,7 +405,10 @@ class _Loop:
         if plan.output is None:
             return
         due = plan.every_steps is not None and position.step % plan.every_steps == 0
-        if plan.every_minutes is not None and time.monotonic() - self.saved >= plan.every_minutes * 60:
+        if (
+            plan.every_minutes is not None
+            and time.monotonic() - self.saved >= plan.every_minutes * 60
+        ):
             due = True
         if due or force:
             before = time.monotonic()
@@ -402,7 +429,9 @@ def _lower_is_better(name: str) -> bool:
     )  # fmt: skip
 
 
-def evaluate_rep(run: Run, source: Source, names: Sequence[Any], batch_size: int | None = None) -> dict[str, float]:
+def evaluate_rep(
+    run: Run, source: Source, names: Sequence[Any], batch_size: int | None = None
+) -> dict[str, float]:
     """Figures and metrics of the model as it is now, over all of `source`."""
     meetings = run.settings.get("meetings", [])
     predictions = [m["prediction"] for m in meetings[:1]]

@@ -1,6 +1,7 @@
 """Losses: functions of `op` that turn a prediction and a label into one number.
 
-Each is made by a function of its settings (`cross_entropy(label_smoothing=0.1)`) and says what label it
+Each is made by a function of its settings (`cross_entropy(label_smoothing=0.1)`) and says what
+label it
 wants. A user's own loss is any function `(op, prediction, label) -> scalar value`, see `custom`.
 """
 
@@ -25,7 +26,8 @@ REDUCTIONS = ("mean", "sum")
 class Label:
     """What a loss asks to be fed: the type and shape of a label, from those of the prediction."""
 
-    kind: str  # "classes": integers without the class axis; "like": as the prediction; "pairs": one per pair
+    # "classes": integers without the class axis; "like": as the prediction; "pairs": one per pair
+    kind: str
     axis: int = 1
 
     def of(self, prediction: ir.Value) -> tuple[ir.DataType, list[Any]]:
@@ -89,8 +91,14 @@ def custom(
 def _reduce(op: Builder, x: ir.Value, reduction: str) -> ir.Value:
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
-    wide = op.cast(x, ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
-    return op.ReduceMean(wide, keepdims=0) if reduction == "mean" else op.ReduceSum(wide, keepdims=0)
+    wide = (
+        op.cast(x, ir.DataType.FLOAT)
+        if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        else x
+    )
+    return (
+        op.ReduceMean(wide, keepdims=0) if reduction == "mean" else op.ReduceSum(wide, keepdims=0)
+    )
 
 
 # -- classification -----------------------------------------------------------------
@@ -149,15 +157,27 @@ def _soft_cross_entropy(
 
 
 def _smoothed(
-    op: Builder, z: ir.Value, y: ir.Value, weight: Any, ignore: int | None, smoothing: float, reduction: str
+    op: Builder,
+    z: ir.Value,
+    y: ir.Value,
+    weight: Any,
+    ignore: int | None,
+    smoothing: float,
+    reduction: str,
 ) -> ir.Value:
-    """torch's label smoothing: the smooth part sums the weighted log-probabilities of all classes."""
+    """torch's label smoothing: the smooth part sums the weighted log-probabilities of all
+    classes.
+    """
     classes = op.dim(z, 1)
     if not isinstance(classes, int):
         raise ArgumentError("label smoothing needs a known number of classes")
     with op:
         logp = op.LogSoftmax(z, axis=1)
-        keep = op.cast(op.Not(op.Equal(y, ignore)), z.dtype) if ignore is not None else op.fill(1, y, z.dtype)  # type: ignore[arg-type]
+        keep = (
+            op.cast(op.Not(op.Equal(y, ignore)), z.dtype)
+            if ignore is not None
+            else op.fill(1, y, z.dtype)
+        )  # type: ignore[arg-type]
         safe = op.Where(op.Equal(y, ignore), 0, y) if ignore is not None else y
         picked = op.Squeeze(op.GatherElements(logp, op.Unsqueeze(safe, [1]), axis=1), [1])
         if weight is None:
@@ -173,7 +193,9 @@ def _smoothed(
 
 
 def binary_cross_entropy(pos_weight: float | None = None, reduction: str = "mean") -> Loss:
-    """Binary cross entropy of logits, in the form that stays finite: max(z,0) - z y + log(1+exp(-|z|))."""
+    """Binary cross entropy of logits, in the form that stays finite: max(z,0) - z y +
+    log(1+exp(-|z|)).
+    """
 
     def compute(op: Builder, z: ir.Value, y: ir.Value) -> ir.Value:
         with op:
@@ -185,7 +207,9 @@ def binary_cross_entropy(pos_weight: float | None = None, reduction: str = "mean
                 each = (1.0 - y) * z + more * (tail + op.Relu(op.Neg(z)))
         return _reduce(op, each, reduction)
 
-    return Loss("binary_cross_entropy", compute, (Label("like"),), "Sigmoid", {"pos_weight": pos_weight})
+    return Loss(
+        "binary_cross_entropy", compute, (Label("like"),), "Sigmoid", {"pos_weight": pos_weight}
+    )
 
 
 def hinge(margin: float = 1.0, reduction: str = "mean") -> Loss:
@@ -269,7 +293,9 @@ def cosine(reduction: str = "mean", eps: float = 1e-8) -> Loss:
 
 
 def contrastive(margin: float = 1.0, reduction: str = "mean") -> Loss:
-    """Pairs: rows 2i and 2i+1 of the prediction; label 1 draws them together, 0 pushes them apart."""
+    """Pairs: rows 2i and 2i+1 of the prediction; label 1 draws them together, 0 pushes them
+    apart.
+    """
 
     def compute(op: Builder, z: ir.Value, y: ir.Value) -> ir.Value:
         with op:

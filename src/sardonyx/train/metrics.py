@@ -1,7 +1,7 @@
 """Metrics: figures about predictions, added up batch by batch without keeping the predictions.
 
-A metric is a class with `add(prediction, label)` and `value()`; a user's function `(predictions, labels) ->
-number` is called once over all of them (`Function`).
+A metric is a class with `add(prediction, label)` and `value()`; a user's function `(predictions,
+labels) -> number` is called once over all of them (`Function`).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class AUC(Metric):
 
     def value(self) -> float:
         scores, labels = np.concatenate(self.scores), np.concatenate(self.labels) > 0.5
-        values, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
+        _, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
         ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
         positive, negative = int(labels.sum()), int((~labels).sum())
         if not positive or not negative:
@@ -132,7 +132,9 @@ class MeanAbsoluteError(Metric):
 
 
 class Perplexity(Metric):
-    """The exponential of the mean negative log-probability of the labels; scores along axis 1 (or last)."""
+    """The exponential of the mean negative log-probability of the labels; scores along axis 1 (or
+    last).
+    """
 
     name, better = "perplexity", "lower"
 
@@ -179,7 +181,9 @@ MAKERS: dict[str, Callable[[], Metric]] = {
 
 
 def make(given: Sequence[Any]) -> list[Metric]:
-    """Fresh metrics out of names ("accuracy", "top5"), functions, or functions that make a Metric."""
+    """Fresh metrics out of names ("accuracy", "top5"), functions, or functions that make a
+    Metric.
+    """
     made: list[Metric] = []
     for item in given:
         if isinstance(item, str) and item in MAKERS:
@@ -191,5 +195,8 @@ def make(given: Sequence[Any]) -> list[Metric]:
         elif callable(item):
             made.append(Function(item))
         else:
-            raise ArgumentError(f"no metric is called {item!r}", hint=f"one of {', '.join(MAKERS)}, top5, or a function")
+            raise ArgumentError(
+                f"no metric is called {item!r}",
+                hint=f"one of {', '.join(MAKERS)}, top5, or a function",
+            )
     return made

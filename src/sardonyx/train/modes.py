@@ -1,7 +1,9 @@
 """Training mode: the forward as it is while training, beside the graph as it is served.
 
-BatchNormalization and Dropout behave differently while training. A served graph keeps its inference form;
-whatever depends on a switched node is copied into the algorithm, and running statistics are bound there.
+BatchNormalization and Dropout behave differently while training. A served graph keeps its inference
+form;
+whatever depends on a switched node is copied into the algorithm, and running statistics are bound
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ MODES = ("train", "frozen")
 
 
 def mode_of(node: ir.Node, mode: Mode) -> str:
-    """"train" or "frozen": one word for all nodes, or by pattern of the node's name (first match)."""
+    """ "train" or "frozen": one word for all nodes, or by pattern of the node's name (first
+    match).
+    """
     chosen = mode
     if not isinstance(mode, str):
         names = [n for n in (node.name, *(v.name for v in node.inputs if v is not None)) if n]
@@ -85,9 +89,12 @@ def normalize_batch(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """y, mean and population variance of the batch.
 
-    NOTE [fresh running inputs]: onnxruntime lets this operator write its running outputs over inputs 3
-    and 4. With momentum 0 their values do not matter, but constants would be changed for good, and equal
-    constants merged. A product with a run-time zero is a fresh buffer that nothing can fold or merge.
+    NOTE [fresh running inputs]: onnxruntime lets this operator write its running outputs over
+    inputs 3
+    and 4. With momentum 0 their values do not matter, but constants would be changed for good, and
+    equal
+    constants merged. A product with a run-time zero is a fresh buffer that nothing can fold or
+    merge.
     """
     op = program.op
     with op:
@@ -110,7 +117,9 @@ def _update_statistics(
     op = program.op
     with op:
         channels = op.dim(x, 1)
-        count = op.Div(op.Size(x), channels if isinstance(channels, int) else op.Squeeze(channels, [0]))
+        count = op.Div(
+            op.Size(x), channels if isinstance(channels, int) else op.Squeeze(channels, [0])
+        )
         count = op.cast(count, ir.DataType.FLOAT)
         unbiased = count / op.Max(count - 1.0, 1.0)
         for (running, batch), factor in ((mean, None), (var, unbiased)):
@@ -149,4 +158,3 @@ def _dropout(
         values[node.outputs[0]] = x * (op.cast(keep, x.dtype) / kept)  # type: ignore[arg-type]
         if len(node.outputs) > 1 and node.outputs[1].name:
             values[node.outputs[1]] = keep
-

@@ -1,7 +1,9 @@
 """Random numbers that are the same on every engine: a hash of (seed, step, draw, element).
 
-The generators of runtimes differ, and so do their streams after a resume. Integer arithmetic does not: a
-32-bit integer hash (two rounds of xor-shift and multiply) in plain operators gives the same bits everywhere.
+The generators of runtimes differ, and so do their streams after a resume. Integer arithmetic does
+not: a
+32-bit integer hash (two rounds of xor-shift and multiply) in plain operators gives the same bits
+everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ GOLDEN = 0x9E3779B9
 
 
 def keep_mask(program: Program, x: ir.Value, ratio: ir.Value, draw: str) -> ir.Value:
-    """A bool tensor of the shape of `x`, true with probability 1 - `ratio`; `draw` names the site."""
+    """A bool tensor of the shape of `x`, true with probability 1 - `ratio`; `draw` names the
+    site.
+    """
     op = program.op
     bits = _bits(program, x, draw)
     # 24 bits: each count is exact in float32, so every engine compares the same numbers.

@@ -1,4 +1,6 @@
-"""The report of a training: one HTML page with curves, settings and where each came from; PNG beside it."""
+"""The report of a training: one HTML page with curves, settings and where each came from; PNG
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,18 @@ def _page(run: Run) -> str:
     choices = run.settings.get("choices", [])
     return html.page(
         f"Training of {model.graph.name or 'a model'}",
-        f"{state} after {position.epoch} epochs, batch size {position.batch_size}, seed {position.seed}",
+        f"{state} after {position.epoch} epochs, batch size {position.batch_size}, seed "
+        f"{position.seed}",
         html.cards(figures),
         html.section("Curves", *_curves(run)),
         html.section("Settings", html.table(["setting", "value", "where it came from"], choices)),
         html.section("Data", html.table(["input", "field", "type", "why"], _links(run))),
-        html.section("Parameters", html.table(["tensor", "shape", "numbers", "role", "why", "changed by"], _parameters(run))),
+        html.section(
+            "Parameters",
+            html.table(
+                ["tensor", "shape", "numbers", "role", "why", "changed by"], _parameters(run)
+            ),
+        ),
         html.section("Epochs", _epochs(run)),
         html.section("Time", html.bar_chart("seconds by part", _times(run))),
         html.section("Versions", html.table(["what", "version"], _versions(run))),
@@ -61,7 +69,9 @@ def _curves(run: Run) -> list[str]:
     steps = thin([(float(i + 1), v) for i, v in enumerate(run.losses)])
     parts = [html.line_chart("loss of each step", {"loss": steps}, "step")]
     names = [n for n in (run.history[-1] if run.history else {}) if n not in ("epoch", "step")]
-    for name in [n for n in names if not n.startswith("val_")] + [n for n in names if n.startswith("val_") and n[4:] not in names]:
+    for name in [n for n in names if not n.startswith("val_")] + [
+        n for n in names if n.startswith("val_") and n[4:] not in names
+    ]:
         series = {name: [(h["epoch"], h[name]) for h in run.history if name in h]}
         if f"val_{name}" in names:
             series[f"val_{name}"] = [(h["epoch"], h[f"val_{name}"]) for h in run.history]
@@ -70,7 +80,9 @@ def _curves(run: Run) -> list[str]:
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `POINTS` points: means of equal stretches, so that spikes are not picked or lost by chance."""
+    """At most `POINTS` points: means of equal stretches, so that spikes are not picked or lost by
+    chance.
+    """
     if len(points) <= POINTS:
         return points
     parts = np.array_split(np.asarray(points), POINTS)
@@ -87,13 +99,24 @@ def _parameters(run: Run) -> list[list[object]]:
     trained = {n for r in model.records for n in info.state_names(model, r)}
     for weight in weights(model):
         tensor = model.graph.initializers[weight.name].const_value
-        role = model.metadata.get(f"{ROLE}{weight.name}", "trained" if weight.name in trained else "frozen")
+        role = model.metadata.get(
+            f"{ROLE}{weight.name}", "trained" if weight.name in trained else "frozen"
+        )
         moved = ""
         if weight.name in now and tensor is not None:
             before = tensor.numpy().astype(np.float64)
             size = float(np.linalg.norm(before)) or 1.0
             moved = f"{float(np.linalg.norm(now[weight.name] - before)) / size:.3%}"
-        rows.append([weight.name, str(list(weight.shape)), int(np.prod(weight.shape)), role, weight.reason, moved])
+        rows.append(
+            [
+                weight.name,
+                str(list(weight.shape)),
+                int(np.prod(weight.shape)),
+                role,
+                weight.reason,
+                moved,
+            ]
+        )
     return rows
 
 
@@ -112,7 +135,11 @@ def _times(run: Run) -> list[tuple[str, float]]:
 
 def _versions(run: Run) -> list[list[object]]:
     engine = type(run.rep).__module__.split(".")[2]
-    rows: list[list[object]] = [["sardonyx", __version__], ["onnx", onnx.__version__], ["python", platform.python_version()]]
+    rows: list[list[object]] = [
+        ["sardonyx", __version__],
+        ["onnx", onnx.__version__],
+        ["python", platform.python_version()],
+    ]
     try:
         from importlib.metadata import version
 
@@ -132,7 +159,11 @@ def _pictures(run: Run, target: Path) -> None:
 
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(*zip(*thin([(i + 1.0, v) for i, v in enumerate(run.losses)]), strict=True) if run.losses else ([], []))
+    axes.plot(
+        *zip(*thin([(i + 1.0, v) for i, v in enumerate(run.losses)]), strict=True)
+        if run.losses
+        else ([], [])
+    )
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     figure.savefig(target.with_suffix(".loss.png"), dpi=120)

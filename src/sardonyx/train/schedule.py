@@ -1,7 +1,9 @@
 """Learning-rate schedules: a number per step, computed inside the record from the step counter.
 
-A schedule is a function `(op, t) -> factor`; `t` is the number of steps taken, a float64 scalar, and the
-factor multiplies the learning rate. Float64, because 1 - beta**t and long ramps lose digits in float32.
+A schedule is a function `(op, t) -> factor`; `t` is the number of steps taken, a float64 scalar,
+and the
+factor multiplies the learning rate. Float64, because 1 - beta**t and long ramps lose digits in
+float32.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ def constant() -> Schedule:
 
 
 def linear_warmup(steps: int, after: Schedule | None = None) -> Schedule:
-    """Rise from 0 to the learning rate over `steps`, then follow `after` (constant, if not given)."""
+    """Rise from 0 to the learning rate over `steps`, then follow `after` (constant, if not
+    given).
+    """
 
     def factor(op: Builder, t: ir.Value) -> ir.Value:
         ramp = op.Min((t + 1.0) / float(steps), 1.0)
         return ramp if after is None else ramp * after.factor(op, op.Max(t - float(steps), 0.0))
 
-    return Schedule(factor, f"linear warm-up over {steps}" + (f", then {after.text}" if after else ""))
+    return Schedule(
+        factor, f"linear warm-up over {steps}" + (f", then {after.text}" if after else "")
+    )
 
 
 def cosine(steps: int, end: float = 0.0) -> Schedule:
@@ -72,7 +78,9 @@ def one_cycle(steps: int, peak: float = 0.3, start: float = 0.04, end: float = 4
     The learning rate is the highest that is reached.
     """
     if not 0.0 < peak < 1.0:
-        raise ArgumentError("`peak` is the share of the steps before the highest rate, between 0 and 1")
+        raise ArgumentError(
+            "`peak` is the share of the steps before the highest rate, between 0 and 1"
+        )
     up = peak * steps - 1.0
     down = steps - 1.0 - up
 
@@ -89,7 +97,9 @@ def one_cycle(steps: int, peak: float = 0.3, start: float = 0.04, end: float = 4
 
 
 def sequence(schedules: Sequence[Schedule], starts: Sequence[int]) -> Schedule:
-    """Follow `schedules[0]` until step `starts[0]`, then `schedules[1]` from its own beginning, …"""
+    """Follow `schedules[0]` until step `starts[0]`, then `schedules[1]` from its own beginning,
+    …
+    """
     if len(starts) != len(schedules) - 1:
         raise ArgumentError("give one start for each schedule but the first")
 

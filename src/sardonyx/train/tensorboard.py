@@ -1,4 +1,6 @@
-"""TensorBoard event files: a callback that writes the figures of every epoch and the loss of every step."""
+"""TensorBoard event files: a callback that writes the figures of every epoch and the loss of
+every step.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`trainable`: an inference model in, the same model with its training record out.
 
-What a person must give is the minimum; every default is chosen here, with its reason, and can be changed.
-The record is written in the symbolic form (`Gradient` and the rest), or expanded to plain operators.
+What a person must give is the minimum; every default is chosen here, with its reason, and can be
+changed. The record is written in the symbolic form (`Gradient` and the rest), or expanded to plain
+operators.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from sardonyx.normalize import normalize
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes import surgery
 from sardonyx.starts import Start
-from sardonyx.train import info, loss as losses, optim
+from sardonyx.train import info, optim
+from sardonyx.train import loss as losses
 from sardonyx.train.config import with_config
 from sardonyx.train.expand import expand_records, upgrade_record
 from sardonyx.train.initialize import write_initialization
@@ -112,7 +114,11 @@ def trainable(
     parameters = choose_parameters(base, train, freeze, plan)
     values, switched = training_forward(program, batch_norm, dropout)
     for node, mode in switched:
-        plan.add(node.op_type, f"{quote(node.name)} {mode}", "running statistics and masks while training")
+        plan.add(
+            node.op_type,
+            f"{quote(node.name)} {mode}",
+            "running statistics and masks while training",
+        )
     terms = _terms(base, loss, output, labels, plan)
     total, meetings = _losses(program, values, terms, plan)
     total = _penalties(program, total, parameters, l1, l2)
@@ -179,7 +185,9 @@ def choose_parameters(
         chosen = [n for n in floats if n in known and known[n].kind == "weight" and n not in marked]
     chosen = [n for n in chosen if not matches(n, frozen)]
     if not chosen:
-        raise ArgumentError("there is nothing to train in this model", hint="train=['pattern'] names weights")
+        raise ArgumentError(
+            "there is nothing to train in this model", hint="train=['pattern'] names weights"
+        )
     count = sum([initializers[n].const_value.size for n in chosen])  # type: ignore[union-attr]
     why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
     plan.add("trained", f"{len(chosen)} of {len(floats)} float tensors, {count:,} numbers", why)
@@ -212,7 +220,9 @@ def _terms(
 
 
 def as_loss(given: LossLike) -> losses.Loss:
-    """A loss out of a name, a mapping {"name": …, settings}, an ONNX graph or a function of `op`."""
+    """A loss out of a name, a mapping {"name": …, settings}, an ONNX graph or a function of
+    `op`.
+    """
     if isinstance(given, losses.Loss):
         return given
     if isinstance(given, (Path, onnx.ModelProto, onnx.FunctionProto, Model)) or (
@@ -237,7 +247,9 @@ def _prediction(model: Model, name: str | None) -> ir.Value:
         if value.name == name:
             return value
     raise ArgumentError(
-        f"the model has no tensor {quote(name)}", [[quote(v.name)] for v in model.outputs], hint="its outputs are these"
+        f"the model has no tensor {quote(name)}",
+        [[quote(v.name)] for v in model.outputs],
+        hint="its outputs are these",
     )
 
 
@@ -263,23 +275,38 @@ def guess_loss(prediction: ir.Value) -> tuple[str, str]:
 def _losses(
     program: Program, values: Mapping[ir.Value, ir.Value], terms: Sequence[Term], plan: Plan
 ) -> tuple[ir.Value, list[dict[str, Any]]]:
-    """The total loss, and which tensor of the served graph meets which labels in each part of it."""
+    """The total loss, and which tensor of the served graph meets which labels in each part of
+    it.
+    """
     op, parts, meetings = program.op, [], []
     for index, term in enumerate(terms):
         served = _logits(_prediction(program.model, term.output), term.loss, plan)
         prediction = values.get(served, served)
-        names = term.labels or _label_names(program.model, term.loss, index if len(terms) > 1 else None)
+        names = term.labels or _label_names(
+            program.model, term.loss, index if len(terms) > 1 else None
+        )
         if len(names) != len(term.loss.labels):
-            raise ArgumentError(f"{term.loss.name} takes {len(term.loss.labels)} labels, not {len(names)}")
+            raise ArgumentError(
+                f"{term.loss.name} takes {len(term.loss.labels)} labels, not {len(names)}"
+            )
         given = [
             program.input(name, *label.of(prediction), role="label")
             for name, label in zip(names, term.loss.labels, strict=True)
         ]
         meetings.append(
-            {"loss": term.loss.name, "settings": _plain(term.loss.settings), "prediction": served.name, "labels": list(names)}
+            {
+                "loss": term.loss.name,
+                "settings": _plain(term.loss.settings),
+                "prediction": served.name,
+                "labels": list(names),
+            }
         )
         for label in given:
-            plan.add("label", f"{quote(label.name)} {label.dtype} {label.shape}", f"what {term.loss.name} compares with {quote(prediction.name)}")
+            plan.add(
+                "label",
+                f"{quote(label.name)} {label.dtype} {label.shape}",
+                f"what {term.loss.name} compares with {quote(prediction.name)}",
+            )
         with op.named("train/loss"), op:
             part = term.loss.compute(op, prediction, *given)
             _scalar(part, term.loss.name)
@@ -295,7 +322,10 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scalar(value: ir.Value, name: str) -> None:
     if value.shape is not None and any(d != 1 for d in value.shape):
-        raise ArgumentError(f"the loss {name} has the shape {value.shape}, not one number", hint="reduce it with op.ReduceMean(…, keepdims=0)")
+        raise ArgumentError(
+            f"the loss {name} has the shape {value.shape}, not one number",
+            hint="reduce it with op.ReduceMean(…, keepdims=0)",
+        )
 
 
 def _label_names(model: Model, loss: losses.Loss, index: int | None) -> list[str]:
@@ -311,13 +341,19 @@ def _logits(prediction: ir.Value, loss: losses.Loss, plan: Plan) -> ir.Value:
     if loss.logits and producer is not None and producer.op_type == loss.logits:
         before = producer.inputs[0]
         assert before is not None
-        plan.add("prediction", quote(before.name), f"before the final {loss.logits}: {loss.name} applies it itself, without overflow")
+        plan.add(
+            "prediction",
+            quote(before.name),
+            f"before the final {loss.logits}: {loss.name} applies it itself, without overflow",
+        )
         return before
     plan.add("prediction", quote(prediction.name), "the model's output")
     return prediction
 
 
-def _penalties(program: Program, total: ir.Value, parameters: Sequence[ir.Value], l1: float, l2: float) -> ir.Value:
+def _penalties(
+    program: Program, total: ir.Value, parameters: Sequence[ir.Value], l1: float, l2: float
+) -> ir.Value:
     op = program.op
     with op.named("train/penalty"), op:
         if l1:
@@ -353,7 +389,9 @@ def _optimizer(given: str | optim.Optimizer | None, accumulate: int, plan: Plan)
     chosen = optim.named(given) if isinstance(given, str) else given
     if accumulate != 1:
         chosen = optim.accumulate(chosen, accumulate)
-    settings = ", ".join(f"{k} {getattr(v, 'text', v)}" for k, v in chosen.settings.items() if v is not None)
+    settings = ", ".join(
+        f"{k} {getattr(v, 'text', v)}" for k, v in chosen.settings.items() if v is not None
+    )
     plan.add("optimizer", f"{chosen.text} ({settings})" if settings else chosen.text, why)
     return chosen
 
@@ -389,7 +427,11 @@ def _update(
 
 
 def _apply(
-    program: Program, chosen: optim.Optimizer, step: optim.Step, group: list[optim.Parameter], ema: float | None
+    program: Program,
+    chosen: optim.Optimizer,
+    step: optim.Step,
+    group: list[optim.Parameter],
+    ema: float | None,
 ) -> None:
     with program.op.named(f"train/{chosen.text}"):
         program.updates.update(optim.apply(step, chosen, group))

@@ -1,4 +1,6 @@
-"""`to_jax`: an ONNX model as a pure function and its weights; `from_jax`: the weights back in the file."""
+"""`to_jax`: an ONNX model as a pure function and its weights; `from_jax`: the weights back in the
+file.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from sardonyx.model import Model, load
 
 
 def to_jax(model: Model | str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """An ONNX model as `(apply, params)`: a pure function, and its weights by the model's own names.
+    """An ONNX model as `(apply, params)`: a pure function, and its weights by the model's own
+    names.
 
-    `apply(params, *inputs)` takes the inputs in order or by name; it is for `jax.jit`, `grad`, `vmap` and
+    `apply(params, *inputs)` takes the inputs in order or by name; it is for `jax.jit`, `grad`,
+    `vmap` and
     `jax.export`. Statistics of BatchNormalization are not among the params: they stay as they are.
 
     >>> import jax, numpy as np, sardonyx as sx
@@ -64,7 +68,7 @@ def from_jax(params: Mapping[str, Any], onto: Model | str | Path, *, cast: bool 
 
     >>> import jax, sardonyx as sx
     >>> apply, params = sx.to_jax("model.onnx")
-    >>> params = jax.tree.map(lambda w: 0 * w, params)
+    >>> params = jax.tree.map(jax.numpy.zeros_like, params)
     >>> sx.from_jax(params, onto="model.onnx").initializer("head.bias").numpy()
     array([0., 0., 0.], dtype=float32)
     """
@@ -100,7 +104,9 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     held = dict(np.load(path / "params.npz"))
 
     def run(*arrays: Any) -> Any:
-        return back.call(held, *(np.asarray(a, g.dtype) for a, g in zip(arrays, given, strict=True)))
+        return back.call(
+            held, *(np.asarray(a, g.dtype) for a, g in zip(arrays, given, strict=True))
+        )
 
     rows = [
         [f"input {quote(v.name)}", f"{g.dtype}{list(g.shape)}"]

@@ -106,6 +106,16 @@ class Jax(NumpyLike):
             return jnp.matmul(a, b, preferred_element_type=np.float32).astype(a.dtype)
         return jnp.matmul(a, b)
 
+    def _reduce(self, name, x, axis, keepdims):
+        # Asked for a half, jax adds up in halves; left alone it does so in single precision.
+        dtype = None if x.dtype in HALVES else x.dtype
+        return getattr(jnp, name)(x, axis=axis, keepdims=keepdims, dtype=dtype)
+
+    def divide(self, a, b):
+        if a.dtype in HALVES:  # XLA multiplies by a reciprocal that it rounds to a half
+            return (a.astype(np.float32) / b.astype(np.float32)).astype(a.dtype)
+        return jnp.divide(a, b)
+
     def scan(self, step, state, rows, kept):
         return jax.lax.scan(step, tuple(state), tuple(rows))
 

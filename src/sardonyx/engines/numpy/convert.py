@@ -1,4 +1,6 @@
-"""`to_numpy`: an ONNX model as a function of numpy arrays, exact in double precision if asked for."""
+"""`to_numpy`: an ONNX model as a function of numpy arrays, exact in double precision if asked
+for.
+"""
 
 from __future__ import annotations
 

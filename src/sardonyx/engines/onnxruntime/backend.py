@@ -12,9 +12,9 @@ import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
+from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
-from sardonyx.engines import training
 from sardonyx.grad.training import lower_training
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize

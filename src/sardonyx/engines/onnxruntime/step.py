@@ -187,7 +187,8 @@ class TrainingRep(training.TrainingRep):
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
     ):
-        # Planned memory costs a third more of it on a training step, and saves no time (bench/train.py).
+        # Planned memory costs a third more of it on a training step, and saves no time
+        # (bench/train.py).
         chosen = {"enable_mem_pattern": False, **(options or {})}
         self.settings = {"providers": providers, "threads": threads, "options": chosen}
         self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")

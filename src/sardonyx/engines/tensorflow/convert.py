@@ -1,4 +1,6 @@
-"""`to_tensorflow`: an ONNX model as a tf.Module; `from_tensorflow`: its weights back in the file."""
+"""`to_tensorflow`: an ONNX model as a tf.Module; `from_tensorflow`: its weights back in the
+file.
+"""
 
 from __future__ import annotations
 
@@ -96,10 +98,11 @@ def _identifier(name: str) -> str:
 
 
 def to_tensorflow(model: Model | str | Path) -> OnnxModule:
-    """An ONNX model as a tf.Module: every weight a trainable variable, sizes free where the model's are.
+    """An ONNX model as a tf.Module: every weight a trainable variable, sizes free where the model's
+    are.
 
-    Called with inputs in order or by name; `training=True` lets BatchNormalization and Dropout train.
-    `module.save(folder)` writes a SavedModel.
+    Called with inputs in order or by name; `training=True` lets BatchNormalization and Dropout
+    train. `module.save(folder)` writes a SavedModel.
 
     >>> import numpy as np, sardonyx as sx
     >>> module = sx.to_tensorflow("model.onnx")

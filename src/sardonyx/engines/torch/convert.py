@@ -22,7 +22,8 @@ from sardonyx.model import Model
 class OnnxModule(torch.nn.Module):
     """An ONNX model as a torch module; made by `sardonyx.to_torch`.
 
-    served, training_graph -- the fx graphs that `eval()` and `train()` run (one, where nothing differs)
+    served, training_graph -- the fx graphs that `eval()` and `train()` run (one, where nothing
+                              differs)
     names     -- ONNX name → key of the state dict
     untraced  -- why the model runs node by node rather than as a graph; empty where it does not
     """
@@ -91,7 +92,7 @@ class OnnxModule(torch.nn.Module):
         before = self._place()
         super()._apply(function, recurse)
         device, dtype = self._place()
-        if (device, dtype) != before and device is not None and device.type != "meta":
+        if (device, dtype) != before and device is not None:
             floats = {before[1]: dtype} if dtype is not None else {}
             for graph in (self.served, self.training_graph):
                 if isinstance(graph, torch.fx.GraphModule):
@@ -128,7 +129,9 @@ def tensor_of(array: np.ndarray, share: bool) -> Any:
         return torch.from_numpy(np.asarray(array))
 
 
-_SHARED = frozenset(np.dtype(n) for n in ("float16", "float32", "float64", "int8", "uint8", "int64"))
+_SHARED = frozenset(
+    np.dtype(n) for n in ("float16", "float32", "float64", "int8", "uint8", "int64")
+)
 
 
 def keys(names: Mapping[str, Any]) -> dict[str, str]:
@@ -150,15 +153,27 @@ def _is_taken(part: str) -> bool:
 
 
 _OWN = frozenset(
-    "training served training_graph names untraced input_names output_names _held _updated".split()
+    [
+        "training",
+        "served",
+        "training_graph",
+        "names",
+        "untraced",
+        "input_names",
+        "output_names",
+        "_held",
+        "_updated",
+    ]
 )
 
 
 def to_torch(model: Model | str | Path, *, share: bool = False) -> torch.nn.Module:
     """An ONNX model as a torch module: every weight a parameter, differentiable, compilable.
 
-    The module comes in evaluation mode; `train()` lets BatchNormalization and Dropout train. Keys of its
-    state dict are the names of the model's tensors. It takes the model's inputs in order or by name.
+    The module comes in evaluation mode; `train()` lets BatchNormalization and Dropout train. Keys
+    of its
+    state dict are the names of the model's tensors. It takes the model's inputs in order or by
+    name.
 
     share -- use the model's own memory for the weights, which then must not be written to in place
 
@@ -198,7 +213,9 @@ def from_torch(
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:
-    """Write a model as an exported program of torch (.pt2), with the sizes free that the model's are."""
+    """Write a model as an exported program of torch (.pt2), with the sizes free that the model's
+    are.
+    """
     parts = native(model)
     module = OnnxModule(parts, share=True)
     if module.untraced:
@@ -218,9 +235,13 @@ def store(model: Model | str | Path, path: Path) -> Stored:
         with torch.no_grad():
             return loaded(*(torch.from_numpy(np.array(a)) for a in arrays))
 
-    shapes = {n.name: list(n.meta["val"].shape) for n in exported.graph.nodes if n.op == "placeholder"}
+    shapes = {
+        n.name: list(n.meta["val"].shape) for n in exported.graph.nodes if n.op == "placeholder"
+    }
     users = exported.graph_signature.user_inputs
-    rows = [[f"input {quote(v.name)}", str(shapes[n])] for v, n in zip(parts.inputs, users, strict=True)]
+    rows = [
+        [f"input {quote(v.name)}", str(shapes[n])] for v, n in zip(parts.inputs, users, strict=True)
+    ]
     count = sum(p.numel() for p in module.parameters())
     rows.append(["parameters", f"{count:,} in {len(list(module.parameters()))} tensors"])
     rows.append(["to load it", f"torch.export.load({str(path)!r}).module()"])

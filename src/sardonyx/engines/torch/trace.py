@@ -1,6 +1,7 @@
 """A function of tensors as an fx graph, whose sizes stay free where the model leaves them free.
 
-The plan of a model runs once, over fake tensors with symbolic sizes; torch records its own operators.
+The plan of a model runs once, over fake tensors with symbolic sizes; torch records its own
+operators.
 Whatever was known while building (shape arithmetic, constants, defaults) is gone from the result.
 """
 

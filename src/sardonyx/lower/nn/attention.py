@@ -150,7 +150,7 @@ def softmax(xp, x):
     none = xp.equal(largest, xp.scalar(-np.inf, x))
     e = xp.exp(x - xp.where(none, xp.scalar(0, x), largest))
     total = xp.sum(e, last, True)
-    return e / xp.where(none, xp.scalar(1, x), total)
+    return xp.divide(e, xp.where(none, xp.scalar(1, x), total))
 
 
 @lower("Attention")

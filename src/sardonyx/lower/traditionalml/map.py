@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.lower.engine import lower
 from sardonyx.lower.traditionalml.score import FLOAT32, INT64, ML
 
-CASTS = {"TO_FLOAT": FLOAT32, "TO_INT64": INT64, "TO_STRING": np.dtype(object)}
+CASTS: dict[str, np.dtype] = {"TO_FLOAT": FLOAT32, "TO_INT64": INT64, "TO_STRING": np.dtype(object)}
 
 
 @lower("ZipMap", domain=ML, only="numpy")
