@@ -112,20 +112,26 @@ def clouds(points: np.ndarray) -> tuple[float, int]:
     return float(near.mean()), int((counts > len(points) / 40).sum())
 
 
-def picture(points: np.ndarray, path: Path, cells: int = 23) -> str:
-    """The density of the points, as a PNG where pillow is installed, and as text."""
+def density(points: np.ndarray, cells: int) -> np.ndarray:
+    """How many points lie in each cell of a square, the top row first; from 0 to 1."""
     edges = np.linspace(-1.5, 1.5, cells + 1)
-    density = np.histogram2d(points[:, 1], points[:, 0], bins=(edges, edges))[0][::-1]
-    shades = " .:+*#"
-    levels = np.ceil(density / max(density.max(), 1) * (len(shades) - 1)).astype(int)
+    counts = np.histogram2d(points[:, 1], points[:, 0], bins=(edges, edges))[0][::-1]
+    return np.sqrt(counts / max(counts.max(), 1))
+
+
+def draw(real: np.ndarray, samples: np.ndarray, path: Path) -> str:
+    """A picture of both, side by side, where pillow is installed; the samples as text."""
     try:
         from PIL import Image
     except ImportError:
         pass
     else:
-        pixels = (255 - levels * (255 // (len(shades) - 1))).astype(np.uint8)
-        Image.fromarray(np.kron(pixels, np.ones((12, 12), np.uint8))).save(path)
-    return "\n".join("".join(shades[v] * 2 for v in row) for row in levels)
+        both = np.hstack([density(real, 100), np.ones((100, 1)), density(samples, 100)])
+        pixels = np.kron(255 - 255 * both, np.ones((3, 3))).astype(np.uint8)
+        Image.fromarray(pixels).save(path)
+    shades = " .:+*#"
+    levels = np.rint(density(samples, 25) * (len(shades) - 1)).astype(int)
+    return "\n".join("".join(shades[v] * 2 for v in row).rstrip() for row in levels)
 
 
 def main() -> tuple[float, int]:
@@ -140,7 +146,7 @@ def main() -> tuple[float, int]:
     session = ort.InferenceSession(OUT / "generator.onnx")
     noise = np.random.default_rng(2).normal(size=(2000, NOISE)).astype(np.float32)
     (samples,) = session.run(None, {"noise": noise})
-    print(picture(samples, OUT / "samples.png"))
+    print(draw(ring(np.random.default_rng(3), 2000), samples, OUT / "samples.png"))
     share, found = clouds(samples)
     print(f"{share:.0%} of the samples lie in a cloud, {found} of 8 clouds are drawn")
     return share, found

@@ -553,7 +553,7 @@ def _attributes(op_type: str, schema: opset.Schema | None, given: dict[str, Any]
         if schema is not None:
             if name not in schema.attributes:
                 raise ArgumentError(f"{op_type} has no attribute {quote(name)}")
-            kind = ir.AttributeType(schema.attributes[name].type.value)
+            kind = ir.AttributeType(schema.attributes[name].type.value)  # type: ignore[attr-defined]
         if isinstance(value, ir.Attr):
             attributes.append(value)
         else:

@@ -123,10 +123,14 @@ def differentiable_ops() -> tuple[str, ...]:
     )
 
 
+def _is_function(found: Any) -> bool:
+    return bool(found.has_function or found.has_context_dependent_function)
+
+
 def has_body(op: str, domain: str = "") -> bool:
     """Whether ONNX defines `op` by a function body."""
     found = schema(op, domain)
-    return found is not None and (found.has_function or found.has_context_dependent_function)
+    return found is not None and _is_function(found)
 
 
 def body(
@@ -137,12 +141,13 @@ def body(
     if found is None:
         return None
     function = onnx.FunctionProto()
-    if found.has_function:
+    if found.has_function:  # type: ignore[attr-defined]
         function.CopyFrom(found.function_body)
-    elif found.has_context_dependent_function:
+    elif found.has_context_dependent_function:  # type: ignore[attr-defined]
         serialized = [t.SerializeToString() for t in input_types]
         try:
-            data = found.get_context_dependent_function(node.SerializeToString(), serialized)
+            build = found.get_context_dependent_function  # type: ignore[attr-defined]
+            data = build(node.SerializeToString(), serialized)
         except Exception:  # the C++ builder throws when the types do not suffice
             return None
         function.ParseFromString(data)

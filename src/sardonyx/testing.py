@@ -169,7 +169,7 @@ class Runner:
         else:
             with np.errstate(all="ignore"):  # it computes both branches of a Where
                 found = self.reference.run(None, used)
-        return dict(zip(self.names, found, strict=True))
+        return dict(zip([n or "" for n in self.names], found, strict=True))
 
 
 def runnable(model: Model) -> onnx.ModelProto:
@@ -218,7 +218,7 @@ def reference_evaluator(proto: onnx.ModelProto) -> Any:
                 bend = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
             return ((x * (1 + bend) / 2).astype(x.dtype),)
 
-    return ReferenceEvaluator(proto, new_ops=[Erf, Gelu, *KERNELS])
+    return ReferenceEvaluator(proto, new_ops=[Erf, Gelu, *KERNELS])  # type: ignore[type-abstract]
 
 
 def check_grads(case: Case, order: int | None = None) -> None:

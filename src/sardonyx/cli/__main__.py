@@ -95,7 +95,7 @@ def program() -> Any:
     app.callback()(sardonyx)
     group = typer.main.get_command(app)
     for name, (_, summary) in _available().items():
-        group.add_command(TyperCommand(name, help=summary), name)
+        group.add_command(TyperCommand(name, help=summary), name)  # type: ignore[attr-defined]
     return group
 
 

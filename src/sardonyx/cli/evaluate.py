@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,13 +25,14 @@ def evaluate(
     """Measure a model on data."""
     from sardonyx.train.loop import evaluate as measure
 
+    how: dict[str, Any] = {} if loss is None else {"loss": loss}
     found = measure(
         model,
         data,
         metrics=metrics,
         batch_size=batch_size,
         columns=columns.split(",") if columns else None,
-        **({} if loss is None else {"loss": loss}),
+        **how,
     )
     if as_json:
         print(json.dumps(found))

@@ -23,6 +23,6 @@ def predict(
     from sardonyx.train.loop import predict as run
 
     found = run(model, data, batch_size=batch_size, columns=columns.split(",") if columns else None)
-    np.savez(output, **found)
+    np.savez(output, **found)  # type: ignore[arg-type]
     for name, value in found.items():
         print(f"{name}  {value.dtype}  {list(value.shape)}")

@@ -153,7 +153,7 @@ def passes(value: ir.Value) -> bool:
     node = value.producer()
     rule = None if node is None else VJP.rules.get(op_id(node))
     carries = rule and rule.options.get("carries")
-    return carries is not None and carries(value)
+    return carries is not None and bool(carries(value))  # type: ignore[operator]
 
 
 # -- the walk ---------------------------------------------------------------------

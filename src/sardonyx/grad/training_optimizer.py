@@ -113,7 +113,7 @@ def refuse(rows: list[list[str]]) -> None:
 def expand_optimizer(op: Builder, node: ir.Node) -> Values:
     """The outputs of an optimizer node, in plain operators."""
     kind = OPTIMIZERS[node.op_type]
-    rate, count, *tensors = node.inputs
+    rate, count, *tensors = [v for v in node.inputs if v is not None]
     parameters = len(tensors) // kind.tensors
     found: list[Values] = []
     for i in range(parameters):

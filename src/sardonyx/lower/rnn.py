@@ -61,7 +61,7 @@ def activation_names(op: str, given: Sequence[str] | None, directions: int) -> l
 def activations(xp, names: Sequence[str], alphas, betas) -> list[Callable[[Any], Any]]:
     """The functions by name; each takes the next alpha, and the next beta, if it has one."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
-    found = []
+    found: list[Callable[[Any], Any]] = []
     for name in names:
         function, a, b = ACTIVATIONS[name]
         a = None if a is None else next(alpha, a)

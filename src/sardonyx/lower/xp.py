@@ -77,8 +77,8 @@ FLOATS = frozenset(
 class NotStatic(Exception):
     """A value that must be known while building is not."""
 
-    def __init__(self) -> None:
-        super().__init__("what must be known while building depends on data")
+    def __init__(self, what: str = "what must be known while building depends on data") -> None:
+        super().__init__(what)
 
 
 def is_float(dtype: np.dtype) -> bool:

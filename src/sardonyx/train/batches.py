@@ -46,8 +46,8 @@ def epoch_batches(
         order = np.random.default_rng([seed, epoch]).permutation(len(source))
     wanted = {item.field for item in links}
     for index in range(start, batch_count(source, batch_size, drop_last) or 0):
-        rows = order[index * batch_size : (index + 1) * batch_size]
-        yield convert(_take(source, rows, wanted), links)
+        chosen = order[index * batch_size : (index + 1) * batch_size]
+        yield convert(_take(source, chosen, wanted), links)
 
 
 def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:

@@ -263,7 +263,7 @@ def _open_npy(path: Path) -> Table:
 def _mapped(path: Path) -> np.ndarray:
     """An array whose rows are read from the file when they are asked for."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    pages = getattr(array, "_mmap", None)
+    pages: Any = getattr(array, "_mmap", None)
     if hasattr(pages, "madvise"):
         # Rows come shuffled: what the system would read ahead of each is mostly thrown away.
         pages.madvise(mmap.MADV_RANDOM)

@@ -64,15 +64,19 @@ def link(
     left = [v.name or "" for v in wanted if v.name not in chosen]
     if len(left) == 1 and len(free) == 1:
         chosen[left[0]] = (free.pop(), "the only one left")
-    links, problems = [], []
+    links: list[Link] = []
+    problems: list[list[str]] = []
     for value in wanted:
         made = _fit(value, chosen.get(value.name or ""), fields)
-        (links if isinstance(made, Link) else problems).append(made)  # type: ignore[attr-defined]
+        if isinstance(made, Link):
+            links.append(made)
+        else:
+            problems.append(made)
     if problems:
         have = ", ".join(f"{quote(n)} {f.dtype} {list(f.shape or ())}" for n, f in fields.items())
         raise DataError(
             f"the data does not fit the model ({len(problems)} problem{'s' * (len(problems) > 1)})",
-            problems,  # type: ignore[arg-type]
+            problems,
             hint=f"the data has {have}; fields={{'input': 'field'}} links them by hand",
         )
     return links

@@ -85,7 +85,7 @@ def custom(
     'log_cosh'
     """
     kinds = (Label("like"),) if labels is None else tuple(labels)
-    return Loss(name or getattr(function, "__name__", "custom"), function, kinds)
+    return Loss(name or str(getattr(function, "__name__", "custom")), function, kinds)
 
 
 def _reduce(op: Builder, x: ir.Value, reduction: str) -> ir.Value:

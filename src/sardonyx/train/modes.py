@@ -68,7 +68,9 @@ def training_forward(
 
 
 def _copy(program: Program, node: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
-    copies = copy_nodes([node], values, {}, lambda name: program.op.fresh(f"train/{name}"))
+    known: dict[ir.Value, ir.Value | None] = dict(values)
+    copies = copy_nodes([node], known, {}, lambda name: program.op.fresh(f"train/{name}"))
+    values.update({v: t for v, t in known.items() if t is not None})
     program.op.nodes.extend(copies)
 
 
@@ -123,7 +125,11 @@ def _update_statistics(
         count = op.cast(count, ir.DataType.FLOAT)
         unbiased = count / op.Max(count - 1.0, 1.0)
         for (running, batch), factor in ((mean, None), (var, unbiased)):
-            if running is None or running.name not in program.model.graph.initializers:
+            if (
+                running is None
+                or not running.name
+                or running.name not in program.model.graph.initializers
+            ):
                 continue
             batch = op.cast(batch, running.dtype)  # type: ignore[arg-type]
             if factor is not None:

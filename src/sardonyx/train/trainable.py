@@ -188,7 +188,7 @@ def choose_parameters(
         raise ArgumentError(
             "there is nothing to train in this model", hint="train=['pattern'] names weights"
         )
-    count = sum([initializers[n].const_value.size for n in chosen])  # type: ignore[union-attr]
+    count = sum([initializers[n].const_value.size for n in chosen])  # type: ignore[misc, union-attr]
     why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
     plan.add("trained", f"{len(chosen)} of {len(floats)} float tensors, {count:,} numbers", why)
     return [initializers[n] for n in chosen]

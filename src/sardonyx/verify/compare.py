@@ -388,12 +388,12 @@ class _Job:
             self.report.measurements.append(part)
 
     def _reconsider(self, part: Measurement, exact: Any, run: DataSet) -> None:
-        """Doubt the baseline before the candidate: compute it coarsely, and draw more of its noise."""
+        """Doubt the baseline first: compute it coarsely, and draw more of its noise."""
         model = self.reference_model
         if model is not None and has_coarse(normalize(model).graph):
             if run.name not in self.coarse:
                 self.coarse[run.name] = Reference(model, exact=False, coarsely=True)(run.inputs)
-            other = self.coarse[run.name].get(part.output)
+            other: Any = self.coarse[run.name].get(part.output)
             if np.shape(other) == np.shape(exact):
                 part.rms_noise = max(part.rms_noise, finite_rms(other, exact))
         if part.ratio > self.report.bands[0]:

@@ -38,18 +38,18 @@ def convolution(xp, x, w, b=None, **given):
     y = channels_last(padded(xp, x, window, 0))
     kernels = tf.transpose(w, [*range(2, window.rank + 2), 1, 0])
     group = given["group"]
-    settings = {
+    options = {
         "strides": list(window.strides),
         "padding": "VALID",
         "data_format": FORMATS[window.rank],
         "dilations": list(window.dilations),
     }
     if group == 1:
-        y = tf.nn.convolution(y, kernels, **settings)
+        y = tf.nn.convolution(y, kernels, **options)
     else:
         # The CPU has no grouped convolution; it does each group on its own.
         parts = zip(tf.split(y, group, -1), tf.split(kernels, group, -1))
-        y = tf.concat([tf.nn.convolution(p, k, **settings) for p, k in parts], -1)
+        y = tf.concat([tf.nn.convolution(p, k, **options) for p, k in parts], -1)
     y = y if b is None else tf.nn.bias_add(y, b)
     return channels_first(y)
 
