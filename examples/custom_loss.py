@@ -21,7 +21,8 @@ CLASSES, RARE = 3, 2
 WEIGHTS = [1.0, 1.0, 10.0]
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
-net (float[N, 2] x) => (float[N, 3] scores) <float[2, 3] w = {0, 0, 0, 0, 0, 0}, float[3] b = {0, 0, 0}>
+net (float[N, 2] x) => (float[N, 3] scores)
+<float[2, 3] w = {0, 0, 0, 0, 0, 0}, float[3] b = {0, 0, 0}>
 { scores = Gemm(x, w, b) }"""
 
 FOCAL = """<domain: "example", opset_import: ["" : 17]>

@@ -19,7 +19,8 @@ OUT = Path("out/from_onnxruntime_training")
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[N, 8] x) => (float[N, 3] scores)
-<float[8, 16] "body.weight", float[16] "body.bias", float[16, 3] "head.weight", float[3] "head.bias">
+<float[8, 16] "body.weight", float[16] "body.bias",
+ float[16, 3] "head.weight", float[3] "head.bias">
 {
   hidden = Gemm(x, "body.weight", "body.bias")
   active = Relu(hidden)

@@ -17,10 +17,15 @@ import onnx
 import sardonyx as sx
 
 OUT = Path("out/text_transformer")
-THINGS = ["food", "staff", "room", "music", "wine", "bed", "view", "bread", "garden", "service"]
-GOOD = ["good", "great", "lovely", "fine", "superb", "fresh", "warm", "kind", "clean", "bright", "calm", "friendly", "perfect", "rich", "quick", "cosy", "charming", "generous", "tasty", "quiet"]
-BAD = ["bad", "awful", "dull", "poor", "rude", "stale", "cold", "dirty", "dark", "noisy", "slow", "bland", "broken", "tiny", "dusty", "bitter", "greasy", "shabby", "careless", "loud"]
-FRAME = ["<pad>", "<hidden>", "the", "since", "it", "was", "and", "so", "praise", "blame"]
+VOCABULARY = {
+    "frame": "<pad> <hidden> the since it was and so praise blame",
+    "things": "food staff room music wine bed view bread garden service",
+    "good": """good great lovely fine superb fresh warm kind clean bright calm friendly perfect
+        rich quick cosy charming generous tasty quiet""",
+    "bad": """bad awful dull poor rude stale cold dirty dark noisy slow bland broken tiny dusty
+        bitter greasy shabby careless loud""",
+}
+FRAME, THINGS, GOOD, BAD = (text.split() for text in VOCABULARY.values())
 WORDS = [*FRAME, *THINGS, *GOOD, *BAD]
 ID = {word: i for i, word in enumerate(WORDS)}
 LENGTH, WIDTH, LAYERS = 11, 32, 2

@@ -12,6 +12,8 @@ from tests.public_models import models
 # Before any framework is imported: workers share few cores, and chatter would hide failures.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Each primitive is compiled for each shape and runs once: compiling is most of the time.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 

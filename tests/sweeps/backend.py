@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import os
 import re
 import time
 import warnings
@@ -19,6 +20,9 @@ from dataclasses import dataclass, field
 from tests.official import cases, check
 
 CHUNK = 64
+# Before any framework is imported, as in tests/conftest.py.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ SAMPLES = 4
 MORE = 8
 POOR = 10_000  # numbers to feed at most, in search of outputs that tell something
 AMPLIFIED = 10.0
+PATIENCE = 60.0  # seconds to search for sizes
 SUSPICIOUS = 1000.0  # up to here, more samples of the noise may clear a candidate
 SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
 
@@ -196,7 +198,10 @@ class _Job:
         """Random inputs that the model takes; sizes are tried until it does."""
         failure: SardonyxError | None = None
         poor: list[DataSet] = []
+        start = time.monotonic()
         for choice in size_choices(model, seed, sizes):
+            if failure is not None and time.monotonic() - start > PATIENCE:
+                break
             feeds = sample(model, seed, choice)
             try:
                 found = self._tried(feeds)
@@ -273,7 +278,9 @@ class _Job:
         )
         return jitter(run.inputs)
 
-    def _more_noise(self, run: DataSet, wanted: Sequence[str], count: int) -> dict[str, float]:
+    def _more_noise(
+        self, run: DataSet, wanted: Sequence[str], count: int, coarsely: Sequence[Any] = ()
+    ) -> dict[str, float]:
         """The largest noise on inputs moved in the last place: rounding drawn anew, `count` times.
 
         Small outputs tell little of the noise, and those of a wide range are ruled by few elements.
@@ -285,7 +292,7 @@ class _Job:
             rng = np.random.default_rng(trial)
             feeds = {k: moved(v, rng) for k, v in run.inputs.items()}
             r = self.exact(feeds)
-            for b in (baseline(feeds) for baseline in self.baselines):
+            for b in (baseline(feeds) for baseline in (*self.baselines, *coarsely)):
                 for name in wanted:
                     if name in b and np.shape(b[name]) == np.shape(r[name]):
                         found[name] = max(found.get(name, 0.0), finite_rms(b[name], r[name]))
@@ -389,15 +396,16 @@ class _Job:
 
     def _reconsider(self, part: Measurement, exact: Any, run: DataSet) -> None:
         """Doubt the baseline first: compute it coarsely, and draw more of its noise."""
-        model = self.reference_model
+        model, coarsely = self.reference_model, []
         if model is not None and has_coarse(normalize(model).graph):
+            coarsely = [Reference(model, exact=False, coarsely=True)]
             if run.name not in self.coarse:
-                self.coarse[run.name] = Reference(model, exact=False, coarsely=True)(run.inputs)
+                self.coarse[run.name] = coarsely[0](run.inputs)
             other: Any = self.coarse[run.name].get(part.output)
             if np.shape(other) == np.shape(exact):
                 part.rms_noise = max(part.rms_noise, finite_rms(other, exact))
         if part.ratio > self.report.bands[0]:
-            more = self._more_noise(run, [part.output], MORE)
+            more = self._more_noise(run, [part.output], MORE, coarsely)
             part.rms_noise = max(part.rms_noise, more.get(part.output, 0.0))
 
     def _explain(self, part: Measurement, name: str, got: Any, run: DataSet) -> None:

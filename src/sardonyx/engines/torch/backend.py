@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.engines import training
-from sardonyx.engines.torch import nn, rnn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch import math, nn, rnn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
@@ -45,7 +46,7 @@ class TrainingRep(training.ArrayTrainingRep):
         return torch.no_grad()
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(function, dynamic=False)
+        return compiled(function)
 
 
 class Backend(training.TrainingBackend):

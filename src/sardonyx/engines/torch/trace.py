@@ -74,6 +74,37 @@ def trace(
     return _tidied(made)
 
 
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of two dicts of tensors, traced and compiled by torch once for each set of sizes.
+
+    It gives two dicts. torch cannot look through the plan itself, which computes sizes in numpy.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    made: dict[Any, tuple[Any, list[list[str]]]] = {}
+
+    def run(*given: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        names = [list(part) for part in given]
+        tensors = [tensor for part in given for tensor in part.values()]
+        key = tuple((t.shape, t.dtype, t.device) for t in tensors)
+        if key not in made:
+            results: list[list[str]] = []
+
+            def flat(*values: Any) -> list[Any]:
+                rest = iter(values)
+                found = function(*({n: next(rest) for n in part} for part in names))
+                results[:] = [list(part) for part in found]
+                return [value for part in found for value in part.values()]
+
+            graph = _tidied(make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors))
+            made[key] = torch.compile(graph), results
+        graph, results = made[key]
+        rest = iter(graph(*tensors))
+        return tuple({n: next(rest) for n in part} for part in results)
+
+    return run
+
+
 def _refuse_fixed(environment: Any, hints: Mapping[str, int]) -> None:
     """A free size that the trace took for a number would be wrong for every other size."""
     fixed = {int(v) for v in environment.replacements.values() if v.is_number}
