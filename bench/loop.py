@@ -1,6 +1,6 @@
 """What the loop costs over the bare step, whether its memory grows, and data larger than memory.
 
-    python bench/loop.py [--networks mlp,cnn] [--blocks 9] [--steps 10000] [--gigabytes 30]
+    python bench/loop.py [--networks mlp,cnn] [--blocks 9] [--steps 10000] [--gigabytes 30] [--cpu]
 
 Overhead is process CPU time and wall clock of `sx.train` on arrays, over that of calling the step
 of the same engine with the same batches already in hand, in interleaved blocks; the median of the
@@ -165,12 +165,13 @@ def main() -> None:
     parser.add_argument("--block-steps", type=int, default=100)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--gigabytes", type=float, default=30.0)
+    parser.add_argument("--cpu", action="store_true", help="judge by CPU time: on a busy machine")
     arguments = parser.parse_args()
     for network in NETWORKS:
         if network.name in arguments.networks.split(","):
             wall, cpu = overhead(network, arguments.blocks, arguments.block_steps)
             floor = FLOORS.get(network.name, OTHERS)
-            verdict = "met" if wall <= floor else "MISSED"
+            verdict = "met" if (cpu if arguments.cpu else wall) <= floor else "MISSED"
             print(
                 f"{network.name:12} loop over bare step: wall {wall:+.1%}  CPU {cpu:+.1%}   "
                 f"floor {floor:.0%}: {verdict}",

@@ -163,7 +163,7 @@ def test_wrong_feeds_are_named(engine: str) -> None:
     (batch,) = batches("mlp", 1)
     with pytest.raises(ArgumentError, match="float64, not float32"):
         rep.step({**batch, "x": batch["x"].astype(np.float64)})
-    with pytest.raises(ArgumentError, match="needs the input 'label'"):
+    with pytest.raises(ArgumentError, match='needs the input "label"'):
         rep.step({"x": batch["x"]})
     with pytest.raises(ArgumentError, match="is state"):
         rep.step({**batch, "fc0.weight": np.zeros((8, 6), np.float32)})
@@ -202,7 +202,8 @@ def test_auto_picks_an_engine_and_says_so(capsys: pytest.CaptureFixture[str]) ->
     assert int(rep.state()["train/step"]) == 0
     expected = sx.train(mlp(), data, steps=3, loss="cross_entropy", batch_size=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sardonyx.train.auto.CONTENDERS", ("numpy", "onnxruntime"))
+        room = importlib.import_module("sardonyx.train.auto")
+        patch.setattr(room, "CONTENDERS", ("numpy", "onnxruntime"))
         run = sx.train(
             mlp(), data, steps=3, loss="cross_entropy", batch_size=4, engine="auto", display="lines"
         )
@@ -214,3 +215,17 @@ def test_auto_passes_over_an_engine_that_cannot() -> None:
     (batch,) = batches("mlp", 1)
     with pytest.raises(EngineError, match="no installed engine can train"):
         fastest(trained("mlp"), lambda rep: {"x": batch["x"]}, ["numpy"])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_torch_steps_can_be_traced_for_its_compiler(
+    name: str, monkeypatch: pytest.MonkeyPatch, wanted: dict
+) -> None:
+    torch = pytest.importorskip("torch")
+    given = []
+    monkeypatch.setattr(torch, "compile", lambda graph: given.append(graph) or graph)
+    rep = prepare("torch", trained(name), {"compile": True})
+    found = [float(rep.step(b)["loss"]) for b, _ in zip(batches(name, STEPS), range(5))]
+    np.testing.assert_allclose(found, wanted[name][0][:5], rtol=1e-4, atol=1e-5)
+    (graph,) = given  # one for all batches of one size
+    assert isinstance(graph, torch.fx.GraphModule)

@@ -348,3 +348,15 @@ def test_unknown_names_are_refused() -> None:
     ):
         with pytest.raises(ArgumentError):
             operation()
+
+
+def test_replace_head_of_a_weight_that_is_kept_small_beside_its_scale() -> None:
+    model = parse("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N, 2] x) => (float[N, 3] y)
+    <int8[2, 3] stored = {1, 2, 3, 4, 5, 6}, float[3] scale = {0.5, 0.25, 2},
+     float[3] b = {1, 2, 3}>
+    { wide = Cast<to = 1>(stored) w = Mul(wide, scale) s = MatMul(x, w) y = Add(s, b) }""")
+    new = sx.replace_head(model, classes=5)
+    assert list(new.initializer("head.weight").shape) == [2, 5]
+    assert list(new.outputs[0].shape)[1] == 5
+    assert "stored" not in new.graph.initializers

@@ -246,7 +246,7 @@ class _Job:
             self.progress(run.name)
             exact, baselines = self._reference_values(run)
             for name in (n for n, v in exact.items() if not _tells(v)):
-                self._note(f"output {name} is empty or constant on these inputs: little is proven")
+                self._note(f"output {name} is empty, constant or NaN on these inputs: little is proven")
             small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
             self.noise = self._more_noise(run, small, SAMPLES)
             stored = run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects)
@@ -561,10 +561,11 @@ def _paired(found: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str
 
 
 def _tells(value: Any) -> bool:
-    """Whether an output can show a difference: not empty, and not one number all over."""
+    """Whether an output can show a difference: not empty, not NaN, not one number all over."""
     if not isinstance(value, np.ndarray) or not is_float(value):
         return not isinstance(value, np.ndarray) or value.size > 0
-    return value.size == 1 or (value.size > 1 and bool(np.any(value != value.flat[0])))
+    finite = value[np.isfinite(value)]
+    return finite.size > 0 and (value.size == 1 or bool(np.any(finite != finite[0])))
 
 
 def _is_random(model: Model) -> bool:

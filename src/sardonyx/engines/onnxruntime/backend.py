@@ -15,6 +15,7 @@ from onnx.backend.base import BackendRep
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
+from sardonyx.errors import EngineError, VersionError
 from sardonyx.grad.training import lower_training
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
@@ -53,7 +54,13 @@ class Backend(OnnxBackend):
         if uses_training_ops(loaded.skeleton().graph.node):
             loaded = lower_training(normalize(loaded).copy())
         names = [v.name or "" for v in loaded.inputs]
-        return Rep(Runner(loaded, providers=_providers(device), **kwargs), names)
+        settings = {"providers": _providers(device), **kwargs}
+        try:
+            runner = Runner(loaded, **settings)
+        except (EngineError, VersionError):
+            # The regular form may do: other versions, bodies in place of operators without a kernel.
+            runner = Runner(normalize(loaded), **settings)
+        return Rep(runner, names)
 
     @classmethod
     def run_model(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
@@ -74,10 +77,51 @@ class Runner:
         self.session = session(model, **settings)
         self.inputs = [i.name for i in self.session.get_inputs()]
         self.outputs = [o.name for o in self.session.get_outputs()]
+        ends = (*self.session.get_inputs(), *self.session.get_outputs())
+        self.foreign = any(end.type in FOREIGN for end in ends)
 
     def __call__(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        used = {k: v for k, v in feeds.items() if k in self.inputs}
         try:
-            found = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})
+            if not self.foreign:
+                found = self.session.run(None, used)
+            else:
+                values = {k: _to_ort(np.asarray(v)) for k, v in used.items()}
+                found = [
+                    _from_ort(v) for v in self.session.run_with_ort_values(self.outputs, values)
+                ]
         except Exception as error:
             raise EngineError(f"onnxruntime failed: {error}") from error
         return dict(zip(self.outputs, found, strict=True))
+
+
+# Types that onnxruntime computes with and its Python binding does not hand over as arrays.
+FOREIGN = {
+    f"tensor({name})": dtype
+    for name, dtype in {
+        "bfloat16": ir.DataType.BFLOAT16,
+        "float8e4m3fn": ir.DataType.FLOAT8E4M3FN,
+        "float8e4m3fnuz": ir.DataType.FLOAT8E4M3FNUZ,
+        "float8e5m2": ir.DataType.FLOAT8E5M2,
+        "float8e5m2fnuz": ir.DataType.FLOAT8E5M2FNUZ,
+    }.items()
+}
+
+
+def _to_ort(array: np.ndarray) -> ort.OrtValue:
+    foreign = {d.numpy(): d for d in FOREIGN.values()}
+    dtype = foreign.get(array.dtype)
+    if dtype is None:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
+
+
+def _from_ort(value: ort.OrtValue) -> Any:
+    dtype = FOREIGN.get(value.data_type())
+    if dtype is None:
+        return value.numpy() if value.is_tensor() else value
+    shape = value.shape()
+    count = math.prod(shape) * dtype.numpy().itemsize
+    raw = (ctypes.c_uint8 * count).from_address(value.data_ptr())
+    return np.frombuffer(bytes(raw), dtype.numpy()).reshape(shape)
