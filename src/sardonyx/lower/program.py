@@ -20,7 +20,7 @@ import onnx_ir as ir
 from sardonyx.errors import ArgumentError, EngineError, SardonyxError, UnsupportedOp, quote
 from sardonyx.lower.engine import Placement, attributes, find, op_id, prepare
 from sardonyx.lower.static import numpy_arrays
-from sardonyx.lower.xp import Arrays, NotStatic, is_string, is_symbolic, settle
+from sardonyx.lower.xp import FLOATS, Arrays, NotStatic, is_string, is_symbolic, settle
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
@@ -128,6 +128,14 @@ class Plan:
         self.outputs = [self.slot(v) for v in graph.outputs]
         self._share_constants()
         self._mark_last_reads()
+        # NOTE [compared for equality]: a compiler may compute a value anew wherever it is read, with
+        # another rounding; the gradient of a maximum, Equal(x, max(x)), would then find none.
+        self.compared = {
+            s
+            for step in self.steps
+            if step.op == "Equal" and step.given[0] in FLOATS
+            for s in step.inputs
+        }
 
     def slot(self, value: ir.Value | None) -> int:
         """The number of a value; -1 for one that is omitted."""
@@ -241,6 +249,8 @@ class Plan:
         else:
             found = self._in_framework(step, values, bound)
         for slot, value, dims in zip(step.outputs, found, step.dims):
+            if slot in self.compared and not is_static(value):
+                value = program.xp.computed_once(value)
             env[slot] = value
             if program.xp.annotates and dims is not None and not isinstance(value, np.ndarray):
                 program.xp.annotate(

@@ -84,6 +84,9 @@ class Jax(NumpyLike):
         widths = [(b, a, 0) for b, a in zip(before, after)]
         return jax.lax.pad(x, jnp.asarray(value, x.dtype), widths)
 
+    def computed_once(self, x):
+        return jax.lax.optimization_barrier(x)
+
     def sigmoid(self, x):
         return jax.nn.sigmoid(x)
 
