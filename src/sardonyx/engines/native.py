@@ -107,7 +107,7 @@ def _switch_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> 
         for running, batch, factor in zip((mean, var), node.outputs[1:], (None, unbiased)):
             batch.name = op.fresh(f"{running.name}/batch")
             batch.type, batch.shape = running.type, running.shape
-            if running.name in kinds:
+            if running.name and running.name in kinds:
                 batch = batch if factor is None else batch * factor
                 found[running.name] = running * momentum + batch * (1.0 - momentum)
     return found

@@ -194,9 +194,9 @@ class TrainingRep:
         theirs = f"{array.dtype} {list(np.shape(array))}"
         return None if ours == theirs else [quote(name), f"{ours} ← {theirs}"]
 
-    def to_model(self) -> Model:
+    def to_model(self, state: Mapping[str, np.ndarray] | None = None) -> Model:
         """The model as it is now, ready to serve, to save and to continue."""
-        return with_state(self.model, self.state())
+        return with_state(self.model, self.state() if state is None else state)
 
 
 def train_model(
@@ -303,7 +303,7 @@ class ArrayStep:
         self.runner = rep.runner(graph.model, fallback=rep.fallback, device=rep.device)
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
         values = {v.name: v for v in graph.model.graph.inputs}
-        self.types = {n: np.dtype(values[n].dtype.numpy()) for n in graph.inputs}
+        self.types = {n: np.dtype(values[n].dtype.numpy()) for n in graph.inputs}  # type: ignore[union-attr]
         self.compiled = rep.jit(self._function) if rep.compiles else None
 
     def _function(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:

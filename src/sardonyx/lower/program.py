@@ -128,8 +128,8 @@ class Plan:
         self.outputs = [self.slot(v) for v in graph.outputs]
         self._share_constants()
         self._mark_last_reads()
-        # NOTE [compared for equality]: a compiler may compute a value anew wherever it is read, with
-        # another rounding; the gradient of a maximum, Equal(x, max(x)), would then find none.
+        # NOTE [compared for equality]: a compiler may compute a value anew wherever it is read,
+        # with another rounding; the gradient of a maximum, Equal(x, max(x)), would then find none.
         self.compared = {
             s
             for step in self.steps

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Run:
     position: Position
     links: list[Link]
     settings: dict[str, Any]
-    best_model: Model | None = None
+    best: tuple[dict[str, np.ndarray], Position] | None = None
     times: dict[str, float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     stopped: str = ""
@@ -53,6 +54,14 @@ class Run:
     def model(self) -> Model:
         """A whole ONNX model: it serves, saves, and continues."""
         return with_position(self.rep.to_model(), self.position)
+
+    @property
+    def best_model(self) -> Model | None:
+        """The model of the best epoch so far."""
+        if self.best is None:
+            return None
+        state, position = self.best
+        return with_position(self.rep.to_model(state), position)
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -394,9 +403,9 @@ class _Loop:
         value = figures[watch] if _lower_is_better(watch) else -figures[watch]
         if position.best is None or value < position.best:
             position.best, position.best_epoch, position.waited = value, position.epoch - 1, 0
-            run.best_model = run.model
+            run.best = run.rep.state(), deepcopy(position)
             if self.plan.output is not None and self.plan.patience is not None:
-                write(run.best_model, best_path(self.plan.output))
+                write(run.model, best_path(self.plan.output))
         else:
             position.waited += 1
 

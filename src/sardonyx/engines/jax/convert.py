@@ -99,7 +99,8 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     exported = jax.export.export(jax.jit(apply))(params, *given)
     path.mkdir(parents=True, exist_ok=True)
     (path / "function.jax").write_bytes(exported.serialize(vjp_order=1))
-    np.savez(path / "params.npz", **{n: np.asarray(p) for n, p in params.items()})
+    arrays: dict[str, Any] = {n: np.asarray(p) for n, p in params.items()}
+    np.savez(path / "params.npz", **arrays)
     back = jax.export.deserialize(bytearray((path / "function.jax").read_bytes()))
     held = dict(np.load(path / "params.npz"))
 

@@ -40,7 +40,8 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     parts = native(loaded)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        np.savez(file, **{name: parts.array(name) for name in parts.kinds})
+        arrays: dict[str, Any] = {name: parts.array(name) for name in parts.kinds}
+        np.savez(file, **arrays)
     held = dict(np.load(path))
     count = sum(a.size for a in held.values())
     rows = [

@@ -58,7 +58,7 @@ class Backend(OnnxBackend):
         try:
             runner = Runner(loaded, **settings)
         except (EngineError, VersionError):
-            # The regular form may do: other versions, bodies in place of operators without a kernel.
+            # The regular form may do: other versions, bodies for operators without a kernel.
             runner = Runner(normalize(loaded), **settings)
         return Rep(runner, names)
 
