@@ -20,7 +20,7 @@ import onnx_ir as ir
 from sardonyx.build import FLOATS
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower import runner
-from sardonyx.lower.program import to_numpy
+from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model, from_proto, load
 from sardonyx.train import info
@@ -303,7 +303,7 @@ class ArrayStep:
         self.runner = rep.runner(graph.model, fallback=rep.fallback, device=rep.device)
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
         values = {v.name: v for v in graph.model.graph.inputs}
-        self.types = {n: np.dtype(values[n].dtype.numpy()) for n in graph.inputs}  # type: ignore[union-attr]
+        self.types = {n: element_type(values[n]) for n in graph.inputs}
         self.compiled = rep.jit(self._function) if rep.compiles else None
 
     def _function(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -85,7 +85,7 @@ class Jax(NumpyLike):
         return jax.lax.pad(x, jnp.asarray(value, x.dtype), widths)
 
     def computed_once(self, x):
-        # XLA drops its own barriers on CPUs before it fuses; it does not look into a condition on data.
+        # On CPUs XLA drops its own barriers before it fuses; it does not look into a condition.
         if 0 in x.shape:
             return x
         first = x[(0,) * x.ndim]

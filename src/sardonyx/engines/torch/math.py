@@ -1,4 +1,4 @@
-"""torch's own kernels of ONNX's family math: one pass over memory where the shared rules take several."""
+"""torch's own kernels of ONNX's family math: one pass over memory, not several."""
 
 from __future__ import annotations
 

@@ -96,7 +96,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 results[:] = [list(part) for part in found]
                 return [value for part in found for value in part.values()]
 
-            graph = _tidied(make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors))
+            graph = _tidied(
+                make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+            )
             made[key] = torch.compile(graph), results
         graph, results = made[key]
         rest = iter(graph(*tensors))
