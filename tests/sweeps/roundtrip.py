@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,28 +212,51 @@ def _real(name: str, model: Model, wanted: list[str]) -> Feeds:
 
 
 def official_suite(folder: Path, pattern: str = "") -> Iterator[Trip]:
-    """The cases of the official suite, on their own inputs; `folder` takes those without a file."""
+    """The cases of the official suite, on their own inputs; `folder` takes those without a file.
+
+    Stored files of an earlier release follow where their opset is another one: onnxruntime takes
+    them when the newest is beyond it.
+    """
+    stored = public_models.official_cases()
     for case in official.cases():
         if not re.search(pattern, case.name):
             continue
         path = case.path if case.test.model is None else folder / "original.onnx"
         if case.test.model is not None:
             path.write_bytes(case.model.SerializeToString())
-        yield Trip(case.name, path, lambda _, wanted, case=case: _stored(case, wanted))
+        yield Trip(case.name, path, lambda _, wanted, case=case: _given(case, wanted))
+        older = stored[case.name] / "model.onnx" if case.name in stored else path
+        if older != path and _opset(older) != _opset(path):
+            yield Trip(f"{case.name} (stored)", older, partial(_stored, older))
 
 
-def _stored(case: official.Official, wanted: list[str]) -> list[Feeds]:
-    return [dict(zip(wanted, given, strict=True)) for given, _ in case.sets()]
+def _given(case: official.Official, wanted: list[str]) -> list[Feeds]:
+    return [_named(wanted, given) for given, _ in case.sets()]
+
+
+def _stored(path: Path, _: Model, wanted: list[str]) -> list[Feeds]:
+    values = onnx.load(path, load_external_data=False).graph.input
+    folders = sorted(path.parent.glob("test_data_set_*"))
+    return [_named(wanted, official.read(str(folder), "input", values)) for folder in folders]
+
+
+def _named(wanted: list[str], given: list[Any]) -> Feeds:
+    arrays = [np.asarray(v) if isinstance(v, np.generic) else v for v in given]
+    return dict(zip(wanted, arrays, strict=True))
+
+
+def _opset(path: Path) -> int:
+    proto = onnx.load(path, load_external_data=False)
+    return max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=0)
 
 
 # -- the table ------------------------------------------------------------------------
 
 
 def row(trip: Trip, verdict: Verdict) -> str:
-    proto = onnx.load(trip.path, load_external_data=False)
-    opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    nodes, opset = len(onnx.load(trip.path, load_external_data=False).graph.node), _opset(trip.path)
     stamp = f"{opset}" if verdict.opset in (0, opset) else f"{opset}→{verdict.opset}"
-    return f"{trip.name:60} {len(proto.graph.node):6}  {stamp:>6}  {verdict}"
+    return f"{trip.name:60} {nodes:6}  {stamp:>6}  {verdict}"
 
 
 def table(title: str, trips: Iterator[Trip], folder: Path) -> Counter[str]:

@@ -27,7 +27,7 @@ def check(
 
 
 def find(path: Path) -> list[dict[str, str]]:
-    """What each stage has to say; a stage that needs an earlier one is left out where that failed."""
+    """What each stage has to say; a stage is left out where an earlier one failed."""
     from sardonyx.errors import SardonyxError
     from sardonyx.model import load
     from sardonyx.normalize import normalize
