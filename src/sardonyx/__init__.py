@@ -40,6 +40,7 @@ _HOMES = {
     "remove": "sardonyx.passes.surgery",
     "replace_head": "sardonyx.passes.surgery",
     "save": "sardonyx.save",
+    "straight_through": "sardonyx.grad.quantization",
     "tie": "sardonyx.passes.surgery",
     "to_jax": "sardonyx.engines.jax.convert",
     "to_numpy": "sardonyx.engines.numpy.convert",
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from sardonyx.engines.torch.convert import from_torch, to_torch
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, jvp, vjp
+    from sardonyx.grad.quantization import straight_through
     from sardonyx.limits import Limits
     from sardonyx.lower import lower
     from sardonyx.model import Model, load

@@ -37,8 +37,12 @@ _switch: contextvars.ContextVar[Switch] = contextvars.ContextVar(
 def straight_through(where: Switch) -> Iterator[None]:
     """Choose, for the gradients built inside, where cotangents pass through rounding.
 
-    >>> with straight_through("none"):
-    ...     pass
+    where -- "pairs": a QuantizeLinear with its DequantizeLinear (the default); "all": every
+             quantizer; "none": no gradient passes
+
+    >>> import sardonyx as sx
+    >>> with sx.straight_through("all"):
+    ...     g = sx.grad("model.onnx", wrt="x")
     """
     token = _switch.set(where)
     try:

@@ -2,7 +2,7 @@
 
 compare.py    one comparison from end to end (`verify`)
 subjects.py   what can be compared · inputs.py, datasets.py   on what
-exact.py      the float64 run and the baseline · jitter.py   where there is no float64 run
+exact.py      the float64 run and the baseline · coarse.py, jitter.py   where those say too little
 noise.py      the ratio and the verdict · ties.py   jumps
 culprit.py    each node alone; segments.py cuts the pieces
 training.py   trajectories of training steps

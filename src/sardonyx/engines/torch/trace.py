@@ -34,7 +34,7 @@ def example(value: ir.Value, hints: dict[str, int]) -> tuple[Any, list[bool]]:
         name = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
         if free[-1] and name not in hints:
             hints[name] = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS))
-        sizes.append(hints[name] if free[-1] else int(dim))
+        sizes.append(dim if isinstance(dim, int) else hints[name])
     return torch.zeros(sizes, dtype=DTYPES[dtype]), free
 
 
