@@ -180,5 +180,113 @@ def _compare(path: Path, saved: Path, feeds: Feeds, level: str) -> tuple[str, st
     except Exception as error:
         return DIFFERS, f"a failure, {level}: {brief(error)}"
     apart = difference(expected, found)
-    if apart is None:
-        return IDENTICAL, ""
+    return (IDENTICAL, "") if apart is None else (DIFFERS, f"{apart}, {level}")
+
+
+def brief(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    status = r"^\[ONNXRuntimeError\] : \d+ : |Load model from \S+ failed:"
+    place = r"/onnxruntime_src/.*?\)>? (\[with .*?\] )?(?=\w)"  # a line of its source, a signature
+    return re.sub(f"{status}|{place}", "", text)[:200]
+
+
+# -- the models -----------------------------------------------------------------------
+
+
+def public(names: list[str] | None = None) -> Iterator[Trip]:
+    """The real models, on inputs that are valid for each."""
+    for name, path in public_models.models().items():
+        if names is None or name in names:
+            yield Trip(name, path, partial(_real, name))
+
+
+def _real(name: str, model: Model, wanted: list[str]) -> list[Feeds]:
+    feeds = real_inputs.inputs(name, model)
+    # An input that `load` lost would otherwise look like an original that does not run.
+    assert set(feeds) == set(wanted), f"{name}: inputs {sorted(feeds)}, the file has {wanted}"
+    return [feeds]
+
+
+def official_suite(folder: Path, pattern: str = "") -> Iterator[Trip]:
+    """The cases of the official suite, on their own inputs; `folder` takes those without a file.
+
+    Stored files of an earlier release follow where their opset is another one: onnxruntime takes
+    them when the newest is beyond it.
+    """
+    stored = public_models.official_cases()
+    for case in official.cases():
+        if not re.search(pattern, case.name):
+            continue
+        path = case.path if case.test.model is None else folder / "original.onnx"
+        if case.test.model is not None:
+            path.write_bytes(case.model.SerializeToString())
+        opset = _opset(path)
+        yield Trip(case.name, path, partial(_given, case))
+        older = stored[case.name] / "model.onnx" if case.name in stored else None
+        if older is not None and _opset(older) != opset:
+            yield Trip(f"{case.name} (stored)", older, partial(_stored, older))
+
+
+def _given(case: official.Official, _: Model, wanted: list[str]) -> list[Feeds]:
+    return [_named(wanted, given) for given, _ in case.sets()]
+
+
+def _stored(path: Path, _: Model, wanted: list[str]) -> list[Feeds]:
+    values = onnx.load(path, load_external_data=False).graph.input
+    folders = sorted(path.parent.glob("test_data_set_*"))
+    return [_named(wanted, official.read(str(folder), "input", values)) for folder in folders]
+
+
+def _named(wanted: list[str], given: list[Any]) -> Feeds:
+    arrays = [np.asarray(v) if isinstance(v, np.generic) else v for v in given]
+    return dict(zip(wanted, arrays, strict=True))
+
+
+def _opset(path: Path) -> int:
+    proto = onnx.load(path, load_external_data=False)
+    return max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=0)
+
+
+# -- the table ------------------------------------------------------------------------
+
+
+def row(trip: Trip, verdict: Verdict) -> str:
+    nodes = len(onnx.load(trip.path, load_external_data=False).graph.node)
+    opset = _opset(trip.path)
+    stamp = f"{opset}" if verdict.opset in (0, opset) else f"{opset}→{verdict.opset}"
+    return f"{trip.name:60} {nodes:6}  {stamp:>6}  {verdict}"
+
+
+def table(title: str, trips: Iterator[Trip], folder: Path) -> Counter[str]:
+    print(f"{title:60} {'nodes':>6}  {'opset':>6}  verdict")
+    counts: Counter[str] = Counter()
+    for trip in trips:
+        verdict = judge(trip, folder)
+        counts[verdict.kind] += 1
+        print(row(trip, verdict), flush=True)
+    listed = ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
+    print(f"{title}: {counts.total()} models: {listed}\n")
+    return counts
+
+
+def main() -> int:
+    raw = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--public", action="store_true", help="only the public models")
+    parser.add_argument("--official", action="store_true", help="only the official suite")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="a regular expression")
+    args = parser.parse_args()
+    both = args.public == args.official
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if both or args.public:
+            trips = (t for t in public() if re.search(args.only, t.name))
+            counts += table("public models", trips, folder)
+        if both or args.official:
+            counts += table("official suite", official_suite(folder, args.only), folder)
+    return int(counts[DIFFERS] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
