@@ -12,10 +12,14 @@ import collections
 import importlib
 import os
 import re
+import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from tests.official import cases, check
 
