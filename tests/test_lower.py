@@ -37,6 +37,8 @@ def text(body: str) -> Model:
 BY_REFERENCE = {"Mod"}
 # Operators whose oracles, given doubles, compute in single precision all the same.
 SINGLE = {"Resize", "Attention", "FlexAttention", "LinearAttention"}
+# Operators whose results are in single precision unless an attribute asks for more.
+SINGLE |= {"HannWindow", "HammingWindow", "BlackmanWindow"}
 # A domain whose results are in single precision by its schemas.
 SINGLE_DOMAIN = "ai.onnx.ml"
 

@@ -76,6 +76,7 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
         gradient = sx.grad(model, of=of, wrt=weights)
     exact = Exact(gradient, float64=True)(feeds)
     wide = widen(model)
+    doubles = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in feeds.items()}
     rng = np.random.default_rng(1)
     direction = {
         n: rng.normal(size=exact[f"grad/{n}"].shape) * (np.abs(_weight(model, n)).mean() + 1e-3)
@@ -83,7 +84,7 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     }
 
     def total(scale: float) -> float:
-        found = Exact(moved(wide, direction, scale))(feeds)
+        found = Exact(moved(wide, direction, scale))(doubles)
         return sum(float(np.sum(found[n])) for n in of)
 
     terms = [float(np.sum(exact[f"grad/{n}"] * direction[n])) for n in weights]
