@@ -36,9 +36,7 @@ def gelu(xp, x, *, approximate):
 def gemm(xp, a, b, c=None, *, alpha, beta, transA, transB):
     plain = a.dtype.is_floating_point and alpha == beta == 1 and not transA
     if not plain or (c is not None and c.ndim != 1):
-        return product.gemm(
-            xp, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB
-        )
+        return product.gemm(xp, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     if c is not None and c.shape[0] == 1:
         return torch.add(torch.nn.functional.linear(a, b if transB else b.t()), c)
     return torch.nn.functional.linear(a, b if transB else b.t(), c)
