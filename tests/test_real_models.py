@@ -73,11 +73,17 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     of = [v.name for v in model.outputs if v.dtype is not None and v.dtype.is_floating_point()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a weight that only the other branch uses
-        gradient = sx.grad(model, of=of, wrt=weights)
-    exact = Exact(gradient, float64=True)(feeds)
+        gradient = sx.grad(model, of=of, wrt=weights, seeds="input")
+    # Random seeds: the sum of a softmax or of a normalised output has no gradient at all.
+    rng = np.random.default_rng(1)
+    seeds = {
+        f"seed/{n}": rng.normal(size=a.shape).astype(np.float32)
+        for n, a in Stock(model, threads=1)(feeds).items()
+        if n in of
+    }
+    exact = Exact(gradient, float64=True)({**feeds, **seeds})
     wide = widen(model)
     doubles = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in feeds.items()}
-    rng = np.random.default_rng(1)
     direction = {
         n: rng.normal(size=exact[f"grad/{n}"].shape) * (np.abs(_weight(model, n)).mean() + 1e-3)
         for n in weights
@@ -85,7 +91,7 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
 
     def total(scale: float) -> float:
         found = Exact(moved(wide, direction, scale))(doubles)
-        return sum(float(np.sum(found[n])) for n in of)
+        return sum(float(np.sum(found[n] * seeds[f"seed/{n}"])) for n in of)
 
     terms = [float(np.sum(exact[f"grad/{n}"] * direction[n])) for n in weights]
     size = sum(abs(t) for t in terms)
@@ -96,12 +102,14 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
         errors.append(abs(sum(terms) - difference) / size)
         if errors[-1] <= TOLERANCE:
             break
-    assert min(errors) <= TOLERANCE, f"gradient {sum(terms)}, relative errors {errors}"
-    found = Stock(gradient, threads=1)(feeds)
+    assert np.nanmin(errors) <= TOLERANCE, f"gradient {sum(terms)}, relative errors {errors}"
+    found = Stock(gradient, threads=1)({**feeds, **seeds})
+    # What is zero in theory (the bias of keys) is rounding noise of the largest gradients.
+    noise = 1e-6 * max(np.abs(exact[f"grad/{n}"]).max() for n in weights)
     for n in weights:
         scale = np.abs(exact[f"grad/{n}"]).max()
         np.testing.assert_allclose(
-            found[f"grad/{n}"], exact[f"grad/{n}"], rtol=0, atol=5e-3 * scale + 1e-6, err_msg=n
+            found[f"grad/{n}"], exact[f"grad/{n}"], rtol=0, atol=5e-3 * scale + noise, err_msg=n
         )
 
 
