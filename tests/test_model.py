@@ -21,11 +21,11 @@ import pytest
 
 from sardonyx import versions
 from sardonyx.errors import ModelError, SardonyxError, VersionError
-from sardonyx.features import least_ir
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.save import save
 from sardonyx.versions import fit, target
+from sardonyx.versions.features import least_ir
 
 FLOAT = onnx.TensorProto.FLOAT
 

@@ -28,7 +28,7 @@ from onnx import TensorProto
 
 from .errors import ArgumentError, ExternalDataError, LimitExceeded, quote
 from .limits import Limits
-from .wellformed import Problems, byte_count, inside, node_label, shape_problem
+from .limits.wellformed import Problems, byte_count, inside, node_label, shape_problem
 
 _KEYS = ("location", "offset", "length", "checksum")
 _DECIMAL = re.compile(r"[0-9]{1,20}", re.ASCII)

@@ -22,7 +22,7 @@ from sardonyx import opset
 from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.external import ExternalData
 from sardonyx.limits import Limits, parse, read_file, scan
-from sardonyx.wellformed import index_problem
+from sardonyx.limits.wellformed import index_problem
 
 STUB = "sardonyx:payload"
 MAP_TYPE = "sardonyx.map_type"

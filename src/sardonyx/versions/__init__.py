@@ -20,9 +20,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import FOLDED_CONSTANT, Builder, infer
-from sardonyx.downgrades import DOWNGRADES, ONLY_SINCE
 from sardonyx.errors import ArgumentError, VersionError, quote
-from sardonyx.features import least_ir, newest_feature
 from sardonyx.model import Model, Record
 from sardonyx.passes.cse import RANDOM
 from sardonyx.passes.functions import expand, inline
@@ -31,6 +29,8 @@ from sardonyx.passes.shapes import infer_types
 from sardonyx.registry import op_name
 from sardonyx.upgrades import upgrade_graph
 from sardonyx.upgrades.engine import ADAPTERS
+from sardonyx.versions.downgrades import DOWNGRADES, ONLY_SINCE
+from sardonyx.versions.features import least_ir, newest_feature
 
 ML = "ai.onnx.ml"
 NEWEST, NEWEST_IR = opset.INSIDE, 14

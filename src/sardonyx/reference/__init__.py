@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from sardonyx import reference_rnn
+from sardonyx.reference import rnn
 
 Ints = Sequence[int]
 
@@ -299,5 +299,5 @@ KERNELS = [
     GlobalLpPool,
     GlobalMaxPool,
     MaxRoiPool,
-    *reference_rnn.KERNELS,
+    *rnn.KERNELS,
 ]

@@ -17,7 +17,8 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from .errors import LimitExceeded, ModelError, quote
+from sardonyx.errors import LimitExceeded, ModelError, quote
+
 from .names import check_names
 from .scanner import Counts, Scanner
 

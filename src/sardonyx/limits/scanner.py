@@ -17,8 +17,9 @@ import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, TensorProto
 
+from sardonyx.errors import quote
+
 from .callgraph import ENDLESS, Body, Call, Costs
-from .errors import quote
 from .names import Scope
 from .wellformed import (
     Problems,
@@ -36,7 +37,7 @@ from .wellformed import (
 )
 
 if TYPE_CHECKING:
-    from .limits import Limits
+    from . import Limits
 
 Label = Callable[[], str]
 

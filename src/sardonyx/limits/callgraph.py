@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from .errors import SHOWN
+from sardonyx.errors import SHOWN
 
 # Counts stop growing here: a chain of functions can claim a number with as many digits as it likes.
 ENDLESS = 2**62

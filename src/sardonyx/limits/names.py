@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sardonyx.errors import quote
+
 from .callgraph import Body
-from .errors import quote
 from .wellformed import Problems, inside, node_label
 
 _INPUT, _INITIALIZER = -1, -2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
-from .errors import SHOWN, ModelError, quote
+from sardonyx.errors import SHOWN, ModelError, quote
 
 # Nothing addressable is larger; numpy refuses such a shape even when another dimension is 0.
 ADDRESSABLE = 2**63
