@@ -7,18 +7,18 @@ Ratios are median times of our gradient graph on stock onnxruntime over those of
 one
 interleaved run; below 1, ours is faster. Weights are inputs of the graph, as in training. `--peers`
 installs
-onnx-ad and onnxsim into a temporary folder and takes them along where they install and convert.
+onnx-ad and onnxsim into a folder that is thrown away, and takes them along where they install and
+convert.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -43,88 +43,78 @@ FLOORS = {"mlp": 1.0, "cnn": 1.0, "transformer": 1.0, "lstm": 1.5, "separable": 
 TIMED = ("mlp", "cnn", "resnet18", "transformer", "lstm", "separable")
 # The operators tagged Differentiable for which onnxruntime-training registers no gradient (its
 # source).
-NOT_IN_ORT_TRAINING = {
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atanh",
-    "Cosh",
-    "Sinh",
-    "Tan",
-    "Celu",
-    "Elu",
-    "HardSigmoid",
-    "HardSwish",
-    "Mish",
-    "PRelu",
-    "Selu",
-    "Softplus",
-    "Softsign",
-    "SwiGLU",
-    "Swish",
-    "ThresholdedRelu",
-    "Mean",
-    "Mod",
-    "Sum",
-    "Det",
-    "Einsum",
-    "CumProd",
-    "CumSum",
-    "Hardmax",
-    "NegativeLogLikelihoodLoss",
-    "CausalConvWithState",
-    "Col2Im",
-    "GlobalLpPool",
-    "LpPool",
-    "MaxRoiPool",
-    "MaxUnpool",
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LRN",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-    "LinearAttention",
-    "Shrink",
-    "CastLike",
-    "CenterCropPad",
-    "Compress",
-    "DepthToSpace",
-    "GridSample",
-    "SpaceToDepth",
-    "TensorScatter",
-    "ReduceL1",
-    "ReduceLogSum",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSumSquare",
-    "RNN",
+NOT_IN_ORT_TRAINING = """
+    Acos Acosh Asin Asinh Atanh Cosh Sinh Tan Celu Elu HardSigmoid HardSwish Mish PRelu Selu
+    Softplus Softsign SwiGLU Swish ThresholdedRelu Mean Mod Sum Det Einsum CumProd CumSum
+    Hardmax NegativeLogLikelihoodLoss CausalConvWithState Col2Im GlobalLpPool LpPool
+    MaxRoiPool MaxUnpool GroupNormalization InstanceNormalization LRN LpNormalization
+    MeanVarianceNormalization LinearAttention Shrink CastLike CenterCropPad Compress
+    DepthToSpace GridSample SpaceToDepth TensorScatter ReduceL1 ReduceLogSum ReduceMin
+    ReduceProd ReduceSumSquare RNN
+"""
+# What prints the operators that a peer differentiates, by its own tables.
+PEERS = {
+    "onnx-ad": "from onnx_ad import rules, lower\n"
+    "print(*rules.REVERSE, *lower.LOWERINGS, 'RNN', 'GRU', 'LSTM')",
+    "onnxsim": "from onnxsim import graph_grad\nprint(*graph_grad.supported_ops())",
 }
+# It also takes an operator without a rule through ONNX's definition of it.
+EXPANDS_BODIES = ("onnx-ad",)
 
 
-def coverage(peers: Path | None) -> None:
+def install(names: Iterable[str], folder: Path) -> dict[str, str]:
+    """Install peers into a folder that is thrown away; why not, for those that do not install."""
+    failed = {}
+    for name in names:
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        command += ["--no-deps", "--target", str(folder), name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            failed[name] = f"does not install: {last_line(done.stderr)}"
+    return failed
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1][:120]
+
+
+def with_peers(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code that may import what is installed in `folder`."""
+    code = f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def coverage(folder: Path | None, failed: dict[str, str]) -> None:
     tagged = opset.differentiable_ops()
-    rules = [op for op in tagged if ("", op) in VJP]
-    body = [op for op in tagged if ("", op) not in VJP and opset.has_body(op)]
-    zero = [op for op in tagged if ("", op) in NO_GRADIENT and op not in rules]
+    rules = {op for op in tagged if ("", op) in VJP}
+    body = {op for op in tagged if opset.has_body(op)} - rules
+    zero = {op for op in tagged if ("", op) in NO_GRADIENT} - rules
     print(f"operators tagged Differentiable: {len(tagged)}")
-    print(
-        f"  sardonyx              {len(set(rules + body + zero))}  ({len(rules)} rules, "
-        f"{len(body)} by body, {len(zero)} zero)"
-    )
-    print(
-        f"  onnxruntime-training  {len(set(tagged) - NOT_IN_ORT_TRAINING)}  (by its list; "
-        f"discontinued)"
-    )
-    if peers is None:
+    row("sardonyx", len(rules | body | zero), len(rules), len(body - zero), len(zero))
+    listed = len(set(tagged) - set(NOT_IN_ORT_TRAINING.split()))
+    print(f"  {'onnxruntime-training':22}{listed:4}  (by its list; discontinued)")
+    if folder is None:
         return
-    found = (
-        re.findall(r'"([A-Z][A-Za-z0-9]+)"', (peers / "onnx_ad" / "rules.py").read_text())
-        if (peers / "onnx_ad").exists()
-        else []
-    )
-    known = set(found) & set(tagged)
-    print(f"  onnx-ad               {len(known) or 'not installed'}  (names in its rule file)")
+    for name, code in PEERS.items():
+        found = failed.get(name) or tables(folder, code)
+        if isinstance(found, str):
+            print(f"  {name:22}   -  {found}")
+            continue
+        known = found & set(tagged)
+        bodies = {op for op in tagged if opset.has_body(op)} - known
+        more = len(bodies) if name in EXPANDS_BODIES else 0
+        row(name, len(known) + more, len(known), more)
+
+
+def tables(folder: Path, code: str) -> set[str] | str:
+    """The operators of a peer's tables; or why they cannot be read."""
+    done = with_peers(folder, code)
+    return last_line(done.stderr) if done.returncode else set(done.stdout.split())
+
+
+def row(name: str, total: int, rules: int, body: int, zero: int = 0) -> None:
+    parts = f"{rules} rules, {body} by body" + (f", {zero} zero" if zero else "")
+    print(f"  {name:22}{total:4}  ({parts})")
 
 
 def gradient(network: Network, module: torch.nn.Module) -> tuple[sx.Model, dict[str, np.ndarray]]:
@@ -193,14 +183,9 @@ def onnx_ad_call(
             "import onnx; from onnx_ad import reverse; "
             f"onnx.save(reverse(onnx.load({str(source)!r})), {str(target)!r})"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(peers)!r}); {code}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = with_peers(peers, code)
         if done.returncode:
-            return done.stderr.strip().splitlines()[-1][:120]
+            return last_line(done.stderr)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
@@ -264,6 +249,33 @@ def chain(count: int) -> sx.Model:
     return sx.Model(ir.Model(graph, ir_version=10))
 
 
+def line(
+    network: Network, peers: Path | None, threads: int, seconds: float, clock: Callable[[], float]
+) -> str:
+    """One network, timed: ours over each of the others."""
+    module = network.module()
+    result, feeds = gradient(network, module)
+    steps = {
+        "sardonyx": bound(session(result, threads=threads), feeds),
+        "torch": torch_call(network, module),
+    }
+    note = ""
+    if peers is not None:
+        peer = onnx_ad_call(network, module, peers, threads)
+        if isinstance(peer, str):
+            note = f"  onnx-ad: {peer}"
+        else:
+            steps["onnx-ad"] = peer
+    found = measure(steps, seconds, clock)
+    mine = found["sardonyx"]
+    ratios = "  ".join(f"/ {n} {mine / t:.2f}" for n, t in found.items() if n != "sardonyx")
+    verdict = ""
+    if network.name in FLOORS:
+        floor = FLOORS[network.name]
+        verdict = f"  floor {floor}: {'met' if mine / found['torch'] <= floor else 'MISSED'}"
+    return f"  {network.name:12} {mine * 1e3:8.2f} ms  {ratios}{verdict}{note}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -272,58 +284,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
-    parser.add_argument("--peers", action="store_true", help="install and measure onnx-ad")
+    parser.add_argument(
+        "--peers", action="store_true", help="install onnx-ad and onnxsim, and measure"
+    )
     parser.add_argument("--curve", action="store_true", help="cost of building, up to 50,000 nodes")
     arguments = parser.parse_args()
     threads = 1 if arguments.cpu else arguments.threads
     torch.set_num_threads(threads)
     clock = time.process_time if arguments.cpu else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
-        peers = None
-        if arguments.peers:
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "install",
-                    "-q",
-                    "--no-deps",
-                    "--target",
-                    folder,
-                    "onnx-ad",
-                ],
-                check=False,
-            )
-            peers = Path(folder) if done.returncode == 0 else None
-        coverage(peers)
+        peers = Path(folder) if arguments.peers else None
+        failed = install(PEERS, peers) if peers is not None else {}
+        coverage(peers, failed)
         print("forward plus backward, ours over theirs:")
         for network in NETWORKS:
-            if network.name not in arguments.networks.split(","):
-                continue
-            module = network.module()
-            result, feeds = gradient(network, module)
-            steps = {
-                "sardonyx": bound(session(result, threads=threads), feeds),
-                "torch": torch_call(network, module),
-            }
-            note = ""
-            if peers is not None:
-                peer = onnx_ad_call(network, module, peers, threads)
-                if isinstance(peer, str):
-                    note = f"  onnx-ad: {peer}"
-                else:
-                    steps["onnx-ad"] = peer
-            found = measure(steps, arguments.seconds, clock)
-            mine = found["sardonyx"]
-            ratios = "  ".join(f"/ {n} {mine / t:.2f}" for n, t in found.items() if n != "sardonyx")
-            floor = FLOORS.get(network.name)
-            verdict = (
-                ""
-                if floor is None
-                else f"  floor {floor}: {'met' if mine / found['torch'] <= floor else 'MISSED'}"
-            )
-            print(f"  {network.name:12} {mine * 1e3:8.2f} ms  {ratios}{verdict}{note}", flush=True)
+            if network.name in arguments.networks.split(","):
+                takes = peers if "onnx-ad" not in failed else None
+                print(line(network, takes, threads, arguments.seconds, clock), flush=True)
         if arguments.curve:
             print("building a gradient:")
             curve()

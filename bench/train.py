@@ -1,14 +1,16 @@
-"""A training step on stock onnxruntime against torch: one run, interleaved, medians, ratios.
+"""A training step on stock onnxruntime against torch and JAX: one run, interleaved, medians.
 
-    python bench/train.py [--networks mlp,cnn] [--optimizers adamw,sgd] [--seconds 20] [--compile]
-    [--memory]
+    python bench/train.py [--networks mlp,cnn] [--optimizers adamw,sgd] [--seconds 6] [--minutes 8]
+    python bench/train.py --quick          two networks, no compilers: whether it runs at all
 
 All contenders of a row start from the same weights and batch; their first losses must agree. A
-ratio is the
-median time of sardonyx over that of the contender: below 1, sardonyx is faster. Times are wall
-clock at
-`--threads` threads, or with `--cpu` process CPU time at one thread, which a busy machine disturbs
-less.
+ratio is the median time of sardonyx over that of the contender: below 1, sardonyx is faster. Times
+are wall clock at `--threads` threads, or with `--cpu` process CPU time at one thread, which a busy
+machine disturbs less. torch.compile and JAX jit are compiled before the clock starts; the networks
+of JAX are written in plain JAX (networks_jax.py). JAX has no setting for its threads: it is pinned
+to as many cores as there are threads. Peak memory is that of four AdamW steps in a fresh process.
+"recompute" is sardonyx with `recompute=True`: its time and memory over those without, and its
+memory over torch's.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -49,6 +52,8 @@ THEIRS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": lambda p, fused: torch.optim.AdamW(p, 1e-3, fused=fused or None),
     "sgd": lambda p, fused: torch.optim.SGD(p, 1e-2, 0.9, fused=fused or None),
 }
+RECOMPUTED = ("cnn", "resnet18", "transformer", "gpt")
+QUICK = {"networks": "mlp,lstm", "seconds": 0.2, "compile": False, "jax": False, "memory": False}
 Step = Callable[[], float]
 
 
@@ -84,7 +89,13 @@ def contenders(network: Network, optimizer: str, arguments: argparse.Namespace) 
         "torch": theirs(network, optimizer),
         "torch fused": theirs(network, optimizer, fused=True),
     }
-    if arguments.compile:
+    if optimizer == "adamw" and network.name in RECOMPUTED:
+        made["recompute"] = ours(network, optimizer, arguments.threads, recompute=True)
+    if arguments.jax:
+        from networks_jax import step
+
+        made["jax"] = step(network, optimizer)
+    if arguments.compile and time.perf_counter() < arguments.end:
         made["torch.compile"] = theirs(network, optimizer, fused=True, compiled=True)
     return made
 
@@ -125,7 +136,7 @@ batch = np.load("batch.npz")
 pathlib.Path("/proc/self/clear_refs").write_text("5")
 base = status("VmRSS")
 net = sx.trainable("net.onnx", "cross_entropy", {optimizer})
-rep = prepare_training(net, threads=2)
+rep = prepare_training(net, threads=2, recompute={recompute})
 feeds = {{net.inputs[0].name: batch["x"], "label": batch["y"]}}
 measured(lambda: rep.step(feeds))
 """
@@ -156,68 +167,87 @@ def peak_memory(network: Network, optimizer: str, contender: str) -> float:
             )
             x, y = network.batch()
             np.savez(Path(work) / "batch.npz", x=x, y=y)
-            code = PEAK + PEAK_OURS.format(optimizer=chosen)
+            again = contender == "recompute"
+            code = PEAK + PEAK_OURS.format(optimizer=chosen, recompute=again)
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True
         )
     return float(done.stdout.split()[-1])
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    yes_or_no = argparse.BooleanOptionalAction
     parser.add_argument("--networks", default=",".join(n.name for n in NETWORKS))
     parser.add_argument("--optimizers", default="adamw,sgd")
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, per row")
+    parser.add_argument("--minutes", type=float, default=8.0, help="torch.compile until then")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
-    parser.add_argument(
-        "--compile", action="store_true", help="torch.compile too (a minute of compiling each)"
-    )
-    parser.add_argument("--memory", action="store_true", help="peak memory too, in fresh processes")
+    parser.add_argument("--compile", action=yes_or_no, default=True, help="torch.compile too")
+    parser.add_argument("--jax", action=yes_or_no, default=True, help="JAX jit too")
+    parser.add_argument("--memory", action=yes_or_no, default=True, help="peak memory too")
+    parser.add_argument("--quick", action="store_true", help="whether it runs at all")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
+    if arguments.quick:
+        vars(arguments).update(QUICK)
     arguments.threads = 1 if arguments.cpu else arguments.threads
+    arguments.end = time.perf_counter() + 60 * arguments.minutes
+    if arguments.compile and shutil.which("g++") is None:
+        print("torch.compile is left out: it needs a C++ compiler")
+        arguments.compile = False
+    return arguments
+
+
+def main() -> None:
+    arguments = parsed()
     torch.set_num_threads(arguments.threads)
-    clock = time.process_time if arguments.cpu else time.perf_counter
+    # before JAX starts: its pool has a thread per core that the process may use
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
     rows = []
     for network in NETWORKS:
         if network.name not in arguments.networks.split(","):
             continue
         for optimizer in arguments.optimizers.split(","):
-            found = measure(contenders(network, optimizer, arguments), arguments.seconds, clock)
-            mine = found["sardonyx"]
-            row: dict[str, object] = {
-                "network": network.name,
-                "optimizer": optimizer,
-                "ms": mine * 1e3,
-            }
-            row |= {
-                f"/ {name}": mine / other for name, other in found.items() if name != "sardonyx"
-            }
-            if arguments.memory:
-                sizes = {c: peak_memory(network, optimizer, c) for c in ("sardonyx", "torch")}
-                row |= {"MB": sizes["sardonyx"], "MB / torch": sizes["sardonyx"] / sizes["torch"]}
-            rows.append(row)
-            show(row)
+            rows.append(row(network, optimizer, arguments))
+            show(rows[-1])
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 
 
-def show(row: dict[str, object]) -> None:
-    floor = FLOORS[str(row["network"])] if row["optimizer"] == "adamw" else None
-    cells = [
-        f"{k} {v:.2f}" if isinstance(v, float) else str(v)
-        for k, v in row.items()
+def row(network: Network, optimizer: str, arguments: argparse.Namespace) -> dict[str, object]:
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    found = measure(contenders(network, optimizer, arguments), arguments.seconds, clock)
+    mine, again = found.pop("sardonyx"), found.pop("recompute", None)
+    cells: dict[str, object] = {"network": network.name, "optimizer": optimizer, "ms": mine * 1e3}
+    cells |= {f"/ {name}": mine / other for name, other in found.items()}
+    if arguments.compile and "torch.compile" not in found:
+        cells["torch.compile"] = "left out: out of time"
+    if again is not None:
+        cells["recompute time"] = again / mine
+    if arguments.memory and optimizer == "adamw":
+        wanted = ["sardonyx", "torch", *(["recompute"] if again is not None else [])]
+        sizes = {c: peak_memory(network, optimizer, c) for c in wanted}
+        cells |= {"MB": sizes["sardonyx"], "MB / torch": sizes["sardonyx"] / sizes["torch"]}
+        if again is not None:
+            cells["recompute MB / torch"] = sizes["recompute"] / sizes["torch"]
+    return cells
+
+
+def show(cells: dict[str, object]) -> None:
+    floor = FLOORS[str(cells["network"])] if cells["optimizer"] == "adamw" else None
+    text = [
+        f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}"
+        for k, v in cells.items()
         if k not in ("network", "optimizer")
     ]
-    verdict = (
-        ""
-        if floor is None
-        else f"   floor {floor}: {'met' if row['/ torch'] <= floor else 'MISSED'}"
-    )  # type: ignore[operator]
-    print(f"{row['network']:12} {row['optimizer']:6} {'  '.join(cells)}{verdict}", flush=True)
+    if floor is not None:
+        met = float(str(cells["/ torch"])) <= floor
+        text.append(f" floor {floor}: {'met' if met else 'MISSED'}")
+    print(f"{cells['network']:12} {cells['optimizer']:6} {'  '.join(text)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -543,3 +543,9 @@ MUTANTS = [
     Mutant("loops", "Selu for Softplus in a branch", "a", op("a", "Elu")),
     Mutant("loops", "condition turned", "test", op("test", "Less")),
 ]
+
+
+def fault(network: str, what: str) -> Model:
+    """The one wrong model whose description has these words."""
+    (found,) = (m for m in MUTANTS if m.network == network and what in m.what)
+    return found.model()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.model import Model, load
@@ -210,3 +212,15 @@ def lstm(width: int = 3, hidden: int = 4, classes: int = 3, seed: int = 0) -> Mo
         scores = Gemm <transB = 1> (h, fc.weight, fc.bias)
     }}"""
     return network(text, weights)
+
+
+def optimized(model: onnx.ModelProto, path: Path) -> Path:
+    """A file as onnxruntime rewrites it: normalization folded into convolution, and the like."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return path

@@ -28,7 +28,7 @@ INTEGERS = {
     "g2p-id-py": 28,
     "whatenc": 50,
 }
-FIXED = {
+FIXED: dict[str, np.ndarray] = {
     "sr": np.array(16000, np.int64),
     "fmin": np.array(50.0, np.float32),
     "fmax": np.array(1000.0, np.float32),
@@ -40,20 +40,21 @@ def inputs(name: str, model: Model, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     package = name.split("/")[0]
     sizes = {**SIZES.get(package, {}), **SIZES.get(name, {})}
-    feeds = {}
+    feeds: dict[str, np.ndarray] = {}
     for value in model.inputs:
+        called = value.name or ""
         shape = [_size(d, axis, value, name, sizes) for axis, d in enumerate(value.shape or [])]
-        if value.name in FIXED:
-            feeds[value.name] = FIXED[value.name]
-        elif value.name == "waveforms_lens":
-            feeds[value.name] = np.array([4000, 3200], np.int64)
+        assert value.dtype is not None
+        if called in FIXED:
+            feeds[called] = FIXED[called]
+        elif called == "waveforms_lens":
+            feeds[called] = np.array([4000, 3200], np.int64)
         elif value.dtype in (ir.DataType.INT64, ir.DataType.INT32):
-            drawn = rng.integers(0, INTEGERS[package], shape)
-            feeds[value.name] = drawn.astype(value.dtype.numpy())
+            feeds[called] = rng.integers(0, INTEGERS[package], shape).astype(value.dtype.numpy())
         elif value.dtype == ir.DataType.STRING:
-            feeds[value.name or ""] = np.array(["one short text", "another one"], object)
+            feeds[called] = np.array(["one short text", "another one"], object)
         else:
-            feeds[value.name or ""] = (rng.normal(size=shape) * 0.3).astype(value.dtype.numpy())  # type: ignore[union-attr]
+            feeds[called] = (rng.normal(size=shape) * 0.3).astype(value.dtype.numpy())
     return feeds
 
 

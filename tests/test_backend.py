@@ -17,7 +17,7 @@ import pytest
 from sardonyx.errors import EngineError
 from tests.official import cases, check, known_failures, reason
 
-ENGINES = ("numpy", "torch", "jax", "tensorflow")
+ENGINES = ("onnxruntime", "numpy", "torch", "jax", "tensorflow")
 SAMPLE = 40  # one case in so many is part of every run
 
 

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 import sardonyx as sx
 from sardonyx.cli.__main__ import main
 from tests.mutants import MUTANTS, NETWORKS, Mutant, attr, replaced, weight
-from tests.networks import mlp
+from tests.networks import mlp, optimized
 
 
 def copy(network: str) -> onnx.ModelProto:
@@ -84,6 +84,117 @@ def test_an_inserted_node_is_added_and_its_reader_rewired_in_a_renamed_model() -
     }
 
 
+def deep() -> onnx.ModelProto:
+    """Eleven layers of one shape: only their weights tell them apart."""
+    return mlp((8,) * 12).proto()
+
+
+def tuned(model: onnx.ModelProto) -> onnx.ModelProto:
+    rng = np.random.default_rng(1)
+    for tensor in model.graph.initializer:
+        w = numpy_helper.to_array(tensor)
+        moved = (w + 0.05 * rng.normal(size=w.shape)).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
+    return model
+
+
+def with_a_layer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """One more layer of the same shape behind the fifth."""
+    rng = np.random.default_rng(2)
+    for name, shape in (("extra.weight", (8, 8)), ("extra.bias", (8,))):
+        array = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    nodes = list(model.graph.node)
+    place = [n.name for n in nodes].index("act4") + 1
+    inputs = [nodes[place - 1].output[0], "extra.weight", "extra.bias"]
+    made = [
+        helper.make_node("Gemm", inputs, ["more"], "extra", transB=1),
+        helper.make_node("Tanh", ["more"], ["active"], "extra act"),
+    ]
+    nodes[place].input[0] = "active"
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:place], *made, *nodes[place:]])
+    return model
+
+
+@pytest.mark.parametrize("named", [lambda m: m, renamed], ids=["", "renamed"])
+@pytest.mark.parametrize("weights", [lambda m: m, tuned], ids=["same weights", "fine-tuned"])
+def test_a_layer_between_layers_of_its_kind_is_the_one_that_was_added(weights, named) -> None:  # type: ignore[no-untyped-def]
+    found = sx.diff(deep(), named(with_a_layer(weights(deep()))))
+    nodes = [(c.what, c.where.split('"')[1].removeprefix("other ")) for c in found.of("node")]
+    assert sorted(nodes) == [("added", "extra"), ("added", "extra act"), ("rewired", "fc5")]
+    added = [c.where for c in found.of("weight") if c.what == "added"]
+    assert len(added) == 2 and all("extra." in name for name in added)
+    changed = [c.where for c in found.of("weight") if c.what == "changed"]
+    assert len(changed) == (22 if weights is tuned else 0)
+    back = sx.diff(named(with_a_layer(weights(deep()))), deep())
+    assert sorted(c.what for c in back.of("node")) == ["removed", "removed", "rewired"]
+
+
+def test_other_weights_in_the_same_structure_are_weights_not_nodes() -> None:
+    """Trained anew: nothing tells the layers apart but their place."""
+    other = mlp((8,) * 12, seed=5).proto()
+    found = sx.diff(deep(), renamed(other))
+    assert not found.of("node")
+    for change in found.of("weight"):
+        new, old = change.where.split('"')[1::2]
+        assert (change.what, new) == ("changed", f"new/{old}")
+
+
+def test_the_most_changed_weight_stands_first() -> None:
+    model = deep()
+    weight("fc7.weight", lambda w: w * np.float32(1.5))(model)
+    weight("fc2.weight", lambda w: w * np.float32(1.1))(model)
+    printed = str(sx.diff(deep(), model))
+    assert printed.index("fc7.weight") < printed.index("fc2.weight")
+
+
+def test_folding_removes_the_normalization_and_changes_the_convolution(tmp_path: Path) -> None:
+    """What an optimizer does: Conv takes in the BatchNormalization, under the name of its value."""
+    found = sx.diff(copy("cnn"), onnx.load(optimized(copy("cnn"), tmp_path / "folded.onnx")))
+    nodes = {(c.what, c.where) for c in found.of("node")}
+    assert nodes == {
+        ("removed", 'BatchNormalization "node/bn1"'),
+        ("removed", 'BatchNormalization "node/bn2"'),
+        ("rewired", 'Relu "node/relu1"'),
+        ("rewired", 'Relu "node/relu2"'),
+        ("rewired", 'Conv "node/conv2"'),  # it got a bias
+    }
+    changed = [c.where.split('"')[-2] for c in found.of("weight") if c.what == "changed"]
+    assert sorted(changed) == ["b1", "w1", "w2"]
+
+
+def test_a_constant_is_a_weight_wherever_it_is_kept() -> None:
+    """As initializer or as the result of a Constant node: the same model."""
+    model = copy("cnn")
+    tensors = list(model.graph.initializer)
+    del model.graph.initializer[:]
+    for tensor in tensors:
+        node = helper.make_node("Constant", [], [tensor.name], f"held/{tensor.name}", value=tensor)
+        model.graph.node.insert(0, node)
+    found = sx.diff(copy("cnn"), model)
+    assert not found, str(found)
+    changed = copy("cnn")
+    weight("w1", lambda w: w * np.float32(2))(changed)
+    (change,) = sx.diff(model, changed).changes
+    assert (change.kind, change.where, change.what) == ("weight", '"w1"', "changed")
+
+
+def test_nodes_in_any_order_that_is_valid() -> None:
+    model = copy("transformer")
+    made = {v.name for v in (*model.graph.input, *model.graph.initializer)} | {""}
+    nodes, order, rng = list(model.graph.node), [], np.random.default_rng(4)
+    while nodes:
+        ready = [n for n in nodes if made.issuperset(n.input)]
+        order.append(ready[rng.integers(len(ready))])
+        nodes.remove(order[-1])
+        made.update(order[-1].output)
+    del model.graph.node[:]
+    model.graph.node.extend(order)
+    assert [n.name for n in order] != [n.name for n in copy("transformer").graph.node]
+    assert not sx.diff(copy("transformer"), renamed(model))
+
+
 def test_how_much_a_weight_changed() -> None:
     model = copy("cnn")
 
@@ -152,6 +263,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "no changes (11 nodes)\n"
     assert run(tmp_path / "a.onnx", tmp_path / "b.onnx", "--json") == 1
     (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert change.pop("size") == 0.0
     assert change == {"kind": "weight", "where": '"extra"', "what": "added", "detail": "float[2]"}
 
 

@@ -16,8 +16,8 @@ import sardonyx as sx
 from sardonyx.errors import ArgumentError, EngineError, TrainingStopped
 from sardonyx.model import Model
 from sardonyx.train.auto import fastest
-from sardonyx.train.loop import prepare
-from sardonyx.train.trainable import settings_of
+from sardonyx.train.describe import settings_of
+from sardonyx.train.run import prepare
 from tests.networks import cnn, lstm, mlp, network, transformer
 
 ENGINES = ["numpy", "torch", "jax", "tensorflow"]

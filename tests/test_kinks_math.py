@@ -123,6 +123,17 @@ def test_mod_counts_how_often_the_divisor_was_taken() -> None:
     np.testing.assert_array_equal(gradients("Mod", a, b, fmod=1)[1], [-3, 3, 3])
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered")
+@pytest.mark.parametrize(("fmod", "name"), [(0, "remainder"), (1, "fmod")])
+def test_mod_by_infinity_is_as_in_torch(fmod: int, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = [-5.0, 5.0, -5.0, 5.0, 0.0], [INF, INF, -INF, -INF, INF]
+    leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (a, b)]
+    getattr(torch, name)(*leaves).sum().backward()
+    for found, leaf in zip(gradients("Mod", a, b, fmod=fmod), leaves, strict=True):
+        np.testing.assert_array_equal(found, leaf.grad.numpy())
+
+
 @pytest.mark.parametrize("zeros", [1, 2])
 def test_product_with_zeros(zeros: int) -> None:
     x = np.array([0.0, 0.0 if zeros == 2 else 3.0, 5.0])

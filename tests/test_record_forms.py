@@ -15,7 +15,7 @@ from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.train.expand import expand_records
 
 from .networks import mlp
-from .test_record import BATCH, SERVED, START, STEP, W, add, gradient, made, steps
+from .records import BATCH, SERVED, START, STEP, W, add, gradient, made, steps
 
 # -- several records: a GAN, written by hand --------------------------------------------------
 

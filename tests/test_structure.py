@@ -26,9 +26,9 @@ FRAMEWORKS = ("torch", "jax", "flax", "tensorflow", "keras", "onnxruntime")
 # Where each may be imported, as beginnings of paths inside the package.
 ROOMS = {
     "onnx.defs": ("opset.py",),
-    "onnxruntime": ("engines/onnxruntime/", "testing.py"),
-    "torch": ("engines/torch/", "importers/torch.py"),
-    "jax": ("engines/jax/", "importers/jax.py"),
+    "onnxruntime": ("engines/onnxruntime/", "testing.py", "score/peers/"),
+    "torch": ("engines/torch/", "importers/torch.py", "score/peers/"),
+    "jax": ("engines/jax/", "importers/jax.py", "score/peers/"),
     "flax": ("engines/jax/",),
     "tensorflow": ("engines/tensorflow/", "importers/"),
     "keras": ("engines/tensorflow/", "importers/keras.py"),

@@ -77,6 +77,46 @@ HEADS = {
         {"w": (3, 6, 1, 1), "b": (3,), "to": np.array([-1, 3], np.int64)},
         IMAGE,
     ),
+    "Softmax spelled out": (
+        [
+            ("Gemm", ["x", "w", "b"], ["s"], {"transB": 1}),
+            ("ReduceMax", ["s"], ["t"], {"axes": [1], "keepdims": 1}),
+            ("Sub", ["s", "t"], ["d"]),
+            ("Exp", ["d"], ["e"]),
+            ("ReduceSum", ["e", "one"], ["n"], {"keepdims": 1}),
+            ("Div", ["e", "n"], ["y"]),
+        ],
+        {"w": (3, 6), "b": (3,), "one": np.array([1], np.int64)},
+        ("N", 6),
+    ),
+    "LogSoftmax spelled out": (
+        [
+            ("MatMul", ["x", "w"], ["s"]),
+            ("Exp", ["s"], ["e"]),
+            ("ReduceSum", ["e", "one"], ["n"], {"keepdims": 0}),
+            ("Log", ["n"], ["l"]),
+            ("Unsqueeze", ["l", "one"], ["u"]),
+            ("Sub", ["s", "u"], ["y"]),
+        ],
+        {"w": (6, 3), "one": np.array([1], np.int64)},
+        ("N", 6),
+    ),
+    "Sigmoid spelled out": (
+        [
+            ("Gemm", ["x", "w", "b"], ["s"]),
+            ("Neg", ["s"], ["n"]),
+            ("Exp", ["n"], ["e"]),
+            ("Add", ["e", "unit"], ["p"]),
+            ("Reciprocal", ["p"], ["y"]),
+        ],
+        {"w": (6, 3), "b": (3,), "unit": np.float32([1.0])},
+        ("N", 6),
+    ),
+    "LogSoftmax": (
+        [("Gemm", ["x", "w", "b"], ["s"]), ("LogSoftmax", ["s"], ["y"], {"axis": 1})],
+        {"w": (6, 3), "b": (3,)},
+        ("N", 6),
+    ),
     "pooling, Conv, Flatten": (
         [
             ("GlobalAveragePool", ["x"], ["p"]),
@@ -109,12 +149,54 @@ def test_replaced_head_is_found_trained_and_served(kind: str) -> None:
     if not any(n[0] == "Relu" for n in nodes):
         matrix = weight.reshape(weight.shape[:2]).astype(np.float64)
         scores = flat @ (matrix if matrix.shape[1] == 11 else matrix.T)
-        last = nodes[-1][0]
-        if last == "Softmax":
-            scores = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-        elif last == "Sigmoid":
+        if "Sigmoid" in kind or nodes[-1][0] == "Sigmoid":
             scores = 1 / (1 + np.exp(-scores))
+        elif "Softmax" in kind:
+            scores = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+            scores = np.log(scores) if "LogSoftmax" in kind else scores
         np.testing.assert_allclose(after, scores, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [k for k in HEADS if "spelled out" in k])
+def test_spelled_out_activation_is_seen_by_trainable(kind: str) -> None:
+    from sardonyx.train.describe import settings_of
+
+    nodes, weights, shape = HEADS[kind]
+    settings = settings_of(sx.trainable(classifier(nodes, weights, shape=shape)))
+    (meeting,) = settings["meetings"]
+    sigmoid = kind.startswith("Sigmoid")
+    assert meeting["loss"] == ("binary_cross_entropy" if sigmoid else "cross_entropy")
+    # a LogSoftmax of log-probabilities changes nothing, so these may stay the prediction
+    assert meeting["prediction"] == ("y" if kind.startswith("LogSoftmax") else "s")
+    assert any("spelled out" in why for _, _, why in settings["choices"])
+
+
+def test_what_only_looks_like_a_softmax_is_not_one() -> None:
+    nodes = [
+        ("Gemm", ["x", "w", "b"], ["s"]),
+        ("Exp", ["s"], ["e"]),
+        ("Exp", ["x"], ["f"]),
+        ("ReduceSum", ["f", "one"], ["n"], {"keepdims": 1}),
+        ("Div", ["e", "n"], ["y"]),
+    ]
+    weights = {"w": (6, 3), "b": (3,), "one": np.array([1], np.int64)}
+    with pytest.raises(ArgumentError, match="no classification head"):
+        sx.replace_head(classifier(nodes, weights), 5)
+
+
+def test_head_of_a_public_model_that_ends_with_a_spelled_out_softmax(
+    public_models: dict[str, Path],
+) -> None:
+    path = public_models["magika/model.onnx"]
+    new = sx.replace_head(path, classes=7)
+    assert new.initializer("head.weight").shape.numpy() == (512, 7)
+    data = np.random.default_rng(0).integers(0, 256, (5, *new.inputs[0].shape[1:]))  # type: ignore[index]
+    found = Runner(new)({new.inputs[0].name or "": data.astype(new.inputs[0].dtype.numpy())})  # type: ignore[union-attr]
+    (scores,) = found.values()
+    assert scores.shape == (5, 7)
+    np.testing.assert_allclose(scores.sum(1), 1, rtol=1e-5)
+    net = sx.trainable(new, train="head.*")
+    assert {k for k, _ in net.records[0].update_binding} >= {"head.weight", "head.bias"}
 
 
 def test_head_starts_as_asked_and_alike_for_equal_seeds() -> None:

@@ -183,15 +183,24 @@ def test_optimizer_follows_torch(
 def test_optimizer_problems_are_reported_together() -> None:
     text = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>
     g (float R, int64 T, float[2] x, float[2] d, float[2] v) => (float[2] a, float[2] b) {
-        a = ai.onnx.preview.training.Momentum <
-            alpha = 0.9, beta = 1.0, norm_coefficient = 0.0
-        > (R, T, x, d, v)
+        a = ai.onnx.preview.training.Adagrad (R, T, x, d)
         b = ai.onnx.preview.training.Adam (R, T, x, d, v)
     }"""
     with pytest.raises(ModelError) as caught:
         lower_training(load(onnx.parser.parse_model(text)))
-    assert 'no attribute "mode"' in str(caught.value)
+    assert "4 inputs, not 2 + 3n" in str(caught.value)
     assert "5 inputs, not 2 + 4n" in str(caught.value)
+
+
+def test_an_optimizer_without_its_mode_is_refused() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>
+    g (float R, int64 T, float[2] x, float[2] d, float[2] v) => (float[2] a) {
+        a = ai.onnx.preview.training.Momentum <
+            alpha = 0.9, beta = 1.0, norm_coefficient = 0.0
+        > (R, T, x, d, v)
+    }"""
+    with pytest.raises(ModelError, match="mode"):
+        lower_training(load(onnx.parser.parse_model(text)))
 
 
 # -- Gradient -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""Verification of real models: twins that are the same, and a pair that is not.
+"""Verification of real models: twins that are the same, a pair that is not, and no false alarms.
 
-That no correct conversion of a real model raises an alarm is shown by `sweeps/verify.py`.
+The twins run nightly. `sweeps/verify.py` shows that no correct conversion raises an alarm, over
+all public models; some of its rows run here, with every change.
 """
 
 from __future__ import annotations
@@ -9,13 +10,55 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import sardonyx as sx
 from sardonyx.verify.noise import DIFFERENT, SAME
+from sardonyx.verify.subjects import OnnxSubject
+from tests.mutants import NETWORKS, fault
 from tests.public_models import models
+from tests.sweeps import verify as sweep
+from tests.sweeps.verify import EXPORTED, NOT_RUN, OPTIMIZED, Row, judge
 
-pytestmark = pytest.mark.nightly
+QUICK = [
+    ("onnx-asr/resample_24_8.onnx", "torch"),
+    ("onnx-asr/kaldi.onnx", "numpy"),
+    ("onnx-asr/gigaam_v2.onnx", "numpy"),  # a logarithm behind a transform of odd length
+    ("pulsevad/pulsevad_2.1k.onnx", "torch"),
+    ("pulsevad/pulsevad_2.1k_int8.onnx", "optimized"),
+    ("surfaces-onnx-files/gradient_boosting_regressor.onnx", "torch"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), QUICK)
+def test_correct_conversions_of_public_models_raise_no_alarm(name: str, kind: str) -> None:
+    found = judge(Row(kind, name, str(models()[name])))
+    assert found.verdict == SAME, found
+
+
+@pytest.mark.parametrize("name", ["dense", "residual", "attention", "hourglass"])
+def test_what_torch_exports_raises_no_alarm(name: str) -> None:
+    found = judge(Row(EXPORTED, f"torch {name}"))
+    assert found.verdict == SAME, found
+
+
+def test_the_sweep_would_see_an_alarm(tmp_path: Path) -> None:
+    """A row whose conversion is wrong: the optimizer's file with one weight changed."""
+    found = judge(Row(OPTIMIZED, "wrong", str(tmp_path / "right.onnx")))
+    assert found.verdict == NOT_RUN
+    onnx.save(NETWORKS["cnn"](), tmp_path / "right.onnx")
+    row = Row(OPTIMIZED, "cnn", str(tmp_path / "right.onnx"))
+    assert judge(row).verdict == SAME
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "optimized", lambda path, target: wrong(tmp_path / "wrong.onnx"))
+        assert judge(row).verdict == DIFFERENT
+
+
+def wrong(path: Path) -> Path:
+    onnx.save(fault("cnn", "one weight"), path)
+    return path
 
 
 def silero(name: str) -> Path:
@@ -36,6 +79,7 @@ def speech(batch: int):  # type: ignore[no-untyped-def]
     return draw
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("twin", "batch"),
     [
@@ -49,6 +93,7 @@ def test_opset_variants_are_the_same(twin: str, batch: int) -> None:
     assert report.verdict == SAME, str(report)
 
 
+@pytest.mark.nightly
 def test_a_model_of_other_weights_is_different() -> None:
     report = sx.verify(
         silero("silero_vad"), silero("silero_vad_half"), inputs=speech(2), seeds=1, culprit=False
@@ -56,6 +101,31 @@ def test_a_model_of_other_weights_is_different() -> None:
     assert report.verdict == DIFFERENT
 
 
+@pytest.mark.nightly
+def test_saturating_integer_kernels_are_found() -> None:
+    """onnxruntime's 8-bit products saturate on processors without VNNI, in fused kernels only.
+
+    Whether they do here is asked of onnxruntime itself: with all optimizations against none.
+    """
+    path = models()["pulsevad/pulsevad_2.1k_int8.onnx"]
+    precise = {"log_severity_level": 4, "session.x64quantprecision": "1"}
+    report = sx.verify(OnnxSubject(sx.load(path), options=precise), "numpy", seeds=1)
+    assert report.verdict == SAME, str(report)
+    levels = onnxruntime.GraphOptimizationLevel
+    found = []
+    for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = level
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        found.append(session.run(None, report.data[0].inputs)[0])
+    saturates = np.abs(found[0] - found[1]).max() > 0.01
+    report = sx.verify(path, seeds=1)
+    assert report.verdict == (DIFFERENT if saturates else SAME), str(report)
+    if saturates:
+        assert report.culprit is not None and report.culprit.replay.fused > 1
+
+
+@pytest.mark.nightly
 def test_onnx_and_tflite_of_one_network(tmp_path: Path) -> None:
     """Through saved outputs, as they would come from a device."""
     tensorflow = pytest.importorskip("tensorflow")

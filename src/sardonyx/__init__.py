@@ -21,9 +21,11 @@ _HOMES = {
     "SardonyxError": "sardonyx.errors",
     "Schedule": "sardonyx.train.schedule",
     "Start": "sardonyx.starts",
+    "check_operator": "sardonyx.custom",
     "cut": "sardonyx.passes.surgery",
+    "define": "sardonyx.custom",
     "diff": "sardonyx.diff",
-    "evaluate": "sardonyx.train.loop",
+    "evaluate": "sardonyx.train.evaluation",
     "export_step": "sardonyx.train.export",
     "freeze": "sardonyx.passes.surgery",
     "from_jax": "sardonyx.engines.jax.convert",
@@ -35,7 +37,8 @@ _HOMES = {
     "load": "sardonyx.model",
     "lower": "sardonyx.lower",
     "normalize": "sardonyx.normalize",
-    "predict": "sardonyx.train.loop",
+    "placement": "sardonyx.engines.placement",
+    "predict": "sardonyx.train.evaluation",
     "reinitialize": "sardonyx.passes.surgery",
     "remove": "sardonyx.passes.surgery",
     "replace_head": "sardonyx.passes.surgery",
@@ -46,9 +49,12 @@ _HOMES = {
     "to_numpy": "sardonyx.engines.numpy.convert",
     "to_tensorflow": "sardonyx.engines.tensorflow.convert",
     "to_torch": "sardonyx.engines.torch.convert",
+    "to_torch_source": "sardonyx.engines.torch.source.write",
     "train": "sardonyx.train.loop",
     "trainable": "sardonyx.train.trainable",
+    "undefine": "sardonyx.custom",
     "unfreeze": "sardonyx.passes.surgery",
+    "untie": "sardonyx.passes.surgery",
     "verify": "sardonyx.verify",
     "verify_training": "sardonyx.verify.training",
     "vjp": "sardonyx.grad",
@@ -94,11 +100,14 @@ sys.modules[__name__].__class__ = _Package
 
 if TYPE_CHECKING:
     from sardonyx import errors, testing
+    from sardonyx.custom import check_operator, define, undefine
     from sardonyx.diff import diff
     from sardonyx.engines.jax.convert import from_jax, to_jax
     from sardonyx.engines.numpy.convert import to_numpy
+    from sardonyx.engines.placement import placement
     from sardonyx.engines.tensorflow.convert import from_tensorflow, to_tensorflow
     from sardonyx.engines.torch.convert import from_torch, to_torch
+    from sardonyx.engines.torch.source.write import to_torch_source
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, jvp, vjp
     from sardonyx.grad.quantization import straight_through
@@ -115,12 +124,14 @@ if TYPE_CHECKING:
         replace_head,
         tie,
         unfreeze,
+        untie,
     )
     from sardonyx.save import save
     from sardonyx.starts import Start
     from sardonyx.train import loss, optim, schedule
+    from sardonyx.train.evaluation import evaluate, predict
     from sardonyx.train.export import export_step
-    from sardonyx.train.loop import evaluate, predict, train
+    from sardonyx.train.loop import train
     from sardonyx.train.report import write_report
     from sardonyx.train.schedule import Schedule
     from sardonyx.train.trainable import trainable

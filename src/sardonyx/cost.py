@@ -225,6 +225,7 @@ def _memory(graph: ir.Graph) -> tuple[int, int]:
 
 def _bytes(value: ir.Value) -> int:
     dtype = value.dtype
-    if not is_static(value) or dtype is None or dtype == ir.DataType.STRING:
+    unsized = (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
+    if not is_static(value) or dtype is None or dtype in unsized:
         return 0
     return -(-math.prod(static(value)) * dtype.bitwidth // 8)

@@ -18,7 +18,8 @@ Each error says what, where and a hint; all problems of one kind are reported at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 SHOWN = 20
 NAME_WIDTH = 96
@@ -46,6 +47,13 @@ def _escape(char: str) -> str:
     if char == "…" or char.isprintable():
         return char
     return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def printable(text: str) -> str:
+    """Text in which nothing but line breaks can move a terminal's cursor, or hide."""
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else _escape(c) for c in text)
 
 
 def table(rows: Iterable[Sequence[object]]) -> list[str]:
@@ -85,11 +93,31 @@ class SardonyxError(Exception):
         lines = [what, *table(self.where)]
         if hint:
             lines += ["", f"hint: {hint}"]
-        super().__init__("\n".join(lines))
+        super().__init__(printable("\n".join(lines)))
 
 
 class ModelError(SardonyxError):
     """The file or graph is malformed, hostile or inconsistent."""
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Whatever a library below raises inside becomes a `ModelError`, with it as the cause.
+
+    >>> with translated("the model cannot be read"):
+    ...     raise ValueError("odd")
+    Traceback (most recent call last):
+    ...
+    sardonyx.errors.ModelError: the model cannot be read: ValueError: "odd"
+    """
+    try:
+        yield
+    except (SardonyxError, Warning):
+        raise
+    except (RecursionError, MemoryError) as error:
+        raise ModelError(f"{what}: it asks for too much ({type(error).__name__})") from error
+    except Exception as error:
+        raise ModelError(f"{what}: {type(error).__name__}: {quote(error)}") from error
 
 
 class LimitExceeded(ModelError):

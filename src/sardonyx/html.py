@@ -48,12 +48,12 @@ def text(value: object) -> str:
     return html.escape(shown)
 
 
-def page(title: str, subtitle: str, *parts: str) -> str:
-    """A whole page out of its parts."""
+def page(title: str, subtitle: str, *parts: str, style: str = "") -> str:
+    """A whole page out of its parts; `style` is what it needs beyond the style of all."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{text(title)}</title><style>{CSS}</style></head>\n"
+        f"<title>{text(title)}</title><style>{CSS}{style}</style></head>\n"
         f'<body><h1>{text(title)}</h1><p class="sub">{text(subtitle)}</p>\n'
         + "\n".join(parts)
         + "\n</body></html>\n"
@@ -120,7 +120,7 @@ def line_chart(
             f'<line x1="{left}" x2="{width - 12}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
         )
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
-    for tick in ticks(x0, x1):
+    for tick in ticks(x0, x1, whole=all(float(p[0]).is_integer() for p in points)):
         x, _ = at(tick, y0)
         parts.append(f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle">{tick:.6g}</text>')
     for index, (name, values) in enumerate(series.items()):
@@ -161,11 +161,14 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]]) -> str:
     return f"<figure>{chart}<figcaption>{text(title)}</figcaption></figure>"
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between `low` and `high`."""
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+    """Round numbers between `low` and `high`; only whole ones if asked."""
     raw = (high - low) / count
+    if whole:
+        raw = max(math.ceil(raw), 1)
     size = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
-    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+    sizes = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
+    step = next(size * m for m in sizes if size * m >= raw)
     first = math.ceil(low / step - 1e-9)
     return [
         round((first + i) * step, 12) for i in range(int((high - first * step) / step + 1e-9) + 1)

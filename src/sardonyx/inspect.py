@@ -1,8 +1,8 @@
 """What a model is made of: `inspect` gathers it as plain data, for people and programs.
 
 Inputs and outputs, versions, weights and constants with the reason, operators, cost for given input
-sizes, training records, and what would stop the model from training. Nothing is run; the table that
-people read is made in `cli/inspect.py`. The formulas for the cost are in `cost.py`.
+sizes, training records, what would stop the model from training or converting. Nothing is run; the
+table that people read is made in `cli/inspect.py`. The formulas for the cost are in `cost.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.cost import Cost, cost
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
@@ -46,7 +46,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Blocker:
-    """One node through which training cannot go, and why."""
+    """One node through which training or converting cannot go, and why."""
 
     operator: str
     node: str
@@ -72,6 +72,7 @@ class Inspection:
     cost: Cost
     training: list[Training]
     blockers: list[Blocker]
+    unconvertible: list[Blocker]
     metadata: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,6 +82,7 @@ class Inspection:
         return found
 
 
+@translated("the model cannot be inspected")
 def inspect(model: Model, sizes: Mapping[str, int] | None = None) -> Inspection:
     """Gather what there is to know about `model` without running it.
 
@@ -115,6 +117,7 @@ def inspect(model: Model, sizes: Mapping[str, int] | None = None) -> Inspection:
         cost=cost(normalize(sized).graph, used),
         training=[_training(r) for r in model.records],
         blockers=_blockers(model, trained),
+        unconvertible=_unconvertible(model),
         metadata=dict(model.metadata),
     )
 
@@ -166,6 +169,20 @@ def _training(record: Any) -> Training:
         state_bytes=sum(t.nbytes for t in record.state.values()),
         operators=dict(sorted(operators.items(), key=lambda row: (-row[1], row[0]))),
     )
+
+
+def _unconvertible(model: Model) -> list[Blocker]:
+    """The nodes that no framework can be given, because nothing here says what they compute."""
+    import sardonyx.engines.numpy.backend  # noqa: F401  (registers the shared rules and numpy's)
+    from sardonyx.lower.engine import FRAMEWORKS, find
+
+    every = [node for part in graphs(normalize(model).graph) for node in part]
+    return [
+        Blocker(op_name((n.domain, n.op_type)), n.name or "", "it has no lowering")
+        for n in every
+        if not opset.has_body(n.op_type, n.domain)
+        and not any(find(n.op_type, n.domain, framework) for framework in FRAMEWORKS)
+    ]
 
 
 def _blockers(model: Model, trained: list[Weight]) -> list[Blocker]:

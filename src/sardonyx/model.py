@@ -19,7 +19,7 @@ import onnx.numpy_helper
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.errors import ArgumentError, ModelError, quote
+from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
 from sardonyx.limits import Limits, parse, read_file, scan
 from sardonyx.limits.wellformed import index_problem
@@ -112,21 +112,38 @@ class Model:
             proto.training_info.append(record_proto(record))
         return proto
 
-    def skeleton(self) -> onnx.ModelProto:
-        """The model without the payload of its larger initializers (types and shapes stay)."""
-        swapped = []
+    def skeleton(self, attributes: bool = False) -> onnx.ModelProto:
+        """The model without the payload of its larger initializers (types and shapes stay).
+
+        attributes -- leave out the payload of larger tensors in attributes as well
+        """
+        values, nodes = [], []
         for graph in (self.graph, *self.graph.subgraphs()):
             for value in graph.initializers.values():
                 tensor = value.const_value
                 if tensor is not None and _is_large(tensor):
-                    swapped.append((value, tensor))
+                    values.append((value, tensor))
+            for node in graph if attributes else ():
+                for attr in node.attributes.values():
+                    if _is_tensor(attr) and _is_large(attr.value):
+                        nodes.append((node, attr))
         try:
-            for value, tensor in swapped:
+            for value, tensor in values:
                 value.const_value = _stub(tensor, value.name)
+            for node, attr in nodes:
+                node.attributes.add(ir.AttrTensor(attr.name, _stub(attr.value, attr.value.name)))
             return self._serialized()
         finally:
-            for value, tensor in swapped:
+            for value, tensor in values:
                 value.const_value = tensor
+            for node, attr in nodes:
+                node.attributes.add(attr)
+
+    def _graphs(self) -> Iterator[ir.Graph]:
+        """Every graph of the model: bodies of nodes, functions, and bodies in those."""
+        yield from (self.graph, *self.graph.subgraphs())
+        for function in self.ir.functions.values():
+            yield from (function.graph, *function.subgraphs())
 
     def _serialized(self) -> onnx.ModelProto:
         """The graph as a message, map types put back: ONNX's inference crashes without them."""
@@ -151,6 +168,10 @@ def _is_large(tensor: ir.TensorProtocol) -> bool:
     if tensor.dtype == ir.DataType.STRING:
         return False
     return tensor.nbytes > (INLINE_INTEGER_BYTES if tensor.dtype.is_integer() else INLINE_BYTES)
+
+
+def _is_tensor(attr: ir.Attr) -> bool:
+    return attr.type == ir.AttributeType.TENSOR and not attr.is_ref()
 
 
 def _stub(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
@@ -196,10 +217,12 @@ def load(
         proto.CopyFrom(source)
     else:
         raise ArgumentError(f"cannot load a model from {type(source).__name__}")
-    scan(proto, limits)
-    external = ExternalData(Path(directory) if directory is not None else None, path, trust, limits)
-    external.check_all(proto)
-    return from_proto(proto, external, path)
+    with translated("the model cannot be read"):
+        scan(proto, limits)
+        folder = Path(directory) if directory is not None else None
+        external = ExternalData(folder, path, trust, limits)
+        external.check_all(proto)
+        return from_proto(proto, external, path)
 
 
 def from_proto(
@@ -228,6 +251,9 @@ def _record(info: onnx.TrainingInfoProto, external: ExternalData | None) -> Reco
     algorithm.CopyFrom(info.algorithm)
     algorithm.ClearField("initializer")
     initialization.CopyFrom(info.initialization)
+    for tensor in (*tensor_messages(algorithm), *tensor_messages(initialization)):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _take_in(tensor, external)
     return Record(
         algorithm,
         state,
@@ -235,6 +261,26 @@ def _record(info: onnx.TrainingInfoProto, external: ExternalData | None) -> Reco
         [(e.key, e.value) for e in info.update_binding],
         [(e.key, e.value) for e in info.initialization_binding],
     )
+
+
+def tensor_messages(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a record's graph: it stays a message, and its tensors with it."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield from current.initializer
+        for node in current.node:
+            for attr in node.attribute:
+                if attr.type == onnx.AttributeProto.TENSOR:
+                    yield attr.t
+                pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
+
+
+def _take_in(tensor: onnx.TensorProto, external: ExternalData | None) -> None:
+    """Put the data of an external tensor into its message."""
+    tensor.raw_data = _mapped(tensor, external).tobytes()
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
 
 
 def record_proto(record: Record) -> onnx.TrainingInfoProto:
@@ -296,19 +342,14 @@ def _external_tensors(
 def _attach(model: Model, located: dict[str, ir.TensorProtocol]) -> None:
     if not located:
         return
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for function in model.ir.functions.values():
-        graphs += [function.graph, *function.subgraphs()]
-    for graph in graphs:
+    for graph in model._graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
             if isinstance(tensor, ir.ExternalTensor):
                 value.const_value = located[str(tensor.location)]
         for node in graph:
             for attr in list(node.attributes.values()):
-                if attr.type == ir.AttributeType.TENSOR and isinstance(
-                    attr.value, ir.ExternalTensor
-                ):
+                if _is_tensor(attr) and isinstance(attr.value, ir.ExternalTensor):
                     node.attributes.add(ir.AttrTensor(attr.name, located[str(attr.value.location)]))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.errors import ModelError, quote
+from sardonyx.errors import ModelError, quote, translated
 from sardonyx.model import Model
 from sardonyx.passes.branches import take_known_branches
 from sardonyx.passes.explicit import make_explicit
@@ -26,6 +26,7 @@ from sardonyx.passes.loops import settle_loops
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.ranks import imply_ranks
 from sardonyx.passes.shapes import forget_shapes, infer_shapes, recall_shapes
+from sardonyx.passes.signatures import require_signatures
 from sardonyx.upgrades import upgrade_graph
 
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
@@ -47,8 +48,9 @@ def normalize(model: Model) -> Model:
     28
     """
     if model._normal is None:
-        normal = model.copy()
-        _normalize(normal)
+        with translated("the model has no regular form"):
+            normal = model.copy()
+            _normalize(normal)
         normal._normal = normal
         model._normal = normal
     return model._normal
@@ -59,6 +61,7 @@ def _normalize(model: Model) -> None:
     if model.ir.ir_version is not None and model.ir.ir_version < FIRST_IR_WITH_PLAIN_INITIALIZERS:
         _drop_initializer_inputs(graph)
     inline(model.ir)
+    require_signatures(graph, model.ir.opset_imports)
     upgrade_graph(graph, dict(model.ir.opset_imports))
     _stamp(model.ir)
     constants_to_initializers(graph)

@@ -8,6 +8,7 @@ one node.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -86,6 +87,33 @@ def family(op: str, domain: str = "") -> str:
     """
     found = schema(op, domain) or (history(op, domain) or (None,))[-1]
     return PurePosixPath(found.file).parent.name if found else "custom"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How many inputs and outputs an operator takes, its attributes, and which must be there."""
+
+    least_inputs: int
+    most_inputs: int
+    least_outputs: int
+    most_outputs: int
+    required: tuple[str, ...]
+    types: dict[str, int]
+
+
+def signature(op: str, domain: str, version: int) -> Signature | None:
+    """What the schema of `op` as of `version` asks for, or None if there is none."""
+    found = schema(op, domain, version)
+    if found is None:
+        return None
+    return Signature(
+        found.min_input,
+        found.max_input,
+        found.min_output,
+        found.max_output,
+        tuple(name for name, a in found.attributes.items() if a.required),
+        {n: int(a.type.value) for n, a in found.attributes.items()},  # type: ignore[attr-defined]
+    )
 
 
 @functools.cache

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError, SardonyxError, quote
-from sardonyx.model import Model
+from sardonyx.model import Model, tensor_messages
 from sardonyx.passes.nesting import graphs
 from sardonyx.versions import fit
 
@@ -35,6 +36,10 @@ PROTOBUF_BYTES = 2**31 - 1
 EXTERNAL_BYTES = 1024
 ALIGNMENT = 4096  # onnxruntime maps a tensor from the file only at a page boundary
 CHUNK = 16 * 2**20
+
+
+Held = list[tuple[Any, ir.TensorProtocol]]  # a tensor, and what holds it
+Places = dict[int, ir.ExternalTensor]
 
 
 def save(
@@ -61,22 +66,17 @@ def save(
     """
     path = Path(path)
     fitted = fit(model, runtime=runtime, opset=opset)
-    tensors = _outside(fitted, external)
+    held = [(holder, t) for holder, t in _tensors(fitted) if t.dtype != ir.DataType.STRING]
+    tensors = _outside(held, external)
     with _reported(path), _Files(path) as files:
-        places: dict[int, ir.ExternalTensor] = {}
-        if tensors:
-            places = files.write_data(tensors)
-        data = _serialize(fitted, places)
-        files.write_model(data)
+        places = files.write_data(tensors) if tensors else {}
+        files.write_model(_serialize(fitted, held, places))
     return path
 
 
-def _outside(model: Model, external: bool | int | None) -> list[ir.TensorProtocol]:
+def _outside(held: Held, external: bool | int | None) -> list[ir.TensorProtocol]:
     """The tensors that go to a file of their own, each once."""
-    found: dict[int, ir.TensorProtocol] = {}
-    for _, tensor in _tensors(model):
-        if tensor.dtype != ir.DataType.STRING:
-            found[id(tensor)] = tensor
+    found = {id(tensor): tensor for _, tensor in held}
     if external is None:
         external = sum(t.nbytes for t in found.values()) > INLINE_TOTAL
     if external is False:
@@ -86,27 +86,38 @@ def _outside(model: Model, external: bool | int | None) -> list[ir.TensorProtoco
 
 
 def _tensors(model: Model) -> Iterator[tuple[Any, ir.TensorProtocol]]:
-    """Every initializer and every state tensor, with what holds it."""
+    """Every tensor that may lie outside, with what holds it: initializers, attributes, state."""
     for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
         for part in graphs(graph):
             for value in part.initializers.values():
                 if value.const_value is not None:
                     yield value, value.const_value
+            for node in part:
+                for attr in node.attributes.values():
+                    if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
+                        yield (node, attr.name), attr.value
     for record in model.records:
         for name, tensor in record.state.items():
             yield (record.state, name), tensor
+        for graph_proto in (record.algorithm, record.initialization):
+            for proto in tensor_messages(graph_proto):
+                yield proto, ir.serde.deserialize_tensor(proto)
 
 
-def _serialize(model: Model, places: dict[int, ir.ExternalTensor]) -> bytes:
+def _serialize(model: Model, held: Held, places: Places) -> bytes:
     """The model as bytes, in which the tensors of `places` are named, not contained."""
-    swapped = [(holder, t) for holder, t in _tensors(model) if id(t) in places]
+    swapped = [(holder, t) for holder, t in held if id(t) in places]
+    before = {id(h): h.SerializeToString() for h, _ in swapped if isinstance(h, onnx.TensorProto)}
     try:
         for holder, tensor in swapped:
             _put(holder, places[id(tensor)])
         proto = model.proto()
     finally:
         for holder, tensor in swapped:
-            _put(holder, tensor)
+            if id(holder) in before:
+                holder.ParseFromString(before[id(holder)])
+            else:
+                _put(holder, tensor)
     size = proto.ByteSize()
     if size > PROTOBUF_BYTES or size < 0:
         raise ModelError(
@@ -118,6 +129,13 @@ def _serialize(model: Model, places: dict[int, ir.ExternalTensor]) -> bytes:
 def _put(holder: Any, tensor: ir.TensorProtocol) -> None:
     if isinstance(holder, ir.Value):
         holder.const_value = tensor
+    elif isinstance(holder, onnx.TensorProto):
+        name = holder.name
+        holder.Clear()
+        ir.serde.serialize_tensor_into(holder, tensor)
+        holder.name = name
+    elif isinstance(holder[0], ir.Node):
+        holder[0].attributes.add(ir.AttrTensor(holder[1], tensor))
     else:
         state, name = holder
         state[name] = tensor
@@ -166,7 +184,7 @@ class _Files:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return file
 
-    def write_data(self, tensors: list[ir.TensorProtocol]) -> dict[int, ir.ExternalTensor]:
+    def write_data(self, tensors: list[ir.TensorProtocol]) -> Places:
         """Write the tensors one after the other; where each of them is."""
         file = self._create(self.data_name)
         places = {}

@@ -40,6 +40,7 @@ class Case:
     low/high -- range of the random floats
     order    -- how often it can be differentiated and checked by differences (0: values only)
     tol      -- relative tolerance of the differences
+    step     -- their step: larger for operators that compute in float32 whatever goes in
     outputs  -- how many outputs the node has
     wrt      -- positions of the inputs to differentiate; all float inputs if not given
     torch    -- the same in torch, for full gradients: a function of the float inputs
@@ -55,6 +56,7 @@ class Case:
     high: float = 2.0
     order: int = 2
     tol: float = 1e-5
+    step: float = STEP
     outputs: int = 1
     wrt: Sequence[int] | None = None
     torch: Callable[..., Any] | None = None
@@ -249,11 +251,14 @@ def _check(
     direction = {n: rng.normal(size=feeds[n].shape) for n in wrt}
 
     def objective(scale: float) -> float:
-        moved = {n: x + scale * direction[n] if n in direction else x for n, x in feeds.items()}
+        moved = {
+            n: (x + scale * direction[n]).astype(x.dtype) if n in direction else x
+            for n, x in feeds.items()
+        }
         out = forward(moved)
         return sum(float(np.sum(out[n] * seeds[f"seed/{n}"])) for n in floats)
 
-    expected = (objective(STEP) - objective(-STEP)) / (2 * STEP)
+    expected = (objective(case.step) - objective(-case.step)) / (2 * case.step)
     actual = sum(float(np.sum(found[f"grad/{n}"] * direction[n])) for n in wrt)
     size = sum(float(np.sum(np.abs(found[f"grad/{n}"] * direction[n]))) for n in wrt)
     for n in wrt:

@@ -47,7 +47,7 @@ UNARY = [
     case("Neg", (2, 3), torch=torch_function("neg")),
     case("Reciprocal", (2, 3), low=0.3, torch=torch_function("reciprocal")),
     case("Sigmoid", (2, 3), torch=torch_function("sigmoid")),
-    case("Sigmoid", np.array([-800.0, -40.0, 40.0, 800.0]), order=1, id="saturated"),
+    case("Sigmoid", np.array([-800.0, -40.0, 40.0, 800.0]), id="saturated"),
     case("Sin", (2, 3), torch=torch_function("sin")),
     case("Sinh", (2, 3), torch=torch_function("sinh")),
     case("Softplus", (2, 3), torch=functional("softplus")),
@@ -87,7 +87,7 @@ LARGE = np.array([-900.0, -100.0, -1.5, 1.5, 100.0, 900.0])
 ACTIVATION = [
     case("Celu", (2, 3), torch=celu(1.0)),
     case("Celu", (2, 3), alpha=2.0, torch=celu(2.0), id="alpha"),
-    case("Celu", LARGE, order=1, alpha=2.0, torch=celu(2.0), id="large"),
+    case("Celu", LARGE, alpha=2.0, torch=celu(2.0), id="large"),
     case("Clip", (3, 4), np.array(-0.7), np.array(0.8), torch=clamp),
     case("Clip", (3, 4), np.array(-0.7), torch=torch_function("clamp_min"), id="lower bound"),
     case("Clip", (3, 4), None, np.array(0.8), torch=torch_function("clamp_max"), id="upper bound"),
@@ -95,7 +95,7 @@ ACTIVATION = [
     case("Clip", (3, 4), np.array(0.8), np.array(-0.7), id="min over max"),
     case("Elu", (2, 3), torch=functional("elu")),
     case("Elu", (2, 3), alpha=0.5, torch=functional("elu", alpha=0.5), id="alpha"),
-    case("Elu", LARGE, alpha=2.0, order=1, torch=functional("elu", alpha=2.0), id="large"),
+    case("Elu", LARGE, alpha=2.0, torch=functional("elu", alpha=2.0), id="large"),
     case("Gelu", (2, 3), torch=functional("gelu")),
     case(
         "Gelu", (2, 3), approximate="tanh", torch=functional("gelu", approximate="tanh"), id="tanh"
@@ -122,7 +122,7 @@ ACTIVATION = [
     case("Relu", (2, 3), torch=functional("relu")),
     case("Selu", (2, 3)),
     case("Selu", (2, 3), alpha=2.0, gamma=3.0, id="alpha and gamma"),
-    case("Selu", LARGE, order=1, alpha=2.0, gamma=3.0, id="large"),
+    case("Selu", LARGE, alpha=2.0, gamma=3.0, id="large"),
     case("Softsign", (2, 3), torch=softsign),
     case("SwiGLU", (2, 3), (2, 3), torch=lambda a, b: swish(1.0)(a) * b),
     case("SwiGLU", (2, 3), (2, 3), alpha=1.5, torch=lambda a, b: swish(1.5)(a) * b, id="alpha"),
@@ -207,9 +207,7 @@ AXISWISE = [
     case(
         "Softmax",
         np.array([[0.0, 1.0, 2.0], [10000.0, 10001.0, 10001.5]]),
-        order=1,
         id="large",
-        tol=1e-4,
     ),
     case("LogSoftmax", (2, 3, 4), axis=1, torch=functional("log_softmax", dim=1), id="inner axis"),
     case("LogSoftmax", (2, 3, 4), torch=functional("log_softmax", dim=-1)),

@@ -110,7 +110,6 @@ CASES: list[Case] = [
         kernel_shape=[2, 3, 2],
         strides=[1, 2, 1],
         id="3d",
-        order=1,
         torch=lambda x: functional().avg_pool3d(x, (2, 3, 2), (1, 2, 1)),
     ),
     case("GlobalAveragePool", (2, 3, 4, 5), torch=lambda x: x.mean((2, 3), keepdim=True)),

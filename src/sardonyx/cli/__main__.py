@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sardonyx import __version__
+from sardonyx.cli import untrusted
 from sardonyx.errors import SardonyxError
 
 # name -> (module:function, one line of help), in the order in which a newcomer meets them
@@ -37,6 +38,8 @@ COMMANDS = {
     "score": ("score:score", "Run the official suite over the installed engines."),
 }
 INTERRUPTED = 130
+CONFINED = "SARDONYX_CONFINED"  # set for the child of a command called with --untrusted
+ARGUMENTS: list[str] = []  # those of the command that is called, its name first
 
 
 class LazyGroup(TyperGroup):
@@ -44,6 +47,7 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, stub, rest = super().resolve_command(ctx, args)
+        ARGUMENTS[:] = args
         return name, _load(name) if name and stub else stub, rest
 
 
@@ -61,9 +65,10 @@ def _load(name: str) -> Any:
     target, summary = COMMANDS[name]
     module, _, function = target.partition(":")
     command = typer.Typer(add_completion=False)
-    command.command(name, short_help=summary)(
-        getattr(import_module(f"sardonyx.cli.{module}"), function)
-    )
+    called = getattr(import_module(f"sardonyx.cli.{module}"), function)
+    if name in untrusted.COMMANDS:
+        called = untrusted.confinable(called, list(ARGUMENTS))
+    command.command(name, short_help=summary)(called)
     return typer.main.get_command(command)
 
 
@@ -102,11 +107,18 @@ def program() -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; a `SardonyxError` becomes a message on stderr."""
     try:
+        if CONFINED in os.environ:
+            from sardonyx.engines.confined import enter
+
+            enter()
         program()(arguments, prog_name="sardonyx")
     except SardonyxError as error:
         if os.environ.get("SARDONYX_TRACEBACK"):
             raise
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError:
+        print("EngineError: there is not enough memory", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

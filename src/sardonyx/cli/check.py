@@ -13,6 +13,9 @@ import typer
 def check(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    untrusted: Annotated[
+        bool, typer.Option("--untrusted", help="Said of every model: none is ever run here.")
+    ] = False,
 ) -> None:
     """List everything that is wrong with a model, without running it; 1 if there is anything."""
     findings = find(model)

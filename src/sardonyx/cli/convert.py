@@ -13,25 +13,50 @@ import typer
 from sardonyx.errors import ArgumentError
 
 # framework -> the ending of what is written; "" is a folder
-TARGETS = {"torch": ".pt2", "jax": "", "tensorflow": "", "numpy": ".npz"}
+TARGETS = {"torch": ".pt2", "torch-source": "", "jax": "", "tensorflow": "", "numpy": ".npz"}
+# where a target is written, if not in the room of the engine of that name
+ROOMS = {"torch-source": "torch.source.write"}
 
 
 def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    to: Annotated[str, typer.Option(help="torch, jax, tensorflow or numpy.")],
+    to: Annotated[str, typer.Option(help="torch, torch-source, jax, tensorflow or numpy.")],
     output: Annotated[
-        Path,
-        typer.Option("-o", "--output", help="A .pt2 or .npz file, or a folder (jax, tensorflow)."),
-    ],
+        Path | None,
+        typer.Option("-o", "--output", help="A .pt2 or .npz file (torch, numpy), or a folder."),
+    ] = None,
+    place: Annotated[
+        list[str] | None,
+        typer.Option(help="'Conv*=onnxruntime': nodes by name or operator, and their engine."),
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="'N=8': a free size, for the bytes of a dry run.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which nodes run where, and what crosses.")
+    ] = False,
     seeds: Annotated[int, typer.Option(help="How many random inputs verify it; 0: none.")] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
 ) -> None:
-    """Turn a model into PyTorch, JAX, TensorFlow or NumPy, and verify what was written.
+    """Turn a model into PyTorch (a program or source), JAX, TensorFlow or NumPy, and verify it.
 
     Exit with 0 if it gives the same numbers, 1 if they differ, 2 if that is unclear.
     """
     if to not in TARGETS:
         raise ArgumentError(f"cannot convert to {to!r}", hint=f"one of {', '.join(TARGETS)}")
+    if dry_run:
+        from sardonyx.engines.placement import placement
+
+        sizes = {name: int(number) for name, number in pairs(size, "size").items()}
+        print(placement(model, to, place=pairs(place, "place"), sizes=sizes))
+        return
+    if place or size:
+        raise ArgumentError(
+            "a file has no other engines in it: --place and --size are for --dry-run",
+            hint="in Python, sardonyx.to_torch(model, place={…}) runs nodes elsewhere",
+        )
+    if output is None:
+        raise ArgumentError("where to? -o names the file or folder")
     ending = TARGETS[to]
     if output.suffix != ending and ending:
         raise ArgumentError(f"{to} is written to a {ending} file, not to {output.name!r}")
@@ -45,8 +70,9 @@ def convert(
     loaded = load(model)
     begun = time.monotonic()
     say("converting", f"{model} to {to}")
-    stored = importlib.import_module(f"sardonyx.engines.{to}.convert").store(loaded, output)
-    say("written", f"{output} ({size(output):,} bytes, {time.monotonic() - begun:.1f} s)")
+    room = ROOMS.get(to, f"{to}.convert")
+    stored = importlib.import_module(f"sardonyx.engines.{room}").store(loaded, output)
+    say("written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - begun:.1f} s)")
     for what, value in stored.rows:
         say(what, value)
     code = 0
@@ -60,7 +86,16 @@ def convert(
     raise typer.Exit(code)
 
 
-def size(path: Path) -> int:
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """Options of the form name=value."""
+    split = {text: text.rpartition("=") for text in given or ()}
+    wrong = [[repr(text)] for text, (name, _, value) in split.items() if not name or not value]
+    if wrong:
+        raise ArgumentError(f"--{option} takes name=value", wrong)
+    return {name: value for name, _, value in split.values()}
+
+
+def bytes_in(path: Path) -> int:
     """The bytes of a file, or of all files in a folder."""
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
     return sum(p.stat().st_size for p in files)

@@ -23,7 +23,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Measure a model on data."""
-    from sardonyx.train.loop import evaluate as measure
+    from sardonyx.train.evaluation import evaluate as measure
 
     how: dict[str, Any] = {} if loss is None else {"loss": loss}
     found = measure(

@@ -72,6 +72,7 @@ def _show(console: Console, path: Path, found: Inspection, shown: int | None) ->
             f"{sum(record.operators.values())} nodes"
         )
     _blockers(console, found)
+    _unconvertible(console, found)
 
 
 def _table(*columns: str) -> Any:
@@ -165,6 +166,19 @@ def _blockers(console: Console, found: Inspection) -> None:
             escape(quote(blocker.operator)[1:-1]), escape(quote(blocker.node)), blocker.reason
         )
     console.print()
+    console.print(table)
+
+
+def _unconvertible(console: Console, found: Inspection) -> None:
+    from rich.markup import escape
+
+    if not found.unconvertible:
+        console.print("nothing stops it from converting")
+        return
+    table = _table("stops converting", "node", "why")
+    for blocker in found.unconvertible[:SHOWN]:
+        name = escape(quote(blocker.operator)[1:-1])
+        table.add_row(name, escape(quote(blocker.node)), blocker.reason)
     console.print(table)
 
 

@@ -20,7 +20,7 @@ def predict(
     """Run a model over data and save what comes out."""
     import numpy as np
 
-    from sardonyx.train.loop import predict as run
+    from sardonyx.train.evaluation import predict as run
 
     found = run(model, data, batch_size=batch_size, columns=columns.split(",") if columns else None)
     np.savez(output, **found)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ def train(
         int | None, typer.Option(help="How many times over the data (default 3).")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps, instead of epochs.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 32,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step (default 32).")] = None,
     validation: Annotated[str | None, typer.Option(help="A share such as 0.1, or a file.")] = None,
     metrics: Annotated[
         list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")
@@ -43,7 +43,9 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="A TOML or YAML file with all of this.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of shuffling, splitting and dropout.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Of shuffling, splitting and dropout (default 0).")
+    ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Columns of a table, the label last: a,b,label.")
     ] = None,
@@ -53,6 +55,9 @@ def train(
     engine: Annotated[
         str, typer.Option(help="onnxruntime, torch, jax, tensorflow or auto.")
     ] = "onnxruntime",
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Less memory, more time (onnxruntime).")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the output where it stopped.")
     ] = False,
@@ -79,7 +84,7 @@ def train(
     if replace_head is not None and not (resume and output.exists()):
         from sardonyx.passes.surgery import replace_head as new_head
 
-        source = new_head(_loaded(model), classes=replace_head)
+        source = new_head(_without_records(model, quiet), classes=replace_head)
     run = run_training(
         source,
         data,
@@ -89,6 +94,7 @@ def train(
         validation=_validation(validation),
         metrics=metrics,
         engine=engine,
+        recompute=recompute,
         seed=seed,
         columns=columns.split(",") if columns else None,
         fields=dict(_pair(f) for f in fields or []) or None,
@@ -122,26 +128,27 @@ def choices(
     config: Path | None,
 ) -> dict[str, Any]:
     """The arguments of `trainable` that the options name."""
-    from sardonyx.train import optim
-
-    how: dict[str, Any] = {}
-    if config is not None:
-        how["config"] = config
-    if loss is not None:
-        how["loss"] = loss
-    if optimizer is not None or lr is not None:
-        how["optimizer"] = optim.named(optimizer or "adamw", **({} if lr is None else {"lr": lr}))
-    if train:
-        how["train"] = train
-    if freeze:
-        how["freeze"] = freeze
-    return how
+    given = {
+        "config": config,
+        "loss": loss,
+        "optimizer": optimizer,
+        "lr": lr,
+        "train": train,
+        "freeze": freeze,
+    }
+    return {k: v for k, v in given.items() if v is not None and v != []}
 
 
-def _loaded(path: Path) -> Any:
+def _without_records(path: Path, quiet: bool) -> Any:
+    """The model for surgery: a record describes the graph as it was."""
     from sardonyx.model import load
 
-    return load(path)
+    model = load(path).copy()
+    if model.records and not quiet:
+        words = "its training record is dropped: the new head needs one of its own"
+        print(f"{path.name}: {words}", file=sys.stderr)
+    model.records = []
+    return model
 
 
 def _validation(text: str | None) -> Any:

@@ -33,7 +33,7 @@ def trainable(
     from rich.table import Table
 
     from sardonyx.save import save
-    from sardonyx.train.trainable import choices
+    from sardonyx.train.describe import choices
     from sardonyx.train.trainable import trainable as make
 
     how = chosen(loss, optimizer, lr, train, freeze, config)

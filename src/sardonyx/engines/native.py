@@ -15,26 +15,32 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
+from sardonyx.engines.idioms import recognize
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.weights import weights
+
+# Makes a node train; gives the new values of statistics, by their names.
+Switch = Callable[[Builder, ir.Node, Mapping[str, str]], dict[str, ir.Value]]
 
 
 @dataclass
 class Native:
     """A model on its way into a framework.
 
-    served     -- the normalized graph, as it is served
+    served     -- the normalized graph with its idioms as single nodes, as it is served
     training   -- the graph while training; None where nothing behaves differently
     kinds      -- "weight" or "statistic" of each tensor that the framework holds, by name
     updates    -- statistic → the output of `training` that becomes its new value
+    outside    -- what programs are told of nodes that run on other engines: `fallback`, `place`
     """
 
     served: Model
     training: Model | None
     kinds: dict[str, str]
     updates: dict[str, str] = field(default_factory=dict)
+    outside: dict[str, Any] = field(default_factory=dict)
 
     @property
     def inputs(self) -> list[ir.Value]:
@@ -48,20 +54,35 @@ class Native:
         return self.served.initializer(name).numpy()
 
 
-def native(model: Any) -> Native:
-    """A model taken apart for a framework; training records stay behind."""
+def native(
+    model: Any,
+    switches: Mapping[str, Switch] | None = None,
+    *,
+    fallback: str = "warn",
+    place: Mapping[str, str] | None = None,
+) -> Native:
+    """A model taken apart for a framework; training records stay behind.
+
+    switches -- what makes a node train, by operator, where a framework has its own way
+    fallback, place -- as in `Program`; other engines know nothing of idioms and own ways
+    """
     loaded = load(model)
-    served = normalize(Model(loaded.ir, loaded.records, loaded.source))
+    normal = normalize(Model(loaded.ir, loaded.records, loaded.source))
     kinds = {
         w.name: w.kind
         for w in weights(loaded)
-        if w.kind != "constant" and w.name in served.graph.initializers
+        if w.kind != "constant" and w.name in normal.graph.initializers
     }
-    training, updates = _training(served, kinds)
-    return Native(served, training, kinds, updates)
+    served = normal if place else recognize(normal, kinds)
+    own = {} if place else switches or {}
+    training, updates = _training(served, kinds, {**SWITCHED, **own})
+    outside = {"fallback": fallback, "place": place}
+    return Native(served, training, kinds, updates, outside)
 
 
-def _training(served: Model, kinds: Mapping[str, str]) -> tuple[Model | None, dict[str, str]]:
+def _training(
+    served: Model, kinds: Mapping[str, str], switches: Mapping[str, Switch]
+) -> tuple[Model | None, dict[str, str]]:
     """The graph in which BatchNormalization and Dropout train, with new statistics as outputs."""
     copy = Model(served.ir.clone(), [], served.source)
     op = Builder("training")
@@ -70,11 +91,11 @@ def _training(served: Model, kinds: Mapping[str, str]) -> tuple[Model | None, di
     updates: dict[str, str] = {}
     changed = False
     for node in list(copy.graph):
-        if node.domain != "" or node.op_type not in SWITCHED:
+        if node.domain != "" or node.op_type not in switches:
             continue
         changed = True
         first = len(op.nodes)
-        results = SWITCHED[node.op_type](op, node, kinds)
+        results = switches[node.op_type](op, node, kinds)
         copy.graph.insert_after(node, op.nodes[first:])
         for name, value in results.items():
             value.name = op.fresh(f"{name}/next")
@@ -82,6 +103,7 @@ def _training(served: Model, kinds: Mapping[str, str]) -> tuple[Model | None, di
             updates[name] = value.name
     for constant in op.constants.values():
         copy.graph.register_initializer(constant)
+    copy._normal = copy
     return (copy, updates) if changed else (None, {})
 
 

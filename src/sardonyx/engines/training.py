@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,7 +46,7 @@ class TrainingRep:
             )
         info.check(model)
         self.model = model
-        self.variables = {n: self.variable(a) for n, a in self._loaded().items()}
+        self.variables = {n: self.variable(a) for n, a in self._loaded()}
         self.steps = [self.compile(compile_step(model, r)) for r in model.records]
         self.fed = {v.name for v in model.graph.inputs if v.name}
         self.fed |= {i.name for r in model.records for i in r.algorithm.input}
@@ -69,14 +69,13 @@ class TrainingRep:
 
     # -- what it is
 
-    def _loaded(self) -> dict[str, np.ndarray]:
-        found = {}
+    def _loaded(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The state as the model has it, one at a time: an array may be a copy."""
         for record in self.model.records:
             for name in info.state_names(self.model, record):
                 tensor = info.state_tensor(self.model, record, name)
                 assert tensor is not None
-                found[name] = tensor.numpy()
-        return found
+                yield name, tensor.numpy()
 
     @property
     def wanted(self) -> list[ir.Value]:
@@ -96,7 +95,7 @@ class TrainingRep:
     def initialize(self, seed: int | None = None, only_bound: bool = False) -> None:
         """Start again: what the records' initializations compute; other state as it was loaded."""
         if not only_bound:
-            self.load_state(self._loaded())
+            self.load_state(dict(self._loaded()))
         for index, record in enumerate(self.model.records):
             if record.initialization_binding:
                 own = None if seed is None else seed + index
@@ -373,8 +372,8 @@ class ArrayTrainingRep(TrainingRep):
 
     compile  -- True: steps are compiled or fail; False: never; None: as the engine prefers, and
                 what cannot be compiled runs node by node (`uncompiled` then says why)
-    fallback -- "allow": nodes that the framework cannot take run in numpy; "error": they are
-                refused
+    fallback -- nodes that the framework cannot take run in numpy, with ("warn") or without a word
+                ("allow"), or are refused ("error")
     """
 
     runner: ClassVar[type[runner.Runner]]
@@ -386,7 +385,7 @@ class ArrayTrainingRep(TrainingRep):
         *,
         device: str = "CPU",
         compile: bool | None = None,
-        fallback: str = "allow",
+        fallback: str = "warn",
     ):
         self.device, self.fallback = device, fallback
         self.compiles = self.prefers_compiling if compile is None else compile

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import FLOATS, Builder, constant, infer, is_static, same_dim, same_shape, static
 from sardonyx.errors import UnsupportedOp, quote
-from sardonyx.passes.nesting import bodies
+from sardonyx.passes.nesting import reads
 from sardonyx.registry import OpId, Registry, Rule, op_name
 
 # What a rule may ask for besides attributes: the forward outputs, and the forward node itself.
@@ -111,31 +111,6 @@ def formulas(table: dict[str, Callable[..., Any]], module: str) -> None:
         vjp(name)(rule)
 
 
-# -- what a node reads ------------------------------------------------------------
-
-
-def captured(node: ir.Node) -> list[ir.Value]:
-    """The values from outside that a node's bodies read, in order of first use."""
-    seen: dict[ir.Value, None] = {}
-    for body in bodies(node):
-        inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
-        for inner in body:
-            for value in (*inner.inputs, *captured(inner)):
-                if value is not None and value not in inside:
-                    seen.setdefault(value)
-            inside.update(inner.outputs)
-        for value in body.outputs:
-            if value not in inside:
-                seen.setdefault(value)
-    return list(seen)
-
-
-def reads(node: ir.Node) -> list[ir.Value]:
-    """The values that a node depends on, by its inputs or from within its bodies."""
-    inputs = [v for v in node.inputs if v is not None]
-    return inputs + captured(node) if bodies(node) else inputs
-
-
 def is_differentiable(value: ir.Value) -> bool:
     """Whether gradients can flow through `value`: floats, and sequences and optionals of them."""
     kind: Any = value.type
@@ -168,7 +143,8 @@ def path(
     """The nodes between `wrt` and `of`, and the values on the way, `wrt` included."""
     reached: set[ir.Value] = set(wrt)
     forward: list[ir.Node] = []
-    for node in nodes:
+    # Only nodes that `of` depends on are asked whether they pass cotangents: asking may warn.
+    for node in _leading_to(nodes, of):
         if op_id(node) in NO_GRADIENT:
             continue
         if any(v in reached for v in reads(node)):
@@ -182,6 +158,18 @@ def path(
             needed.update(v for v in reads(node) if v in reached)
     between.reverse()
     return between, reached & needed
+
+
+def _leading_to(nodes: Sequence[ir.Node], of: Collection[ir.Value]) -> list[ir.Node]:
+    """The nodes on which `of` depends, in order."""
+    needed: set[ir.Value] = set(of)
+    found: list[ir.Node] = []
+    for node in reversed(nodes):
+        if any(v in needed for v in node.outputs):
+            found.append(node)
+            needed.update(reads(node))
+    found.reverse()
+    return found
 
 
 def op_id(node: ir.Node) -> OpId:
@@ -206,21 +194,49 @@ def blocked(nodes: Iterable[ir.Node], values: set[ir.Value]) -> list[ir.Node]:
 
 
 def require_rules(
-    nodes: Iterable[ir.Node], values: set[ir.Value], of: Sequence[ir.Value], wrt: Sequence[ir.Value]
+    nodes: Sequence[ir.Node], values: set[ir.Value], of: Sequence[ir.Value], wrt: Sequence[ir.Value]
 ) -> None:
     """Raise one UnsupportedOp that names every node without a rule, and the path it blocks."""
-    missing = blocked(nodes, values)
+    missing = [(node, outer) for outer in nodes for node in blocked([outer], values)]
     if not missing:
         return
-    ops = sorted({op_name(op_id(n)) for n in missing})
-    way = f"on the path from {quote(of[0].name)} to {quote(wrt[0].name)}"
+    ends = _ends(nodes, values, of, wrt)
+    ops = sorted({op_name(op_id(n)) for n, _ in missing})
     raise UnsupportedOp(
         f"{len(ops)} op{'s' * (len(ops) > 1)} in this model ha{'ve' if len(ops) > 1 else 's'} no "
         f"gradient rule",
-        [[op_name(op_id(n)), f"node {quote(n.name or n.outputs[0].name)}", way] for n in missing],
-        hint=f"cut the path with grad(model, stop=[{quote(missing[0].outputs[0].name)}]), "
-        f"or add a rule with @sardonyx.vjp({quote(missing[0].op_type)})",
+        [
+            [
+                op_name(op_id(n)),
+                f"node {quote(n.name or n.outputs[0].name)}",
+                f"on the path from {quote(ends[outer][0].name)} to {quote(ends[outer][1].name)}",
+            ]
+            for n, outer in missing
+        ],
+        hint=f"cut the path with grad(model, stop=[{quote(missing[0][1].outputs[0].name)}]), "
+        f"or add a rule with @sardonyx.vjp({quote(missing[0][0].op_type)})",
     )
+
+
+def _ends(
+    nodes: Sequence[ir.Node], values: set[ir.Value], of: Sequence[ir.Value], wrt: Sequence[ir.Value]
+) -> dict[ir.Node, tuple[ir.Value, ir.Value]]:
+    """The first of `of` and the first of `wrt` between which each node of a path lies."""
+    begins = {v: v for v in reversed(wrt)}
+    for node in nodes:
+        first = next(begins[v] for v in reads(node) if v in begins)
+        for value in node.outputs:
+            if value in values:
+                begins.setdefault(value, first)
+    ends = {v: v for v in reversed(of)}
+    found = {}
+    for node in reversed(nodes):
+        last = next(ends[v] for v in node.outputs if v in ends)
+        for value in reads(node):
+            if value in values:
+                ends.setdefault(value, last)
+        found[node] = last, next(begins[v] for v in reads(node) if v in begins)
+    return found
 
 
 def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
@@ -253,14 +269,17 @@ def backward(
     cotangents: Cotangents,
     wrt: Sequence[ir.Value],
     stop: Collection[ir.Value] = (),
+    checked: bool = False,
 ) -> list[ir.Value | None]:
     """Build the cotangents of `wrt`, given those of some values that `nodes` compute.
 
-    nodes -- a graph's nodes in order, normalized; `op` collects the new ones. None: no path.
+    nodes   -- a graph's nodes in order, normalized; `op` collects the new ones. None: no path.
+    checked -- it is known that every node on the way has a rule: those of a body, from outside
     """
     between, values = path(nodes, wrt, list(cotangents), stop)
-    require_rules(between, values, list(cotangents), wrt)
-    require_paths(between, values)
+    if not checked:
+        require_rules(between, values, list(cotangents), wrt)
+        require_paths(between, values)
     pending: dict[ir.Value, list[ir.Value]] = {v: [g] for v, g in cotangents.items()}
     for node in reversed(between):
         gs = [_collect(op, pending, v) for v in node.outputs]

@@ -84,9 +84,10 @@ def dequantize_linear(
     mark = len(op.nodes)
     spread = _spread(op, scale, x, axis, block_size)
     made = op.nodes[mark:]
-    steps = op.Cast(x, to=int(dtype))
-    if zero is not None:
-        steps = steps - _spread(op, op.Cast(zero, to=int(dtype)), x, axis, block_size)
+    # Dequantized by a scale of one, not cast: a second gradient passes straight through, too.
+    ones = op.fill(1, scale)
+    options = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype}
+    steps = op.cast(op.DequantizeLinear(x, ones, zero, **options), dtype)
     return g * op.cast(spread, dtype), _gather_back(op, made, g * steps, spread, scale)
 
 

@@ -200,12 +200,17 @@ def _others(op: Builder, x: ir.Value, axis: int) -> ir.Value:
 def _by_counting_zeros(
     op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value, noop: int
 ) -> ir.Value:
-    """The same where the axes are computed: divide the product of the non-zeros by each."""
+    """The same where the axes are computed: divide the product of the non-zeros by each.
+
+    A single zero among the others is a factor like any other: the product is 0, its derivative by
+    that zero is not.
+    """
     assert x.dtype is not None
     options = {"keepdims": 1, "noop_with_empty_axes": noop}
     is_zero = op.Equal(x, 0.0)
-    nonzero = op.Where(is_zero, 1.0, x)
-    zeros = op.ReduceSum(op.cast(is_zero, ir.DataType.FLOAT), axes, **options)
-    product = g * op.ReduceProd(nonzero, axes, **options)
-    alone = op.Where(op.And(is_zero, op.Equal(zeros, 1.0)), product, 0.0)
-    return _shaped(op.Where(op.Equal(zeros, 0.0), product / nonzero, alone), x)
+    nonzero, zero = op.Where(is_zero, 1.0, x), op.Where(is_zero, x, 0.0)
+    ones = op.cast(is_zero, ir.DataType.FLOAT)
+    count = op.ReduceSum(ones, axes, **options) - ones
+    single = op.Where(op.Equal(count, 1.0), op.ReduceSum(zero, axes, **options) - zero, 0.0)
+    others = op.ReduceProd(nonzero, axes, **options) / nonzero
+    return _shaped(g * others * op.Where(op.Equal(count, 0.0), 1.0, single), x)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder, constant
 from sardonyx.grad import engine
 from sardonyx.grad.engine import no_gradient, vjp
+from sardonyx.passes.nesting import captured
 
 Grad = ir.Value | None
 ZEROS = "zeros"  # marks values that are zero everywhere, so that sums can leave them out
@@ -260,7 +261,7 @@ def sequence_map(
             arrived = cotangents[result] = _element_of(op, g)
             arrived.shape = result.shape
             given.append(g)
-    outer = [*zip(node.inputs, body.inputs, strict=True), *((v, v) for v in engine.captured(node))]
+    outer = [*zip(node.inputs, body.inputs, strict=True), *((v, v) for v in captured(node))]
     targets = [(x, inside) for x, inside in outer if x in wanted]
     arriving = list(cotangents.values())
     found = engine.backward(inner, list(body), cotangents, [inside for _, inside in targets])

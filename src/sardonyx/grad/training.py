@@ -18,14 +18,14 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder, infer
 from sardonyx.errors import ModelError, quote
-from sardonyx.grad.engine import backward, blocked, is_differentiable, path, reads
+from sardonyx.grad.engine import backward, blocked, is_differentiable, path
 from sardonyx.grad.training_optimizer import OPTIMIZERS, expand_optimizer, problems, refuse
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.functions import copy_nodes, expand, replace
-from sardonyx.passes.nesting import bodies, graphs, names
+from sardonyx.passes.nesting import bodies, graphs, names, reads
 
 DOMAINS = (opset.TRAINING_DOMAIN, "ai.onnx.preview")
 Scope = dict[str, ir.Value]

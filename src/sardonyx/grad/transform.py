@@ -9,19 +9,20 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import Builder
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.grad.engine import backward, blocked, is_differentiable, path
 from sardonyx.grad.sequence import fill_sequence
 from sardonyx.model import Model, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import constants_to_initializers, normalize
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import bodies, names
-from sardonyx.passes.shapes import infer_shapes
+from sardonyx.passes.shapes import forget_shapes, infer_shapes
 
 
+@translated("the gradient of the model cannot be made")
 def grad(
     model: Model | str,
     of: str | Sequence[str] | None = None,
@@ -53,7 +54,8 @@ def grad(
     op = builder_for(work)
     cotangents = {}
     for end in ends:
-        cotangents[end] = _seed_input(work, op, end) if seeds == "input" else _fill(op, 1, end)
+        with op.named(f"seed/{end.name}"):
+            cotangents[end] = _seed_input(work, op, end) if seeds == "input" else _fill(op, 1, end)
     of_names, wrt_names = ([v.name or "" for v in group] for group in (ends, starts))
     found = backward(op, list(work.graph), cotangents, starts, stops)
     # A rule may have replaced a forward node (LSTM by a Scan): names last, values do not.
@@ -91,10 +93,12 @@ def jvp(
     pulled = backward(op, list(work.graph), dict(seeds), starts)
     values = _values(work)
     ends, starts = ([values[name] for name in group] for group in (of_names, wrt_names))
-    tangents = {}
+    tangents: dict[ir.Value, ir.Value] = {}
     for x, g in zip(starts, pulled, strict=True):
         if g is not None:
-            tangents[g] = _input_like(work, f"tangent/{x.name}", x)
+            tangent = _input_like(work, f"tangent/{x.name}", x)
+            # The two inputs of an Add have one cotangent, which then has two tangents.
+            tangents[g] = op.Add(tangents[g], tangent) if g in tangents else tangent
     pushed = backward(op, list(op.nodes), tangents, list(seeds.values()))
     results = [_or_zeros(op, t, y, starts) for t, y in zip(pushed, ends, strict=True)]
     finish(work, op, [], {f"jvp/{y.name}": t for y, t in zip(ends, results, strict=True)})
@@ -117,10 +121,18 @@ def expand_bodies(
         if not any(expanded):
             return
         if any(bodies(node) for nodes in expanded for node in nodes):
-            infer_shapes(model.graph, model.skeleton())
+            _settle_shapes(model)
         known = _values(model)
         for group, wanted in zip((ends, starts, stops), called, strict=True):
             group[:] = [known[name] for name in wanted]
+
+
+def _settle_shapes(model: Model) -> None:
+    """Infer the shapes inside bodies, which are known where their shape arithmetic is."""
+    constants_to_initializers(model.graph)
+    forget_shapes(model.graph)
+    infer_shapes(model.graph, model.skeleton())
+    fold(model.graph)
 
 
 def builder_for(model: Model) -> Builder:
@@ -147,7 +159,8 @@ def finish(
             name = f"grad/{name}"
         if name in values:
             values[name].name = op.fresh(name)
-        output = op.call("Identity", [value])
+        with op.named(name):
+            output = op.call("Identity", [value])
         model.graph.append(op.nodes[-1])
         output.name = name
         output.type, output.shape = value.type, value.shape
@@ -193,6 +206,13 @@ def _named(
         raise ArgumentError(
             f"only floating-point tensors have gradients (`{role}`)",
             [[quote(v.name), str(v.type)] for v in wrong],
+        )
+    untyped = [v for v in found if role == "of" and v.type is None]
+    if untyped:
+        raise ArgumentError(
+            "the types of tensors to differentiate are not known",
+            [[quote(v.name)] for v in untyped],
+            hint="declare them: as outputs, or in the model's value_info",
         )
     if floats and not found:
         raise ArgumentError(

@@ -37,6 +37,8 @@ class Limits:
     """Bytes of all external tensors together, each counted; None: any amount, as it is mapped."""
     nodes: int = 1_000_000
     """Nodes after inlining all local functions."""
+    expansion: int = 256
+    """Nodes after inlining for each node in the file, where there are more than 4,096 in all."""
     inlined_bytes: int = 2**31
     """Names and attributes of all nodes after inlining."""
     call_depth: int = 32
@@ -94,9 +96,9 @@ def read_file(path: Path, limits: Limits) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise ModelError(f"the model {quote(path)} is not a regular file")
         _check_file_bytes(status.st_size, limits)
-        # Not to the end: a file that grows meanwhile is read no further than the limit.
+        # Not to the end: a file that grows meanwhile is read no further than it was.
         with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read(limits.file_bytes + 1)
+            return file.read(status.st_size)
     except OSError as error:
         raise ModelError(f"cannot read the model {quote(path)}: {error.strerror}") from error
     finally:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from . import Limits
 
 Label = Callable[[], str]
+SMALL = 4096  # nodes of a model whose functions may be called as often as they like
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Scanner:
         self._name_bytes = 0
         self._dense_bytes = 0
         self._repaired = 0
+        self._nodes = 0
 
     def walk(self) -> None:
         """Visit every message of the model."""
@@ -109,6 +111,9 @@ class Scanner:
         if self._functions:
             self._exceed("call_depth", calls, "the deepest call of functions")
             self._exceed("inlined_bytes", size, "the model, its functions inlined")
+        if nodes > SMALL:
+            growth = -(-nodes // max(self._nodes, 1))
+            self._exceed("expansion", growth, "nodes after inlining for each node in the file")
         return Counts(nodes, size, calls, depth, self._name_bytes, self._repaired)
 
     def _exceed(self, field: str, value: int, where: str) -> None:
@@ -191,6 +196,7 @@ class Scanner:
     # Nodes and attributes
 
     def _node(self, scope: Scope, index: int, node: onnx.NodeProto) -> None:
+        self._nodes += 1
         name, op_type, inputs, outputs = node.name, node.op_type, node.input[:], node.output[:]
         domain, overload = node.domain, node.overload
 

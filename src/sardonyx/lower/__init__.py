@@ -9,7 +9,17 @@ from sardonyx.lower.engine import LOWER, lower
 
 __all__ = ["LOWER", "lower"]
 
-_APART = {"engine", "xp", "static", "program", "runner"}
+_APART = {
+    "ahead",
+    "allowance",
+    "engine",
+    "partition",
+    "program",
+    "runner",
+    "static",
+    "unsigned",
+    "xp",
+}
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name not in _APART:

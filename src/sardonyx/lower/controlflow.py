@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.lower.allowance import spend
 from sardonyx.lower.engine import lower
 from sardonyx.lower.xp import positive
 
@@ -33,6 +34,7 @@ def loop(xp, M=None, cond=None, *state, body, count):
     scanned: list[list[Any]] = [[] for _ in range(count - len(state))]
     i = 0
     while going and i < trips:
+        spend(trips=1)
         going_on, *found = body(np.array(i, np.int64), np.array(True), *state)
         state, rows = tuple(found[: len(state)]), found[len(state) :]
         for rows_so_far, row in zip(scanned, rows):
@@ -68,6 +70,7 @@ def scan(
     steps = xp.shape(sequences[0])[axes[0]]
     rows = []
     for i in range(steps):
+        spend(trips=1)
         at = [steps - 1 - i if b else i for b in backwards]
         parts = [xp.squeeze(xp.index(x, a, p, p + 1), (a,)) for x, a, p in zip(sequences, axes, at)]
         found = body(*state, *parts)

@@ -7,7 +7,7 @@ names everything that is missing at once, before anything runs. How rules are ru
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,13 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, UnsupportedOp, quote
+from sardonyx.lower.partition import Placement, Region, chosen, partition
 from sardonyx.lower.xp import is_string
 from sardonyx.model import Model
 from sardonyx.normalize import constants_to_initializers
 from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import graphs, names
-from sardonyx.registry import OpId, Registry, Rule, op_name
+from sardonyx.registry import Registry, Rule
 
 # What a rule may ask for besides attributes: how many outputs the node has, and their types.
 SPECIAL = ("count", "dtypes")
@@ -34,6 +35,7 @@ def lower(
     *ops: str,
     domain: str = "",
     static: Sequence[str] = (),
+    either: Sequence[str] = (),
     only: str | None = None,
     sizes: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -45,6 +47,8 @@ def lower(
 
     static -- names of inputs that must be known while building: they come as numpy arrays, whose
               elements are symbolic scalars where only the framework knows a size
+    either -- names of inputs that come as numpy arrays where they are known, else as arrays of
+              the framework
     only   -- the framework that has this kernel in place of the shared rule
     sizes  -- the rule also runs on arrays of symbolic sizes (numpy's object arrays)
 
@@ -58,13 +62,14 @@ def lower(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(function).parameters)[1:]
-        unknown = [name for name in static if name not in parameters]
+        unknown = [name for name in (*static, *either) if name not in parameters]
         if unknown:
             raise ArgumentError(f"{function.__name__} has no parameter {unknown}")
         positions = frozenset(parameters.index(name) for name in static)
+        loose = frozenset(parameters.index(name) for name in either)
         registry = LOWER if only is None else KERNELS[only]
         for name in ops:
-            registry.register(function, name, domain, static=positions, sizes=sizes)
+            registry.register(function, name, domain, static=positions, either=loose, sizes=sizes)
         return function
 
     return decorate
@@ -98,34 +103,39 @@ def attributes(node: ir.Node) -> dict[str, Any]:
 # -- what runs where ----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A node that does not run in the framework itself, and why."""
+@dataclass
+class Prepared:
+    """A model whose nodes all have rules, or stand for a region that runs elsewhere."""
 
-    node: ir.Node
-    reason: str
+    model: Model
+    regions: dict[ir.Node, Region]
 
     @property
-    def row(self) -> list[str]:
-        name = quote(self.node.name or (self.node.outputs[0].name if self.node.outputs else ""))
-        return [op_name(op_id(self.node)), f"node {name}", self.reason]
+    def placements(self) -> list[Placement]:
+        return [p for region in self.regions.values() for p in region.placements]
 
 
-def op_id(node: ir.Node) -> OpId:
-    return opset.domain_name(node.domain), node.op_type
-
-
-def prepare(model: Model, framework: str, strings: bool) -> tuple[Model, dict[ir.Node, Placement]]:
-    """A copy of a normalized model in which every node has a rule, and the nodes that need numpy's.
+def prepare(
+    model: Model,
+    framework: str,
+    strings: bool,
+    place: Mapping[str, str] | None = None,
+    fed: Collection[str] = (),
+) -> Prepared:
+    """A copy of a normalized model in which every node has a rule or is part of a region.
 
     strings -- whether the framework has arrays of strings
+    place   -- pattern of names or operators → the engine that nodes are sent to by choice
+    fed     -- initializers that are given at each call
     """
     copy = model.copy()
-    _expand_missing(copy.graph, framework)
-    nodes = [node for graph in graphs(copy.graph) for node in graph]
-    elsewhere, missing = {}, []
-    for node in nodes:
+    elsewhere = chosen(copy.graph, place, framework) if place else {}
+    _expand_missing(copy.graph, framework, elsewhere)
+    missing = []
+    for node in [node for graph in graphs(copy.graph) for node in graph]:
         native = find(node.op_type, node.domain, framework)
+        if node in elsewhere:
+            continue
         if native is None and find(node.op_type, node.domain, "numpy") is None:
             missing.append(node)
         elif native is None:
@@ -134,10 +144,10 @@ def prepare(model: Model, framework: str, strings: bool) -> tuple[Model, dict[ir
             elsewhere[node] = Placement(node, f"{framework} has no strings")
     if missing:
         _refuse(missing, framework)
-    return copy, elsewhere
+    return Prepared(copy, partition(copy, elsewhere, fed))
 
 
-def _is_text(value: ir.Value | None, elsewhere: dict[ir.Node, Placement]) -> bool:
+def _is_text(value: ir.Value | None, elsewhere: Mapping[ir.Node, Placement]) -> bool:
     kind: Any = None if value is None else value.type
     if value is not None and kind is None:
         # ONNX infers no types for other domains: what a node outside gives may be text.
@@ -147,7 +157,7 @@ def _is_text(value: ir.Value | None, elsewhere: dict[ir.Node, Placement]) -> boo
     return isinstance(kind, ir.TensorType) and is_string(kind.dtype.numpy())
 
 
-def _expand_missing(graph: ir.Graph, framework: str) -> None:
+def _expand_missing(graph: ir.Graph, framework: str, kept: Collection[ir.Node]) -> None:
     """Replace what has no rule by its function body, until nothing changes."""
     namer = Builder()
     namer.reserve(names(graph))
@@ -155,7 +165,7 @@ def _expand_missing(graph: ir.Graph, framework: str) -> None:
     changed = False
     while pending:
         node = pending.pop()
-        if find(node.op_type, node.domain, framework) is None:
+        if find(node.op_type, node.domain, framework) is None and node not in kept:
             new = expand(node, namer)
             pending.extend(new or ())
             changed |= new is not None
@@ -170,5 +180,6 @@ def _refuse(nodes: Iterable[ir.Node], framework: str) -> None:
         f"{len(ops)} op{'s' * (len(ops) > 1)} in this model ha{'ve' if len(ops) > 1 else 's'} "
         f"no lowering to {framework}",
         rows,
-        hint=f"add one with @sardonyx.lower({quote(ops[0])}), or a function body to the model",
+        hint=f"add one with @sardonyx.lower({quote(ops[0])}), or a function body to the model; an "
+        f'engine that has it can run it: place={{{quote(ops[0])}: "onnxruntime"}}',
     )

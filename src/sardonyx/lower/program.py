@@ -11,14 +11,26 @@ inputs of its node.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import ArgumentError, EngineError, SardonyxError, UnsupportedOp, quote
-from sardonyx.lower.engine import Placement, attributes, find, op_id, prepare
+from sardonyx.errors import (
+    ArgumentError,
+    EngineError,
+    SardonyxError,
+    UnsupportedOp,
+    quote,
+    table,
+    translated,
+)
+from sardonyx.lower import ahead
+from sardonyx.lower.allowance import spend
+from sardonyx.lower.engine import attributes, find, prepare
+from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
 from sardonyx.lower.static import numpy_arrays
 from sardonyx.lower.xp import FLOATS, Arrays, NotStatic, is_string, is_symbolic, settle
 from sardonyx.model import Model
@@ -26,29 +38,9 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.registry import Rule, op_name
 
-KEPT = (
-    1 << 16
-)  # how many elements a value computed ahead of time may have beyond those of its inputs
 SMALL = 1 << 10  # more elements than this are not computed in numpy for a framework
 
 FALLBACKS = ("error", "warn", "allow")
-
-
-def element_type(value: ir.Value | None) -> np.dtype | None:
-    """The numpy type of a value's elements, also inside sequences and optionals."""
-    kind: Any = None if value is None else value.type
-    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
-        kind = kind.elem_type
-    if not isinstance(kind, (ir.TensorType, ir.SparseTensorType)):
-        return None
-    return None if kind.dtype == ir.DataType.UNDEFINED else np.dtype(kind.dtype.numpy())
-
-
-def known_dims(value: ir.Value) -> list[int | str | None] | None:
-    """The sizes of a value: numbers, names of symbols, or None; None where no rank is known."""
-    if value.shape is None or not isinstance(value.type, ir.TensorType):
-        return None
-    return [d if isinstance(d, int) else d.value for d in value.shape]
 
 
 def is_static(value: Any) -> bool:
@@ -60,29 +52,30 @@ def is_static(value: Any) -> bool:
 class Step:
     """One node: its rule, and where its values are."""
 
-    def __init__(self, node: ir.Node, plan: Plan, framework: str, host: bool):
+    def __init__(self, node: ir.Node, plan: Plan, framework: str, region: Region | None):
         self.label = quote(node.name or (node.outputs[0].name if node.outputs else ""))
         self.op = op_name(op_id(node))
-        self.host = host
-        rule = find(node.op_type, node.domain, "numpy" if host else framework)
-        assert rule is not None
-        self.rule = rule
+        self.region = region
+        self.rule = find(node.op_type, node.domain, framework)
         self.numpy_rule = find(node.op_type, node.domain, "numpy")
         self.random = is_random(node)
-        self.inputs = _padded([plan.slot(v) for v in node.inputs], rule.tensors)
+        count = None if self.rule is None else self.rule.tensors
+        self.either: Collection[int] = () if self.rule is None else self.rule.options["either"]
+        self.inputs = _padded([plan.slot(v) for v in node.inputs], count)
         self.outputs = [plan.slot(v) for v in node.outputs]
         self.given = [element_type(v) for v in node.inputs]
         self.types = tuple(element_type(v) for v in node.outputs)
         self.dims = [known_dims(v) for v in node.outputs]
         self.bodies: dict[str, Plan] = {}
-        found = attributes(node)
+        found = attributes(node) if region is None else {}
         for name, value in found.items():
             if isinstance(value, ir.Graph):
                 self.bodies[name] = Plan(value, plan.program, plan)
         self.captured = sorted({s for body in self.bodies.values() for s in body.captured})
-        self.keywords = _accepted(rule, self._special(found))
+        self.keywords = _accepted(self.rule, self._special(found))
         self.numpy_keywords = _accepted(self.numpy_rule, self._special(found))
         self.frees: list[int] = []
+        self.waits = False  # too large to compute in numpy on the way
 
     def _special(self, found: dict[str, Any]) -> dict[str, Any]:
         return {**found, "count": len(self.types), "dtypes": self.types}
@@ -159,28 +152,31 @@ class Plan:
             self.constants[self.slot(value)] = value.const_value.numpy()
 
     def _node(self, node: ir.Node) -> None:
-        step = Step(node, self, self.program.xp.name, node in self.program.placements)
-        known = self._ahead(step) if not step.bodies and not step.random else None
+        step = Step(node, self, self.program.xp.name, self.program.regions.get(node))
+        known = self._ahead(step, node) if not step.bodies and not step.random else None
         if known is None:
             self.steps.append(step)
         else:
             self.constants.update(zip(step.outputs, known))
 
-    def _ahead(self, step: Step) -> tuple[Any, ...] | None:
+    def _ahead(self, step: Step, node: ir.Node) -> tuple[Any, ...] | None:
         """The results of a node that only reads constants, unless they are too large to keep."""
         if step.numpy_rule is None or any(s not in self.constants for s in step.reads):
             return None
         values = [self.constants[s] if s >= 0 else None for s in step.inputs]
+        if not self.program.budget.takes(node, values):
+            step.waits = self.program.budget.is_large
+            return None
         try:
             found = call(step.numpy_rule, numpy_arrays(), values, step.numpy_keywords)
         except Exception:  # it is reported when the node runs
             return None
-        allowed = KEPT + sum(_size(v) for v in values)
-        return found if sum(_size(v) for v in found) <= allowed else None
+        ahead.remember(node, found)
+        return found
 
     def _share_constants(self) -> None:
         """Constants that a framework reads are converted once, outside of any trace."""
-        native = [step for step in self.steps if not step.host]
+        native = [step for step in self.steps if step.region is None]
         used = {s for step in native for i, s in enumerate(step.inputs) if i not in _statics(step)}
         asked = {s for step in native for i, s in enumerate(step.inputs) if i in _statics(step)}
         self.tensors: dict[int, Any] = {}
@@ -233,13 +229,14 @@ class Plan:
 
     def _run_step(self, step: Step, env: list[Any], symbols: Mapping[str, Any]) -> None:
         program = self.program
+        spend(nodes=1)
         values = [env[s] if s >= 0 else None for s in step.inputs]
         bound = {
             name: functools.partial(self._body, body, {s: env[s] for s in body.captured}, symbols)
             for name, body in step.bodies.items()
         }
-        if step.host:
-            found = program.call_out(step, values, bound)
+        if step.region is not None:
+            found = program.xp.call_out(step.region, values)
         elif program.on_numpy or self._is_known(step, values):
             found = call(step.numpy_rule, numpy_arrays(), values, {**step.numpy_keywords, **bound})
             if not program.on_numpy and sum(_size(v) for v in found) > SMALL + sum(
@@ -261,7 +258,9 @@ class Plan:
 
     def _is_known(self, step: Step, values: list[Any]) -> bool:
         """Whether a node only reads what is known while building, and can be computed on that."""
-        if step.numpy_rule is None or step.random or step.bodies or not all(map(is_static, values)):
+        if step.numpy_rule is None or step.random or step.bodies or step.waits:
+            return False
+        if not all(map(is_static, values)):
             return False
         return step.numpy_rule.options["sizes"] or not any(map(is_symbolic, values))
 
@@ -273,6 +272,8 @@ class Plan:
         for i, (slot, value) in enumerate(zip(step.inputs, values)):
             if i in statics:
                 given.append(program.known(step, i, value))
+            elif i in step.either and is_static(value):
+                given.append(value)
             elif slot in self.tensors:
                 given.append(self.tensors[slot])
             else:
@@ -286,7 +287,7 @@ class Plan:
 
 
 def _statics(step: Step) -> Collection[int]:
-    return step.rule.options["static"]
+    return () if step.rule is None else step.rule.options["static"]
 
 
 def _size(value: Any) -> int:
@@ -311,11 +312,20 @@ class Program:
     """A model in terms of one framework's arrays: called with inputs, it gives outputs.
 
     parameters -- names of initializers that are given at each call rather than built in
-    fallback   -- "allow" runs nodes that the framework cannot take in numpy, "error" refuses them
+    fallback   -- what happens to nodes that the framework cannot take: they run in numpy, with
+                  ("warn") or without a word ("allow"), or are refused ("error")
+    place      -- pattern of names or operators → the engine to which nodes are sent by choice
     """
 
+    @translated("the model cannot be made ready to run")
     def __init__(
-        self, model: Model, xp: Arrays, *, parameters: Collection[str] = (), fallback: str = "allow"
+        self,
+        model: Model,
+        xp: Arrays,
+        *,
+        parameters: Collection[str] = (),
+        fallback: str = "warn",
+        place: Mapping[str, str] | None = None,
     ):
         if fallback not in FALLBACKS:
             raise ArgumentError(f"fallback is one of {FALLBACKS}, not {fallback!r}")
@@ -323,10 +333,11 @@ class Program:
         self.on_numpy = xp.name == "numpy"
         self.parameters = frozenset(parameters)
         self.defaults: dict[str, ir.Value] = {}
-        prepared, self.placements = prepare(normalize(model), xp.name, xp.strings)
-        if self.placements and fallback == "error":
-            self._refuse()
-        graph = prepared.graph
+        prepared = prepare(normalize(model), xp.name, xp.strings, place, self.parameters)
+        self.regions = prepared.regions
+        self._report(fallback)
+        graph = prepared.model.graph
+        self.budget = ahead.Budget(graph)
         self._converted: dict[int, tuple[Any, Any]] = {}
         self.plan = Plan(graph, self)
         self._converted.clear()
@@ -343,15 +354,18 @@ class Program:
 
     @property
     def elsewhere(self) -> list[Placement]:
-        """The nodes that run outside of the framework, and why."""
-        return list(self.placements.values())
+        """The nodes that run outside of the framework, where, and why."""
+        return [p for region in self.regions.values() for p in region.placements]
 
-    def _refuse(self) -> None:
-        raise UnsupportedOp(
-            f"{len(self.placements)} nodes cannot run in {self.xp.name} itself",
-            [p.row for p in self.elsewhere],
-            hint='fallback="allow" runs them in numpy, inside the graph',
-        )
+    def _report(self, fallback: str) -> None:
+        """Say which nodes the framework cannot take: never silently."""
+        forced = [p.row for p in self.elsewhere if p.reason != CHOSEN]
+        if not forced or fallback == "allow":
+            return
+        what = f"{len(forced)} node{'s' * (len(forced) > 1)} cannot run in {self.xp.name} itself"
+        if fallback == "error":
+            raise UnsupportedOp(what, forced, hint='fallback="warn" runs them in numpy')
+        warnings.warn("\n".join([f"{what}:", *table(forced)]), stacklevel=4)
 
     def __call__(
         self, feeds: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
@@ -408,16 +422,6 @@ class Program:
                 [[step.op, f"node {step.label}"]],
                 hint="make it a constant, or run without compiling",
             ) from error
-
-    def call_out(
-        self, step: Step, values: list[Any], bound: Mapping[str, Callable[..., Any]]
-    ) -> tuple[Any, ...]:
-        """Run a node in numpy, within the framework's graph where there is one."""
-
-        def function(*arrays: Any) -> tuple[Any, ...]:
-            return call(step.rule, numpy_arrays(), arrays, {**step.numpy_keywords, **bound})
-
-        return self.xp.call_out(function, values, step.given, step.types)
 
 
 def to_numpy(xp: Arrays, value: Any, dtype: np.dtype | None) -> Any:

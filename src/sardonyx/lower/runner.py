@@ -15,7 +15,7 @@ from onnx.backend.base import BackendRep
 import sardonyx.lower  # noqa: F401  (registers the shared rules)
 from sardonyx import opset
 from sardonyx.errors import DataError, EngineError, quote
-from sardonyx.lower.engine import Placement
+from sardonyx.lower.partition import Placement
 from sardonyx.lower.program import Program, to_numpy
 from sardonyx.lower.xp import Arrays, is_string
 from sardonyx.model import Model, load
@@ -30,7 +30,9 @@ class Runner:
     """Runs a model: `Runner(model)({"x": array})` gives its outputs by name, as numpy arrays.
 
     float64  -- compute in double what the model computes in single precision
-    fallback -- "allow" runs nodes that the framework cannot take in numpy, "error" refuses them
+    fallback -- nodes that the framework cannot take run in numpy, with ("warn") or without a word
+                ("allow"), or are refused ("error")
+    place    -- pattern of names or operators → the engine to which nodes are sent by choice
     """
 
     xp: Arrays
@@ -42,7 +44,8 @@ class Runner:
         model: Model | Any,
         *,
         float64: bool = False,
-        fallback: str = "allow",
+        fallback: str = "warn",
+        place: Mapping[str, str] | None = None,
         device: str = "CPU",
     ):
         self.device, self.float64 = device, float64
@@ -50,7 +53,8 @@ class Runner:
         if self.differentiate is not None and has_gradients(loaded):
             loaded = self.differentiate(loaded)
         with self.context():
-            self.program = Program(widen(loaded) if float64 else loaded, self.xp, fallback=fallback)
+            source = widen(loaded) if float64 else loaded
+            self.program = Program(source, self.xp, fallback=fallback, place=place)
         self.inputs = [n for n in self.program.names if n not in self.program.defaults]
         self.outputs = self.program.outputs
 
@@ -134,22 +138,23 @@ class Backend(OnnxBackend):
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """Run one node at the opset inside; its inputs in order, the omitted ones left out."""
-        names = [n for n in node.input if n]
-        infos = [_value_info(name, array) for name, array in zip(names, inputs)]
-        outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
-        graph = onnx.helper.make_graph([node], node.op_type, infos, outputs)
-        domain = opset.domain_name(node.domain)
-        imports = {"": opset.OPSET, domain: opset.INSIDE.get(domain, 1)}
-        made = onnx.helper.make_model(
-            graph,
-            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in imports.items()],
-            ir_version=13,
-        )
-        return cls.run_model(made, list(inputs), device, **kwargs)
+        return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
         return device.split(":")[0].upper() in cls.devices
+
+
+def node_model(node: onnx.NodeProto, inputs: Sequence[Any]) -> onnx.ModelProto:
+    """One node at the opset inside as a model, for inputs of these types."""
+    names = [n for n in node.input if n]
+    infos = [_value_info(name, array) for name, array in zip(names, inputs)]
+    outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
+    graph = onnx.helper.make_graph([node], node.op_type, infos, outputs)
+    domain = opset.domain_name(node.domain)
+    imports = {"": opset.OPSET, domain: opset.INSIDE.get(domain, 1)}
+    versions = [onnx.helper.make_opsetid(d, v) for d, v in imports.items()]
+    return onnx.helper.make_model(graph, opset_imports=versions, ir_version=13)
 
 
 def _value_info(name: str, array: Any) -> onnx.ValueInfoProto:

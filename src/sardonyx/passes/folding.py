@@ -150,7 +150,7 @@ def evaluate(node: ir.Node, budget: int = LIMIT_TOTAL) -> Known | None:
             return None
         with np.errstate(all="raise", under="ignore"):
             array = compute(node, inputs)
-    except (ArithmeticError, ValueError, IndexError, TypeError):
+    except (ArithmeticError, ValueError, IndexError, TypeError, KeyError, AttributeError):
         return None  # what cannot be computed here fails, or not, where it is run
     return None if array is None else _settle(np.asarray(array))
 

@@ -23,11 +23,27 @@ Attributes = Mapping[str, ir.Attr]
 Values = dict[ir.Value, ir.Value | None]
 
 
+# Bodies of operators that no file needs to carry along, by (domain, name, overload).
+DEFINED: dict[tuple[str, str, str], ir.Function] = {}
+
+
+def _add_defined(model: ir.Model) -> None:
+    """Give a model the defined functions that it, or its functions, call."""
+    pending = [model.graph, *(f.graph for f in model.functions.values())]
+    while pending:
+        for part in graphs(pending.pop()):
+            for key in {n.op_identifier() for n in part} & DEFINED.keys() - model.functions.keys():
+                model.functions[key] = DEFINED[key].clone()
+                pending.append(model.functions[key].graph)
+
+
 def inline(model: ir.Model) -> None:
-    """Replace every call of a model-local function by its body, at any depth.
+    """Replace every call of a model-local or defined function by its body, at any depth.
 
     A function has its own opset imports: each node that comes out of one carries its version.
     """
+    if DEFINED:
+        _add_defined(model)
     if not model.functions:
         return
     _refuse_cycles(model)

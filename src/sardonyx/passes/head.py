@@ -1,7 +1,8 @@
 """Find the layer that makes a model's class scores, and replace it.
 
 The head is the last layer with weights before an output: Gemm, MatMul with or without a bias, or
-Conv. Between it and the output may stand what changes no channel: activations, pooling, reshapes.
+Conv. Between it and the output may stand what changes no channel: activations (also spelled out in
+several operators), pooling, reshapes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.build import constant, rank
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.passes.activation import final_activation
 from sardonyx.starts import Start, draw
 
 # What may stand between the head and the output: element-wise, or over axes other than the classes.
@@ -59,6 +61,11 @@ def find_head(output: ir.Value) -> Head:
         if found is not None:
             found.after = after
             return found
+        activation = final_activation(value)
+        if activation is not None:
+            after += activation.nodes
+            value = activation.logits
+            continue
         if not _is_passed(node):
             break
         after.append(node)

@@ -1,4 +1,4 @@
-"""Graphs inside graphs: the bodies of a node, every graph below one, every name in use."""
+"""Graphs inside graphs: the bodies of a node, what they read from outside, every name in use."""
 
 from __future__ import annotations
 
@@ -27,6 +27,35 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
         current = pending.pop()
         yield current
         pending.extend(body for node in current for body in bodies(node))
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """The values from outside that a node's bodies read, in order of first use."""
+    read: dict[ir.Value, None] = {}
+    inside: set[ir.Value] = set()
+    for body in bodies(node):
+        _collect(body, read, inside)
+    return [value for value in read if value not in inside]
+
+
+def _collect(graph: ir.Graph, read: dict[ir.Value, None], inside: set[ir.Value]) -> None:
+    inside.update(graph.inputs)
+    inside.update(graph.initializers.values())
+    for node in graph:
+        for value in node.inputs:
+            if value is not None:
+                read[value] = None
+        if node.attributes:
+            for body in bodies(node):
+                _collect(body, read, inside)
+        inside.update(node.outputs)
+    read.update(dict.fromkeys(graph.outputs))
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """The values that a node depends on, by its inputs or from within its bodies."""
+    inputs = [v for v in node.inputs if v is not None]
+    return inputs + captured(node) if node.attributes and bodies(node) else inputs
 
 
 def names(graph: ir.Graph) -> set[str]:

@@ -1,5 +1,4 @@
-"""Ranks that readers imply: what Conv reads has the rank of its weights, what LSTM reads has rank
-3.
+"""Ranks that readers imply: what Conv reads has the rank of its weights, an LSTM reads rank 3.
 
 Shape inference goes forwards and loses the rank where the branches of an If disagree on it. One
 sweep backwards finds it again from those who read the value. Only values of the same graph are
@@ -47,8 +46,19 @@ SAME_RANK = frozenset(
         "Tanh",
     ]
 )
-RECURRENT = ("RNN", "GRU", "LSTM")
-RECURRENT_RANKS = {0: 3, 5: 3, 6: 3}
+RECURRENT = {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3, 6: 3, 7: 2}
+# Operators whose inputs have one rank, by position.
+FIXED = {
+    "RNN": RECURRENT,
+    "GRU": RECURRENT,
+    "LSTM": RECURRENT,
+    "Gemm": {0: 2, 1: 2},
+    "DepthToSpace": {0: 4},
+    "SpaceToDepth": {0: 4},
+    "RoiAlign": {0: 4, 1: 2, 2: 1},
+    "MaxRoiPool": {0: 4, 1: 2},
+    "AffineGrid": {0: 3, 1: 1},
+}
 
 
 def imply_ranks(graph: ir.Graph) -> None:
@@ -64,16 +74,18 @@ def _sweep(graph: ir.Graph) -> bool:
     found = False
     for node in reversed(graph):
         for value, rank in _demands(node):
-            producer = value.producer()
-            if (
-                value.shape is None
-                and rank >= 0
-                and producer is not None
-                and producer.graph is graph
-            ):
+            if value.shape is None and rank >= 0 and _belongs(value, graph):
                 value.shape = ir.Shape([None] * rank)
                 found = True
     return found
+
+
+def _belongs(value: ir.Value, graph: ir.Graph) -> bool:
+    """Whether `graph` itself computes the value or is given it."""
+    producer = value.producer()
+    if producer is None:
+        return value.is_graph_input() and value.graph is graph
+    return producer.graph is graph
 
 
 def _demands(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
@@ -87,10 +99,8 @@ def _demands(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
 
 
 def _demanded(node: ir.Node, position: int) -> int | None:
-    if node.op_type in RECURRENT:
-        return RECURRENT_RANKS.get(position)
-    if node.op_type == "Gemm":
-        return 2 if position < 2 else None
+    if node.op_type in FIXED:
+        return FIXED[node.op_type].get(position)
     if node.op_type in ("Conv", "ConvTranspose"):
         weight = node.inputs[1]
         if weight is None or weight.shape is None or position > 0:

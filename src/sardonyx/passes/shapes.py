@@ -149,15 +149,23 @@ class _Walk:
     def __init__(self, everything: bool):
         self.everything = everything
         self.changed: set[ir.Value] = set()
+        self.depth = 0
 
     def graph(self, graph: ir.Graph) -> None:
         for node in graph:
+            if node.op_type == "Scan" and node.domain == "":
+                self._enter_scan(node)
+            self.depth += 1
             for body in bodies(node):
                 self.graph(body)
+            self.depth -= 1
             self.node(node)
 
     def node(self, node: ir.Node) -> None:
-        if self.everything or self._is_reached(node) or any(v.type is None for v in node.outputs):
+        # ONNX does not see the constants of an outer graph from within a body.
+        is_open = self.depth > 0 and any(v.shape is None for v in node.outputs)
+        untyped = any(v.type is None for v in node.outputs)
+        if self.everything or is_open or untyped or self._is_reached(node):
             self._infer(node)
         dims = _from_content(node)
         if dims is not None and set_shape(node.outputs[0], dims):
@@ -169,7 +177,8 @@ class _Walk:
                 self.changed.add(node.outputs[0])
 
     def _is_reached(self, node: ir.Node) -> bool:
-        return any(v in self.changed for v in node.inputs) and not all(
+        read = (*node.inputs, *(v for body in bodies(node) for v in body.outputs))
+        return any(v in self.changed for v in read) and not all(
             build.is_static(v) for v in node.outputs
         )
 
@@ -177,6 +186,8 @@ class _Walk:
         if bodies(node):
             if node.op_type == "If" and node.domain == "":
                 self._infer_if(node)
+            elif node.op_type == "Scan" and node.domain == "":
+                self._infer_scan(node)
             return
         before = [(v.type, v.shape) for v in node.outputs]
         for value in node.outputs:
@@ -204,6 +215,50 @@ class _Walk:
             dims = [x if build.same_dim(x, y) else ir.SymbolicDim(None) for x, y in pairs]
             if set_shape(value, dims):
                 self.changed.add(value)
+
+    def _enter_scan(self, node: ir.Node) -> None:
+        """A state keeps its shape, an element lacks the axis along which it is taken."""
+        states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+        for i, inner in enumerate(inner for body in bodies(node) for inner in body.inputs):
+            outer = node.inputs[i] if i < len(node.inputs) else None
+            if outer is None or outer.shape is None:
+                continue
+            dims = list(outer.shape)
+            if i >= states:
+                axis = _scan_axis(node, "scan_input_axes", i - states)
+                if not -len(dims) <= axis < len(dims):
+                    continue
+                del dims[axis]
+            if set_shape(inner, dims):
+                self.changed.add(inner)
+
+    def _infer_scan(self, node: ir.Node) -> None:
+        """A state keeps its shape, elements are stacked."""
+        states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+        made = [value for body in bodies(node) for value in body.outputs]
+        for i, (outer, inner) in enumerate(zip(node.outputs, made, strict=False)):
+            if inner.shape is None:
+                continue
+            dims: Dims = list(inner.shape)
+            if i >= states:
+                axis = _scan_axis(node, "scan_output_axes", i - states)
+                dims.insert(axis % (len(dims) + 1), _scan_length(node, states))
+            if set_shape(outer, dims):
+                self.changed.add(outer)
+
+
+def _scan_axis(node: ir.Node, attribute: str, position: int) -> int:
+    axes = node.attributes.get_ints(attribute, [])
+    return axes[position] if position < len(axes) else 0
+
+
+def _scan_length(node: ir.Node, states: int) -> int | ir.SymbolicDim:
+    """How many elements the first scanned input has."""
+    first = node.inputs[states] if 0 <= states < len(node.inputs) else None
+    axis = _scan_axis(node, "scan_input_axes", 0)
+    if first is None or first.shape is None or not -len(first.shape) <= axis < len(first.shape):
+        return folding.UNKNOWN
+    return first.shape[axis]
 
 
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)

@@ -295,6 +295,51 @@ def tie(model: Source, names: Sequence[str]) -> Model:
     return work
 
 
+def untie(model: Source, patterns: str | Sequence[str] = "*") -> Model:
+    """Give every node its own copy of weights that several nodes read, `w`, `w.2`, `w.3`, ….
+
+    Exporters make tensors one that happen to be equal, such as the scales of fresh normalizations.
+
+    >>> import onnx, sardonyx as sx
+    >>> model = sx.load(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1,2,3,4}>
+    ... {a = MatMul(x, w) y = MatMul(a, w)}'''))
+    >>> list(sx.untie(model, "w").graph.initializers)
+    ['w', 'w.2']
+    """
+    work, op = _opened(model)
+    order = {node: index for index, node in enumerate(work.graph.all_nodes())}
+    for value in _matching(work, _listed(patterns)):
+        readers = sorted({node for node, _ in value.uses()}, key=order.__getitem__)
+        # torch writes an Identity for each name that it made one: its output has the lost name
+        renamed = [n for n in readers if n.op_type == "Identity" and _is_plain(n.outputs[0])]
+        direct = [n for n in readers if n not in renamed]
+        for node in renamed[len(direct) == 0 :]:
+            name, after = node.outputs[0].name or "", node.outputs[0]
+            after.name = op.fresh(f"{name}/tied")
+            after.replace_all_uses_with(_copied(work, value, name))
+        for count, node in enumerate(direct[1:], 2):
+            own = _copied(work, value, op.fresh(f"{value.name}.{count}"))
+            for position in [p for n, p in value.uses() if n is node]:
+                node.replace_input_with(position, own)
+    _finish(work, op, "the weights cannot be parted")
+    return work
+
+
+def _is_plain(value: ir.Value) -> bool:
+    return bool(value.uses()) and not value.is_graph_output()
+
+
+def _copied(model: Model, value: ir.Value, name: str) -> ir.Value:
+    """An initializer called `name` with the numbers of another."""
+    tensor = value.const_value
+    assert tensor is not None
+    own = ir.Value(name=name, type=value.type, shape=value.shape)
+    own.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
+    model.graph.register_initializer(own)
+    return own
+
+
 def _can_share(first: ir.Value, other: ir.Value) -> bool:
     if first.dtype != other.dtype or first is other or other.is_graph_output():
         return False

@@ -20,7 +20,7 @@ AHEAD = 3
 def batch_count(source: Source, batch_size: int, drop_last: bool) -> int | None:
     """How many batches an epoch has; None where only the stream knows."""
     if isinstance(source, Stream):
-        return None
+        return source.length
     whole, rest = divmod(len(source), batch_size)
     return max(whole + bool(rest and not drop_last), 1)
 
@@ -37,7 +37,7 @@ def epoch_batches(
 ) -> Iterator[Rows]:
     """The batches of one epoch from number `start` on; shuffled where `seed` is given."""
     if isinstance(source, Stream):
-        for index, rows in enumerate(source.batches()):
+        for index, rows in enumerate(source.batches(batch_size)):
             if index >= start:
                 yield convert(rows, links)
         return
@@ -53,52 +53,58 @@ def epoch_batches(
 def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:
     columns = getattr(source, "columns", None)
     if type(source) is Table and columns is not None:
-        return {name: np.asarray(columns[name][rows]) for name in wanted}
+        return {name: _rows(columns[name], rows) for name in wanted}
     return source.take(rows)
+
+
+def _rows(column: Any, rows: np.ndarray) -> np.ndarray:
+    # `take` moves whole rows, where an index array visits every element
+    return column.take(rows, 0) if type(column) is np.ndarray else np.asarray(column[rows])
 
 
 class Prefetch:
     """Runs an iterator in a thread, a few items ahead; errors come out where the item would
     have.
+
+    Two queues in C, one of items and one of free places, because a step can be shorter than what
+    `queue.Queue` costs.
     """
 
     def __init__(self, items: Iterator[Any]):
         self.items = items
-        self.queue: queue.Queue[tuple[str, Any]] = queue.Queue(AHEAD)
-        self.stopped = threading.Event()
+        self.ready: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.places: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        for _ in range(AHEAD):
+            self.places.put(True)
+        self.stopped = False
         self.thread = threading.Thread(target=self._work, daemon=True, name="sardonyx-data")
         self.thread.start()
 
     def _work(self) -> None:
         try:
             for item in self.items:
-                if not self._put(("item", item)):
+                self.places.get()
+                if self.stopped:
                     return
-            self._put(("end", None))
+                self.ready.put(("item", item))
+            self.ready.put(("end", None))
         except BaseException as error:  # handed over to the caller's thread
-            self._put(("error", error))
-
-    def _put(self, entry: tuple[str, Any]) -> bool:
-        while not self.stopped.is_set():
-            try:
-                self.queue.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
+            self.ready.put(("error", error))
 
     def __iter__(self) -> Iterator[Any]:
         try:
             while True:
-                kind, item = self.queue.get()
+                kind, item = self.ready.get()
                 if kind == "error":
                     raise item
                 if kind == "end":
                     return
+                self.places.put(True)
                 yield item
         finally:
             self.close()
 
     def close(self) -> None:
-        self.stopped.set()
+        self.stopped = True
+        self.places.put(True)
         self.thread.join(timeout=5)

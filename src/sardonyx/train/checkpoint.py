@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sardonyx.errors import ArgumentError, TrainingStopped, quote
+from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model
 from sardonyx.save import save
 
@@ -29,6 +29,12 @@ class Position:
     seed: int = 0
     batch_size: int = 32
     shuffle: bool = True
+    drop_last: bool = False
+    share: float | None = None  # of the rows that is held back for validation
+    epochs: int | None = None  # how long the run is to be
+    steps: int | None = None
+    length: int | None = None  # rows of the data, where it has rows
+    overrides: list[list[str]] = field(default_factory=list)  # settings, in the file, and now
     epoch: int = 0
     batch: int = 0
     step: int = 0
@@ -64,9 +70,11 @@ def write(model: Model, path: Path) -> None:
     """
     try:
         save(model, path)
-    except OSError as error:
+    except SardonyxError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
         raise TrainingStopped(
-            f"cannot write {quote(str(path))}: {error.strerror or error}",
+            error.what,
             hint="what was saved before is whole; free the disk or choose another output, then "
             "--resume",
         ) from error

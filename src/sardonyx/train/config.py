@@ -33,6 +33,7 @@ TERM = ("name", "graph", "output", "labels", "weight", "class_weight")
 KINDS: dict[str, tuple[str, Any]] = {
     "train": ("a pattern or a list of them", (str, list)),
     "freeze": ("a pattern or a list of them", (str, list)),
+    "lr": ("a number", NUMBER),
     "output": ("a name", str),
     "labels": ("a list of names", list),
     "clip_norm": ("a number", NUMBER),

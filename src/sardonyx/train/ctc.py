@@ -42,7 +42,8 @@ def ctc(blank: int = 0, batch_first: bool = True, reduction: str = "mean") -> Lo
                 raise ArgumentError(f"reduction is mean or sum, not {reduction!r}")
             return op.ReduceMean(each / op.cast(op.Max(lengths, 1), z.dtype), keepdims=0)  # type: ignore[arg-type]
 
-    return Loss("ctc", compute, (_Sequence(), _Lengths()), settings={"blank": blank})
+    settings = {"blank": blank, "batch_first": batch_first, "reduction": reduction}
+    return Loss("ctc", compute, (_Sequence(), _Lengths()), settings=settings)
 
 
 class _Sequence(Label):

@@ -8,7 +8,7 @@ DataLoader).
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import DataError, MissingExtra, quote
+from sardonyx.limits.archives import check_archive
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
+MEMORY = "the data"  # what arrays in memory are called in messages
 Rows = dict[str, np.ndarray]
 
 
@@ -114,44 +116,76 @@ class Images(Table):
         }
 
     def _read(self, path: Path) -> np.ndarray:
-        """Channels first, float32 from 0 to 1."""
         try:
             from PIL import Image
         except ImportError as error:
             raise MissingExtra("pillow", "images") from error
         with Image.open(path) as picture:
-            converted = picture.convert("L" if self.channels == 1 else "RGB")
-            if self.size is not None and converted.size != self.size[::-1]:
-                converted = converted.resize(self.size[::-1], Image.Resampling.BILINEAR)
-            pixels = np.asarray(converted, np.float32) / np.float32(255.0)
-        return (
-            pixels[None] if self.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-        )
+            return _pixels(picture, self.size, self.channels)
 
 
-class _Rows:
-    """A column of a data-set object whose rows are fetched together."""
+def _pixels(picture: Any, size: tuple[int, int] | None, channels: int) -> np.ndarray:
+    """A picture of PIL: channels first, float32 from 0 to 1."""
+    from PIL import Image
 
-    def __init__(self, source: Any, name: str):
-        self.source, self.name = source, name
+    converted = picture.convert("L" if channels == 1 else "RGB")
+    if size is not None and converted.size != size[::-1]:
+        converted = converted.resize(size[::-1], Image.Resampling.BILINEAR)
+    pixels = np.asarray(converted, np.float32) / np.float32(255.0)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
-    def __len__(self) -> int:
-        return len(self.source)
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(self.source[[int(r) for r in rows]][self.name])
+class DataSet(Table):
+    """An object of Hugging Face's kind: columns by name, rows by a list of numbers."""
+
+    def __init__(
+        self,
+        source: Any,
+        columns: Sequence[str] | None,
+        size: tuple[int, int] | None,
+        channels: int,
+    ):
+        missing = [c for c in columns or () if c not in source.column_names]
+        if missing:
+            raise DataError(
+                f"the data set lacks the columns {', '.join(map(quote, missing))}",
+                hint=f"it has {', '.join(map(quote, source.column_names))}",
+            )
+        self.source, self.names = source, list(columns or source.column_names)
+        self.size, self.channels = size, channels
+        self.origin, self.length = f"a data set of {type(source).__module__}", len(source)
+        if not self.length:
+            raise DataError("the data set has no rows")
+
+    def take(self, rows: np.ndarray) -> Rows:
+        found = self.source[[int(r) for r in rows]]
+        # a format may show fewer columns than there are
+        return {name: self._column(found[name]) for name in self.names if name in found}
+
+    def _column(self, values: Any) -> np.ndarray:
+        if isinstance(values, list) and values and hasattr(values[0], "convert"):
+            return np.stack([_pixels(v, self.size, self.channels) for v in values])
+        return _array(values)
 
 
 class Stream:
-    """Batches in the order in which the source gives them; `make` starts it anew."""
+    """Batches in the order in which the source gives them.
+
+    make   -- starts the source anew; it is told how many rows a batch should have, and may not care
+    length -- how many batches there are, where that is known
+    """
 
     def __init__(
-        self, make: Callable[[], Iterator[Any]], origin: str, names: Sequence[str] | None = None
+        self,
+        make: Callable[[int], Iterator[Any]],
+        origin: str,
+        names: Sequence[str] | None = None,
+        length: int | None = None,
     ):
-        self.make, self.origin, self.names = make, origin, names
+        self.make, self.origin, self.names, self.length = make, origin, names, length
 
-    def batches(self) -> Iterator[Rows]:
-        for batch in self.make():
+    def batches(self, batch_size: int = 1) -> Iterator[Rows]:
+        for batch in self.make(batch_size):
             yield self._named(batch)
 
     @property
@@ -199,26 +233,29 @@ def open_data(
     if isinstance(data, (str, Path)):
         return _open_path(Path(data), columns, image_size, channels)
     if isinstance(data, Mapping):
-        return Table(data, "the data")
+        return Table(data, MEMORY)
     if (
         isinstance(data, (tuple, list))
         and len(data) == 2
         and all(hasattr(d, "shape") for d in data)
     ):
-        return Table({"x": _array(data[0]), "label": _array(data[1])}, "the data")
+        return Table({"x": _array(data[0]), "label": _array(data[1])}, MEMORY)
     if isinstance(data, np.ndarray):
-        return Table({"x": data}, "the data")
-    if hasattr(data, "column_names") and hasattr(data, "__getitem__"):  # a Hugging Face data set
-        return Table({n: _Rows(data, n) for n in columns or data.column_names}, "the data set")
+        return Table({"x": data}, MEMORY)
+    if hasattr(data, "column_names") and hasattr(data, "__len__"):
+        return DataSet(data, columns, image_size, channels)
+    if hasattr(data, "column_names") and hasattr(data, "iter"):  # a Hugging Face data set, streamed
+        return Stream(lambda size: data.iter(batch_size=size), "a streamed data set")
     if callable(data):
-        return Stream(lambda: iter(data()), "the generator")
+        return Stream(lambda _: iter(data()), "the generator")
     if isinstance(data, Iterator):
         raise DataError(
             "an iterator can be read only once",
             hint="give a function that makes one, or a list of batches",
         )
     if isinstance(data, Iterable):
-        return Stream(lambda: iter(data), type(data).__name__)
+        length = len(data) if isinstance(data, Sized) else None
+        return Stream(lambda _: iter(data), type(data).__name__, length=length)
     raise DataError(f"cannot read data from {type(data).__name__}")
 
 
@@ -232,6 +269,7 @@ def _open_path(
     kind = path.suffix.lower()
     try:
         if kind == ".npz":
+            check_archive(path)
             with np.load(path, allow_pickle=False) as archive:
                 return Table({name: archive[name] for name in archive.files}, path.name)
         if kind == ".npy":

@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sardonyx.errors import ArgumentError, quote
 
 if TYPE_CHECKING:
-    from sardonyx.model import Model
-    from sardonyx.train.data import Source
-    from sardonyx.train.loop import Plan, Run
+    from collections.abc import Sequence
+
+    from sardonyx.train.run import Plan, Run
 
 REFRESH = 0.2
 LINE_EVERY = 10.0
 
 
 class Display:
-    """Shows nothing; the others override what they show."""
+    """Shows nothing; the others override what they show.
 
-    def begin(
-        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
-    ) -> None:
+    total -- steps of the whole run, where that is known; the loop sets it
+    """
+
+    total: int | None = None
+
+    def begin(self, run: Run, plan: Plan) -> None:
         """Before the first step: what was decided, how the data feeds the model."""
 
     def step(self, run: Run, count: int | None) -> None:
@@ -45,31 +48,50 @@ class Lines(Display):
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stderr
-        self.shown = time.monotonic()
-        self.begun = self.shown
+        self.shown = self.begun = time.monotonic()
         self.first_step = 0
 
-    def begin(
-        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
-    ) -> None:
-        for choice in run.settings.get("choices", []):
-            self._print(f"{choice[0]}: {choice[1]} ({choice[2]})")
+    def begin(self, run: Run, plan: Plan) -> None:
+        for what, value, why in run.settings.get("choices", []):
+            self._print(f"{what}: {value}" + (f" ({why})" if why else ""))
+        for name, before, now in run.position.overrides:
+            self._print(f"overrides the file: {name}: {before} → {now}")
         for item in run.links:
             self._print(
                 f"data: input {quote(item.input)} from field {quote(item.field)} ({item.why})"
             )
+        for name, fact in run.facts:
+            self._print(f"data: {name}: {fact}")
         if run.position.step:
             self._print(f"continuing at step {run.position.step}, epoch {run.position.epoch}")
+        self._start(run)
+
+    def _start(self, run: Run) -> None:
         self.first_step = run.position.step
-        self.begun = time.monotonic()
+        self.begun = self.shown = time.monotonic()
 
     def step(self, run: Run, count: int | None) -> None:
         now = time.monotonic()
         if now - self.shown >= LINE_EVERY:
             self.shown = now
+            position = run.position
+            where = f"batch {position.batch}" + (f"/{count}" if count else "")
+            speed = self.speed(run, now)
+            left = "" if (text := self.left(run, speed)) == "" else f"  {text} left"
             self._print(
-                progress_text(run, count, run.position.step - self.first_step, now - self.begun)
+                f"epoch {position.epoch} {where}  loss {run.losses[-1]:.4f}  "
+                f"{speed_text(speed)}{left}"
             )
+
+    def speed(self, run: Run, now: float) -> float:
+        """Steps a second since this run began."""
+        return (run.position.step - self.first_step) / max(now - self.begun, 1e-9)
+
+    def left(self, run: Run, speed: float) -> str:
+        """How long the rest of the run takes, where its length is known."""
+        if self.total is None or speed <= 0.0:
+            return ""
+        return duration(max(self.total - run.position.step, 0) / speed)
 
     def epoch(self, run: Run) -> None:
         self.shown = time.monotonic()
@@ -91,15 +113,14 @@ class Json(Display):
     def _write(self, **entry: Any) -> None:
         print(json.dumps(entry, sort_keys=True), file=self.stream, flush=True)
 
-    def begin(
-        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
-    ) -> None:
-        links = {item.input: item.field for item in run.links}
+    def begin(self, run: Run, plan: Plan) -> None:
         self._write(
             event="begin",
             choices=run.settings.get("choices", []),
-            fields=links,
+            overrides=run.position.overrides,
+            fields={item.input: item.field for item in run.links},
             step=run.position.step,
+            steps=self.total,
         )
 
     def epoch(self, run: Run) -> None:
@@ -112,7 +133,9 @@ class Json(Display):
 
 
 class Live(Lines):
-    """A terminal: tables first, then a bar with loss, speed and time left, redrawn in place."""
+    """A terminal: tables first, then a bar with loss, figures, speed and time left, redrawn in
+    place.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -122,69 +145,82 @@ class Live(Lines):
         self.bar: Any = None
         self.task: Any = None
 
-    def begin(
-        self, run: Run, model: Model, source: Source, held: Source | None, plan: Plan
-    ) -> None:
-        from rich.markup import escape
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.table import Table as RichTable
+    def begin(self, run: Run, plan: Plan) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        if run.settings.get("choices"):
-            table = RichTable("setting", "value", "why", title="training")
-            for what, value, why in run.settings["choices"]:
-                table.add_row(escape(what), escape(value), escape(why))
-            self.console.print(table)
-        table = RichTable("input", "field", "type", "why", title="data")
-        for item in run.links:
-            table.add_row(escape(item.input), escape(item.field), str(item.dtype), escape(item.why))
-        self.console.print(table)
+        self._table("training", ["setting", "value", "why"], run.settings.get("choices", []))
+        rows = run.position.overrides
+        self._table("overridden", ["setting", "in the file", "now"], rows)
+        links = [[i.input, i.field, str(i.dtype), i.why] for i in run.links]
+        self._table("data", ["input", "field", "type", "why"], links)
+        for name, fact in run.facts:
+            self.console.print(f"{name}: {fact}", highlight=False, markup=False)
+        words = "[bold]epoch {task.fields[epoch]}[/]"
         self.bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
-            TextColumn(
-                "{task.completed}/{task.total}  loss {task.fields[loss]:.4f}  "
-                "{task.fields[speed]:.0f} steps/s"
-            ),
-            TimeRemainingColumn(),
+            TextColumn(words),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[words]}"),
             console=self.console,
             refresh_per_second=5,
         )
         self.bar.start()
-        self.task = self.bar.add_task(
-            "train", total=None, epoch=run.position.epoch, loss=0.0, speed=0.0
-        )
-        self.first_step = run.position.step
-        self.begun = self.shown = time.monotonic()
+        self.task = self.bar.add_task("train", total=None, epoch=run.position.epoch, words="")
+        self._start(run)
+
+    def _table(self, title: str, header: list[str], rows: Sequence[Sequence[str]]) -> None:
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+
+        if not rows:
+            return
+        table = Table(*header, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        self.console.print(table)
 
     def step(self, run: Run, count: int | None) -> None:
         now = time.monotonic()
         if now - self.shown < REFRESH:
             return
         self.shown = now
-        position = run.position
-        speed = (position.step - self.first_step) / max(now - self.begun, 1e-9)
+        speed = self.speed(run, now)
+        words = [f"loss {run.losses[-1]:.4f}"]
+        if run.history:
+            kept = {n: v for n, v in run.history[-1].items() if n.startswith("val_")}
+            words += [f"{n} {v:.4f}" for n, v in list(kept.items())[:2]]
+        left = self.left(run, speed)
+        words += [speed_text(speed), f"{left} left" if left else f"step {run.position.step}"]
         self.bar.update(
             self.task,
-            total=count,
-            completed=position.batch,
-            epoch=position.epoch,
-            loss=run.losses[-1],
-            speed=speed,
+            total=self.total,
+            completed=run.position.step,
+            epoch=run.position.epoch,
+            words="  ".join(words),
         )
 
     def epoch(self, run: Run) -> None:
         self.bar.console.print(history_text(run.history[-1]), highlight=False)
 
     def end(self, run: Run) -> None:
+        self.bar.update(self.task, visible=False)
         self.bar.stop()
         self.console.print(end_text(run), highlight=False)
 
 
-def progress_text(run: Run, count: int | None, steps: int, seconds: float) -> str:
-    position = run.position
-    speed = steps / max(seconds, 1e-9)
-    where = f"batch {position.batch}" + (f"/{count}" if count else "")
-    return f"epoch {position.epoch} {where}  loss {run.losses[-1]:.4f}  {speed:.0f} steps/s"
+def speed_text(speed: float) -> str:
+    """Steps a second, or seconds a step where that reads better."""
+    return f"{speed:.0f} steps/s" if speed >= 10 else f"{1 / max(speed, 1e-9):.2g} s/step"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in two units at most."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def history_text(figures: dict[str, float]) -> str:

@@ -27,6 +27,7 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.save import save
 from sardonyx.train import info
+from sardonyx.train.describe import descriptions
 from sardonyx.train.step import (
     StepGraph,
     all_state,
@@ -35,7 +36,6 @@ from sardonyx.train.step import (
     compile_step,
     distinct_outputs,
 )
-from sardonyx.train.trainable import settings_of
 
 FORMAT = "sardonyx-step"
 VERSION = 1
@@ -91,7 +91,7 @@ def _write_step(
     tail = "" if len(model.records) == 1 else f"_{index}"
     train = distinct_outputs(compile_step(model, record))
     save(train.model, folder / f"train{tail}.onnx", runtime=runtime)
-    forward = settings_of(model).get("forward", {})
+    forward = descriptions(model)[index].get("forward", {})
     served = [v.name or "" for v in model.outputs]
     evaluate = compile_evaluation(model, record, forward, served)
     save(evaluate.model, folder / f"evaluate{tail}.onnx", runtime=runtime)

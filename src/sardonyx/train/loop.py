@@ -1,94 +1,34 @@
-"""The loop: `train` from a model and data to a tuned model, `evaluate` and `predict` on any model
-and data.
-"""
+"""The loop: `train`, from a model and data to a tuned model."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, TrainingStopped, quote
 from sardonyx.model import Model, load
 from sardonyx.train import metrics as metric
 from sardonyx.train.auto import fastest
 from sardonyx.train.batches import Prefetch, batch_count, epoch_batches
-from sardonyx.train.checkpoint import Lock, Position, position_of, with_position, write
-from sardonyx.train.data import Source, Stream, open_data
+from sardonyx.train.checkpoint import Lock, Position, position_of, write
+from sardonyx.train.data import MEMORY, Source, Stream, open_data
+from sardonyx.train.describe import descriptions, settings_of
 from sardonyx.train.display import Display, make_display
-from sardonyx.train.fields import Link, check_values, link
-from sardonyx.train.trainable import settings_of, trainable
+from sardonyx.train.evaluation import chosen_metrics, evaluate_rep, image_size, links_for
+from sardonyx.train.fields import Link
+from sardonyx.train.override import Rows, override, refuse_changes, refuse_other
+from sardonyx.train.run import ENGINES, Callback, Plan, Run, best_path, prepare
+from sardonyx.train.trainable import trainable
 
-ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
-DEFAULT_METRICS = {
-    "cross_entropy": ["accuracy"],
-    "binary_cross_entropy": ["accuracy"],
-    "mse": ["mae"],
-    "l1": ["mae"],
-    "huber": ["mae"],
-}
-
-
-@dataclass
-class Run:
-    """A training: `run.model` is the model as it is now, `run.history` the figures of each
-    epoch.
-    """
-
-    rep: Any
-    position: Position
-    links: list[Link]
-    settings: dict[str, Any]
-    best: tuple[dict[str, np.ndarray], Position] | None = None
-    times: dict[str, float] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-    stopped: str = ""
-
-    @property
-    def model(self) -> Model:
-        """A whole ONNX model: it serves, saves, and continues."""
-        return with_position(self.rep.to_model(), self.position)
-
-    @property
-    def best_model(self) -> Model | None:
-        """The model of the best epoch so far."""
-        if self.best is None:
-            return None
-        state, position = self.best
-        return with_position(self.rep.to_model(state), position)
-
-    @property
-    def history(self) -> list[dict[str, float]]:
-        return self.position.history
-
-    def stop(self, why: str) -> None:
-        """Ask the loop to end after this step (for callbacks)."""
-        self.stopped = why
-
-
-Callback = Callable[[Run], Any]
-
-
-@dataclass
-class Plan:
-    """The settings of one training, as asked for."""
-
-    epochs: int | None
-    steps: int | None
-    metrics: Sequence[Any]
-    patience: int | None
-    watch: str
-    every_steps: int | None
-    every_minutes: float | None
-    output: Path | None
-    callbacks: Sequence[Callback]
-    drop_last: bool
+EPOCHS = 3
+ORIGINS = {MEMORY: "arrays in memory"}
 
 
 def train(
@@ -97,13 +37,13 @@ def train(
     *,
     epochs: int | None = None,
     steps: int | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     validation: Any = None,
     metrics: Sequence[Any] | None = None,
     engine: str = "onnxruntime",
-    seed: int = 0,
-    shuffle: bool = True,
-    drop_last: bool = False,
+    seed: int | None = None,
+    shuffle: bool | None = None,
+    drop_last: bool | None = None,
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
     output: str | Path | None = None,
@@ -115,6 +55,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     display: str | Display = "quiet",
     engine_options: Mapping[str, Any] | None = None,
+    recompute: bool = False,
     **how: Any,
 ) -> Run:
     """Train a model on data, as its record describes, or as `trainable` chooses.
@@ -123,177 +64,219 @@ def train(
     data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), batches,
                    …
     epochs, steps -- how long; 3 epochs if neither is given
+    batch_size, seed, shuffle, drop_last -- 32, 0, True, False if not given
     validation  -- data of its own, or a share of the rows such as 0.1
     engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", or "auto": the fastest one
                    in a short trial
     metrics     -- names ("accuracy", "top5", "f1", "auc", "mae", "perplexity") or functions
-    output      -- where the model is kept: every `every_steps` or `every_minutes`, and at the end
+    output      -- where the model is kept: every `every_steps` or `every_minutes`, and at the end;
+                   with validation or patience, the best epoch in `<output>.best.onnx` beside it
     patience    -- stop after so many epochs in which `watch` did not improve
-    how         -- arguments of `trainable`, for a model without a record (or to replace its record)
+    recompute   -- compute most of the forward pass again instead of keeping it: less memory, more
+                   time, the same numbers; with the engine "onnxruntime"
+    how         -- arguments of `trainable`; for a model that carries a record they change it, and
+                   what they override is shown
 
     >>> import sardonyx as sx
     >>> run = sx.train("model.onnx", "data.npz", epochs=2)
     >>> len(run.history)
     2
     """
+    if recompute:
+        if engine != "onnxruntime":
+            raise ArgumentError(
+                f"the engine {engine!r} does not recompute", hint='use engine="onnxruntime"'
+            )
+        engine_options = {**(engine_options or {}), "recompute": True}
     target = Path(output) if output is not None else None
-    net, position = _start(model, target, resume, seed, batch_size, shuffle, how)
+    share = validation if isinstance(validation, float) else None
+    asked = {
+        "epochs": epochs,
+        "steps": steps,
+        "batch_size": batch_size,
+        "seed": seed,
+        "shuffle": shuffle,
+        "drop_last": drop_last,
+        "share": share,
+    }
+    net, position = _start(model, target, resume, asked, how)
     shown = make_display(display) if isinstance(display, str) else display
-    source = open_data(data, columns, *_image_size(net))
+    source = open_data(data, columns, *image_size(net))
     held: Source | None = None
-    if isinstance(validation, float):
+    if position.share is not None:
         if isinstance(source, Stream):
             raise ArgumentError("a stream cannot be split", hint="give validation data of its own")
-        source, held = source.split(validation, position.seed)
+        source, held = source.split(position.share, position.seed)
     elif validation is not None:
-        held = open_data(validation, columns, *_image_size(net))
+        held = open_data(validation, columns, *image_size(net))
+    _same_data(position, source, target)
     settings = settings_of(net)
-
-    def linked(rep: Any) -> list[Link]:
-        return _links(net, rep.wanted, source, fields, settings)
-
-    if engine == "auto":
-        rep, choice = fastest(
-            net, lambda r: _first(source, linked(r), position), None, engine_options
-        )
-        settings["choices"] = [*settings.get("choices", []), choice]
-    else:
-        rep = prepare(engine, net, engine_options)
-    links = linked(rep)
+    rep, links = _prepared(engine, net, source, fields, settings, position, engine_options)
+    if held is not None:
+        links_for(net, rep.wanted, held, {item.input: item.field for item in links}, settings)
+    chosen = chosen_metrics(metrics, settings)
+    watched = watch or ("loss" if held is None else "val_loss")
     plan = Plan(
-        epochs if epochs is not None or steps is not None else 3,
-        steps,
-        _metrics(metrics, settings),
+        position.epochs,
+        position.steps,
+        chosen,
         patience,
-        watch or ("loss" if held is None else "val_loss"),
+        watched,
+        metric.lower_is_better(watched, chosen),
         every_steps,
         every_minutes,
         target,
         callbacks,
-        drop_last,
+        held is not None or patience is not None,
     )
-    run = Run(rep, position, links, settings)
-    shown.begin(run, net, source, held, plan)
+    settings["choices"] = [*settings.get("choices", []), *_loop_choices(asked, position, engine)]
+    run = Run(rep, position, links, settings, _facts(source, held, position))
+    run.best_file = best_path(target) if target is not None else None
+    shown.begin(run, plan)
     if target is None:
         return _Loop(run, plan, source, held, shown).run()
     with Lock(target):
         return _Loop(run, plan, source, held, shown).run()
 
 
-def _first(source: Source, links: list[Link], position: Position) -> dict[str, np.ndarray]:
-    return next(epoch_batches(source, links, position.batch_size, seed=None, epoch=0))
-
-
-def prepare(engine: str, model: Model, options: Mapping[str, Any] | None = None) -> Any:
-    """A model in training on the engine called `engine`."""
-    import importlib
-
-    try:
-        room = importlib.import_module(f"sardonyx.engines.{engine}")
-        make = room.prepare_training
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ArgumentError(
-            f"no engine called {engine!r} can train", hint=f"one of {', '.join(ENGINES)}, auto"
-        ) from error
-    return make(model, **(options or {}))
+# -- before the first step ------------------------------------------------------------------
 
 
 def _start(
     model: Model | str | Path,
     target: Path | None,
     resume: bool,
-    seed: int,
-    batch_size: int,
-    shuffle: bool,
+    asked: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> tuple[Model, Position]:
     """The model to train and where it stands."""
-    if resume:
-        if target is None:
-            raise ArgumentError("`resume` continues an output", hint="name it: output=…")
-        if target.exists():
-            kept = load(target)
-            position = position_of(kept)
-            if position is None:
-                raise ArgumentError(f"{quote(target.name)} is not a training that can be continued")
-            return kept, position
+    if resume and target is None:
+        raise ArgumentError("`resume` continues an output", hint="name it: output=…")
+    if resume and target is not None and target.exists():
+        return _continued(load(target), target, asked, how)
     loaded = load(model)
-    fresh = Position(seed=seed, batch_size=batch_size, shuffle=shuffle)
-    if loaded.records and not how:
-        return loaded, fresh
-    bare = loaded.copy()
-    bare.records = []
-    return trainable(bare, seed=seed, **how), fresh
+    given = {k: v for k, v in asked.items() if v is not None}
+    rows: Rows = []
+    if not loaded.records:
+        net = trainable(loaded, **{"seed": given.get("seed", 0), **how})
+    else:
+        told = descriptions(loaded)[0].get("arguments")
+        seed = (told or {}).get("seed", 0)
+        own = told is not None and len(loaded.records) == 1
+        more = {"seed": given["seed"]} if own and given.get("seed", seed) != seed else {}
+        given.setdefault("seed", seed)
+        net, rows = override(loaded, {**how, **more}) if how or more else (loaded, [])
+    if "epochs" not in given and "steps" not in given:
+        given["epochs"] = EPOCHS
+    return net, Position(**given, overrides=rows)
 
 
-def _image_size(model: Model) -> tuple[tuple[int, int] | None, int]:
-    """Height, width and channels that an image model asks for."""
-    for value in model.inputs:
-        if value.shape is not None and len(value.shape) == 4:
-            channels, height, width = value.shape[1:]
-            count = channels if isinstance(channels, int) else 3
-            if isinstance(height, int) and isinstance(width, int):
-                return (height, width), count
-            return None, count
-    return None, 3
+def _continued(
+    kept: Model, target: Path, asked: Mapping[str, Any], how: Mapping[str, Any]
+) -> tuple[Model, Position]:
+    """A run taken up again: how long may be changed, nothing else."""
+    position = position_of(kept)
+    if position is None:
+        raise ArgumentError(f"{quote(target.name)} is not a training that can be continued")
+    rows = [
+        [name.replace("_", " "), str(getattr(position, name)), str(value)]
+        for name, value in asked.items()
+        if name not in ("epochs", "steps") and value not in (None, getattr(position, name))
+    ]
+    if rows:
+        refuse_other(target.name, rows)
+    refuse_changes(kept, how, target.name)
+    longer = {k: v for k, v in asked.items() if k in ("epochs", "steps") and v is not None}
+    if longer:
+        position = replace(position, **{"epochs": None, "steps": None, **longer})
+    return kept, replace(position, finished=False)
 
 
-def _links(
+def _same_data(position: Position, source: Source, target: Path | None) -> None:
+    """The order of rows follows from their number: a run continues on as many as it began with."""
+    length = None if isinstance(source, Stream) else len(source)
+    if position.step and position.length != length:
+        refuse_other(
+            str(target.name if target else "the run"),
+            [["rows of the data", str(position.length), str(length)]],
+        )
+    position.length = length
+
+
+def _prepared(
+    engine: str,
     net: Model,
-    wanted: Sequence[ir.Value],
     source: Source,
     fields: Mapping[str, str] | None,
     settings: dict[str, Any],
-) -> list[Link]:
-    labels = [n for m in settings.get("meetings", []) for n in m["labels"]]
-    if not labels:
-        served = {v.name for v in net.inputs}
-        labels = [v.name or "" for v in wanted if v.name not in served]
-    links = link(wanted, labels, source.fields, fields)
-    check_values(source, links, _classes(net, settings))
-    return links
+    position: Position,
+    options: Mapping[str, Any] | None,
+) -> tuple[Any, list[Link]]:
+    """The model in training on its engine, and what feeds it."""
+
+    def linked(rep: Any) -> list[Link]:
+        return links_for(net, rep.wanted, source, fields, settings)
+
+    if engine != "auto":
+        rep = prepare(engine, net, options)
+        return rep, linked(rep)
+    rep, choice = fastest(net, lambda r: _first(source, linked(r), position), None, options)
+    settings["choices"] = [*settings.get("choices", []), choice]
+    return rep, linked(rep)
 
 
-def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
-    found = {}
-    values = {v.name: v for node in net.graph for v in node.outputs}
-    for meeting in settings.get("meetings", []):
-        if meeting["loss"] != "cross_entropy" or meeting["settings"].get("probabilities"):
+def _first(source: Source, links: list[Link], position: Position) -> dict[str, np.ndarray]:
+    return next(epoch_batches(source, links, position.batch_size, seed=None, epoch=0))
+
+
+def _loop_choices(asked: Mapping[str, Any], position: Position, engine: str) -> list[list[str]]:
+    """The settings of the loop itself, as rows for people."""
+    resumed = position.step > 0
+    rows = []
+    for name, value in asked.items():
+        kept = getattr(position, name)
+        if kept is None:
             continue
-        value = values.get(meeting["prediction"])
-        axis = meeting["settings"].get("axis", 1)
-        if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
-            found[meeting["labels"][0]] = (
-                value.shape[axis],
-                meeting["settings"].get("ignore_index"),
-            )
-    return found
+        why = "as asked" if value is not None else "the run that is continued" if resumed else ""
+        label = {"share": "validation share"}.get(name, name.replace("_", " "))
+        rows.append([label, str(kept), why or "by default"])
+    if engine != "auto":
+        rows.append(["engine", engine, "by default" if engine == ENGINES[0] else "as asked"])
+    return rows
 
 
-def _metrics(given: Sequence[Any] | None, settings: dict[str, Any]) -> Sequence[Any]:
-    if given is not None:
-        return given
-    meetings = settings.get("meetings", [])
-    return DEFAULT_METRICS.get(meetings[0]["loss"], []) if len(meetings) == 1 else []
+def _facts(source: Source, held: Source | None, position: Position) -> list[tuple[str, str]]:
+    """What the data is, in words."""
+    facts = [("training data", ORIGINS.get(source.origin, source.origin))]
+    if not isinstance(source, Stream):
+        count = batch_count(source, position.batch_size, position.drop_last)
+        facts.append(("rows", f"{len(source):,}, {count:,} batches of {position.batch_size}"))
+    if held is not None:
+        rows = "" if isinstance(held, Stream) else f"{len(held):,} rows of "
+        facts.append(("validation", f"{rows}{ORIGINS.get(held.origin, held.origin)}"))
+    classes = getattr(getattr(source, "table", source), "classes", None)
+    if classes:
+        facts.append(("classes", ", ".join(classes)))
+    return facts
+
+
+# -- the loop ---------------------------------------------------------------------------------
 
 
 class _Loop:
     """The state of one call of `train`."""
 
     def __init__(self, run: Run, plan: Plan, source: Source, held: Source | None, display: Display):
-        self.run_, self.plan, self.source, self.held, self.display = (
-            run,
-            plan,
-            source,
-            held,
-            display,
-        )
+        self.run_, self.plan, self.display = run, plan, display
+        self.source, self.held = source, held
         self.saved = time.monotonic()
-        self.count = batch_count(source, run.position.batch_size, plan.drop_last)
+        self.count = batch_count(source, run.position.batch_size, run.position.drop_last)
+        self.display.total = plan.total(self.count)
+        self.times = {"steps": 0.0, "waiting for data": 0.0, "validation": 0.0, "saving": 0.0}
 
     def run(self) -> Run:
         run, position = self.run_, self.run_.position
-        begun = time.monotonic()
+        begun = time.perf_counter()
         try:
             while not self._is_done():
                 self._epoch()
@@ -301,8 +284,12 @@ class _Loop:
         except KeyboardInterrupt:
             run.stopped = "interrupted"
         finally:
-            run.times["total"] = time.monotonic() - begun
+            run.times = {**self.times, "total": time.perf_counter() - begun}
+            for callback in self.plan.callbacks:
+                if hasattr(callback, "end"):
+                    callback.end(run)
         self._keep(force=True)
+        run.times |= {"saving": self.times["saving"], "total": time.perf_counter() - begun}
         self.display.end(run)
         if run.stopped == "interrupted" and self.plan.output is None:
             raise KeyboardInterrupt
@@ -318,7 +305,7 @@ class _Loop:
         return plan.epochs is not None and position.epoch >= plan.epochs
 
     def _epoch(self) -> None:
-        run, position = self.run_, self.run_.position
+        run, position, times = self.run_, self.run_.position, self.times
         items = epoch_batches(
             self.source,
             run.links,
@@ -326,16 +313,19 @@ class _Loop:
             seed=position.seed if position.shuffle else None,
             epoch=position.epoch,
             start=position.batch,
-            drop_last=self.plan.drop_last,
+            drop_last=position.drop_last,
         )
         feeder = Prefetch(items)
         whole = False
         try:
+            asked = time.perf_counter()
             for batch in feeder:
+                times["waiting for data"] += time.perf_counter() - asked
                 self._step(batch)
                 if self._is_done():
                     whole = self.count is not None and position.batch >= self.count
                     break
+                asked = time.perf_counter()
             else:
                 whole = True
         finally:
@@ -345,21 +335,26 @@ class _Loop:
 
     def _step(self, batch: dict[str, np.ndarray]) -> None:
         run, position = self.run_, self.run_.position
+        before = time.perf_counter()
         figures = run.rep.step(batch)
+        self.times["steps"] += time.perf_counter() - before
         rows = len(next(iter(batch.values())))
+        first: float | None = None
         for name, value in figures.items():
             number = float(value) if value.size == 1 else float(np.mean(value))
-            if number != number or number in (float("inf"), float("-inf")):
+            if not math.isfinite(number):
                 self._not_finite(name, number, batch)
             position.sums[name] = position.sums.get(name, 0.0) + number * rows
-        run.losses.append(float(next(iter(figures.values()))) if figures else 0.0)
+            first = number if first is None else first
+        run.losses.append(first or 0.0)
         position.rows += rows
         position.batch += 1
         position.step += 1
         self.display.step(run, self.count)
         for callback in self.plan.callbacks:
             callback(run)
-        self._keep()
+        if self.plan.output is not None:
+            self._keep()
 
     def _not_finite(self, name: str, number: float, batch: dict[str, np.ndarray]) -> None:
         position = self.run_.position
@@ -383,7 +378,9 @@ class _Loop:
         run, position = self.run_, self.run_.position
         figures = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
         if self.held is not None:
+            before = time.perf_counter()
             found = evaluate_rep(run, self.held, self.plan.metrics)
+            self.times["validation"] += time.perf_counter() - before
             figures.update({f"val_{n}": v for n, v in found.items()})
         position.history.append({"epoch": position.epoch, "step": position.step, **figures})
         position.epoch += 1
@@ -400,12 +397,12 @@ class _Loop:
                 f"there is no figure {quote(watch)} to watch",
                 hint=f"there are {', '.join(figures)}",
             )
-        value = figures[watch] if _lower_is_better(watch) else -figures[watch]
+        value = figures[watch] if self.plan.lower else -figures[watch]
         if position.best is None or value < position.best:
             position.best, position.best_epoch, position.waited = value, position.epoch - 1, 0
             run.best = run.rep.state(), deepcopy(position)
-            if self.plan.output is not None and self.plan.patience is not None:
-                write(run.model, best_path(self.plan.output))
+            if self.plan.output is not None and self.plan.keep_best:
+                self._write(best_path(self.plan.output))
         else:
             position.waited += 1
 
@@ -420,106 +417,10 @@ class _Loop:
         ):
             due = True
         if due or force:
-            before = time.monotonic()
-            write(self.run_.model, plan.output)
+            self._write(plan.output)
             self.saved = time.monotonic()
-            self.run_.times["saving"] = self.run_.times.get("saving", 0.0) + self.saved - before
 
-
-def best_path(output: Path) -> Path:
-    """`tuned.onnx` keeps its best epoch in `tuned.best.onnx`."""
-    return output.with_name(f"{output.stem}.best{output.suffix}")
-
-
-def _lower_is_better(name: str) -> bool:
-    plain = name.removeprefix("val_")
-    return "loss" in plain or plain in ("mae", "perplexity") or plain not in (
-        "accuracy", "f1", "auc", *(f"top{k}" for k in range(1, 101))
-    )  # fmt: skip
-
-
-def evaluate_rep(
-    run: Run, source: Source, names: Sequence[Any], batch_size: int | None = None
-) -> dict[str, float]:
-    """Figures and metrics of the model as it is now, over all of `source`."""
-    meetings = run.settings.get("meetings", [])
-    predictions = [m["prediction"] for m in meetings[:1]]
-    label = meetings[0]["labels"][0] if meetings and meetings[0]["labels"] else None
-    made = metric.make(names) if predictions and label else []
-    sums: dict[str, float] = {}
-    rows = 0
-    size = batch_size or run.position.batch_size
-    for batch in Prefetch(epoch_batches(source, run.links, size, seed=None, epoch=0)):
-        found = run.rep.evaluate(batch, run.settings.get("forward"), predictions)
-        count = len(next(iter(batch.values())))
-        rows += count
-        for name, value in found.items():
-            if name not in predictions and value.size == 1:
-                sums[name] = sums.get(name, 0.0) + float(value) * count
-        for item in made:
-            item.add(found[predictions[0]], batch[label])  # type: ignore[index]
-    return {n: s / max(rows, 1) for n, s in sums.items()} | {m.name: m.value() for m in made}
-
-
-def evaluate(
-    model: Model | str | Path,
-    data: Any,
-    *,
-    metrics: Sequence[Any] | None = None,
-    batch_size: int = 256,
-    engine: str = "onnxruntime",
-    fields: Mapping[str, str] | None = None,
-    columns: Sequence[str] | None = None,
-    **how: Any,
-) -> dict[str, float]:
-    """The loss and metrics of a model on data, as the served graph computes them.
-
-    A model without a record gets its loss as `trainable` would choose it; `how` says otherwise.
-
-    >>> import sardonyx as sx
-    >>> sorted(sx.evaluate("model.onnx", "data.npz"))
-    ['accuracy', 'loss']
-    """
-    net = load(model)
-    if not net.records:
-        net = trainable(net, **how)
-    source = open_data(data, columns, *_image_size(net))
-    settings = settings_of(net)
-    rep = prepare(engine, net)
-    links = _links(net, rep.wanted, source, fields, settings)
-    run = Run(rep, Position(batch_size=batch_size), links, settings)
-    return evaluate_rep(run, source, _metrics(metrics, settings), batch_size)
-
-
-def predict(
-    model: Model | str | Path,
-    data: Any,
-    *,
-    batch_size: int = 256,
-    fields: Mapping[str, str] | None = None,
-    columns: Sequence[str] | None = None,
-) -> dict[str, np.ndarray]:
-    """The outputs of a model over all rows of data, by name.
-
-    >>> import sardonyx as sx
-    >>> list(sx.predict("model.onnx", "data.npz"))
-    ['scores']
-    """
-    from sardonyx.engines.onnxruntime import Runner
-
-    served = replace_records(load(model))
-    source = open_data(data, columns, *_image_size(served))
-    links = link(served.inputs, [], source.fields, fields)
-    runner = Runner(served)
-    parts: dict[str, list[np.ndarray]] = {}
-    for batch in Prefetch(epoch_batches(source, links, batch_size, seed=None, epoch=0)):
-        for name, value in runner(batch).items():
-            parts.setdefault(name, []).append(value)
-    return {name: np.concatenate(found) for name, found in parts.items()}
-
-
-def replace_records(model: Model) -> Model:
-    """The model without its training records."""
-    served = model.copy()
-    served.records = []
-    return served
+    def _write(self, path: Path) -> None:
+        before = time.perf_counter()
+        write(self.run_.model, path)
+        self.times["saving"] += time.perf_counter() - before

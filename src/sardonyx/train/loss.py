@@ -45,6 +45,7 @@ class Loss:
     """A named loss: `compute(op, prediction, *labels)` builds it.
 
     logits -- the prediction is taken before a final Softmax or Sigmoid, if the model ends with one
+    settings -- all arguments that it was made with; a loss of one's own has none
     names  -- what the labels are called, where the loss has names for them
     """
 
@@ -207,9 +208,8 @@ def binary_cross_entropy(pos_weight: float | None = None, reduction: str = "mean
                 each = (1.0 - y) * z + more * (tail + op.Relu(op.Neg(z)))
         return _reduce(op, each, reduction)
 
-    return Loss(
-        "binary_cross_entropy", compute, (Label("like"),), "Sigmoid", {"pos_weight": pos_weight}
-    )
+    settings = {"pos_weight": pos_weight, "reduction": reduction}
+    return Loss("binary_cross_entropy", compute, (Label("like"),), "Sigmoid", settings)
 
 
 def hinge(margin: float = 1.0, reduction: str = "mean") -> Loss:
@@ -219,7 +219,7 @@ def hinge(margin: float = 1.0, reduction: str = "mean") -> Loss:
         with op:
             return _reduce(op, op.Relu(margin - z * y), reduction)
 
-    return Loss("hinge", compute, settings={"margin": margin})
+    return Loss("hinge", compute, settings={"margin": margin, "reduction": reduction})
 
 
 # -- regression -----------------------------------------------------------------------
@@ -233,7 +233,7 @@ def mse(reduction: str = "mean") -> Loss:
             difference = z - y
             return _reduce(op, difference * difference, reduction)
 
-    return Loss("mse", compute)
+    return Loss("mse", compute, settings={"reduction": reduction})
 
 
 def l1(reduction: str = "mean") -> Loss:
@@ -243,7 +243,7 @@ def l1(reduction: str = "mean") -> Loss:
         with op:
             return _reduce(op, op.Abs(z - y), reduction)
 
-    return Loss("l1", compute)
+    return Loss("l1", compute, settings={"reduction": reduction})
 
 
 def huber(delta: float = 1.0, reduction: str = "mean") -> Loss:
@@ -255,7 +255,7 @@ def huber(delta: float = 1.0, reduction: str = "mean") -> Loss:
             inside = op.Min(size, delta)
             return _reduce(op, 0.5 * inside * inside + delta * (size - inside), reduction)
 
-    return Loss("huber", compute, settings={"delta": delta})
+    return Loss("huber", compute, settings={"delta": delta, "reduction": reduction})
 
 
 # -- distributions and embeddings --------------------------------------------------------
@@ -277,7 +277,8 @@ def kl_divergence(log_target: bool = False, reduction: str = "batchmean") -> Los
             rows = op.cast(op.Shape(z, start=0, end=1), z.dtype)  # type: ignore[arg-type]
             return op.ReduceSum(each, keepdims=0) / op.Squeeze(rows, [0])
 
-    return Loss("kl_divergence", compute, settings={"log_target": log_target})
+    settings = {"log_target": log_target, "reduction": reduction}
+    return Loss("kl_divergence", compute, settings=settings)
 
 
 def cosine(reduction: str = "mean", eps: float = 1e-8) -> Loss:
@@ -289,7 +290,7 @@ def cosine(reduction: str = "mean", eps: float = 1e-8) -> Loss:
             norms = op.total(z * z, [-1]) * op.total(y * y, [-1])
             return _reduce(op, 1.0 - dot / op.Sqrt(op.Max(norms, eps * eps)), reduction)
 
-    return Loss("cosine", compute)
+    return Loss("cosine", compute, settings={"reduction": reduction, "eps": eps})
 
 
 def contrastive(margin: float = 1.0, reduction: str = "mean") -> Loss:
@@ -305,7 +306,8 @@ def contrastive(margin: float = 1.0, reduction: str = "mean") -> Loss:
             away = op.Relu(margin - op.Sqrt(squared + 1e-12))
             return _reduce(op, y * squared + (1.0 - y) * away * away, reduction)
 
-    return Loss("contrastive", compute, (Label("pairs"),), settings={"margin": margin})
+    settings = {"margin": margin, "reduction": reduction}
+    return Loss("contrastive", compute, (Label("pairs"),), settings=settings)
 
 
 def triplet(margin: float = 1.0, reduction: str = "mean") -> Loss:
@@ -319,7 +321,7 @@ def triplet(margin: float = 1.0, reduction: str = "mean") -> Loss:
             far = op.Sqrt(op.total((a - n) * (a - n), [1, 2]) + 1e-12)
             return _reduce(op, op.Relu(near - far + margin), reduction)
 
-    return Loss("triplet", compute, (), settings={"margin": margin})
+    return Loss("triplet", compute, (), settings={"margin": margin, "reduction": reduction})
 
 
 def _width(z: ir.Value) -> list[int]:

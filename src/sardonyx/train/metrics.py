@@ -1,12 +1,13 @@
 """Metrics: figures about predictions, added up batch by batch without keeping the predictions.
 
 A metric is a class with `add(prediction, label)` and `value()`; a user's function `(predictions,
-labels) -> number` is called once over all of them (`Function`).
+labels) -> number` is called once over all of them (`Function`). Where a class is predicted for each
+of many positions, metrics see rows of scores and their labels, without those that are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ class Metric:
 
     name = "metric"
     better = "higher"
+    whole = False  # sees predictions and labels as they are
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
         raise TypeError(f"{type(self).__name__} does not say how to add a batch")
@@ -39,14 +41,12 @@ class Accuracy(Metric):
 
     name = "accuracy"
 
-    def __init__(self, ignored: int | None = None) -> None:
+    def __init__(self) -> None:
         self.right = self.count = 0
-        self.ignored = ignored
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
-        used = np.ones(label.shape, bool) if self.ignored is None else label != self.ignored
-        self.right += int(((_classes(prediction, label) == label) & used).sum())
-        self.count += int(used.sum())
+        self.right += int((_classes(prediction, label) == label).sum())
+        self.count += label.size
 
     def value(self) -> float:
         return self.right / max(self.count, 1)
@@ -156,10 +156,15 @@ class Perplexity(Metric):
 
 
 class Function(Metric):
-    """A user's function of all predictions and all labels."""
+    """A user's function of all predictions and all labels; lower is better, unless the function has
+    an attribute `better` that says "higher".
+    """
+
+    whole = True
 
     def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]):
         self.function, self.name = function, getattr(function, "__name__", "metric")
+        self.better = getattr(function, "better", "lower")
         self.predictions: list[np.ndarray] = []
         self.labels: list[np.ndarray] = []
 
@@ -200,3 +205,39 @@ def make(given: Sequence[Any]) -> list[Metric]:
                 hint=f"one of {', '.join(MAKERS)}, top5, or a function",
             )
     return made
+
+
+def lower_is_better(figure: str, given: Sequence[Any]) -> bool:
+    """Whether a figure of the loop improves by falling: losses do, metrics say it themselves."""
+    better = {m.name: m.better for m in make(given)}
+    return better.get(figure.removeprefix("val_"), "lower") == "lower"
+
+
+def add_all(
+    made: Sequence[Metric], meeting: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
+) -> None:
+    """Show one batch to all metrics; `meeting` says how the loss reads prediction and label."""
+    rows, classes = _rows(meeting, prediction, label)
+    for item in made:
+        if item.whole:
+            item.add(prediction, label)
+        else:
+            item.add(rows, classes)
+
+
+def _rows(
+    meeting: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores with the classes along axis 1 and class numbers, without labels to be ignored."""
+    if meeting["loss"] != "cross_entropy":
+        return prediction, label
+    settings = meeting["settings"]
+    axis, ignored = settings.get("axis", 1), settings.get("ignore_index")
+    if settings.get("probabilities"):
+        label = label.argmax(axis)
+    if prediction.ndim > 2:
+        prediction = np.moveaxis(prediction, axis, -1)
+        prediction, label = prediction.reshape(-1, prediction.shape[-1]), label.reshape(-1)
+    if ignored is not None:
+        prediction, label = prediction[label != ignored], label[label != ignored]
+    return prediction, label

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from sardonyx.build import constant
 from sardonyx.errors import ArgumentError
-from sardonyx.grad.engine import reads
 from sardonyx.passes.functions import copy_nodes
+from sardonyx.passes.nesting import reads
 from sardonyx.train.program import Program
 from sardonyx.train.random import keep_mask
 

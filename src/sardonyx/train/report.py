@@ -13,13 +13,17 @@ import onnx
 
 from sardonyx import __version__, html
 from sardonyx.train import info
+from sardonyx.train.display import duration
 from sardonyx.train.program import ROLE
 from sardonyx.weights import weights
 
 if TYPE_CHECKING:
-    from sardonyx.train.loop import Run
+    from sardonyx.train.fields import Link
+    from sardonyx.train.run import Run
 
 POINTS = 400
+FEW = 30  # points that are marked one by one
+GREY = "#7d8796"
 
 
 def write_report(run: Run, path: str | Path) -> Path:
@@ -42,55 +46,82 @@ def _page(run: Run) -> str:
     figures: dict[str, object] = {
         n: f"{v:.4f}" for n, v in last.items() if n not in ("epoch", "step")
     }
-    figures |= {"steps": f"{position.step:,}", "seconds": f"{run.times.get('total', 0.0):.1f}"}
+    if position.best_epoch is not None:
+        figures["best epoch"] = position.best_epoch
+    figures |= {"steps": f"{position.step:,}", "time": duration(run.times.get("total", 0.0))}
     state = run.stopped or ("finished" if position.finished else "not finished")
-    choices = run.settings.get("choices", [])
-    return html.page(
-        f"Training of {model.graph.name or 'a model'}",
-        f"{state} after {position.epoch} epochs, batch size {position.batch_size}, seed "
-        f"{position.seed}",
-        html.cards(figures),
+    settings = run.settings.get("choices", [])
+    overridden = html.table(["setting", "in the file", "now"], position.overrides)
+    parts = [
         html.section("Curves", *_curves(run)),
-        html.section("Settings", html.table(["setting", "value", "where it came from"], choices)),
-        html.section("Data", html.table(["input", "field", "type", "why"], _links(run))),
+        html.section("Settings", html.table(["setting", "value", "where it came from"], settings)),
+        html.section("Overridden settings", overridden) if position.overrides else "",
+        html.section(
+            "Data",
+            html.table(["input", "field", "type", "one row", "why"], _links(run)),
+            html.table(["what", "of the data"], run.facts),
+        ),
         html.section(
             "Parameters",
             html.table(
-                ["tensor", "shape", "numbers", "role", "why", "changed by"], _parameters(run)
+                ["tensor", "shape", "numbers", "role", "why", "relative change"], _parameters(run)
             ),
         ),
         html.section("Epochs", _epochs(run)),
         html.section("Time", html.bar_chart("seconds by part", _times(run))),
         html.section("Versions", html.table(["what", "version"], _versions(run))),
+    ]
+    return html.page(
+        f"Training of {model.graph.name or 'a model'}",
+        f"{state} after {position.epoch} epochs, batch size {position.batch_size}, seed "
+        f"{position.seed}",
+        html.cards(figures),
+        *parts,
     )
 
 
 def _curves(run: Run) -> list[str]:
-    steps = thin([(float(i + 1), v) for i, v in enumerate(run.losses)])
-    parts = [html.line_chart("loss of each step", {"loss": steps}, "step")]
+    return [
+        html.line_chart("loss of each step" if across == "step" else name, series, across)
+        for name, series, across in _series(run)
+    ]
+
+
+def _series(run: Run) -> list[tuple[str, dict[str, list[tuple[float, float]]], str]]:
+    """Every chart: its name, its lines, and what runs across."""
+    first = run.position.step - len(run.losses)
+    steps = thin([(first + i + 1.0, v) for i, v in enumerate(run.losses)])
+    found = [("steps", {"loss": steps}, "step")] if steps else []
     names = [n for n in (run.history[-1] if run.history else {}) if n not in ("epoch", "step")]
-    for name in [n for n in names if not n.startswith("val_")] + [
-        n for n in names if n.startswith("val_") and n[4:] not in names
-    ]:
-        series = {name: [(h["epoch"], h[name]) for h in run.history if name in h]}
-        if f"val_{name}" in names:
-            series[f"val_{name}"] = [(h["epoch"], h[f"val_{name}"]) for h in run.history]
-        parts.append(html.line_chart(name, series, "epoch"))
-    return parts
+    for name in dict.fromkeys(n.removeprefix("val_") for n in names):
+        lines = {
+            kind: [(h["epoch"], h[kind]) for h in run.history if kind in h]
+            for kind in (name, f"val_{name}")
+            if kind in names
+        }
+        found.append((name.replace("/", "."), lines, "epoch"))
+    return found
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """At most `POINTS` points: means of equal stretches, so that spikes are not picked or lost by
     chance.
     """
-    if len(points) <= POINTS:
+    size = -(-len(points) // POINTS)
+    if size <= 1:
         return points
-    parts = np.array_split(np.asarray(points), POINTS)
-    return [(float(p[:, 0].mean()), float(p[:, 1].mean())) for p in parts]
+    parts = (np.asarray(points[i : i + size]) for i in range(0, len(points), size))
+    return [(float(p[-1, 0]), float(p[:, 1].mean())) for p in parts]
 
 
 def _links(run: Run) -> list[list[object]]:
-    return [[item.input, item.field, str(item.dtype), item.why] for item in run.links]
+    return [[i.input, i.field, str(i.dtype), _row_shape(i), i.why] for i in run.links]
+
+
+def _row_shape(item: Link) -> str:
+    if item.shape is None:
+        return "any"
+    return " × ".join(map(str, item.shape)) or "one number"
 
 
 def _parameters(run: Run) -> list[list[object]]:
@@ -106,7 +137,7 @@ def _parameters(run: Run) -> list[list[object]]:
         if weight.name in now and tensor is not None:
             before = tensor.numpy().astype(np.float64)
             size = float(np.linalg.norm(before)) or 1.0
-            moved = f"{float(np.linalg.norm(now[weight.name] - before)) / size:.3%}"
+            moved = f"{float(np.linalg.norm(now[weight.name] - before)) / size:.3g}"
         rows.append(
             [
                 weight.name,
@@ -130,7 +161,7 @@ def _epochs(run: Run) -> str:
 def _times(run: Run) -> list[tuple[str, float]]:
     total = run.times.get("total", 0.0)
     parts = {k: v for k, v in run.times.items() if k != "total"}
-    return [*parts.items(), ("steps and the rest", max(total - sum(parts.values()), 0.0))]
+    return [*parts.items(), ("everything else", max(total - sum(parts.values()), 0.0))]
 
 
 def _versions(run: Run) -> list[list[object]]:
@@ -150,20 +181,27 @@ def _versions(run: Run) -> list[list[object]]:
 
 
 def _pictures(run: Run, target: Path) -> None:
+    """One picture for each kind of figure; see-through, in colours that read on light and dark."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         return
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(
-        *zip(*thin([(i + 1.0, v) for i, v in enumerate(run.losses)]), strict=True)
-        if run.losses
-        else ([], [])
-    )
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
-    figure.savefig(target.with_suffix(".loss.png"), dpi=120)
+    for name, series, across in _series(run):
+        figure = Figure(figsize=(7, 3.2), layout="constrained")
+        figure.patch.set_alpha(0.0)
+        axes = figure.add_subplot(facecolor="none")
+        for (label, points), colour in zip(series.items(), html.COLOURS, strict=False):
+            xs, ys = zip(*points, strict=True) if points else ((), ())
+            mark = "o" if len(points) < FEW else ""
+            axes.plot(xs, ys, label=label, color=colour, linewidth=1.8, marker=mark, markersize=4)
+        axes.set_xlabel(across, color=GREY)
+        axes.set_ylabel(name, color=GREY)
+        axes.tick_params(colors=GREY)
+        axes.grid(axis="y", color=GREY, alpha=0.25)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(GREY)
+        if len(series) > 1:
+            axes.legend(frameon=False, labelcolor=GREY)
+        figure.savefig(target.with_suffix(f".{name}.png"), dpi=120)

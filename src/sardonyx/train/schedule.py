@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -20,15 +21,20 @@ from sardonyx.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the learning rate changes over the steps; `text` is what a report says of it."""
+    """How the learning rate changes over the steps; `text` is what a report says of it.
+
+    settings -- its name and arguments, as a configuration file would say them; empty for one's own
+    """
 
     factor: Callable[[Builder, ir.Value], ir.Value]
     text: str
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def constant() -> Schedule:
     """The same learning rate at every step."""
-    return Schedule(lambda op, t: op.const(1.0, ir.DataType.DOUBLE), "constant")
+    one = ir.DataType.DOUBLE
+    return Schedule(lambda op, t: op.const(1.0, one), "constant", {"name": "constant"})
 
 
 def linear_warmup(steps: int, after: Schedule | None = None) -> Schedule:
@@ -40,9 +46,8 @@ def linear_warmup(steps: int, after: Schedule | None = None) -> Schedule:
         ramp = op.Min((t + 1.0) / float(steps), 1.0)
         return ramp if after is None else ramp * after.factor(op, op.Max(t - float(steps), 0.0))
 
-    return Schedule(
-        factor, f"linear warm-up over {steps}" + (f", then {after.text}" if after else "")
-    )
+    text = f"linear warm-up over {steps}" + (f", then {after.text}" if after else "")
+    return Schedule(factor, text, {"name": "linear_warmup", "steps": steps, "after": after})
 
 
 def cosine(steps: int, end: float = 0.0) -> Schedule:
@@ -53,7 +58,8 @@ def cosine(steps: int, end: float = 0.0) -> Schedule:
         wave = op.Cos(progress * math.pi)
         return end + (1.0 - end) * 0.5 * (1.0 + wave) if end else 0.5 * (1.0 + wave)
 
-    return Schedule(factor, f"cosine over {steps}" + (f" to {end:g}" if end else ""))
+    text = f"cosine over {steps}" + (f" to {end:g}" if end else "")
+    return Schedule(factor, text, {"name": "cosine", "steps": steps, "end": end})
 
 
 def step(every: int, gamma: float = 0.1) -> Schedule:
@@ -62,13 +68,16 @@ def step(every: int, gamma: float = 0.1) -> Schedule:
     def factor(op: Builder, t: ir.Value) -> ir.Value:
         return op.Pow(op.const(gamma, ir.DataType.DOUBLE), op.Floor(t / float(every)))
 
-    return Schedule(factor, f"times {gamma:g} every {every}")
+    settings = {"name": "step", "every": every, "gamma": gamma}
+    return Schedule(factor, f"times {gamma:g} every {every}", settings)
 
 
 def exponential(gamma: float) -> Schedule:
     """Multiply the learning rate by `gamma` at every step."""
     return Schedule(
-        lambda op, t: op.Pow(op.const(gamma, ir.DataType.DOUBLE), t), f"times {gamma:g} each step"
+        lambda op, t: op.Pow(op.const(gamma, ir.DataType.DOUBLE), t),
+        f"times {gamma:g} each step",
+        {"name": "exponential", "gamma": gamma},
     )
 
 
@@ -93,7 +102,8 @@ def one_cycle(steps: int, peak: float = 0.3, start: float = 0.04, end: float = 4
         falling = half(op, 1.0, end, (t - up) / down)
         return op.Where(op.Less(t, up), rising, falling)
 
-    return Schedule(factor, f"one cycle over {steps}")
+    settings = {"name": "one_cycle", "steps": steps, "peak": peak, "start": start, "end": end}
+    return Schedule(factor, f"one cycle over {steps}", settings)
 
 
 def sequence(schedules: Sequence[Schedule], starts: Sequence[int]) -> Schedule:
@@ -110,7 +120,8 @@ def sequence(schedules: Sequence[Schedule], starts: Sequence[int]) -> Schedule:
             value = op.Where(op.Less(t, float(begin)), value, later)
         return value
 
-    return Schedule(factor, ", then ".join(s.text for s in schedules))
+    settings = {"name": "sequence", "schedules": list(schedules), "starts": list(starts)}
+    return Schedule(factor, ", then ".join(s.text for s in schedules), settings)
 
 
 NAMES: dict[str, Callable[..., Schedule]] = {

@@ -4,34 +4,51 @@ every step.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from sardonyx.train.loop import Callback, Run
+    from sardonyx.train.run import Run
 
 
-def events(folder: str | Path) -> Callback:
+def events(folder: str | Path) -> Events:
     """A callback for `train(callbacks=[…])` that writes event files into `folder`."""
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise MissingExtra("tensorboard", "tensorboard") from error
-    writer = EventFileWriter(str(folder))
-    seen = 0
+    return Events(folder)
 
-    def note(run: Run) -> None:
-        nonlocal seen
-        figures = {"loss": run.losses[-1]} if run.losses else {}
-        for epoch in run.history[seen:]:
-            figures |= {f"epoch/{n}": v for n, v in epoch.items() if n not in ("epoch", "step")}
-        seen = len(run.history)
-        values = [Summary.Value(tag=n, simple_value=v) for n, v in figures.items()]
-        writer.add_event(Event(step=run.position.step, summary=Summary(value=values)))
-        writer.flush()
 
-    return note
+class Events:
+    """Writes the loss of every step and the figures of every epoch, the last one included."""
+
+    def __init__(self, folder: str | Path):
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise MissingExtra("tensorboard", "tensorboard") from error
+        self.event, self.summary = Event, Summary
+        self.writer: Any = EventFileWriter(str(folder))
+        self.seen = 0
+
+    def __call__(self, run: Run) -> None:
+        self._epochs(run)
+        self._add(run.position.step, {"loss": run.losses[-1]})
+
+    def end(self, run: Run) -> None:
+        self._epochs(run)
+        self.writer.close()
+
+    def _epochs(self, run: Run) -> None:
+        for epoch in run.history[self.seen :]:
+            figures = {f"epoch/{n}": v for n, v in epoch.items() if n not in ("epoch", "step")}
+            self._add(int(epoch["step"]), figures)
+            self.writer.flush()
+        self.seen = len(run.history)
+
+    def _add(self, step: int, figures: dict[str, float]) -> None:
+        values = [self.summary.Value(tag=n, simple_value=v) for n, v in figures.items()]
+        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
+        self.writer.add_event(event)

@@ -7,9 +7,9 @@ operators.
 
 from __future__ import annotations
 
-import json
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -18,44 +18,28 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.build import rank
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.engine import is_differentiable
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes import surgery
+from sardonyx.passes.activation import ACTIVATIONS, final_activation
 from sardonyx.starts import Start
 from sardonyx.train import info, optim
 from sardonyx.train import loss as losses
 from sardonyx.train.config import with_config
+from sardonyx.train.describe import Plan, as_table, describe
 from sardonyx.train.expand import expand_records, upgrade_record
 from sardonyx.train.initialize import write_initialization
 from sardonyx.train.modes import Mode, training_forward
+from sardonyx.train.notes import add_notes
 from sardonyx.train.program import ROLE, SEED, Program
 from sardonyx.weights import weights
 
 LossLike = str | Path | losses.Loss | Callable[..., ir.Value] | Mapping[str, Any] | onnx.ModelProto
-SETTINGS = "sardonyx.training"
 Term = losses.Term
-
-
-@dataclass
-class Choice:
-    """One decision, as shown to people: what, which value, and why."""
-
-    what: str
-    value: str
-    why: str
-
-
-@dataclass
-class Plan:
-    """Everything that `trainable` decided, in order."""
-
-    choices: list[Choice] = field(default_factory=list)
-
-    def add(self, what: str, value: object, why: str) -> None:
-        self.choices.append(Choice(what, str(value), why))
 
 
 def trainable(
@@ -64,6 +48,7 @@ def trainable(
     optimizer: str | optim.Optimizer | None = None,
     train: str | Sequence[str] | None = None,
     *,
+    lr: float | None = None,
     freeze: str | Sequence[str] = (),
     output: str | None = None,
     labels: Sequence[str] | None = None,
@@ -88,6 +73,7 @@ def trainable(
                    `(op, prediction, label)`, an ONNX model, function or file of such a graph, or
                    several `Term`s; guessed where the model shows it
     optimizer   -- a name or a `sx.optim.…` object; AdamW if not given
+    lr          -- its learning rate, where the optimizer is not an object that has one
     train       -- patterns of the parameters to train ("head.*"); all weights if not given
     freeze      -- patterns of parameters that stay as they are
     output      -- the output that meets the label; labels -- names for the label inputs
@@ -103,15 +89,16 @@ def trainable(
     >>> len(net.records)
     1
     """
+    asked = {k: v for k, v in locals().items() if k not in ("model", "config")}
     if config is not None:
-        given = {k: v for k, v in locals().items() if k not in ("model", "config")}
-        return trainable(model, **with_config(config, trainable, given))
+        return trainable(model, **with_config(config, trainable, asked))
     if form not in ("symbolic", "expanded"):
         raise ArgumentError(f"form is symbolic or expanded, not {form!r}")
     base = _base(load(model))
     plan = Plan()
     program = Program.on(base, name)
     parameters = choose_parameters(base, train, freeze, plan)
+    add_notes(base, parameters, plan)
     values, switched = training_forward(program, batch_norm, dropout)
     for node, mode in switched:
         plan.add(
@@ -125,7 +112,7 @@ def trainable(
     total = program.output(program.local("loss"), total)
     program.roles[program.local("loss")] = "loss"
     gradients = _gradient(program, total, parameters)
-    chosen = _optimizer(optimizer, accumulate, plan)
+    chosen = _optimizer(optimizer, lr, accumulate, plan)
     _update(program, chosen, parameters, gradients, groups, clip_norm, clip_value, ema)
     program.seed()
     program.slots[program.local(SEED)].start = np.asarray(seed, np.int64)
@@ -134,10 +121,25 @@ def trainable(
     base.records.append(record)
     base._normal = None  # kept while this was built, before there was a record
     base.ir.opset_imports[TRAINING_DOMAIN] = 1
-    forward = {v.name: t.name for v, t in values.items()}
-    _describe(base, program, plan, {"name": name, "meetings": meetings, "forward": forward})
+    for tensor, role in program.roles.items():
+        base.metadata[f"{ROLE}{tensor}"] = role
+    described: dict[str, Any] = {
+        "name": program.name,
+        "meetings": meetings,
+        "forward": {v.name: t.name for v, t in values.items()},
+        "choices": [[c.what, c.value, c.why] for c in plan.choices],
+        "arguments": as_table(terms, chosen, _rest(asked)),
+    }
+    describe(base, described)
     info.check(base)
     return expand_records(base) if form == "expanded" else base
+
+
+def _rest(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are not defaults; loss and optimizer are kept as what became of them."""
+    defaults = {n: p.default for n, p in inspect.signature(trainable).parameters.items()}
+    told = {k: v for k, v in asked.items() if k not in ("loss", "optimizer", "lr")}
+    return {k: v for k, v in told.items() if v is not defaults[k] and v != defaults[k]}
 
 
 def _base(model: Model) -> Model:
@@ -206,14 +208,15 @@ def _terms(
 ) -> list[Term]:
     if isinstance(loss, Sequence) and not isinstance(loss, str):
         for term in loss:
-            plan.add("loss", f"{term.loss.name} × {term.weight:g}", "as asked")
+            share = "" if term.weight == 1.0 else f" × {term.weight:g}"
+            plan.add("loss", f"{term.loss.name}{share}", "as asked")
         alone = labels if len(loss) == 1 else None
         return [replace(t, output=t.output or output, labels=t.labels or alone) for t in loss]
     if loss is None:
         value = _prediction(model, output)
         guessed, why = guess_loss(value)
         plan.add("loss", guessed, why)
-        return [Term(losses.named(guessed), value.name, labels)]
+        return [Term(losses.named(guessed, **_class_axis(guessed, value)), value.name, labels)]
     made = as_loss(loss)
     plan.add("loss", made.name, "as asked")
     return [Term(made, output, labels)]
@@ -255,12 +258,10 @@ def _prediction(model: Model, name: str | None) -> ir.Value:
 
 def guess_loss(prediction: ir.Value) -> tuple[str, str]:
     """The loss that a model's last operator and shape suggest, and why."""
-    producer = prediction.producer()
-    last = producer.op_type if producer is not None else ""
-    if last in ("Softmax", "LogSoftmax"):
-        return "cross_entropy", f"the model ends with {last}"
-    if last == "Sigmoid":
-        return "binary_cross_entropy", "the model ends with Sigmoid"
+    last = final_activation(prediction)
+    if last is not None:
+        guessed = "binary_cross_entropy" if last.kind == "Sigmoid" else "cross_entropy"
+        return guessed, f"the model ends with {last.words}"
     shape = prediction.shape
     if shape is not None and len(shape) == 2 and isinstance(shape[1], int):
         if shape[1] == 1:
@@ -270,6 +271,16 @@ def guess_loss(prediction: ir.Value) -> tuple[str, str]:
         f"the loss cannot be guessed from {quote(prediction.name)} of shape {shape}",
         hint='name one: trainable(model, loss="mse")',
     )
+
+
+def _class_axis(guessed: str, prediction: ir.Value) -> dict[str, int]:
+    """The axis of the classes, where the model's Softmax shows that it is not the second."""
+    last = prediction.producer()
+    if guessed != "cross_entropy" or last is None or last.op_type not in ACTIVATIONS:
+        return {}
+    count = rank(prediction)
+    axis = last.attributes.get_int("axis", -1) % count
+    return {"axis": axis} if axis != 1 else {}
 
 
 def _losses(
@@ -337,16 +348,14 @@ def _label_names(model: Model, loss: losses.Loss, index: int | None) -> list[str
 
 def _logits(prediction: ir.Value, loss: losses.Loss, plan: Plan) -> ir.Value:
     """The tensor before a final Softmax or Sigmoid, where the loss wants that."""
-    producer = prediction.producer()
-    if loss.logits and producer is not None and producer.op_type == loss.logits:
-        before = producer.inputs[0]
-        assert before is not None
+    last = final_activation(prediction)
+    if loss.logits and last is not None and last.kind == loss.logits:
         plan.add(
             "prediction",
-            quote(before.name),
-            f"before the final {loss.logits}: {loss.name} applies it itself, without overflow",
+            quote(last.logits.name),
+            f"before the final {last.words}: {loss.name} applies it itself, without overflow",
         )
-        return before
+        return last.logits
     plan.add("prediction", quote(prediction.name), "the model's output")
     return prediction
 
@@ -382,15 +391,22 @@ def _gradient(program: Program, total: ir.Value, parameters: Sequence[ir.Value])
     return list(found)
 
 
-def _optimizer(given: str | optim.Optimizer | None, accumulate: int, plan: Plan) -> optim.Optimizer:
+def _optimizer(
+    given: str | optim.Optimizer | None, lr: float | None, accumulate: int, plan: Plan
+) -> optim.Optimizer:
     why = "as asked"
     if given is None:
         given, why = optim.adamw(), "a safe default for most networks"
     chosen = optim.named(given) if isinstance(given, str) else given
+    if lr is not None:
+        chosen = chosen.with_(lr=lr)
     if accumulate != 1:
         chosen = optim.accumulate(chosen, accumulate)
+    shown = {k: getattr(v, "text", v) for k, v in chosen.settings.items() if v is not None}
     settings = ", ".join(
-        f"{k} {getattr(v, 'text', v)}" for k, v in chosen.settings.items() if v is not None
+        f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}"
+        for k, v in shown.items()
+        if v is not False
     )
     plan.add("optimizer", f"{chosen.text} ({settings})" if settings else chosen.text, why)
     return chosen
@@ -441,21 +457,3 @@ def _apply(
             optim.ema(ema)(step, group)
     for p in group:
         program.roles[p.name] = "parameter"
-
-
-def _describe(model: Model, program: Program, plan: Plan, settings: dict[str, Any]) -> None:
-    """Keep roles and decisions with the model: the loop, reports and other tools read them."""
-    for tensor, role in program.roles.items():
-        model.metadata[f"{ROLE}{tensor}"] = role
-    settings["choices"] = [[c.what, c.value, c.why] for c in plan.choices]
-    model.metadata[SETTINGS] = json.dumps(settings)
-
-
-def settings_of(model: Model) -> dict[str, Any]:
-    """What `trainable` wrote down about the last record; empty for records made elsewhere."""
-    return json.loads(model.metadata.get(SETTINGS, "{}"))
-
-
-def choices(model: Model) -> list[Choice]:
-    """What `trainable` decided for this model, with the reasons."""
-    return [Choice(*row) for row in settings_of(model).get("choices", [])]

@@ -1,11 +1,12 @@
 """Verification: whether two programs give the same numbers, and if not, which node is to blame.
 
 compare.py    one comparison from end to end (`verify`)
-subjects.py   what can be compared · inputs.py, datasets.py   on what
+subjects.py   what can be compared · opened.py   inside conversions of ours
+inputs.py, datasets.py   on what
 exact.py      the float64 run and the baseline · coarse.py, jitter.py   where those say too little
 noise.py      the ratio and the verdict · ties.py   jumps
-culprit.py    each node alone; segments.py cuts the pieces
-training.py   trajectories of training steps
+locate.py     the search in each candidate · culprit.py each node alone · segments.py the pieces
+gradients.py  gradients as subjects · training.py   trajectories of training steps
 report.py     the result; page.py its HTML
 """
 

@@ -23,35 +23,21 @@ from sardonyx.passes.cse import is_random
 from sardonyx.passes.nesting import graphs
 from sardonyx.verify import datasets
 from sardonyx.verify.coarse import has_coarse
-from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.exact import Reference, Walk, is_float, widened
+from sardonyx.verify.gradients import gradients_of
 from sardonyx.verify.inputs import sample, size_choices
 from sardonyx.verify.jitter import Jitter, moved
-from sardonyx.verify.noise import (
-    BANDS,
-    DIFFERENT,
-    GRADIENT_BANDS,
-    Measurement,
-    finite_rms,
-    measure,
-)
-from sardonyx.verify.report import Culprit, Report
-from sardonyx.verify.subjects import (
-    OnnxSubject,
-    SavedSubject,
-    Subject,
-    distinct_names,
-    runner,
-    subject,
-)
+from sardonyx.verify.locate import Locator
+from sardonyx.verify.noise import BANDS, GRADIENT_BANDS, Measurement, finite_rms, measure
+from sardonyx.verify.report import Report
+from sardonyx.verify.subjects import SavedSubject, Subject, distinct_names, subject
 from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 
 FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
 SAMPLES = 4
 MORE = 8
 POOR = 10_000  # numbers to feed at most, in search of outputs that tell something
-AMPLIFIED = 10.0
 SLOW = 3.0  # seconds: then more noise is drawn on suspicion only
 PATIENCE = 60.0  # seconds to search for sizes
 SUSPICIOUS = 1000.0  # up to here, more samples of the noise may clear a candidate
@@ -84,7 +70,8 @@ def verify(
     rtol/atol -- judge by tolerances instead of the noise ratio
     bands     -- up to the first number the same, above the second different
     sizes     -- numbers for symbolic dimensions
-    gradients -- compare the gradients of the outputs by the float inputs
+    gradients -- compare the gradients by float inputs and weights; of torch modules, JAX and
+                 TensorFlow functions those of their own framework
     culprit   -- search the node when something differs
     sliced    -- never run a whole model: replay node by node, in bounded memory
     progress  -- called with a line of text now and then
@@ -96,15 +83,18 @@ def verify(
     wanted = (bands or (GRADIENT_BANDS if gradients else BANDS), rtol, atol)
     chosen = _subjects(first, others, engine)
     if gradients:
-        chosen = [_gradient(s) for s in chosen]
+        chosen = gradients_of(chosen)
     job = _Job(chosen, wanted, progress or (lambda _: None))
     runs = job.runs(inputs, list(range(seeds)) if isinstance(seeds, int) else list(seeds), sizes)
+    candidates = list(zip(job.labels, chosen))
+    locator = Locator(job.report, job.reference_model, job.progress)
     if sliced:
-        job.slices(runs)
-    else:
-        job.compare(runs)
-        if culprit:
-            job.find_culprit(runs)
+        locator.slices(candidates, runs)
+        return job.report
+    job.compare(runs)
+    locator.reference = job.reference_model  # gone where the float64 run failed
+    if culprit and job.tolerances is None:
+        locator.find(candidates, runs)
     return job.report
 
 
@@ -119,23 +109,6 @@ def _subjects(
     chosen += [subject(thing, chosen[0]) for thing in others]
     engines = [engine] if isinstance(engine, str) else list(engine or ())
     return chosen + [subject(name, chosen[0]) for name in engines]
-
-
-def _gradient(item: Subject) -> Subject:
-    from sardonyx.build import FLOATS
-    from sardonyx.grad import grad
-
-    if item.model is None:
-        raise ArgumentError("gradients are compared between ONNX models and their engines only")
-    model = item.model
-    names = [v.name or "" for v in model.inputs if v.dtype in FLOATS]
-    names += [
-        n
-        for n, v in model.graph.initializers.items()
-        if v.dtype in FLOATS and v not in model.inputs
-    ]
-    made = grad(model, wrt=names, outputs=False)
-    return OnnxSubject(made, item.engine, f"gradient of {item.name}")
 
 
 class _Job:
@@ -263,8 +236,7 @@ class _Job:
                     f"outputs of {run.name}", run.outputs or {}, run, exact, baselines, True
                 )
         self.report.runs = [
-            {"name": r.name, "shapes": {k: list(np.shape(v)) for k, v in r.inputs.items()}}
-            for r in runs
+            {"name": r.name, "shapes": {k: _shape(v) for k, v in r.inputs.items()}} for r in runs
         ]
         self.report.data = runs
 
@@ -450,103 +422,6 @@ class _Job:
         ours[place], theirs[place] = np.asarray(got), seen[0]["y"]
         part.wrong, part.flipped = explained(node, [x], [slack], ours, theirs)
 
-    # -- where ----------------------------------------------------------------------------
-
-    def find_culprit(self, runs: list[DataSet]) -> None:
-        """Replay every candidate that differs; jumps on the way may still explain it."""
-        if self.reference_model is None or self.tolerances is not None:
-            if self.report.verdict == DIFFERENT:
-                self.report.notes.append(
-                    "no node can be named: there is no exact run of the first model"
-                )
-            return
-        for label, item in zip(self.labels, self.subjects):
-            bad = [
-                m
-                for m in self.report.measurements
-                if m.subject == label and not m.ratio <= self.report.bands[1]
-            ]
-            if not bad:
-                continue
-            if item.model is None:
-                self.report.notes.append(f"{label} cannot be opened: no node is named")
-                continue
-            names = [m.run for m in bad]
-            run = next(r for r in runs if r.name in names)
-            self._search(label, item, run, bad)
-
-    def _search(self, label: str, item: Subject, run: DataSet, bad: list[Measurement]) -> None:
-        assert self.reference_model is not None and item.model is not None
-        build = runner(item.engine)
-        finder = Finder(self.reference_model, item.model, build, self.report.bands, self.progress)
-        finder.runs_whole = not any(m.problem.startswith("fails") for m in bad)
-        try:
-            search = finder(run.inputs)
-        except SardonyxError as error:
-            self.report.notes.append(f"the search in {label} ended early: {error.what}")
-            search = finder.search
-        self._conclude(label, search, bad)
-
-    def _conclude(self, label: str, search: Search, bad: list[Measurement]) -> None:
-        self.report.replays[label] = search.replays
-        if search.culprit is not None:
-            self.report.culprits.append(Culprit.of(label, search))
-            return
-        doubtful = [r for r in search.replays if r.doubtful]
-        if doubtful:
-            first = doubtful[0]
-            self.report.notes.append(
-                f"the exact references disagree on {first.op} {first.node!r}: could not tell"
-            )
-            self.report.comparable = False
-        elif search.near_ties and not any(m.problem for m in bad):
-            for part in bad:
-                part.forced = search.worst
-            self.report.notes.append(
-                f"{label}: values on the line of a jump took another side; "
-                f"node by node it agrees (at most {search.worst:.2g})"
-            )
-        else:
-            for part in bad:
-                # Rounding alone can be blown up so far; a fault would show at its node.
-                limit = AMPLIFIED * self.report.bands[1]
-                part.amplified = search.worst <= self.report.bands[0] and part.ratio <= limit
-            self.report.notes.append(
-                f"{label}: no single node is wrong alone ({len(search.replays)} replayed, at most "
-                f"{search.worst:.2g}): accumulation, fusion, or a changed graph"
-            )
-
-    def slices(self, runs: list[DataSet]) -> None:
-        """Judge by replays alone: neither side is ever run whole."""
-        if self.reference_model is None:
-            raise ArgumentError("only ONNX models can be verified in slices")
-        for label, item in zip(self.labels, self.subjects):
-            for run in runs:
-                if item.model is None:
-                    raise ArgumentError(
-                        f"{label} cannot be opened", hint="only ONNX models can be sliced"
-                    )
-                finder = Finder(
-                    self.reference_model,
-                    item.model,
-                    runner(item.engine),
-                    self.report.bands,
-                    self.progress,
-                )
-                search = finder(run.inputs, whole=True)
-                part = Measurement(label, "every node", run.name, [len(search.replays)], "")
-                part.forced = search.worst
-                part.problem = next((r.problem for r in search.replays if r.problem), "")
-                part.forced = float("inf") if part.problem else part.forced
-                self.report.measurements.append(part)
-                self.report.replays[label] = search.replays
-                if search.culprit is not None and not any(
-                    c.subject == label for c in self.report.culprits
-                ):
-                    self.report.culprits.append(Culprit.of(label, search))
-        self.report.runs = [{"name": r.name} for r in runs]
-        self.report.data = runs
-
 
 def _references(model: Model) -> tuple[Any, list[Any]]:
     try:
@@ -555,6 +430,10 @@ def _references(model: Model) -> tuple[Any, list[Any]]:
         return None, []
     baselines: list[Any] = [Reference(model, exact=False)]
     return exact, baselines
+
+
+def _shape(value: Any) -> list[int]:
+    return [len(value)] if isinstance(value, list) else list(np.shape(value))
 
 
 def _paired(found: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str] | None:

@@ -33,9 +33,18 @@ from sardonyx.verify.exact import (
     onnx_kernel,
     widened,
 )
-from sardonyx.verify.noise import Measurement, measure
+from sardonyx.verify.noise import Measurement, finite_rms, measure
 from sardonyx.verify.segments import between, boundary, is_constant, piece
-from sardonyx.verify.ties import explained, is_jump, on_the_line
+from sardonyx.verify.ties import (
+    QUANTIZERS,
+    REACH,
+    bias_step,
+    explained,
+    is_jump,
+    on_the_line,
+    requantized,
+    tied,
+)
 
 ITERATIONS = 8  # of a body; a fault inside shows in the first
 
@@ -55,6 +64,7 @@ class Replay:
     doubtful: bool = False  # the two exact references disagree on this piece
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    readers: tuple[tuple[str, str], ...] = ()  # operator and name of what reads them
 
 
 @dataclass
@@ -127,17 +137,35 @@ class Finder:
     ):
         self.exact = exact_form(reference)
         self.plain = normalize(reference)
-        self.candidate = normalize(candidate)
+        self.as_written, self.regular = candidate, normalize(candidate)
         self.run = run
         self.bands = bands
         self.progress = progress or (lambda _: None)
+        self.whole = self.ties_only = self.segments = False
         self.runs_whole = False  # then a piece that the engine refuses says nothing
         self.search = Search()
-        self.total = sum(1 for _ in self.candidate.graph)
 
-    def __call__(self, feeds: Mapping[str, Any], *, whole: bool = False) -> Search:
-        """Search on one set of inputs; `whole`: go on after the culprit, to the end."""
-        self.whole = whole
+    @property
+    def candidate(self) -> Model:
+        """Segments are cut from the file as it is: engines fuse what they know, by its version."""
+        return self.as_written if self.segments else self.regular
+
+    def __call__(
+        self,
+        feeds: Mapping[str, Any],
+        *,
+        whole: bool = False,
+        ties_only: bool = False,
+        segments: bool = False,
+    ) -> Search:
+        """Search on one set of inputs.
+
+        whole     -- go on after the culprit, to the end
+        ties_only -- replay only what rounds to integers, on values exactly half-way
+        segments  -- replay from quantizer to quantizer: what engines compute in integers, as one
+        """
+        self.whole, self.ties_only, self.segments = whole, ties_only, segments
+        self.search = Search()
         renamed = _input_names(self.candidate, feeds)
         level = _Level(self, self.exact.graph, self.plain.graph, self.candidate.graph, (), renamed)
         walk = Walk(self.exact, level.visit)
@@ -184,8 +212,12 @@ class _Level:
         found, search = [], self.finder.search
         made = {v.name for node in graph for v in node.outputs if v.name}
         common = made & set(self.exact)
+        if self.finder.segments:
+            common = self._quantized(common) | {v.name for v in graph.outputs if v.name} & common
         for node in graph:
             outputs = [v.name or "" for v in node.outputs if v.name in common]
+            if not outputs and self.finder.segments:
+                continue
             if not outputs:
                 search.not_compared.append(node.name or node.outputs[0].name or "")
                 continue
@@ -195,6 +227,42 @@ class _Level:
             ]
             needs = dict.fromkeys(v.name or "" for part in parts[:2] for v in boundary(part))
             found.append(_Piece(parts[0], parts[1], parts[2], list(needs), outputs))
+        return found
+
+    def _with_pairs(
+        self, nodes: list[ir.Node], given: dict[str, Any]
+    ) -> tuple[list[ir.Node], dict[str, Any]]:
+        """A segment together with the pairs of quantizers before it, which change nothing.
+
+        An engine chooses its integer kernels by the pairs at both ends.
+        """
+        fed, chosen = dict(given), set(nodes)
+        for value in boundary(nodes):
+            after = value.producer()
+            before = _quantizer_of(after)
+            if after is None or before is None or value.name not in given:
+                continue
+            source = before.inputs[0]
+            fixed = [v for node in (before, after) for v in node.inputs[1:] if v is not None]
+            if source is None or not source.name or source.name in given:
+                continue
+            if all(map(is_constant, fixed)):
+                fed[source.name] = fed.pop(value.name or "")
+                chosen |= {before, after}
+        return [node for node in self.order if node in chosen], fed
+
+    def _quantized(self, common: set[str]) -> set[str]:
+        """Where segments end: behind pairs of quantizers, and what else quantizers make."""
+        found: set[str] = set()
+        for name in common:
+            node = self.exact[name].producer()
+            if node is None:
+                continue
+            last = node.op_type in QUANTIZERS and not any(
+                _quantizer_of(reader) for v in node.outputs for reader, _ in v.uses()
+            )
+            if _quantizer_of(node) is not None or last:
+                found.add(name)
         return found
 
     def visit(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
@@ -230,6 +298,8 @@ class _Level:
             finder.search.not_compared.append(part.last.name or part.outputs[0])
             return
         feeds = {n: _narrowed(x, self._dtype(n, part)) for n, x in wide.items()}
+        if finder.ties_only and not _put_ties(part.source, feeds):
+            return
         finder.progress(f"replaying node {self.order[part.last] + 1} of {len(self.order)}")
         replay, case = self._judge(part, feeds)
         if finder.runs_whole and replay.problem.startswith("fails"):
@@ -265,7 +335,10 @@ class _Level:
         b = [Reference(plain_piece, exact=False)(feeds)]
         if has_coarse(plain_piece.graph):
             b.append(Reference(plain_piece, exact=False, coarsely=True)(feeds))
-        model = piece(finder.candidate, part.nodes, given, part.outputs)
+        nodes = part.nodes
+        if finder.segments:
+            nodes, given = self._with_pairs(nodes, given)
+        model = piece(finder.candidate, nodes, given, part.outputs)
         given = {v.name or "": given[v.name or ""] for v in model.inputs}
         wide_given = {k: widened(v) for k, v in given.items()}
         node = part.last
@@ -279,6 +352,11 @@ class _Level:
             fused=len(part.nodes),
             inputs=tuple(v.name or "" for v in node.inputs if v is not None),
             outputs=tuple(v.name or "" for v in node.outputs if v.name),
+            readers=tuple(
+                (n.op_type, n.name or n.outputs[0].name or "")
+                for v in node.outputs
+                for n, _ in v.uses()
+            ),
         )
         try:
             c = finder.run(model)(given)
@@ -286,8 +364,12 @@ class _Level:
             replay.ratio, replay.problem = float("inf"), f"fails: {error.what[:200]}"
             return replay, Case(model, given, r)
         wide = {**wide_feeds, **wide_given}
+        fused = len(part.nodes) > 1 and any(n.op_type in QUANTIZERS for n in part.exact)
         for name in part.outputs:
-            self._weigh(replay, name, c.get(name), r[name], [x[name] for x in b], part, wide)
+            if fused and not finder.ties_only:  # ties are what those are about
+                self._weigh_segment(replay, name, c.get(name), r[name], b[0][name], part, feeds)
+            else:
+                self._weigh(replay, name, c.get(name), r[name], [x[name] for x in b], part, wide)
         if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
             replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b[0])
         return replay, Case(model, given, r)
@@ -304,7 +386,7 @@ class _Level:
     ) -> None:
         found = measure(("", name, ""), c, r, b)
         node = part.last
-        if is_jump(node):
+        if is_jump(node) and not self.finder.ties_only:
             inputs = [_input(v, feeds) for v in node.inputs]
             slack = [_slack(x) for x in inputs]
             near = on_the_line(node, inputs, slack) if len(part.nodes) == 1 else None
@@ -317,6 +399,46 @@ class _Level:
                 found.wrong, found.flipped = explained(node, inputs, slack, got, expected)
         if found.ratio > replay.ratio or (found.problem and not replay.problem):
             replay.ratio, replay.problem = found.ratio, found.problem
+
+    def _weigh_segment(
+        self,
+        replay: Replay,
+        name: str,
+        c: Any,
+        r: Any,
+        b: Any,
+        part: _Piece,
+        feeds: dict[str, Any],
+    ) -> None:
+        """Integers between two quantizers: a result may be one step off where it lies on a tie."""
+        found = measure(("", name, ""), c, r, [b])
+        quantizer = next((n for n in reversed(part.exact) if n.op_type in QUANTIZERS), None)
+        if found.problem or found.ratio <= self.finder.bands[1] or quantizer is None:
+            replay.ratio = max(replay.ratio, found.ratio)
+            replay.problem = replay.problem or found.problem
+            return
+        x, slack = self._before(quantizer, part, feeds)
+        inputs = [x, *(_input(v, feeds) for v in quantizer.inputs[1:])]
+        wrong, flipped = requantized(quantizer, inputs, slack, np.asarray(c), np.asarray(r))
+        if wrong > flipped:
+            replay.ratio = float("inf")
+            replay.problem = f"{wrong - flipped} of {x.size} elements off by more than a tie"
+
+    def _before(
+        self, quantizer: ir.Node, part: _Piece, feeds: dict[str, Any]
+    ) -> tuple[np.ndarray, float]:
+        """What a quantizer of a segment reads, exactly, and how far rounding moves it."""
+        name = quantizer.inputs[0].name or ""  # type: ignore[union-attr]
+        if name in feeds:
+            x = np.asarray(widened(feeds[name]))
+            return x, _slack(x)
+        wide = {k: widened(v) for k, v in feeds.items()}
+        finder = self.finder
+        exact = piece(finder.exact, part.exact, wide, [name])
+        plain = piece(finder.plain, part.source, feeds, [name])
+        x = np.asarray(Reference(exact, exact=False)(wide)[name])
+        noise = finite_rms(Reference(plain, exact=False)(feeds)[name], x)
+        return x, max(noise, _slack(x), bias_step(part.exact) / REACH)
 
     # -- bodies -------------------------------------------------------------------------
 
@@ -347,6 +469,19 @@ class _Level:
         return _Level(self.finder, exact, plain, candidate, key, {**self.renamed, **renamed})
 
 
+def _quantizer_of(node: ir.Node | None) -> ir.Node | None:
+    """The quantizer whose result a node makes floats of again; None for anything else."""
+    if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
+        return None
+    source = node.inputs[0].producer()
+    return source if source is not None and source.op_type in QUANTIZERS else None
+
+
+def _readers(node: ir.Node) -> tuple[tuple[str, str], ...]:
+    found = dict.fromkeys(reader for v in node.outputs for reader, _ in v.uses())
+    return tuple((n.op_type, n.name or n.outputs[0].name or "") for n in found)
+
+
 def _input_names(candidate: Model, feeds: Mapping[str, Any]) -> dict[str, str]:
     """The candidate's input names → those of the feeds, where they differ."""
     names = [v.name or "" for v in candidate.inputs]
@@ -371,6 +506,19 @@ def _input(value: ir.Value | None, feeds: Mapping[str, Any]) -> Any:
         assert value.const_value is not None
         return value.const_value.numpy()
     return feeds.get(value.name or "")
+
+
+def _put_ties(nodes: list[ir.Node], feeds: dict[str, Any]) -> bool:
+    """Replace what the only node rounds by values exactly half-way; False where it does not."""
+    node = nodes[0]
+    value = node.inputs[0] if node.inputs else None
+    if len(nodes) != 1 or value is None or value.name not in feeds:
+        return False
+    made = tied(node, [_input(v, feeds) for v in node.inputs])
+    if made is None:
+        return False
+    feeds[value.name] = made
+    return True
 
 
 def _slack(x: Any) -> float:

@@ -18,6 +18,7 @@ import onnx.numpy_helper
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, DataError, quote
+from sardonyx.limits.archives import check_archive
 from sardonyx.model import Model
 
 NUMBER = re.compile(r"(input|output)_(\d+)\.pb$")
@@ -50,7 +51,8 @@ def read(given: Given, model: Model | None, seeds: Sequence[int] = (0,)) -> list
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file; pickled objects are refused."""
+    """The arrays of a file; pickled objects, and what unpacks to far more, are refused."""
+    check_archive(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

@@ -200,8 +200,8 @@ def _collection(
             found.problem = "other keys"
             return found
         order = list(r)
-        c, r = [c[k] for k in order], [r[k] for k in order]
-        baselines = [[b[k] for k in order] for b in baselines]
+        c, r = [_single(c[k]) for k in order], [r[k] for k in order]
+        baselines = [[_single(b[k]) for k in order] for b in baselines]
     if type(c) is not type(r) or len(c) != len(r):
         found.problem = (
             f"{len(c) if isinstance(c, list) else 'not a sequence'}, not {len(r)} elements"
@@ -217,6 +217,11 @@ def _collection(
     top = max(parts, key=lambda m: m.ratio)
     top.shape, top.dtype = found.shape, f"sequence of {top.dtype}"
     return top
+
+
+def _single(value: Any) -> Any:
+    """The floats of a map are float32 in ONNX; Python hands them over as its own."""
+    return np.float32(value) if isinstance(value, float) else value
 
 
 def _unlike(c: np.ndarray, r: np.ndarray, dtype: np.dtype, lenient: bool) -> str:

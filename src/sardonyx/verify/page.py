@@ -11,6 +11,7 @@ from sardonyx.verify.noise import BINS, Measurement
 from sardonyx.verify.report import Culprit, Report, shown
 
 SHOWN = 200
+CHARTS = 12  # of the worst outputs
 TONES = {"same": "good", "different": "bad"}
 
 
@@ -21,7 +22,6 @@ def write_page(report: Report, path: Path) -> Path:
         f'<p class="{TONES.get(report.verdict, "look")}"><b>{html.text(report.verdict)}</b></p>',
         html.cards(
             {
-                "verdict": report.verdict,
                 "largest ratio": shown(report.ratio),
                 "runs": len(report.runs),
                 "bands": f"{report.bands[0]:g}, {report.bands[1]:g}",
@@ -29,7 +29,9 @@ def write_page(report: Report, path: Path) -> Path:
         ),
         *(_culprit(c, report.replays.get(c.subject, [])) for c in report.culprits),
         html.section("Outputs", _outputs(report)),
-        html.section("Errors", *(_histogram(m) for m in report.rows() if any(m.histogram))),
+        html.section(
+            "Errors", *(_histogram(m) for m in report.rows()[:CHARTS] if any(m.histogram))
+        ),
         *(
             html.section(f"Nodes of {label}", _replays(rows))
             for label, rows in report.replays.items()
@@ -61,6 +63,8 @@ def _histogram(m: Measurement) -> str:
     low, high = BINS
     names = ["exact"] + [f"1e{d} – 1e{d + 1}" for d in range(low, high)]
     bars = [(name, float(count)) for name, count in zip(names, m.histogram)]
+    held = [i for i, (_, count) in enumerate(bars) if count]
+    bars = bars[held[0] : held[-1] + 1]
     return html.bar_chart(f"{m.subject}, {m.output}, {m.run}: elements by error, in floors", bars)
 
 
@@ -83,11 +87,11 @@ def _culprit(culprit: Culprit, rows: list[Replay]) -> str:
     """The culprit in words, and drawn: what it reads on the left, what reads it on the right."""
     target = culprit.replay
     before = [r for r in rows if set(r.outputs) & set(target.inputs) and r.path == target.path]
-    after = [r for r in rows if set(r.inputs) & set(target.outputs) and r.path == target.path]
     known = {name for r in before for name in r.outputs}
     loose = [name for name in target.inputs if name not in known]
     left = [(r.op, r.node, r.ratio) for r in before] + [("value", n, 0.0) for n in loose]
-    right = [(r.op, r.node, r.ratio) for r in after]
+    known_ratios = {r.node: r.ratio for r in rows if r.path == target.path}
+    right = [(op, name, known_ratios.get(name, math.nan)) for op, name in target.readers]
     drawing = _drawing(left[:8], (target.op, target.node, target.ratio), right[:8])
     return html.section("Culprit", f"<p>{html.text(culprit)}</p>", drawing)
 
@@ -105,7 +109,8 @@ def _drawing(
         op, name, ratio = item
         label = name if len(name) <= 26 else "…" + name[-25:]
         colour = "var(--bad)" if bad else "var(--line)"
-        tail = "" if op == "value" else f" · {shown(ratio) if math.isfinite(ratio) else 'wrong'}"
+        ratio_text = shown(ratio) if math.isfinite(ratio) else "wrong"
+        tail = "" if op == "value" or math.isnan(ratio) else f" · {ratio_text}"
         return (
             f'<rect x="{x}" y="{y - 20:.0f}" width="190" height="40" rx="6" fill="var(--tint)" '
             f'stroke="{colour}" stroke-width="{2 if bad else 1}"/>'

@@ -45,9 +45,8 @@ class Culprit:
     @classmethod
     def of(cls, subject: str, search: Search) -> Culprit:
         assert search.culprit is not None
-        rest = [
-            r.ratio for r in search.replays if r is not search.culprit and math.isfinite(r.ratio)
-        ]
+        before = search.replays[: search.replays.index(search.culprit)]
+        rest = [r.ratio for r in before if math.isfinite(r.ratio)]
         return cls(
             subject,
             search.culprit,
@@ -279,8 +278,8 @@ def _digest(subject: Subject) -> str:
 
 
 def _replay(row: dict[str, Any]) -> Replay:
-    made = {**row, "path": tuple(row["path"]), "inputs": tuple(row["inputs"])}
-    return Replay(**{**made, "outputs": tuple(row["outputs"])})
+    made = {**row, "readers": tuple(map(tuple, row.get("readers", ())))}
+    return Replay(**made | {k: tuple(row[k]) for k in ("path", "inputs", "outputs")})
 
 
 # JSON has no infinities: they are written as words, and read back.

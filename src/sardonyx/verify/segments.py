@@ -70,8 +70,11 @@ def piece(
 ) -> Model:
     """The nodes as a model; `values` gives its inputs by name, only for their types and shapes."""
     proto = onnx.ModelProto(ir_version=IR_VERSION)
+    inner = [n for node in nodes for body in bodies(node) for part in graphs(body) for n in part]
+    used = {"", *(n.domain for n in (*nodes, *inner))}
     for domain, version in owner.ir.opset_imports.items():
-        proto.opset_import.add(domain=domain, version=version)
+        if domain in used:
+            proto.opset_import.add(domain=domain, version=version)
     graph = proto.graph
     graph.name = nodes[0].op_type if len(nodes) == 1 else "piece"
     made = {v: v.name for node in nodes for v in node.outputs}

@@ -121,10 +121,10 @@ class FunctionSubject(Subject):
     lenient = True
 
     def __init__(self, function: Callable[..., Any], name: str = ""):
-        super().__init__(name or getattr(function, "__name__", type(function).__name__))
+        inner = getattr(function, "func", function)  # what functools.partial binds weights to
+        super().__init__(name or getattr(inner, "__name__", type(inner).__name__))
         self.function = function
-        self.engine = type(function).__module__.split(".")[0].replace("jaxlib", "jax")
-        self.engine = {"builtins": "python", "numpy": "numpy"}.get(self.engine, self.engine)
+        self.engine = _engine_of(inner)
         try:
             signature = inspect.signature(function)
             self.names = {p.name for p in signature.parameters.values() if p.kind in (1, 3)}
@@ -136,6 +136,15 @@ class FunctionSubject(Subject):
             if feeds and set(feeds) <= self.names:
                 return named(self.function(**feeds))
             return named(self.function(*feeds.values()))
+
+
+def _engine_of(function: Any) -> str:
+    """The framework of a function or callable object, by where it was made."""
+    for home in (type(function).__module__, getattr(function, "__module__", None) or ""):
+        if home.startswith("sardonyx.engines."):
+            return home.split(".")[2]
+    home = type(function).__module__.split(".")[0]
+    return {"builtins": "python", "jaxlib": "jax"}.get(home, home)
 
 
 class ModuleSubject(Subject):
@@ -233,6 +242,8 @@ def subject(thing: Any, first: Subject | None = None) -> Subject:
         return OnnxSubject(load(thing))
     if any(c.__module__.startswith("torch.nn.") for c in type(thing).__mro__):
         return ModuleSubject(thing)
+    if isinstance(thing, tuple) and thing and callable(thing[0]):  # a function and its weights
+        return FunctionSubject(functools.partial(thing[0], *thing[1:]))
     if callable(thing):
         return FunctionSubject(thing)
     raise ArgumentError(
@@ -258,7 +269,6 @@ def distinct_names(subjects: Sequence[Subject]) -> list[str]:
             if item.engine in ("", "saved", item.name)
             else f"{item.name} on {item.engine}"
         )
-        while label in labels:
-            label += "'"
-        labels.append(label)
+        number = sum(other.split(" (")[0] == label for other in labels)
+        labels.append(f"{label} ({number + 1})" if number else label)
     return labels

@@ -23,6 +23,7 @@ OTHERS = ("NonMaxSuppression", "Unique", "IsInf", "Hardmax", "OneHot", "Mod", "I
 QUANTIZED = ("QLinearConv", "QLinearMatMul")
 REACH = 10.0  # how many floors from the line still count as on it
 STEPS = 1
+HALF = 0.5
 
 
 def is_jump(node: ir.Node) -> bool:
@@ -38,6 +39,51 @@ def is_jump(node: ir.Node) -> bool:
 
 def has_jumps(graph: ir.Graph) -> bool:
     return any(is_jump(node) for part in graphs(graph) for node in part)
+
+
+def has_ties(graph: ir.Graph) -> bool:
+    """Whether a graph rounds floats to whole numbers, half to even."""
+    return any(_rounds(node) for part in graphs(graph) for node in part)
+
+
+def _rounds(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type not in ("QuantizeLinear", "Round"):
+        return False
+    target = node.outputs[0].dtype
+    return node.op_type == "Round" or (target is not None and target.is_integer())
+
+
+def tied(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
+    """Values for the first input of a node that lie exactly half-way; None where there are none.
+
+    Half a step is exact in every width, and stays half a step (or falls below, which rounds to the
+    same side) for engines that multiply by the inverse of the scale. More steps only where the
+    scale is a power of two: there the inverse is exact as well.
+    """
+    x = inputs[0]
+    if not _rounds(node) or not isinstance(x, np.ndarray) or not x.size:
+        return None
+    if node.op_type == "Round":
+        scale, steps = np.ones((), x.dtype), np.array([0.5, -0.5, 1.5, -1.5, 2.5, -2.5])
+    else:
+        found = _scale_along(node, x, np.asarray(inputs[1]))
+        if found is None:
+            return None
+        scale, steps = found, np.array([0.5, -0.5])
+        if np.all(np.frexp(scale.astype(np.float64))[0] == 0.5):
+            steps = np.array([0.5, -0.5, 1.5, -1.5, 2.5])
+    count = np.resize(steps, x.size).reshape(x.shape)
+    return np.asarray(count * scale.astype(np.float64)).astype(x.dtype)
+
+
+def _scale_along(node: ir.Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
+    """The scale as it meets `x`; None where it comes in blocks."""
+    if scale.size == 1:
+        return scale.reshape(())
+    if scale.ndim != 1:
+        return None
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+    return scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
 
 
 def _is_float(value: ir.Value | None) -> bool:
@@ -87,6 +133,50 @@ def on_the_line(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) ->
         return formula(node, [_wide(x) for x in inputs], slack)
 
 
+def requantized(
+    node: ir.Node, inputs: Sequence[Any], slack: float, got: np.ndarray, expected: np.ndarray
+) -> tuple[int, int]:
+    """(elements that differ, those on a tie by one step) of what a quantizer made of `inputs`.
+
+    got, expected -- its integers, or the floats that were made of them again
+    """
+    step: Any = 1.0
+    if expected.dtype.kind == "f":
+        scale = _scale_along(node, inputs[0], np.asarray(inputs[1])) if len(inputs) > 1 else None
+        if scale is None:
+            return int(np.sum(got != expected)), 0
+        step = np.abs(scale.astype(np.float64))
+    apart = np.abs(got.astype(np.float64) - expected.astype(np.float64)) / step
+    near = on_the_line(node, inputs, [slack] + [0.0] * (len(inputs) - 1))
+    wrong = apart > HALF
+    if near is None or near.shape != wrong.shape:
+        return int(wrong.sum()), 0
+    return int(wrong.sum()), int((wrong & near & (apart < STEPS + HALF)).sum())
+
+
+def bias_step(nodes: Sequence[ir.Node]) -> float:
+    """Half a step of the sums that an integer kernel forms, where it must round a bias to them.
+
+    A sum of products of integers has the step `scale of x` * `scale of w`. A bias that the model
+    keeps in floats is rounded to it by any engine that computes in integers.
+    """
+    found = 0.0
+    for node in nodes:
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if node.op_type in ("Conv", "Gemm") and bias is not None and bias.const_value is not None:
+            scales = [_dequantizer_scale(v) for v in node.inputs[:2]]
+            found = max(found, 0.5 * scales[0] * scales[1])
+    return found
+
+
+def _dequantizer_scale(value: ir.Value | None) -> float:
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != "DequantizeLinear" or node.inputs[1] is None:
+        return 0.0
+    scale = node.inputs[1].const_value
+    return float(np.max(np.abs(scale.numpy()), initial=0.0)) if scale is not None else 0.0
+
+
 def _wide(x: Any) -> Any:
     return None if x is None else np.asarray(x).astype(np.float64)
 
@@ -113,10 +203,9 @@ def _quantize(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) -> n
         low, high = min(float(x.min(initial=0)), 0.0), max(float(x.max(initial=0)), 0.0)
         scale: Any = (high - low) / 255 or 1.0
     else:
-        scale = inputs[1]
-        if scale.ndim == 1 and x.ndim > 1:
-            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-            scale = scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+        scale = _scale_along(node, x, inputs[1])
+        if scale is None:
+            return np.zeros(x.shape, bool)
     steps = x / scale - 0.5
     # The division itself rounds: half a unit in the last place of the quotient.
     reach = REACH * slack[0] / np.abs(scale) + REACH * 2.0**-24 * np.abs(steps)

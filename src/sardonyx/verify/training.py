@@ -166,8 +166,8 @@ def verify_training(
     """Compare trainings: the model's record, exactly, against engines, other files or trainers.
 
     model  -- a model with a training record
-    others -- an engine's name, another model or file (on onnxruntime), or anything with `step`,
-              `state` and `load_state`
+    others -- an engine's name, another model or file (on onnxruntime, or a pair of it and an
+              engine's name), or anything with `step`, `state` and `load_state`
     data   -- a list of batches, arrays by name, or an .npz (cut into batches); random if not given
     steps  -- how many steps
 
@@ -236,16 +236,24 @@ def _start(model: Model) -> State:
 def _side(other: Any, model: Model, graphs: Sequence[StepGraph]) -> tuple[str, Side]:
     if all(hasattr(other, name) for name in ("step", "state", "load_state")):
         return type(other).__module__, other
-    if other == "onnxruntime" or not isinstance(other, str) or other not in ENGINES:
+    engine, label = "onnxruntime", ""
+    if isinstance(other, str) and other in ENGINES:
+        engine = label = other
+    else:
+        if isinstance(other, tuple):
+            other, engine = other
+        model, label = load(other), _name(other, engine)
+        graphs = [compile_step(model, record) for record in model.records]
+    if engine == "onnxruntime":
         from sardonyx.engines.onnxruntime import prepare_training
 
-        label = "onnxruntime" if other == "onnxruntime" else _name(other)
-        return label, prepare_training(model if other == "onnxruntime" else load(other))
-    return other, _Graphs(graphs, _start(model), runner(other))
+        return label, prepare_training(model)
+    return label, _Graphs(graphs, _start(model), runner(engine))
 
 
-def _name(other: Any) -> str:
-    return Path(other).name if isinstance(other, (str, Path)) else "the other model"
+def _name(other: Any, engine: str) -> str:
+    name = Path(other).name if isinstance(other, (str, Path)) else "the other model"
+    return name if engine == "onnxruntime" else f"{name} on {engine}"
 
 
 def _compare(

@@ -53,6 +53,37 @@ def reducelogsum_28_18(op: Builder, node: ir.Node) -> bool:
     return x is not None and x.dtype is not None and not x.dtype.is_integer()
 
 
+@downgrade("BitShift", since=28)
+def bitshift_28_11(op: Builder, node: ir.Node) -> bool:
+    """Before 28, only unsigned numbers were shifted; 64 bits of them hold every signed one."""
+    x, y = node.inputs
+    if x is None or y is None or x.dtype is None:
+        return False
+    kind = x.dtype
+    if not kind.is_signed():
+        return True
+    wide, by = op.cast(x, ir.DataType.INT64), op.cast(y, ir.DataType.INT64)
+    fits = op.And(op.GreaterOrEqual(by, 0), op.Less(by, kind.bitwidth))
+    by = op.cast(op.Where(fits, by, 0), ir.DataType.UINT64)
+    direction = node.attributes.get_string("direction")
+    if direction == "LEFT":
+        moved = op.BitShift(op.cast(wide, ir.DataType.UINT64), by, direction=direction)
+        result = op.Where(fits, op.cast(moved, ir.DataType.INT64), 0)
+    else:
+        # the complement of a negative number has no sign bit that would have to be copied
+        negative = op.Less(wide, 0)
+        whole = op.Where(negative, op.Sub(-1, wide), wide)
+        moved = op.BitShift(op.cast(whole, ir.DataType.UINT64), by, direction=direction)
+        moved = op.Where(fits, op.cast(moved, ir.DataType.INT64), 0)
+        result = op.Where(negative, op.Sub(-1, moved), moved)
+    node.op_type = "Cast"
+    node.attributes.clear()
+    node.attributes.add(ir.AttrInt64("to", int(kind)))
+    node.resize_inputs(1)
+    node.replace_input_with(0, result)
+    return True
+
+
 def _floor_of_floats(node: ir.Node) -> bool:
     dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
     is_integer = dtype is not None and dtype.is_integer()

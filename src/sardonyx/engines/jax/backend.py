@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.engines import training
-from sardonyx.engines.jax import nn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.xp import arrays, jax
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner

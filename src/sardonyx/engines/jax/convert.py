@@ -4,7 +4,7 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,30 @@ import numpy as np
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.xp import arrays, jax
 from sardonyx.engines.native import Stored, bind, native, written_back
-from sardonyx.errors import EngineError, quote
+from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower.program import Program, element_type
 from sardonyx.lower.xp import is_integer
 from sardonyx.model import Model, load
 
 
-def to_jax(model: Model | str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
+def to_jax(
+    model: Model | str | Path,
+    *,
+    as_: str = "function",
+    fallback: str = "warn",
+    place: Mapping[str, str] | None = None,
+) -> Any:
     """An ONNX model as `(apply, params)`: a pure function, and its weights by the model's own
     names.
 
     `apply(params, *inputs)` takes the inputs in order or by name; it is for `jax.jit`, `grad`,
     `vmap` and
     `jax.export`. Statistics of BatchNormalization are not among the params: they stay as they are.
+
+    as_      -- "function" for that pair, "nnx" for a Flax NNX module with the same weights
+    fallback -- nodes that jax cannot take run in numpy, with ("warn") or without a word ("allow"),
+                or are refused ("error")
+    place    -- pattern of names or operators → the engine to which nodes are sent by choice
 
     >>> import jax, numpy as np, sardonyx as sx
     >>> apply, params = sx.to_jax("model.onnx")
@@ -34,12 +45,14 @@ def to_jax(model: Model | str | Path) -> tuple[Callable[..., Any], dict[str, Any
     >>> jax.jit(apply)(params, np.zeros((2, 8), np.float32)).shape
     (2, 3)
     """
-    parts = native(model)
+    if as_ not in ("function", "nnx"):
+        raise ArgumentError(f"cannot convert as {as_!r}", hint="as_ is 'function' or 'nnx'")
+    parts = native(model, fallback=fallback, place=place)
     names = [n for n, kind in parts.kinds.items() if kind == "weight"]
     xp = arrays()
     # In its own mode for 64 bits: ONNX's indices have them, whatever the caller's mode is.
     with jax.enable_x64(True):
-        program = Program(parts.served, xp, parameters=names)
+        program = Program(parts.served, xp, parameters=names, **parts.outside)
         params = {name: xp.asarray(np.array(parts.array(name))) for name in names}
     inputs = [v.name or "" for v in parts.inputs]
     types = {v.name: element_type(v) for v in parts.inputs}
@@ -51,6 +64,10 @@ def to_jax(model: Model | str | Path) -> tuple[Callable[..., Any], dict[str, Any
             found = [program.convert(v) for v in program(feeds, params)]
         return found[0] if len(found) == 1 else tuple(found)
 
+    if as_ == "nnx":
+        from sardonyx.engines.jax.nnx import OnnxNnx
+
+        return OnnxNnx(apply, params)
     return apply, params
 
 
@@ -61,8 +78,10 @@ def _of_type(xp: Any, value: Any, dtype: np.dtype | None) -> Any:
     return xp.cast(value, dtype) if is_integer(np.dtype(value.dtype)) else value
 
 
-def from_jax(params: Mapping[str, Any], onto: Model | str | Path, *, cast: bool = False) -> Model:
-    """The model `onto` with the weights in `params`, bit for bit.
+def from_jax(
+    params: Mapping[str, Any] | Any, onto: Model | str | Path, *, cast: bool = False
+) -> Model:
+    """The model `onto` with the weights in `params` (or in the NNX module), bit for bit.
 
     cast -- weights of another type are converted to the model's
 
@@ -72,14 +91,15 @@ def from_jax(params: Mapping[str, Any], onto: Model | str | Path, *, cast: bool 
     >>> sx.from_jax(params, onto="model.onnx").initializer("head.bias").numpy()
     array([0., 0., 0.], dtype=float32)
     """
-    found = {name: np.array(value) for name, value in params.items()}
+    given = params if isinstance(params, Mapping) else params.params()
+    found = {name: np.array(value) for name, value in given.items()}
     return written_back(onto, found, cast=cast, source="the params")
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:
     """Write a model as a folder: `function.jax` (jax.export, symbolic sizes) and `params.npz`."""
     loaded = load(model)
-    apply, params = to_jax(loaded)
+    apply, params = to_jax(loaded, fallback="error")  # the file holds no other engine
     lost = [[quote(n), str(p.dtype)] for n, p in params.items() if np.dtype(p.dtype).kind == "V"]
     if lost:
         raise EngineError("files of numpy have no such type", lost)

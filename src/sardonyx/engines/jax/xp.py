@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import MissingExtra
 from sardonyx.lower.static import NumpyLike
-from sardonyx.lower.xp import BFLOAT16, NotStatic
+from sardonyx.lower.xp import BFLOAT16, NotStatic, is_symbolic
 
 try:
     import jax
@@ -18,6 +18,13 @@ except ImportError as error:
     raise MissingExtra("jax", "jax") from error
 
 HALVES = (np.dtype(np.float16), BFLOAT16)
+
+
+def is_traced(value):
+    """Whether an array stands for one of a graph that is being built."""
+    if isinstance(value, list):
+        return any(map(is_traced, value))
+    return isinstance(value, jax.core.Tracer)
 
 
 class Jax(NumpyLike):
@@ -130,9 +137,24 @@ class Jax(NumpyLike):
 
     # -- outside
 
-    def call_out(self, function, values, given, types):
-        """Run `function` over numpy arrays, eagerly."""
-        return tuple(self._back(v) for v in function(*(self._out(v) for v in values)))
+    def call_out(self, region, values):
+        """Run a region elsewhere: a callback in jax's graph, or at once where there is none."""
+        from sardonyx.engines import outside
+        from sardonyx.engines.jax.outside import call_out
+
+        if not any(is_traced(v) for v in values):
+            found = outside.run(region, [self._out(v) for v in values])
+            return tuple(self._back(v) for v in found)
+        if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
+            raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
+        region, values = outside.settled(region, values)
+        return call_out(region, [self.known(v) for v in values])
+
+    def known(self, value):
+        """What is known while building, as an array."""
+        if isinstance(value, jax.Array):
+            return value
+        return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
 
     def _out(self, value):
         if isinstance(value, list):

@@ -45,7 +45,7 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     held = dict(np.load(path))
     count = sum(a.size for a in held.values())
     rows = [
-        ["arrays", f"{count:,} numbers in {len(held)} arrays"],
+        ["arrays", f"{count:,} numbers in {len(held)} arrays; an .npz holds no program"],
         ["to run it", f"sardonyx.to_numpy({str(loaded.source or 'model')!r})"],
     ]
     return Stored(path, to_numpy(written_back(loaded, held, source="the file")), rows)

@@ -15,8 +15,10 @@ from onnx.backend.base import BackendRep
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
-from sardonyx.errors import EngineError, VersionError
+from sardonyx.engines.onnxruntime.substitutes import substitute
+from sardonyx.errors import EngineError, VersionError, quote
 from sardonyx.grad.training import lower_training
+from sardonyx.lower.runner import node_model
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.train.info import uses_training_ops
@@ -55,18 +57,25 @@ class Backend(OnnxBackend):
             loaded = lower_training(normalize(loaded).copy())
         names = [v.name or "" for v in loaded.inputs]
         settings = {"providers": _providers(device), **kwargs}
-        try:
-            runner = Runner(loaded, **settings)
-        except (EngineError, VersionError):
-            # The regular form may do: other versions, bodies for operators without a kernel.
-            runner = Runner(normalize(loaded), **settings)
-        return Rep(runner, names)
+        return Rep(_runner(loaded, settings), names)
 
     @classmethod
     def run_model(
         cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
     ) -> tuple[Any, ...]:
         return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Run one node at the opset inside; its inputs in order, the omitted ones left out."""
+        return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -93,11 +102,29 @@ class Backend(OnnxBackend):
         return training.train_model(rep, batches, steps, initialize, callback)
 
 
+def _runner(model: Model, settings: Mapping[str, Any]) -> Runner:
+    """A model as it is, else in the regular form, else with substitutes for missing kernels."""
+    try:
+        return Runner(model, **settings)
+    except (EngineError, VersionError):
+        regular = normalize(model)
+    try:
+        return Runner(regular, **settings)
+    except (EngineError, VersionError) as refusal:
+        try:
+            return Runner(substitute(regular), **settings)
+        except (EngineError, VersionError):
+            raise refusal from None
+
+
 def _kind(device: str) -> str:
     return device.split(":")[0].upper()
 
 
 def _providers(device: str) -> Sequence[str]:
+    if _kind(device) not in PROVIDERS:
+        have = f"it has {', '.join(PROVIDERS)}"
+        raise EngineError(f"this engine has no device {quote(device)}", hint=have)
     return PROVIDERS[_kind(device)]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.engines.onnxruntime import extensions
+from sardonyx.engines.onnxruntime.ends import from_carriers, to_carriers, widen_ends
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs
@@ -34,6 +36,32 @@ def session(
     options: Mapping[str, Any] | None = None,
 ) -> ort.InferenceSession:
     """A session over `model`, with versions that this onnxruntime takes."""
+    fitted = fit(model)
+    # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
+    extra: dict[str, Any] = {}
+    if _has_switch(fitted):
+        extra["disabled_optimizers"] = ["EliminateDropout"]
+    extra["libraries"] = extensions.libraries(fitted)
+    given = {"providers": providers, "threads": threads, "options": options, **extra}
+    if payload(fitted) < INLINE_LIMIT:
+        return opened(fitted.proto().SerializeToString(), **given)
+    with tempfile.TemporaryDirectory() as folder:
+        return opened(str(save(fitted, Path(folder) / "model.onnx", external=True)), **given)
+
+
+def opened(
+    source: bytes | str,
+    *,
+    providers: Sequence[str] | None = None,
+    threads: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    libraries: Sequence[str] = (),
+    **extra: Any,
+) -> ort.InferenceSession:
+    """A session over a serialized model or its path, as it stands.
+
+    libraries -- of operators that are not onnxruntime's own
+    """
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
     if threads is not None:
@@ -44,16 +72,10 @@ def session(
         else:
             setattr(settings, name, value)
     chosen = list(providers) if providers else ["CPUExecutionProvider"]
-    fitted = fit(model)
-    # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
-    extra = {"disabled_optimizers": ["EliminateDropout"]} if _has_switch(fitted) else {}
+    for library in libraries:
+        settings.register_custom_ops_library(library)
     try:
-        if _payload(fitted) < INLINE_LIMIT:
-            data = fitted.proto().SerializeToString()
-            return ort.InferenceSession(data, settings, providers=chosen, **extra)
-        with tempfile.TemporaryDirectory() as folder:
-            path = save(fitted, Path(folder) / "model.onnx", external=True)
-            return ort.InferenceSession(str(path), settings, providers=chosen, **extra)
+        return ort.InferenceSession(source, settings, providers=chosen, **extra)
     except Exception as error:  # onnxruntime raises a class per status code
         raise EngineError(f"onnxruntime refused the model: {error}") from error
 
@@ -65,7 +87,8 @@ def _has_switch(model: Model) -> bool:
     )
 
 
-def _payload(model: Model) -> int:
+def payload(model: Model) -> int:
+    """How many bytes the weights of a model take."""
     values = model.graph.initializers.values()
     return sum(v.const_value.nbytes for v in values if v.const_value is not None)
 
@@ -74,6 +97,7 @@ class Runner:
     """Runs a model: `Runner(model)({"x": array})` gives its outputs by name."""
 
     def __init__(self, model: Model, **settings: Any):
+        model, self.narrow = widen_ends(model)
         self.session = session(model, **settings)
         self.inputs = [i.name for i in self.session.get_inputs()]
         self.outputs = [o.name for o in self.session.get_outputs()]
@@ -81,7 +105,7 @@ class Runner:
         self.foreign = any(end.type in FOREIGN for end in ends)
 
     def __call__(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        used = {k: v for k, v in feeds.items() if k in self.inputs}
+        used = to_carriers({k: v for k, v in feeds.items() if k in self.inputs}, self.narrow)
         try:
             if not self.foreign:
                 found = self.session.run(None, used)
@@ -92,7 +116,7 @@ class Runner:
                 ]
         except Exception as error:
             raise EngineError(f"onnxruntime failed: {error}") from error
-        return dict(zip(self.outputs, found, strict=True))
+        return from_carriers(dict(zip(self.outputs, found, strict=True)), self.narrow)
 
 
 # Types that onnxruntime computes with and its Python binding does not hand over as arrays.
@@ -104,6 +128,7 @@ FOREIGN = {
         "float8e4m3fnuz": ir.DataType.FLOAT8E4M3FNUZ,
         "float8e5m2": ir.DataType.FLOAT8E5M2,
         "float8e5m2fnuz": ir.DataType.FLOAT8E5M2FNUZ,
+        "float8e8m0": ir.DataType.FLOAT8E8M0,
     }.items()
 }
 

@@ -1,32 +1,28 @@
 """Training steps on stock onnxruntime: state stays in place, a step copies nothing but what was
 asked for.
 
-A step is one fused graph, and writing over a tensor that another node may still read would be
-wrong. So a parameter has two buffers: a step reads one and writes the other, then they change
-roles. A large optimizer slot has one, where every node that reads it comes before the node that
-writes it (`written_in_place`).
+A large variable has one buffer, and a step is arranged so that whoever reads it comes before the
+node that writes it (`plan.py`). A small one, or one that cannot be arranged so, has two: a step
+reads one and writes the other, then they change roles.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 
-from sardonyx.build import is_static, static
+from sardonyx.build import is_static
 from sardonyx.engines import training
-from sardonyx.engines.onnxruntime.session import Runner, session
+from sardonyx.engines.onnxruntime.in_place import GUARD
+from sardonyx.engines.onnxruntime.plan import plain, planned
+from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
 from sardonyx.train.step import StepGraph, distinct_outputs
 
-SMALL = 1024  # elements
-NEAREST = 64  # nodes
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Where")
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
@@ -67,26 +63,33 @@ class _Step:
         graph: StepGraph,
         variables: dict[str, Variable],
         settings: dict[str, Any],
-        served: Collection[str],
+        recompute: bool = False,
     ):
         self.graph = graph = distinct_outputs(graph)
         self.variables = variables
-        self.session = session(graph.model, **settings)
-        self.inputs = {i.name: i for i in self.session.get_inputs()}
+        self.settings = settings
+        self.plan = planned(graph, settings, recompute)
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
         self.names = [n for n in dict.fromkeys((*graph.state, *graph.updates)) if n in variables]
-        self.in_place = written_in_place(graph, served)
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
         sizes = {v.name: is_static(v) for v in graph.model.outputs}
         # A binding keeps the buffer of its last run: right only where the size never changes.
         self.varying = [n for n in graph.figures if not sizes.get(n)]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        key = tuple(self.variables[n].current for n in self.names)
-        binding = self.bindings.get(key)
-        if binding is None:
-            binding = self.bindings[key] = self._bind()
-        fed = []
+        try:
+            return self._run(feeds)
+        except EngineError as error:
+            if GUARD not in str(error):
+                raise
+        # A figure is not finite and nothing was written yet: from here on with two buffers each, so
+        # that the state before this step can be looked at.
+        self.plan = plain(self.graph, self.settings)
+        self.bindings.clear()
+        return self._run(feeds)
+
+    def _run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        binding, fed = self._binding(), []
         for name in self.graph.inputs:
             if name not in feeds:
                 raise ArgumentError(
@@ -101,11 +104,11 @@ class _Step:
         for name in self.varying:
             binding.bind_output(name, "cpu")
         try:
-            self.session.run_with_iobinding(binding)
+            self.plan.session.run_with_iobinding(binding)
         except Exception as error:
             raise EngineError(f"onnxruntime failed in a training step: {error}") from error
         for name in self.graph.updates:
-            if name not in self.in_place:
+            if name not in self.plan.in_place:
                 self.variables[name].current ^= 1
         outputs = binding.get_outputs()[: len(self.graph.figures)]
         # A kept buffer is written again by a later run; what the caller has must not change.
@@ -116,11 +119,18 @@ class _Step:
 
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step: those with two buffers still hold it."""
-        kept = self.graph.updates.keys() - self.in_place
+        kept = self.graph.updates.keys() - self.plan.in_place
         return {n: (v.other() if n in kept else v.now()).numpy() for n, v in self.variables.items()}
 
+    def _binding(self) -> ort.IOBinding:
+        """The binding for the buffers that are current now; a binding is made once for each."""
+        key = tuple(self.variables[n].current for n in self.names)
+        if key not in self.bindings:
+            self.bindings[key] = self._bind()
+        return self.bindings[key]
+
     def _bind(self) -> ort.IOBinding:
-        binding = self.session.io_binding()
+        binding = self.plan.session.io_binding()
         for name in self.graph.state:
             variable = self.variables[name]
             binding.bind_ortvalue_input(name, variable.now())
@@ -128,48 +138,16 @@ class _Step:
             binding.bind_output(name, "cpu")
         for name, output in self.graph.updates.items():
             variable = self.variables[name]
-            target = variable.now() if name in self.in_place else variable.other()
+            target = variable.now() if name in self.plan.in_place else variable.other()
             binding.bind_ortvalue_output(output, target)
         return binding
 
 
-def written_in_place(graph: StepGraph, served: Collection[str]) -> set[str]:
-    """The large variables that a step may write over: their readers all come before the writer.
-
-    Before means by data: a reader is an ancestor of the writer, or the writer itself where that
-    goes element by element. Small variables, and those of the served graph, keep two buffers, so
-    that a step that went wrong can be looked at again.
-    """
-    inputs = {v.name: v for v in graph.model.graph.inputs}
-    outputs = {v.name: v for v in graph.model.outputs}
-    found = set()
-    for name, output in graph.updates.items():
-        value, writer = inputs.get(name), outputs[output].producer()
-        if name in served or value is None or writer is None or not is_static(value):
-            continue
-        if math.prod(static(value)) < SMALL:
-            continue
-        readers = set(value.consumers())
-        if writer in readers and writer.op_type not in ELEMENTWISE:
-            continue
-        if readers <= _ancestors(writer) and not value.is_graph_output():
-            found.add(name)
-    return found
-
-
-def _ancestors(node: ir.Node) -> set[ir.Node]:
-    """The node and the nearest nodes that it depends on: an optimizer's, not the whole graph."""
-    seen, waiting = {node}, [node]
-    while waiting and len(seen) < NEAREST:
-        for before in waiting.pop(0).predecessors():
-            if before not in seen:
-                seen.add(before)
-                waiting.append(before)
-    return seen
-
-
 class TrainingRep(training.TrainingRep):
     """A model in training on stock onnxruntime.
+
+    recompute -- compute most of the forward pass again in the backward pass instead of keeping it:
+                 less memory, more time, the same numbers
 
     >>> from sardonyx.engines.onnxruntime import prepare_training
     >>> import numpy as np, sardonyx as sx
@@ -186,11 +164,13 @@ class TrainingRep(training.TrainingRep):
         providers: Sequence[str] | None = None,
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
+        recompute: bool = False,
     ):
         # Planned memory costs a third more of it on a training step, and saves no time
         # (bench/train.py).
         chosen = {"enable_mem_pattern": False, **(options or {})}
         self.settings = {"providers": providers, "threads": threads, "options": chosen}
+        self.recompute = recompute
         self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
         super().__init__(model)
 
@@ -198,7 +178,7 @@ class TrainingRep(training.TrainingRep):
         return Variable(array, self.device)
 
     def compile(self, graph: StepGraph) -> _Step:
-        return _Step(graph, self.variables, self.settings, self.model.graph.initializers)
+        return _Step(graph, self.variables, self.settings, self.recompute)
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return Runner(model, **self.settings)(feeds)

@@ -37,10 +37,10 @@ class OnnxModule(tf.Module):
             for name, kind in parts.kinds.items()
         }
         self._updates = dict(parts.updates)
-        self._served = Program(parts.served, xp, parameters=parts.kinds)
+        self._served = Program(parts.served, xp, parameters=parts.kinds, **parts.outside)
         self._training = self._served
         if parts.training is not None:
-            self._training = Program(parts.training, xp, parameters=parts.kinds)
+            self._training = Program(parts.training, xp, parameters=parts.kinds, **parts.outside)
         self.signature = [_spec(v) for v in parts.inputs]
         # A stored module has one function, with sizes that stay free where the model's are.
         self.serve = tf.function(self._serve, input_signature=self.signature, autograph=False)
@@ -97,12 +97,21 @@ def _identifier(name: str) -> str:
     return made if made[:1].isalpha() else f"x{made}"
 
 
-def to_tensorflow(model: Model | str | Path) -> OnnxModule:
+def to_tensorflow(
+    model: Model | str | Path,
+    *,
+    fallback: str = "warn",
+    place: Mapping[str, str] | None = None,
+) -> OnnxModule:
     """An ONNX model as a tf.Module: every weight a trainable variable, sizes free where the model's
     are.
 
     Called with inputs in order or by name; `training=True` lets BatchNormalization and Dropout
     train. `module.save(folder)` writes a SavedModel.
+
+    fallback -- nodes that tensorflow cannot take run in numpy, with ("warn") or without a word
+                ("allow"), or are refused ("error")
+    place    -- pattern of names or operators → the engine to which nodes are sent by choice
 
     >>> import numpy as np, sardonyx as sx
     >>> module = sx.to_tensorflow("model.onnx")
@@ -111,7 +120,7 @@ def to_tensorflow(model: Model | str | Path) -> OnnxModule:
     >>> module(np.zeros((2, 8), np.float32)).shape
     TensorShape([2, 3])
     """
-    return OnnxModule(native(model))
+    return OnnxModule(native(model, fallback=fallback, place=place))
 
 
 def from_tensorflow(
@@ -136,7 +145,7 @@ def from_tensorflow(
 
 def store(model: Model | str | Path, path: Path) -> Stored:
     """Write a model as a SavedModel."""
-    module = to_tensorflow(model)
+    module = to_tensorflow(model, fallback="error")  # the file holds no other engine
     module.save(path)
     loaded = tf.saved_model.load(str(path))
 

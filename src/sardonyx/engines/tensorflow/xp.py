@@ -6,7 +6,9 @@ import functools
 
 import numpy as np
 
+from sardonyx.engines.tensorflow.sizes import Dim, dims_of, number, numbers
 from sardonyx.errors import MissingExtra
+from sardonyx.lower.unsigned import Unsigned, flipped
 from sardonyx.lower.xp import (
     BINARY,
     COMPARISONS,
@@ -15,6 +17,7 @@ from sardonyx.lower.xp import (
     UNARY,
     Arrays,
     NotStatic,
+    is_symbolic,
     settle,
 )
 
@@ -49,118 +52,20 @@ FUNCTIONS = {
 }
 
 
-class Dim:
-    """A size that is only known while running: a scalar tensor, made where it is first needed."""
-
-    __slots__ = ("_make", "_value")
-
-    def __init__(self, make):
-        self._make = make
-        self._value = None
-
-    @property
-    def value(self):
-        if self._value is None:
-            self._value = self._make()
-        return self._value
-
-    def _apply(self, function, other, swapped=False):
-        pair = (other, self) if swapped else (self, other)
-        return Dim(lambda: function(*(size_tensor(v) for v in pair)))
-
-    def __add__(self, other):
-        return self._apply(tf.add, other)
-
-    def __radd__(self, other):
-        return self._apply(tf.add, other, True)
-
-    def __sub__(self, other):
-        return self._apply(tf.subtract, other)
-
-    def __rsub__(self, other):
-        return self._apply(tf.subtract, other, True)
-
-    def __mul__(self, other):
-        return self if isinstance(other, int) and other == 1 else self._apply(tf.multiply, other)
-
-    def __rmul__(self, other):
-        return self * other
-
-    def __floordiv__(self, other):
-        return self._apply(tf.math.floordiv, other)
-
-    def __rfloordiv__(self, other):
-        return self._apply(tf.math.floordiv, other, True)
-
-    def __mod__(self, other):
-        return self._apply(tf.math.floormod, other)
-
-    def __neg__(self):
-        return Dim(lambda: -self.value)
+UNSIGNED = Unsigned(tf.math.floordiv, tf.bitwise.right_shift, tf.where).functions
 
 
-def dims_of(x):
-    """The sizes of a tensor; those not known are `Dim`, from one look at the shape for all."""
-    noted = getattr(x, "_sardonyx_dims", None)
-    known = x.shape.as_list()
-    noted = noted or [None] * len(known)
-
-    @functools.cache
-    def running():
-        with x.graph.as_default():
-            return tf.unstack(tf.shape(x, out_type=tf.int64), len(known))
-
-    return tuple(
-        d
-        if d is not None
-        else n
-        if n is not None
-        else Dim(functools.partial(lambda i: running()[i], i))
-        for i, (d, n) in enumerate(zip(known, noted))
-    )
+def ordered(x):
+    """Numbers in the order of `x`, of a type that tensorflow compares."""
+    wide = tf.cast(x, WIDE.get(x.dtype, x.dtype))
+    return flipped(wide) if x.dtype == tf.uint64 else wide
 
 
-def size_tensor(size):
-    """A size as a tensor; each number is one constant of the graph that is being built."""
-    if isinstance(size, Dim):
-        return size.value
-    return tf.cast(size, tf.int64) if tf.is_tensor(size) else remembered(int(size))
-
-
-def held_by_graph():
-    """The sizes and shapes that the graph being built has tensors of."""
-    held = tf.compat.v1.get_default_graph().get_collection_ref("sardonyx")
-    if not held:
-        held.append({})
-    return held[0]
-
-
-def remembered(number):
-    if tf.executing_eagerly():
-        return tf.constant(number, tf.int64)
-    held = held_by_graph()
-    if number not in held:
-        held[number] = tf.constant(number, tf.int64)
-    return held[number]
-
-
-def number(size):
-    """A size as tensorflow takes it."""
-    return size.value if isinstance(size, Dim) else size
-
-
-def numbers(sizes):
-    """Several sizes as one vector; a plain list where all are known."""
-    sizes = list(sizes)
-    if all(isinstance(s, (int, np.integer)) for s in sizes):
-        return [int(s) for s in sizes]
-    key = tuple(s if isinstance(s, int) else id(s) for s in sizes)
-    if tf.executing_eagerly():
-        return tf.stack([size_tensor(s) for s in sizes])
-    held = held_by_graph()
-    if key not in held:
-        held[key] = (tf.stack([size_tensor(s) for s in sizes]), sizes)  # the sizes keep their ids
-    return held[key][0]
+def in_order(function, x):
+    """`function`, for which only the order of the elements counts."""
+    if x.dtype == tf.uint64:
+        return tf.cast(flipped(function(ordered(x))), x.dtype)
+    return function(x)
 
 
 def without_ones(equation, xs):
@@ -192,10 +97,18 @@ def widened(name, function):
         wide = WIDE.get(dtype)
         if wide is None:
             return function(*xs)
-        found = function(*(tf.cast(x, wide) for x in xs))
+        apply = UNSIGNED.get(name, function) if dtype == tf.uint64 else function
+        found = apply(*(tf.cast(x, wide) for x in xs))
         return tf.cast(found, dtype) if keeps else found
 
     return call
+
+
+def is_traced(value):
+    """Whether a tensor stands for one of a graph that is being built."""
+    if isinstance(value, list):
+        return any(map(is_traced, value))
+    return tf.is_tensor(value) and not hasattr(value, "numpy")
 
 
 class TensorFlow(Arrays):
@@ -428,10 +341,10 @@ class TensorFlow(Arrays):
         return self._added(tf.reduce_mean, x, axis, keepdims)
 
     def max(self, x, axis=None, keepdims=False):
-        return self._reduce(tf.reduce_max, x, axis, keepdims)
+        return in_order(lambda v: self._reduce(tf.reduce_max, v, axis, keepdims), x)
 
     def min(self, x, axis=None, keepdims=False):
-        return self._reduce(tf.reduce_min, x, axis, keepdims)
+        return in_order(lambda v: self._reduce(tf.reduce_min, v, axis, keepdims), x)
 
     def any(self, x, axis=None, keepdims=False):
         return tf.reduce_any(x, axis, keepdims=keepdims)
@@ -440,10 +353,10 @@ class TensorFlow(Arrays):
         return tf.reduce_all(x, axis, keepdims=keepdims)
 
     def argmax(self, x, axis):
-        return tf.argmax(tf.cast(x, WIDE.get(x.dtype, x.dtype)), axis)
+        return tf.argmax(ordered(x), axis)
 
     def argmin(self, x, axis):
-        return tf.argmin(tf.cast(x, WIDE.get(x.dtype, x.dtype)), axis)
+        return tf.argmin(ordered(x), axis)
 
     def cumsum(self, x, axis):
         return self._running(tf.cumsum, x, axis)
@@ -457,10 +370,10 @@ class TensorFlow(Arrays):
     # -- order and products
 
     def sort(self, x, axis):
-        return tf.sort(x, axis)
+        return in_order(lambda v: tf.sort(v, axis), x)
 
     def argsort(self, x, axis, descending=False):
-        wide = tf.cast(x, WIDE.get(x.dtype, x.dtype))
+        wide = ordered(x)
         direction = "DESCENDING" if descending else "ASCENDING"
         return tf.cast(tf.argsort(wide, axis, direction, stable=True), tf.int64)
 
@@ -515,10 +428,23 @@ class TensorFlow(Arrays):
 
     # -- outside
 
-    def call_out(self, function, values, given, types):
-        """Run `function` over numpy arrays, eagerly."""
-        arrays = [self._out(v, t) for v, t in zip(values, [*given, *[None] * len(values)])]
-        return tuple(self._back(v) for v in function(*arrays))
+    def call_out(self, region, values):
+        """Run a region elsewhere, as a part of tensorflow's graph where only numbers cross."""
+        from sardonyx.engines import outside
+        from sardonyx.engines.tensorflow.outside import call_out
+
+        if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
+            if any(is_traced(v) for v in values):
+                raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
+            arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
+            return tuple(self._back(v) for v in outside.run(region, arrays))
+        if not tf.executing_eagerly():
+            region, values = outside.settled(region, values)
+        return call_out(region, [v if tf.is_tensor(v) else self.known(v) for v in values])
+
+    def known(self, value):
+        """What is known while building, as a tensor."""
+        return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
 
     def _out(self, value, dtype):
         if isinstance(value, list):

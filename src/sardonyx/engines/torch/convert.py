@@ -9,14 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx.build import Builder
 from sardonyx.engines.native import Native, Stored, native, written_back
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch.quick import quicken
 from sardonyx.engines.torch.trace import example, retarget, trace
 from sardonyx.engines.torch.xp import arrays, torch
 from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.program import Program
 from sardonyx.model import Model
+
+
+def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
+    """torch's own kernel, which moves the running statistics itself."""
+    momentum = node.attributes.get_float("momentum", 0.9)
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    node.domain = NATIVE
+    node.attributes.clear()
+    node.attributes.add(ir.AttrFloat32("epsilon", epsilon))
+    node.attributes.add(ir.AttrFloat32("momentum", momentum))
+    return {}
+
+
+SWITCHES = {"BatchNormalization": _train_batch_norm}
 
 
 class OnnxModule(torch.nn.Module):
@@ -42,6 +60,7 @@ class OnnxModule(torch.nn.Module):
             self._register(self.names[name], tensor, kind)
         self._held = [self.names[n] for n in parts.kinds]
         self._updated = [self.names[n] for n in parts.updates]
+        self._places = [self._place_of(key) for key in self._held]
         self._build(parts)
         self.eval()
 
@@ -62,13 +81,30 @@ class OnnxModule(torch.nn.Module):
         models = [parts.served, *([] if parts.training is None else [parts.training])]
         functions = [function_of(model, parts) for model in models]
         try:
-            functions = [trace(function, held, parts.inputs) for function in functions]
+            functions = [quicken(trace(function, held, parts.inputs)) for function in functions]
         except EngineError as error:
             self.untraced = str(error)
         self.served, self.training_graph = (*functions, None)[:2]
 
     def _tensors(self) -> list[Any]:
         return [self._tensor(key) for key in self._held]
+
+    def _quick_tensors(self) -> list[Any]:
+        """The same, without a walk through modules: that is most of the time of a small call."""
+        if torch.compiler.is_compiling():
+            return self._tensors()
+        try:
+            return [
+                (owner._parameters if is_weight else owner._buffers)[name]
+                for owner, is_weight, name in self._places
+            ]
+        except KeyError:  # torch.nn.utils.parametrize and the like move parameters
+            return self._tensors()
+
+    def _place_of(self, key: str) -> tuple[torch.nn.Module, bool, str]:
+        path, _, name = key.rpartition(".")
+        owner = self.get_submodule(path)
+        return owner, name in owner._parameters, name
 
     def _tensor(self, key: str) -> Any:
         found: Any = self
@@ -79,13 +115,13 @@ class OnnxModule(torch.nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         given = (*inputs, *(named[n] for n in self.input_names[len(inputs) :]))
         if self.training and self.training_graph is not None:
-            found = self.training_graph(*self._tensors(), *given)
+            found = self.training_graph(*self._quick_tensors(), *given)
             count = len(self.output_names)
             for key, value in zip(self._updated, found[count:]):
                 self._tensor(key).copy_(value.detach())
             found = found[:count]
         else:
-            found = self.served(*self._tensors(), *given)
+            found = self.served(*self._quick_tensors(), *given)
         return found[0] if len(found) == 1 else tuple(found)
 
     def _apply(self, function: Any, recurse: bool = True) -> Any:
@@ -108,7 +144,7 @@ class OnnxModule(torch.nn.Module):
 
 def function_of(model: Model, parts: Native) -> Any:
     """The outputs of a graph as a function of what the module holds, then of its inputs."""
-    program = Program(model, arrays("cpu"), parameters=parts.kinds)
+    program = Program(model, arrays("cpu"), parameters=parts.kinds, **parts.outside)
     names = [v.name or "" for v in parts.inputs]
     count = len(parts.kinds)
 
@@ -162,12 +198,19 @@ _OWN = frozenset(
         "input_names",
         "output_names",
         "_held",
+        "_places",
         "_updated",
     ]
 )
 
 
-def to_torch(model: Model | str | Path, *, share: bool = False) -> torch.nn.Module:
+def to_torch(
+    model: Model | str | Path,
+    *,
+    share: bool = False,
+    fallback: str = "warn",
+    place: Mapping[str, str] | None = None,
+) -> torch.nn.Module:
     """An ONNX model as a torch module: every weight a parameter, differentiable, compilable.
 
     The module comes in evaluation mode; `train()` lets BatchNormalization and Dropout train. Keys
@@ -175,7 +218,11 @@ def to_torch(model: Model | str | Path, *, share: bool = False) -> torch.nn.Modu
     state dict are the names of the model's tensors. It takes the model's inputs in order or by
     name.
 
-    share -- use the model's own memory for the weights, which then must not be written to in place
+    share    -- use the model's own memory for the weights, which then must not be written to in
+                place
+    fallback -- nodes that torch cannot take run in numpy, with ("warn") or without a word
+                ("allow"), or are refused ("error")
+    place    -- pattern of names or operators → the engine to which nodes are sent by choice
 
     >>> import torch, sardonyx as sx
     >>> module = sx.to_torch("model.onnx")
@@ -184,7 +231,7 @@ def to_torch(model: Model | str | Path, *, share: bool = False) -> torch.nn.Modu
     >>> module(torch.zeros(2, 8)).shape
     torch.Size([2, 3])
     """
-    return OnnxModule(native(model), share)
+    return OnnxModule(native(model, SWITCHES, fallback=fallback, place=place), share)
 
 
 def from_torch(
@@ -216,7 +263,7 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     """Write a model as an exported program of torch (.pt2), with the sizes free that the model's
     are.
     """
-    parts = native(model)
+    parts = native(model, SWITCHES, fallback="error")  # the file holds no other engine
     module = OnnxModule(parts, share=True)
     if module.untraced:
         raise EngineError(f"the model cannot be exported: {module.untraced}")

@@ -15,15 +15,22 @@ import onnx_ir as ir
 
 from sardonyx.engines.torch.xp import DTYPES, torch
 from sardonyx.errors import EngineError, quote
+from sardonyx.lower.allowance import allowance
 from sardonyx.lower.program import element_type
 
 CONSTANT = "_tensor_constant"  # how torch calls tensors that it met while tracing
+UNROLLED = 1024  # trips of loops that a graph may repeat; more of them run node by node
 # Sizes that stand for symbols while tracing: none is a factor, a sum or a neighbour of another.
 HINTS = (6, 23, 41, 67, 97, 131, 173, 211)
+LARGER = 1021  # added to them, it gives sizes that have next to nothing in common with them
 
 
-def example(value: ir.Value, hints: dict[str, int]) -> tuple[Any, list[bool]]:
-    """A tensor that fits an input, and which of its sizes are free."""
+def example(value: ir.Value, hints: dict[str, int], more: int = 0) -> tuple[Any, list[bool]]:
+    """A tensor that fits an input, and which of its sizes are free.
+
+    hints -- sizes that stand for symbols, added to as symbols are met
+    more  -- is added to each of them
+    """
     dtype = element_type(value)
     if value.shape is None or dtype not in DTYPES:
         raise EngineError(f"input {quote(value.name)} has no known rank or type that torch has")
@@ -33,7 +40,7 @@ def example(value: ir.Value, hints: dict[str, int]) -> tuple[Any, list[bool]]:
         # A size without a name is like no other.
         name = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
         if free[-1] and name not in hints:
-            hints[name] = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS))
+            hints[name] = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS)) + more
         sizes.append(dim if isinstance(dim, int) else hints[name])
     return torch.zeros(sizes, dtype=DTYPES[dtype]), free
 
@@ -43,8 +50,22 @@ def trace(
 ) -> torch.fx.GraphModule:
     """`function(*held, *inputs)` as a graph; raises `EngineError` where that cannot be.
 
+    The graph holds for every size: what the trace took for granted of its small sizes (one frame of
+    a short signal, say) is asked of larger ones too.
+
     held -- tensors whose sizes are what they are
     """
+    made, environment = _traced(function, held, inputs, 0)
+    if not _holds_for_larger(environment):
+        made, _ = _traced(function, held, inputs, LARGER)
+        _refuse_other_values(made, function, held, inputs)
+    return _tidied(made)
+
+
+def _traced(
+    function: Callable[..., Any], held: Mapping[str, Any], inputs: Sequence[ir.Value], more: int
+) -> tuple[torch.fx.GraphModule, Any]:
+    """The graph at the hinted sizes, and torch's account of what it assumed of them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import (
@@ -58,12 +79,12 @@ def trace(
     hints: dict[str, int] = {}
     given = [mode.from_tensor(t.detach(), static_shapes=True) for t in held.values()]
     for value in inputs:
-        tensor, free = example(value, hints)
+        tensor, free = example(value, hints, more)
         sizes = [DimDynamic.DYNAMIC if f else DimDynamic.STATIC for f in free]
         context = StatelessSymbolicContext(dynamic_sizes=sizes)
         given.append(mode.from_tensor(tensor, symbolic_context=context))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), allowance(trips=UNROLLED):
             warnings.simplefilter("ignore")
             made = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*given)
     except EngineError:
@@ -71,7 +92,42 @@ def trace(
     except Exception as error:
         raise EngineError(f"torch cannot trace the model: {error}") from error
     _refuse_fixed(environment, hints)
-    return _tidied(made)
+    return made, environment
+
+
+def _holds_for_larger(environment: Any) -> bool:
+    sizes = getattr(environment, "backed_var_to_val", None) or environment.var_to_val
+    larger = {symbol: size + LARGER for symbol, size in sizes.items()}
+    return all(bool(guard.expr.xreplace(larger)) for guard in environment.guards)
+
+
+def _refuse_other_values(
+    made: torch.fx.GraphModule,
+    function: Callable[..., Any],
+    held: Mapping[str, Any],
+    inputs: Sequence[ir.Value],
+) -> None:
+    """A graph traced at large sizes must give what the model gives at small ones."""
+    hints: dict[str, int] = {}
+    tensors = [example(value, hints)[0] for value in inputs]
+    given = [*held.values(), *(_filled(tensor) for tensor in tensors)]
+    with torch.no_grad():
+        try:
+            expected = function(*given)
+        except Exception:
+            return  # the model does not take sizes that small
+        try:
+            found = torch.fx.Interpreter(made).run(*given)
+            torch.testing.assert_close(list(found), list(expected), equal_nan=True)
+        except (RuntimeError, AssertionError, IndexError, ValueError) as error:
+            raise EngineError("the model is another graph at small sizes than at large") from error
+
+
+def _filled(tensor: torch.Tensor) -> torch.Tensor:
+    """Values that differ where they may be anything; integers, often indices, stay zero."""
+    if not tensor.is_floating_point():
+        return tensor
+    return torch.linspace(-1, 1, tensor.numel(), dtype=tensor.dtype).reshape(tensor.shape)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

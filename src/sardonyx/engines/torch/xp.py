@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.errors import MissingExtra
+from sardonyx.lower.unsigned import Unsigned, flipped
 from sardonyx.lower.xp import (
     BFLOAT16,
     BINARY,
@@ -16,10 +17,14 @@ from sardonyx.lower.xp import (
     SMALL_INTEGERS,
     UNARY,
     Arrays,
+    NotStatic,
+    is_symbolic,
 )
 
 try:
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -57,6 +62,9 @@ OTHER_NAMES = {
     "right_shift": "bitwise_right_shift",
     "power": "pow",
 }
+UNSIGNED = Unsigned(
+    functools.partial(torch.div, rounding_mode="floor"), torch.bitwise_right_shift, torch.where
+).functions
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -69,15 +77,37 @@ def widened(name, function):
         wide = WIDE.get(dtype)
         if wide is None:
             return function(*xs)
-        found = function(*(x.to(wide) for x in xs))
+        apply = UNSIGNED.get(name, function) if dtype == torch.uint64 else function
+        found = apply(*(x.to(wide) for x in xs))
         return found.to(dtype) if keeps else found
 
     return call
 
 
+def is_traced(value):
+    """Whether a tensor stands for one of a graph that is being built."""
+    if isinstance(value, list):
+        return any(map(is_traced, value))
+    return isinstance(value, (FakeTensor, FunctionalTensor))
+
+
 def in_wide(function, x):
     """`function` of one tensor, on a type that torch computes with."""
     return function(x) if x.dtype not in WIDE else function(x.to(WIDE[x.dtype])).to(x.dtype)
+
+
+def in_order(function, x):
+    """`function`, for which only the order of the elements counts, on a type that torch has."""
+    if x.dtype == torch.uint64:
+        return flipped(function(flipped(x.to(torch.int64)))).to(torch.uint64)
+    return in_wide(function, x)
+
+
+def ordered(x):
+    """Numbers in the order of `x`, of a type that torch compares."""
+    if x.dtype == torch.uint64:
+        return flipped(x.to(torch.int64))
+    return x.to(WIDE[x.dtype]) if x.dtype in WIDE else x
 
 
 class Torch(Arrays):
@@ -223,9 +253,14 @@ class Torch(Arrays):
 
     def take(self, x, indices, axis):
         flat = torch.index_select(x, axis, indices.reshape(-1))
-        return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        return flat.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
     def take_along(self, x, indices, axis):
+        axis = axis % x.ndim
+        rest = [a for a in range(x.ndim) if a != axis]
+        if all(x.shape[a] == indices.shape[a] for a in rest):
+            # take_along_dim broadcasts, for which it fixes sizes that are free in a trace
+            return in_wide(lambda v: torch.gather(v, axis, indices), x)
         return in_wide(functools.partial(torch.take_along_dim, indices=indices, dim=axis), x)
 
     def put(self, x, indices, updates, reduction="none"):
@@ -285,10 +320,10 @@ class Torch(Arrays):
         return self._reduce("mean", x, axis, keepdims)
 
     def max(self, x, axis=None, keepdims=False):
-        return self._reduce("amax", x, axis, keepdims)
+        return in_order(lambda v: self._reduce("amax", v, axis, keepdims), x)
 
     def min(self, x, axis=None, keepdims=False):
-        return self._reduce("amin", x, axis, keepdims)
+        return in_order(lambda v: self._reduce("amin", v, axis, keepdims), x)
 
     def any(self, x, axis=None, keepdims=False):
         return self._reduce("any", x, axis, keepdims)
@@ -311,9 +346,11 @@ class Torch(Arrays):
 
     def argmax(self, x, axis):
         # argmax of torch names any of several maxima
+        x = ordered(x)
         return self._first(x, torch.amax(x, axis, keepdim=True), axis)
 
     def argmin(self, x, axis):
+        x = ordered(x)
         return self._first(x, torch.amin(x, axis, keepdim=True), axis)
 
     def _first(self, x, extreme, axis):
@@ -328,11 +365,10 @@ class Torch(Arrays):
     # -- order and products
 
     def sort(self, x, axis):
-        return torch.sort(x, axis).values
+        return in_order(lambda v: torch.sort(v, axis).values, x)
 
     def argsort(self, x, axis, descending=False):
-        wide = WIDE.get(x.dtype, x.dtype)
-        return torch.argsort(x.to(wide), dim=axis, descending=descending, stable=True)
+        return torch.argsort(ordered(x), dim=axis, descending=descending, stable=True)
 
     def matmul(self, a, b):
         if a.dtype in WIDE:
@@ -356,10 +392,25 @@ class Torch(Arrays):
 
     # -- outside
 
-    def call_out(self, function, values, given, types):
-        """Run `function` over numpy arrays, eagerly."""
-        arrays = [self._out(v, t) for v, t in zip(values, [*given, *[None] * len(values)])]
-        return tuple(self._back(v) for v in function(*arrays))
+    def call_out(self, region, values):
+        """Run a region elsewhere, as an operator of torch where only numbers cross."""
+        from sardonyx.engines import outside
+        from sardonyx.engines.torch.outside import call_out
+
+        if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
+            if any(is_traced(v) for v in values):
+                raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
+            arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
+            return tuple(self._back(v) for v in outside.run(region, arrays))
+        if any(is_traced(v) for v in values):
+            region, values = outside.settled(region, values)
+        tensors = [v if isinstance(v, torch.Tensor) else self.known(v) for v in values]
+        return call_out(region, tensors)
+
+    def known(self, value):
+        """What is known while building, as a tensor."""
+        value = np.asarray(value)
+        return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
 
     def _out(self, value, dtype):
         if isinstance(value, list):

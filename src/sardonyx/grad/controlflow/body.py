@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.grad.engine import add, reads
-from sardonyx.passes.nesting import bodies
+from sardonyx.grad.engine import add
+from sardonyx.passes.nesting import bodies, reads
 
 Gradients = Sequence[ir.Value | None]
 

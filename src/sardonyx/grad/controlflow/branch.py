@@ -16,7 +16,8 @@ from sardonyx.grad.controlflow.body import (
     results_of,
     seeds_of,
 )
-from sardonyx.grad.engine import Path, backward, captured, path, vjp
+from sardonyx.grad.engine import Path, backward, path, vjp
+from sardonyx.passes.nesting import captured
 
 
 def _branches(node: ir.Node) -> list[ir.Graph]:
@@ -45,7 +46,7 @@ def if_(
     for inner, body in zip(builders, forward, strict=True):
         pairs = zip(body.outputs, gs, strict=False)
         seeds = seeds_of(inner, [(y, g) for y, g in pairs if g is not None])
-        found.append(backward(inner, list(body), seeds, starts))
+        found.append(backward(inner, list(body), seeds, starts, checked=True))
     reached = [i for i in range(len(starts)) if any(f[i] is not None for f in found)]
     if not reached:
         return {}

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.build import constant
 from sardonyx.grad.controlflow.body import is_inside, name_outputs
-from sardonyx.grad.engine import attributes, captured, is_differentiable, path, reads
+from sardonyx.grad.engine import attributes, is_differentiable, path
+from sardonyx.passes.nesting import captured, reads
 
 
 @dataclass

@@ -37,7 +37,11 @@ def div(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, out: Any) -> Pair
 @vjp("Mod", broadcasts=True)
 def mod(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int, out: Any) -> Pair:
     # The quotient of the forward itself, floored or truncated: no second rounding decision.
-    return g, op.Neg(g * op.Round((a - out[0]) / b))
+    quotient = op.Round((a - out[0]) / b)
+    if not fmod:
+        # A number modulo an infinity of the other sign is that infinity: the quotient is -1.
+        quotient = op.Where(op.IsInf(out[0]), -1.0, quotient)
+    return g, op.Neg(g * quotient)
 
 
 @vjp("Sum", broadcasts=True)

@@ -136,14 +136,20 @@ def _scatter(at: Places, g: ir.Value, x: ir.Value, updates: ir.Value, reduction:
 
 
 def _scatter_product(at: Places, g: ir.Value, x: ir.Value, updates: ir.Value) -> Grads:
-    """Each factor gets the product of the others, exact where some are zero."""
+    """Each factor gets the product of the others, exact where some are zero.
+
+    A single zero among the others is a factor like any other: the product is 0, its derivative by
+    that zero is not.
+    """
     op = at.op
     is_zero = op.Equal(updates, 0.0)
-    safe = op.Where(is_zero, 1.0, updates)
+    safe, zero = op.Where(is_zero, 1.0, updates), op.Where(is_zero, updates, 0.0)
+    ones = op.cast(is_zero, x.dtype)  # type: ignore[arg-type]
     product = at.read(at.write(op.fill(1, x), safe, "mul"))
-    zeros = op.cast(is_zero, x.dtype)  # type: ignore[arg-type]
-    others = at.read(at.write(op.zeros_like(x), zeros, "add")) - zeros
-    rest = op.Where(op.Equal(others, 0.0), product / safe, 0.0)
+    count = at.read(at.write(op.zeros_like(x), ones, "add")) - ones
+    lone = at.read(at.write(op.zeros_like(x), zero, "add")) - zero
+    single = op.Where(op.Equal(count, 1.0), lone, 0.0)
+    rest = product / safe * op.Where(op.Equal(count, 0.0), 1.0, single)
     return g * at.write(op.fill(1, x), updates, "mul"), None, at.read(g * x) * rest
 
 

@@ -1,0 +1,156 @@
+"""`sardonyx score`: what engines can do, by the official suite of ONNX."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sardonyx.errors import ArgumentError, SardonyxError, quote
+
+if TYPE_CHECKING:
+    from sardonyx.score.score import Score
+
+
+def score(
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine, `ours`, `peers`, `all`, or a Python file with run()."),
+    ] = None,
+    op: Annotated[list[str] | None, typer.Option(help="Only cases that use this operator.")] = None,
+    case: Annotated[
+        str, typer.Option(help="Only cases whose name contains this; a regular expression.")
+    ] = "",
+    axis: Annotated[
+        str, typer.Option(help="What to score: forward, gradient, training; several by commas.")
+    ] = "forward,gradient,training",
+    jobs: Annotated[
+        int, typer.Option(help="Processes at a time; 0: one per core.", show_default="0")
+    ] = 0,
+    seconds: Annotated[float, typer.Option(help="How long a case may take.")] = 60.0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run everything again, also what is known.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List every case that does not pass.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table as Markdown.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write pages into this folder.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="A folder of older scores, for the page of the history.")
+    ] = None,
+    load: Annotated[
+        list[Path] | None,
+        typer.Option(help="Show saved scores, as one, instead of running anything."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the score as JSON.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="An older score: exit with 1 if anything became worse.")
+    ] = None,
+    setup: Annotated[
+        str, typer.Option(help="Set up a peer's environment, or `all`; then stop.")
+    ] = "",
+    records: Annotated[
+        Path | None, typer.Option(help="Write the training cases into this folder; then stop.")
+    ] = None,
+) -> None:
+    """Run the official suite of ONNX over engines and say, case by case, what came of it."""
+    if setup:
+        raise typer.Exit(_set_up(setup))
+    if records is not None:
+        from sardonyx.score.records import export
+
+        print(f"saved     {export(records)}", file=sys.stderr)
+        return
+    if load:
+        from sardonyx.score import score as scores
+
+        found = scores.together([scores.load(path) for path in load])
+    else:
+        found = _run(engine, op, case, axis, jobs, seconds, fresh)
+    _show(found, as_json, as_markdown, verbose)
+    if save is not None:
+        print(f"saved     {found.save(save)}", file=sys.stderr)
+    if html is not None:
+        from sardonyx.score.site import write
+
+        print(f"saved     {write(found, html, history)}", file=sys.stderr)
+    if baseline is not None:
+        raise typer.Exit(_compare(found, baseline))
+
+
+def _run(
+    engine: list[str] | None,
+    op: list[str] | None,
+    case: str,
+    axis: str,
+    jobs: int,
+    seconds: float,
+    fresh: bool,
+) -> Score:
+    from sardonyx.score import engines, run, select, suite
+
+    chosen = engines.find(",".join(engine or ["ours"]))
+    if not chosen:
+        raise ArgumentError("no such engine is installed", hint="sardonyx score --setup NAME")
+    if not suite.is_made():
+        print("the first run writes out the cases: some minutes", file=sys.stderr)
+    jobs = jobs or os.cpu_count() or 1
+    cases = select.cases(axis.split(","), ops=op or (), pattern=case, jobs=jobs)
+    plan = run.Plan(cases, jobs, limit=seconds, fresh=fresh, progress=_progress())
+    return run.score(chosen, plan)
+
+
+def _show(found: Score, as_json: bool, as_markdown: bool, verbose: bool) -> None:
+    from sardonyx.score import table
+
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    if verbose:
+        typer.echo("\n".join(table.failures(found)))
+    typer.echo(table.markdown(found) if as_markdown else table.text(found))
+
+
+def _compare(found: Score, baseline: Path) -> int:
+    from sardonyx.score import score as scores
+    from sardonyx.score import table
+
+    changed = list(scores.changes(found, scores.compared_with(baseline, found)))
+    for line in table.changed(changed):
+        print(line, file=sys.stderr)
+    worse = sum(change.is_worse for change in changed)
+    print(f"{worse} worse, {len(changed) - worse} better than {baseline}", file=sys.stderr)
+    return int(worse > 0)
+
+
+def _set_up(name: str) -> int:
+    from sardonyx.score import environments
+
+    if name != "all" and name not in environments.PEERS:
+        rows = [[peer] for peer in environments.PEERS]
+        raise ArgumentError(f"there is no peer {quote(name)}", rows)
+    failed = 0
+    for peer in environments.PEERS if name == "all" else [name]:
+        print(f"setting up {peer}", file=sys.stderr)
+        try:
+            print(f"ready     {environments.set_up(peer)}", file=sys.stderr)
+        except SardonyxError as error:
+            failed += 1
+            print(error, file=sys.stderr)
+    return int(failed > 0)
+
+
+def _progress() -> Any:
+    """One line that renews itself, on a terminal only."""
+    if not sys.stderr.isatty():
+        return lambda engine, done, total: None
+    return lambda engine, done, total: print(
+        f"\r{engine}: {done} of {total}".ljust(60), end="\r", file=sys.stderr, flush=True
+    )

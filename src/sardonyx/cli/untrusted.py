@@ -1,0 +1,64 @@
+"""`--untrusted`, for every command that runs a model: it runs in a child with limits.
+
+Here are the two options and how a command gets them; what happens is in `engines/confined.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+COMMANDS = frozenset({"verify", "train", "predict", "evaluate", "convert", "score"})
+"""The commands that run a model."""
+
+OPTIONS = {
+    "untrusted": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--untrusted", help="Nobody vouches for the model: run it in a child with limits."
+            ),
+        ],
+        False,
+    ),
+    "limit": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                help="With --untrusted: memory=8 (GB), seconds=3600, processor, trips, nodes."
+            ),
+        ],
+        None,
+    ),
+}
+
+
+def confinable(function: Callable[..., None], arguments: list[str]) -> Callable[..., None]:
+    """A command with the options of `OPTIONS`; `arguments` is the whole command line."""
+    signature = inspect.signature(function, eval_str=True)
+    if "untrusted" in signature.parameters:
+        return function
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        untrusted, limit = given.pop("untrusted"), given.pop("limit")
+        if untrusted:
+            from sardonyx.engines import confined
+
+            if not confined.is_inside():
+                limits = confined.confinement(limit or ())
+                raise typer.Exit(confined.run_again(arguments, limits))
+        function(**given)
+
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in OPTIONS.items()
+    ]
+    every = [*signature.parameters.values(), *added]
+    command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in every}
+    return command

@@ -1,0 +1,377 @@
+"""The changes: of nodes and weights that `match.py` paired, of versions, metadata, training.
+
+Bodies are compared like graphs, where their nodes match. Weights are matched through the nodes that
+read them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.diff.match import attributes, match, nodes_of, stored, tensor_of
+from sardonyx.errors import quote, table
+from sardonyx.model import Model, Record, load
+
+NODE, WEIGHT, OPSET, METADATA, INTERFACE = "node", "weight", "version", "metadata", "interface"
+FUNCTION, TRAINING = "function", "training"
+KINDS = (NODE, WEIGHT, INTERFACE, OPSET, FUNCTION, TRAINING, METADATA)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: what kind of thing, which one, what happened to it, and the details."""
+
+    kind: str
+    where: str
+    what: str
+    detail: str = ""
+    size: float = 0.0  # of a weight: the change, relative to what it was
+
+
+@dataclass
+class Diff:
+    """All changes from one model to another; falsy when there are none."""
+
+    changes: list[Change] = field(default_factory=list)
+    renamed: int = 0  # tensors and nodes that only have another name
+    matched: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def of(self, kind: str) -> list[Change]:
+        return [c for c in self.changes if c.kind == kind]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "changes": [asdict(c) for c in self.changes],
+            "renamed": self.renamed,
+            "matched": self.matched,
+        }
+
+    def __str__(self) -> str:
+        if not self.changes:
+            tail = f", {self.renamed} renamed" if self.renamed else ""
+            return f"no changes ({self.matched} nodes{tail})"
+        lines = []
+        for kind in KINDS:
+            found = sorted(self.of(kind), key=lambda c: -c.size)  # the most changed weight first
+            if found:
+                lines.append(f"{kind} ({len(found)})")
+                lines += table([c.what, c.where, c.detail] for c in found)
+        return "\n".join([*lines, f"{self.matched} nodes alike, {self.renamed} only renamed"])
+
+
+def diff(a: Any, b: Any) -> Diff:
+    """What changed from model `a` to model `b`.
+
+    a, b -- paths, Models, or anything else that `load` takes
+
+    >>> import sardonyx as sx
+    >>> print(sx.diff("model.onnx", "model.onnx"))
+    no changes (3 nodes)
+    """
+    before, after = load(a), load(b)
+    found = Diff()
+    _versions(found, before, after)
+    _interface(found, before.graph, after.graph)
+    _graphs(found, before.graph, after.graph, "")
+    _functions(found, before, after)
+    _training(found, before, after)
+    _mapping(found, METADATA, before.metadata, after.metadata)
+    return found
+
+
+def _versions(found: Diff, a: Model, b: Model) -> None:
+    theirs = {"IR": a.ir.ir_version, **{d or "ai.onnx": v for d, v in a.ir.opset_imports.items()}}
+    ours = {"IR": b.ir.ir_version, **{d or "ai.onnx": v for d, v in b.ir.opset_imports.items()}}
+    _mapping(found, OPSET, theirs, ours)
+    producers = [
+        f"{m.ir.producer_name or ''} {m.ir.producer_version or ''}".strip() for m in (a, b)
+    ]
+    _mapping(found, METADATA, {"producer": producers[0]}, {"producer": producers[1]})
+
+
+def _mapping(found: Diff, kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    for key in dict.fromkeys((*a, *b)):
+        if a.get(key) == b.get(key):
+            continue
+        what = "added" if key not in a else "removed" if key not in b else "changed"
+        old, new = (quote(m[key]) if isinstance(m.get(key), str) else m.get(key) for m in (a, b))
+        detail = (
+            f"{new}" if what == "added" else f"{old}" if what == "removed" else f"{old} → {new}"
+        )
+        found.changes.append(Change(kind, key, what, detail))
+
+
+def _interface(found: Diff, a: ir.Graph, b: ir.Graph) -> None:
+    for side in ("input", "output"):
+        old, new = (
+            {f"{side} {quote(v.name)}": _Shown(_signature(v)) for v in getattr(g, f"{side}s")}
+            for g in (a, b)
+        )
+        _mapping(found, INTERFACE, old, new)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A text that is shown without quotes."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _signature(value: ir.Value) -> str:
+    tensor = tensor_of(value)
+    if tensor is not None:
+        return f"{tensor.dtype.name.lower()}{list(tensor.shape.numpy())}"
+    kind = value.dtype.name.lower() if value.dtype is not None else str(value.type)
+    dims = "?" if value.shape is None else ", ".join(str(d) for d in value.shape)
+    return f"{kind}[{dims}]"
+
+
+# -- nodes --------------------------------------------------------------------------------
+
+
+def _graphs(
+    found: Diff,
+    a: ir.Graph,
+    b: ir.Graph,
+    inside: str,
+    outer: Mapping[ir.Node, ir.Node] | None = None,
+) -> None:
+    pairs = match(a, b)
+    around = {**(outer or {}), **pairs}
+    back = {new: old for old, new in pairs.items()}
+    weights: dict[tuple[ir.Value, ir.Value], None] = {}
+    kept = {v.name for v in stored(b)}
+    for old, new in pairs.items():
+        found.matched += 1
+        found.renamed += (old.name or "") != (new.name or "")
+        _node(found, old, new, around, weights, kept, inside)
+    for node in nodes_of(a):
+        if node not in pairs:
+            found.changes.append(Change(NODE, _label(node, inside), "removed", _reads(node)))
+    for node in nodes_of(b):
+        if node not in back:
+            found.changes.append(Change(NODE, _label(node, inside), "added", _reads(node)))
+    _weights(found, a, b, weights, inside)
+
+
+def _label(node: ir.Node, inside: str) -> str:
+    name = node.name or (node.outputs[0].name if node.outputs else "")
+    return f"{inside}{node.op_type} {quote(name)}"
+
+
+def _reads(node: ir.Node) -> str:
+    names = ", ".join(quote(v.name) for v in node.inputs if v is not None)
+    return f"reads {names}" if names else ""
+
+
+def _node(
+    found: Diff,
+    old: ir.Node,
+    new: ir.Node,
+    pairs: Mapping[ir.Node, ir.Node],
+    weights: dict[tuple[ir.Value, ir.Value], None],
+    kept: Collection[str | None],
+    inside: str,
+) -> None:
+    label = _label(new, inside)
+    is_replaced = (old.domain, old.op_type) != (new.domain, new.op_type)
+    if is_replaced:
+        found.changes.append(Change(NODE, label, "replaced", f"{old.op_type} → {new.op_type}"))
+    # Another operator has other attributes: that it was replaced says it all.
+    theirs, ours = ({}, {}) if is_replaced else (attributes(old), attributes(new))
+    for name in dict.fromkeys((*theirs, *ours)):
+        if theirs.get(name) != ours.get(name):
+            before, after = (_short(m.get(name, "default")) for m in (theirs, ours))
+            found.changes.append(Change(NODE, label, "attribute", f"{name}: {before} → {after}"))
+    count = max(len(old.inputs), len(new.inputs))
+    for place in range(count):
+        a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
+        if a is not None and b is not None and _is_version(a, b, kept):
+            weights[a, b] = None
+        elif not _is_same_source(a, b, pairs):
+            before, after = _sources(a, b)
+            found.changes.append(
+                Change(NODE, label, "rewired", f"input {place}: {before} → {after}")
+            )
+    for name, attr in old.attributes.items():
+        other = new.attributes.get(name)
+        if attr.type == ir.AttributeType.GRAPH and other is not None and not attr.is_ref():
+            _graphs(found, attr.as_graph(), other.as_graph(), f"{label} / ", pairs)
+
+
+def _sources(a: ir.Value | None, b: ir.Value | None) -> tuple[str, str]:
+    """What was read and what is read now; with who makes it where the name is the same."""
+    texts = ["nothing" if v is None else quote(v.name) for v in (a, b)]
+    if texts[0] == texts[1]:
+        texts = [f"{text} {_maker(v)}" for text, v in zip(texts, (a, b))]
+    return texts[0], texts[1]
+
+
+def _maker(value: ir.Value | None) -> str:
+    if value is not None and tensor_of(value) is not None:
+        return "as a weight"
+    node = value.producer() if value is not None else None
+    return f"of {node.op_type}" if node is not None else "as an input"
+
+
+def _short(value: Any) -> str:
+    text = str(list(value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, float):
+        text = f"{value:g}"
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _is_version(a: ir.Value, b: ir.Value, kept: Collection[str | None]) -> bool:
+    """Whether the weight `b` is what became of `a`: not while `a` is still there, by its name.
+
+    kept -- the names of the weights that there are now
+    """
+    old, new = tensor_of(a), tensor_of(b)
+    if old is None or new is None:
+        return False
+    return a.name == b.name or a.name not in kept or _tensor_change(old, new) is None
+
+
+def _is_same_source(
+    a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.Node, ir.Node]
+) -> bool:
+    if a is None or b is None:
+        return a is b
+    if tensor_of(a) is not None or tensor_of(b) is not None:
+        return False  # another weight, or one where there was none
+    producers = a.producer(), b.producer()
+    if producers[0] is not None and producers[1] is not None:
+        return pairs.get(producers[0]) is producers[1] and a.index() == b.index()
+    if producers != (None, None):
+        return False
+    if a.is_graph_input() and b.is_graph_input() and a.graph is not None and b.graph is not None:
+        return list(a.graph.inputs).index(a) == list(b.graph.inputs).index(b)
+    return a.name == b.name
+
+
+# -- weights --------------------------------------------------------------------------------
+
+
+def _weights(
+    found: Diff,
+    a: ir.Graph,
+    b: ir.Graph,
+    pairs: Mapping[tuple[ir.Value, ir.Value], None],
+    inside: str,
+) -> None:
+    """Weights through the nodes that read them, the rest by name; a Constant node is a weight."""
+    theirs, ours = stored(a), stored(b)
+    kept, made = {old for old, _ in pairs}, {new for _, new in pairs}
+    free = {v.name: v for v in ours if v not in made}
+    rest = [(v, free[v.name]) for v in theirs if v not in kept and v.name in free]
+    here = {*theirs, *ours}
+    for old, new in (*pairs, *rest):
+        if old not in here and new not in here:
+            continue  # it belongs outside of this body, where it is compared
+        found.renamed += old.name != new.name
+        change = _tensor_change(tensor_of(old), tensor_of(new))
+        if change:
+            was = f" (was {quote(old.name)})" if old.name != new.name else ""
+            found.changes.append(Change(WEIGHT, f"{inside}{quote(new.name)}{was}", *change))
+    kept.update(old for old, _ in rest)
+    made.update(new for _, new in rest)
+    gone = [(v, "removed") for v in theirs if v not in kept]
+    for value, what in (*gone, *((v, "added") for v in ours if v not in made)):
+        label = f"{inside}{quote(value.name)}"
+        found.changes.append(Change(WEIGHT, label, what, _signature(value)))
+
+
+def _tensor_change(
+    old: ir.TensorProtocol | None, new: ir.TensorProtocol | None
+) -> tuple[str, str, float] | None:
+    """What happened to a tensor: a word, the numbers, how much of it; None if nothing did."""
+    if old is None or new is None or old is new:
+        return None
+    x, y = old.numpy(), new.numpy()
+    if x.shape != y.shape or x.dtype != y.dtype:
+        text = f"{x.dtype}{list(x.shape)} → {y.dtype}{list(y.shape)}"
+        if x.ndim == 2 and x.T.shape == y.shape and np.array_equal(x.T, y):
+            return "transposed", text, 0.0
+        return ("retyped" if x.shape == y.shape else "reshaped"), text, 0.0
+    if x.dtype.kind in "OUS":
+        count = int(np.sum(x != y))
+        return ("changed", f"{count} of {x.size} texts", count / x.size) if count else None
+    changed = (
+        x.view(np.uint8).tobytes() != y.view(np.uint8).tobytes()
+        if x.ndim
+        else x.tobytes() != y.tobytes()
+    )
+    if not changed:
+        return None
+    if x.ndim == 2 and x.shape[0] == x.shape[1] and np.array_equal(x.T, y):
+        return "transposed", f"{x.dtype}{list(x.shape)}", 0.0
+    wide, other = x.astype(np.float64), y.astype(np.float64)
+    with np.errstate(all="ignore"):
+        apart = np.abs(other - wide)
+        size = float(np.sqrt(np.mean(np.square(wide)))) or 1.0
+    count, largest = int(np.sum(x != y)), float(np.max(apart, initial=0.0))
+    share = float(np.sqrt(np.mean(np.square(apart)))) / size
+    text = f"{count} of {x.size} elements, at most {largest:.3g}, {share:.3g} of its size"
+    return "changed", text, share
+
+
+# -- functions and training -----------------------------------------------------------------
+
+
+def _functions(found: Diff, a: Model, b: Model) -> None:
+    theirs, ours = a.ir.functions, b.ir.functions
+    for key in dict.fromkeys((*theirs, *ours)):
+        label = quote("::".join(p for p in key if p))
+        if key not in ours:
+            found.changes.append(Change(FUNCTION, label, "removed"))
+        elif key not in theirs:
+            found.changes.append(Change(FUNCTION, label, "added"))
+        else:
+            _graphs(found, theirs[key].graph, ours[key].graph, f"function {label} / ")
+
+
+def _training(found: Diff, a: Model, b: Model) -> None:
+    if len(a.records) != len(b.records):
+        detail = f"{len(a.records)} → {len(b.records)} records"
+        found.changes.append(Change(TRAINING, "records", "changed", detail))
+    for number, (old, new) in enumerate(zip(a.records, b.records)):
+        for what, detail in _record_changes(old, new):
+            found.changes.append(Change(TRAINING, f"record {number}", what, detail))
+
+
+def _record_changes(old: Record, new: Record) -> Iterator[tuple[str, str]]:
+    for title, theirs, ours in (
+        ("updates", dict(old.update_binding), dict(new.update_binding)),
+        ("initialization", dict(old.initialization_binding), dict(new.initialization_binding)),
+    ):
+        for name in dict.fromkeys((*theirs, *ours)):
+            if (name in theirs) != (name in ours):
+                yield title, f"{quote(name)} {'added' if name in ours else 'removed'}"
+    for name in dict.fromkeys((*old.state, *new.state)):
+        if name not in old.state or name not in new.state:
+            yield "state", f"{quote(name)} {'added' if name in new.state else 'removed'}"
+        elif change := _tensor_change(old.state[name], new.state[name]):
+            yield "state", f"{quote(name)} {change[0]}: {change[1]}"
+    for title, theirs_graph, ours_graph in (
+        ("algorithm", old.algorithm, new.algorithm),
+        ("initialization", old.initialization, new.initialization),
+    ):
+        before, after = (
+            [n.SerializeToString() for n in g.node] for g in (theirs_graph, ours_graph)
+        )
+        if before != after:
+            ratio = difflib.SequenceMatcher(None, before, after, False)
+            same = sum(block.size for block in ratio.get_matching_blocks())
+            yield title, f"{len(before)} → {len(after)} nodes, {same} of them alike"

@@ -1,0 +1,132 @@
+"""What would run where: a dry run of a conversion, which nodes leave the framework and what
+crosses.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError, quote, table
+from sardonyx.lower.engine import FRAMEWORKS, prepare
+from sardonyx.lower.partition import Region, element_type, known_dims
+from sardonyx.lower.xp import is_string
+from sardonyx.model import Model, load
+from sardonyx.normalize import normalize
+from sardonyx.passes.nesting import graphs
+from sardonyx.weights import weights
+
+# Symbols of a product, in order -> how often it counts: 4*N + 12 is {("N",): 4, (): 12}.
+Amount = Counter[tuple[str, ...]]
+
+
+@dataclass
+class Part:
+    """Nodes that run on another engine in one call.
+
+    ins, outs -- bytes that cross at each call, as numbers or as formulas of free sizes
+    """
+
+    engine: str
+    nodes: list[list[str]]
+    ins: str
+    outs: str
+    tensors: int
+
+
+@dataclass
+class Placements:
+    """Which nodes of a model leave a framework, where they run, why, and what crosses.
+
+    nodes -- operator, node, engine and reason of each node that leaves
+    parts -- the calls that these nodes make up
+    stays -- how many nodes run in the framework itself
+    """
+
+    framework: str
+    stays: int
+    nodes: list[list[str]]
+    parts: list[Part]
+
+    def __str__(self) -> str:
+        plural = "s" * (self.stays != 1)
+        lines = [f"{self.stays} node{plural} in {self.framework}, {len(self.nodes)} elsewhere"]
+        for number, part in enumerate(self.parts, 1):
+            count = len(part.nodes)
+            what = f"{count} node{'s' * (count > 1)} on {part.engine}"
+            crosses = f"{part.tensors} tensors cross: {part.ins} bytes in, {part.outs} bytes out"
+            lines += [f"part {number}: {what}; {crosses}", *table(part.nodes)]
+        return "\n".join(lines)
+
+
+def placement(
+    model: Model | str | Path,
+    to: str,
+    *,
+    place: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Placements:
+    """Which nodes would not run in a framework itself, where they would run, why, and what crosses.
+
+    to     -- numpy, torch, jax or tensorflow
+    place  -- pattern of names of nodes or of operators → the engine to which they are sent; the
+              last that matches decides
+    sizes  -- numbers for the model's free sizes, which otherwise stay in the formulas
+
+    >>> import sardonyx as sx
+    >>> print(sx.placement("model.onnx", "torch", place={"Relu": "onnxruntime"}))
+    2 nodes in torch, 1 elsewhere
+    part 1: 1 node on onnxruntime; 2 tensors cross: 64·N bytes in, 64·N bytes out
+      Relu  node "relu"  on onnxruntime  chosen
+    """
+    if to not in FRAMEWORKS:
+        raise ArgumentError(f"there is no framework {quote(to)}", hint=f"one of {FRAMEWORKS}")
+    arrays = importlib.import_module(f"sardonyx.engines.{to}.backend").arrays()
+    loaded = load(model)
+    held = [w.name for w in weights(loaded) if w.kind != "constant"]
+    made = prepare(normalize(loaded), to, arrays.strings, place, held)
+    every = sum(len(graph) for graph in graphs(made.model.graph))
+    parts = [_part(region, sizes or {}) for region in made.regions.values()]
+    return Placements(to, every - len(parts), [p.row for p in made.placements], parts)
+
+
+def _part(region: Region, sizes: Mapping[str, int]) -> Part:
+    graph = region.model.graph
+    ins, outs = (
+        formula([bytes_of(v, sizes) for v in values]) for values in (graph.inputs, graph.outputs)
+    )
+    rows = [p.row for p in region.placements]
+    return Part(region.engine, rows, ins, outs, len(graph.inputs) + len(graph.outputs))
+
+
+def bytes_of(value: ir.Value, sizes: Mapping[str, int]) -> Amount | None:
+    """How many bytes a value takes; None where its rank, type or a size is not known."""
+    dims, dtype = known_dims(value), element_type(value)
+    if dims is None or dtype is None or is_string(dtype) or None in dims:
+        return None
+    number, free = dtype.itemsize, []
+    for dim in dims:
+        known: Any = sizes.get(dim, dim) if isinstance(dim, str) else dim
+        if isinstance(known, int):
+            number *= known
+        else:
+            free.append(str(known))
+    return Counter({tuple(sorted(free)): number})
+
+
+def formula(amounts: list[Amount | None]) -> str:
+    """A sum of amounts for people: 1,024 + 64·N."""
+    total: Amount = Counter()
+    for amount in amounts:
+        total.update(amount or {})
+    terms = [f"{number:,}" + "".join(f"·{s}" for s in free) for free, number in total.items()]
+    unknown = sum(amount is None for amount in amounts)
+    if unknown:
+        terms.append(f"{unknown} of unknown size")
+    return " + ".join(terms) or "0"

@@ -1,0 +1,447 @@
+"""Modules as classes: those of one form are one class, whose arguments are the numbers that differ.
+
+Also the whole file: imports, classes from the inside out, and the function that loads the weights.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.engines.torch.source.expression import Literal
+from sardonyx.engines.torch.source.forward import (
+    Line,
+    Token,
+    Writer,
+    identifier,
+)
+from sardonyx.engines.torch.source.layers import Layer
+from sardonyx.engines.torch.source.reading import Statement
+from sardonyx.engines.torch.source.scopes import attribute, dotted
+from sardonyx.engines.torch.source.structure import Call, Module
+
+COLUMNS = 100
+# Names that exporters give to tensors which had none.
+MADE_UP = (
+    r"(val|onnx|const|lifted|Constant|output)?_?.*?_?output_\d+|(val|const|[A-Z][A-Za-z]*)_?\d*"
+)
+# Functions that have a layer without weights: for nn.Sequential.
+AS_LAYER = {
+    "F.relu({})": "nn.ReLU()",
+    "F.gelu({})": "nn.GELU()",
+    'F.gelu({}, approximate="tanh")': 'nn.GELU(approximate="tanh")',
+    "F.silu({})": "nn.SiLU()",
+    "F.mish({})": "nn.Mish()",
+    "F.hardswish({})": "nn.Hardswish()",
+    "F.softplus({})": "nn.Softplus()",
+    "torch.sigmoid({})": "nn.Sigmoid()",
+    "torch.tanh({})": "nn.Tanh()",
+    "{}.flatten(1)": "nn.Flatten()",
+}
+
+
+@dataclass
+class Written:
+    """A module as text: the constructor's lines, the forward method's, and all numbers in them."""
+
+    module: Module
+    setup: list[Line]
+    forward: list[Line]
+    arguments: list[str]
+
+    @property
+    def lines(self) -> list[Line]:
+        return [*self.setup, *self.forward]
+
+    @property
+    def numbers(self) -> list[Literal]:
+        return [t for _, tokens in self.lines for t in tokens if isinstance(t, Literal)]
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """The text without its numbers: modules with the same form can be one class."""
+        marks = [
+            (depth, *("#" if isinstance(t, Literal) else t for t in tokens))
+            for depth, tokens in self.lines
+        ]
+        return (*marks, tuple(self.arguments), len(self.setup))
+
+
+@dataclass
+class Class:
+    name: str
+    example: Written
+    parameters: list[str] = field(default_factory=list)
+    columns: dict[int, str] = field(default_factory=dict)  # position of a number -> parameter
+    ties: list[str] = field(default_factory=list)
+    about: str = ""
+
+
+class Publisher:
+    """Writes all classes of a tree of modules."""
+
+    def __init__(self, root: Module, names: list[str], classes: dict[str, str], title: str):
+        self.root, self.input_names, self.known_classes = root, names, classes
+        self.title = title
+        self.arguments: dict[int, list[str]] = {}
+        self.makers: dict[int, list[Token]] = {}  # how an instance is made, by id of its module
+        self.classes: list[Class] = []
+        self.used: set[str] = {"nn", "F", "Path"}
+
+    def publish(self) -> list[Class]:
+        levels: dict[int, list[Module]] = {}
+        for module in self.root.every():
+            levels.setdefault(self._height(module), []).append(module)
+        for height in sorted(levels):
+            self._level(levels[height])
+        return self.classes
+
+    def _height(self, module: Module) -> int:
+        inner = [self._height(c) for c in module.children.values() if isinstance(c, Module)]
+        return 1 + max(inner, default=0)
+
+    def _level(self, modules: list[Module]) -> None:
+        groups: dict[Any, list[Written]] = {}
+        for module in modules:
+            self._name_held(module)
+            tokens = None if module is self.root else self._sequential(module)
+            if tokens is not None:
+                self.makers[id(module)] = tokens
+                self.arguments[id(module)] = ["x"]
+                continue
+            names = self.input_names if module is self.root else None
+            text = Writer(module, self.arguments, names).write()
+            self.arguments[id(module)] = text.arguments
+            made = Written(module, self._setup(module), text.lines, text.arguments)
+            groups.setdefault(made.form, []).append(made)
+        for group in groups.values():
+            self._class(group)
+
+    # -- constructors
+
+    def _name_held(self, module: Module) -> None:
+        used = {attribute(name.split(".")[0]) for name in module.children}
+        for value in module.held:
+            last = re.split(r"[./:]", value.name or "")[-1]
+            plain = name = attribute(last)
+            if not re.search("[A-Za-z]{3}", last) or re.fullmatch(MADE_UP, last):
+                plain = name = "constant"
+            if plain == "constant" and _counts_up(value):
+                plain = name = "positions"
+            name = _unused(name, used)
+            used.add(name)
+            module.held[value] = name
+
+    def _setup(self, module: Module) -> list[Line]:
+        lines: list[Line] = []
+        for value, name in module.held.items():
+            lines.append((0, _declared(name, value)))
+        for name, child in grown(module.children).items():
+            start = f"self.{attribute(name)} = "
+            lines.append((0, [start, *self._made(child)]))
+        return lines
+
+    def _made(self, child: Any) -> list[Token]:
+        if isinstance(child, Layer):
+            return layer_tokens(child)
+        if isinstance(child, Module):
+            return self.makers[id(child)]
+        items = [self._made(c) for c in child.values()]
+        if all(name.isdigit() for name in child):
+            return ["nn.ModuleList(", *listed(items), ")"]
+        parts: list[Token] = ["nn.ModuleDict({"]
+        for i, (name, made) in enumerate(zip(child, items)):
+            parts += [", "] if i else []
+            parts += [f'"{attribute(name)}": ', *made]
+        return [*parts, "})"]
+
+    def _sequential(self, module: Module) -> list[Token] | None:
+        """`nn.Sequential(…)` for a chain of numbered children and functions without weights."""
+        if module.held or len(module.inputs) != 1 or len(module.outputs) != 1:
+            return None
+        if not module.children or not all(n.isdigit() for n in module.children):
+            return None
+        items: list[list[Token]] = []
+        value = module.inputs[0]
+        renamed: dict[str, Module | Layer] = {}
+        for element in module.body:
+            if list(element.reads) != [value] or len(element.outputs) != 1:
+                return None
+            (value,) = element.outputs
+            if isinstance(element, Statement):
+                parts = element.expression.parts
+                text = "".join(p if isinstance(p, str) else "{}" for p in parts)
+                if text not in AS_LAYER:
+                    return None
+                items.append([AS_LAYER[text]])
+            elif isinstance(element, Call):
+                renamed[str(len(items))] = element.child
+                items.append(self._made(element.child))
+            else:
+                return None
+        if value is not module.outputs[0]:
+            return None
+        module.children = renamed
+        return ["nn.Sequential(", *listed(items, star=True), ")"]
+
+    # -- classes
+
+    def _class(self, group: list[Written]) -> None:
+        first = group[0]
+        rows = [[n.value for n in one.numbers] for one in group]
+        found: dict[tuple[Any, ...], list[str]] = {}
+        places: dict[int, tuple[Any, ...]] = {}
+        for i, literal in enumerate(first.numbers):
+            column = tuple(_key(row[i]) for row in rows)
+            if len(set(column)) > 1:
+                found.setdefault(column, []).append(literal.hint)
+                places[i] = column
+        names: dict[tuple[Any, ...], str] = {}
+        for column, hints in found.items():
+            names[column] = _unused(identifier(_meaning(hints)), names.values())
+        columns = {i: names[column] for i, column in places.items()}
+        made = Class(self._class_name(group), first, list(names.values()), columns)
+        self.classes.append(made)
+        for one in group:
+            values: dict[str, Literal] = {}
+            for i, name in columns.items():
+                values.setdefault(name, Literal(one.numbers[i].value, name))
+            given: list[Token] = [f"{made.name}("]
+            for i, literal in enumerate(values.values()):
+                given += [", "] if i else []
+                given.append(literal)
+            self.makers[id(one.module)] = [*given, ")"]
+
+    def _class_name(self, group: list[Written]) -> str:
+        module = group[0].module
+        told = self.known_classes.get(dotted(module.path), "")
+        name = told.rpartition(".")[2] if not told.startswith("torch.nn.") else ""
+        if not re.fullmatch(r"[A-Z][A-Za-z0-9]{1,60}", name) or keyword.iskeyword(name):
+            name = camel(module.path[-1] if module.path else self.title)
+            attends = any(getattr(e, "op", "") == "DotProductAttention" for e in module.body)
+            if attends and module.path and not re.search("att", name, re.IGNORECASE):
+                name += "Attention"
+        others = [c for c in self.classes if c.name.startswith(name)]
+        extra = [
+            n for n in module.children if all(n not in c.example.module.children for c in others)
+        ]
+        options = [name, *(f"{name}With{camel(n)}" for n in extra[:1] if others)]
+        options += [camel(p) + name for p in reversed(module.path[:-1])]
+        options += [f"{name}{i}" for i in range(2, len(self.used) + 3)]
+        chosen = next(o for o in options if o not in self.used)
+        self.used.add(chosen)
+        return chosen
+
+
+def _counts_up(value: ir.Value) -> bool:
+    """Whether a constant is 0, 1, 2, …"""
+    tensor = value.const_value
+    if tensor is None or tensor.dtype != ir.DataType.INT64:
+        return False
+    return bool((tensor.numpy().reshape(-1) == np.arange(tensor.size)).all())
+
+
+def _meaning(hints: list[str]) -> str:
+    """What a number is that stands in several places: out of one layer and into another: hidden."""
+    ends = {h.partition("_")[2] for h in hints if h.startswith(("in_", "out_"))}
+    if len(ends) == 1 and {h.partition("_")[0] for h in hints} >= {"in", "out"}:
+        return ends.pop() if hints[0].startswith("in_") else f"hidden_{ends.pop()}"
+    return hints[0]
+
+
+def _key(value: Any) -> Any:
+    return type(value).__name__, value
+
+
+def _unused(name: str, used: Iterable[str]) -> str:
+    taken, plain, number = set(used), name, 1
+    while name in taken:
+        number += 1
+        name = f"{plain}{number}"
+    return name
+
+
+WORDS = {"attn": "Attention", "mlp": "MLP", "ffn": "FeedForward", "ff": "FeedForward"}
+
+
+def camel(name: str) -> str:
+    """A class name of a component: "layer.0" is Layer, "self" is Self, a letter is Block."""
+    is_item = name.rpartition(".")[2].isdigit()
+    plain = name.rpartition(".")[0] if is_item else name
+    words = [w for w in re.split(r"[^A-Za-z0-9]+", plain) if w]
+    text = "".join(WORDS.get(w, w[0].upper() + w[1:]) for w in words)[:60]
+    if len(text) < 2 or not text[0].isalpha() or keyword.iskeyword(text) or text == "Path":
+        return "Block"
+    plural = is_item and text.endswith("s") and len(text) > 3 and not text.endswith("ss")
+    return text[:-1] if plural else text
+
+
+def grown(children: dict[str, Any]) -> dict[str, Any]:
+    """Children by name, items of lists in dicts of their own."""
+    found: dict[str, Any] = {}
+    for name, child in children.items():
+        place = found
+        *path, last = name.split(".")
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = child
+    return found
+
+
+def layer_tokens(layer: Layer) -> list[Token]:
+    found: list[Token] = [f"{layer.kind}("]
+    for i, literal in enumerate(layer.arguments):
+        found += [", ", literal] if i and not literal.lead else [literal]
+    return [*found, ")"]
+
+
+def listed(items: list[list[Token]], star: bool = False) -> list[Token]:
+    """A list of what is made; one expression for items that are all alike."""
+    texts = [flat(i) for i in items]
+    if len(items) > 1 and len(set(texts)) == 1:
+        count = Literal(len(items), "layers")
+        return ["*[" if star else "[", *items[0], " for _ in range(", count, ")]"]
+    parts: list[Token] = [] if star else ["["]
+    for i, item in enumerate(items):
+        parts += [", "] if i else []
+        parts += item
+    return parts if star else [*parts, "]"]
+
+
+def flat(tokens: Sequence[Token]) -> str:
+    return "".join(str(t) for t in tokens)
+
+
+TYPE = {
+    ir.DataType.INT64: ", dtype=torch.int64",
+    ir.DataType.INT32: ", dtype=torch.int32",
+    ir.DataType.BOOL: ", dtype=torch.bool",
+    ir.DataType.DOUBLE: ", dtype=torch.float64",
+    ir.DataType.FLOAT16: ", dtype=torch.float16",
+    ir.DataType.BFLOAT16: ", dtype=torch.bfloat16",
+    ir.DataType.UINT8: ", dtype=torch.uint8",
+    ir.DataType.INT8: ", dtype=torch.int8",
+}
+
+
+def _declared(name: str, value: ir.Value) -> list[Token]:
+    """A tensor that belongs to no layer: a parameter, or a buffer where training leaves it."""
+    shape: list[Token] = []
+    for i, size in enumerate(value.const_value.shape.numpy()):  # type: ignore[union-attr]
+        shape += ([", "] if i else []) + [Literal(int(size), "size")]
+    made: list[Token] = ["torch.empty(", *(shape or ["()"]), TYPE.get(value.dtype, ""), ")"]  # type: ignore[arg-type]
+    if value.meta.get("is_weight"):
+        return [f"self.{name} = nn.Parameter(", *made, ")"]
+    return [f'self.register_buffer("{name}", ', *made, ")"]
+
+
+# -- text ---------------------------------------------------------------------------------
+
+
+def wrapped(text: str, depth: int) -> list[str]:
+    """A line, or several where it is too long: one for each item between its outer brackets."""
+    line = "    " * depth + text
+    start = text.find("(")
+    if len(line) <= COLUMNS or start < 0:
+        return [line]
+    end = _closing(text, start)
+    items = _items(text[start + 1 : end])
+    if not items or not text[start + 1 : end]:
+        return [line]
+    inner = [part for item in items for part in wrapped(f"{item},", depth + 1)]
+    return ["    " * depth + text[: start + 1], *inner, "    " * depth + text[end:]]
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket at `start` is closed."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+        if not depth:
+            return i
+    return len(text)
+
+
+def _items(text: str) -> list[str]:
+    """The parts of a text between the commas outside of brackets."""
+    found, depth, begin = [], 0, 0
+    for i, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and not depth:
+            found.append(text[begin:i].strip())
+            begin = i + 1
+    return [*found, text[begin:].strip()]
+
+
+def source(classes: list[Class], weights: str) -> str:
+    """The whole file."""
+    body = "\n\n\n".join(class_text(c) for c in classes)
+    main = classes[-1].name
+    imports = ["from pathlib import Path", "", "import torch"]
+    if re.search(r"\bF\.", body):
+        imports.append("import torch.nn.functional as F")
+    imports += ["from safetensors.torch import load_model", "from torch import nn"]
+    loader = f'''def load(folder: str | Path = Path(__file__).parent) -> {main}:
+    """The model with its weights, ready for inference; `.train()` lets it train."""
+    model = {main}()
+    load_model(model, str(Path(folder) / "{weights}"))
+    return model.eval()'''
+    opening = '"""A model converted from ONNX to torch; `load()` gives it with its weights."""'
+    return "\n".join([opening, "", *imports, "", "", f"{body}\n\n\n{loader}\n"])
+
+
+def class_text(made: Class) -> str:
+    one = made.example
+    numbers = iter(range(len(one.numbers)))
+    setup = [_line(line, numbers, made.columns, "", 2) for line in one.setup]
+    forward = [_line(line, numbers, made.columns, "self.", 2) for line in one.forward]
+    given = ", ".join(["self", *(f"{n}: {_annotation(made, n)}" for n in made.parameters)])
+    text = [f"class {made.name}(nn.Module):"]
+    if made.about:
+        text += [f'    """{made.about}"""', ""]
+    if setup or _kept(made):
+        text += [*wrapped(f"def __init__({given}) -> None:", 1), "        super().__init__()"]
+        text += [f"        self.{n} = {n}" for n in _kept(made)]
+        text += [line for lines in setup for line in lines]
+        text += [f"        {line}" for line in made.ties]
+        text.append("")
+    count = len(one.module.outputs)
+    gives = "torch.Tensor" if count == 1 else f"tuple[{', '.join(['torch.Tensor'] * count)}]"
+    names = ", ".join(["self", *(f"{n}: torch.Tensor" for n in one.arguments)])
+    text += wrapped(f"def forward({names}) -> {gives}:", 1)
+    return "\n".join([*text, *(line for lines in forward for line in lines)])
+
+
+def _kept(made: Class) -> list[str]:
+    """Parameters that the forward method reads."""
+    one = made.example
+    count = sum(isinstance(t, Literal) for _, tokens in one.setup for t in tokens)
+    later = {name for i, name in made.columns.items() if i >= count}
+    return [name for name in made.parameters if name in later]
+
+
+def _annotation(made: Class, name: str) -> str:
+    position = next(i for i, n in made.columns.items() if n == name)
+    value = made.example.numbers[position].value
+    plain = {bool: "bool", int: "int", float: "float", str: "str", tuple: "tuple[int, ...]"}
+    return plain.get(type(value), "object")
+
+
+def _line(
+    line: Line, numbers: Iterator[int], columns: dict[int, str], prefix: str, base: int
+) -> list[str]:
+    depth, tokens = line
+    found = []
+    for token in tokens:
+        if isinstance(token, Literal):
+            i = next(numbers)
+            found.append(token.lead + prefix + columns[i] if i in columns else str(token))
+        else:
+            found.append(token)
+    return wrapped("".join(found), base + depth)

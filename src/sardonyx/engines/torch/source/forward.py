@@ -1,0 +1,387 @@
+"""The forward method of a module: names, what is written in one line, loops.
+
+Text is made of tokens: strings and numbers (`Literal`), so that classes that differ only in numbers
+can become one. Every name comes from `identifier`, which knows a fixed alphabet.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from sardonyx.engines.torch.source.expression import Dim, Expression, Hole, Literal, build
+from sardonyx.engines.torch.source.layers import Layer
+from sardonyx.engines.torch.source.reading import Statement
+from sardonyx.engines.torch.source.scopes import attribute
+from sardonyx.engines.torch.source.structure import Call, Loop, Module
+
+Token = str | Literal
+Line = tuple[int, list[Token]]  # depth of indentation, text
+WIDTH = 84  # characters of a line, without its indentation by a class and a method
+NUMBER = 3  # how many a number counts, whatever it is: instances must not be laid out differently
+DEEPEST = 3  # calls inside one another in one line
+TAKEN = {"self", "torch", "nn", "F", "Path", "load_model"}
+
+# Layers whose results are called after them.
+SPEAKING = {
+    "query": "query", "key": "key", "value": "value", "q_proj": "q", "k_proj": "k", "v_proj": "v",
+    "to_q": "q", "to_k": "k", "to_v": "v", "gate_proj": "gate", "up_proj": "up", "gate": "gate",
+    "q": "q", "k": "k", "v": "v",
+}  # fmt: skip
+# Results that are called after what computed them.
+RESULTS = {"Range": "positions", "Softmax": "weights", "TopK": "top", "ArgMax": "best"}
+# Statements that only change the form: roles are looked for behind them.
+FORMS = {"Reshape", "Transpose", "Mul", "Div", "Unsqueeze", "Squeeze", "Cast", "Identity"}
+
+
+def identifier(name: str, fallback: str = "x") -> str:
+    """A Python name like `name`: ASCII letters, digits and underscores, nothing reserved."""
+    text = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:60]
+    if not text or text[0].isdigit():
+        text = f"{fallback}_{text}".strip("_")
+    is_taken = keyword.iskeyword(text) or keyword.issoftkeyword(text) or text in TAKEN
+    return f"{text}_" if is_taken or hasattr(builtins, text) else text
+
+
+def width(tokens: Sequence[Token]) -> int:
+    return sum(
+        len(t) if isinstance(t, str) else 0 if t.is_usual else NUMBER + len(t.lead) for t in tokens
+    )
+
+
+def nesting(tokens: Sequence[Token]) -> int:
+    """How many brackets are open at most."""
+    depth = most = 0
+    for token in tokens:
+        for sign in token if isinstance(token, str) else "":
+            depth += (sign in "([") - (sign in ")]")
+            most = max(most, depth)
+    return most
+
+
+def reference(target: str) -> str:
+    """How a module reaches a child: `self.layer[0]`, `self.part.inner`."""
+    found = "self"
+    for i, part in enumerate(target.split(".")):
+        found += f"[{part}]" if part.isdigit() and i else f".{attribute(part)}"
+    return found
+
+
+@dataclass
+class Forward:
+    """The text of a forward method; `arguments` are the names of the module's inputs."""
+
+    arguments: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass
+class Made:
+    """An expression as text: how tightly it binds, the variables in it, the main one of them."""
+
+    tokens: list[Token]
+    rank: int
+    reads: Counter[ir.Value] = field(default_factory=Counter)
+    main: ir.Value | None = None
+    hint: str = "out"
+
+
+class Writer:
+    """Writes the forward method of one module.
+
+    known -- argument names of the modules that were written before, by id
+    names -- of the inputs of the whole model, for its own forward method
+    """
+
+    def __init__(self, module: Module, known: dict[int, list[str]], names: list[str] | None = None):
+        self.module, self.known, self.is_root = module, known, names is not None
+        self.result = Forward()
+        self.name: dict[ir.Value, str] = {}
+        self.pending: dict[ir.Value, Made] = {}
+        self.left = self._uses()
+        self.sized = {
+            p.value
+            for e in module.body
+            if isinstance(e, Statement)
+            for p in e.expression.parts
+            if isinstance(p, Dim)
+        }
+        self.roles = self._roles()
+        self._name_arguments(names)
+        self.sizes = self._named_sizes()
+
+    def write(self) -> Forward:
+        for element in self.module.body:
+            if isinstance(element, Loop):
+                self._loop(element)
+            else:
+                self._element(element)
+        self._return()
+        return self.result
+
+    # -- names
+
+    def _uses(self) -> Counter[ir.Value]:
+        counts: Counter[ir.Value] = Counter()
+        for element in self.module.body:
+            counts.update(element.reads)
+        counts.update(self.module.outputs)
+        return counts
+
+    def _roles(self) -> dict[ir.Value, str]:
+        """Values that are queries, keys, values or masks of an attention, forms aside."""
+        makers = {v: e for e in self.module.body for v in e.outputs}
+        found: dict[ir.Value, str] = {}
+        for element in self.module.body:
+            if isinstance(element, Statement) and element.op == "DotProductAttention":
+                given = zip(element.expression.values, ("q", "k", "v", "mask"))
+                for start, role in given:
+                    value: ir.Value | None = start
+                    while value is not None and value not in found:
+                        found[value] = role
+                        maker = makers.get(value)
+                        is_form = isinstance(maker, Statement) and maker.op in FORMS
+                        value = maker.expression.values[0] if is_form else None  # type: ignore[union-attr]
+            elif isinstance(element, (Call, Loop)):
+                call = element.first if isinstance(element, Loop) else element
+                for given_value, name in zip(call.inputs, self.known.get(id(call.child), ())):
+                    if name not in ("x", "residual"):
+                        found.setdefault(given_value, name)
+        return found
+
+    def _name_arguments(self, names: list[str] | None) -> None:
+        wanted = names or [self._role_of_input(v) for v in self.module.inputs]
+        for value, name in zip(self.module.inputs, wanted):
+            self.name[value] = self._fresh(identifier(name))
+        self.result.arguments = [self.name[v] for v in self.module.inputs]
+        self.fixed = {v: f"self.{name}" for v, name in self.module.held.items()}
+        self.fixed.update({v: reference(name) for v, name in self.module.reached.items()})
+        self.name.update(self.fixed)
+
+    def _role_of_input(self, value: ir.Value) -> str:
+        if self.roles.get(value) == "mask":
+            return "mask"
+        for element in self.module.body:
+            if isinstance(element, (Call, Loop)):
+                call = element.first if isinstance(element, Loop) else element
+                if isinstance(call.child, Module) and value in call.inputs:
+                    name = self.known[id(call.child)][call.inputs.index(value)]
+                    return name if name != "residual" else "x"
+                if isinstance(call.child, Layer) and value in call.inputs:
+                    return "ids" if call.child.kind == "nn.Embedding" else "x"
+            elif any(isinstance(p, Hole) and p.value is value for p in element.expression.parts):
+                is_sum = element.op == "Add" and element.expression.values[0] is not value
+                return "residual" if is_sum else "x"
+        return "x"
+
+    def _fresh(self, name: str) -> str:
+        """A name like `name` that no value has which is still to be read."""
+        fixed = {n for v, n in self.name.items() if v.name is None}
+        used = {n for v, n in self.name.items() if self.left[v] > 0} | fixed
+        if name == "out" and "x" not in used:
+            return "x"
+        plain, number = name, 1
+        while name in used:
+            number += 1
+            name = f"{plain}{number}"
+        return name
+
+    def _named_sizes(self) -> dict[tuple[ir.Value, int], str]:
+        """Sizes of an input that are written more than once have a name, given at the top."""
+        counts: Counter[tuple[ir.Value, int]] = Counter()
+        for element in self.module.body:
+            if isinstance(element, Statement):
+                dims = [p for p in element.expression.parts if isinstance(p, Dim)]
+                counts.update((d.value, d.axis) for d in dims)
+        found: dict[tuple[ir.Value, int], str] = {}
+        for value in self.module.inputs:
+            axes = sorted(a for (v, a), n in counts.items() if v is value and n > 1)
+            if not axes:
+                continue
+            rank = len(value.shape or ())
+            if axes == list(range(len(axes))) and len(axes) > 1:
+                names = [self._size_name(value, a, rank) for a in axes]
+                whole = "" if len(axes) == rank else f"[:{len(axes)}]"
+                text = f"{', '.join(names)} = {self.name[value]}.shape{whole}"
+            else:
+                axes = axes[:1]
+                names = [self._size_name(value, axes[0], rank)]
+                text = f"{names[0]} = {self.name[value]}.shape[{axes[0]}]"
+            self.result.lines.append((0, [text]))
+            found.update({(value, a): n for a, n in zip(axes, names)})
+            for axis in axes:
+                self.left[value] -= counts[value, axis]
+        return found
+
+    def _size_name(self, value: ir.Value, axis: int, rank: int) -> str:
+        usual = {1: ["batch", "length", "width"], 2: ["batch", "channels", "height", "width"]}
+        names = usual[2 if rank == 4 else 1]
+        name = names[axis] if axis < len(names) else f"size{axis}"
+        name = self._fresh(name)
+        self.name[ir.Value()] = name  # it stays taken
+        return name
+
+    # -- one line
+
+    def _element(self, element: Statement | Call) -> None:
+        expression = self._expression(element)
+        values = expression.values
+        for value in values:  # what is read twice, or asked for its size, needs a name
+            if value in self.pending and (values.count(value) > 1 or value in self.sized):
+                self._flush(value)
+        if isinstance(element, Call) and isinstance(element.child, Layer):
+            for value in values:  # a new layer begins a new line after two calls
+                if value in self.pending and nesting(self.pending[value].tokens) > 1:
+                    self._flush(value)
+        elif isinstance(element, Call):
+            for value in values:  # what a module takes besides its main input has a name
+                if value in self.pending and self.roles.get(value, "x") != "x":
+                    self._flush(value)
+        made = self._composed(expression)
+        while width(made.tokens) > WIDTH - 12 or nesting(made.tokens) > DEEPEST:
+            waiting = [v for v in values if v in self.pending]
+            if not waiting:
+                break
+            long = [v for v in waiting if width(self.pending[v].tokens) > 12]
+            self._flush((long or waiting)[0])
+            made = self._composed(expression)
+        made.hint = self._hint(element, values)
+        if isinstance(element, Statement) and element.op == "DotProductAttention":
+            made.main = None
+        for value in values:
+            self.pending.pop(value, None)
+        outputs = element.outputs
+        if len(outputs) == 1 and self.left[outputs[0]] == 1 and outputs[0] not in self.sized:
+            self.pending[outputs[0]] = made
+        elif len(outputs) == 1:
+            self._emit(outputs[0], made)
+        else:
+            self._unpack(element, made)
+
+    def _expression(self, element: Statement | Call) -> Expression:
+        if isinstance(element, Statement):
+            return element.expression
+        given = ", ".join(f"{{{i}}}" for i in range(len(element.inputs)))
+        return build(f"{reference(element.target)}({given})", *element.inputs)
+
+    def _composed(self, expression: Expression) -> Made:
+        """The text of an expression, with what waits written into it."""
+        made = Made([], expression.rank)
+        for part in expression.parts:
+            if isinstance(part, Hole) and part.value in self.pending:
+                inner = self.pending[part.value]
+                loose = inner.rank < part.floor
+                made.tokens += ["(", *inner.tokens, ")"] if loose else inner.tokens
+                made.reads.update(inner.reads)
+                made.main = made.main or inner.main
+            elif isinstance(part, Hole):
+                made.tokens.append(self.name[part.value])
+                made.reads[part.value] += 1
+                if part.value not in self.fixed:
+                    made.main = made.main or part.value
+            elif isinstance(part, Dim):
+                named = self.sizes.get((part.value, part.axis))
+                made.tokens.append(named or f"{self.name[part.value]}.shape[{part.axis}]")
+                if named is None:
+                    made.reads[part.value] += 1
+            else:
+                made.tokens.append(part)  # type: ignore[arg-type]
+        return made
+
+    def _hint(self, element: Statement | Call, values: list[ir.Value]) -> str:
+        """What a result is called where it cannot take over the name of what it is made of."""
+        if isinstance(element, Call):
+            name = element.target.rpartition(".")[2]
+            if name in SPEAKING:
+                return SPEAKING[name]
+        before = self.pending[values[0]].hint if values and values[0] in self.pending else ""
+        if isinstance(element, Statement) and element.op in FORMS and before not in ("", "out"):
+            return before
+        role = self.roles.get(element.outputs[0])
+        return role or RESULTS.get(getattr(element, "op", ""), "out")
+
+    def _flush(self, value: ir.Value) -> None:
+        self._emit(value, self.pending.pop(value))
+
+    def _emit(self, value: ir.Value, made: Made, depth: int = 0) -> None:
+        self.left.subtract(made.reads)
+        name = self._choose(value, made)
+        self.result.lines.append((depth, [f"{name} = ", *made.tokens]))
+        self.name[value] = name
+
+    def _choose(self, value: ir.Value, made: Made) -> str:
+        """The name of the main operand, if nothing reads that any more; else a new one."""
+        main = made.main
+        free = main is not None and self.left[main] <= 0 and main not in self.fixed
+        own = self.is_root and main in self.module.inputs
+        if main is not None and free and not own and main.dtype == value.dtype:
+            name = self.name[main]
+            if made.hint in ("out", name) or name not in ("x", "out"):
+                return name
+        return self._fresh(made.hint)
+
+    def _unpack(self, element: Statement | Call, made: Made) -> None:
+        self.left.subtract(made.reads)
+        names = []
+        recurrent = isinstance(element, Call) and isinstance(element.child, Layer)
+        usual = ("out", "hidden", "cell") if recurrent else ("part",) * len(element.outputs)
+        for value, word in zip(element.outputs, usual):
+            is_read = self.left[value] > 0
+            name = self._fresh(identifier(self.roles.get(value, word))) if is_read else "_"
+            names.append(name)
+            self.name[value] = name if is_read else ""
+        nested = recurrent and len(names) == 3
+        text = f"{names[0]}, ({names[1]}, {names[2]})" if nested else ", ".join(names)
+        self.result.lines.append((0, [f"{text} = ", *made.tokens]))
+
+    # -- loops and results
+
+    def _loop(self, loop: Loop) -> None:
+        call = loop.first
+        for value in call.inputs:
+            if value in self.pending:
+                self._flush(value)
+        names = {}
+        for _, before, after in loop.carried:
+            self.left[before] -= 1
+            name = self.name[before]
+            if self.left[before] > 0 or before in self.fixed:
+                name = self._fresh("out")
+                self.result.lines.append((0, [f"{name} = {self.name[before]}"]))
+            names[before] = name
+            self.name[after] = name
+        used = {n for v, n in self.name.items() if self.left[v] > 0} | set(names.values())
+        item = singular(loop.container.rpartition(".")[2], used)
+        given = [names.get(v) or self.name[v] for v in call.inputs]
+        for value in call.inputs:
+            if value not in names:
+                self.left[value] -= 1
+        results = ", ".join(names[before] for _, before, _ in loop.carried)
+        self.result.lines.append((0, [f"for {item} in {reference(loop.container)}:"]))
+        self.result.lines.append((1, [f"{results} = {item}({', '.join(given)})"]))
+
+    def _return(self) -> None:
+        outputs = self.module.outputs
+        tokens: list[Token] = ["return "]
+        for i, value in enumerate(outputs):
+            waiting = self.pending.get(value)
+            if waiting is not None and len(outputs) > 1 and width(waiting.tokens) > 30:
+                self._flush(value)
+                waiting = None
+            tokens += [", "] if i else []
+            tokens += waiting.tokens if waiting is not None else [self.name[value]]
+        self.result.lines.append((0, tokens))
+
+
+def singular(name: str, used: set[str]) -> str:
+    """What one item of a list is called: `layer` of `layers`, `block` of a single letter."""
+    text = attribute(name)
+    found = text[:-1] if text.endswith("s") and len(text) > 2 else text
+    found = "block" if len(found) < 3 else found
+    return f"one_{found}" if found in used else found

@@ -1,0 +1,330 @@
+"""How operators of layout, indexing and types are written in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.engines.torch.source.expression import Expression, Literal, Size, build, joined
+from sardonyx.engines.torch.source.reading import Reader, Unwritten, op
+
+TYPES = {
+    ir.DataType.FLOAT: ("torch.float32", "float"),
+    ir.DataType.DOUBLE: ("torch.float64", "double"),
+    ir.DataType.FLOAT16: ("torch.float16", "half"),
+    ir.DataType.BFLOAT16: ("torch.bfloat16", "bfloat16"),
+    ir.DataType.INT64: ("torch.int64", "long"),
+    ir.DataType.INT32: ("torch.int32", "int"),
+    ir.DataType.INT16: ("torch.int16", "short"),
+    ir.DataType.INT8: ("torch.int8", ""),
+    ir.DataType.UINT8: ("torch.uint8", ""),
+    ir.DataType.BOOL: ("torch.bool", "bool"),
+}
+
+
+def many(items: Sequence[Any], hint: str = "size") -> Any:
+    """Numbers and sizes with commas between them."""
+    return joined(v.parts if isinstance(v, Size) else (Literal(v, hint),) for v in items)
+
+
+@op("Cast")
+def cast(reader: Reader, node: ir.Node, x: ir.Value, *, to: int, **_: Any) -> Expression:
+    found = TYPES.get(ir.DataType(to))
+    if found is None:
+        raise Unwritten("a type that torch lacks")
+    whole, short = found
+    if reader.is_float(x) and to not in (1, 10, 11, 16, 9):
+        return build(f"{{0}}.to({whole})", x)
+    return build(f"{{0}}.{short}()" if short else f"{{0}}.to({whole})", x)
+
+
+@op("CastLike")
+def cast_like(reader: Reader, node: ir.Node, x: ir.Value, like: ir.Value, **_: Any) -> Expression:
+    return build("{0}.to({1}.dtype)", x, like)
+
+
+@op("Reshape")
+def reshape(
+    reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value, *, allowzero: int
+) -> Expression:
+    sizes = reader.listed(shape)
+    if not allowzero:
+        own = reader.sizes(x)
+        sizes = [own[i] if _is_zero(s) else s for i, s in enumerate(sizes)]
+    flat = _flattened(reader, x, node.outputs[0], sizes)
+    return flat or build("{0}.reshape({1})", x, many(sizes))
+
+
+def _is_zero(size: int | Size) -> bool:
+    return isinstance(size, int) and size == 0
+
+
+def _flattened(
+    reader: Reader, x: ir.Value, y: ir.Value, sizes: list[int | Size]
+) -> Expression | None:
+    """Where the last axes become one: `x.flatten(2)`."""
+    ids, rank = reader.ids.get(x, ()), len(sizes)
+    if rank < 1 or rank >= len(ids):
+        return None
+    before = [s.atom for s in sizes[:-1] if isinstance(s, Size)]
+    same = all(
+        (s == i)
+        if isinstance(s, int)
+        else s.atom is not None and reader.ids[s.atom.value][s.atom.axis] == i
+        for s, i in zip(sizes[:-1], ids)
+    )
+    batch = sizes[0] == -1 and all(isinstance(s, int) for s in sizes) and not before
+    if batch and rank == 2 and isinstance(sizes[1], int):
+        rest = ids[1:]
+        count = 1
+        for i in rest:
+            count = count * i if isinstance(i, int) else 0
+        if count == sizes[1]:
+            return build("{0}.flatten(1)", x)
+    if not same:
+        return None
+    return build("{0}.flatten({1})", x, Literal(rank - 1, "start")) if rank > 1 else None
+
+
+@op("Transpose")
+def transpose(reader: Reader, node: ir.Node, x: ir.Value, *, perm: Sequence[int]) -> Expression:
+    moved = [i for i, p in enumerate(perm) if i != p]
+    if not moved:
+        return build("{0}", x)
+    if len(moved) == 2:
+        last = len(perm) - 2
+        pair = (-2, -1) if moved == [last, last + 1] and last > 0 else tuple(moved)
+        return build("{0}.transpose({1})", x, many(pair, "dim"))
+    return build("{0}.permute({1})", x, many([int(p) for p in perm], "dim"))
+
+
+@op("Unsqueeze")
+def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Expression:
+    rank = reader.rank(x)
+    given = reader.integers(axes)
+    places = sorted(a % (rank + len(given)) for a in given)
+    if len(places) == 1:
+        last = places[0] == rank
+        return build("{0}.unsqueeze({1})", x, Literal(-1 if last else places[0], "dim"))
+    parts = ["None" if i in places else ":" for i in range(rank + len(places))]
+    return build(f"{{0}}[{', '.join(parts)}]", x)
+
+
+@op("Squeeze")
+def squeeze(reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None) -> Expression:
+    if axes is None:
+        return build("{0}.squeeze()", x)
+    found = [a % reader.rank(x) for a in reader.integers(axes)]
+    dim = found[0] if len(found) == 1 else tuple(found)
+    return build("{0}.squeeze({1})", x, Literal(dim, "dim"))
+
+
+@op("Flatten")
+def flatten(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Expression:
+    rank = reader.rank(x)
+    axis = axis % rank if axis != rank else rank
+    if axis == 1:
+        return build("{0}.flatten(1)", x)
+    if axis in (0, rank):
+        return build("{0}.reshape(1, -1)" if axis == 0 else "{0}.reshape(-1, 1)", x)
+    return build("{0}.flatten({1}).flatten(0, {2})", x, Literal(axis), Literal(axis - 1))
+
+
+@op("Concat")
+def concat(reader: Reader, node: ir.Node, *xs: ir.Value, axis: int) -> Expression:
+    rank = reader.rank(node.outputs[0])
+    dim = -1 if axis % rank == rank - 1 else axis % rank
+    places = ", ".join(f"{{{i}}}" for i in range(len(xs)))
+    return build(f"torch.cat(({places}), dim={{{len(xs)}}})", *xs, Literal(dim, "dim"))
+
+
+@op("Split")
+def split(
+    reader: Reader, node: ir.Node, x: ir.Value, sizes: Any = None, *, axis: int,
+    num_outputs: int | None = None,
+) -> Any:  # fmt: skip
+    rank, count = reader.rank(x), len(node.outputs)
+    dim = Literal(-1 if axis % rank == rank - 1 else axis % rank, "dim")
+    whole = reader.sizes(x)[axis % rank]
+    given = None if sizes is None else reader.integers(sizes)
+    even = given is None or len(set(given)) == 1
+    if count == 1:
+        return build("{0}", x)
+    if even and (given is not None or (isinstance(whole, int) and whole % count == 0)):
+        return [build("{0}.chunk({1}, dim={2})", x, Literal(count, "parts"), dim)]
+    if given is None:
+        raise Unwritten("parts whose size only a run tells")
+    return [build("{0}.split({1}, dim={2})", x, Literal(tuple(given), "sizes"), dim)]
+
+
+@op("Slice")
+def slice_(
+    reader: Reader, node: ir.Node, x: ir.Value, starts: ir.Value, ends: ir.Value,
+    axes: Any = None, steps: Any = None,
+) -> Expression:  # fmt: skip
+    rank = reader.rank(x)
+    begin, stop = reader.listed(starts), reader.listed(ends)
+    where = list(range(len(begin))) if axes is None else [a % rank for a in reader.integers(axes)]
+    by = [1] * len(begin) if steps is None else reader.integers(steps)
+    turned = [a for a, s in zip(where, by) if s < 0]
+    cuts: dict[int, Any] = {}
+    for axis, a, b, s in zip(where, begin, stop, by):
+        if s < 0:
+            if s != -1 or not _is_whole(a, b):
+                raise Unwritten("a part of an axis backwards")
+        elif not (_is_zero(a) and _reaches_end(b) and s == 1):
+            cuts[axis] = _cut(a, b, s)
+    found = build("{0}", x)
+    if cuts:
+        parts: list[Any] = []
+        for axis in range(max(cuts) + 1):
+            parts.append(cuts.get(axis, (":",)))
+        found = build("{0}[{1}]", x, joined(parts))
+    return build("{0}.flip({1})", found, many(turned, "dim")) if turned else found
+
+
+def _is_whole(a: int | Size, b: int | Size) -> bool:
+    return (
+        isinstance(a, int)
+        and a in (-1, 2**63 - 1, 2**31 - 1)
+        and isinstance(b, int)
+        and b < -(2**30)
+    )
+
+
+def _reaches_end(b: int | Size) -> bool:
+    return isinstance(b, int) and b >= 2**31 - 1
+
+
+def _cut(a: int | Size, b: int | Size, step: int) -> tuple[Any, ...]:
+    begin = () if _is_zero(a) else many([a], "start")
+    stop = () if _reaches_end(b) else many([b], "stop")
+    return (*begin, ":", *stop, *((":", Literal(step, "step")) if step != 1 else ()))
+
+
+@op("Gather")
+def gather(reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, axis: int) -> Expression:
+    axis %= reader.rank(x)
+    front = ":, " * axis
+    known = reader.known.get(ids)
+    if known is not None and known.ndim == 0:
+        return build(f"{{0}}[{front}{{1}}]", x, reader.operand(ids))
+    if known is not None and known.size <= 8 and known.ndim == 1 and x not in reader.known:
+        chosen = many([int(v) for v in known], "index")
+        return build(f"{{0}}[{front}[{{1}}]]", x, chosen)
+    return build(f"{{0}}[{front}{{1}}]", x, ids)
+
+
+@op("GatherElements")
+def gather_elements(
+    reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, axis: int
+) -> Expression:
+    return build("torch.take_along_dim({0}, {1}, dim={2})", x, ids, Literal(axis, "dim"))
+
+
+@op("Expand")
+def expand(reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value) -> Expression:
+    sizes = reader.listed(shape)
+    new = len(sizes) - reader.rank(x)
+    if new < 0:
+        sizes, new = [*([-1] * -new), *sizes], 0
+    kept = [-1 if isinstance(s, int) and s == 1 and i >= new else s for i, s in enumerate(sizes)]
+    value = reader.operand(x)
+    if isinstance(value, ir.Value):
+        return build("{0}.expand({1})", value, many(kept))
+    dtype, _ = TYPES.get(x.dtype or ir.DataType.UNDEFINED, (None, None))
+    if dtype is None:
+        raise Unwritten("a type that torch lacks")
+    return _full(reader, sizes, value, dtype)
+
+
+def _full(reader: Reader, sizes: Sequence[Any], value: Any, dtype: str) -> Expression:
+    device = reader.device(sizes)
+    comma = "," if len(sizes) == 1 else ""
+    return build(
+        f"torch.full(({{0}}{comma}), {{1}}, dtype={dtype}, {{2}})", many(sizes), value, device
+    )
+
+
+@op("ConstantOfShape")
+def constant_of_shape(
+    reader: Reader, node: ir.Node, shape: ir.Value, *, value: Any = None
+) -> Expression:
+    number = 0.0 if value is None else value.reshape(-1)[0].item()
+    dtype, _ = TYPES[node.outputs[0].dtype or ir.DataType.FLOAT]
+    return _full(reader, reader.listed(shape), Literal(number, "value"), dtype)
+
+
+@op("Range")
+def range_(
+    reader: Reader, node: ir.Node, start: ir.Value, limit: ir.Value, delta: ir.Value, **_: Any
+) -> Expression:
+    bounds = [reader.array(v).reshape(-1)[0] for v in (start, limit, delta)]
+    items = [b if isinstance(b, Size) else b.item() if hasattr(b, "item") else b for b in bounds]
+    device = reader.device(items)
+    if not isinstance(items[2], Size) and items[2] == 1:
+        items = items[1:2] if not isinstance(items[0], Size) and items[0] == 0 else items[:2]
+    return build("torch.arange({0}, {1})", many(items), device)
+
+
+@op("Tile")
+def tile(reader: Reader, node: ir.Node, x: ir.Value, repeats: ir.Value) -> Expression:
+    return build("{0}.repeat({1})", x, many(reader.listed(repeats), "repeats"))
+
+
+@op("Pad")
+def pad(
+    reader: Reader, node: ir.Node, x: ir.Value, pads: ir.Value, value: Any = None, axes: Any = None,
+    *, mode: str,
+) -> Expression:  # fmt: skip
+    found, rank = reader.listed(pads), reader.rank(x)
+    where = list(range(rank)) if axes is None else [a % rank for a in reader.integers(axes)]
+    begin = dict(zip(where, found[: len(where)]))
+    end = dict(zip(where, found[len(where) :]))
+    pairs = [(begin.get(a, 0), end.get(a, 0)) for a in range(rank)]
+    while pairs and pairs[0] == (0, 0):
+        pairs = pairs[1:]
+    numbers = many([p for pair in reversed(pairs) for p in pair], "pad")
+    names = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+    if not pairs:
+        return build("{0}", x)
+    if mode != "constant":
+        if len(pairs) > rank - 2 or rank > 5:
+            raise Unwritten("padding of a mode and rank that torch lacks")
+        return build(f'F.pad({{0}}, ({{1}}), mode="{names[mode]}")', x, numbers)
+    number = Literal(0) if value is None else reader.operand(value)
+    if isinstance(number, Literal) and number.value == 0:
+        return build("F.pad({0}, ({1}))", x, numbers)
+    return build("F.pad({0}, ({1}), value={2})", x, numbers, number)
+
+
+@op("Trilu")
+def trilu(reader: Reader, node: ir.Node, x: ir.Value, k: Any = None, *, upper: int) -> Expression:
+    name = "triu" if upper else "tril"
+    shift = 0 if k is None else int(reader.number(k))
+    text = f"torch.{name}({{0}})" if not shift else f"torch.{name}({{0}}, {{1}})"
+    return build(text, x, Literal(shift, "diagonal"))
+
+
+@op("DepthToSpace")
+def depth_to_space(
+    reader: Reader, node: ir.Node, x: ir.Value, *, blocksize: int, mode: str
+) -> Expression:
+    if mode != "CRD":
+        raise Unwritten("depth first")
+    return build("F.pixel_shuffle({0}, {1})", x, Literal(blocksize, "factor"))
+
+
+@op("OneHot")
+def one_hot(
+    reader: Reader, node: ir.Node, ids: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int
+) -> Expression:
+    pair = reader.array(values).reshape(-1).tolist()
+    last = axis in (-1, reader.rank(ids))
+    if pair != [0, 1] or not last or values.dtype not in TYPES:
+        raise Unwritten("other values than 0 and 1, or another axis")
+    dtype, _ = TYPES[values.dtype]
+    count = Literal(int(reader.number(depth)), "classes")
+    return build(f"F.one_hot({{0}}, {{1}}).to({dtype})", ids, count)

@@ -1,0 +1,444 @@
+"""How operators that compute are written in torch. Layout and indexing: `layout.py`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.engines.torch.source.expression import (
+    BITS,
+    COMPARISON,
+    POWER,
+    PRODUCT,
+    SUM,
+    UNARY,
+    Expression,
+    Literal,
+    binary,
+    build,
+)
+from sardonyx.engines.torch.source.reading import NATIVE, RULES, Reader, Unwritten, op
+
+# -- one operand ----------------------------------------------------------------------
+
+UNARY_TEXT = {
+    "Identity": "{0}",
+    "Relu": "F.relu({0})",
+    "Sigmoid": "torch.sigmoid({0})",
+    "Tanh": "torch.tanh({0})",
+    "Exp": "torch.exp({0})",
+    "Log": "torch.log({0})",
+    "Sqrt": "torch.sqrt({0})",
+    "Abs": "{0}.abs()",
+    "Erf": "torch.erf({0})",
+    "Floor": "torch.floor({0})",
+    "Ceil": "torch.ceil({0})",
+    "Round": "torch.round({0})",
+    "Sign": "torch.sign({0})",
+    "Sin": "torch.sin({0})",
+    "Cos": "torch.cos({0})",
+    "Tan": "torch.tan({0})",
+    "Sinh": "torch.sinh({0})",
+    "Cosh": "torch.cosh({0})",
+    "Asin": "torch.asin({0})",
+    "Acos": "torch.acos({0})",
+    "Atan": "torch.atan({0})",
+    "Asinh": "torch.asinh({0})",
+    "Acosh": "torch.acosh({0})",
+    "Atanh": "torch.atanh({0})",
+    "Softplus": "F.softplus({0})",
+    "Softsign": "F.softsign({0})",
+    "HardSwish": "F.hardswish({0})",
+    "Mish": "F.mish({0})",
+    "IsNaN": "torch.isnan({0})",
+    "Det": "torch.linalg.det({0})",
+    "GlobalMaxPool": "{0}.amax(dim=(2, 3), keepdim=True)",
+}
+
+
+def _unary(text: str, reader: Reader, node: ir.Node, x: ir.Value, **_: Any) -> Expression:
+    return build(text, x)
+
+
+for _name, _text in UNARY_TEXT.items():
+    RULES["", _name] = functools.partial(_unary, _text)
+
+
+@op("Neg")
+def neg(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    return build("-{0:85}", x, rank=UNARY)
+
+
+@op("Not", "BitwiseNot")
+def not_(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    return build("~{0:85}", x, rank=UNARY)
+
+
+@op("Reciprocal")
+def reciprocal(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    return binary("/", Literal(1), x, PRODUCT)
+
+
+@op("Gelu")
+def gelu(reader: Reader, node: ir.Node, x: ir.Value, *, approximate: str) -> Expression:
+    if approximate not in ("none", "tanh"):
+        raise Unwritten("an approximation that torch lacks")
+    return build("F.gelu({0})" if approximate == "none" else 'F.gelu({0}, approximate="tanh")', x)
+
+
+@op("Swish")
+def swish(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float) -> Expression:
+    if alpha == 1:
+        return build("F.silu({0})", x)
+    return build("{0:80} * torch.sigmoid({1} * {0:81})", x, Literal(alpha, "alpha"), rank=PRODUCT)
+
+
+@op("LeakyRelu")
+def leaky_relu(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float) -> Expression:
+    return build("F.leaky_relu({0}, {1})", x, Literal(alpha, "slope"))
+
+
+@op("Elu", "Celu")
+def elu(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float) -> Expression:
+    return build(f"F.{node.op_type.lower()}({{0}}, {{1}})", x, Literal(alpha, "alpha"))
+
+
+@op("Selu")
+def selu(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float, gamma: float) -> Expression:
+    if abs(alpha - 1.67326319) > 1e-6 or abs(gamma - 1.05070102) > 1e-6:
+        raise Unwritten("numbers that torch does not take")
+    return build("F.selu({0})", x)
+
+
+@op("HardSigmoid")
+def hard_sigmoid(
+    reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float, beta: float
+) -> Expression:
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return build("F.hardsigmoid({0})", x)
+    return build("({0:80} * {1} + {2}).clamp(0, 1)", x, Literal(alpha), Literal(beta))
+
+
+@op("PRelu")
+def prelu(reader: Reader, node: ir.Node, x: ir.Value, slope: ir.Value) -> Expression:
+    return build("torch.where({0:51} < 0, {0:80} * {1:81}, {0})", x, reader.operand(slope))
+
+
+@op("Clip")
+def clip(
+    reader: Reader, node: ir.Node, x: ir.Value, min: Any = None, max: Any = None
+) -> Expression:
+    if min is None and max is None:
+        return build("{0}", x)
+    if max is None:
+        return build("{0}.clamp(min={1})", x, reader.operand(min))
+    if min is None:
+        return build("{0}.clamp(max={1})", x, reader.operand(max))
+    return build("{0}.clamp({1}, {2})", x, reader.operand(min), reader.operand(max))
+
+
+@op("Dropout")
+def dropout(
+    reader: Reader, node: ir.Node, x: ir.Value, ratio: Any = None, mode: Any = None, *, seed: Any
+) -> Expression:
+    share = 0.5 if ratio is None else reader.number(ratio)
+    return build("F.dropout({0}, {1}, self.training)", x, Literal(share, "dropout"))
+
+
+@op("Softmax", "LogSoftmax")
+def softmax(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Expression:
+    name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op_type]
+    return build(f"F.{name}({{0}}, dim={{1}})", x, Literal(from_end(reader, x, axis), "dim"))
+
+
+def from_end(reader: Reader, x: ir.Value, axis: int) -> int:
+    """The last axis as -1, others from the front."""
+    rank = reader.rank(x)
+    return -1 if axis % rank == rank - 1 else axis % rank
+
+
+# -- two operands and more --------------------------------------------------------------
+
+SIGNS = {
+    "Add": ("+", SUM),
+    "Sub": ("-", SUM),
+    "Mul": ("*", PRODUCT),
+    "MatMul": ("@", PRODUCT),
+    "And": ("&", BITS),
+    "Or": ("|", BITS),
+    "Xor": ("^", BITS),
+    "BitwiseAnd": ("&", BITS),
+    "BitwiseOr": ("|", BITS),
+    "BitwiseXor": ("^", BITS),
+    "Equal": ("==", COMPARISON),
+    "Greater": (">", COMPARISON),
+    "GreaterOrEqual": (">=", COMPARISON),
+    "Less": ("<", COMPARISON),
+    "LessOrEqual": ("<=", COMPARISON),
+}
+
+
+@op(*SIGNS)
+def infix(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
+    sign, rank = SIGNS[node.op_type]
+    left, right = reader.operand(a), reader.operand(b)
+    number = right.value if isinstance(right, Literal) and sign == "+" else 0
+    if isinstance(number, (int, float)) and number < 0:
+        return binary("-", left, Literal(-number, right.hint), SUM)
+    if rank == BITS and sign != "|":
+        rank = BITS + 1  # `&` binds tighter than `|`; written with parentheses between them
+    return binary(sign, left, right, rank)
+
+
+@op("Div")
+def div(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
+    left, right = reader.operand(a), reader.operand(b)
+    if reader.is_float(node.outputs[0]):
+        return binary("/", left, right, PRODUCT)
+    return build('torch.div({0}, {1}, rounding_mode="trunc")', left, right)
+
+
+@op("Mod")
+def mod(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value, *, fmod: int) -> Expression:
+    name = "fmod" if fmod else "remainder"
+    return build(f"torch.{name}({{0}}, {{1}})", reader.operand(a), reader.operand(b))
+
+
+@op("Pow")
+def power(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
+    exponent = reader.operand(b)
+    if isinstance(exponent, Literal) and float(exponent.value).is_integer():
+        exponent = Literal(int(exponent.value), "power")
+    return build("{0:100} ** {1:90}", reader.operand(a), exponent, rank=POWER)
+
+
+@op("Max", "Min")
+def extreme(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
+    name = {"Max": "maximum", "Min": "minimum"}[node.op_type]
+    side = {"Max": "min", "Min": "max"}[node.op_type]
+    operands = [reader.operand(x) for x in xs]
+    numbers = [v for v in operands if not isinstance(v, ir.Value)]
+    tensors = [v for v in operands if isinstance(v, ir.Value)]
+    if not tensors:
+        raise Unwritten("numbers only")
+    found = build("{0}", tensors[0])
+    for other in tensors[1:]:
+        found = build(f"torch.{name}({{0}}, {{1}})", found, other)
+    for number in numbers:
+        found = build(f"{{0}}.clamp({side}={{1}})", found, number)
+    return found
+
+
+@op("Sum", "Mean")
+def total(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
+    found: Any = reader.operand(xs[0])
+    for x in xs[1:]:
+        found = binary("+", found, reader.operand(x), SUM)
+    if node.op_type == "Mean":
+        return binary("/", found, Literal(len(xs)), PRODUCT)
+    return found if isinstance(found, Expression) else build("{0}", found)
+
+
+@op("Where")
+def where(reader: Reader, node: ir.Node, c: ir.Value, a: ir.Value, b: ir.Value) -> Expression:
+    yes, no = reader.operand(a), reader.operand(b)
+    numbers = not isinstance(yes, ir.Value) and not isinstance(no, ir.Value)
+    if numbers and b.dtype not in (ir.DataType.FLOAT, ir.DataType.INT64):
+        raise Unwritten("numbers of a type that torch does not give by itself")
+    return build("torch.where({0}, {1}, {2})", c, yes, no)
+
+
+@op("Linear", domain=NATIVE)
+def linear(
+    reader: Reader, node: ir.Node, x: ir.Value, w: ir.Value, b: Any = None, *, transposed: int
+) -> Expression:
+    product = binary("@", x, build("{0}.T", w) if transposed else w, PRODUCT)
+    return product if b is None else binary("+", product, reader.operand(b), SUM)
+
+
+@op("Gemm")
+def gemm(
+    reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value, c: Any = None, *, alpha: float,
+    beta: float, transA: int, transB: int,
+) -> Expression:  # fmt: skip
+    left: Any = build("{0}.T", a) if transA else a
+    right: Any = build("{0}.T", b) if transB else b
+    found = binary("@", left, right, PRODUCT)
+    if alpha != 1:
+        found = binary("*", found, Literal(alpha, "alpha"), PRODUCT)
+    if c is None:
+        return found
+    bias = reader.operand(c)
+    bias = bias if beta == 1 else binary("*", bias, Literal(beta, "beta"), PRODUCT)
+    return binary("+", found, bias, SUM)
+
+
+@op("Einsum")
+def einsum(reader: Reader, node: ir.Node, *xs: ir.Value, equation: str) -> Expression:
+    if not re.fullmatch(r"[A-Za-z.,> -]{1,200}", equation):
+        raise Unwritten("an equation that torch does not take")
+    places = ", ".join(f"{{{i}}}" for i in range(len(xs)))
+    return build(f'torch.einsum("{equation}", {places})', *(reader.operand(x) for x in xs))
+
+
+@op("DotProductAttention", domain=NATIVE)
+def attention(
+    reader: Reader, node: ir.Node, q: ir.Value, k: ir.Value, v: ir.Value, mask: Any = None, *,
+    scale: float, is_causal: int,
+) -> Expression:  # fmt: skip
+    text = "F.scaled_dot_product_attention({0}, {1}, {2}"
+    if mask is not None:
+        text += ", attn_mask={3}"
+    if is_causal:
+        text += ", is_causal=True"
+    width = reader.sizes(q)[-1]
+    usual = isinstance(width, int) and abs(scale * width**0.5 - 1) < 1e-6
+    if not usual:
+        text += ", scale={4}"
+    return build(text + ")", q, k, v, mask, Literal(scale, "scale"))
+
+
+# -- reductions -------------------------------------------------------------------------
+
+REDUCTIONS = {
+    "ReduceMean": "mean",
+    "ReduceSum": "sum",
+    "ReduceMax": "amax",
+    "ReduceMin": "amin",
+    "ReduceLogSumExp": "logsumexp",
+}
+
+
+@op(*REDUCTIONS)
+def reduce(
+    reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None, *, keepdims: int,
+    noop_with_empty_axes: int,
+) -> Expression:  # fmt: skip
+    return _reduced(reader, build("{0}", x), x, REDUCTIONS[node.op_type], axes, keepdims)
+
+
+@op("ReduceL2", "ReduceSumSquare", "ReduceL1")
+def reduce_of(
+    reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None, *, keepdims: int,
+    noop_with_empty_axes: int,
+) -> Expression:  # fmt: skip
+    inner = build("{0}.abs()" if node.op_type == "ReduceL1" else "{0}.square()", x)
+    found = _reduced(reader, inner, x, "sum", axes, keepdims)
+    return build("{0}.sqrt()", found) if node.op_type == "ReduceL2" else found
+
+
+def _reduced(
+    reader: Reader, inner: Expression, x: ir.Value, name: str, axes: Any, keepdims: int
+) -> Expression:
+    rank = reader.rank(x)
+    listed = list(range(rank)) if axes is None else [a % rank for a in reader.integers(axes)]
+    if not listed:
+        raise Unwritten("no axes")
+    dim: Any = tuple(listed) if len(listed) > 1 else from_end(reader, x, listed[0])
+    keep = ", keepdim=True" if keepdims else ""
+    return build(f"{{0}}.{name}(dim={{1}}{keep})", inner, Literal(dim, "dim"))
+
+
+@op("ArgMax", "ArgMin")
+def argument(
+    reader: Reader, node: ir.Node, x: ir.Value, *, axis: int, keepdims: int, select_last_index: int
+) -> Expression:
+    if select_last_index:
+        raise Unwritten("the last of equal extremes")
+    keep = ", keepdim=True" if keepdims else ""
+    dim = Literal(from_end(reader, x, axis), "dim")
+    return build(f"{{0}}.{node.op_type.lower()}(dim={{1}}{keep})", x, dim)
+
+
+@op("CumSum")
+def cumsum(
+    reader: Reader, node: ir.Node, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
+) -> Expression:
+    if exclusive or reverse:
+        raise Unwritten("a sum from the end, or without the element itself")
+    return build("{0}.cumsum(dim={1})", x, Literal(reader.number(axis), "dim"))
+
+
+@op("TopK")
+def top_k(
+    reader: Reader, node: ir.Node, x: ir.Value, k: ir.Value, *, axis: int, largest: int, sorted: int
+) -> list[Expression]:
+    count = Literal(int(reader.number(k)), "k")
+    small = "" if largest else ", largest=False"
+    dim = Literal(from_end(reader, x, axis), "dim")
+    return [build(f"torch.topk({{0}}, {{1}}, dim={{2}}{small})", x, count, dim)]
+
+
+# -- windows ------------------------------------------------------------------------------
+
+
+@op("MaxPool", "AveragePool")
+def pool(reader: Reader, node: ir.Node, x: ir.Value, **given: Any) -> Expression:
+    kernel = [int(k) for k in given["kernel_shape"]]
+    rank = len(kernel)
+    pads = [int(p) for p in given["pads"] or [0] * 2 * rank]
+    strides = [int(s) for s in given["strides"] or [1] * rank]
+    if pads[:rank] != pads[rank:] or rank > 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
+        raise Unwritten("padding that differs between the ends")
+    if any(2 * p > k for p, k in zip(pads, kernel)):
+        raise Unwritten("more padding than half of the window")
+    name = "max_pool" if node.op_type == "MaxPool" else "avg_pool"
+    options = [("stride", _even(strides), _even(kernel)), ("padding", _even(pads[:rank]), 0)]
+    options.append(("ceil_mode", bool(given["ceil_mode"]), False))
+    dilations = _even([int(d) for d in given["dilations"] or [1] * rank])
+    if name == "max_pool":
+        options.append(("dilation", dilations, 1))
+    elif dilations != 1:
+        raise Unwritten("a mean over a dilated window")
+    elif any(pads):
+        options.append(("count_include_pad", bool(given["count_include_pad"]), True))
+    used = [(n, v) for n, v, usual in options if v != usual]
+    text = "".join(f", {n}={{{i}}}" for i, (n, _) in enumerate(used, 2))
+    numbers = [Literal(v, n) for n, v in used]
+    return build(
+        f"F.{name}{rank}d({{0}}, {{1}}{text})", x, Literal(_even(kernel), "kernel_size"), *numbers
+    )
+
+
+def _even(values: list[int]) -> Any:
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
+@op("GlobalAveragePool")
+def global_average_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    rank = reader.rank(x) - 2
+    return build(f"F.adaptive_avg_pool{rank}d({{0}}, 1)", x)
+
+
+@op("Resize")
+def resize(
+    reader: Reader, node: ir.Node, x: ir.Value, roi: Any = None, scales: Any = None,
+    sizes: Any = None, **given: Any,
+) -> Expression:  # fmt: skip
+    mode, place = given["mode"], given["coordinate_transformation_mode"]
+    rank = reader.rank(x) - 2
+    corners = place == "align_corners"
+    fits = (
+        (mode == "nearest" and place == "asymmetric" and given["nearest_mode"] == "floor")
+        or (mode == "linear" and place in ("half_pixel", "pytorch_half_pixel", "align_corners"))
+        or (mode == "cubic" and place in ("half_pixel", "align_corners") and rank == 2)
+    )
+    if not fits or given["antialias"] or given["exclude_outside"] or rank not in (1, 2, 3):
+        raise Unwritten(f"{mode} with {place}")
+    kind = {1: "linear", 2: "bilinear", 3: "trilinear"}[rank] if mode == "linear" else mode
+    kind = "bicubic" if mode == "cubic" else kind
+    options = f', mode="{kind}"' + (", align_corners=True" if corners else "")
+    axes = list(given["axes"] or range(rank + 2))
+    if sizes is not None:
+        found = reader.listed(sizes)
+        wanted = [found[axes.index(a)] for a in range(2, rank + 2)]
+        parts = ", ".join(f"{{{i}}}" for i in range(1, rank + 1))
+        return build(f"F.interpolate({{0}}, size=({parts},){options})", x, *wanted)
+    factors = [float(v) for v in reader.array(scales).reshape(-1)]
+    wanted_scales = [factors[axes.index(a)] for a in range(2, rank + 2)]
+    same = len(set(wanted_scales)) == 1
+    number = Literal(wanted_scales[0] if same else tuple(wanted_scales), "scale")
+    return build(f"F.interpolate({{0}}, scale_factor={{1}}{options})", x, number)

@@ -1,0 +1,356 @@
+"""A graph read as a list of statements: shape arithmetic becomes numbers and sizes on the way.
+
+What each operator is written as is in `operators.py` and `layout.py`, what becomes a layer with
+weights in `layers.py`. The order is the graph's; which module a statement is in is in its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.engines.torch.source.expression import Dim, Expression, Hole, Literal, Size, build
+from sardonyx.engines.torch.source.layers import Layer, layer_of
+from sardonyx.engines.torch.source.scopes import Path
+from sardonyx.errors import UnsupportedOp, quote
+from sardonyx.lower.custom_native import NATIVE
+from sardonyx.lower.engine import attributes, find
+from sardonyx.lower.program import call
+from sardonyx.lower.static import numpy_arrays
+from sardonyx.lower.xp import is_symbolic, settle
+from sardonyx.normalize import constants_to_initializers
+from sardonyx.passes.cse import is_random
+from sardonyx.passes.functions import expand
+from sardonyx.passes.nesting import bodies, names
+
+SMALL = 4096  # elements of a constant that counts as a number or a list of numbers
+
+# name of an operator -> how it is written; filled by `operators.py` and `layout.py`
+RULES: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def op(*ops: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register how an operator is written: of the reader, inputs and attributes (all keywords)."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in ops:
+            RULES[domain, name] = function
+        return function
+
+    return decorate
+
+
+@dataclass
+class Statement:
+    """`outputs = expression`, or the call of a layer."""
+
+    outputs: list[ir.Value]
+    path: Path
+    op: str
+    expression: Expression
+    layer: Layer | None = None
+    inputs: Sequence[ir.Value] = ()  # of a layer
+
+    @property
+    def reads(self) -> list[ir.Value]:
+        return [*self.expression.values, *self.inputs]
+
+
+class Unwritten(Exception):
+    """A rule met an option that it cannot write."""
+
+
+class Reader:
+    """Goes through a graph once."""
+
+    def __init__(self, graph: ir.Graph, paths: dict[ir.Node, Path], weights: set[str]):
+        self.graph, self.paths, self.weights = graph, paths, weights
+        self.known: dict[ir.Value, np.ndarray] = {}
+        self.ids: dict[ir.Value, tuple[Any, ...]] = {}
+        self.statements: list[Statement] = []
+        self.problems: list[list[str]] = []
+        for name, value in graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or value.is_graph_input():
+                continue
+            self.ids[value] = tuple(tensor.shape.numpy())
+            if name not in weights and tensor.size <= SMALL:
+                self.known[value] = tensor.numpy()
+        for value in graph.inputs:
+            self.ids[value] = self._declared(value)
+
+    def read(self) -> list[Statement]:
+        for node in self.graph:
+            self._node(node)
+        if self.problems:
+            raise UnsupportedOp(
+                "some nodes cannot be written as torch source",
+                self.problems,
+                hint="to_torch converts them: it does not need to be read",
+            )
+        return self.statements
+
+    # -- one node
+
+    def _node(self, node: ir.Node) -> None:
+        if self._compute(node):
+            return
+        for value in node.outputs:
+            self.ids[value] = self._declared(value)
+        path = self.paths.get(node, ())
+        layer = layer_of(self, node)
+        if layer is not None:
+            self._derive(node)
+            self.statements += layer.statements(node, path)
+            return
+        self._derive(node)
+        try:
+            found = self._written(node)
+        except Unwritten as reason:
+            self._refuse(node, str(reason))
+            return
+        if found is None:
+            return
+        outputs = [v for v in node.outputs if v.name]
+        if isinstance(found, Expression):
+            self.statements.append(Statement(outputs[:1], path, node.op_type, found))
+            outputs = outputs[1:]
+            if any(v.uses() or v.is_graph_output() for v in outputs):
+                self._refuse(node, "more than one output is read")
+        else:
+            (whole,) = found
+            self.statements.append(Statement(outputs, path, node.op_type, whole))
+
+    def _written(self, node: ir.Node) -> Any:
+        rule = RULES.get((node.domain, node.op_type))
+        if rule is None or bodies(node):
+            self._refuse(node, "no such function in torch")
+            return None
+        given = [None if v is None else v for v in node.inputs]
+        return rule(self, node, *given, **attributes(node))
+
+    def _refuse(self, node: ir.Node, why: str) -> None:
+        label = node.name or (node.outputs[0].name if node.outputs else "")
+        self.problems.append([node.op_type, f"node {quote(label)}", why])
+
+    # -- what is known without running
+
+    def _compute(self, node: ir.Node) -> bool:
+        """Whether a node's outputs are numbers and sizes; then they are known from here on."""
+        if node.domain != "" or bodies(node) or is_random(node):
+            return False
+        if any(v.is_graph_output() for v in node.outputs):
+            return False
+        if node.op_type in ("Shape", "Size"):
+            return self._sizes(node)
+        if not node.inputs or any(v is not None and v not in self.known for v in node.inputs):
+            return False
+        values = [None if v is None else self.known[v] for v in node.inputs]
+        rule = find(node.op_type, node.domain, "numpy")
+        symbolic = any(map(is_symbolic, values))
+        if symbolic and node.op_type == "Cast":
+            to = ir.DataType(node.attributes["to"].value)
+            if to not in (ir.DataType.INT64, ir.DataType.INT32):
+                return False
+            found: tuple[Any, ...] = (values[0],)
+        elif rule is None or (symbolic and not rule.options["sizes"]):
+            return False
+        else:
+            special = {"count": len(node.outputs), "dtypes": (None,) * len(node.outputs)}
+            keywords = {**attributes(node), **special}
+            allowed = keywords if rule.takes_all_keywords else None
+            try:
+                found = call(
+                    rule,
+                    numpy_arrays(),
+                    values,
+                    allowed or {n: v for n, v in keywords.items() if n in rule.keywords},
+                )
+            except Exception:  # written as torch code, where it says the same
+                return False
+        if any(np.size(v) > SMALL for v in found):
+            return False
+        for value, array in zip(node.outputs, found):
+            self.known[value] = np.asarray(array)
+            self.ids[value] = np.shape(array)
+        return True
+
+    def _sizes(self, node: ir.Node) -> bool:
+        x = node.inputs[0]
+        if x is None or x.shape is None:
+            return False
+        sizes = self.sizes(x)
+        if node.op_type == "Shape":
+            start = node.attributes.get_int("start", 0)
+            end = node.attributes.get_int("end", len(sizes))
+            found = sizes[slice(start, end)]
+        else:
+            found = [1]
+            for size in sizes:
+                found[0] = size * found[0]
+        array = settle(found, () if node.op_type == "Size" else (len(found),))
+        self.known[node.outputs[0]] = array
+        self.ids[node.outputs[0]] = array.shape
+        return True
+
+    # -- what rules ask for
+
+    def operand(self, value: ir.Value | None) -> Any:
+        """What an operand is written as: a number, a size, or the value itself."""
+        if value is None:
+            raise Unwritten("an input is missing")
+        array = self.known.get(value)
+        if array is None or array.size != 1 or array.ndim > 1:
+            if array is not None and is_symbolic(array):
+                raise Unwritten("sizes as a tensor")
+            return value
+        item = array.reshape(-1)[0]
+        if isinstance(item, Size):
+            return item
+        return Literal(item.item() if isinstance(item, np.generic) else item, "value")
+
+    def array(self, value: ir.Value | None) -> np.ndarray:
+        """A constant, or an array of numbers and sizes."""
+        if value is None or value not in self.known:
+            raise Unwritten("an input that torch takes as a number depends on data")
+        return self.known[value]
+
+    def listed(self, value: ir.Value | None) -> list[int | Size]:
+        """A list of numbers and sizes."""
+        items = self.array(value).reshape(-1).tolist()
+        return [v if isinstance(v, Size) else int(v) for v in items]
+
+    def integers(self, value: ir.Value | None) -> list[int]:
+        found = self.listed(value)
+        if any(isinstance(v, Size) for v in found):
+            raise Unwritten("a size where torch takes a number")
+        return [v for v in found if isinstance(v, int)]
+
+    def number(self, value: ir.Value | None) -> Any:
+        array = self.array(value)
+        if array.size != 1 or is_symbolic(array):
+            raise Unwritten("more than one number")
+        return array.reshape(-1)[0].item()
+
+    def rank(self, value: ir.Value | None) -> int:
+        if value is None or value.shape is None:
+            raise Unwritten("the rank of an input is not known")
+        return len(value.shape)
+
+    def sizes(self, value: ir.Value) -> list[int | Size]:
+        """The sizes of a value: numbers, and what only a run tells."""
+        ids = self.ids.get(value) or self._declared(value)
+        return [i if isinstance(i, int) else Size.of(value, a) for a, i in enumerate(ids)]
+
+    def is_float(self, value: ir.Value) -> bool:
+        return value.dtype is not None and value.dtype.is_floating_point()
+
+    def device(self, sizes: Sequence[Any]) -> Expression:
+        """`device=x.device` of a tensor whose size is among these."""
+        for size in sizes:
+            for part in size.parts if isinstance(size, Size) else ():
+                if isinstance(part, Dim):
+                    return build("device={0}.device", part.value)
+        raise Unwritten("nothing says on which device")
+
+    # -- which sizes are the same
+
+    def _declared(self, value: ir.Value) -> tuple[Any, ...]:
+        dims = [] if value.shape is None else list(value.shape)
+        return tuple(
+            d if isinstance(d, int) else _symbol(str(d)) or (value.name, a)
+            for a, d in enumerate(dims)
+        )
+
+    def _derive(self, node: ir.Node) -> None:
+        """Sizes that shape inference lost, from those of the inputs."""
+        out = node.outputs[0]
+        lost = [isinstance(i, tuple) for i in self.ids[out]]
+        if not any(lost):
+            return
+        found = self._derived(node, len(lost))
+        if found is not None and len(found) == len(lost):
+            kept = zip(self.ids[out], found, lost)
+            self.ids[out] = tuple(new if is_lost else old for old, new, is_lost in kept)
+
+    def _derived(self, node: ir.Node, rank: int) -> list[Any] | None:
+        given = [self.ids.get(v, ()) if v is not None else () for v in node.inputs]
+        if node.op_type == "Reshape":
+            sizes = self.known.get(node.inputs[1]) if node.inputs[1] is not None else None
+            if sizes is None:
+                return None
+            return [
+                self.ids[s.atom.value][s.atom.axis]
+                if isinstance(s, Size) and s.atom is not None
+                else ((node.outputs[0].name, a) if isinstance(s, Size) or s < 1 else int(s))
+                for a, s in enumerate(sizes.reshape(-1).tolist())
+            ]
+        if node.op_type == "Transpose":
+            return [given[0][p] for p in node.attributes["perm"].value]
+        if node.op_type == "Gather":
+            axis = node.attributes.get_int("axis", 0)
+            return [*given[0][:axis], *given[1], *given[0][axis + 1 :]]
+        if node.op_type == "DotProductAttention":
+            return [*given[0][:-1], given[2][-1]]
+        if node.op_type == "Linear":
+            turned = node.attributes.get_int("transposed", 0)
+            return [*given[0][:-1], given[1][0 if turned else 1]]
+        if node.op_type == "Split":
+            axis = node.attributes.get_int("axis", 0)
+            own = self.ids[node.outputs[0]]
+            return [*given[0][:axis], own[axis], *given[0][axis + 1 :]]
+        if node.op_type in BROADCAST:
+            return _broadcast(given, rank)
+        return list(given[0]) if given and len(given[0]) == rank and node.op_type in ALIKE else None
+
+
+BROADCAST = {"Add", "Sub", "Mul", "Div", "Pow", "Where", "Max", "Min"}
+ALIKE = {
+    "LayerNormalization", "Gelu", "Relu", "Softmax", "Cast", "Dropout", "Tanh", "Sigmoid", "Clip",
+    "Erf", "Swish", "BatchNormalization", "Neg", "Exp", "Sqrt", "LeakyRelu", "Identity",
+}  # fmt: skip
+
+
+def _symbol(text: str) -> str | None:
+    unknown = text in ("None", "?") or text.startswith("unk__")
+    return None if unknown else text
+
+
+def _broadcast(given: Sequence[tuple[Any, ...]], rank: int) -> list[Any]:
+    found: list[Any] = []
+    for axis in range(rank):
+        ids = [g[axis - rank + len(g)] for g in given if axis - rank + len(g) >= 0]
+        wide = [i for i in ids if i != 1]
+        named = [i for i in wide if isinstance(i, (int, str))]
+        found.append((named or wide or [1])[0])
+    return found
+
+
+def expanded(graph: ir.Graph) -> None:
+    """Operators that nothing here can write, as their function bodies."""
+    namer = Builder()
+    namer.reserve(names(graph))
+    pending = list(graph)
+    changed = False
+    while pending:
+        node = pending.pop()
+        if (node.domain, node.op_type) in RULES or node.op_type in LAYERS or bodies(node):
+            continue
+        new = expand(node, namer) if node.domain == "" else None
+        pending.extend(new or ())
+        changed |= new is not None
+    if changed:
+        constants_to_initializers(graph)
+
+
+LAYERS = {
+    "Gemm", "Conv", "ConvTranspose", "BatchNormalization", "LayerNormalization", "LSTM", "GRU",
+    "RNN", "GroupNormalization", "InstanceNormalization",
+}  # fmt: skip
+
+__all__ = ["NATIVE", "RULES", "Hole", "Reader", "Statement", "Unwritten", "expanded", "op"]

@@ -1,0 +1,436 @@
+"""Statements as a tree of modules: what each holds, calls, takes and gives.
+
+A module's body is in an order in which every child is called once. A child that would have to be
+called in the middle of another is taken apart: its parts are reached through it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.engines.torch.source.expression import Dim, Expression, Hole
+from sardonyx.engines.torch.source.layers import Layer
+from sardonyx.engines.torch.source.reading import Reader, Statement
+from sardonyx.engines.torch.source.scopes import Path, cleaned, common, dotted, split
+
+
+@dataclass
+class Call:
+    """The call of a child; `target` is its name, with a dot where it is an item of a list."""
+
+    target: str
+    child: Module | Layer
+    inputs: list[ir.Value]
+    outputs: list[ir.Value]
+    origin: Path = ()
+
+    @property
+    def reads(self) -> list[ir.Value]:
+        return self.inputs
+
+
+@dataclass
+class Loop:
+    """One call for each item of a list: `carried` goes from one to the next."""
+
+    container: str
+    first: Call
+    carried: list[tuple[int, ir.Value, ir.Value]]  # position, value before, value after
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        return self.first.inputs
+
+    @property
+    def reads(self) -> list[ir.Value]:
+        return self.first.inputs
+
+    @property
+    def outputs(self) -> list[ir.Value]:
+        return [after for _, _, after in self.carried]
+
+
+Element = Statement | Call | Loop
+
+
+@dataclass
+class Module:
+    """A scope of the model as a module."""
+
+    path: Path
+    body: list[Element]
+    children: dict[str, Module | Layer] = field(default_factory=dict)
+    held: dict[ir.Value, str] = field(default_factory=dict)  # tensors that belong to no layer
+    reached: dict[ir.Value, str] = field(default_factory=dict)  # tensors of layers, read directly
+    inputs: list[ir.Value] = field(default_factory=list)
+    outputs: list[ir.Value] = field(default_factory=list)
+
+    def every(self) -> Iterator[Module]:
+        """The module and those inside it, the inner ones first."""
+        for child in self.children.values():
+            if isinstance(child, Module):
+                yield from child.every()
+        yield self
+
+
+# -- where layers are ---------------------------------------------------------------
+
+
+def place_layers(statements: list[Statement], told: bool) -> dict[int, Path]:
+    """The path of each layer, by the number of its statement: its weights' name or its scope."""
+    prefixes = {s.path[:i] for s in statements for i in range(len(s.path))}
+    counts = Counter(s.path for s in statements)
+    taken: dict[Path, Any] = {}
+    around: set[Path] = set()
+    found: dict[int, Path] = {}
+    for number, statement in enumerate(statements):
+        layer = statement.layer
+        if layer is None:
+            continue
+        mark = (layer.kind, *(v for t in layer.tensors.values() for v in t.sources))
+        for path in _candidates(statement, told, prefixes, counts):
+            inside = any(path[:i] in taken for i in range(1, len(path)))
+            if inside or path in around or path in prefixes or taken.get(path, mark) != mark:
+                continue
+            taken[path] = mark
+            around.update(path[:i] for i in range(len(path)))
+            found[number] = path
+            break
+    return found
+
+
+def _candidates(
+    statement: Statement, told: bool, prefixes: set[Path], counts: Counter[Path]
+) -> Iterator[Path]:
+    layer, scope = statement.layer, statement.path
+    assert layer is not None
+    names = [v.name or "" for t in layer.tensors.values() for v in t.sources]
+    for name in names:
+        path = _named(name.rpartition(".")[0], scope, told)
+        # Another layer is there: the tensor is shared, or was found equal by the exporter.
+        is_other = told and path != scope and counts[path or ()] > 0
+        if path and not is_other:
+            yield path
+    companions = 0 if not layer.recurrent and not layer.before else 2
+    if scope and scope not in prefixes and counts[scope] <= 1 + companions:
+        yield scope
+    for i in itertools.count():
+        for depth in range(len(scope), -1, -1):
+            yield (*scope[:depth], f"{layer.word}{i or ''}")
+
+
+def _named(prefix: str, scope: Path, told: bool) -> Path | None:
+    """The path that a weight's name gives, if it agrees with the scope of its node."""
+    if not prefix or not all(p.replace("_", "a").isalnum() for p in prefix.split(".")):
+        return None
+    if not told:
+        return cleaned(split(prefix))
+    prefix = dotted(cleaned([prefix]))
+    if prefix == dotted(scope):
+        return scope
+    for parent in (scope, scope[:-1]):
+        before = dotted(parent) + "." if parent else ""
+        rest = prefix[len(before) :]
+        if prefix.startswith(before) and rest and "." not in rest:
+            return (*parent, rest)
+    return None
+
+
+# -- the tree -------------------------------------------------------------------------
+
+
+class Planter:
+    """Makes the tree of a list of statements."""
+
+    def __init__(self, reader: Reader, statements: list[Statement], told: bool):
+        self.reader = reader
+        self.statements = statements
+        self.leaves = place_layers(statements, told)
+        self.layers: dict[Path, Layer] = {}
+        self.outputs = set(reader.graph.outputs)
+        self.of_layers = self._of_layers()
+        self.owners = self._owners()
+        self.rooms = self._rooms()
+        self.places = [self._place(i) for i in range(len(statements))]
+
+    def plant(self) -> Module:
+        root = self._module((), list(range(len(self.statements))), self.places)
+        self._hold(root)
+        self._resolve_sizes(root)
+        self._connect(root)
+        for module in root.every():
+            module.body = looped(module.body, module.children)
+        return root
+
+    def _of_layers(self) -> dict[ir.Value, tuple[Path, str]]:
+        """Tensors of the model that a layer has as they are: where, and under which name."""
+        found: dict[ir.Value, tuple[Path, str]] = {}
+        for number, path in self.leaves.items():
+            layer = self.statements[number].layer
+            for name, tensor in layer.tensors.items() if layer is not None else ():
+                if tensor.make is None:
+                    found.setdefault(tensor.sources[0], (path, name))
+        return found
+
+    def _owners(self) -> dict[ir.Value, Path]:
+        """The innermost scope of all statements that read a tensor of the model directly."""
+        users: dict[ir.Value, list[Path]] = {}
+        for i, statement in enumerate(self.statements):
+            for value in statement.expression.values:
+                if value in self.of_layers:
+                    continue
+                if value.const_value is not None and not value.is_graph_input():
+                    path = self.leaves.get(i, (*statement.path, ""))[:-1]
+                    users.setdefault(value, []).append(path)
+        return {value: common(paths) for value, paths in users.items()}
+
+    def _rooms(self) -> set[Path]:
+        """Scopes that hold something; the others are part of the scope around them."""
+        weights = self.reader.weights
+        paths = [path[:-1] for path in self.leaves.values()]
+        paths += [path for value, path in self.owners.items() if value.name in weights]
+        return {path[:i] for path in paths for i in range(len(path) + 1)} | {()}
+
+    def _room(self, path: Path) -> Path:
+        while path not in self.rooms:
+            path = path[:-1]
+        return path
+
+    def _place(self, number: int) -> Path:
+        """The module in which a statement is written."""
+        if number in self.leaves:
+            return self.leaves[number][:-1]
+        statement = self.statements[number]
+        return self._room(statement.path)
+
+    def _module(self, path: Path, numbers: list[int], places: Sequence[Path]) -> Module:
+        depth = len(path)
+        rests = {i: places[i][depth:] for i in numbers}
+        while True:
+            blocks: dict[Any, list[int]] = {}
+            for i in numbers:
+                blocks.setdefault(rests[i][0] if rests[i] else i, []).append(i)
+            order, stuck = self._ordered(blocks)
+            if stuck is None:
+                break
+            for i in blocks[stuck]:  # taken apart
+                inner = rests[i][1:]
+                rests[i] = (f"{stuck}.{inner[0]}", *inner[1:]) if inner else ()
+                if i in self.leaves and not inner:
+                    self.leaves[i] = (*path, f"{stuck}.{self.leaves[i][-1]}")
+        body: list[Element] = []
+        children: dict[str, Module | Layer] = {}
+        for key in order:
+            if isinstance(key, str):
+                inside = list(places)
+                for i in blocks[key]:
+                    inside[i] = (*path, *rests[i])
+                child = self._module((*path, key), blocks[key], inside)
+                children[key] = child
+                body.append(Call(key, child, [], [], (*path, key)))
+            else:
+                body.append(self._element(key, children))
+        return Module(path, body, children)
+
+    def _element(self, number: int, children: dict[str, Module | Layer]) -> Element:
+        statement = self.statements[number]
+        if statement.layer is None:
+            return statement
+        leaf = self.leaves[number]
+        layer = self.layers.setdefault(leaf, statement.layer)
+        children[leaf[-1]] = layer
+        return Call(
+            leaf[-1], layer, list(statement.inputs), list(statement.outputs), statement.path
+        )
+
+    def _ordered(self, blocks: dict[Any, list[int]]) -> tuple[list[Any], str | None]:
+        """The blocks so that each comes after what it reads; or a child that forbids it."""
+        makers = {
+            v: key for key, numbers in blocks.items() for i in numbers
+            for v in self.statements[i].outputs
+        }  # fmt: skip
+        needs = {
+            key: {
+                makers[v] for i in numbers for v in self.statements[i].reads
+                if v in makers and makers[v] != key
+            }
+            for key, numbers in blocks.items()
+        }  # fmt: skip
+        order: list[Any] = []
+        waiting = sorted(blocks, key=lambda k: blocks[k][0])
+        while waiting:
+            ready = next((k for k in waiting if needs[k] <= set(order)), None)
+            if ready is None:
+                children = [k for k in waiting if isinstance(k, str)]
+                return order, max(children, key=lambda k: len(blocks[k]))
+            order.append(ready)
+            waiting.remove(ready)
+        return order, None
+
+    # -- what is held, taken and given
+
+    def _hold(self, root: Module) -> None:
+        by_path = {m.path: m for m in root.every()}
+        for value, path in self.owners.items():
+            while path not in by_path:
+                path = path[:-1]
+            by_path[path].held[value] = ""
+        for value, (path, name) in self.of_layers.items():
+            owner = path[:-1]
+            while owner not in by_path:
+                owner = owner[:-1]
+            rest = dotted(path)[len(dotted(owner)) + bool(owner) :]
+            by_path[owner].reached[value] = f"{rest}.{name}"
+
+    def _resolve_sizes(self, root: Module) -> None:
+        """Sizes from what a module has at hand, not from far away."""
+        for module in root.every():
+            near = self._natural_inputs(module)
+            seen: list[ir.Value] = list(near)
+            for i, element in enumerate(module.body):
+                if isinstance(element, Statement):
+                    module.body[i] = self._with_near_sizes(element, seen)
+                seen += element.outputs
+
+    def _natural_inputs(self, module: Module) -> list[ir.Value]:
+        made = {v for s in _flat(module) for v in s.outputs}
+        found: dict[ir.Value, None] = {}
+        for element in _flat(module):
+            holes = [p.value for p in _parts(element) if isinstance(p, Hole)]
+            for value in (*holes, *(element.inputs if isinstance(element, Call) else ())):
+                if value not in made and value.const_value is None:
+                    found[value] = None
+        return list(found)
+
+    def _with_near_sizes(self, statement: Statement, seen: list[ir.Value]) -> Statement:
+        parts = [
+            self._near(p, seen) if isinstance(p, Dim) else p for p in statement.expression.parts
+        ]
+        new = Expression(tuple(parts), statement.expression.rank)
+        return replace(statement, expression=new)
+
+    def _near(self, dim: Dim, seen: list[ir.Value]) -> Dim:
+        ids = self.reader.ids
+        wanted = ids[dim.value][dim.axis]
+        for value in seen:
+            own = ids.get(value, ())
+            if wanted in own:
+                return Dim(value, own.index(wanted))
+        return dim
+
+    def _connect(self, root: Module) -> None:
+        """Inputs and outputs of every module, and of the calls."""
+        readers: dict[ir.Value, set[int]] = {}
+        for module in root.every():
+            for element in module.body:
+                own = [] if isinstance(element, Call) and not element.inputs else element.reads
+                for value in own:
+                    readers.setdefault(value, set()).add(id(module))
+        self._connect_one(root, readers)
+        root.inputs = [v for v in self.reader.graph.inputs if v.const_value is None]
+        root.outputs = list(self.reader.graph.outputs)
+
+    def _connect_one(self, module: Module, readers: dict[ir.Value, set[int]]) -> None:
+        inside = set(map(id, module.every()))
+        for child in module.children.values():
+            if isinstance(child, Module):
+                self._connect_one(child, readers)
+        for element in module.body:
+            if isinstance(element, Call) and isinstance(element.child, Module):
+                element.inputs, element.outputs = element.child.inputs, element.child.outputs
+        made = {v for e in module.body for v in e.outputs}
+        wanted: dict[ir.Value, None] = {}
+        for element in module.body:
+            for value in element.reads:
+                own = value in module.held or value in module.reached
+                if value not in made and not own:
+                    wanted[value] = None
+        module.inputs = list(wanted)
+        module.outputs = [
+            v
+            for e in module.body
+            for v in e.outputs
+            if v in self.outputs or readers.get(v, set()) - inside
+        ]
+
+
+def _flat(module: Module) -> Iterator[Statement | Call]:
+    for element in module.body:
+        if isinstance(element, Call) and isinstance(element.child, Module):
+            yield from _flat(element.child)
+        elif not isinstance(element, Loop):
+            yield element
+
+
+def _parts(element: Statement | Call) -> Iterable[Any]:
+    return element.expression.parts if isinstance(element, Statement) else ()
+
+
+# -- loops ------------------------------------------------------------------------------
+
+
+def looped(body: list[Element], children: dict[str, Module | Layer]) -> list[Element]:
+    """A body in which calls of the items of a list, one after the other, are a loop."""
+    found: list[Element] = []
+    i = 0
+    while i < len(body):
+        run = _run(body, i)
+        container = run[0].target.rpartition(".")[0] if run else ""
+        whole = [n for n in children if n.rpartition(".")[0] == container]
+        if len(run) > 1 and [c.target for c in run] == whole:
+            loop = _loop(run, _read_later(body[i + len(run) :]))
+            if loop is not None:
+                found.append(loop)
+                i += len(run)
+                continue
+        found.append(body[i])
+        i += 1
+    return found
+
+
+def _run(body: list[Element], start: int) -> list[Call]:
+    """Calls from `start` on that are the items 0, 1, … of one list, all of it."""
+    run: list[Call] = []
+    for element in itertools.islice(body, start, None):
+        is_call = isinstance(element, Call) and isinstance(element.child, Module)
+        container, _, item = element.target.rpartition(".") if is_call else ("", "", "")  # type: ignore[union-attr]
+        if not container or not item.isdigit():
+            break
+        if run and container != run[0].target.rpartition(".")[0]:
+            break
+        run.append(element)  # type: ignore[arg-type]
+    return run
+
+
+def _read_later(rest: list[Element]) -> set[ir.Value]:
+    return {v for e in rest for v in e.reads}
+
+
+def _loop(run: list[Call], later: set[ir.Value]) -> Loop | None:
+    """The loop that a run of calls is: what changes from one to the next is the result before."""
+    first, last = run[0], run[-1]
+    width = len(first.outputs)
+    if any(len(c.outputs) != width or len(c.inputs) != len(first.inputs) for c in run):
+        return None
+    places: list[int] = []
+    for k in range(width):
+        at = [p for p, v in enumerate(run[1].inputs) if v is first.outputs[k]]
+        if len(at) != 1:
+            return None
+        places.append(at[0])
+    for before, call in itertools.pairwise(run):
+        expected = list(first.inputs)
+        for k, place in enumerate(places):
+            expected[place] = before.outputs[k]
+        if any(a is not b for a, b in zip(expected, call.inputs)):
+            return None
+    if later & {v for c in run[:-1] for v in c.outputs}:
+        return None
+    carried = [(p, first.inputs[p], last.outputs[k]) for k, p in enumerate(places)]
+    return Loop(first.target.rpartition(".")[0], first, carried)

@@ -1,0 +1,201 @@
+"""`to_torch_source`: the folder with the generated module and its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from sardonyx.engines.native import Stored, native
+from sardonyx.engines.torch.source import layout, operators  # noqa: F401  (registers the rules)
+from sardonyx.engines.torch.source.classes import Publisher, grown, source
+from sardonyx.engines.torch.source.forward import identifier
+from sardonyx.engines.torch.source.layers import Layer, Tensor
+from sardonyx.engines.torch.source.reading import Reader, expanded
+from sardonyx.engines.torch.source.scopes import attribute, classes_of, scopes_of
+from sardonyx.engines.torch.source.structure import Module, Planter
+from sardonyx.engines.torch.xp import arrays
+from sardonyx.errors import EngineError, MissingExtra, quote
+from sardonyx.model import Model, load
+
+WEIGHTS = "model.safetensors"
+SOURCE = "model.py"
+
+
+def to_torch_source(model: Model | str | Path, folder: str | Path) -> Path:
+    """Write a model as readable Python: `model.py` and `model.safetensors` in a folder.
+
+    Modules follow the scopes of the model, repeated layers are loops, weights become layers of
+    torch.nn. The result needs torch and safetensors, not sardonyx. Gives the path of the source.
+
+    >>> import sardonyx as sx
+    >>> path = sx.to_torch_source("model.onnx", "converted")
+    >>> print(path.read_text())  # doctest: +ELLIPSIS
+    \"""A model that was converted from ONNX, as torch modules; ...
+    """
+    loaded = load(model)
+    held, text = generate(loaded)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_weights(held, folder / WEIGHTS)
+    file = folder / SOURCE
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def generate(model: Model) -> tuple[dict[str, Tensor], str]:
+    """The tensors of the state dict by their keys, and the text of the source."""
+    parts = native(model)
+    graph = parts.served.graph
+    expanded(graph)
+    weights = set(parts.kinds)
+    for name in weights:
+        graph.initializers[name].meta["is_weight"] = parts.kinds[name] == "weight"
+    paths, told = scopes_of(graph, weights)
+    reader = Reader(graph, paths, weights)
+    root = Planter(reader, reader.read(), told).plant()
+    names = [identifier(v.name or "", "input") for v in root.inputs]
+    known = classes_of(graph)
+    classes = Publisher(root, names, known, _title(model)).publish()
+    held = dict(tensors(root))
+    same = tied(held)
+    classes[-1].ties = [f"{path(a)} = {path(b)}" for a, b in same.items()]
+    classes[-1].about = _about(root, names)
+    return {k: t for k, t in held.items() if k not in same}, source(classes, WEIGHTS)
+
+
+def _about(root: Module, names: list[str]) -> str:
+    """One line on what the model takes: types and sizes."""
+    parts = [f"{name}: {_kind(v)}" for name, v in zip(names, root.inputs)]
+    return f"Takes {', '.join(parts)}."
+
+
+def _kind(value: ir.Value) -> str:
+    dtype = "tensor" if value.dtype is None else value.dtype.name.lower()
+    if value.shape is None:
+        return dtype
+    sizes = [str(d) if isinstance(d, int) else identifier(str(d), "size") for d in value.shape]
+    return f"{dtype}[{', '.join(sizes)}]"
+
+
+def _title(model: Model) -> str:
+    name = model.graph.name or ""
+    stem = model.source.stem if model.source is not None else ""
+    return stem or "Model" if name in PLAIN else name
+
+
+PLAIN = {"main_graph", "torch_jit", "torch-jit-export", "graph", ""}
+
+
+def store(model: Model | str | Path, folder: Path) -> Stored:
+    """Write the source, and run it in a process of its own: without sardonyx."""
+    loaded = load(model)
+    file = to_torch_source(loaded, folder)
+    text = file.read_text(encoding="utf-8")
+    size = (folder / WEIGHTS).stat().st_size
+    rows = [
+        ["source", f"{file} ({len(text.splitlines())} lines, {text.count('nn.Module)')} classes)"],
+        ["weights", f"{folder / WEIGHTS} ({size:,} bytes)"],
+        ["to load it", f"import model; model.load()   # in {folder}"],
+    ]
+    return Stored(folder, Elsewhere(folder), rows)
+
+
+class Elsewhere:
+    """A generated model as a function of arrays; each call is a process that knows only torch."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder.resolve()
+
+    def __call__(self, *arrays: Any) -> Any:
+        with tempfile.TemporaryDirectory() as place:
+            given, found = Path(place, "given.npz"), Path(place, "found.npz")
+            np.savez(given, **{str(i): np.asarray(a) for i, a in enumerate(arrays)})  # type: ignore[arg-type]
+            command = [sys.executable, "-I", "-c", RUN, str(self.folder), str(given), str(found)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                last = done.stderr.strip().splitlines()[-1:]
+                raise EngineError(f"the generated source failed: {' '.join(last)}")
+            results = np.load(found)
+            values = [results[name] for name in results.files]
+        return values[0] if len(values) == 1 else tuple(values)
+
+
+RUN = """
+import sys
+import numpy, torch
+sys.path.insert(0, sys.argv[1])
+import model
+given = numpy.load(sys.argv[2])
+with torch.no_grad():
+    found = model.load()(*(torch.from_numpy(given[str(i)]) for i in range(len(given))))
+found = found if isinstance(found, tuple) else (found,)
+numpy.savez(sys.argv[3], *(value.numpy() for value in found))
+"""
+
+
+# -- weights ------------------------------------------------------------------------
+
+
+def tensors(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The state dict of a tree: keys as torch gives them, and where the values come from."""
+    for value, name in module.held.items():
+        yield f"{prefix}{name}", Tensor([value])
+    yield from _inside(grown(module.children), prefix)
+
+
+def _inside(children: dict[str, Any], prefix: str) -> Iterator[tuple[str, Tensor]]:
+    numbered = all(name.isdigit() for name in children)
+    for name, child in children.items():
+        key = f"{prefix}{name if numbered else attribute(name)}"
+        if isinstance(child, Layer):
+            yield from ((f"{key}.{n}", t) for n, t in child.tensors.items())
+        elif isinstance(child, Module):
+            yield from tensors(child, f"{key}.")
+        else:
+            yield from _inside(child, f"{key}.")
+
+
+def tied(held: dict[str, Tensor]) -> dict[str, str]:
+    """Matrices that are equal, each with the first of them: exporters write a tied weight twice."""
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for key, tensor in held.items():
+        array = tensor.array
+        if array.ndim < 2 or array.size < 2 or array.dtype.kind != "f" or not np.ptp(array):
+            continue
+        mark = f"{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+        if first.setdefault(mark, key) != key:
+            found[key] = first[mark]
+    return found
+
+
+def path(key: str) -> str:
+    """How the whole model reaches a tensor: `self.h[0].mlp.weight`."""
+    found = "self"
+    for part in key.split("."):
+        found += f"[{part}]" if part.isdigit() else f".{part}"
+    return found
+
+
+def _write_weights(held: dict[str, Tensor], path: Path) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise MissingExtra("safetensors", "torch") from error
+    xp = arrays("cpu")
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in held.items():
+        array = tensor.array
+        if array.dtype.kind in "OSU":
+            raise EngineError(f"torch has no tensor like {quote(key)}", [[str(array.dtype)]])
+        found[key] = xp.asarray(array).contiguous()
+    save_file(found, str(path))

@@ -1,0 +1,33 @@
+"""Lowerings of the operators that conversions make of idioms (`engines/idioms.py`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+
+NATIVE = "ai.sardonyx.native"
+INT64 = np.dtype(np.int64)
+
+
+@lower("Linear", domain=NATIVE)
+def linear(xp, x, w, b=None, *, transposed):
+    y = xp.matmul(x, xp.transpose(w, (1, 0)) if transposed else w)
+    return y if b is None else y + b
+
+
+@lower("DotProductAttention", domain=NATIVE)
+def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
+    rank = xp.rank(k)
+    turned = xp.transpose(k, (*range(rank - 2), rank - 1, rank - 2))
+    scores = xp.matmul(q, turned) * xp.scalar(scale, q)
+    if is_causal:
+        rows, columns = xp.shape(scores)[-2:]
+        row = xp.expand_dims(xp.arange(0, rows, 1, INT64), (1,))
+        column = xp.expand_dims(xp.arange(0, columns, 1, INT64), (0,))
+        hidden = xp.scalar(float("-inf"), scores)
+        scores = xp.where(xp.less_equal(column, row), scores, hidden)
+    if mask is not None:
+        scores = scores + mask
+    shares = xp.exp(scores - xp.max(scores, rank - 1, keepdims=True))
+    return xp.matmul(shares / xp.sum(shares, rank - 1, keepdims=True), v)

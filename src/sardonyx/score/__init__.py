@@ -1,0 +1,10 @@
+"""The scoreboard: engines against the official suite of ONNX, each case in words, not as a number.
+
+suite.py      the official cases · records.py   the training cases that we publish
+engines.py    who takes part: `ours/`, `peers/`, and a file that somebody gives
+environments.py  the peers' own environments · worker.py, pool.py   the processes they run in
+judge.py      one cell: how right an answer is · variants.py   the retries that tell why it is not
+derivatives.py  differences of the models themselves · gradients.py   gradients against them
+run.py        all of it, with results kept by content (`store.py`, `sources.py`)
+score.py      what comes out, and what became worse · table.py, site.py   as text, as pages
+"""

@@ -1,0 +1,86 @@
+"""Adapters of our own engines, and what they share: gradients as ONNX models, training, and a list
+of the rules that were looked up, by which results are kept (sources.py).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version as version_of
+from typing import Any
+
+import sardonyx
+from sardonyx.grad import VJP, grad
+from sardonyx.lower.engine import KERNELS, LOWER
+from sardonyx.registry import Registry, op_name
+
+_looked_up: set[str] = set()
+
+
+class _Watched(dict[Any, Any]):
+    """Rules that write down who is asked for."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        _looked_up.add(op_name(key))
+        return super().get(key, default)
+
+    def __getitem__(self, key: Any) -> Any:
+        _looked_up.add(op_name(key))
+        return super().__getitem__(key)
+
+    def __contains__(self, key: Any) -> bool:
+        _looked_up.add(op_name(key))
+        return super().__contains__(key)
+
+
+def _watch(registry: Registry) -> None:
+    registry.rules = _Watched(registry.rules)
+
+
+for _registry in (LOWER, VJP, *KERNELS.values()):
+    _watch(_registry)
+
+
+def used() -> list[str]:
+    """The operators whose rules were looked up since this was last asked."""
+    found = sorted(_looked_up)
+    _looked_up.clear()
+    return found
+
+
+# "error": nodes that the framework itself cannot take are refused, rather than run in numpy.
+SETTINGS = {"fallback": os.environ.get("SARDONYX_SCORE_FALLBACK", "allow")}
+
+
+def version(package: str) -> str:
+    """Ours, and that of the framework."""
+    return f"{sardonyx.__version__}, {package} {version_of(package)}"
+
+
+def onnx_gradient(
+    prepare: Callable[..., Any],
+    model: str,
+    inputs: Mapping[str, Any],
+    seeds: Mapping[str, Any],
+    wrt: Sequence[str],
+) -> dict[str, Any]:
+    """The gradient as an ONNX model, which the engine then runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some inputs do not count: their gradient is zero
+        made = grad(
+            sardonyx.load(model), of=list(seeds), wrt=list(wrt), seeds="input", outputs=False
+        )
+    names = [v.name or "" for v in made.inputs]
+    given = {**inputs, **{f"seed/{name}": seed for name, seed in seeds.items()}}
+    found = prepare(made).run({name: given[name] for name in names if name in given})
+    outputs = dict(zip([v.name for v in made.outputs], found, strict=True))
+    return {name: outputs[f"grad/{name}"] for name in wrt}
+
+
+def train(
+    prepare_training: Callable[..., Any], model: str, batches: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What each step gives: its figures, and the state after it."""
+    rep = prepare_training(sardonyx.load(model))
+    return [{**rep.step(batch), **rep.state()} for batch in batches]

@@ -1,0 +1,33 @@
+"""tinygrad's runner of ONNX files; gradients by its own autograd."""
+
+import os
+import shutil
+from importlib.metadata import version as version_of
+
+# Its CPU needs a compiler; without one there is its emulator, slow and as exact.
+os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
+
+from tinygrad import Tensor
+from tinygrad.nn.onnx import OnnxRunner
+
+
+def version():
+    return version_of("tinygrad")
+
+
+def run(model, inputs):
+    return {name: _plain(value) for name, value in OnnxRunner(model)(inputs).items()}
+
+
+def gradient(model, inputs, seeds, wrt):
+    tensors = {n: Tensor(value) for n, value in inputs.items() if n in wrt}
+    found = OnnxRunner(model)({**inputs, **tensors})
+    objective = sum((found[name] * Tensor(seed)).sum() for name, seed in seeds.items())
+    gradients = objective.gradient(*(tensors[name] for name in wrt))
+    return {name: value.numpy() for name, value in zip(wrt, gradients)}
+
+
+def _plain(value):
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.numpy() if isinstance(value, Tensor) else value

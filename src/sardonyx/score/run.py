@@ -1,0 +1,193 @@
+"""All of it: every chosen case on every chosen engine, several processes at a time."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import sardonyx
+from sardonyx.score import folders, sources, suite
+from sardonyx.score.engines import Engine
+from sardonyx.score.judge import Cell, judge
+from sardonyx.score.pool import Crashed, Refused, TimedOut, Worker
+from sardonyx.score.score import Column, Score
+from sardonyx.score.store import Store, key
+
+LIMIT = 60.0  # seconds a case may take
+CANARIES = {"forward": ("test_relu", "test_matmul_2d")}
+HARNESS = {
+    "forward": ("worker.py", "judge.py"),
+    "gradient": ("worker.py", "judge.py", "gradients.py"),
+    "training": ("worker.py", "judge.py", "records.py"),
+}
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Plan:
+    """What to run: cases by axis, and how.
+
+    jobs  -- processes at a time
+    fresh -- do not take results from earlier runs
+    """
+
+    cases: dict[str, list[Any]]
+    jobs: int = 1
+    limit: float = LIMIT
+    fresh: bool = False
+    store: Store = field(default_factory=lambda: Store(folders.results()))
+    progress: Progress = lambda engine, done, total: None
+
+
+def score(engines: Sequence[Engine], plan: Plan) -> Score:
+    """Run the plan on engines, one after the other."""
+    columns = [_column(engine, plan) for engine in engines]
+    names = {axis: [case.name for case in cases] for axis, cases in plan.cases.items()}
+    date = datetime.now(UTC).date().isoformat()
+    return Score(sardonyx.__version__, onnx.__version__, date, columns, names)
+
+
+def _column(engine: Engine, plan: Plan) -> Column:
+    started = time.perf_counter()
+    column = Column(engine.name, engine.kind)
+    with Worker(engine, plan.limit) as worker:
+        column.canary = _canary(worker)
+        column.version = worker.version
+        if not column.canary:
+            axes = [axis for axis in plan.cases if ABILITY[axis] in worker.able]
+            column.cells = {axis: {} for axis in axes}
+            work = [(axis, case) for axis in axes for case in plan.cases[axis]]
+            _run_all(worker, plan, work, column)
+    column.seconds = time.perf_counter() - started
+    return column
+
+
+ABILITY = {"forward": "run", "gradient": "gradient", "training": "train"}
+
+
+def _canary(worker: Worker) -> str:
+    """Empty if the engine answers the simplest questions rightly; else what is wrong."""
+    try:
+        worker.hello()
+    except (Refused, Crashed, TimedOut) as error:
+        return f"does not start: {getattr(error, 'kind', type(error).__name__)}: {error}"
+    if "run" not in worker.able:
+        return "" if worker.able else "the adapter has no function run(model, inputs)"
+    for name in CANARIES["forward"]:
+        cell = judge(worker, suite.by_name()[name])
+        if cell.kind not in ("pass", "version skew"):
+            return f"{name}: {cell.kind}: {cell.message}"
+    return ""
+
+
+def _run_all(first: Worker, plan: Plan, work: list[tuple[str, Any]], column: Column) -> None:
+    """Take cases from a queue, several workers at a time; results come in the plan's order."""
+    engine = first.engine
+    found: dict[tuple[str, str], Cell] = {}
+    left: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    for axis, case in work:
+        kept = None if plan.fresh else _kept(engine, plan.store, axis, case)
+        if kept is None:
+            left.put((axis, case))
+        else:
+            found[axis, case.name] = kept
+    errors: list[BaseException] = []
+
+    def serve(worker: Worker) -> None:
+        try:
+            with worker:
+                while True:
+                    axis, case = left.get_nowait()
+                    worker.used.clear()
+                    cell = _judge(axis)(worker, case)
+                    _keep(engine, plan.store, axis, case, cell, worker.used)
+                    found[axis, case.name] = cell
+                    plan.progress(engine.name, len(found), len(work))
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            errors.append(error)
+
+    count = min(plan.jobs, left.qsize())
+    workers = [first, *(Worker(engine, plan.limit) for _ in range(count - 1))][:count]
+    threads = [threading.Thread(target=serve, args=[w], daemon=True) for w in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    for axis, case in work:
+        column.cells[axis][case.name] = found[axis, case.name]
+
+
+def _judge(axis: str) -> Callable[[Worker, Any], Cell]:
+    """What judges a case of an axis; the others are not imported, which takes long."""
+    if axis == "forward":
+        return judge
+    if axis == "gradient":
+        from sardonyx.score import gradients
+
+        return gradients.judge
+    from sardonyx.score import records
+
+    return records.judge
+
+
+# -- results of earlier runs -----------------------------------------------------------------
+
+
+def _kept(engine: Engine, store: Store, axis: str, case: Any) -> Cell | None:
+    entry = store.get(_key(engine, axis, case))
+    if entry is None:
+        return None
+    if engine.kind == "ours" and entry["rules"] != _rules(engine, case, entry["used"]):
+        return None
+    if entry["retries"] not in ("", _source("variants.py")):
+        return None
+    return Cell(entry["class"], entry["message"])
+
+
+def _keep(engine: Engine, store: Store, axis: str, case: Any, cell: Cell, used: set[str]) -> None:
+    """Keep a cell, unless it only says that the machine was busy."""
+    if cell.kind == "time-out":
+        return
+    # What passes was not run in other forms.
+    retries = "" if cell.is_good else _source("variants.py")
+    entry: dict[str, Any] = {"class": cell.kind, "message": cell.message, "retries": retries}
+    if engine.kind == "ours":
+        entry |= {"used": sorted(used), "rules": _rules(engine, case, sorted(used))}
+    store.put(_key(engine, axis, case), entry)
+
+
+def _rules(engine: Engine, case: Any, used: Sequence[str]) -> str:
+    return sources.of_rules(engine.name, [*used, *case.ops])
+
+
+def _key(engine: Engine, axis: str, case: Any) -> str:
+    shared = sources.shared(engine.name, axis) if engine.kind == "ours" else ""
+    same = [engine.name, engine.packages, sorted(engine.environment.items())]
+    return key(axis, case.digest, *same, _harness(engine, axis), shared)
+
+
+@functools.cache
+def _harness(engine: Engine, axis: str) -> str:
+    """A digest of what stands between a case and an engine."""
+    adapter = hashlib.sha256(engine.adapter.read_bytes()).hexdigest()
+    return key(adapter, *map(_source, HARNESS[axis]))
+
+
+@functools.cache
+def _source(name: str) -> str:
+    return hashlib.sha256(Path(__file__).with_name(name).read_bytes()).hexdigest()

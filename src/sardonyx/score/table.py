@@ -1,0 +1,95 @@
+"""A score as text: the table of the terminal, and the one of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sardonyx.score.judge import CLASSES
+from sardonyx.score.score import AXES, Change, Column, Score
+
+SHORT = {
+    "pass": "pass",
+    "nondeterministic": "random",
+    "tolerance only": "tolerance",
+    "version skew": "skew",
+    "binding limit": "binding",
+    "unsupported": "unsupported",
+    "time-out": "time-out",
+    "crash": "crash",
+    "wrong numbers": "wrong",
+}
+HEADER = ["engine", "version", *SHORT.values(), "gradient", "training", "seconds"]
+
+
+def rows(score: Score) -> list[list[str]]:
+    """One row per engine: how many cases are in each class, and the other axes as `good of all`."""
+    return [_row(column) for column in score.columns]
+
+
+def _row(column: Column) -> list[str]:
+    head = [column.title, column.version]
+    if column.canary:
+        return [*head, "broken", *[""] * (len(HEADER) - 3)]
+    count = column.count()
+    ran = "forward" in column.cells
+    cells = [(str(count[kind]) if count[kind] else "") if ran else "–" for kind in CLASSES]
+    others = [_share(column, axis) for axis in AXES[1:]]
+    return [*head, *cells, *others, f"{column.seconds:.0f}"]
+
+
+def _share(column: Column, axis: str) -> str:
+    cells = column.cells.get(axis)
+    if cells is None:
+        return "–"
+    return f"{column.count(axis)['pass']} of {len(cells)}"
+
+
+def text(score: Score) -> str:
+    """The table for a terminal, and what is broken below it."""
+    every = [HEADER, *rows(score)]
+    empty = [i for i in range(len(HEADER)) if not any(row[i] for row in every[1:])]
+    kept = [[cell for i, cell in enumerate(row) if i not in empty] for row in every]
+    lines = _aligned(kept)
+    count = len(score.cases.get("forward", ()))
+    lines.append(f"\n{count} cases of onnx {score.onnx}, sardonyx {score.sardonyx}, {score.date}")
+    lines += [f"broken: {c.title}: {c.canary}" for c in score.columns if c.canary]
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = 2  # names and versions; numbers are set to the right
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def markdown(score: Score) -> str:
+    """The same as a table of Markdown."""
+    every = [HEADER, *rows(score)]
+    lines = ["| " + " | ".join(row) + " |" for row in every]
+    lines.insert(1, "|---|---|" + "---:|" * (len(HEADER) - 2))
+    return "\n".join(lines)
+
+
+def failures(score: Score) -> Iterable[str]:
+    """Every cell that is not a pass, one line each."""
+    for column in score.columns:
+        for axis, cells in column.cells.items():
+            for name, cell in cells.items():
+                if cell.kind != "pass":
+                    yield f"{column.name}  {axis}  {name}  {cell.kind}: {cell.message}"
+
+
+def changed(found: Sequence[Change]) -> list[str]:
+    """What became worse, then what became better."""
+    lines = []
+    for word, worse in (("worse", True), ("better", False)):
+        for change in found:
+            if change.is_worse == worse:
+                lines.append(f"{word}  " + "  ".join(filter(None, change.row())))
+    return lines

@@ -1,0 +1,1 @@
+Bbn.biasJëC=UN<wo¼H™=

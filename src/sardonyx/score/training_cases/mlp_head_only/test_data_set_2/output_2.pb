@@ -1,0 +1,1 @@
+Bfc1.biasJFR¼âyú½rK=

@@ -1,0 +1,177 @@
+"""`evaluate` and `predict` on any model and data, and what they share with the loop: how data
+feeds a model, and which metrics are meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.model import Model, load
+from sardonyx.train import metrics as metric
+from sardonyx.train.batches import Prefetch, epoch_batches
+from sardonyx.train.checkpoint import Position
+from sardonyx.train.data import Source, open_data
+from sardonyx.train.describe import descriptions, settings_of
+from sardonyx.train.fields import Link, check_values, link
+from sardonyx.train.override import override
+from sardonyx.train.run import Run, prepare
+from sardonyx.train.trainable import trainable
+
+DEFAULT_METRICS = {
+    "cross_entropy": ["accuracy"],
+    "binary_cross_entropy": ["accuracy"],
+    "mse": ["mae"],
+    "l1": ["mae"],
+    "huber": ["mae"],
+}
+
+
+def evaluate(
+    model: Model | str | Path,
+    data: Any,
+    *,
+    metrics: Sequence[Any] | None = None,
+    batch_size: int = 256,
+    engine: str = "onnxruntime",
+    fields: Mapping[str, str] | None = None,
+    columns: Sequence[str] | None = None,
+    **how: Any,
+) -> dict[str, float]:
+    """The loss and metrics of a model on data, as the served graph computes them.
+
+    A model without a record gets its loss as `trainable` would choose it; `how` says otherwise.
+
+    >>> import sardonyx as sx
+    >>> sorted(sx.evaluate("model.onnx", "data.npz"))
+    ['accuracy', 'loss']
+    """
+    net = load(model)
+    if not net.records:
+        net = trainable(net, **how)
+    elif how:
+        net, _ = override(net, how)
+    source = open_data(data, columns, *image_size(net))
+    settings = settings_of(net)
+    rep = prepare(engine, net)
+    links = links_for(net, rep.wanted, source, fields, settings)
+    run = Run(rep, Position(batch_size=batch_size), links, settings)
+    return evaluate_rep(run, source, chosen_metrics(metrics, settings), batch_size)
+
+
+def predict(
+    model: Model | str | Path,
+    data: Any,
+    *,
+    batch_size: int = 256,
+    fields: Mapping[str, str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """The outputs of a model over all rows of data, by name.
+
+    >>> import sardonyx as sx
+    >>> list(sx.predict("model.onnx", "data.npz"))
+    ['scores']
+    """
+    from sardonyx.engines.onnxruntime import Runner
+
+    served = load(model).copy()
+    served.records = []
+    source = open_data(data, columns, *image_size(served))
+    links = link(served.inputs, [], source.fields, fields)
+    runner = Runner(served)
+    parts: dict[str, list[np.ndarray]] = {}
+    for batch in Prefetch(epoch_batches(source, links, batch_size, seed=None, epoch=0)):
+        for name, value in runner(batch).items():
+            parts.setdefault(name, []).append(value)
+    return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+# -- figures ----------------------------------------------------------------------------
+
+
+def evaluate_rep(
+    run: Run, source: Source, names: Sequence[Any], batch_size: int | None = None
+) -> dict[str, float]:
+    """Figures of all records, and metrics of the first meeting of prediction and label, over all
+    of `source`; the model is as it is now.
+    """
+    known = descriptions(run.rep.model)
+    meeting = next((m for d in known for m in d.get("meetings", []) if m["labels"]), None)
+    made = metric.make(names) if meeting else []
+    sums: dict[str, float] = {}
+    rows = 0
+    size = batch_size or run.position.batch_size
+    for batch in Prefetch(epoch_batches(source, run.links, size, seed=None, epoch=0)):
+        count = len(next(iter(batch.values())))
+        rows += count
+        for which, described in enumerate(known):
+            own = meeting if meeting in described.get("meetings", []) else None
+            wanted = [own["prediction"]] if own and made else []
+            found = run.rep.evaluate(batch, described.get("forward"), wanted, which)
+            for name, value in found.items():
+                if name not in wanted and value.size == 1:
+                    sums[name] = sums.get(name, 0.0) + float(value) * count
+            if own and made:
+                metric.add_all(made, own, found[wanted[0]], batch[own["labels"][0]])
+    return {n: s / max(rows, 1) for n, s in sums.items()} | {m.name: m.value() for m in made}
+
+
+def chosen_metrics(given: Sequence[Any] | None, settings: dict[str, Any]) -> Sequence[Any]:
+    """The metrics asked for, or those that suit the only loss."""
+    if given is not None:
+        return given
+    meetings = settings.get("meetings", [])
+    return DEFAULT_METRICS.get(meetings[0]["loss"], []) if len(meetings) == 1 else []
+
+
+# -- data and model -----------------------------------------------------------------------
+
+
+def image_size(model: Model) -> tuple[tuple[int, int] | None, int]:
+    """Height, width and channels that an image model asks for."""
+    for value in model.inputs:
+        if value.shape is not None and len(value.shape) == 4:
+            channels, height, width = value.shape[1:]
+            count = channels if isinstance(channels, int) else 3
+            if isinstance(height, int) and isinstance(width, int):
+                return (height, width), count
+            return None, count
+    return None, 3
+
+
+def links_for(
+    net: Model,
+    wanted: Sequence[ir.Value],
+    source: Source,
+    fields: Mapping[str, str] | None,
+    settings: dict[str, Any],
+) -> list[Link]:
+    """Which field feeds which input; refuses data that does not fit or cannot be trained on."""
+    labels = [n for m in settings.get("meetings", []) for n in m["labels"]]
+    if not labels:
+        served = {v.name for v in net.inputs}
+        labels = [v.name or "" for v in wanted if v.name not in served]
+    links = link(wanted, labels, source.fields, fields)
+    check_values(source, links, _classes(net, settings))
+    return links
+
+
+def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
+    found = {}
+    values = {v.name: v for node in net.graph for v in node.outputs}
+    for meeting in settings.get("meetings", []):
+        if meeting["loss"] != "cross_entropy" or meeting["settings"].get("probabilities"):
+            continue
+        value = values.get(meeting["prediction"])
+        axis = meeting["settings"].get("axis", 1)
+        if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
+            found[meeting["labels"][0]] = (
+                value.shape[axis],
+                meeting["settings"].get("ignore_index"),
+            )
+    return found

@@ -1,0 +1,106 @@
+"""A training as its user holds it: `Run`, the plan it follows, and the engine that carries it."""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import ArgumentError
+from sardonyx.model import Model, load
+from sardonyx.train.checkpoint import Position, position_of, with_position
+from sardonyx.train.fields import Link
+
+ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
+
+
+@dataclass
+class Run:
+    """A training: `run.model` is the model as it is now, `run.history` the figures of each
+    epoch.
+    """
+
+    rep: Any
+    position: Position
+    links: list[Link]
+    settings: dict[str, Any]
+    facts: list[tuple[str, str]] = field(default_factory=list)  # about the data, for people
+    best: tuple[dict[str, np.ndarray], Position] | None = None
+    best_file: Path | None = None
+    times: dict[str, float] = field(default_factory=dict)
+    losses: array[float] = field(default_factory=lambda: array("d"))
+    stopped: str = ""
+
+    @property
+    def model(self) -> Model:
+        """A whole ONNX model: it serves, saves, and continues."""
+        return with_position(self.rep.to_model(), self.position)
+
+    @property
+    def best_model(self) -> Model | None:
+        """The model of the best epoch so far, also if that was before a resume."""
+        if self.best is not None:
+            state, position = self.best
+            return with_position(self.rep.to_model(state), position)
+        if self.best_file is None or not self.best_file.exists():
+            return None
+        kept = load(self.best_file)
+        found = position_of(kept)
+        return kept if found and found.best_epoch == self.position.best_epoch else None
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        return self.position.history
+
+    def stop(self, why: str) -> None:
+        """Ask the loop to end after this step (for callbacks)."""
+        self.stopped = why
+
+
+# Called after every step; one that has a method `end` is told when the run is over.
+Callback = Callable[[Run], Any]
+
+
+@dataclass
+class Plan:
+    """The settings of one training, as asked for."""
+
+    epochs: int | None
+    steps: int | None
+    metrics: Sequence[Any]
+    patience: int | None
+    watch: str
+    lower: bool  # whether a lower figure is better
+    every_steps: int | None
+    every_minutes: float | None
+    output: Path | None
+    callbacks: Sequence[Callback]
+    keep_best: bool
+
+    def total(self, count: int | None) -> int | None:
+        """How many steps the run has, where that is known; `count` is those of an epoch."""
+        known = None if self.epochs is None or count is None else self.epochs * count
+        given = [n for n in (known, self.steps) if n is not None]
+        return min(given) if given and (known is not None or self.epochs is None) else None
+
+
+def prepare(engine: str, model: Model, options: Mapping[str, Any] | None = None) -> Any:
+    """A model in training on the engine called `engine`."""
+    try:
+        room = importlib.import_module(f"sardonyx.engines.{engine}")
+        make = room.prepare_training
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ArgumentError(
+            f"no engine called {engine!r} can train", hint=f"one of {', '.join(ENGINES)}, auto"
+        ) from error
+    return make(model, **(options or {}))
+
+
+def best_path(output: Path) -> Path:
+    """`tuned.onnx` keeps its best epoch in `tuned.best.onnx`."""
+    return output.with_name(f"{output.stem}.best{output.suffix}")

@@ -1,0 +1,197 @@
+"""Gradients as subjects: of ONNX models ours, of modules and functions those of their framework.
+
+What is differentiated is a weighted sum of all float outputs: the plain sum of a softmax is 1
+whatever it reads, and so is hardly a test. The weights are multiples of 1/32, exact in every width.
+An engine runs the gradient graph; a torch module, a JAX or a TensorFlow function is differentiated
+by its own framework, which shares nothing with our rules. Frameworks are not imported here.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import FLOATS
+from sardonyx.errors import ArgumentError, UnsupportedOp, quote
+from sardonyx.grad import grad
+from sardonyx.grad.transform import builder_for
+from sardonyx.model import Model
+from sardonyx.normalize import normalize
+from sardonyx.verify.exact import is_float
+from sardonyx.verify.opened import applied, held_names
+from sardonyx.verify.subjects import (
+    FunctionSubject,
+    ModuleSubject,
+    OnnxSubject,
+    Subject,
+    array_of,
+    reported,
+)
+
+PERIOD, STRIDE, SCALE = 61, 7, 32
+FRAMEWORKS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "tensorflow"}
+
+
+def gradients_of(subjects: Sequence[Subject]) -> list[Subject]:
+    """The same subjects, differentiated by inputs and by the weights that all of them have."""
+    first = next((s.model for s in subjects if s.model is not None), None)
+    if first is None:
+        raise ArgumentError("gradients are compared with those of an ONNX model", hint="name one")
+    own = _weights(first)
+    shared = [n for n in own if all(_has(s, n, own[n]) for s in subjects)]
+    return [_gradient(s, shared) for s in subjects]
+
+
+def _has(item: Subject, name: str, shape: tuple[int, ...]) -> bool:
+    if item.model is not None:
+        return _weights(item.model).get(name) == shape
+    return name in held_names(item)
+
+
+def _gradient(item: Subject, weights: list[str]) -> Subject:
+    label = f"gradient of {item.name}"
+    if isinstance(item, OnnxSubject):
+        assert item.model is not None
+        return OnnxSubject(gradient_model(item.model, weights), item.engine, label)
+    if isinstance(item, ModuleSubject):
+        return ModuleGradient(item, weights, label)
+    if isinstance(item, FunctionSubject):
+        return FunctionGradient(item, weights, label)
+    raise ArgumentError(f"{quote(item.name)} cannot be differentiated", hint="saved numbers cannot")
+
+
+def _weights(model: Model) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(value.const_value.shape.numpy())
+        for name, value in model.graph.initializers.items()
+        if value.dtype in FLOATS and value not in model.inputs and value.const_value is not None
+    }
+
+
+def gradient_model(model: Model, weights: Sequence[str]) -> Model:
+    """The gradient of the weighted sum by every float input and by `weights`, as a model."""
+    work = normalize(model).copy()
+    op = builder_for(work)
+    names = []
+    with op:
+        for value in list(work.outputs):
+            if value.dtype in FLOATS and isinstance(value.type, ir.TensorType):
+                count = op.Size(value)
+                place = op.Range(0, op.Mul(count, STRIDE), STRIDE)
+                weight = op.cast(op.Mod(place, PERIOD) - PERIOD // 2, value.dtype)
+                weight = op.reshape_like(weight, value)
+                total = op.ReduceSum(op.Mul(value, weight) / float(SCALE), keepdims=0)
+                total.name = op.fresh(f"weighted/{value.name}")
+                names.append(total.name)
+                work.graph.outputs.append(total)
+    if not names:
+        raise ArgumentError("the model has no float outputs to differentiate")
+    work.graph.extend(op.nodes)
+    for constant in op.constants.values():
+        work.graph.register_initializer(constant)
+    inputs = [v.name or "" for v in model.inputs if v.dtype in FLOATS]
+    return grad(work, of=names, wrt=[*inputs, *weights], outputs=False)
+
+
+def weighting(count: int) -> np.ndarray:
+    """The weights of a flattened output, as `gradient_model` has them."""
+    return (np.arange(count) * STRIDE % PERIOD - PERIOD // 2) / SCALE
+
+
+class ModuleGradient(Subject):
+    """A torch module differentiated by torch."""
+
+    lenient = True
+    engine = "torch"
+
+    def __init__(self, item: ModuleSubject, weights: Sequence[str], name: str):
+        super().__init__(name)
+        self.module, self.weights = item.module, list(weights)
+        self.version = item.version
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        return self._call(self.module, feeds)
+
+    def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        wide = copy.deepcopy(self.module).double()
+        return lambda feeds: self._call(
+            wide, {k: v.astype(np.float64) if is_float(v) else v for k, v in feeds.items()}
+        )
+
+    def _call(self, module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        torch = sys.modules["torch"]
+        tensors = {k: torch.from_numpy(np.array(v)) for k, v in feeds.items()}
+        wrt = {k: t.requires_grad_() for k, t in tensors.items() if t.is_floating_point()}
+        with reported(self.name):
+            held = dict(module.named_parameters())
+            wrt |= {name: held[module.names[name]] for name in self.weights}
+            found = module(*tensors.values())
+            outputs = found if isinstance(found, (tuple, list)) else (found,)
+            total = sum(
+                (y.reshape(-1) * torch.from_numpy(weighting(y.numel())).to(y.dtype)).sum()
+                for y in outputs
+                if y.is_floating_point()
+            )
+            made = torch.autograd.grad(total, list(wrt.values()), materialize_grads=True)
+        return {f"grad/{k}": array_of(g) for k, g in zip(wrt, made, strict=True)}
+
+
+class FunctionGradient(Subject):
+    """A function differentiated by the framework whose arrays it returns."""
+
+    lenient = True
+
+    def __init__(self, item: FunctionSubject, weights: Sequence[str], name: str):
+        super().__init__(name)
+        self.function, self.weights = item.function, list(weights)
+        self.engine, self.version = item.engine, item.version
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        with reported(self.name):
+            found = self.function(*feeds.values())
+            first = found[0] if isinstance(found, (tuple, list)) else found
+        kind = FRAMEWORKS.get(type(first).__module__.split(".")[0])
+        if kind not in ("jax", "tensorflow"):
+            raise UnsupportedOp(f"nothing differentiates what returns a {type(first).__name__}")
+        with reported(self.name):
+            found = (self._by_jax if kind == "jax" else self._by_tensorflow)(dict(feeds))
+        return {f"grad/{k}": array_of(g) for k, g in found.items()}
+
+    def _by_jax(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        jax = sys.modules["jax"]
+        apply, params = applied(self.function)
+        wrt: dict[str, Any] = {k: v for k, v in feeds.items() if is_float(v)}
+        held = {n: params[n] for n in self.weights}
+
+        def total(wrt: dict[str, Any], held: dict[str, Any]) -> Any:
+            given = [wrt.get(k, v) for k, v in feeds.items()]
+            found = apply({**params, **held}, *given) if params is not None else apply(*given)
+            outputs = found if isinstance(found, (tuple, list)) else (found,)
+            floats = [y for y in outputs if jax.numpy.issubdtype(y.dtype, jax.numpy.floating)]
+            return sum((y.reshape(-1) * weighting(y.size).astype(y.dtype)).sum() for y in floats)
+
+        by_inputs, by_weights = jax.grad(total, argnums=(0, 1))(wrt, held)
+        return {**by_inputs, **by_weights}
+
+    def _by_tensorflow(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        tf = sys.modules["tensorflow"]
+        tensors = {k: tf.convert_to_tensor(v) for k, v in feeds.items()}
+        wrt = {k: t for k, t in tensors.items() if t.dtype.is_floating}
+        wrt |= {n: self.function.weights[n] for n in self.weights}  # type: ignore[attr-defined]
+        with tf.GradientTape() as tape:
+            tape.watch(list(wrt.values()))
+            found = self.function(*tensors.values())
+            outputs = found if isinstance(found, (tuple, list)) else (found,)
+            parts = []
+            for y in (y for y in outputs if y.dtype.is_floating):
+                weight = tf.cast(weighting(int(tf.size(y))), y.dtype)
+                parts.append(tf.reduce_sum(tf.reshape(y, [-1]) * weight))
+            total = tf.add_n(parts)
+        unconnected = tf.UnconnectedGradients.ZERO
+        made = tape.gradient(total, list(wrt.values()), unconnected_gradients=unconnected)
+        return dict(zip(wrt, map(tf.convert_to_tensor, made), strict=True))

@@ -1,0 +1,79 @@
+"""Conversions of ours, opened: the ONNX model behind a module or function, with its weights.
+
+A module of `to_torch` or `to_tensorflow`, or the pair that `to_jax` gives, holds its weights under
+the model's names. Put back into the model, they make each node of the conversion one that can be
+replayed alone on the same engine. What others wrote cannot be opened.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sardonyx.errors import SardonyxError
+from sardonyx.model import Model
+from sardonyx.verify.subjects import FunctionSubject, ModuleSubject, OnnxSubject, Subject
+
+
+def opened(item: Subject, onto: Model) -> OnnxSubject | None:
+    """A subject as a model on its engine; None where nothing is known of its inside.
+
+    onto -- the model that a conversion was made from
+    """
+    if isinstance(item, OnnxSubject):
+        return item
+    found = _held(item)
+    if found is None:
+        return None
+    engine, take_back = found
+    try:
+        return OnnxSubject(take_back(onto), engine, item.name)
+    except SardonyxError:  # its weights are not those of this model: it came from another
+        return None
+
+
+def held_names(item: Subject) -> set[str]:
+    """The trained weights that a conversion of ours holds, by the model's names."""
+    if isinstance(item, ModuleSubject) and _comes_from(type(item.module), "torch"):
+        trained = {key for key, _ in item.module.named_parameters()}
+        return {name for name, key in item.module.names.items() if key in trained}
+    if isinstance(item, FunctionSubject):
+        if _comes_from(type(item.function), "tensorflow"):
+            variables: Any = item.function
+            return {n for n, v in variables.weights.items() if v.trainable}
+        apply, params = applied(item.function)
+        return set(params) if _comes_from(apply, "jax") and params is not None else set()
+    return set()
+
+
+def _held(item: Subject) -> tuple[str, Callable[[Model], Model]] | None:
+    """The engine of a conversion, and how its weights get back into a model."""
+    if isinstance(item, ModuleSubject) and _comes_from(type(item.module), "torch"):
+        from sardonyx.engines.torch.convert import from_torch
+
+        return "torch", lambda onto: from_torch(item.module, onto, cast=True)
+    if not isinstance(item, FunctionSubject):
+        return None
+    if _comes_from(type(item.function), "tensorflow"):
+        from sardonyx.engines.tensorflow.convert import from_tensorflow
+
+        module: Any = item.function
+        return "tensorflow", lambda onto: from_tensorflow(module, onto, cast=True)
+    apply, params = applied(item.function)
+    if _comes_from(apply, "jax") and isinstance(params, Mapping):
+        from sardonyx.engines.jax.convert import from_jax
+
+        return "jax", lambda onto: from_jax(params, onto, cast=True)
+    return None
+
+
+def applied(function: Any) -> tuple[Any, Any]:
+    """`partial(apply, params)` taken apart."""
+    if isinstance(function, functools.partial) and function.args:
+        return function.func, function.args[0]
+    return function, None
+
+
+def _comes_from(thing: Any, engine: str) -> bool:
+    return getattr(thing, "__module__", "") == f"sardonyx.engines.{engine}.convert"

@@ -1,0 +1,208 @@
+"""Figures of the loop against scikit-learn, and where they end up: watching, events, reports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+import sardonyx as sx
+from sardonyx.errors import ArgumentError
+from sardonyx.train import metrics
+from sardonyx.train.batches import AHEAD, Prefetch
+from sardonyx.train.run import Run
+
+from .networks import mlp
+
+rng = np.random.default_rng(1)
+SCORES = rng.normal(size=(101, 5)).astype(np.float32)
+CLASSES = rng.integers(0, 5, 101)
+LOGITS = np.round(rng.normal(size=101), 1).astype(np.float32)  # with ties
+SIDES = rng.integers(0, 2, 101).astype(np.float32)
+X = rng.normal(size=(90, 6)).astype(np.float32)
+DATA = {"x": X, "label": (X[:, 0] > 0).astype(np.int64)}
+CROSS = {"loss": "cross_entropy", "settings": {}}
+
+
+def measured(
+    name: object, prediction: np.ndarray, label: np.ndarray, meeting: dict[str, object] = CROSS
+) -> float:
+    made = metrics.make([name])
+    for rows in np.array_split(np.arange(len(label)), 4):  # added up batch by batch
+        metrics.add_all(made, meeting, prediction[rows], label[rows])
+    return made[0].value()
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    shares = np.exp(scores.astype(np.float64))
+    return shares / shares.sum(1, keepdims=True)
+
+
+def test_of_classes() -> None:
+    found = SCORES.argmax(1)
+    assert measured("accuracy", SCORES, CLASSES) == sk.accuracy_score(CLASSES, found)
+    assert measured("f1", SCORES, CLASSES) == pytest.approx(
+        sk.f1_score(CLASSES, found, average="macro")
+    )
+    for k in (1, 2, 3):
+        expected = sk.top_k_accuracy_score(CLASSES, SCORES, k=k, labels=range(5))
+        assert measured(f"top{k}", SCORES, CLASSES) == pytest.approx(expected)
+    expected = np.exp(sk.log_loss(CLASSES, probabilities(SCORES), labels=range(5)))
+    assert measured("perplexity", SCORES, CLASSES) == pytest.approx(expected)
+
+
+def test_of_two_sides_and_of_quantities() -> None:
+    binary = {"loss": "binary_cross_entropy", "settings": {}}
+    assert measured("auc", LOGITS, SIDES, binary) == pytest.approx(sk.roc_auc_score(SIDES, LOGITS))
+    assert measured("accuracy", LOGITS, SIDES, binary) == sk.accuracy_score(SIDES, LOGITS > 0)
+    two = np.stack([np.zeros_like(LOGITS), LOGITS], 1)
+    assert measured("auc", two, SIDES.astype(np.int64)) == pytest.approx(
+        sk.roc_auc_score(SIDES, LOGITS)
+    )
+    assert measured("mae", LOGITS, SIDES, {"loss": "mse", "settings": {}}) == pytest.approx(
+        sk.mean_absolute_error(SIDES, LOGITS)
+    )
+
+
+def test_labels_that_are_ignored_do_not_count() -> None:
+    positions = np.reshape(SCORES[:100], (20, 5, 5))  # 20 rows, 5 positions, 5 classes last
+    label = CLASSES[:100].reshape(20, 5).copy()
+    label[::3, 2] = -1
+    used = label.reshape(-1) != -1
+    meeting = {"loss": "cross_entropy", "settings": {"axis": 2, "ignore_index": -1}}
+    flat, kept = SCORES[:100][used], CLASSES[:100][used]
+    assert measured("accuracy", positions, label, meeting) == sk.accuracy_score(
+        kept, flat.argmax(1)
+    )
+    expected = np.exp(sk.log_loss(kept, probabilities(flat), labels=range(5)))
+    assert measured("perplexity", positions, label, meeting) == pytest.approx(expected)
+
+
+def test_label_probabilities_count_by_their_largest() -> None:
+    shares = probabilities(rng.normal(size=(101, 5)))
+    meeting = {"loss": "cross_entropy", "settings": {"probabilities": True}}
+    expected = sk.accuracy_score(shares.argmax(1), SCORES.argmax(1))
+    assert measured("accuracy", SCORES, shares, meeting) == expected
+
+
+def test_a_function_sees_everything_and_may_be_watched() -> None:
+    def right(scores: np.ndarray, label: np.ndarray) -> float:
+        seen.append((scores.shape, label.shape))
+        return float((scores.argmax(1) == label).mean())
+
+    seen: list[tuple[tuple[int, ...], ...]] = []
+    right.better = "higher"  # type: ignore[attr-defined]
+    settings = {"validation": DATA, "metrics": [right, "accuracy"], "watch": "val_right"}
+    run = sx.train(mlp(), DATA, epochs=3, lr=0.05, **settings)  # type: ignore[arg-type]
+    assert seen == [((90, 3), (90,))] * 3
+    assert all(h["val_right"] == h["val_accuracy"] for h in run.history)
+    values = [h["val_right"] for h in run.history]
+    assert run.position.best_epoch == values.index(max(values))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="no metric is called"):
+        sx.train(mlp(), DATA, steps=1, metrics=["accurracy"])
+    with pytest.raises(ArgumentError, match="no figure"):
+        sx.train(mlp(), DATA, epochs=1, watch="val_loss")
+
+
+def test_last_batch_is_dropped_if_asked() -> None:
+    assert sx.train(mlp(), DATA, epochs=1, batch_size=32).position.step == 3
+    assert sx.train(mlp(), DATA, epochs=1, batch_size=32, drop_last=True).position.step == 2
+
+
+def test_batches_are_made_ahead_and_errors_arrive_where_they_belong() -> None:
+    made = threading.Semaphore(0)
+
+    def items() -> Iterator[int]:
+        for i in range(10):
+            made.release()
+            yield i
+            if i == 7:
+                raise ValueError("no more")
+
+    feeder = Prefetch(items())
+    for _ in range(AHEAD + 1):  # nobody has asked for any yet
+        assert made.acquire(timeout=10)
+    seen = []
+    with pytest.raises(ValueError, match="no more"):
+        for item in feeder:
+            seen.append(item)
+    assert seen == list(range(8))
+    assert not feeder.thread.is_alive()
+
+
+def test_validation_data_is_checked_too() -> None:
+    for other, words in (
+        ({"x": X[:, :4], "label": DATA["label"]}, "rows of"),
+        ({"x": X}, "no field"),
+        ({"x": X, "label": DATA["label"] + 2}, "label 3, not from 0 to 2"),
+    ):
+        with pytest.raises(sx.SardonyxError, match=words):
+            sx.train(mlp(), DATA, steps=1, validation=other)
+
+
+def test_tensorboard_reads_every_step_and_every_epoch(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from sardonyx.train.tensorboard import events
+
+    run = sx.train(
+        mlp(), DATA, epochs=2, batch_size=30, validation=0.2, callbacks=[events(tmp_path)]
+    )
+    read = EventAccumulator(str(tmp_path)).Reload()
+    steps = [(e.step, e.value) for e in read.Scalars("loss")]
+    np.testing.assert_allclose(steps, list(enumerate(run.losses, 1)), rtol=1e-6)
+    ends = [(e.step, e.value) for e in read.Scalars("epoch/val_accuracy")]
+    expected = [(h["step"], h["val_accuracy"]) for h in run.history]
+    np.testing.assert_allclose(ends, expected, rtol=1e-6)
+
+
+def test_report_shows_what_happened(tmp_path: Path) -> None:
+    run = sx.train(mlp(), DATA, epochs=2, validation=0.2, train="fc1.*", seed=5)
+    page = sx.write_report(run, tmp_path / "out" / "report.html").read_text()
+    for words in (
+        f"{run.history[-1]['val_accuracy']:.4f}",
+        "fc0.weight",
+        "frozen",
+        "by pattern",
+        "a safe default",
+        "arrays in memory",
+        "waiting for data",
+        "engine: onnxruntime",
+        "72, 3 batches of 32",
+    ):
+        assert words in page, words
+    assert "http" not in page  # nothing is fetched
+    pictures = {p.name for p in (tmp_path / "out").glob("*.png")}
+    assert pictures == {"report.steps.png", "report.loss.png", "report.accuracy.png"}
+
+
+def test_quiet_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    sx.train(mlp(), DATA, epochs=1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_callbacks_stop_the_run_and_are_told_the_end() -> None:
+    class Watch:
+        calls = 0
+        ended = ""
+
+        def __call__(self, run: Run) -> None:
+            self.calls += 1
+            if run.position.step == 2:
+                run.stop("enough")
+
+        def end(self, run: Run) -> None:
+            self.ended = run.stopped
+
+    watch = Watch()
+    run = sx.train(mlp(), DATA, epochs=9, callbacks=[watch])
+    assert (watch.calls, watch.ended, run.position.step) == (2, "enough", 2)
+    assert not run.position.finished

@@ -1,0 +1,118 @@
+"""What an export has done to a network is said when its record is written, and parted if asked."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.engines.onnxruntime import Runner
+from sardonyx.model import Model
+from sardonyx.train.describe import choices
+
+from .networks import mlp, parse
+
+
+def notes(net: Model) -> list[str]:
+    return [f"{c.value}: {c.why}" for c in choices(net) if c.what == "note"]
+
+
+def exported(module: object, *inputs: object, **settings: object) -> Model:
+    import onnx
+    import torch
+
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, inputs, file, dynamo=False, **settings)  # type: ignore[arg-type]
+    return sx.load(onnx.load_from_string(file.getvalue()))
+
+
+X = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+SHARED = """<ir_version: 8, opset_import: ["": 17]>
+shared (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}>
+{ a = MatMul(x, w)  b = MatMul(a, w)  c = MatMul(w, w)  y = MatMul(b, c) }"""
+
+
+def test_nothing_is_said_where_nothing_happened() -> None:
+    assert notes(sx.trainable(mlp())) == []
+
+
+def test_equal_scales_that_became_one_are_said_and_parted() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
+    )
+    x, label = torch.randn(8, 6), torch.randn(8, 6)
+    model = exported(module, x)
+    (said,) = notes(sx.trainable(model, "mse"))
+    assert "2 weights shared by several nodes" in said
+    assert "1.weight" in said and "1.bias" in said and "sx.untie" in said
+    parted = sx.untie(model)
+    net = sx.trainable(parted, "mse", sx.optim.sgd(0.5))
+    assert notes(net) == []
+    data = {parted.inputs[0].name or "": x.numpy(), "label": label.numpy()}
+    tuned = sx.train(net, data, steps=1, batch_size=8).model
+    optimizer = torch.optim.SGD(module.parameters(), 0.5)
+    torch.nn.functional.mse_loss(module(x), label).backward()
+    optimizer.step()
+    for ours, theirs in (("1.weight", module[1].weight), ("3.weight", module[3].weight)):
+        found = tuned.initializer(ours).numpy()
+        np.testing.assert_allclose(found, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_every_reader_gets_its_own_copy() -> None:
+    model = parse(SHARED)
+    before = Runner(model)({"x": X})["y"]
+    parted = sx.untie(model, "w")
+    assert list(parted.graph.initializers) == ["w", "w.2", "w.3"]
+    np.testing.assert_array_equal(Runner(parted)({"x": X})["y"], before)
+
+
+def test_batch_normalization_that_was_folded_is_said() -> None:
+    torch = pytest.importorskip("torch")
+    layers = [
+        part
+        for width in (3, 4)
+        for part in (torch.nn.Conv2d(width, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    ]
+    module = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(4 * 4 * 4, 5)).eval()
+    said = notes(sx.trainable(exported(module, torch.randn(2, 3, 8, 8)), "cross_entropy"))
+    assert any("BatchNormalization was folded into 2 Conv layers" in s for s in said)
+    assert any("4 weights without a name of the network" in s for s in said)
+    plain = [p for p in layers if not isinstance(p, torch.nn.BatchNorm2d)]
+    never = torch.nn.Sequential(*plain, torch.nn.Flatten(), torch.nn.Linear(64, 5)).eval()
+    (unsure,) = notes(sx.trainable(exported(never, torch.randn(2, 3, 8, 8)), "cross_entropy"))
+    assert "no normalization beside 2 Conv layers" in unsure and "if the network had" in unsure
+    kept = exported(
+        module.train(), torch.randn(2, 3, 8, 8), training=torch.onnx.TrainingMode.TRAINING
+    )
+    assert not any("fold" in s for s in notes(sx.trainable(kept, "cross_entropy")))
+
+
+def test_quantized_weights_are_said() -> None:
+    weights = {
+        "w": np.array([[1, 2], [3, 4]], np.int8),
+        "s": np.float32(0.5),
+        "z": np.int8(0),
+        "v": np.ones((2, 3), np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"]),
+            helper.make_node("MatMul", ["x", "d"], ["h"]),
+            helper.make_node("MatMul", ["h", "v"], ["y"]),
+        ],
+        "quantized",
+        [helper.make_tensor_value_info("x", 1, ["N", 2])],
+        [helper.make_tensor_value_info("y", 1, ["N", 3])],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (said,) = notes(sx.trainable(sx.load(proto), "cross_entropy"))
+    assert '1 quantized tensor: "w": integers are not trained' in said

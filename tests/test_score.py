@@ -1,0 +1,563 @@
+"""The scoreboard: processes that crash or hang cost one case, classes are found by retrying,
+results are kept by content, and what became worse is named.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.parser
+import pytest
+
+from sardonyx.errors import ArgumentError
+from sardonyx.grad import VJP
+from sardonyx.lower.engine import KERNELS, LOWER
+from sardonyx.registry import op_name
+from sardonyx.score import (
+    engines,
+    environments,
+    judge,
+    run,
+    select,
+    sources,
+    suite,
+    table,
+    variants,
+)
+from sardonyx.score.engines import Engine
+from sardonyx.score.judge import Cell, compare
+from sardonyx.score.pool import Crashed, Refused, TimedOut, Worker
+from sardonyx.score.score import (
+    Column,
+    Score,
+    changes,
+    compared_with,
+    load,
+    to_baseline,
+    together,
+)
+from sardonyx.score.store import Store
+from sardonyx.score.worker import pack, unpack
+from tests import official
+
+NUMPY = """
+import numpy as np, onnx
+
+def version():
+    return "1.0"
+
+def run(model, inputs):
+    op = onnx.load(model).graph.node[-1].op_type
+    if op == "Relu":
+        return [np.maximum(value, 0) for value in inputs.values()]
+    if op == "MatMul":
+        return [np.matmul(*inputs.values())]
+    {special}
+    raise NotImplementedError(op)
+"""
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Make:
+    """An engine out of the text of an adapter."""
+
+    def make(text: str, name: str = "mine") -> Engine:
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        return engines.given(path)
+
+    return make
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    kept = Store(tmp_path / "kept.sqlite")
+    yield kept
+    kept.close()
+
+
+def plan(store: Store, *names: str, **settings: object) -> run.Plan:
+    cases = [suite.by_name()[name] for name in names]
+    return run.Plan({"forward": cases}, store=store, **settings)  # type: ignore[arg-type]
+
+
+# -- the suite ------------------------------------------------------------------------------
+
+
+def test_suite_is_the_official_one() -> None:
+    theirs = {case.name: case for case in official.cases()}
+    ours = suite.by_name()
+    assert ours.keys() == theirs.keys()
+    for name in ("test_relu", "test_conv_with_strides_padding", "test_sequence_model1"):
+        ((inputs, expected),) = theirs[name].sets()
+        case = ours[name]
+        assert case.proto() == theirs[name].model
+        assert (case.rtol, case.atol) == (theirs[name].test.rtol, theirs[name].test.atol)
+        for found, given in ((case.inputs(), inputs), (case.expected(), expected)):
+            assert compare(list(found.values()), given, 0, 0).kind == "same"
+
+
+def test_a_case_knows_its_operator() -> None:
+    cases = suite.by_name()
+    assert cases["test_less_equal_uint16_expanded"].op == "LessOrEqual"
+    assert cases["test_nllloss_NC_expanded"].op == "NegativeLogLikelihoodLoss"
+    assert cases["test_ai_onnx_ml_binarizer"].op == "ai.onnx.ml::Binarizer"
+    assert cases["test_if"].op == "If"
+    assert cases["test_resnet50"].op == ""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array(3, np.int64),
+        np.zeros((0, 2), np.uint8),
+        np.array([1.5, -2], ml_dtypes.bfloat16),
+        np.array([1, 2, 3], ml_dtypes.int4),
+        np.array([["a", "é"], ["", "日"]], object),
+        [np.ones(2), [np.zeros(1, np.int32)]],
+        None,
+        {"a": np.ones(1), "b": None},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_travel(value: object) -> None:
+    (found,) = unpack(pack({"x": value})).values()
+    if value is None or isinstance(value, dict):
+        assert str(found) == str(value)
+    else:
+        assert compare([value], [found], 0, 0).kind == "same"
+
+
+# -- comparing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "kind"),
+    [
+        (np.float32([1, 2]), np.float32([1, 2.001]), "same"),
+        (np.float32([1, 2]), np.float32([1, 2.1]), "wrong"),
+        (np.float32([0, 2]), np.float32([5e-7, 2]), "close"),
+        (np.float32([0, 2]), np.float32([5e-6, 2]), "wrong"),
+        (np.float32([np.nan, 1]), np.float32([np.nan, 1]), "same"),
+        (np.float32([np.inf, 1]), np.float32([-np.inf, 1]), "wrong"),
+        (np.float32([1, 2]), np.float32([np.nan, 2]), "wrong"),
+        (np.float32([1]), np.float64([1]), "form"),
+        (np.float32([1]), np.float32([[1]]), "form"),
+        (np.int64([2**62 + 1]), np.int64([2**62 + 1]), "same"),
+        (np.int8([1, 2]), np.int8([1, 3]), "wrong"),
+        (np.array(["a"], object), np.array(["a"]), "same"),
+        (np.array(["a"], object), np.array(["b"]), "wrong"),
+        (np.array([1, 2], ml_dtypes.bfloat16), np.array([1, 2.016], ml_dtypes.bfloat16), "same"),
+        ([np.ones(1)], [np.ones(1), np.ones(1)], "form"),
+        (None, np.ones(1), "form"),
+    ],
+)
+def test_compare(expected: object, found: object, kind: str) -> None:
+    assert compare([expected], [found], 1e-3, 1e-7, judge.unit([expected])).kind == kind
+
+
+def test_comparison_is_that_of_the_suite() -> None:
+    from onnx.backend.test.runner import Runner
+
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16, np.int32):
+        for size in (0, 1e-8, 1e-4, 2e-3, 3e-2, 0.3):
+            expected = (10 * rng.normal(size=20)).astype(dtype)
+            found = (expected.astype(np.float64) * (1 + size)).astype(dtype)
+            try:
+                Runner.assert_similar_outputs([expected], [found], 1e-3, 1e-7)
+                same = True
+            except AssertionError:
+                same = False
+            assert (compare([expected], [found], 1e-3, 1e-7).kind == "same") == same
+
+
+def test_messages_name_no_folder_of_this_machine() -> None:
+    found = judge.tidy(
+        "cannot read '/home/somebody/models/a.onnx' (see ~/x/y/log) and/or fail\n now"
+    )
+    assert found == "cannot read '…/a.onnx' (see …/log) and/or fail now"
+    assert len(judge.tidy("x" * 2000)) < 400
+
+
+# -- processes --------------------------------------------------------------------------------
+
+UNRULY = """
+import os, sys, time
+import numpy as np, onnx
+
+def run(model, inputs):
+    print("chatter on stdout")
+    op = onnx.load(model).graph.node[-1].op_type
+    if op == "Abs":
+        os._exit(3)
+    if op == "Neg":
+        os.abort()
+    if op == "Sign":
+        time.sleep(60)
+    if op == "Exp":
+        sys.exit("no")
+    open(model, "wb").write(b"spoilt")
+    return [np.maximum(value, 0) for value in inputs.values()]
+"""
+
+
+def test_what_crashes_or_hangs_costs_one_case(made: Make) -> None:
+    cases = suite.by_name()
+    relu = cases["test_relu"]
+
+    def ask(name: str) -> object:
+        return worker.run(cases[name].model, cases[name].folder / "inputs_0")
+
+    with Worker(made(UNRULY), 2.0) as worker:
+        with pytest.raises(Crashed, match="exit code 3"):
+            ask("test_abs")
+        with pytest.raises(Crashed, match="SIGABRT"):
+            ask("test_neg")
+        with pytest.raises(TimedOut, match="2 s"):
+            ask("test_sign")
+        with pytest.raises(Refused, match="no") as caught:
+            ask("test_exp")
+        assert caught.value.kind == "SystemExit"
+        for _ in range(2):  # it overwrites the file that it is given, which is a copy
+            assert judge.judge(worker, relu).kind == "pass"
+        cell = judge.judge(worker, cases["test_abs"])
+        assert cell == Cell("crash", "exit code 3: chatter on stdout")
+
+
+def test_a_broken_wrapper_is_broken_and_not_zero(made: Make, store: Store) -> None:
+    for text, words in (
+        ("import no_such_package", "does not start: ModuleNotFoundError"),
+        ("def run(model, inputs): return [0]", "test_relu: wrong numbers"),
+        ("x = 1", "no function run"),
+    ):
+        score = run.score([made(text)], plan(store, "test_abs"))
+        (column,) = score.columns
+        assert words in column.canary
+        assert not column.cells
+        assert "broken" in table.text(score)
+
+
+# -- classes ------------------------------------------------------------------------------------
+
+
+def classify(engine: Engine, store: Store, *names: str) -> dict[str, Cell]:
+    (column,) = run.score([engine], plan(store, *names)).columns
+    assert not column.canary
+    return column.cells["forward"]
+
+
+def test_classes_are_found_by_retrying(made: Make, store: Store) -> None:
+    special = """
+    proto = onnx.load(model)
+    label = proto.opset_import[0].version
+    if op == "Identity" and label > 20:
+        raise ValueError("too new")
+    if op in ("Identity", "Abs"):
+        return list(inputs.values())
+    if op == "Cast" and proto.graph.output[0].type.tensor_type.elem_type == 16:
+        raise TypeError("no bfloat16 in Python")
+    if op == "Cast" and len(proto.graph.node) == 2:
+        (x,) = inputs.values()
+        import ml_dtypes
+        return [x.astype(ml_dtypes.bfloat16).astype(np.float32)]
+    if op == "Bernoulli":
+        return [np.ones_like(value) for value in inputs.values()]"""
+    found = classify(
+        made(NUMPY.format(special=special)),
+        store,
+        *("test_relu", "test_identity", "test_cast_FLOAT_to_BFLOAT16", "test_bernoulli"),
+        *("test_abs", "test_neg"),
+    )
+    assert {name: cell.kind for name, cell in found.items()} == {
+        "test_relu": "pass",
+        "test_identity": "version skew",
+        "test_cast_FLOAT_to_BFLOAT16": "binding limit",
+        "test_bernoulli": "nondeterministic",
+        "test_abs": "wrong numbers",
+        "test_neg": "unsupported",
+    }
+    assert found["test_identity"].message.startswith("ValueError: too new")
+    assert found["test_neg"].message.startswith("NotImplementedError: Neg [mine.py:")
+
+
+def test_labels_are_lowered_while_the_model_can_be_said() -> None:
+    softmax = onnx.parser.parse_model(
+        '<ir_version: 14, opset_import: ["": 28]> g (float[2,3] x) => (float[2,3] y)'
+        "{ y = Softmax(x) }"
+    )
+    labels = [form.opset_import[0].version for form in variants.relabelled(softmax)]
+    assert labels == [26, 9]  # of Softmax there are 1, 11 and 13
+    assert {form.ir_version for form in variants.relabelled(softmax)} == {8}
+    gelu = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> g (float[2] x) => (float[2] y) { y = Gelu(x) }'
+    )
+    assert [f.opset_import[0].version for f in variants.relabelled(gelu)] == [22]  # IR alone
+    resize = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 19]> g (float[1,1,2,2] x, float[4] s) => (float[N] y)'
+        '{ y = Resize<antialias = 1, mode = "linear">(x, , s) }'
+    )
+    assert [f.opset_import[0].version for f in variants.relabelled(resize)] == []
+    for form in variants.relabelled(softmax):
+        form.ir_version, form.opset_import[0].version = 14, 28
+        assert form == softmax
+
+
+def test_baked_models_are_valid_and_mean_the_same() -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    case = suite.by_name()["test_cast_BFLOAT16_to_FLOAT"]
+    model, baked = variants.bake(case.proto(), case.inputs(), list(case.expected().values()))
+    onnx.checker.check_model(model, full_check=True)
+    assert not baked.inputs and not model.graph.input
+    (found,) = ReferenceEvaluator(model).run(None, baked.inputs)
+    np.testing.assert_array_equal(found, baked.expected[0])
+
+
+# -- results that are kept ----------------------------------------------------------------------
+
+
+COUNTING = NUMPY.format(
+    special="""
+    if op == "Abs":
+        open({log!r}, "a").write("x")
+        return [np.abs(value) for value in inputs.values()]"""
+)
+
+
+def test_results_are_kept_by_content(made: Make, store: Store, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    text = COUNTING.replace("{log!r}", repr(str(log)))
+
+    def times() -> int:
+        return len(log.read_text())
+
+    engine = made(text)
+    assert classify(engine, store, "test_abs")["test_abs"].kind == "pass"
+    assert times() == 1
+    assert classify(engine, store, "test_abs")["test_abs"].kind == "pass"
+    assert times() == 1, "nothing changed: nothing runs"
+    run._harness.cache_clear()
+    engine = made(text + "\n# another adapter\n")
+    classify(engine, store, "test_abs")
+    assert times() == 2
+    run.score([engine], plan(store, "test_abs", fresh=True))
+    assert times() == 3
+
+
+def test_timeouts_are_not_kept(made: Make, store: Store) -> None:
+    text = NUMPY.format(special="import time\n    time.sleep(60)")
+    plans = plan(store, "test_abs", limit=1.0)
+    engine = made(text)
+    (column,) = run.score([engine], plans).columns
+    assert column.cells["forward"]["test_abs"].kind == "time-out"
+    assert run._kept(engine, store, "forward", suite.by_name()["test_abs"]) is None
+
+
+def test_rules_are_split_from_what_they_share(tmp_path: Path) -> None:
+    path = tmp_path / "rules.py"
+    path.write_text(
+        "import this_one\n\n@lower('Foo', 'Bar')\ndef foo_of_test(xp, x):\n    return x\n\n"
+        "def shared():\n    return 1\n\n@vjp('Baz', domain='ai.onnx.ml')\n"
+        "def baz_of_test(op, g):\n    return g\n"
+    )
+    kept, rules = sources.split(path)
+    assert set(rules) == {"Foo", "Bar", "ai.onnx.ml::Baz"}
+    assert "return x" in rules["Foo"] and "return x" not in kept
+    assert "def shared" in kept and "import this_one" in kept
+
+
+def test_every_rule_that_is_split_off_is_in_the_registry() -> None:
+    import sardonyx.engines.numpy  # noqa: F401  (registers its kernels)
+
+    known = {op_name(key) for key in (*LOWER, *VJP, *KERNELS["numpy"])}
+    split = {op for room in sources.ROOMS for op in sources.rules(room, "numpy")}
+    assert len(split) > 50
+    assert split <= known
+
+
+def test_a_changed_rule_is_another_key_for_its_cases_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {op: sources.of_rules("numpy", [op]) for op in ("Softplus", "Conv")}
+    rules = {op: list(found) for op, found in sources.rules("lower", "numpy").items()}
+    name = next(op for op in rules if op not in ("Softplus", "Conv"))
+    rules[name] = ["changed"]
+    original = sources.rules
+    monkeypatch.setattr(
+        sources, "rules", lambda room, e: rules if room == "lower" else original(room, e)
+    )
+    assert sources.of_rules("numpy", [name]) != sources.of_rules("numpy", ["Conv"])
+    assert {op: sources.of_rules("numpy", [op]) for op in before} == before
+
+
+# -- scores ---------------------------------------------------------------------------------
+
+
+def scored(**cells: str) -> Score:
+    column = Column("mine", "given", "1.0")
+    column.cells["forward"] = {name: Cell(kind, f"{kind}!") for name, kind in cells.items()}
+    return Score("0.1", "1.23.2", "2026-01-01", [column], {"forward": list(cells)})
+
+
+def test_a_score_survives_its_file(tmp_path: Path) -> None:
+    score = scored(test_a="pass", test_b="crash", test_c="wrong numbers")
+    again = load(score.save(tmp_path / "deep" / "score.json"))
+    assert again.columns[0].count() == score.columns[0].count()
+    assert again.columns[0].cells["forward"]["test_b"] == Cell("crash", "crash!")
+    data = json.loads(score.to_json())
+    assert "test_a" not in data["engines"]["mine"]["not passing"]["forward"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"engines": 3, "cases": {}}', "\x00"])
+def test_what_is_no_score_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "score.json"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match="no score"):
+        load(path)
+    with pytest.raises(ArgumentError, match="no score"):
+        compared_with(path, scored(test_a="pass"))
+
+
+@pytest.mark.parametrize("as_baseline", [False, True])
+def test_what_became_worse(as_baseline: bool, tmp_path: Path) -> None:
+    old = scored(
+        test_a="pass", test_b="unsupported", test_c="pass", test_d="pass", test_e="version skew"
+    )
+    new = scored(
+        test_a="crash",
+        test_b="pass",
+        test_c="nondeterministic",
+        test_d="pass",
+        test_e="unsupported",
+        test_f="pass",
+    )
+    path = tmp_path / "old.json"
+    path.write_text(to_baseline(old) if as_baseline else old.to_json())
+    found = {change.case: change.is_worse for change in changes(new, compared_with(path, new))}
+    assert found == {"test_a": True, "test_b": False, "test_c": False, "test_e": True}
+    broken = Score("0.1", "1.23.2", "2026-01-02", [Column("mine", "given", canary="dead")], {})
+    assert [c.is_worse for c in changes(broken, old)] == [True]
+
+
+def test_the_table_counts(made: Make, store: Store) -> None:
+    score = run.score([made(NUMPY.format(special=""))], plan(store, "test_relu", "test_abs"))
+    lines = table.text(score).splitlines()
+    assert lines[0].split() == ["engine", "version", "pass", "unsupported", *lines[0].split()[4:]]
+    assert lines[1].split()[:4] == ["mine", "1.0", "1", "1"]
+    assert table.markdown(score).splitlines()[2].startswith("| mine | 1.0 | 1 |")
+
+
+# -- engines --------------------------------------------------------------------------------
+
+
+def test_engines_by_name(tmp_path: Path, made: Make) -> None:
+    mine = made("def run(model, inputs): ...")
+    assert [e.name for e in engines.find(f"numpy,numpy,{mine.adapter}")] == ["numpy", "mine"]
+    with pytest.raises(ArgumentError, match="tensorrrt"):
+        engines.find("tensorrrt")
+    with pytest.raises(ArgumentError, match="no file"):
+        engines.find(str(tmp_path / "nowhere.py"))
+    taken = tmp_path / "torch.py"
+    taken.write_text("")
+    with pytest.raises(ArgumentError, match="taken"):
+        engines.find(str(taken))
+
+
+def test_peers_that_are_not_set_up_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
+    assert engines.find("peers") == []
+    with pytest.raises(ArgumentError, match="--setup openvino"):
+        engines.find("openvino")
+
+
+@pytest.mark.parametrize("name", environments.PEERS)
+def test_peers_import_nothing_of_sardonyx(name: str) -> None:
+    path = engines.HERE / "peers" / f"{environments.PEERS[name].module}.py"
+    text = path.read_text()
+    assert "sardonyx" not in text
+    assert any(f"def {function}(" in text for function in ("run", "gradient"))
+
+
+def test_the_worker_needs_numpy_alone() -> None:
+    text = (engines.HERE / "worker.py").read_text()
+    assert "import sardonyx" not in text and "from sardonyx" not in text
+
+
+def test_selection() -> None:
+    found = select.cases(["forward"], ops=["Softplus"])
+    assert {case.op for case in found["forward"]} >= {"Softplus"}
+    assert all("Softplus" in (case.op, *case.ops) for case in found["forward"])
+    assert [c.name for c in select.cases(["forward"], pattern="^test_relu$")["forward"]] == [
+        "test_relu"
+    ]
+    with pytest.raises(ArgumentError, match="no case"):
+        select.cases(["forward"], pattern="no such case")
+    with pytest.raises(ArgumentError, match="no axis"):
+        select.cases(["backward"])
+
+
+def test_our_engines_are_scored_and_their_rules_written_down(store: Store) -> None:
+    engine = engines.ours_of("numpy")
+    assert engine.python == Path(sys.executable)
+    case = suite.by_name()["test_hardsigmoid_expanded_ver18"]
+    score = run.score([engine], run.Plan({"forward": [case]}, store=store))
+    assert score.columns[0].cells["forward"][case.name] == Cell("pass")
+    entry = store.get(run._key(engine, "forward", case))
+    assert set(case.ops) - {"Constant"} <= set(entry["used"])
+
+
+def command(*arguments: str) -> int:
+    from sardonyx.cli.__main__ import main
+
+    with pytest.raises(SystemExit) as caught:
+        main(["score", *arguments])
+    return int(caught.value.code or 0)
+
+
+def test_the_command_shows_saves_and_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: Make
+) -> None:
+    saved = tmp_path / "score.json"
+    only = ["--case", "^test_relu$", "--axis", "forward", "--jobs", "1", "--fresh"]
+    good = made(NUMPY.format(special=""))
+    assert command("--engine", str(good.adapter), *only, "--json", "--save", str(saved)) == 0
+    assert json.loads(capsys.readouterr().out)["cases"] == {"forward": ["test_relu"]}
+    assert command("--load", str(saved), "--markdown", "--html", str(tmp_path / "pages")) == 0
+    assert capsys.readouterr().out.startswith("| engine |")
+    assert (tmp_path / "pages" / "op" / "Relu.html").is_file()
+    assert command("--load", str(saved), "--baseline", str(saved)) == 0
+    worse = load(saved)
+    worse.columns[0].cells["forward"]["test_relu"] = Cell("wrong numbers", "off by one")
+    worse.save(tmp_path / "worse.json")
+    assert command("--load", str(tmp_path / "worse.json"), "--baseline", str(saved)) == 1
+    assert "worse  mine  forward  test_relu  pass → wrong numbers" in capsys.readouterr().err
+
+
+def test_the_command_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (["--setup", "nobody"], 'no peer "nobody"'),
+        (["--engine", "nobody"], 'no engine "nobody"'),
+        (["--load", "nowhere.json"], "no file"),
+        (["--axis", "sideways"], "no axis"),
+    ):
+        assert command(*arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_scores_are_put_together() -> None:
+    first, second = scored(test_a="crash"), scored(test_a="pass", test_b="pass")
+    second.date, second.columns[0].version = "2026-02-01", "2.0"
+    other = scored(test_c="pass")
+    other.columns[0].name = "other"
+    found = together([second, other, first])
+    assert [(c.name, c.version) for c in found.columns] == [("mine", "2.0"), ("other", "1.0")]
+    assert found.cases["forward"] == ["test_a", "test_b", "test_c"]
+    assert found.date == "2026-02-01"

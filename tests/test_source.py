@@ -1,0 +1,353 @@
+"""Models as Python source: the text is read by `ast`, run in a process without sardonyx, and its
+numbers are compared with onnxruntime's.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.engines.onnxruntime import Runner
+from sardonyx.errors import UnsupportedOp
+from sardonyx.model import Model
+from tests.networks import cnn, lstm, mlp, network, transformer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+# Runs a generated folder: inputs from an .npz, outputs and the state dict's keys to another.
+RUN = """
+import sys, json, numpy, torch
+sys.path.insert(0, sys.argv[1])
+import model
+assert not any(name.split(".")[0] in ("sardonyx", "onnx", "onnx_ir") for name in sys.modules)
+net = model.load()
+given = numpy.load(sys.argv[2])
+with torch.no_grad():
+    found = net(*(torch.from_numpy(given[str(i)]) for i in range(len(given))))
+found = found if isinstance(found, tuple) else (found,)
+numpy.savez(sys.argv[3], *(v.numpy() for v in found))
+print(json.dumps(list(net.state_dict())))
+"""
+
+
+def ran(folder: Path, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], list[str]]:
+    """The outputs of a generated model in a process of its own, and the keys of its state."""
+    np.savez(folder / "in.npz", **{str(i): x for i, x in enumerate(inputs)})  # type: ignore[arg-type]
+    command = [sys.executable, "-I", "-c", RUN, str(folder)]
+    done = subprocess.run(
+        [*command, str(folder / "in.npz"), str(folder / "out.npz")],
+        capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = np.load(folder / "out.npz")
+    return [found[k] for k in found.files], json.loads(done.stdout)
+
+
+def expected(model: Model, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    names = [v.name or "" for v in model.inputs]
+    return list(Runner(model)(dict(zip(names, inputs, strict=True))).values())
+
+
+def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+
+
+def classes(text: str) -> dict[str, ast.ClassDef]:
+    return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)}
+
+
+def exported(module: Any, inputs: tuple, names: list[str], axes: list, dynamo: bool) -> Model:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dynamo:
+            program = torch.onnx.export(
+                module, inputs, dynamo=True, input_names=names, dynamic_shapes=tuple(axes),
+                verbose=False,
+            )  # fmt: skip
+            program.save(buffer)
+        else:
+            torch.onnx.export(
+                module, inputs, buffer, dynamo=False, input_names=names,
+                dynamic_axes=dict(zip(names, axes)),
+            )  # fmt: skip
+    return sx.load(onnx.load_from_string(buffer.getvalue()))
+
+
+def architecture(name: str, dynamo: bool) -> tuple[Model, list[np.ndarray]]:
+    """A small exported model, and inputs of other free sizes than it was exported with."""
+    from tests import architectures as zoo
+
+    rng = np.random.default_rng(0)
+    ids = torch.from_numpy(rng.integers(0, 50, (2, 7)))
+    free = {0: "batch", 1: "length"}
+    if name == "resnet":
+        x = torch.from_numpy(rng.normal(size=(2, 3, 32, 32)).astype(np.float32))
+        module = zoo.varied(zoo.ResNet((2, 2), 4, 5))
+        model = exported(module, (x,), ["x"], [{0: "batch"}], dynamo)
+        return model, [rng.normal(size=(3, 3, 32, 32)).astype(np.float32)]
+    if name == "bert":
+        module = zoo.varied(zoo.Bert(8, 2, 2, 50, 16))
+        names = ["input_ids", "attention_mask"]
+        model = exported(module, (ids, torch.ones_like(ids)), names, [free, free], dynamo)
+        return model, [rng.integers(0, 50, (3, 9)), rng.integers(0, 2, (3, 9)) | (np.arange(9) < 2)]
+    if name == "gpt":
+        model = exported(zoo.varied(zoo.Gpt(8, 2, 3, 50, 16)), (ids,), ["idx"], [free], dynamo)
+        return model, [rng.integers(0, 50, (3, 9))]
+    mel = torch.from_numpy(rng.normal(size=(2, 6, 20)).astype(np.float32))
+    module = zoo.varied(zoo.WhisperEncoder(6, 10, 8, 2, 3))
+    model = exported(module, (mel,), ["mel"], [{0: "batch"}], dynamo)
+    return model, [rng.normal(size=(3, 6, 20)).astype(np.float32)]
+
+
+# What a person would find in the source: layers, loops, calls.
+WORDS = {
+    "resnet": ["nn.Conv2d(", "nn.Sequential(", "nn.Linear(", "F.max_pool2d(", "downsample"],
+    "bert": [
+        "nn.Embedding(50, 8)", "nn.LayerNorm(8, eps=1e-12)", "F.gelu(", "for layer in self.layer:",
+        "F.scaled_dot_product_attention(query, key, value, attn_mask=mask)",
+        "nn.ModuleList([", "self.embeddings", "self.pooler",
+    ],
+    "gpt": [
+        'approximate="tanh"', "is_causal=True", "for block in self.h:", "q, k, v = ",
+        "self.lm_head.weight = self.wte.weight", "torch.arange(idx.shape[1], device=idx.device)",
+    ],
+    "whisper": [
+        "nn.Conv1d(6, 8, 3, padding=1)", "for block in self.blocks:",
+        "nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))",
+        "self.key = nn.Linear(8, 8, bias=False)",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [False, True], ids=["script", "dynamo"])
+@pytest.mark.parametrize("name", WORDS)
+def test_architectures_are_written_as_people_write_them(
+    name: str, dynamo: bool, tmp_path: Path
+) -> None:
+    model, inputs = architecture(name, dynamo)
+    text = sx.to_torch_source(model, tmp_path).read_text()
+    for word in WORDS[name]:
+        assert word in text, text
+    assert len(text.splitlines()) < 170 and max(map(len, text.splitlines())) <= 100
+    assert not [w for w in ("Expand", "onnx", "val_", "_output_0") if w in text.split('"""')[2]]
+    same(ran(tmp_path, inputs)[0], expected(model, inputs))
+
+
+NETWORKS = {
+    "mlp": (mlp, (3, 6)),
+    "cnn": (cnn, (3, 3, 8, 8)),
+    "transformer": (transformer, (3, 5)),
+    "lstm": (lstm, (3, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_keep_the_names_of_their_weights(name: str, tmp_path: Path) -> None:
+    make, shape = NETWORKS[name]
+    model = make()
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 11, shape) if name == "transformer" else rng.normal(size=shape)
+    inputs = [x if name == "transformer" else x.astype(np.float32)]
+    sx.to_torch_source(model, tmp_path)
+    found, keys = ran(tmp_path, inputs)
+    same(found, expected(model, inputs))
+    named = {w.name for w in sx.weights(model) if w.kind == "weight"}
+    if name != "lstm":  # torch's own names for the four parts of its weights
+        assert named <= set(keys)
+
+
+def test_weights_are_the_models_bit_for_bit(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    model = mlp()
+    sx.to_torch_source(model, tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    for name in ("fc0.weight", "fc1.bias"):
+        np.testing.assert_array_equal(found[name], model.initializer(name).numpy())
+
+
+def test_source_trains(tmp_path: Path) -> None:
+    sx.to_torch_source(cnn(), tmp_path)
+    code = """
+import sys; sys.path.insert(0, sys.argv[1])
+import model, torch
+torch.manual_seed(0)
+net = model.load().train()
+before = net.bn.running_mean.clone()
+x = torch.randn(8, 3, 8, 8)
+assert not torch.equal(net(x), net(x))
+net(x).square().sum().backward()
+assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
+assert not torch.equal(net.bn.running_mean, before)
+"""
+    subprocess.run([sys.executable, "-I", "-c", code, str(tmp_path)], check=True)
+
+
+HOSTILE = [
+    "class", "None", "__class__", 'a"); import os; os.system("x', "../../etc/passwd", "self",
+    "import", "a\nb", "lambda", "forward", "torch", "F", "A", "a", "\\", "'''", '"""', "print",
+    "weight.__init__", "x" * 300, "ü", "1", "", "nn.Linear", "{0}", "%s", "training",
+]  # fmt: skip
+
+
+def hostile_model() -> Model:
+    """A chain of products whose every name is one of those that could become code."""
+    rng = np.random.default_rng(0)
+    nodes, tensors, last = [], [], HOSTILE[3]
+    for i, name in enumerate(HOSTILE):
+        weight = f"{name}.weight" if i % 2 else name or "empty"
+        tensors.append(numpy_helper.from_array(rng.normal(size=(2, 2)).astype(np.float32), weight))
+        made = f"{name}:{i}"
+        node = helper.make_node("MatMul", [last, weight], [made], f"/{name}/{name}/MatMul")
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=repr(["", name, name]))
+        node.metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=repr([name] * 3))
+        nodes.append(node)
+        last = made
+    graph = helper.make_graph(
+        nodes, 'g"""; import os',
+        [helper.make_tensor_value_info(HOSTILE[3], 1, ['N"""', 2])],
+        [helper.make_tensor_value_info(last, 1, ['N"""', 2])], tensors,
+    )  # fmt: skip
+    return sx.load(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    )
+
+
+def test_hostile_names_become_no_code(tmp_path: Path) -> None:
+    model = hostile_model()
+    text = sx.to_torch_source(model, tmp_path).read_text()
+    assert text.isascii()
+    tree = ast.parse(text)
+    kinds = [type(n).__name__ for n in tree.body]
+    imports = {n: kinds.count(n) for n in ("Expr", "Import", "ImportFrom", "FunctionDef")}
+    assert imports == {"Expr": 1, "Import": 1, "ImportFrom": 3, "FunctionDef": 1}
+    assert set(kinds) <= {"Expr", "Import", "ImportFrom", "ClassDef", "FunctionDef"}
+    called = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    roots = {name.split(".")[0].split("[")[0] for name in called}
+    assert roots <= {
+        "nn",
+        "torch",
+        "super",
+        "self",
+        "load_model",
+        "str",
+        "Path",
+        "model",
+        "super()",
+    } | set(classes(text))
+    assert not [n for n in ast.walk(tree) if isinstance(n, (ast.Lambda, ast.Global, ast.Try))]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.py", "model.safetensors"]
+    x = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
+    same(ran(tmp_path, [x])[0], expected(model, [x]))
+
+
+def test_conversion_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import builtins
+
+    from sardonyx.engines.torch.source.write import generate
+
+    asked: list[object] = []
+    model = hostile_model()
+    generate(mlp())  # modules are imported by now, which executes them
+    with monkeypatch.context() as patch:
+        for name in ("exec", "eval", "compile"):
+            patch.setattr(builtins, name, lambda *given, **_: asked.append(given))
+        _, text = generate(model)
+    assert not asked and text
+
+
+def test_layers_used_twice_are_called_twice(tmp_path: Path) -> None:
+    text = """m (float[N,2] x) => (float[N,2] y) {
+        a = Gemm <transB = 1> (x, fc.weight, fc.bias)  b = Tanh (a)
+        y = Gemm <transB = 1> (b, fc.weight, fc.bias) }"""
+    weights = {"fc.weight": np.eye(2) + 0.5, "fc.bias": np.ones(2)}
+    model = network(text, weights)
+    source = sx.to_torch_source(model, tmp_path).read_text()
+    assert source.count("nn.Linear(2, 2)") == 1 and source.count("self.fc(") == 2
+    x = [np.ones((3, 2), np.float32)]
+    same(ran(tmp_path, x)[0], expected(model, x))
+
+
+OPERATORS = {
+    "arithmetic": "a = Mul (x, two)  b = Sub (one, a)  c = Div (b, two)  y = Pow (c, two)",
+    "negative": "a = Neg (x)  b = Mul (a, x)  c = Add (b, x)  y = Mul (c, c)",
+    "precedence": "a = Add (x, one)  b = Sub (x, a)  c = Mul (b, a)  d = Div (x, c)"
+    "  y = Sub (x, d)",
+    "where": "c = Less (x, one)  d = Greater (x, two)  e = Or (c, d)  y = Where (e, x, one)",
+    "reductions": "a = ReduceMean <keepdims = 1> (x, last)  b = ReduceMax <keepdims = 1> (x, last)"
+    "  c = Sub (x, a)  y = Add (c, b)",
+    "slices": "a = Slice (x, starts, ends)  b = Tanh (a)  y = ReduceSum <keepdims = 1> (b, last)",
+    "clip": "a = Clip (x, one, two)  b = LeakyRelu <alpha = 0.2> (a)  y = Softmax <axis = 1> (b)",
+    "swish": "s = Sigmoid (x)  y = Mul (x, s)",
+    "transposed": "a = Transpose <perm = [1, 0]> (x)  b = MatMul (a, x)  y = MatMul (x, b)",
+    "split": "a, b = Split <axis = 1, num_outputs = 2> (x)  y = Concat <axis = 0> (b, a)",
+    "parameter": "a = Mul (x, gamma)  y = Add (a, gamma)",
+    "pad": "a = Pad (x, pads)  y = Relu (a)",
+    "expand": "a = ReduceSum <keepdims = 1> (x, last)  s = Shape (x)  y = Expand (a, s)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_expressions_mean_what_the_graph_means(name: str, tmp_path: Path) -> None:
+    sizes = {"split": ("M", 2), "slices": (2, "K"), "pad": ("N", 5)}
+    rows, columns = sizes.get(name, ("N", 4))
+    constants = {
+        "one": np.asarray(1.0), "two": np.asarray(2.0), "last": np.asarray([1]),
+        "starts": np.asarray([0, 1]), "ends": np.asarray([2, 3]),
+        "gamma": np.arange(4.0) - 1.5, "pads": np.asarray([0, 1, 0, 0]),
+    }  # fmt: skip
+    body = OPERATORS[name]
+    used = {k: v for k, v in constants.items() if f" {k}" in body or f"({k}" in body}
+    model = network(f"m (float[N,4] x) => (float[{rows},{columns}] y) {{ {body} }}", used)
+    sx.to_torch_source(model, tmp_path)
+    x = np.random.default_rng(3).normal(size=(3, 4)).astype(np.float32)
+    with torch.no_grad():
+        found = loaded(tmp_path)(torch.from_numpy(x)).numpy()
+    same([found], expected(model, [x]))
+
+
+def loaded(folder: Path) -> Any:
+    """A generated model in this process."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("generated", folder / "model.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load()
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    text = "m (float[N,2] x) => (int64[2,K] y) { y = NonZero (x) }"
+    with pytest.raises(UnsupportedOp, match='NonZero  node "y"'):
+        sx.to_torch_source(network(text, {}), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_command_line_writes_and_verifies_source(tmp_path: Path) -> None:
+    sx.save(mlp(), tmp_path / "mlp.onnx")
+    command = [sys.executable, "-m", "sardonyx.cli", "convert", str(tmp_path / "mlp.onnx")]
+    command += ["--to", "torch-source", "-o", str(tmp_path / "out"), "--seeds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "out")
+    for word in ("model.py", "model.safetensors", "verified", "same"):
+        assert word in done.stderr
+    assert "class " in (tmp_path / "out" / "model.py").read_text()

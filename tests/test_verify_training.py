@@ -1,0 +1,138 @@
+"""Gradients and training steps compared: engines, frameworks' own gradients, trajectories."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ArgumentError, DataError
+from sardonyx.verify.exact import Reference
+from sardonyx.verify.gradients import gradient_model
+from sardonyx.verify.noise import DIFFERENT, SAME, UNKNOWN
+from tests.mutants import NETWORKS
+from tests.networks import mlp, parse
+
+
+def test_gradients_of_two_engines() -> None:
+    model = mlp()
+    assert sx.verify(model, "numpy", gradients=True, seeds=2).verdict == SAME
+    wrong = model.copy()
+    wrong.graph.node("act0").op_type = "Softsign"
+    report = sx.verify(model, wrong, gradients=True, seeds=1, culprit=False)
+    assert report.verdict == DIFFERENT
+    assert report.bands == (10, 50)
+    # What plain numpy returns is differentiated by nobody: no verdict.
+    report = sx.verify(model, lambda x: x[:, :3], gradients=True, seeds=1)
+    assert (report.verdict, report.exit_code) == (UNKNOWN, 2)
+    assert "nothing differentiates what returns a ndarray" in "".join(report.notes)
+
+
+def test_softmax_is_differentiated_where_it_shows() -> None:
+    """The plain sum of a softmax is constant: its gradient would be 0 whatever is wrong."""
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,4] x) => (float[N,4] y)
+    { y = Softmax %s (x) }"""
+    right, wrong = parse(text % ""), parse(text % "<axis: int = 0>")
+    report = sx.verify(right, wrong, gradients=True, inputs={"x": SQUARE}, culprit=False)
+    assert report.verdict == DIFFERENT
+    weight = (np.arange(16) * 7 % 61 - 30) / 32
+    p = np.exp(SQUARE.astype(np.float64))
+    p /= p.sum(1, keepdims=True)
+    g = weight.reshape(4, 4)
+    by_hand = p * (g - (p * g).sum(1, keepdims=True))
+    (found,) = Reference(gradient_model(right, []), exact=True)({"x": SQUARE}).values()
+    np.testing.assert_allclose(found, by_hand, rtol=1e-12)
+
+
+SQUARE = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("convert", ["to_torch", pytest.param("to_jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("network", ["cnn", "transformer"])
+def test_gradients_of_a_framework_are_ours(network: str, convert: str) -> None:
+    """The framework differentiates the conversion by itself: an oracle that shares no rule."""
+    model = sx.load(NETWORKS[network]())
+    report = sx.verify(model, getattr(sx, convert)(model), gradients=True, seeds=1)
+    assert report.verdict == SAME, str(report)
+    names = {m.output for m in report.measurements}
+    expected = {"cnn": {"grad/x", "grad/w1", "grad/bn2.scale"}}.get(network, {"grad/mask"})
+    assert expected <= names and len(names) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("convert", ["to_tensorflow", "to_jax", "to_torch"])
+def test_a_gradient_that_is_off_is_found(convert: str) -> None:
+    model = mlp()
+    other = model.copy()
+    tensor = other.initializer("fc0.weight").numpy() * np.float32(1.001)
+    other.graph.initializers["fc0.weight"].const_value = ir.tensor(tensor, name="fc0.weight")
+    report = sx.verify(model, getattr(sx, convert)(other), gradients=True, seeds=1)
+    assert report.verdict == DIFFERENT
+
+
+def test_gradients_of_a_module_of_others_are_compared_by_inputs() -> None:
+    import torch
+
+    model = mlp()
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    weights = {n: v.const_value.numpy() for n, v in model.graph.initializers.items()}
+    with torch.no_grad():
+        for place, layer in ((0, "fc0"), (2, "fc1")):
+            module[place].weight.copy_(torch.tensor(weights[f"{layer}.weight"]))
+            module[place].bias.copy_(torch.tensor(weights[f"{layer}.bias"]))
+    report = sx.verify(model, module, gradients=True, seeds=2)
+    assert report.verdict == SAME, str(report)
+    assert {m.output for m in report.measurements} == {"grad/x"}
+    with torch.no_grad():
+        module[0].bias += 0.01
+    assert sx.verify(model, module, gradients=True, seeds=2).verdict == DIFFERENT
+
+
+def trained(**settings: float) -> sx.Model:
+    optimizer = sx.optim.adam(1e-2, **settings)
+    return sx.trainable(mlp(activation="Tanh"), loss="cross_entropy", optimizer=optimizer)
+
+
+def test_training_on_several_engines_is_the_same() -> None:
+    found = sx.verify_training(trained(), "onnxruntime", "numpy", "torch", steps=6)
+    assert found.verdict == SAME, str(found)
+    assert found.exit_code == 0
+    assert [part.label for part in found.parts] == ["onnxruntime", "numpy", "torch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
+def test_training_on_the_other_engines_is_the_same(engine: str) -> None:
+    assert sx.verify_training(trained(), engine, steps=6).verdict == SAME
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_a_file_that_trains_otherwise_parts_on_any_engine(engine: str) -> None:
+    """Another rate of learning: every parameter leaves at the first step, the moments do not."""
+    other = sx.trainable(mlp(), loss="cross_entropy", optimizer=sx.optim.adam(1.01e-2))
+    (found,) = sx.verify_training(trained(), (other, engine), steps=3).parts
+    assert found.verdict == DIFFERENT and found.parted is not None
+    assert found.parted[0] == 1 and "adam" not in found.parted[1]
+
+
+# Another epsilon acts at once; another beta2 only when there is a second moment to decay.
+@pytest.mark.parametrize(
+    ("settings", "first"), [({"eps": 1e-5}, 1), ({"b2": 0.9991}, 2)], ids=["epsilon", "beta2"]
+)
+def test_training_that_differs_names_step_and_variable(
+    settings: dict[str, float], first: int
+) -> None:
+    (found,) = sx.verify_training(trained(), trained(**settings), steps=6).parts
+    assert (found.verdict, found.exit_code) == (DIFFERENT, 1)
+    assert found.parted is not None
+    step, variable = found.parted
+    assert step == first
+    assert variable.endswith("adam_v") == ("b2" in settings)
+
+
+def test_training_needs_a_record_and_data_that_fits() -> None:
+    with pytest.raises(ArgumentError, match="no training record"):
+        sx.verify_training(mlp())
+    with pytest.raises(DataError, match="lacks"):
+        sx.verify_training(trained(), "numpy", data={"x": np.ones((4, 6), np.float32)})
