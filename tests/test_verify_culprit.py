@@ -159,8 +159,8 @@ def test_a_converted_module_whose_graph_was_changed_is_said_to_have_right_nodes(
 
     module = sx.to_torch(mlp())
     graph = module.served.graph
-    (found,) = (n for n in graph.nodes if n.target is torch.ops.aten.tanh.default)
-    found.target = torch.ops.aten.sigmoid.default
+    (found,) = (n for n in graph.nodes if "tanh" in str(n.target))
+    found.target = torch.sigmoid
     module.served.recompile()
     report = sx.verify(mlp(), module, seeds=1)
     assert (report.verdict, report.culprit) == (DIFFERENT, None)

@@ -35,6 +35,7 @@ def if_(xp, cond, *, then_branch, else_branch):
 
 @lower("Loop", only="jax", either=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count):
+    M, cond = (v if v is None or is_traced(v) else np.asarray(v) for v in (M, cond))
     if known(M) and known(cond):
         try:
             return controlflow.loop(xp, M, cond, *state, body=body, count=count)

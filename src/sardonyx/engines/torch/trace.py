@@ -96,7 +96,8 @@ def _traced(
 
 
 def _holds_for_larger(environment: Any) -> bool:
-    sizes = getattr(environment, "backed_var_to_val", None) or environment.var_to_val
+    named = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    sizes = getattr(environment, named)
     larger = {symbol: size + LARGER for symbol, size in sizes.items()}
     return all(bool(guard.expr.xreplace(larger)) for guard in environment.guards)
 
@@ -110,17 +111,23 @@ def _refuse_other_values(
     """A graph traced at large sizes must give what the model gives at small ones."""
     hints: dict[str, int] = {}
     tensors = [example(value, hints)[0] for value in inputs]
-    given = [*held.values(), *(_filled(tensor) for tensor in tensors)]
-    with torch.no_grad():
-        try:
-            expected = function(*given)
-        except Exception:
-            return  # the model does not take sizes that small
-        try:
-            found = torch.fx.Interpreter(made).run(*given)
-            torch.testing.assert_close(list(found), list(expected), equal_nan=True)
-        except (RuntimeError, AssertionError, IndexError, ValueError) as error:
-            raise EngineError("the model is another graph at small sizes than at large") from error
+
+    def run(graph: Callable[..., Any]) -> list[Any]:
+        # In training, statistics are written in place and random numbers are drawn.
+        state = [t if t.requires_grad else t.clone() for t in held.values()]
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return list(graph(*state, *map(_filled, tensors)))
+
+    try:
+        expected = run(function)
+    except Exception:
+        return  # the model does not take sizes that small
+    try:
+        found = run(torch.fx.Interpreter(made).run)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    except (RuntimeError, AssertionError, IndexError, ValueError) as error:
+        raise EngineError("the model is another graph at small sizes than at large") from error
 
 
 def _filled(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,57 @@ from sardonyx.grad.engine import vjp
 
 @vjp("Softmax")
 def softmax(op: Builder, g: ir.Value, x: ir.Value, *, axis: int, out: Any) -> ir.Value:
-    y = out[0]
+    y = _without_masked_rows(out[0], axis)
     return y * (g - op.total(g * y, [axis], keepdims=True))
+
+
+def _without_masked_rows(y: ir.Value, axis: int) -> ir.Value:
+    """`y`, but zero in the rows for which the model itself takes zero instead.
+
+    A row that is masked whole is NaN. Its cotangent is zero, but zero times NaN would be NaN in
+    every weight before it.
+    """
+    used = _behind_casts(y)
+    for choice in used.consumers():
+        if choice.op_type != "Where" or used not in choice.inputs[1:]:
+            continue
+        test, *branches = choice.inputs
+        other = branches[0 if branches[1] is used else 1]
+        if not _is_zero(other) or choice.outputs[0].shape != y.shape:
+            continue
+        maker = test.producer() if test is not None else None
+        is_nan = maker is not None and maker.op_type == "IsNaN" and maker.inputs[0] is used
+        is_alone = len(used.uses()) == 1 and not used.is_graph_output()
+        if is_nan or (is_alone and _is_of_rows(test, y, axis)):
+            return choice.outputs[0]
+    return y
+
+
+def _behind_casts(y: ir.Value) -> ir.Value:
+    """What all readers of a value read: itself, or its cast to the type that it has already."""
+    while len(y.uses()) == 1 and not y.is_graph_output():
+        (reader,) = y.consumers()
+        if reader.op_type != "Cast" or reader.outputs[0].dtype != y.dtype:
+            break
+        y = reader.outputs[0]
+    return y
+
+
+def _is_zero(x: ir.Value | None) -> bool:
+    while x is not None and (maker := x.producer()) is not None:
+        if maker.op_type not in ("Cast", "Identity"):
+            return False
+        x = maker.inputs[0]
+    known = constant(x)
+    return known is not None and not known.any()
+
+
+def _is_of_rows(test: ir.Value | None, y: ir.Value, axis: int) -> bool:
+    """Whether a condition says the same all along an axis of `y`."""
+    if test is None or test.shape is None or y.shape is None:
+        return False
+    at = axis % rank(y) - rank(y) + len(test.shape)
+    return at < 0 or test.shape[at] == 1
 
 
 @vjp("LogSoftmax")

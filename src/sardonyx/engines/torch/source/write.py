@@ -39,7 +39,7 @@ def to_torch_source(model: Model | str | Path, folder: str | Path) -> Path:
     >>> import sardonyx as sx
     >>> path = sx.to_torch_source("model.onnx", "converted")
     >>> print(path.read_text())  # doctest: +ELLIPSIS
-    \"""A model that was converted from ONNX, as torch modules; ...
+    \"""A model converted from ONNX to torch; `load()` gives it with its weights.\"""...
     """
     loaded = load(model)
     held, text = generate(loaded)
