@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from sardonyx.grad import grad
@@ -242,3 +243,25 @@ def test_softmax_cross_entropy_in_float16() -> None:
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     found = half("SoftmaxCrossEntropyLoss", x, np.array([2, 0]))
     np.testing.assert_allclose(found, (p - np.eye(3)[[2, 0]]) / 2, atol=1e-3)
+
+
+@pytest.mark.parametrize("test", ["Identity(masked)", "IsNaN(p)"])
+def test_a_row_that_is_masked_whole_gives_no_gradient(test: str) -> None:
+    torch = pytest.importorskip("torch")
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+    g (float[2,3] x, float[2,3] bias, bool[2,1] masked) => (float[2,3] y) <float zero = {{0.0}}> {{
+        s = Add(x, bias)
+        p = Softmax<axis=1>(s)
+        t = {test}
+        y = Where(t, zero, p)
+    }}"""
+    gradient = grad(from_proto(onnx.parser.parse_model(text)), wrt=["x"], seeds="input")
+    rng = np.random.default_rng(0)
+    x, seed = rng.standard_normal((2, 2, 3)).astype(np.float32)
+    bias = np.array([[-np.inf] * 3, [0, 0.5, -np.inf]], np.float32)
+    given = {"x": x, "bias": bias, "masked": np.array([[True], [False]]), "seed/y": seed}
+    found = Runner(gradient)(given)["grad/x"]
+    row = torch.tensor(x[1], requires_grad=True)
+    torch.softmax(row + torch.tensor(bias[1]), 0).backward(torch.tensor(seed[1]))
+    np.testing.assert_array_equal(found[0], 0)
+    np.testing.assert_allclose(found[1], row.grad.numpy(), atol=1e-6)

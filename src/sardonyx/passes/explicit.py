@@ -391,19 +391,6 @@ def matmul(op: Builder, node: ir.Node) -> None:
     _substitute(op, node, op.Squeeze(product, axes))
 
 
-@rewrites("CastLike")
-def cast_like(op: Builder, node: ir.Node) -> None:
-    """A Cast, or nothing, where both types are known: the second input is not read."""
-    x, like = node.inputs[0], node.inputs[1]
-    if x is None or like is None or x.dtype is None or like.dtype is None:
-        return
-    if x.dtype == like.dtype and not node.outputs[0].is_graph_output():
-        _substitute(op, node, x)
-        return
-    settings = {name: attribute.value for name, attribute in node.attributes.items()}
-    _substitute(op, node, op.Cast(x, to=like.dtype.value, **settings))
-
-
 @rewrites("Split")
 def split(op: Builder, node: ir.Node) -> None:
     x = node.inputs[0]

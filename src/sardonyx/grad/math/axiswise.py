@@ -33,7 +33,7 @@ def _without_masked_rows(y: ir.Value, axis: int) -> ir.Value:
             continue
         maker = test.producer() if test is not None else None
         is_nan = maker is not None and maker.op_type == "IsNaN" and maker.inputs[0] is used
-        is_alone = len(used.uses()) == 1 and not used.is_graph_output()
+        is_alone = len(_reads(used)) == 1 and not used.is_graph_output()
         if is_nan or (is_alone and _is_of_rows(test, y, axis)):
             return choice.outputs[0]
     return y
@@ -41,17 +41,22 @@ def _without_masked_rows(y: ir.Value, axis: int) -> ir.Value:
 
 def _behind_casts(y: ir.Value) -> ir.Value:
     """What all readers of a value read: itself, or its cast to the type that it has already."""
-    while len(y.uses()) == 1 and not y.is_graph_output():
-        (reader,) = y.consumers()
+    while len(_reads(y)) == 1 and not y.is_graph_output():
+        (reader,) = _reads(y)
         if reader.op_type != "Cast" or reader.outputs[0].dtype != y.dtype:
             break
         y = reader.outputs[0]
     return y
 
 
+def _reads(y: ir.Value) -> list[ir.Node]:
+    """Who reads a value, rather than its type alone."""
+    return [use.node for use in y.uses() if (use.node.op_type, use.idx) != ("CastLike", 1)]
+
+
 def _is_zero(x: ir.Value | None) -> bool:
     while x is not None and (maker := x.producer()) is not None:
-        if maker.op_type not in ("Cast", "Identity"):
+        if maker.op_type not in ("Cast", "CastLike", "Identity"):
             return False
         x = maker.inputs[0]
     known = constant(x)
