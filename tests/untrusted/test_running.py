@@ -57,6 +57,13 @@ def test_run_01_a_verified_model_gives_its_verdict(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["verdict"] == "same"
 
 
+def test_run_01_engines_are_scored_in_the_child() -> None:
+    only = ["--case", "^test_relu$", "--axis", "forward", "--jobs", "1"]
+    done = sardonyx_command("score", "--untrusted", "--engine", "numpy", *only, "--json")
+    assert done.returncode == 0, done.stderr
+    assert '"test_relu"' in done.stdout
+
+
 def test_run_01_a_model_is_trained_in_the_child(tmp_path: Path) -> None:
     path = saved(tmp_path, onnx.parser.parse_model(TEXT))
     data, output = tmp_path / "data.npz", tmp_path / "tuned.onnx"

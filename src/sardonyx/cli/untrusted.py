@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-COMMANDS = frozenset({"verify", "train", "predict", "evaluate", "convert"})
+COMMANDS = frozenset({"verify", "train", "predict", "evaluate", "convert", "score"})
 """The commands that run a model."""
 
 OPTIONS = {
