@@ -22,6 +22,7 @@ import onnx
 import onnx.numpy_helper
 
 from sardonyx import opset
+from sardonyx.score.suite import light_data, plain, read
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
@@ -77,37 +78,6 @@ def families() -> list[tuple[str, str]]:
     """Names of operators in small letters with their family, longer names first."""
     pairs = [(op.lower(), opset.family(op, d)) for d in opset.INSIDE for op in opset.live_ops(d)]
     return sorted(pairs, key=lambda pair: -len(pair[0]))
-
-
-def plain(value: Any) -> Any:
-    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
-
-
-def read(folder: str, kind: str, values: Any) -> list[Any]:
-    """The values of one data set, in the message that the model's types ask for."""
-    found = []
-    for i in range(len(glob.glob(os.path.join(folder, f"{kind}_*.pb")))):
-        data = Path(folder, f"{kind}_{i}.pb").read_bytes()
-        if values[i].type.HasField("sequence_type"):
-            found.append(onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
-        elif values[i].type.HasField("optional_type"):
-            found.append(onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
-        else:
-            found.append(onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data)))
-    return found
-
-
-def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]]:
-    """The data of the real models, whose weights are made up: outputs lie beside the model."""
-    from onnx.backend.test.runner import Runner
-
-    held = {t.name for t in graph.initializer}
-    inputs = [Runner.generate_dummy_data(v) for v in graph.input if v.name not in held]
-    outputs = []
-    for i in range(len(graph.output)):
-        data = path.with_name(f"{path.stem}_output_{i}.pb").read_bytes()
-        outputs.append(onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data)))
-    return inputs, outputs
 
 
 @functools.cache

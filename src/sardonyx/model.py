@@ -208,7 +208,7 @@ def load(
     path = None
     if isinstance(source, (str, Path)):
         path = Path(source)
-        proto = parse(read_file(path, limits), limits)
+        proto = parse(read_file(path, limits), limits, path.name)
         directory = path.parent
     elif isinstance(source, (bytes, bytearray, memoryview)):
         proto = parse(bytes(source), limits)

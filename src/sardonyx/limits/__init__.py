@@ -105,19 +105,23 @@ def read_file(path: Path, limits: Limits) -> bytes:
         os.close(handle)
 
 
-def parse(data: bytes | bytearray | memoryview, limits: Limits) -> onnx.ModelProto:
-    """Return the model in `data`, or raise a `ModelError` that keeps protobuf's as its cause."""
+def parse(data: bytes | bytearray | memoryview, limits: Limits, file: str = "") -> onnx.ModelProto:
+    """Return the model in `data`, or raise a `ModelError` that keeps protobuf's as its cause.
+
+    file -- where the bytes came from, for the error
+    """
+    where = [[f"file {quote(file)}"]] if file else []
     _check_file_bytes(len(data), limits)
     if not len(data):
-        raise ModelError("the model is empty (0 bytes)", hint="was the download interrupted?")
+        raise ModelError("the model is empty (0 bytes)", where, "was the download interrupted?")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data if isinstance(data, bytes) else bytes(data))
     except (DecodeError, ValueError, RecursionError, MemoryError) as error:
         what = "this is not an ONNX model, or not a whole one"
-        raise ModelError(what, hint=_guess(data)) from error
+        raise ModelError(what, where, _guess(data)) from error
     if not proto.HasField("graph"):
-        raise ModelError("this is not an ONNX model: it has no graph", hint=_guess(data))
+        raise ModelError("this is not an ONNX model: it has no graph", where, _guess(data))
     return proto
 
 

@@ -172,20 +172,20 @@ def _path_of(test: Any) -> Path:
 def _sets(test: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
     if test.data_sets is not None:
         for given, expected in test.data_sets:
-            yield [_value(v) for v in given], [_value(v) for v in expected]
+            yield [plain(v) for v in given], [plain(v) for v in expected]
     elif test.model_dir is None:
-        yield _light_data(_path_of(test), model.graph)
+        yield light_data(_path_of(test), model.graph)
     else:
         for folder in sorted(glob.glob(os.path.join(test.model_dir, "test_data_set*"))):
             graph = model.graph
-            yield _read(folder, "input", graph.input), _read(folder, "output", graph.output)
+            yield read(folder, "input", graph.input), read(folder, "output", graph.output)
 
 
-def _value(value: Any) -> Any:
+def plain(value: Any) -> Any:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def _read(folder: str, kind: str, values: Any) -> list[Any]:
+def read(folder: str, kind: str, values: Any) -> list[Any]:
     """The values of one data set, in the message that the model's types ask for."""
     found: list[Any] = []
     for i in range(len(glob.glob(os.path.join(folder, f"{kind}_*.pb")))):
@@ -199,7 +199,7 @@ def _read(folder: str, kind: str, values: Any) -> list[Any]:
     return found
 
 
-def _light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]]:
+def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]]:
     """The data of the real models, whose weights are made up: outputs lie beside the model."""
     from onnx.backend.test.runner import Runner
 
