@@ -202,7 +202,7 @@ def test_ctc_matches_torch(lengths: list[int]) -> None:
         reduction="mean",
     )
     expected.backward()
-    value, gradient = value_and_gradient(sx.loss.named("ctc"), z, [labels, np.array(lengths)])
+    value, gradient = value_and_gradient(sx.loss.ctc(), z, [labels, np.array(lengths)])
     np.testing.assert_allclose(value, expected.item(), rtol=1e-7)
     np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-5, atol=1e-8)
 

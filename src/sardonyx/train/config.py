@@ -180,7 +180,7 @@ def _loss(
     if "graph" in table:
         problems.unknown(where, list(own), TERM)
         return losses.graph(folder / str(table["graph"]))
-    makers = losses.makers()
+    makers = losses.MAKERS
     name = str(table["name"])
     if name not in makers:
         problems.unknown(where, [name], list(makers))

@@ -16,8 +16,9 @@ import numpy as np
 
 from sardonyx.model import Model
 from sardonyx.starts import Start
-from sardonyx.train.loss import Term, makers
-from sardonyx.train.optim import MAKERS, Optimizer
+from sardonyx.train import loss, optim
+from sardonyx.train.loss import Term
+from sardonyx.train.optim import Optimizer
 from sardonyx.train.schedule import Schedule
 
 SETTINGS = "sardonyx.training"
@@ -108,13 +109,13 @@ def as_table(
         except _NoWords:
             table[key] = {"name": optimizer.text} if key == "optimizer" else {}
             own.append(key)
-    if optimizer.text not in MAKERS and "optimizer" not in own:
+    if optimizer.text not in optim.MAKERS and "optimizer" not in own:
         own.append("optimizer")
     return {**table, "own": own} if own else table
 
 
 def _is_known(term: Term) -> bool:
-    return term.loss.name in makers() and bool(term.loss.settings)
+    return term.loss.name in loss.MAKERS and bool(term.loss.settings)
 
 
 def _loss_table(term: Term) -> dict[str, Any]:

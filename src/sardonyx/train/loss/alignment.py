@@ -1,9 +1,8 @@
 """Connectionist temporal classification: the loss of all alignments between frames and labels.
 
 The forward algorithm in log space, as one Scan over the frames, so that its gradient comes from the
-rule
-of Scan. Blank is class 0 by default; labels shorter than the longest are padded, their lengths are
-fed.
+rule of Scan. Blank is class 0 by default; labels shorter than the longest are padded, their lengths
+are fed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError
-from sardonyx.train.loss import INT64, Label, Loss
+from sardonyx.train.loss.kinds import INT64, Label, Loss
 
 # Log of "impossible". Finite, so that differences of impossible values are 0 and not NaN.
 NEVER = -1e30

@@ -18,7 +18,7 @@ from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.functions import copy_nodes
-from sardonyx.train.loss import Label, Loss
+from sardonyx.train.loss.kinds import Label, Loss
 
 GraphLike = str | Path | onnx.ModelProto | onnx.FunctionProto | Model
 
