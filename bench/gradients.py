@@ -4,11 +4,9 @@ building.
     python bench/gradients.py [--networks mlp,cnn] [--seconds 5] [--cpu] [--peers] [--curve]
 
 Ratios are median times of our gradient graph on stock onnxruntime over those of the contender, from
-one
-interleaved run; below 1, ours is faster. Weights are inputs of the graph, as in training. `--peers`
-installs
-onnx-ad and onnxsim into a folder that is thrown away, and takes them along where they install and
-convert.
+one interleaved run; below 1, ours is faster. Weights are inputs of the graph, as in training.
+`--peers` installs onnx-ad and onnxsim into a folder that is thrown away, and takes them along where
+they install and convert.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Stop here, go on there: a training continued in another process ends in the same bytes.
 
 The checkpoint is the model. It holds the weights, the optimizer's state, the recipe, the random
-state
-and the place in the data; another process, or another machine with the same software, needs the
-file and the data. Dropout is on, so that a lost random state would show.
+state and the place in the data; another process, or another machine with the same software, needs
+the file and the data. Dropout is on, so that a lost random state would show.
 """
 
 from __future__ import annotations

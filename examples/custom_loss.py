@@ -2,9 +2,8 @@
 weigh more.
 
 The data is lopsided: one row in twenty belongs to the class that matters. Plain cross entropy
-mostly
-answers with the common classes; weights, or the focal loss written here, find the rare one. The
-focal loss is the same numbers in all three forms.
+mostly answers with the common classes; weights, or the focal loss written here, find the rare one.
+The focal loss is the same numbers in all three forms.
 """
 
 from __future__ import annotations

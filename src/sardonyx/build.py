@@ -1,11 +1,10 @@
 """`op`: write ONNX as Python. `op.Softmax(x, axis=1)` makes a checked node and returns its output.
 
 A Builder collects nodes. Names in capitals are operators of ONNX; lower-case methods are small
-idioms that
-know shapes (`dim`, `shape`, `reshape`, `total`, …) and emit nothing where the answer is known while
-building.
-Python numbers, lists and arrays become constants, with the element type that the schema asks for.
-While a builder is active (`with builder:`), `+ - * /` on values build nodes too.
+idioms that know shapes (`dim`, `shape`, `reshape`, `total`, …) and emit nothing where the answer is
+known while building. Python numbers, lists and arrays become constants, with the element type that
+the schema asks for. While a builder is active (`with builder:`), `+ - * /` on values build nodes
+too.
 """
 
 from __future__ import annotations

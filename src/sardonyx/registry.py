@@ -1,9 +1,9 @@
 """Registry: rules by operator. One class serves gradients, lowerings and upgrades.
 
 A rule is a plain function: leading parameters (the builder, cotangents, an array namespace), then
-tensors
-positional by schema order, then attributes keyword-only by schema name. The signature is checked
-against the ONNX schema when the rule is registered, so that a misspelt attribute fails at import.
+tensors positional by schema order, then attributes keyword-only by schema name. The signature is
+checked against the ONNX schema when the rule is registered, so that a misspelt attribute fails at
+import.
 """
 
 from __future__ import annotations

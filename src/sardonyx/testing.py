@@ -2,8 +2,8 @@
 numerically.
 
 A table of cases per ONNX family (`tests/cases/math.py`, …) drives all tests of rules: first and
-second
-order against finite differences in float64, symbolic against static shapes, every engine's values.
+second order against finite differences in float64, symbolic against static shapes, every engine's
+values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reverse mode, from ONNX to ONNX: walks a graph backwards and asks one rule per node.
 
 The engine does everything that is the same for all operators: it finds the path from the wanted
-tensors to
-the outputs, fills in attribute defaults, adds up cotangents, undoes broadcasting, casts, and drops
-what nobody wants. What an operator's derivative is, only its rule knows (`math.py`, `nn.py`, …).
+tensors to the outputs, fills in attribute defaults, adds up cotangents, undoes broadcasting, casts,
+and drops what nobody wants. What an operator's derivative is, only its rule knows (`math.py`,
+`nn.py`, …).
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ def vjp(
     """Register a gradient rule.
 
     The rule gets the builder, the cotangent `g` of the first output (or `gs`, those of all outputs,
-    None
-    where there is none), then the inputs by schema position and the attributes by schema name. It
-    returns one cotangent per input, None for no gradient.
+    None where there is none), then the inputs by schema position and the attributes by schema name.
+    It returns one cotangent per input, None for no gradient.
 
     needs       -- how many outputs the forward node must have for the rule; missing ones are added
     broadcasts  -- inputs are broadcast to the output: the engine sums over what was broadcast

@@ -8,8 +8,8 @@
 
 What is not known stays as it is: `auto_pad` of a MaxPool that also gives indices, or of a quantized
 convolution, and `output_shape`, on sizes that only a run tells (or larger than any output_padding
-may make them); axes of a tensor of unknown rank.
-Names stay: what a node's output was called, the last of the new nodes calls its own.
+may make them); axes of a tensor of unknown rank. Names stay: what a node's output was called, the
+last of the new nodes calls its own.
 """
 
 from __future__ import annotations

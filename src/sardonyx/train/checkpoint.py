@@ -1,9 +1,8 @@
 """The checkpoint is the model: state in the record, where the loop stands in the metadata.
 
 Everything that decides how training goes on is in the file, and nothing that differs between two
-runs of
-the same training (no times, no paths): an interrupted and an uninterrupted run end in the same
-bytes.
+runs of the same training (no times, no paths): an interrupted and an uninterrupted run end in the
+same bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Training mode: the forward as it is while training, beside the graph as it is served.
 
 BatchNormalization and Dropout behave differently while training. A served graph keeps its inference
-form;
-whatever depends on a switched node is copied into the algorithm, and running statistics are bound
-there.
+form; whatever depends on a switched node is copied into the algorithm, and running statistics are
+bound there.
 """
 
 from __future__ import annotations
@@ -92,11 +91,9 @@ def normalize_batch(
     """y, mean and population variance of the batch.
 
     NOTE [fresh running inputs]: onnxruntime lets this operator write its running outputs over
-    inputs 3
-    and 4. With momentum 0 their values do not matter, but constants would be changed for good, and
-    equal
-    constants merged. A product with a run-time zero is a fresh buffer that nothing can fold or
-    merge.
+    inputs 3 and 4. With momentum 0 their values do not matter, but constants would be changed for
+    good, and equal constants merged. A product with a run-time zero is a fresh buffer that nothing
+    can fold or merge.
     """
     op = program.op
     with op:

@@ -1,9 +1,8 @@
 """Random numbers that are the same on every engine: a hash of (seed, step, draw, element).
 
 The generators of runtimes differ, and so do their streams after a resume. Integer arithmetic does
-not: a
-32-bit integer hash (two rounds of xor-shift and multiply) in plain operators gives the same bits
-everywhere.
+not: a 32-bit integer hash (two rounds of xor-shift and multiply) in plain operators gives the same
+bits everywhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Learning-rate schedules: a number per step, computed inside the record from the step counter.
 
 A schedule is a function `(op, t) -> factor`; `t` is the number of steps taken, a float64 scalar,
-and the
-factor multiplies the learning rate. Float64, because 1 - beta**t and long ramps lose digits in
-float32.
+and the factor multiplies the learning rate. Float64, because 1 - beta**t and long ramps lose digits
+in float32.
 """
 
 from __future__ import annotations
