@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -49,15 +48,6 @@ class LazyGroup(TyperGroup):
         name, stub, rest = super().resolve_command(ctx, args)
         ARGUMENTS[:] = args
         return name, _load(name) if name and stub else stub, rest
-
-
-def _available() -> dict[str, tuple[str, str]]:
-    here = Path(__file__).parent
-    return {
-        name: row
-        for name, row in COMMANDS.items()
-        if (here / f"{row[0].partition(':')[0]}.py").exists()
-    }
 
 
 def _load(name: str) -> Any:
@@ -99,7 +89,7 @@ def program() -> Any:
     app = typer.Typer(cls=LazyGroup, add_completion=False, no_args_is_help=True)
     app.callback()(sardonyx)
     group = typer.main.get_command(app)
-    for name, (_, summary) in _available().items():
+    for name, (_, summary) in COMMANDS.items():
         group.add_command(TyperCommand(name, help=summary), name)  # type: ignore[attr-defined]
     return group
 
