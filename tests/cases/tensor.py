@@ -494,6 +494,13 @@ GRID = [
     ),
     case(
         "AffineGrid",
+        (1, 2, 3),
+        ints(1, 1, 4, 5),
+        id="plane-of-one",
+        torch=lambda t: functional().affine_grid(t, (1, 1, 4, 5), align_corners=False),
+    ),
+    case(
+        "AffineGrid",
         (2, 3, 4),
         ints(2, 1, 3, 4, 5),
         align_corners=1,

@@ -140,6 +140,9 @@ SWITCHED = {"Dropout": _switch_dropout, "BatchNormalization": _switch_batch_norm
 
 def bind(names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs by name, of those given in order and those given by name."""
+    if any(isinstance(value, Mapping) for value in given):
+        hint = "inputs come in order or by name: unpack the mapping with **"
+        raise ArgumentError("an input is a mapping", hint=hint)
     unknown = [n for n in named if n not in names[len(given) :]]
     missing = [n for n in names[len(given) :] if n not in named]
     if len(given) > len(names) or unknown or missing:

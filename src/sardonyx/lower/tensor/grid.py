@@ -86,3 +86,19 @@ def sampled(xp, x, taps, sizes, padding):
     factor = factor if weight is None else factor * xp.cast(weight, xp.dtype(x))
     found = xp.where(xp.expand_dims(held, (len(shape),)), values, xp.scalar(0, values))
     return xp.move(found * xp.expand_dims(factor, (len(shape),)), len(shape), 1)
+
+
+@lower("AffineGrid", static=("size",))
+def affine_grid(xp, theta, size, *, align_corners):
+    # ONNX's own body squeezes a batch of one away together with what it means to squeeze
+    batch, _, *sizes = (int(v) if isinstance(v, np.integer) else v for v in size.tolist())
+    rank, dtype = len(sizes), xp.dtype(theta)
+    columns = [xp.full((*sizes, 1), 1, dtype)]
+    for axis, count in enumerate(sizes):
+        at = xp.cast(xp.arange(0, count, 1, INT64), dtype)
+        whole = xp.cast(xp.full((), count, INT64), dtype)
+        place = 2 * at / (whole - 1) - 1 if align_corners else (2 * at + 1) / whole - 1
+        shape = [count if a == axis else 1 for a in range(rank + 1)]
+        columns.insert(0, xp.broadcast_to(xp.reshape(place, shape), (*sizes, 1)))
+    points = xp.reshape(xp.concat(columns, rank), (xp.count(sizes), rank + 1))
+    return xp.reshape(xp.matmul(points, xp.swap(theta)), (batch, *sizes, rank))
