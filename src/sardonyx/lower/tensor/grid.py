@@ -75,7 +75,7 @@ def sampled(xp, x, taps, sizes, padding):
             xp.greater_equal(place, xp.scalar(0, place)), xp.less_equal(place, size - 1)
         )
         held = within if held is None else xp.logical_and(held, within)
-        index = xp.cast(xp.clip(place, xp.scalar(0, place), size - 1), INT64)
+        index = xp.cast(xp.where(within, place, xp.scalar(0, place)), INT64)  # NaN is outside
         offset = index if offset is None else offset * count + index
         weight = w if weight is None else weight * w
     total = xp.count(xp.shape(x)[2:])
