@@ -1,29 +1,37 @@
 """Converted modules on a CPU against the original, onnx2torch and Flax; cost of converting.
 
-    python bench/convert.py [--networks mlp,cnn,transformer] [--seconds 3] [--peers] [--memory]
+    python bench/convert.py [--parts torch,jax,conversion,memory] [--networks mlp,cnn,lstm]
+                            [--seconds 3] [--peers FOLDER] [--clock wall|processor]
 
 Ratios are median times of the converted module (or jitted function) over those of the contender,
-from one interleaved run; below 1, ours is faster. Training is forward and backward. `--peers`
-installs onnx2torch into a temporary folder and takes it along where it converts. `--memory` writes
-a model of 2 GB with external data and converts it in a fresh process: its private memory must stay
-near one copy of the weights.
+from one interleaved run; below 1, ours is faster. Training is forward and backward. `--peers` names
+a folder in which onnx2torch is installed, which is taken along where it converts: the same file,
+or what torch's older exporter writes, which folds batch normalization into convolutions (*). On a
+machine that others use too, `--clock processor` with one thread (OMP_NUM_THREADS=1) counts the time
+that the process ran rather than the time that passed. `memory` writes a model of 2 GB with external
+data and converts it in a fresh process: memory that the process has written must stay far below the
+weights. Each part prints a table in Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import logging
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,8 +42,15 @@ from tests.architectures import Gpt
 import sardonyx as sx
 from networks import NETWORKS, Network, export
 
+# What torch's exporter and the peers say to themselves.
 warnings.filterwarnings("ignore")
-SHOWN = "mlp,cnn,resnet18,transformer,lstm"
+logging.disable(logging.ERROR)
+PARTS = "torch,jax,conversion,memory"
+SHOWN = "mlp,cnn,resnet18,transformer,gpt,lstm,separable"
+
+
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+clock = CLOCKS["wall"]
 
 
 def medians(turns: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
@@ -48,9 +63,9 @@ def medians(turns: dict[str, Callable[[], Any]], seconds: float) -> dict[str, fl
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[order[0]]) < 5:
         for name in order:
-            begun = time.perf_counter()
+            begun = clock()
             turns[name]()
-            times[name].append(1e3 * (time.perf_counter() - begun))
+            times[name].append(1e3 * (clock() - begun))
         order = order[1:] + order[:1]
     return {name: statistics.median(found) for name, found in times.items()}
 
@@ -71,18 +86,47 @@ def runs(module: Any, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
     return {"inference": serve, "training": train}
 
 
-def peer(folder: str) -> Callable[..., Any] | None:
-    """onnx2torch, installed aside; None with a word where it cannot be had."""
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder]
-    done = subprocess.run([*command, "onnx2torch"], capture_output=True, text=True)
+def peer(folder: str | None) -> Callable[..., Any] | None:
+    """onnx2torch from its own folder, over our torch; None with a word where it cannot be had."""
+    if folder is None:
+        return None
     sys.path.append(folder)
+    # It imports torchvision for two operators that no network here has; another version of torch's
+    # does not load.
+    vision, ops = types.ModuleType("torchvision"), types.ModuleType("torchvision.ops")
+    vision.ops, ops.roi_align = ops, None  # type: ignore[attr-defined]
+    stubs = {"torchvision": vision, "torchvision.ops": ops}
+    sys.modules.update(stubs)
     try:
         from onnx2torch import convert
     except ImportError as error:
-        reason = error if not done.returncode else done.stderr.strip().splitlines()[-1:]
-        print(f"onnx2torch is left out: {reason}")
+        print(f"onnx2torch is left out: {error}")
         return None
+    finally:
+        sys.path.remove(folder)
+        for name in stubs:
+            del sys.modules[name]
     return convert
+
+
+def older(network: Network, module: torch.nn.Module) -> Any:
+    """The module as torch's older exporter writes it."""
+    buffer = io.BytesIO()
+    x = torch.tensor(network.batch()[0])
+    torch.onnx.export(module.eval(), (x,), buffer, dynamo=False, opset_version=16)
+    return onnx.load_from_string(buffer.getvalue())
+
+
+def converted_by_peer(convert: Any, network: Network, module: torch.nn.Module, proto: Any) -> Any:
+    """The peer's module, with a mark if it took the other file; a reason where it took none."""
+    try:
+        return convert(proto), ""
+    except Exception:
+        pass
+    try:
+        return convert(older(network, module)), " (*)"
+    except Exception as error:
+        return None, f"does not convert ({type(error).__name__})"
 
 
 def torch_rows(network: Network, seconds: float, convert: Any) -> None:
@@ -90,73 +134,75 @@ def torch_rows(network: Network, seconds: float, convert: Any) -> None:
     proto = export(network, module)
     x = torch.tensor(network.batch()[0])
     contenders = {"converted": sx.to_torch(sx.load(proto)), "original": module}
+    notes = {}
+    mark = ""
     if convert is not None:
-        try:
-            contenders["onnx2torch"] = convert(proto)
-        except Exception as error:
-            print(f"  {network.name}: onnx2torch does not convert it ({type(error).__name__})")
+        made, mark = converted_by_peer(convert, network, module, proto)
+        contenders |= {} if made is None else {"onnx2torch": made}
+        notes |= {"onnx2torch": mark} if made is None else {}
     with torch.no_grad():
         wanted = module.eval()(x)
         for name, one in list(contenders.items()):
             found = one.eval()(x)
             if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4):
-                print(f"  {network.name}: {name} is wrong by {(found - wanted).abs().max():.1e}")
+                notes[name] = f"wrong by {(found - wanted).abs().max():.1e}"
                 del contenders[name]
     for mode in ("inference", "training"):
         turns = {name: runs(one, x)[mode] for name, one in contenders.items()}
         times = medians(turns, seconds)
-        ours = times.pop("converted")
-        ratios = [f"{name} {ours / theirs:.2f}" for name, theirs in times.items()]
-        print(f"  {network.name:<12} {mode:<10} {ours:8.2f} ms   ratio to {', '.join(ratios)}")
+        ours = times["converted"]
+        cells = [f"{ours / times[n]:.2f}" if n in times else notes.get(n, "not run")
+                 for n in ("original", "onnx2torch")]  # fmt: skip
+        cells[1] += mark if "onnx2torch" in times else ""
+        row(network.name, mode, f"{ours:.2f}", *cells)
 
 
-def flax_rows(seconds: float) -> None:
+def row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def header(*cells: str) -> None:
+    print()
+    row(*cells)
+    print("|" + "---|" * len(cells))
+
+
+def flax_rows(network: Network, seconds: float) -> None:
     """The jitted function of `to_jax` against the same network in Flax."""
-    try:
-        import jax
-        from flax import nnx
-    except ImportError:
-        print("  jax or flax is not installed")
-        return
-    (network,) = (n for n in NETWORKS if n.name == "mlp")
+    import jax
+    from flax import nnx
+    from networks_flax import FLAX
+
     module = network.module()
     apply, params = sx.to_jax(sx.load(export(network, module)))
+    make, laid_out = FLAX[network.name]
     x = network.batch()[0]
+    given = jax.numpy.asarray(x), jax.numpy.asarray(laid_out(x))
+    definition, trained, rest = nnx.split(make(module.eval()), nnx.Param, ...)
 
-    class MLP(nnx.Module):
-        def __init__(self) -> None:
-            keys = nnx.Rngs(0)
-            self.layers = nnx.List(
-                [nnx.Linear(784, 512, rngs=keys), nnx.Linear(512, 512, rngs=keys),
-                 nnx.Linear(512, 10, rngs=keys)]
-            )  # fmt: skip
-
-        def __call__(self, x: Any) -> Any:
-            for layer in self.layers[:-1]:
-                x = jax.nn.relu(layer(x))
-            return self.layers[-1](x)
-
-    theirs = MLP()
-    definition, state = nnx.split(theirs)
-
-    def flax_apply(state: Any, x: Any) -> Any:
-        return nnx.merge(definition, state)(x)
+    def flax_apply(trained: Any, x: Any) -> Any:
+        return nnx.merge(definition, trained, rest)(x)
 
     def step(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(jax.grad(lambda p, x: (function(p, x) ** 2).mean()))
 
+    wanted = module(torch.tensor(x)).detach().numpy()
+    for name, found in (("ours", apply(params, given[0])), ("flax", flax_apply(trained, given[1]))):
+        if not np.allclose(found, wanted, rtol=1e-3, atol=1e-4):
+            print(f"{network.name}: {name} is wrong by {np.abs(found - wanted).max():.1e}")
+            return
     pairs = {
         "inference": (jax.jit(apply), jax.jit(flax_apply)),
         "training": (step(apply), step(flax_apply)),
     }
     for mode, (ours, flax) in pairs.items():
         turns = {
-            "converted": lambda f=ours: jax.block_until_ready(f(params, x)),
-            "flax": lambda f=flax: jax.block_until_ready(f(state, x)),
+            "converted": lambda f=ours: jax.block_until_ready(f(params, given[0])),
+            "flax": lambda f=flax: jax.block_until_ready(f(trained, given[1])),
         }
         times = medians(turns, seconds)
-        ours_ms, ratio = times["converted"], times["converted"] / times["flax"]
-        print(f"  mlp          {mode:<10} {ours_ms:8.2f} ms   ratio to flax {ratio:.2f}")
+        ratio = times["converted"] / times["flax"]
+        row(network.name, mode, f"{times['converted']:.2f}", f"{ratio:.2f}")
 
 
 def conversion() -> None:
@@ -169,80 +215,113 @@ def conversion() -> None:
         torch.onnx.export(
             module, (ids,), dynamo=True, verbose=False, dynamic_shapes=axes
         ).save(path, external_data=True)  # fmt: skip
-        model = sx.load(path)
-        for name, convert in (("to_torch", sx.to_torch), ("to_jax", sx.to_jax)):
+        source = Path(folder, "source")
+        ways = {
+            "to_torch": sx.to_torch,
+            "to_jax": sx.to_jax,
+            "to_torch_source": lambda model: sx.to_torch_source(model, source),
+        }
+        for name, convert in ways.items():
             begun = time.perf_counter()
+            model = sx.load(path)
+            loaded = time.perf_counter()
             convert(model)
-            print(f"  {name:<16} {time.perf_counter() - begun:6.1f} s")
-        begun = time.perf_counter()
-        sx.to_torch_source(model, Path(folder, "source"))
-        print(f"  {'to_torch_source':<16} {time.perf_counter() - begun:6.1f} s")
+            row(name, f"{loaded - begun:.1f}", f"{time.perf_counter() - loaded:.1f}")
 
 
 CHILD = """
-import sys, torch
+import os, sys, warnings
+warnings.filterwarnings("ignore")
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+from pathlib import Path
+import numpy as np
 import sardonyx as sx
-def private():
-    rows = open("/proc/self/smaps_rollup").read().splitlines()
-    found = {r.split(":")[0]: int(r.split()[1]) for r in rows[1:]}
-    return found["Private_Dirty"] / 2**20
-before = private()
-module = sx.to_torch(sx.load(sys.argv[1]), share=sys.argv[2] == "share")
-with torch.no_grad():
-    module(torch.zeros(1, 8192))
-print(f"{private() - before:.2f}")
+
+def written():
+    rows = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(r.split()[1]) for r in rows if r.startswith("Anonymous:")) / 2**20
+
+x = np.zeros((1, 8192), np.float32)
+ways = {"to_torch": sx.to_torch, "to_jax": sx.to_jax, "to_tensorflow": sx.to_tensorflow}
+ways["to_torch(share=False)"] = lambda model: sx.to_torch(model, share=False)
+small, large, way = sys.argv[1:]
+convert = ways[way]
+convert(sx.load(small))
+before = written()
+made = convert(sx.load(large))
+middle = written()
+if way == "to_jax":
+    np.asarray(made[0](made[1], x))
+elif way == "to_tensorflow":
+    made(x)
+else:
+    import torch
+    with torch.no_grad():
+        made(torch.from_numpy(x))
+print(f"{middle - before:.2f} {written() - before:.2f}")
 """
 
 
-def memory() -> None:
-    """Private memory of converting 2 GB of external weights, in a process of its own."""
+def large(folder: Path, width: int, count: int) -> Path:
+    """A chain of products with external weights."""
     import onnx_ir as ir
 
-    width, count = 8192, 8
+    folder.mkdir()
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", width]))
+    last, nodes, held = x, [], []
+    array = np.full((width, width), 1e-4, np.float32)
+    for i in range(count):
+        name = f"layer{i}.weight"
+        w = ir.Value(name=name, type=x.type, shape=ir.Shape(array.shape))
+        w.const_value = ir.Tensor(array, name=name)
+        held.append(w)
+        nodes.append(ir.Node("", "MatMul", [last, w]))
+        last = nodes[-1].outputs[0]
+        last.name, last.type = f"y{i}", x.type
+    graph = ir.Graph([x], [last], nodes=nodes, initializers=held, opset_imports={"": 20})
+    ir.save(ir.Model(graph, ir_version=10), folder / "m.onnx", external_data="m.data")
+    return folder / "m.onnx"
+
+
+def memory() -> None:
+    """Memory that is written while 2 GB of external weights are converted, and then run once."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
-        path = Path(folder, "large.onnx")
-        x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", width]))
-        last, nodes, held = x, [], []
-        array = np.full((width, width), 1e-4, np.float32)
-        for i in range(count):
-            name = f"layer{i}.weight"
-            w = ir.Value(name=name, type=x.type, shape=ir.Shape(array.shape))
-            w.const_value = ir.Tensor(array, name=name)
-            held.append(w)
-            nodes.append(ir.Node("", "MatMul", [last, w]))
-            last = nodes[-1].outputs[0]
-            last.name, last.type = f"y{i}", x.type
-        graph = ir.Graph([x], [last], nodes=nodes, initializers=held, opset_imports={"": 20})
-        ir.save(ir.Model(graph, ir_version=10), path, external_data="large.data")
-        size = Path(folder, "large.data").stat().st_size / 2**30
-        for how in ("copy", "share"):
-            done = subprocess.run(
-                [sys.executable, "-c", CHILD, str(path), how], capture_output=True, text=True
-            )
-            found = done.stdout.strip() or done.stderr[-300:]
-            print(f"  {size:.2f} GiB of weights, {how:<6} private memory grows by {found} GiB")
+        paths = [large(Path(folder, "small"), 8, 1), large(Path(folder, "large"), 8192, 8)]
+        size = Path(folder, "large", "m.data").stat().st_size / 2**30
+        for way in ("to_torch", "to_torch(share=False)", "to_jax", "to_tensorflow"):
+            command = [sys.executable, "-c", CHILD, *map(str, paths), way]
+            done = subprocess.run(command, capture_output=True, text=True)
+            found = done.stdout.split() or [done.stderr[-300:], ""]
+            row(way, f"{size:.2f}", *found[-2:])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--parts", default=PARTS)
     parser.add_argument("--networks", default=SHOWN)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--peers", metavar="FOLDER")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     given = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    with tempfile.TemporaryDirectory() as folder:
-        convert = peer(folder) if given.peers else None
-        print("converted torch module")
-        for network in NETWORKS:
-            if network.name in given.networks.split(","):
-                torch_rows(network, given.seconds, convert)
-    print("converted JAX function")
-    flax_rows(given.seconds)
-    print("conversion of a 12-layer, 768-wide transformer")
-    conversion()
-    if given.memory:
-        print("memory")
+    global clock
+    clock = CLOCKS[given.clock]
+    parts, names = given.parts.split(","), given.networks.split(",")
+    chosen = [n for n in NETWORKS if n.name in names]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {given.clock} time")
+    if "torch" in parts:
+        header("network", "", "converted, ms", "to the original", "to onnx2torch")
+        convert = peer(given.peers)
+        for network in chosen:
+            torch_rows(network, given.seconds, convert)
+    if "jax" in parts:
+        header("network", "", "converted, ms", "to Flax")
+        for network in (n for n in chosen if n.name in ("mlp", "cnn", "transformer")):
+            flax_rows(network, given.seconds)
+    if "conversion" in parts:
+        header("12 layers, 768 wide", "load, s", "convert, s")
+        conversion()
+    if "memory" in parts:
+        header("", "weights, GiB", "written while converting, GiB", "and running, GiB")
         memory()
 
 

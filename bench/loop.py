@@ -1,17 +1,28 @@
 """What the loop costs over the bare step, whether its memory grows, and data larger than memory.
 
-    python bench/loop.py [--networks mlp,cnn] [--blocks 21] [--threads 2] [--steps 10000]
+    python bench/loop.py [--networks mlp,cnn] [--seconds 60] [--threads 2] [--steps 10000]
                          [--gigabytes 30]
 
-Overhead is the time of `sx.train` on arrays over that of the same engine's step with its batches
-already in hand. Both advance in turn within one process: after every block of the loop comes a
-block of bare steps, so that a slow machine is slow for both. Printed are the medians of the blocks'
-ratios, with the quarter of them on each side, for the wall clock and for CPU time, and the ratio of
-the fastest blocks. CPU time counts the thread that prepares batches too, and where the engine has
-several threads also those that wait by spinning: it is judged by one thread (`--threads 1`).
-The last figure of a line is what the loop does by itself: the same run with a step that is empty,
-its CPU time in blocks of 50 steps over that of the bare step in blocks of 5, the fastest of each.
-Noise of the machine is as large as the figures asked for; this one is the least disturbed by it.
+Overhead is what a step of `sx.train` on data in memory takes beyond a bare step: the same object,
+with a batch that lies ready. What is asked for, a hundredth of a step, is far below what a machine
+changes from second to second, so totals of two runs cannot show it. Bare and loop steps therefore
+alternate one by one: each difference is between neighbours in time. Of the differences the largest
+and the smallest tenth are left out (another process had the core), the mean of the rest over that
+of the bare steps is the overhead. Its interval is a bootstrap's, 95 %, over blocks of neighbouring
+pairs, since neighbours are alike.
+
+A floor is `met` where the whole interval is below it, `missed` where the whole is above, and `not
+resolved` otherwise: then the machine was not quiet enough, or the run too short. Beside it stand
+the mean of all pairs, nothing left out, and the share of time that the loop waited for data. First
+steps of an epoch are no pairs. What an epoch's end costs is not a step's, nor is saving, which is
+asked for in minutes.
+
+The wall clock is what users wait for. CPU time does not care for other processes, and counts the
+thread that prepares batches too; but where the engine has several threads it also counts those that
+wait by spinning, so that it says most with `--threads 1`.
+
+The last figure is what the loop does by itself: the same run with a step that is empty, its CPU
+time in blocks of 10 steps over that of the bare step in blocks of 5, the fastest of each.
 Memory is the resident set after 1,000 steps and at the end. The big file is sparse: reading takes
 memory bandwidth and pages, writing it cost nothing.
 """
@@ -20,13 +31,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +45,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sardonyx as sx
 from networks import NETWORKS, Network, export
 from sardonyx.engines.onnxruntime import prepare_training
-from sardonyx.train.batches import epoch_batches
-from sardonyx.train.data import open_data
-from sardonyx.train.fields import link
 from sardonyx.train.run import Run
 
 FLOORS = {"mlp": 0.03}
 OTHERS = 0.01
+WARM = 10  # steps before the first pair
+LEAST = 100  # pairs
+BLOCKS, DRAWN = 50, 1000
+DATA = 2e8  # bytes of data in memory
 
 
 def resident() -> float:
@@ -50,129 +61,133 @@ def resident() -> float:
     return pages * 4096 / 2**20
 
 
-Times = tuple[float, float]  # wall clock, CPU
+CLOCKS = {"wall": time.perf_counter, "CPU": time.process_time}
 
 
-class Turns:
-    """A callback that lets the bare step take a block's turn after each block of the loop."""
+def now() -> list[float]:
+    return [clock() for clock in CLOCKS.values()]
 
-    def __init__(self, bare: Callable[[], None], block: int):
-        self.bare, self.block = bare, block
-        self.loop: list[Times] = []
-        self.alone: list[Times] = []
-        self.begin: Times | None = None
+
+class Pairs:
+    """A callback that makes a bare step after each step of the loop, and times both."""
+
+    def __init__(self, ready: list[dict[str, np.ndarray]], seconds: float):
+        self.ready = itertools.cycle(ready)
+        self.until = time.perf_counter() + seconds
+        self.loop: list[list[float]] = []  # a row holds both ends of a step, by each clock
+        self.bare: list[list[float]] = []
+        self.begin: list[float] | None = None
 
     def __call__(self, run: Run) -> None:
-        if run.position.step % self.block:
-            return
         end = now()
-        if self.begin is not None:  # not the first block, in which everything is compiled
-            self.loop.append(passed(self.begin, end))
-        begin = now()
-        self.bare()
-        self.alone.append(passed(begin, now()))
+        batch = next(self.ready)
+        before = now()
+        run.rep.step(batch)
+        after = now()
+        if self.begin is not None and run.position.batch > 1 and run.position.step > WARM:
+            self.loop.append([*self.begin, *end])
+            self.bare.append([*before, *after])
+        if time.perf_counter() > self.until and len(self.loop) >= LEAST:
+            run.stop("enough")
         self.begin = now()
-
-
-def now() -> Times:
-    return time.perf_counter(), time.process_time()
-
-
-def passed(begin: Times, end: Times) -> Times:
-    return end[0] - begin[0], end[1] - begin[1]
 
 
 @dataclass
 class Overhead:
-    """Extra time of the loop as a share of the bare step's: the middle, its quarters, the best."""
+    """The loop's extra time as a share of the bare step's: what is likely, and its interval."""
 
+    pairs: int
+    step: float  # seconds of a bare step
+    share: float
     low: float
-    median: float
     high: float
-    best: float
+    mean: float  # of all pairs
+
+    @classmethod
+    def of(cls, loop: np.ndarray, bare: np.ndarray) -> Overhead:
+        share, mean = trimmed(loop - bare) / trimmed(bare), float(loop.mean() / bare.mean() - 1)
+        return cls(len(loop), trimmed(bare), share, *interval(loop, bare), mean)
+
+    def verdict(self, floor: float) -> str:
+        if self.high <= floor:
+            return "met"
+        return "MISSED" if self.low > floor else "not resolved"
 
     def __str__(self) -> str:
-        return f"{self.median:+.1%} ({self.low:+.1%} … {self.high:+.1%}, best {self.best:+.1%})"
+        return (
+            f"{self.share:+.2%} ({self.low:+.2%} … {self.high:+.2%}) of {self.step * 1e3:.2f} ms, "
+            f"all pairs {self.mean:+.2%}"
+        )
 
 
-def block_of(network: Network, seconds: float, threads: int) -> int:
-    """How many steps a block has: enough that three batches made ahead do not count."""
-    net = sx.trainable(sx.load(export(network, network.module())), "cross_entropy")
-    rep = prepare_training(net, threads=threads)
-    x, label = network.batch()
-    batch = {net.inputs[0].name: x, "label": label}
-    rep.step(batch)
-    begin = time.perf_counter()
-    for _ in range(5):
-        rep.step(batch)
-    return max(20, round(seconds / ((time.perf_counter() - begin) / 5)))
+def trimmed(values: np.ndarray) -> float:
+    """The mean without the largest and the smallest tenth."""
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
-def overhead(network: Network, blocks: int, block: int, threads: int) -> tuple[Overhead, Overhead]:
-    """By the wall clock and by CPU time."""
-    net = sx.trainable(
-        sx.load(export(network, network.module())), "cross_entropy", sx.optim.adamw(1e-3)
-    )
-    x, label = network.batch()
-    rows = len(label)
-    # One epoch: what an epoch costs at its end is not a step's.
-    name = net.inputs[0].name
-    count = block * (blocks + 1)
-    data = {name: np.tile(x, (count, *[1] * (x.ndim - 1))), "label": np.tile(label, count)}
-    options = {"threads": threads}
-    rep = prepare_training(net, **options)
-    table = open_data(data)
-    links = link(rep.wanted, ["label"], table.fields, None)
-    some = epoch_batches(table, links, rows, seed=0, epoch=0)
-    ready = list(itertools.islice(some, block))
-
-    def bare() -> None:
-        for batch in ready:
-            rep.step(batch)
-
-    turns = Turns(bare, block)
-    bare()
-    sx.train(
-        net, data, steps=count, batch_size=rows, metrics=[], engine_options=options,
-        callbacks=[turns],
-    )  # fmt: skip
+def interval(loop: np.ndarray, bare: np.ndarray) -> tuple[float, float]:
+    """The middle 95 % of overheads over blocks of pairs that are drawn again and again."""
+    rng = np.random.default_rng(0)
+    blocks = np.array_split(np.arange(len(loop)), BLOCKS)
     found = []
-    for clock in (0, 1):
-        loop, alone = ([t[clock] for t in times] for times in (turns.loop, turns.alone[:-1]))
-        ratios = [a / b - 1 for a, b in zip(loop, alone, strict=True)]
-        low, median, high = statistics.quantiles(ratios, n=4)
-        found.append(Overhead(low, median, high, min(loop) / min(alone) - 1))
-    return found[0], found[1]
+    for _ in range(DRAWN):
+        chosen = np.concatenate([blocks[i] for i in rng.integers(0, BLOCKS, BLOCKS)])
+        found.append(trimmed((loop - bare)[chosen]) / trimmed(bare[chosen]))
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high)
 
 
-def alone(network: Network, steps: int = 1000) -> tuple[float, float]:
-    """CPU seconds of the loop around one step that does nothing, and of one bare step."""
-    net = sx.trainable(sx.load(export(network, network.module())), "cross_entropy")
-    x, label = network.batch()
-    steps = min(steps, int(3e8 / x.nbytes))
+def prepared(network: Network) -> tuple[sx.Model, list[dict[str, np.ndarray]], Any]:
+    """The network with a record, batches of its own, and those as data for the loop."""
+    module = network.module()
+    net = sx.trainable(sx.load(export(network, module)), "cross_entropy", sx.optim.adamw(1e-3))
+    count = max(20, min(1000, int(DATA / network.batch()[0].nbytes)))
     name = net.inputs[0].name or ""
-    data = {
-        name: np.tile(x, (steps, *[1] * (x.ndim - 1))),
-        "label": np.tile(label, (steps, *[1] * (label.ndim - 1))),
-    }
+    made = (network.batch(seed) for seed in range(count))
+    some = [{name: x, "label": label} for x, label in made]
+    if len(some[0][name]) != len(some[0]["label"]):
+        return net, some, some  # labels of every token: batches as they are, not rows
+    return net, some, {k: np.concatenate([batch[k] for batch in some]) for k in some[0]}
+
+
+def overhead(network: Network, seconds: float, threads: int) -> tuple[dict[str, Overhead], float]:
+    """What the loop adds to a step, by each clock, and the share of time it waited for data."""
+    net, some, data = prepared(network)
+    pairs = Pairs(some, seconds)
+    run = sx.train(
+        net, data, epochs=10_000, batch_size=len(network.batch()[0]), metrics=[],
+        callbacks=[pairs], engine_options={"threads": threads},
+    )  # fmt: skip
+    begun, ended = (np.array(side).reshape(-1, 2, len(CLOCKS)) for side in (pairs.loop, pairs.bare))
+    loop, bare = begun[:, 1] - begun[:, 0], ended[:, 1] - ended[:, 0]
+    found = {c: Overhead.of(loop[:, i], bare[:, i]) for i, c in enumerate(CLOCKS)}
+    return found, run.times["waiting for data"] / run.times["steps"]
+
+
+def alone(network: Network) -> tuple[float, float]:
+    """CPU seconds of the loop around one step that does nothing, and of one bare step."""
+    net, some, data = prepared(network)
     marks: list[float] = []
 
     def hollow(run: Run) -> None:
         if run.position.step == 1:
-            figures = run.rep.step({name: x, "label": label})
+            figures = run.rep.step(some[0])
             run.rep.step = lambda batch: figures
-        if run.position.step % 50 == 0:
+        if run.position.batch % 10 == 0:
             marks.append(time.process_time())
 
-    sx.train(net, data, steps=steps, batch_size=len(x), metrics=[], callbacks=[hollow])
+    sx.train(
+        net, data, epochs=1, batch_size=len(network.batch()[0]), metrics=[], callbacks=[hollow]
+    )
     rep = prepare_training(net, threads=1)
     bare = []
     for _ in range(12):
         begin = time.process_time()
-        for _ in range(5):
-            rep.step({name: x, "label": label})
+        for batch in some[:5]:
+            rep.step(batch)
         bare.append(time.process_time() - begin)
-    return min(b - a for a, b in itertools.pairwise(marks)) / 50, min(bare) / 5
+    return min(b - a for a, b in itertools.pairwise(marks)) / 10, min(bare) / 5
 
 
 def memory(steps: int) -> dict[int, float]:
@@ -225,34 +240,38 @@ def stream(gigabytes: float, folder: Path, steps: int = 50) -> tuple[float, floa
     return size, time.perf_counter() - begin, resident() - before
 
 
+def show(network: Network, seconds: float, threads: int) -> None:
+    floor = FLOORS.get(network.name, OTHERS)
+    found, waited = overhead(network, seconds, threads)
+    for clock, share in found.items():
+        print(
+            f"{network.name:12} loop over bare step, {clock:4} {share}   "
+            f"floor {floor:.0%}: {share.verdict(floor)}"
+        )
+    own, bare = alone(network)
+    print(
+        f"{'':12} {found['wall'].pairs} pairs, {threads} threads; waited for data {waited:.2%}; "
+        f"the loop alone {own * 1e6:.0f} µs on {bare * 1e6:.0f} µs: {own / bare:+.2%}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--networks", default=",".join(n.name for n in NETWORKS))
-    parser.add_argument("--blocks", type=int, default=21)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of bare steps in a block")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each network")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--gigabytes", type=float, default=30.0)
     arguments = parser.parse_args()
     for network in NETWORKS:
         if network.name in arguments.networks.split(","):
-            block = block_of(network, arguments.seconds, arguments.threads)
-            wall, cpu = overhead(network, arguments.blocks, block, arguments.threads)
-            floor = FLOORS.get(network.name, OTHERS)
-            judged = cpu if arguments.threads == 1 else wall
-            verdict = "met" if judged.median <= floor else "MISSED"
-            own, bare = alone(network)
-            print(
-                f"{network.name:12} loop over bare step: wall {wall}  CPU {cpu}   "
-                f"floor {floor:.0%}: {verdict}   "
-                f"alone {own * 1e6:.0f} µs on {bare * 1e6:.0f} µs: {own / bare:+.2%}",
-                flush=True,
-            )
+            show(network, arguments.seconds, arguments.threads)
     if arguments.steps:
-        found = memory(arguments.steps)
-        print("  ".join(f"{n:,} steps: {size:.1f} MB" for n, size in found.items()), flush=True)
+        sizes = memory(arguments.steps)
+        print("  ".join(f"{n:,} steps: {size:.1f} MB" for n, size in sizes.items()), flush=True)
     if not arguments.gigabytes:
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -136,8 +136,9 @@ batch = np.load("batch.npz")
 pathlib.Path("/proc/self/clear_refs").write_text("5")
 base = status("VmRSS")
 net = sx.trainable("net.onnx", "cross_entropy", {optimizer})
-rep = prepare_training(net, threads=2, recompute={recompute})
 feeds = {{net.inputs[0].name: batch["x"], "label": batch["y"]}}
+rep = prepare_training(net, threads=2, recompute={recompute})
+del net
 measured(lambda: rep.step(feeds))
 """
 PEAK_THEIRS = """

@@ -221,16 +221,16 @@ def test_torch_fine_tunes_and_comes_back_bit_for_bit(torch: Any, name: str, tmp_
     close(expected(back, x), module(torch.from_numpy(x)).detach().numpy())
 
 
-def test_torch_shares_memory_only_if_asked_to(torch: Any) -> None:
+def test_torch_changes_a_model_in_memory_only_if_asked_to(torch: Any) -> None:
     weights = {"w": np.ones((2, 2), np.float32)}
     model = network("m (float[N,2] x) => (float[N,2] y) { y = MatMul (x, w) }", weights)
-    array = np.ones((2, 2), np.float32)
-    held = sx.from_jax({"w": array}, onto=model)
+    held = sx.from_jax(weights, onto=model)
     memory = held.initializer("w").numpy()
-    shared, own = sx.to_torch(held, share=True), sx.to_torch(held)
-    memory[0, 0] = 5.0
-    assert float(shared.w[0, 0].detach()) == 5.0
-    assert float(own.w[0, 0].detach()) == 1.0
+    for share, changes in ((None, False), (False, False), (True, True)):
+        module = sx.to_torch(held, share=share)
+        with torch.no_grad():
+            module.w[0, 0] = 5.0
+        assert (memory[0, 0] == 5.0) == changes
 
 
 def test_torch_names_that_torch_forbids(torch: Any) -> None:
@@ -443,3 +443,9 @@ def test_numpy_gives_the_same_numbers(name: str) -> None:
     x = rows(name, 3)
     close(sx.to_numpy(model)(x), expected(model, x))
     assert sx.to_numpy(model, float64=True)(x).dtype == np.float64
+
+
+def test_inputs_in_a_mapping_are_refused_with_the_way_to_give_them() -> None:
+    function = sx.to_numpy(mlp())
+    with pytest.raises(ArgumentError, match=r"unpack the mapping with \*\*"):
+        function({"x": rows("mlp", 2)})

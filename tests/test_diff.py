@@ -271,3 +271,82 @@ def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
         main(["diff", *map(str, arguments)])
     return int(stopped.value.code or 0)
+
+
+def twins(order: tuple[str, str], scale: float = 1.0, shared: bool = False) -> onnx.ModelProto:
+    """Two nodes that compute the same, each for a reader of its own, or one for both."""
+    heights, widths = ("rows", "rows") if shared else ("rows", "columns")
+    shapes = {name: helper.make_node("Shape", ["h"], [name], f"shape/{name}") for name in order}
+    nodes = [helper.make_node("Mul", ["x", "s"], ["h"], "scale")]
+    nodes += [shapes[name] for name in order if name in (heights, widths)]
+    nodes += [
+        helper.make_node("Gather", [heights, "zero"], ["height"], "height"),
+        helper.make_node("Gather", [widths, "one"], ["width"], "width"),
+        helper.make_node("Mul", ["height", "width"], ["area"], "area"),
+    ]
+    weights = {"s": np.float32(scale), "zero": np.int64(0), "one": np.int64(1)}
+    graph = helper.make_graph(
+        nodes,
+        "twins",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", "M"])],
+        [helper.make_tensor_value_info("area", onnx.TensorProto.INT64, [])],
+        [numpy_helper.from_array(np.array(v), k) for k, v in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_which_of_two_equal_nodes_is_read_is_not_a_change() -> None:
+    """Also where a weight before them changed, so that they compute something else than before."""
+    before = twins(("rows", "columns"))
+    found = sx.diff(before, renamed(twins(("columns", "rows"))))
+    assert not found, str(found)
+    found = sx.diff(before, renamed(twins(("columns", "rows"), scale=2.0)))
+    assert [(c.kind, c.what) for c in found.changes] == [("weight", "changed")], str(found)
+
+
+def test_a_node_that_was_merged_with_its_equal_is_removed_and_nothing_is_rewired() -> None:
+    found = sx.diff(twins(("rows", "columns")), renamed(twins(("rows", "columns"), shared=True)))
+    assert [(c.kind, c.what) for c in found.changes] == [("node", "removed")], str(found)
+
+
+def test_an_output_that_another_node_makes_is_a_change() -> None:
+    def two(first: str, second: str) -> onnx.ModelProto:
+        nodes = [
+            helper.make_node("Relu", ["x"], [first], "relu"),
+            helper.make_node("Sigmoid", ["x"], [second], "sigmoid"),
+        ]
+        ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["N"]) for n in "xyz"]
+        graph = helper.make_graph(nodes, "two", ends[:1], ends[1:])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    assert not sx.diff(two("y", "z"), two("y", "z"))
+    found = sx.diff(two("y", "z"), two("z", "y"))
+    assert {(c.kind, c.where, c.what) for c in found.changes} == {
+        ("interface", 'output "y"', "rewired"),
+        ("interface", 'output "z"', "rewired"),
+    }
+
+
+def choices(read: str) -> onnx.ModelProto:
+    """Two Ifs of one condition with other bodies, and a reader of one of them."""
+
+    def branch(op: str) -> onnx.GraphProto:
+        made = helper.make_tensor_value_info(f"{op}/y", onnx.TensorProto.FLOAT, ["N"])
+        return helper.make_graph([helper.make_node(op, ["x"], [f"{op}/y"])], op, [], [made])
+
+    def choice(name: str, then: str, other: str) -> onnx.NodeProto:
+        sides = {"then_branch": branch(then), "else_branch": branch(other)}
+        return helper.make_node("If", ["c"], [name], f"node/{name}", **sides)
+
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["N"]) for n in "xabz"]
+    asked = helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])
+    nodes = [choice("a", "Relu", "Neg"), choice("b", "Exp", "Neg")]
+    nodes.append(helper.make_node("Tanh", [read], ["z"], "reader"))
+    graph = helper.make_graph(nodes, "choices", [asked, ends[0]], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_nodes_with_other_bodies_do_not_compute_the_same() -> None:
+    assert not sx.diff(choices("a"), choices("a"))
+    (change,) = sx.diff(choices("a"), choices("b")).changes
+    assert (change.what, change.where) == ("rewired", 'Tanh "reader"')

@@ -6,6 +6,7 @@ is the measure of what an engine may.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -21,19 +22,24 @@ pytest.importorskip("onnxscript")
 
 BATCHES = (3, 6)
 TIMES = 8  # how much farther from the exact result than torch an engine may be
-QUICK = {("lstm", SCRIPT, 17), ("transformer", SCRIPT, 17), ("cnn", DYNAMO, 22)}
+QUICK = [("lstm", SCRIPT, 17), ("transformer", SCRIPT, 17), ("cnn", DYNAMO, 22)]
 Function = Callable[[np.ndarray], np.ndarray]
 
 
-def in_numpy(model: Any) -> dict[str, Function]:
+def compiler() -> str:
+    """torch's own compiler, which itself needs one of C++; else all of the way up to it."""
+    return "inductor" if shutil.which("g++") or shutil.which("clang++") else "aot_eager"
+
+
+def in_numpy(model: Any, backend: str) -> dict[str, Function]:
     return {"plain": sx.to_numpy(model)}
 
 
-def in_torch(model: Any) -> dict[str, Function]:
+def in_torch(model: Any, backend: str) -> dict[str, Function]:
     module = sx.to_torch(model)
     assert not module.untraced
     torch._dynamo.reset()
-    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    compiled = torch.compile(module, backend=backend, fullgraph=True, dynamic=True)
 
     def run(function: Any) -> Function:
         return lambda x: function(torch.from_numpy(x)).detach().numpy()
@@ -41,7 +47,7 @@ def in_torch(model: Any) -> dict[str, Function]:
     return {"plain": run(module), "compiled": run(compiled)}
 
 
-def in_jax(model: Any) -> dict[str, Function]:
+def in_jax(model: Any, backend: str) -> dict[str, Function]:
     jax = pytest.importorskip("jax")
     apply, params = sx.to_jax(model)
     jitted = jax.jit(apply)
@@ -56,7 +62,7 @@ def narrow(x: np.ndarray) -> np.ndarray:
     return x.astype(np.int32) if x.dtype == np.int64 else x
 
 
-def in_tensorflow(model: Any) -> dict[str, Function]:
+def in_tensorflow(model: Any, backend: str) -> dict[str, Function]:
     tf = pytest.importorskip("tensorflow")
     from sardonyx.engines.tensorflow import Runner
 
@@ -74,23 +80,9 @@ def rms(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(x))))
 
 
-def marked() -> list[Any]:
-    return [
-        pytest.param(
-            *export, id="-".join(map(str, export)), marks=[] if export in QUICK else nightly
-        )
-        for export in EXPORTS
-    ]
-
-
-nightly = [pytest.mark.nightly]
-
-
-@pytest.mark.parametrize("engine", CONVERT)
-@pytest.mark.parametrize(("name", "exporter", "version"), marked())
-def test_export(name: str, exporter: str, version: int, engine: str) -> None:
+def check(name: str, exporter: str, version: int, engine: str, backend: str) -> None:
     module, wide = network(name), network(name).double()
-    functions = CONVERT[engine](sx.load(exported(name, exporter, version)))
+    functions = CONVERT[engine](sx.load(exported(name, exporter, version)), backend)
     for batch in BATCHES:
         x = example(name, batch)
         with torch.no_grad():
@@ -101,6 +93,19 @@ def test_export(name: str, exporter: str, version: int, engine: str) -> None:
             found = function(x.numpy())
             assert found.shape == exact.shape and found.dtype == np.float32
             assert rms(found - exact) <= TIMES * noise, how
+
+
+@pytest.mark.parametrize("engine", CONVERT)
+@pytest.mark.parametrize("export", QUICK, ids=lambda e: "-".join(map(str, e)))
+def test_export_quickly(export: tuple[str, str, int], engine: str) -> None:
+    check(*export, engine, "aot_eager")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", CONVERT)
+@pytest.mark.parametrize("export", EXPORTS, ids=lambda e: "-".join(map(str, e)))
+def test_export(export: tuple[str, str, int], engine: str) -> None:
+    check(*export, engine, compiler())
 
 
 def test_there_are_as_many_as_the_exporters_write() -> None:

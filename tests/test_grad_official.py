@@ -23,6 +23,7 @@ from onnx import TensorProto
 from sardonyx import opset
 from sardonyx.grad import NO_GRADIENT, VJP, grad
 from sardonyx.model import from_proto
+from sardonyx.score.derivatives import difference, moved, wide
 from sardonyx.testing import Runner
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -208,7 +209,7 @@ class Official:
         self.wrt, of = ends(case)
         # An infinite output has no differences; where there are others, they are asked.
         self.of = [n for n in of if _is_finite(self.expected[n])] or of
-        self.feeds = {n: _doubled_array(a) for n, a in given.items()} if twin else given
+        self.feeds = {n: wide(a) for n, a in given.items()} if twin else given
         self.model = from_proto(doubled(case.model) if twin else case.model)
         self.step, self.other_step, self.tol = FLOAT64 if twin else FLOAT32
         self.forward = Runner(self.model)
@@ -220,9 +221,7 @@ class Official:
         except Exception:  # neither engine has the kernel in this precision
             return False
         return all(
-            np.allclose(
-                found[n], _doubled_array(self.expected[n]), rtol=2e-2, atol=2e-2, equal_nan=True
-            )
+            np.allclose(found[n], wide(self.expected[n]), rtol=2e-2, atol=2e-2, equal_nan=True)
             for n in self.of
         )
 
@@ -233,28 +232,6 @@ def _is_finite(value: Any) -> bool:
 
 def _array(value: Any) -> Any:
     return onnx.numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
-
-
-def _doubled_array(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_doubled_array(v) for v in value]
-    array = np.asarray(value)
-    is_small_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-    return array.astype(np.float64) if is_small_float else value
-
-
-def difference(one: Official, feeds: Any, seeds: Any, direction: Any, step: float) -> float:
-    def objective(scale: float) -> float:
-        moved = {
-            n: (x + scale * direction[n]).astype(x.dtype) if n in direction else x
-            for n, x in feeds.items()
-        }
-        out = one.forward(moved)
-        with np.errstate(invalid="ignore"):  # infinities of both signs: no difference, next point
-            parts = [np.sum(out[n].astype(np.float64) * seeds[f"seed/{n}"]) for n in one.of]
-            return float(sum(parts))
-
-    return (objective(step) - objective(-step)) / (2 * step)
 
 
 def check(name: str) -> None:
@@ -274,15 +251,13 @@ def _check(one: Official) -> bool:
         gradient = Runner(grad(one.model, of=one.of, wrt=one.wrt, seeds="input", outputs=False))
     for attempt in range(4):
         rng = np.random.default_rng(attempt)
-        feeds = {n: _moved(x, rng, attempt) if n in one.wrt else x for n, x in one.feeds.items()}
+        feeds = {n: moved(x, rng, attempt) if n in one.wrt else x for n, x in one.feeds.items()}
         values = one.forward(feeds)
-        seeds = {
-            f"seed/{n}": rng.normal(size=values[n].shape).astype(values[n].dtype) for n in one.of
-        }
+        seeds = {n: rng.normal(size=values[n].shape).astype(values[n].dtype) for n in one.of}
         direction = {n: rng.normal(size=np.shape(feeds[n])) for n in one.wrt}
-        expected = difference(one, feeds, seeds, direction, one.step)
-        again = difference(one, feeds, seeds, direction, one.other_step)
-        found = gradient({**feeds, **seeds})
+        expected = difference(one.forward, feeds, seeds, direction, one.step)
+        again = difference(one.forward, feeds, seeds, direction, one.other_step)
+        found = gradient({**feeds, **{f"seed/{n}": seed for n, seed in seeds.items()}})
         parts = [found[f"grad/{n}"].astype(np.float64) * direction[n] for n in one.wrt]
         size = max(sum(float(np.abs(p).sum()) for p in parts), abs(expected), 1e-2)
         # Where they disagree, a kink lies between, or the engine is too coarse for the step.
@@ -296,19 +271,6 @@ def _check(one: Official) -> bool:
         )
         return True
     return False
-
-
-def _moved(x: Any, rng: np.random.Generator, attempt: int) -> np.ndarray:
-    """A little off the official input: towards zero, or away from it, for the domain's sake.
-
-    Infinities and NaN, of which some official inputs have many, stay at first, then become numbers.
-    """
-    x = np.asarray(x)
-    if attempt >= 2:
-        x = np.where(np.isfinite(x), x, x.dtype.type(0.5))
-    off = 0.02 * rng.random(x.shape) * (1 if attempt % 2 else -1)
-    from_zero = rng.uniform(0.01, 0.02, x.shape) * rng.choice([-1, 1], x.shape)
-    return np.where(x == 0, from_zero, x * (1 + off)).astype(x.dtype)
 
 
 @pytest.mark.parametrize("name", one_of_each())

@@ -134,3 +134,12 @@ def test_data_that_does_not_fit_is_refused_before_training(kind: str) -> None:
     with pytest.raises(DataError) as caught:
         sx.train(mlp(), data, steps=1)
     assert words in str(caught.value)
+
+
+def test_all_rows_are_looked_at_before_they_are_split() -> None:
+    """Rows are counted as the user counts them, not within the part that is trained on."""
+    x = np.zeros((6000, 6), np.float32)
+    x[5000, 3] = np.inf
+    data = {"x": x, "label": np.zeros(6000, np.int64)}
+    with pytest.raises(DataError, match="row 5000"):
+        sx.train(mlp(), data, steps=1, validation=0.1)

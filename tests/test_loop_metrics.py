@@ -51,6 +51,9 @@ def test_of_classes() -> None:
     for k in (1, 2, 3):
         expected = sk.top_k_accuracy_score(CLASSES, SCORES, k=k, labels=range(5))
         assert measured(f"top{k}", SCORES, CLASSES) == pytest.approx(expected)
+    expected = sk.roc_auc_score(CLASSES, probabilities(SCORES), multi_class="ovr")
+    assert measured("auc", SCORES, CLASSES) == pytest.approx(expected)
+    assert measured("auc", probabilities(SCORES), CLASSES) == pytest.approx(expected)
     expected = np.exp(sk.log_loss(CLASSES, probabilities(SCORES), labels=range(5)))
     assert measured("perplexity", SCORES, CLASSES) == pytest.approx(expected)
 
@@ -66,6 +69,11 @@ def test_of_two_sides_and_of_quantities() -> None:
     assert measured("mae", LOGITS, SIDES, {"loss": "mse", "settings": {}}) == pytest.approx(
         sk.mean_absolute_error(SIDES, LOGITS)
     )
+
+
+def test_a_metric_of_numbers_does_not_suit_classes() -> None:
+    with pytest.raises(ArgumentError, match="'mae' does not suit"):
+        measured("mae", SCORES, CLASSES)
 
 
 def test_labels_that_are_ignored_do_not_count() -> None:

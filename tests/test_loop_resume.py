@@ -188,6 +188,25 @@ def test_second_run_on_the_same_output_is_refused(tmp_path: Path) -> None:
         sx.train(mlp(), DATA, steps=1, output=tmp_path / "o.onnx")
 
 
+def test_a_run_that_is_not_finished_is_not_begun_anew_by_mistake(tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+
+    def stop(run: Run) -> None:
+        if run.position.step == 2:
+            run.stop("enough")
+
+    sx.train(mlp(), DATA, steps=6, output=output, callbacks=[stop])
+    kept = output.read_bytes()
+    with pytest.raises(ArgumentError, match="not finished"):
+        sx.train(mlp(), DATA, steps=6, output=output)
+    assert output.read_bytes() == kept
+    assert sx.train(mlp(), DATA, steps=6, output=output, resume=True).position.step == 6
+    # What is finished is replaced, also where patience ended it.
+    patient = sx.train(mlp(), DATA, epochs=9, lr=0.0, patience=1, output=output)
+    assert patient.stopped and patient.position.finished
+    assert sx.train(mlp(), DATA, steps=3, output=output).position.step == 3
+
+
 def test_read_only_folder(tmp_path: Path) -> None:
     # root may write anywhere, but not into the kernel's own tree
     folder = Path("/sys/kernel") if os.geteuid() == 0 else tmp_path

@@ -144,10 +144,11 @@ def test_one_free_size_costs_nothing(name: str, blocks: int) -> None:
     check(name, ("N", 5), (0,), blocks)
 
 
-# A graph of a dozen nodes pays for the two that read its sizes: 14 over 12, and 31 over 28.
+# tensorflow splits an axis only by a whole shape, which is five nodes where sizes are free: 31 over
+# 28 in a graph this small.
 MISSED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="over a tenth in one block")
 TWO_FREE = [
-    pytest.param(name, blocks, marks=MISSED if blocks == 1 and name != "jax" else ())
+    pytest.param(name, blocks, marks=MISSED if (name, blocks) == ("tensorflow", 1) else ())
     for name in CONVERT
     for blocks in (1, 2)
 ]

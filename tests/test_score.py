@@ -24,6 +24,7 @@ from sardonyx.score import (
     engines,
     environments,
     judge,
+    operators,
     run,
     select,
     sources,
@@ -334,7 +335,9 @@ COUNTING = NUMPY.format(
 )
 
 
-def test_results_are_kept_by_content(made: Make, store: Store, tmp_path: Path) -> None:
+def test_results_are_kept_by_content(
+    made: Make, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log"
     text = COUNTING.replace("{log!r}", repr(str(log)))
 
@@ -346,6 +349,9 @@ def test_results_are_kept_by_content(made: Make, store: Store, tmp_path: Path) -
     assert times() == 1
     assert classify(engine, store, "test_abs")["test_abs"].kind == "pass"
     assert times() == 1, "nothing changed: nothing runs"
+    monkeypatch.setattr(Worker, "_start", lambda worker: pytest.fail("a process was started"))
+    classify(engine, store, "test_abs")
+    monkeypatch.undo()
     run._harness.cache_clear()
     engine = made(text + "\n# another adapter\n")
     classify(engine, store, "test_abs")
@@ -450,9 +456,24 @@ def test_what_became_worse(as_baseline: bool, tmp_path: Path) -> None:
 def test_the_table_counts(made: Make, store: Store) -> None:
     score = run.score([made(NUMPY.format(special=""))], plan(store, "test_relu", "test_abs"))
     lines = table.text(score).splitlines()
-    assert lines[0].split() == ["engine", "version", "pass", "unsupported", *lines[0].split()[4:]]
-    assert lines[1].split()[:4] == ["mine", "1.0", "1", "1"]
-    assert table.markdown(score).splitlines()[2].startswith("| mine | 1.0 | 1 |")
+    assert lines[0].split()[:5] == ["engine", "version", "operators", "pass", "unsupported"]
+    assert lines[1].split()[:7] == ["mine", "1.0", "1", "of", "2", "1", "1"]
+    assert table.markdown(score).splitlines()[2].startswith("| mine | 1.0 | 1 of 2 | 1 |")
+
+
+def test_an_operator_is_whole_if_no_case_of_it_fails() -> None:
+    score = scored(
+        test_relu="pass",
+        test_abs="wrong numbers",
+        test_bernoulli="nondeterministic",
+        test_softmax_axis_0="pass",
+        test_softmax_axis_1="tolerance only",
+        test_resnet50="pass",
+    )
+    subjects = operators.subjects(score)
+    assert list(subjects) == ["Abs", "Bernoulli", "Relu", "Softmax", "real"]
+    assert operators.whole(score.columns[0], subjects) == (2, 4)
+    assert operators.whole(score.columns[0], subjects, "gradient") == (0, 0)
 
 
 # -- engines --------------------------------------------------------------------------------
@@ -498,6 +519,9 @@ def test_selection() -> None:
     assert [c.name for c in select.cases(["forward"], pattern="^test_relu$")["forward"]] == [
         "test_relu"
     ]
+    drawn = select.cases(["forward"], sample=10)["forward"]
+    assert drawn == select.cases(["forward"], sample=10)["forward"]
+    assert 150 < len(drawn) < 260 and len({case.op for case in drawn}) > 60
     with pytest.raises(ArgumentError, match="no case"):
         select.cases(["forward"], pattern="no such case")
     with pytest.raises(ArgumentError, match="no axis"):
@@ -561,3 +585,53 @@ def test_scores_are_put_together() -> None:
     assert [(c.name, c.version) for c in found.columns] == [("mine", "2.0"), ("other", "1.0")]
     assert found.cases["forward"] == ["test_a", "test_b", "test_c"]
     assert found.date == "2026-02-01"
+
+
+def test_axes_of_an_engine_are_put_together_and_nothing_passes_unrun(tmp_path: Path) -> None:
+    forward, gradient = scored(test_a="crash", test_b="pass"), scored(test_a="pass")
+    gradient.columns[0].cells["gradient"] = gradient.columns[0].cells.pop("forward")
+    gradient.cases = {"gradient": ["test_a"]}
+    wider = scored(test_a="pass", test_b="pass", test_c="pass")
+    wider.columns[0].name, wider.columns[0].kind = "other", "ours"
+    found = load(together([forward, gradient, wider]).save(tmp_path / "score.json"))
+    other, mine = found.columns  # ours first
+    assert (other.name, other.count().total()) == ("other", 3)
+    assert mine.count() == {"crash": 1, "pass": 1}, "the third case was not run"
+    assert mine.count("gradient") == {"pass": 1}
+    assert found.sampled(mine) == "2 of 3 cases were run" and not found.sampled(other)
+    for shown in (table.text(found), table.markdown(found)):
+        assert "a sample: mine: 2 of 3 cases were run" in shown
+
+
+def test_the_nightly_is_strict_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.sweeps import backend
+
+    path = tmp_path / "baseline.json"
+    path.write_text(to_baseline(scored(test_a="pass", test_b="unsupported")))
+    monkeypatch.setattr(backend, "BASELINE", path)
+    assert not backend.differs(scored(test_a="pass", test_b="unsupported"), whole=True)
+    for cells in (
+        {"test_a": "crash", "test_b": "unsupported"},
+        {"test_a": "pass", "test_b": "pass"},
+    ):
+        assert backend.differs(scored(**cells), whole=False)
+    other = scored(test_a="pass", test_b="unsupported")
+    other.columns[0].name = "other"
+    assert not backend.differs(other, whole=False)
+    assert backend.differs(other, whole=True)
+    said = capsys.readouterr().out
+    assert "missing  mine  forward" in said and "not in the baseline  other  forward" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
+def test_what_no_graph_can_hold_is_run_without_one(engine: str) -> None:
+    """Sizes in inputs, sizes that depend on values, texts."""
+    pytest.importorskip(engine)
+    names = ("test_affine_grid_2d", "test_compress_0", "test_reduce_l1_keep_dims_example")
+    known = suite.by_name()
+    with Worker(engines.ours_of(engine), 120.0) as worker:
+        for name in (*names, "test_string_concat", "test_unique_sorted_without_axis"):
+            assert judge.judge(worker, known[name]) == Cell("pass"), name

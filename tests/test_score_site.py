@@ -107,6 +107,17 @@ def test_operator_page_says_what_and_why(pages: Path) -> None:
     assert "broken" in (pages / "index.html").read_text()
 
 
+def test_the_overview_leads_with_wrong_answers_and_whole_operators(pages: Path) -> None:
+    text = (pages / "index.html").read_text()
+    heads = re.findall(r"<th class=r>([^<]*)</th>", text)
+    assert heads[:3] == ["wrong", "whole operators", "pass"]
+    row = text.split("sardonyx on numpy</td>")[1].split("</tr>")[0]
+    assert '<b class="good">0</b>' in row and f"{len(OPS)} of {len(OPS)}" in row
+    row = text.split("&lt;b&gt;peer&lt;/b&gt;</td>")[1].split("</tr>")[0]
+    wrong = example().columns[1].count()["wrong numbers"]
+    assert wrong and f'<b class="bad">{wrong}</b>' in row and f"0 of {len(OPS)}" in row
+
+
 def test_training_records_are_listed(pages: Path) -> None:
     text = (pages / "index.html").read_text()
     rows = text.split("Training records")[1].split("</table>")[0]

@@ -15,6 +15,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.verify.noise import DIFFERENT, SAME, UNKNOWN
+from sardonyx.verify.subjects import OnnxSubject
 from sardonyx.verify.ties import bias_step, tied
 from tests.mutants import NETWORKS, fault
 from tests.networks import mlp, optimized, parse
@@ -263,6 +264,22 @@ def test_slices_judge_without_a_whole_run() -> None:
     report = sx.verify(NETWORKS["mobile"](), fault("mobile", "slope 0.2"), sliced=True, seeds=1)
     assert report.verdict == DIFFERENT
     assert report.culprit is not None and report.culprit.node == "node/se.gate"
+
+
+def test_slices_never_run_a_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even to find out whether inputs fit, where their sizes are fixed."""
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("the whole model was run")
+
+    monkeypatch.setattr(OnnxSubject, "__call__", refuse)
+    fixed = NETWORKS["cnn"]()
+    for value in fixed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.dim_value = dim.dim_value or 2
+    assert sx.verify(fixed, "numpy", sliced=True, seeds=1).verdict == SAME
+    with pytest.raises(AssertionError, match="whole model"):
+        sx.verify(fixed, "numpy", seeds=1)
 
 
 def test_slices_hold_few_values_at_a_time() -> None:

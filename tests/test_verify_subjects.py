@@ -192,3 +192,8 @@ def test_lengths_and_counts_stay_in_range() -> None:
         assert drawn["lengths"].min() >= 1 and drawn["lengths"].max() <= 5
         assert 1 <= drawn["count"] <= 4
         assert drawn["p"].min() > 0
+
+
+def test_an_engine_that_is_none_is_not_taken_for_a_file() -> None:
+    with pytest.raises(ArgumentError, match='no engine "onnx"'):
+        sx.verify(mlp(), engine="onnx")

@@ -9,7 +9,9 @@ is in use cannot be guarded against. What tensors must look like is in `wellform
 
 from __future__ import annotations
 
+import copy
 import errno
+import functools
 import hashlib
 import mmap
 import os
@@ -17,7 +19,7 @@ import re
 import stat
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,8 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _HANDLES = bool(_NOFOLLOW) and os.open in os.supports_dir_fd
 
 # Before Python 3.13 a mapping holds a file descriptor, and models of thousands of files exist.
+_HOLDS_FILES = sys.version_info < (3, 13)
+_UNTRACKED: dict[str, Any] = {} if _HOLDS_FILES else {"trackfd": False}
 _MAPPED_FILES = 256
 _READ_BELOW = 1 << 16
 
@@ -78,6 +82,82 @@ class _File:
         if self._sha1 is None:
             self._sha1 = hashlib.sha1(self.data, usedforsecurity=False).hexdigest()
         return self._sha1
+
+
+class _Mapped(mmap.mmap):
+    """A file mapped to be read, which can be mapped once more by whoever wants to write."""
+
+    open_again: Callable[[], int]
+    identity: tuple[int, ...]
+
+    def private(self) -> np.ndarray | None:
+        """The bytes in a mapping whose writes stay in this process; None where that cannot be."""
+        try:
+            handle = self.open_again()
+        except (_Refused, OSError):
+            return None
+        try:
+            if _identity(os.fstat(handle)) != self.identity:
+                return None
+            return np.frombuffer(mmap.mmap(handle, len(self), **_PRIVATE, **_UNTRACKED), np.uint8)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size
+
+
+def _private_access() -> dict[str, Any]:
+    """How to map a file for writes that stay here. Memory for them is not set aside beforehand,
+    where Python has the flag: a model may be larger than the memory.
+    """
+    if not hasattr(mmap, "MAP_NORESERVE"):
+        return {"access": mmap.ACCESS_COPY}
+    flags = mmap.MAP_PRIVATE | mmap.MAP_NORESERVE
+    return {"flags": flags, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+
+
+_PRIVATE = _private_access()
+
+
+class Private:
+    """Mapped tensors as memory to write to: the pages of the file, until a page is written to.
+
+    Writes touch neither the file nor the model. Tensors of one file share one mapping, which lives
+    as long as any of them.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}
+
+    def array(self, array: np.ndarray) -> np.ndarray | None:
+        """The same values, writable; None for an array that is not a plain part of a file."""
+        mapped = _mapping_of(array)
+        if mapped is None or not array.flags.c_contiguous or not array.size:
+            return None
+        if id(mapped) not in self._files:
+            self._files[id(mapped)] = np.frombuffer(mapped, np.uint8), mapped.private()
+        read, private = self._files[id(mapped)]
+        if private is None:
+            return None
+        offset = array.ctypes.data - read.ctypes.data
+        return private[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Whether an array is a part of a mapped file, which nobody can write to."""
+    return _mapping_of(array) is not None
+
+
+def _mapping_of(array: np.ndarray) -> _Mapped | None:
+    found: Any = array
+    while isinstance(found, np.ndarray):
+        found = found.base
+    found = found.obj if isinstance(found, memoryview) else found
+    return found if isinstance(found, _Mapped) else None
 
 
 class ExternalData:
@@ -183,19 +263,28 @@ class ExternalData:
     def _open(self, location: str) -> _File:
         if self._directory is None:
             raise _Refused("lies in another file, and the model has no directory")
-        parts = _components(location)
+        where = self._directory, _components(location)
+        handle = self._opened(*where)
         try:
-            handle = self._handle(self._directory, parts)
-        except FileNotFoundError:
-            handle = self._beside_the_real_model(parts)
-        except OSError as error:
-            raise _Refused(_reason(error)) from None
-        try:
-            return self._map(handle)
+            return self._map(handle, functools.partial(self._alone()._opened, *where))
         except OSError as error:
             raise _Refused(_reason(error)) from None
         finally:
             os.close(handle)
+
+    def _alone(self) -> ExternalData:
+        """The same rules without the files: a mapping that held them would never be let go."""
+        twin = copy.copy(self)
+        twin._files = {}
+        return twin
+
+    def _opened(self, directory: str, parts: list[str]) -> int:
+        try:
+            return self._handle(directory, parts)
+        except FileNotFoundError:
+            return self._beside_the_real_model(parts)
+        except OSError as error:
+            raise _Refused(_reason(error)) from None
 
     def _beside_the_real_model(self, parts: list[str]) -> int:
         """Open data that lies beside the file to which the caller's own link leads."""
@@ -237,7 +326,7 @@ class ExternalData:
         except _Link:
             raise outside from None
 
-    def _map(self, handle: int) -> _File:
+    def _map(self, handle: int, open_again: Callable[[], int]) -> _File:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise _Refused(f"is {_kind(status.st_mode)}, not a regular file")
@@ -245,13 +334,13 @@ class ExternalData:
             why = f"has {status.st_nlink} names (hard links), of which any may lie elsewhere"
             raise _Refused(why, "replace the hard link by a copy (cp FILE COPY; mv COPY FILE)")
         size = status.st_size
-        if sys.version_info >= (3, 13) and size >= _READ_BELOW:
-            return _File(mmap.mmap(handle, size, access=mmap.ACCESS_READ, trackfd=False), size)
-        if size < _READ_BELOW or self._mapped >= _MAPPED_FILES:
+        if size < _READ_BELOW or (_HOLDS_FILES and self._mapped >= _MAPPED_FILES):
             data = _read(handle, size)
             return _File(data, len(data))
         self._mapped += 1
-        return _File(mmap.mmap(handle, size, access=mmap.ACCESS_READ), size)
+        mapped = _Mapped(handle, size, access=mmap.ACCESS_READ, **_UNTRACKED)
+        mapped.open_again, mapped.identity = open_again, _identity(status)
+        return _File(mapped, size)
 
 
 class _Link(Exception):

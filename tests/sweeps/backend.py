@@ -1,4 +1,5 @@
-"""The scoreboard over our engines, held against the last score: anything worse is a failure.
+"""The scoreboard over our engines, held against the last score, strictly: what is worse is a
+failure, what is better belongs in the baseline, and an engine without results is not a good one.
 
 python -m tests.sweeps.backend                                  all of it, as the nightly does
 python -m tests.sweeps.backend --engine torch --family nn -v    one family, and each failure
@@ -41,6 +42,10 @@ def family(case: Any) -> str:
     return opset.family(op, domain) if op else getattr(case, "kind", "training")
 
 
+def is_whole(args: argparse.Namespace) -> bool:
+    return args.engine == "ours" and not (args.axis or args.op or args.family or args.name)
+
+
 def competitors(args: argparse.Namespace) -> list[engines.Engine]:
     found = engines.find(args.engine)
     if args.native:
@@ -48,11 +53,23 @@ def competitors(args: argparse.Namespace) -> list[engines.Engine]:
     return found
 
 
-def worse(score: Score) -> int:
-    """Print what changed since the baseline; how many cells became worse."""
-    found = list(changes(score, compared_with(BASELINE, score)))
-    print("\n".join(table.changed(found)))
-    return sum(change.is_worse for change in found)
+def differs(score: Score, whole: bool) -> bool:
+    """Print what is other than the baseline; `whole`: also what it has and the score has not."""
+    before = compared_with(BASELINE, score)
+    found = table.changed(list(changes(score, before)))
+    found += missing(score, before) if whole else []
+    print("\n".join(found))
+    if found:
+        print(f"{len(found)} differences; where they are right: {sys.argv[0]} --update")
+    return bool(found)
+
+
+def missing(score: Score, before: Score) -> list[str]:
+    """Engines and axes that only one of two scores has."""
+    held = {(c.name, axis) for c in score.columns if not c.canary for axis in c.cells}
+    known = {(c.name, axis) for c in before.columns for axis in c.cells}
+    lines = [f"missing  {name}  {axis}" for name, axis in sorted(known - held)]
+    return lines + [f"not in the baseline  {name}  {axis}" for name, axis in sorted(held - known)]
 
 
 def main() -> None:
@@ -75,8 +92,10 @@ def main() -> None:
         print("\n".join(table.failures(score)))
     print(table.text(score))
     if args.update:
+        if not is_whole(args):
+            sys.exit("a baseline is made of all engines and cases")
         BASELINE.write_text(to_baseline(score))
-    elif not args.native and worse(score):
+    elif not args.native and differs(score, whole=is_whole(args)):
         sys.exit(1)
 
 

@@ -20,7 +20,12 @@ ROOMS = {"torch-source": "torch.source.write"}
 
 def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    to: Annotated[str, typer.Option(help="torch, torch-source, jax, tensorflow or numpy.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="torch, torch-source, jax, tensorflow, or numpy: the weights alone, by name."
+        ),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="A .pt2 or .npz file (torch, numpy), or a folder."),
@@ -38,7 +43,9 @@ def convert(
     seeds: Annotated[int, typer.Option(help="How many random inputs verify it; 0: none.")] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
 ) -> None:
-    """Turn a model into PyTorch (a program or source), JAX, TensorFlow or NumPy, and verify it.
+    """Turn a model into PyTorch (a program or source), JAX or TensorFlow, and verify it.
+
+    For NumPy there is no form of a program: an .npz has the weights, and the model runs them.
 
     Exit with 0 if it gives the same numbers, 1 if they differ, 2 if that is unclear.
     """

@@ -24,6 +24,9 @@ def score(
     case: Annotated[
         str, typer.Option(help="Only cases whose name contains this; a regular expression.")
     ] = "",
+    sample: Annotated[
+        int, typer.Option(help="Only one case in so many, the same ones every time.")
+    ] = 1,
     axis: Annotated[
         str, typer.Option(help="What to score: forward, gradient, training; several by commas.")
     ] = "forward,gradient,training",
@@ -73,7 +76,7 @@ def score(
 
         found = scores.together([scores.load(path) for path in load])
     else:
-        found = _run(engine, op, case, axis, jobs, seconds, fresh)
+        found = _run(engine, op, case, sample, axis, jobs, seconds, fresh)
     _show(found, as_json, as_markdown, verbose)
     if save is not None:
         print(f"saved     {found.save(save)}", file=sys.stderr)
@@ -89,6 +92,7 @@ def _run(
     engine: list[str] | None,
     op: list[str] | None,
     case: str,
+    sample: int,
     axis: str,
     jobs: int,
     seconds: float,
@@ -102,7 +106,8 @@ def _run(
     if not suite.is_made():
         print("the first run writes out the cases: some minutes", file=sys.stderr)
     jobs = jobs or os.cpu_count() or 1
-    cases = select.cases(axis.split(","), ops=op or (), pattern=case, jobs=jobs)
+    axes = axis.split(",")
+    cases = select.cases(axes, ops=op or (), pattern=case, sample=sample, jobs=jobs)
     plan = run.Plan(cases, jobs, limit=seconds, fresh=fresh, progress=_progress())
     return run.score(chosen, plan)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.diff.match import attributes, match, nodes_of, stored, tensor_of
+from sardonyx.diff.match import Matching, attributes, match, nodes_of, stored, tensor_of
 from sardonyx.errors import quote, table
 from sardonyx.model import Model, Record, load
 
@@ -146,10 +146,11 @@ def _graphs(
     a: ir.Graph,
     b: ir.Graph,
     inside: str,
-    outer: Mapping[ir.Node, ir.Node] | None = None,
+    outer: Matching | None = None,
 ) -> None:
-    pairs = match(a, b)
-    around = {**(outer or {}), **pairs}
+    matching = match(a, b)
+    pairs = matching.pairs
+    around = matching if outer is None else outer.around(matching)
     back = {new: old for old, new in pairs.items()}
     weights: dict[tuple[ir.Value, ir.Value], None] = {}
     kept = {v.name for v in stored(b)}
@@ -163,7 +164,21 @@ def _graphs(
     for node in nodes_of(b):
         if node not in back:
             found.changes.append(Change(NODE, _label(node, inside), "added", _reads(node)))
+    _outputs(found, a, b, around, inside)
     _weights(found, a, b, weights, inside)
+
+
+def _outputs(found: Diff, a: ir.Graph, b: ir.Graph, matching: Matching, inside: str) -> None:
+    """Outputs that another node makes: those of a body by place, those of a model by name."""
+    ours = {v.name: v for v in b.outputs}
+    pairs = zip(a.outputs, b.outputs) if inside else ((v, ours.get(v.name)) for v in a.outputs)
+    for old, new in pairs:
+        if new is None or tensor_of(old) is not None or tensor_of(new) is not None:
+            continue  # the interface says so, or the weights do
+        if not _is_same_source(old, new, matching):
+            label = f"{inside}output {quote(new.name)}"
+            made = " → ".join(f"{quote(v.name)} {_maker(v)}" for v in (old, new))
+            found.changes.append(Change(INTERFACE, label, "rewired", made))
 
 
 def _label(node: ir.Node, inside: str) -> str:
@@ -180,7 +195,7 @@ def _node(
     found: Diff,
     old: ir.Node,
     new: ir.Node,
-    pairs: Mapping[ir.Node, ir.Node],
+    matching: Matching,
     weights: dict[tuple[ir.Value, ir.Value], None],
     kept: Collection[str | None],
     inside: str,
@@ -200,7 +215,7 @@ def _node(
         a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
         if a is not None and b is not None and _is_version(a, b, kept):
             weights[a, b] = None
-        elif not _is_same_source(a, b, pairs):
+        elif not _is_same_source(a, b, matching):
             before, after = _sources(a, b)
             found.changes.append(
                 Change(NODE, label, "rewired", f"input {place}: {before} → {after}")
@@ -208,7 +223,7 @@ def _node(
     for name, attr in old.attributes.items():
         other = new.attributes.get(name)
         if attr.type == ir.AttributeType.GRAPH and other is not None and not attr.is_ref():
-            _graphs(found, attr.as_graph(), other.as_graph(), f"{label} / ", pairs)
+            _graphs(found, attr.as_graph(), other.as_graph(), f"{label} / ", matching)
 
 
 def _sources(a: ir.Value | None, b: ir.Value | None) -> tuple[str, str]:
@@ -244,16 +259,14 @@ def _is_version(a: ir.Value, b: ir.Value, kept: Collection[str | None]) -> bool:
     return a.name == b.name or a.name not in kept or _tensor_change(old, new) is None
 
 
-def _is_same_source(
-    a: ir.Value | None, b: ir.Value | None, pairs: Mapping[ir.Node, ir.Node]
-) -> bool:
+def _is_same_source(a: ir.Value | None, b: ir.Value | None, matching: Matching) -> bool:
     if a is None or b is None:
         return a is b
     if tensor_of(a) is not None or tensor_of(b) is not None:
         return False  # another weight, or one where there was none
     producers = a.producer(), b.producer()
     if producers[0] is not None and producers[1] is not None:
-        return pairs.get(producers[0]) is producers[1] and a.index() == b.index()
+        return matching.is_same(producers[0], producers[1]) and a.index() == b.index()
     if producers != (None, None):
         return False
     if a.is_graph_input() and b.is_graph_input() and a.graph is not None and b.graph is not None:

@@ -9,13 +9,16 @@ same operator are paired, until the end: what then makes a value of the same nam
 from __future__ import annotations
 
 import difflib
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.passes.nesting import bodies
 
 ALIKE = 0.8  # correlation from which weights count as another version of the same
 TELLING = 16  # elements; fewer correlate by chance
@@ -26,11 +29,41 @@ HELD |= {"value_int": np.int64, "value_ints": np.int64}
 Nodes = Sequence[ir.Node]
 
 
-def match(a: ir.Graph, b: ir.Graph) -> dict[ir.Node, ir.Node]:
-    """Nodes of `a` → nodes of `b`, in the order of `a`."""
+@dataclass(frozen=True)
+class Matching:
+    """Which node became which, and which nodes of one graph compute the same."""
+
+    pairs: dict[ir.Node, ir.Node]  # of the one graph → of the other, in the order of the one
+    kinds: dict[ir.Node, Any]  # nodes of one graph that are of one kind compute the same
+    twins: frozenset[tuple[Any, Any]]  # kinds of which nodes are paired
+
+    def around(self, inner: Matching) -> Matching:
+        """This one together with that of two bodies inside."""
+        return Matching(
+            self.pairs | inner.pairs, self.kinds | inner.kinds, self.twins | inner.twins
+        )
+
+    def is_same(self, old: ir.Node, new: ir.Node) -> bool:
+        """Whether `new` is what became of `old`, or of a node that computes the same as `old`."""
+        return (self.kinds.get(old), self.kinds.get(new)) in self.twins
+
+
+def match(a: ir.Graph, b: ir.Graph) -> Matching:
+    """Which node of `a` became which of `b`."""
+    kinds: dict[ir.Node, Any] = {}
+    computed = {graph: _computed(graph, contents=True) for graph in (a, b)}
+    for graph, keys in computed.items():
+        kinds |= {node: (id(graph), key) for node, key in keys.items()}
+    pairs = _pairs(a, b, computed)
+    return Matching(pairs, kinds, frozenset((kinds[x], kinds[y]) for x, y in pairs.items()))
+
+
+def _pairs(
+    a: ir.Graph, b: ir.Graph, computed: Mapping[ir.Graph, Mapping[ir.Node, int]]
+) -> dict[ir.Node, ir.Node]:
     found = _Pairs(a, b)
-    for keys in (_computed, _consumed):
-        found.by_key(lambda graph, keys=keys: keys(graph, contents=True))  # type: ignore[misc]
+    found.by_key(lambda graph: computed[graph])
+    found.by_key(lambda graph: _consumed(graph, contents=True))
     found.add(_with_alike_weights(found.rest(a), found.rest(b)))
     found.by_name()
     found.by_neighbours()
@@ -143,16 +176,25 @@ def _beside(node: ir.Node, pairs: Mapping[ir.Node, ir.Node]) -> Iterator[ir.Node
 def _computed(graph: ir.Graph, contents: bool) -> dict[ir.Node, int]:
     """A number per node for what it computes from the inputs.
 
-    contents -- with these very weights; else they count by type and shape
+    contents -- with these very weights and bodies; else weights count by type and shape
     """
-    values: dict[ir.Value, int] = {v: hash(("input", i)) for i, v in enumerate(graph.inputs)}
+    return _computed_inside(graph, contents, {})[0]
+
+
+def _computed_inside(
+    graph: ir.Graph, contents: bool, outer: Mapping[ir.Value, int]
+) -> tuple[dict[ir.Node, int], int]:
+    """The same for a graph that reads values of an outer one; and a number for its outputs."""
+    own = {v: hash(("input", i)) for i, v in enumerate(graph.inputs)}
+    values: ChainMap[ir.Value, int] = ChainMap(own, cast(Any, outer))
     found: dict[ir.Node, int] = {}
     for node in nodes_of(graph):
         inputs = tuple(_value_key(v, values, contents) for v in node.inputs)
-        found[node] = hash((_op(node), _attributes_key(node), inputs))
+        inner = [_computed_inside(g, contents, values)[1] for g in bodies(node) if contents]
+        found[node] = hash((_op(node), _attributes_key(node), inputs, *inner))
         for place, value in enumerate(node.outputs):
             values[value] = hash((found[node], place))
-    return found
+    return found, hash(tuple(_value_key(v, values, contents) for v in graph.outputs))
 
 
 def _consumed(graph: ir.Graph, contents: bool) -> dict[ir.Node, int]:

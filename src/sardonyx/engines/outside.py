@@ -7,16 +7,31 @@ same engine, and so do gradients of any order.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from sardonyx.errors import UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.lower.partition import Region
 from sardonyx.lower.xp import is_symbolic
+
+
+@contextlib.contextmanager
+def refused(framework: str) -> Iterator[None]:
+    """Around what is written to a file: nodes that run elsewhere are refused, all of them named."""
+    try:
+        yield
+    except UnsupportedOp as error:
+        raise UnsupportedOp(
+            f"a file of {framework} holds no other engine, but {error.what}",
+            error.where,
+            hint=f"sardonyx.to_{framework}(model) runs them in numpy, without a file",
+        ) from error
 
 
 def run(region: Region, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -47,7 +62,7 @@ def gradient(region: Region) -> Region | None:
                 seeds="input",
                 outputs=False,
             )
-        region.held["gradient"] = Region(region.engine, region.placements, model)
+        region.held["gradient"] = Region(region.engine, region.placements, model, starts)
     made: Region = region.held["gradient"]
     return made
 

@@ -4,6 +4,7 @@ crosses.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import onnx_ir as ir
 from sardonyx.errors import ArgumentError, quote, table
 from sardonyx.lower.engine import FRAMEWORKS, prepare
 from sardonyx.lower.partition import Region, element_type, known_dims
+from sardonyx.lower.unsized import decided_by_data
 from sardonyx.lower.xp import is_string
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
@@ -71,6 +73,7 @@ def placement(
     *,
     place: Mapping[str, str] | None = None,
     sizes: Mapping[str, int] | None = None,
+    compiled: bool = False,
 ) -> Placements:
     """Which nodes would not run in a framework itself, where they would run, why, and what crosses.
 
@@ -78,6 +81,8 @@ def placement(
     place  -- pattern of names of nodes or of operators → the engine to which they are sent; the
               last that matches decides
     sizes  -- numbers for the model's free sizes, which otherwise stay in the formulas
+    compiled -- as inside of `jax.jit`, where what data decides the size of cannot be; torch and
+              tensorflow have such arrays in their graphs
 
     >>> import sardonyx as sx
     >>> print(sx.placement("model.onnx", "torch", place={"Relu": "onnxruntime"}))
@@ -90,7 +95,9 @@ def placement(
     arrays = importlib.import_module(f"sardonyx.engines.{to}.backend").arrays()
     loaded = load(model)
     held = [w.name for w in weights(loaded) if w.kind != "constant"]
-    made = prepare(normalize(loaded), to, arrays.strings, place, held)
+    unsized = functools.partial(decided_by_data, framework=to, fed=held)
+    more = unsized if compiled and to == "jax" else None
+    made = prepare(normalize(loaded), to, arrays.strings, place, held, more)
     every = sum(len(graph) for graph in graphs(made.model.graph))
     parts = [_part(region, sizes or {}) for region in made.regions.values()]
     return Placements(to, every - len(parts), [p.row for p in made.placements], parts)

@@ -121,12 +121,14 @@ def prepare(
     strings: bool,
     place: Mapping[str, str] | None = None,
     fed: Collection[str] = (),
+    more: Callable[[ir.Graph], Mapping[ir.Node, Placement]] | None = None,
 ) -> Prepared:
     """A copy of a normalized model in which every node has a rule or is part of a region.
 
     strings -- whether the framework has arrays of strings
     place   -- pattern of names or operators → the engine that nodes are sent to by choice
     fed     -- initializers that are given at each call
+    more    -- names further nodes that run elsewhere, once all have rules
     """
     copy = model.copy()
     elsewhere = chosen(copy.graph, place, framework) if place else {}
@@ -144,6 +146,8 @@ def prepare(
             elsewhere[node] = Placement(node, f"{framework} has no strings")
     if missing:
         _refuse(missing, framework)
+    if more is not None:
+        elsewhere = {**more(copy.graph), **elsewhere}
     return Prepared(copy, partition(copy, elsewhere, fed))
 
 

@@ -69,12 +69,14 @@ class Region:
     """Nodes that run on another engine in one call.
 
     model   -- the nodes as a model of their own: what it takes and gives is what crosses
+    like    -- for each output the position of an input of the same sizes, where that is certain
     held    -- what an engine keeps with it: the prepared model, its gradient
     """
 
     engine: str
     placements: list[Placement]
     model: Model
+    like: Sequence[int] | None = None
     held: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -106,6 +108,8 @@ class Region:
 
     def sizes(self, given: Sequence[Sequence[Any]]) -> list[list[Any] | None]:
         """The sizes of the outputs for inputs of given sizes; None for those that data decides."""
+        if self.like is not None:
+            return [list(given[i]) for i in self.like]
         if all(isinstance(d, int) for shape in given for d in shape):
             return self._inferred(tuple(tuple(shape) for shape in given))
         bound: dict[Any, Any] = {}
@@ -146,7 +150,9 @@ class Region:
             copy.graph.inputs[:] = [v for i, v in enumerate(inputs) if i not in known]
             for i in known:
                 copy.graph.register_initializer(inputs[i])
-            self.held[key] = Region(self.engine, self.placements, copy)
+            left = [i for i in range(len(inputs)) if i not in known]
+            like = None if self.like is None else [left.index(i) for i in self.like]
+            self.held[key] = Region(self.engine, self.placements, copy, like)
         made: Region = self.held[key]
         return made
 

@@ -32,6 +32,7 @@ from sardonyx.lower.allowance import spend
 from sardonyx.lower.engine import attributes, find, prepare
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
 from sardonyx.lower.static import numpy_arrays
+from sardonyx.lower.unsized import decided_by_data
 from sardonyx.lower.xp import FLOATS, Arrays, NotStatic, is_string, is_symbolic, settle
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
@@ -41,6 +42,10 @@ from sardonyx.registry import Rule, op_name
 SMALL = 1 << 10  # more elements than this are not computed in numpy for a framework
 
 FALLBACKS = ("error", "warn", "allow")
+
+
+class DependsOnData(EngineError):
+    """What a framework must know while it builds a graph is only known while that runs."""
 
 
 def is_static(value: Any) -> bool:
@@ -219,6 +224,13 @@ class Plan:
                 self._run_step(step, env, symbols)
         except SardonyxError:
             raise
+        except NotStatic as error:
+            assert step is not None
+            raise DependsOnData(
+                f"a node cannot be in a graph of {self.program.xp.name}: {error}",
+                [[step.op, f"node {step.label}"]],
+                hint="make what decides a constant, or run without compiling",
+            ) from error
         except Exception as error:
             assert step is not None
             name = self.program.xp.name
@@ -315,6 +327,7 @@ class Program:
     fallback   -- what happens to nodes that the framework cannot take: they run in numpy, with
                   ("warn") or without a word ("allow"), or are refused ("error")
     place      -- pattern of names or operators → the engine to which nodes are sent by choice
+    sized      -- all sizes must be known while building: what data decides the size of is outside
     """
 
     @translated("the model cannot be made ready to run")
@@ -326,6 +339,7 @@ class Program:
         parameters: Collection[str] = (),
         fallback: str = "warn",
         place: Mapping[str, str] | None = None,
+        sized: bool = False,
     ):
         if fallback not in FALLBACKS:
             raise ArgumentError(f"fallback is one of {FALLBACKS}, not {fallback!r}")
@@ -333,7 +347,9 @@ class Program:
         self.on_numpy = xp.name == "numpy"
         self.parameters = frozenset(parameters)
         self.defaults: dict[str, ir.Value] = {}
-        prepared = prepare(normalize(model), xp.name, xp.strings, place, self.parameters)
+        unsized = functools.partial(decided_by_data, framework=xp.name, fed=self.parameters)
+        more = unsized if sized else None
+        prepared = prepare(normalize(model), xp.name, xp.strings, place, self.parameters, more)
         self.regions = prepared.regions
         self._report(fallback)
         graph = prepared.model.graph
@@ -417,7 +433,7 @@ class Program:
         try:
             return self.xp.static(value)
         except NotStatic as error:
-            raise EngineError(
+            raise DependsOnData(
                 f"input {position} of a node must be known while building, but depends on data",
                 [[step.op, f"node {step.label}"]],
                 hint="make it a constant, or run without compiling",

@@ -190,7 +190,7 @@ def _search(
             n: rng.normal(size=values[n].shape).astype(np.asarray(expected[n]).dtype) for n in of
         }
         direction = {n: rng.normal(size=np.shape(feeds[n])) for n in wrt}
-        one, two = (_difference(forward, there, seeds, direction, s) for s in (step, other))
+        one, two = (difference(forward, there, seeds, direction, s) for s in (step, other))
         if not abs(one - two) <= agreement * max(abs(one), SMALLEST):
             continue
         if abs(one) < SMALLEST:
@@ -207,23 +207,26 @@ def _search(
     return reason
 
 
-def _difference(
+def difference(
     forward: testing.Runner,
     feeds: dict[str, Any],
     seeds: dict[str, np.ndarray],
     direction: dict[str, np.ndarray],
     step: float,
 ) -> float:
+    """The central difference of Σ seed · output along a direction."""
+
     def objective(scale: float) -> float:
         there = {
             n: (x + scale * direction[n]).astype(x.dtype) if n in direction else x
             for n, x in feeds.items()
         }
         out = forward(there)
-        return sum(
-            float(np.sum(out[n].astype(np.float64) * seed.astype(np.float64)))
-            for n, seed in seeds.items()
-        )
+        with np.errstate(invalid="ignore"):  # infinities of both signs: there is no difference
+            return sum(
+                float(np.sum(out[n].astype(np.float64) * seed.astype(np.float64)))
+                for n, seed in seeds.items()
+            )
 
     return (objective(step) - objective(-step)) / (2 * step)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from sardonyx.score import variants
 from sardonyx.score.derivatives import GradientCase, wide
-from sardonyx.score.judge import Cell, refusal, tidy
-from sardonyx.score.pool import Crashed, Refused, TimedOut, Worker
+from sardonyx.score.judge import Cell, answer
+from sardonyx.score.pool import Worker
 
 # How far a gradient may be off, relative to the sum of its parts, by the coarsest type.
 TOLERANCES = {"float64": 2e-5, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
@@ -44,15 +44,8 @@ def _tolerance(point: dict[str, Any], exact: bool) -> float:
 def _attempt(worker: Worker, model: Path | str, point: dict[str, Any], tolerance: float) -> Cell:
     given = {name: point[name] for name in ("inputs", "seeds", "wrt")}
     given["wrt"] = list(point["wrt"])
-    try:
-        found = worker.gradient(model, given)
-    except Refused as error:
-        return Cell("unsupported", refusal(error))
-    except Crashed as error:
-        return Cell("crash", tidy(str(error)))
-    except TimedOut as error:
-        return Cell("time-out", str(error))
-    return _compare(found, point, tolerance)
+    found = answer(lambda: worker.gradient(model, given))
+    return found if isinstance(found, Cell) else _compare(found, point, tolerance)
 
 
 def _compare(found: dict[str, Any], point: dict[str, Any], tolerance: float) -> Cell:

@@ -7,10 +7,11 @@ numpy lacks stay inside the model is a limit of the binding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,6 +45,9 @@ RANDOM_OPS = {
 # An error of so many units in the last place of the largest element is rounding.
 ROUNDING = 10
 BFLOAT16_RTOL = 2.0**-6  # as in the suite's own comparison
+
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -174,24 +178,25 @@ def _attempt(worker: Worker, case: Case, model: Path | str, baked: Any) -> Cell:
         if baked is not None:
             data = worker.write("inputs", baked.inputs)
             expected = baked.expected
-        try:
-            found = worker.run(model, data)
-        except Refused as error:
-            return Cell("unsupported", refusal(error))
-        except Crashed as error:
-            return Cell("crash", tidy(str(error)))
-        except TimedOut as error:
-            return Cell("time-out", str(error))
-        cell = _cell(case, expected, found, index)
+        found = answer(functools.partial(worker.run, model, data))
+        cell = found if isinstance(found, Cell) else _cell(case, expected, found, index)
         if not cell.is_good:
             return cell
     return Cell("pass")
 
 
-def refusal(error: Refused) -> str:
-    """What an engine said, and where it said so: the words alone are often `list index`."""
-    place = f" [{error.where}]" if error.where else ""
-    return f"{error.kind}: {tidy(str(error))}{place}"
+def answer(ask: Callable[[], Answer]) -> Answer | Cell:
+    """What an engine answers, or the cell that says why it does not."""
+    try:
+        return ask()
+    except Refused as error:
+        # Where it said so, too: the words alone are often `list index`.
+        place = f" [{error.where}]" if error.where else ""
+        return Cell("unsupported", f"{error.kind}: {tidy(str(error))}{place}")
+    except Crashed as error:
+        return Cell("crash", tidy(str(error)))
+    except TimedOut as error:
+        return Cell("time-out", str(error))
 
 
 def _cell(case: Case, expected: list[Any], found: list[Any], index: int) -> Cell:

@@ -20,8 +20,8 @@ import onnx
 import onnx.numpy_helper
 
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.score.judge import Cell, refusal, tidy
-from sardonyx.score.pool import Crashed, Refused, TimedOut, Worker
+from sardonyx.score.judge import Cell, answer
+from sardonyx.score.pool import Worker
 from sardonyx.score.suite import every_node, nodes, spelled
 
 FOLDER = Path(__file__).with_name("training_cases")
@@ -97,14 +97,9 @@ def export(folder: Path) -> Path:
 def judge(worker: Worker, case: RecordCase) -> Cell:
     """The cell of one case: all its steps, each compared."""
     steps = case.steps()
-    try:
-        found = worker.train(case.model, [batch for batch, _ in steps])
-    except Refused as error:
-        return Cell("unsupported", refusal(error))
-    except Crashed as error:
-        return Cell("crash", tidy(str(error)))
-    except TimedOut as error:
-        return Cell("time-out", str(error))
+    found = answer(lambda: worker.train(case.model, [batch for batch, _ in steps]))
+    if isinstance(found, Cell):
+        return found
     if len(found) != len(steps):
         return Cell("wrong numbers", f"{len(found)} steps, not {len(steps)}")
     worst = Cell("pass")

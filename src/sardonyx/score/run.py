@@ -62,10 +62,9 @@ def _column(engine: Engine, plan: Plan) -> Column:
     started = time.perf_counter()
     column = Column(engine.name, engine.kind)
     with Worker(engine, plan.limit) as worker:
-        column.canary = _canary(worker)
-        column.version = worker.version
+        column.canary, column.version, able = _greeted(worker, plan)
         if not column.canary:
-            axes = [axis for axis in plan.cases if ABILITY[axis] in worker.able]
+            axes = [axis for axis in plan.cases if ABILITY[axis] in able]
             column.cells = {axis: {} for axis in axes}
             work = [(axis, case) for axis in axes for case in plan.cases[axis]]
             _run_all(worker, plan, work, column)
@@ -74,6 +73,18 @@ def _column(engine: Engine, plan: Plan) -> Column:
 
 
 ABILITY = {"forward": "run", "gradient": "gradient", "training": "train"}
+
+
+def _greeted(worker: Worker, plan: Plan) -> tuple[str, str, list[str]]:
+    """An engine's canary, version and abilities; where all was well before, without a process."""
+    name = _engine_key(worker.engine, "forward", "greeting")
+    kept = None if plan.fresh else plan.store.get(name)
+    if kept is not None:
+        return "", kept["version"], kept["able"]
+    canary = _canary(worker)
+    if not canary:
+        plan.store.put(name, {"version": worker.version, "able": worker.able})
+    return canary, worker.version, worker.able
 
 
 def _canary(worker: Worker) -> str:
@@ -176,18 +187,23 @@ def _rules(engine: Engine, case: Any, used: Sequence[str]) -> str:
 
 
 def _key(engine: Engine, axis: str, case: Any) -> str:
+    return _engine_key(engine, axis, case.digest)
+
+
+def _engine_key(engine: Engine, axis: str, what: str) -> str:
     shared = sources.shared(engine.name, axis) if engine.kind == "ours" else ""
     same = [engine.name, engine.packages, sorted(engine.environment.items())]
-    return key(axis, case.digest, *same, _harness(engine, axis), shared)
+    return key(axis, what, *same, _harness(engine, axis), shared)
 
 
 @functools.cache
 def _harness(engine: Engine, axis: str) -> str:
     """A digest of what stands between a case and an engine."""
     adapter = hashlib.sha256(engine.adapter.read_bytes()).hexdigest()
-    return key(adapter, *map(_source, HARNESS[axis]))
+    shared = ["ours/__init__.py"] if engine.kind == "ours" else []
+    return key(adapter, *map(_source, [*HARNESS[axis], *shared]))
 
 
 @functools.cache
 def _source(name: str) -> str:
-    return hashlib.sha256(Path(__file__).with_name(name).read_bytes()).hexdigest()
+    return hashlib.sha256((Path(__file__).parent / name).read_bytes()).hexdigest()

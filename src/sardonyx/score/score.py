@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from sardonyx.errors import ArgumentError, quote
 from sardonyx.score.judge import CLASSES, Cell
 
 AXES = ("forward", "gradient", "training")
+KINDS = ("ours", "peer", "given")  # of engines, in the order of columns
 FORM = 1
 
 
@@ -59,7 +60,7 @@ class Score:
                 "date": self.date,
                 "classes": {kind: meaning for kind, (_, meaning) in CLASSES.items()},
                 "cases": self.cases,
-                "engines": {c.name: _written(c) for c in self.columns},
+                "engines": {c.name: _written(c, self.cases) for c in self.columns},
             },
             indent=1,
             ensure_ascii=False,
@@ -82,6 +83,11 @@ class Score:
         path.write_text(self.to_json(), encoding="utf-8")
         return path
 
+    def sampled(self, column: Column) -> str:
+        """Words, if not all cases were run on an engine."""
+        ran, every = column.count().total(), len(self.cases.get("forward", ()))
+        return f"{ran} of {every} cases were run" if 0 < ran < every else ""
+
     def column(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name == name), None)
 
@@ -94,20 +100,40 @@ def load(path: Path) -> Score:
 
 
 def together(scores: Sequence[Score]) -> Score:
-    """Several scores as one: an engine's newest column counts, by the date of its score."""
+    """Several scores as one, ours before the others.
+
+    What was scored last counts, by the date of the score, axis by axis of each engine.
+    """
     last = max(scores, key=lambda score: score.date)
-    columns = {column.name: column for score in scores for column in score.columns}
+    columns: dict[str, Column] = {}
     for score in sorted(scores, key=lambda score: score.date):
-        columns |= {column.name: column for column in score.columns}
+        for column in score.columns:
+            before = columns.get(column.name)
+            columns[column.name] = column if before is None else _added(before, column)
     cases: dict[str, list[str]] = {}
     for score in scores:
         for axis, names in score.cases.items():
             cases[axis] = list(dict.fromkeys([*cases.get(axis, ()), *names]))
-    return Score(last.sardonyx, last.onnx, last.date, list(columns.values()), cases)
+    known = dict.fromkeys(column.name for score in scores for column in score.columns)
+    ordered = sorted(known, key=lambda name: KINDS.index(columns[name].kind))
+    return Score(last.sardonyx, last.onnx, last.date, [columns[n] for n in ordered], cases)
 
 
-def _written(column: Column) -> dict[str, Any]:
+def _added(before: Column, column: Column) -> Column:
+    """An engine's column, and the axes that an older one has besides."""
+    if column.canary or before.canary or before.version != column.version:
+        return column
+    older = {axis: cells for axis, cells in before.cells.items() if axis not in column.cells}
+    spent = column.seconds + (before.seconds if older else 0.0)
+    return replace(column, seconds=spent, cells={**older, **column.cells})
+
+
+def _written(column: Column, cases: Mapping[str, list[str]]) -> dict[str, Any]:
     """A column; what passes is not listed, so that a reader sees what does not."""
+    left_out = {
+        axis: [name for name in cases[axis] if name not in cells]
+        for axis, cells in column.cells.items()
+    }
     return {
         "kind": column.kind,
         "version": column.version,
@@ -121,13 +147,15 @@ def _written(column: Column) -> dict[str, Any]:
             }
             for axis, cells in column.cells.items()
         },
+        "not run": {axis: names for axis, names in left_out.items() if names},
     }
 
 
 def _read(name: str, data: Mapping[str, Any], cases: Mapping[str, list[str]]) -> Column:
     cells = {}
     for axis, listed in data["not passing"].items():
-        cells[axis] = {case: Cell("pass") for case in cases[axis]}
+        left_out = set(data.get("not run", {}).get(axis, ()))
+        cells[axis] = {case: Cell("pass") for case in cases[axis] if case not in left_out}
         cells[axis] |= {
             case: Cell(cell["class"], cell.get("message", "")) for case, cell in listed.items()
         }

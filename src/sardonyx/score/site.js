@@ -30,7 +30,8 @@
     for (const row of rows) {
       row.hidden = !fits(row);
       const table = row.closest("[data-axis]");
-      shown += !row.hidden && !(table && table.hidden);
+      const counts = row.dataset.family !== "networks";  // rows of whole models are no operators
+      shown += counts && !row.hidden && !(table && table.hidden);
     }
     if (count) count.textContent = `${shown} ${count.dataset.unit}`;
     remember();

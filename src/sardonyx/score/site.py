@@ -6,6 +6,7 @@ lies beside them.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,21 +14,15 @@ from pathlib import Path
 
 from sardonyx import html, opset
 from sardonyx.html import text
-from sardonyx.score import suite
+from sardonyx.score import operators
 from sardonyx.score.judge import CLASSES, Cell
+from sardonyx.score.operators import NETWORKS
 from sardonyx.score.score import Column, Score, load
 from sardonyx.score.suite import unexpanded
 
 HERE = Path(__file__).parent
 PAGES = {"index.html": "Overview", "matrix.html": "Operators", "history.html": "History"}
 AXES = {"forward": "values", "gradient": "gradients"}
-NETWORKS = {
-    "simple": "Small models of the suite, of several operators each.",
-    "pytorch-converted": "Layers that were exported from PyTorch.",
-    "pytorch-operator": "Operators that were exported from PyTorch.",
-    "real": "Networks of the model zoo, with weights that are made up.",
-    "node": "Cases of several operators.",
-}
 
 
 def write(score: Score, folder: Path, history: Path | None = None) -> Path:
@@ -35,7 +30,7 @@ def write(score: Score, folder: Path, history: Path | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     score.save(folder / "score.json")
     older = _older(history, score)
-    subjects = _subjects(score)
+    subjects = operators.subjects(score)
     html.write(folder / "index.html", overview(score, subjects))
     html.write(folder / "matrix.html", matrix(score, subjects))
     html.write(folder / "history.html", history_page(older))
@@ -47,21 +42,6 @@ def write(score: Score, folder: Path, history: Path | None = None) -> Path:
 def slug(name: str) -> str:
     """A name as that of a file."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
-
-
-def _subjects(score: Score) -> dict[str, list[str]]:
-    """Operators, and parts of the suite without one, with their cases that were run."""
-    ran = set(score.cases.get("forward", ())) | set(score.cases.get("gradient", ()))
-    found = {
-        name: [case.name for case in cases if case.name in ran]
-        for name, cases in suite.operators().items()
-    }
-    return dict(sorted(((n, c) for n, c in found.items() if c), key=_in_order))
-
-
-def _in_order(item: tuple[str, object]) -> tuple[bool, str]:
-    name = item[0]
-    return name in NETWORKS, name.rpartition("::")[2].lower()
 
 
 def _page(current: str, title: str, subtitle: str, *parts: str, up: str = "") -> str:
@@ -95,9 +75,9 @@ def overview(score: Score, subjects: dict[str, list[str]]) -> str:
         "cases with a derivative": len(score.cases.get("gradient", ())),
         "training records": len(score.cases.get("training", ())),
     }
-    head = ["engine", "version", "", "pass", "wrong", "unsupported", "gradients", "training"]
+    head = ["engine", "version", "", *FIGURES]
     cells = "".join(f"<th{' class=r' if i > 2 else ''}>{h}</th>" for i, h in enumerate(head))
-    body = "".join(_engine_row(column) for column in score.columns)
+    body = "".join(_engine_row(score, column, subjects) for column in score.columns)
     table = (
         f'<div class="scroll"><table class="stack"><thead><tr>{cells}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -109,12 +89,15 @@ def overview(score: Score, subjects: dict[str, list[str]]) -> str:
         subtitle,
         html.cards({label: n for label, n in figures.items() if n}),
         html.section("Engines", table, legend()),
-        *_training(score),
         html.section("How to read this", f"<p>{ADVICE}</p>"),
+        *_training(score),
     )
 
 
 ADVICE = (
+    "A wrong answer is worse than a refusal, so wrong answers come first. An operator is whole if "
+    "none of its official cases fails; the number of cases that pass says less, since Cast has "
+    "hundreds of them and most operators one or two. "
     "Every case of the official suite runs on every engine, in a process of its own. A case that "
     "fails is run again in other forms to tell why, so that a refusal is not an error of numbers "
     "and a file that is labelled too new is not a missing operator. An engine whose simplest "
@@ -132,39 +115,55 @@ def _training(score: Score) -> list[str]:
     for case in score.cases["training"]:
         cells = [(c, c.cells["training"].get(case)) for c in columns]
         shown = "".join(
-            f'<td data-label="{text(c.title)}" title="{text(cell.message)}">'
-            f"<span>{_key(cell.kind)}{cell.kind}</span></td>"
+            f'<td><span class="cell" style="background:{_colour(cell.kind)}" '
+            f'title="{text(c.title)}: {text(cell.message or cell.kind)}">{cell.kind}</span></td>'
             if cell
             else "<td></td>"
             for c, cell in cells
         )
-        rows.append(f"<tr><td><code>{text(case)}</code></td>{shown}</tr>")
-    heads = "".join(f"<th>{text(c.title)}</th>" for c in columns)
-    table = (
-        f'<div class="scroll"><table class="stack"><thead><tr><th>record</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        rows.append(f'<tr><th scope="row"><code>{text(case)}</code></th>{shown}</tr>')
+    return [html.section("Training records", _matrix_frame(columns, rows))]
+
+
+def _matrix_frame(columns: Sequence[Column], rows: Sequence[str], axis: str = "") -> str:
+    heads = "".join(f"<th><span>{text(c.title)}</span></th>" for c in columns)
+    data = f' data-axis="{axis}"' if axis else ""
+    return (
+        f'<div class="frame"{data}><table class="matrix"><thead><tr><th></th>{heads}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
-    return [html.section("Training records", table)]
 
 
-def _engine_row(column: Column) -> str:
-    title = f"<td>{text(column.title)}</td>"
+# The columns of the overview: what misleads least comes first.
+FIGURES = ("wrong", "whole operators", "pass", "unsupported", "gradients", "training")
+
+
+def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) -> str:
+    sampled = score.sampled(column)
+    note = f" <small>a sample: {sampled}</small>" if sampled else ""
+    title = f"<td>{text(column.title)}{note}</td>"
     version = f'<td data-label="version">{text(column.version)}</td>'
     if column.canary:
         return (
-            f'<tr>{title}{version}<td class="wide" colspan="6"><b class="bad">broken</b> '
+            f'<tr>{title}{version}<td class="wide" colspan="{len(FIGURES) + 1}">'
+            f'<b class="bad">broken</b> '
             f"{text(column.canary)}</td></tr>"
         )
     counts = column.count()
-    numbers = {
-        "pass": counts["pass"] if "forward" in column.cells else "–",
-        "wrong": counts["wrong numbers"] or "",
-        "unsupported": counts["unsupported"] or "",
-        "gradients": _share(column, "gradient"),
-        "training": _share(column, "training"),
-    }
+    ran = "forward" in column.cells
+    wrong = counts["wrong numbers"]
+    mark = f'<b class="{"bad" if wrong else "good"}">{wrong}</b>'
+    numbers = (
+        mark if ran else "–",
+        "{} of {}".format(*operators.whole(column, subjects)) if ran and not sampled else "–",
+        str(counts["pass"]) if ran else "–",
+        str(counts["unsupported"] or "") if ran else "–",
+        _share(column, "gradient"),
+        _share(column, "training"),
+    )
     shown = "".join(
-        f'<td class="r" data-label="{label}">{text(n)}</td>' for label, n in numbers.items()
+        f'<td class="r" data-label="{label}">{n}</td>'
+        for label, n in zip(FIGURES, numbers, strict=True)
     )
     return f'<tr>{title}{version}<td class="wide">{_bar(counts)}</td>{shown}</tr>'
 
@@ -228,21 +227,23 @@ def _kinds() -> list[tuple[str, str]]:
 
 def _matrix_table(score: Score, subjects: dict[str, list[str]], axis: str) -> str:
     columns = [c for c in score.columns if axis in c.cells]
-    heads = "".join(f"<th><span>{text(c.title)}</span></th>" for c in columns)
     rows = []
     for name, cases in subjects.items():
         cells = [_matrix_cell(c, axis, name, cases) for c in columns]
         if any(cells):
             rows.append(
                 f'<tr data-row="{text(name)}" data-family="{text(_family(name))}">'
-                f'<th scope="row"><a href="op/{slug(name)}.html">{text(name)}</a></th>'
+                f'<th scope="row"><a href="op/{slug(name)}.html">{_shown(name)}</a></th>'
                 + "".join(cell or "<td></td>" for cell in cells)
                 + "</tr>"
             )
-    return (
-        f'<div class="frame" data-axis="{axis}"><table class="matrix"><thead><tr><th></th>{heads}'
-        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    return _matrix_frame(columns, rows, axis)
+
+
+def _shown(name: str) -> str:
+    """The operator first, by which the rows are sorted; its domain after it."""
+    domain, _, op = name.rpartition("::")
+    return text(op) + (f" <small>{text(domain)}</small>" if domain else "")
 
 
 def _matrix_cell(column: Column, axis: str, name: str, cases: list[str]) -> str:
@@ -339,7 +340,19 @@ def _definition(name: str, op: str, domain: str) -> list[str]:
 
 
 def _lines(doc: str) -> str:
-    return "\n".join(text(line.rstrip()) for line in doc.strip().splitlines())
+    """ONNX's text: its sentences flow, what is laid out by hand stays."""
+    lines: list[str] = []
+    fenced = flowing = False
+    for line in inspect.cleandoc(doc).splitlines():
+        is_fence = line.startswith("```")
+        fenced ^= is_fence
+        is_prose = not (fenced or is_fence) and re.match(r"[A-Za-z`(\"]", line) is not None
+        if is_prose and flowing:
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line.rstrip())
+        flowing = is_prose
+    return "\n".join(map(text, lines))
 
 
 def _by_engine(score: Score, cases: list[str]) -> str:
@@ -412,30 +425,60 @@ def _older(folder: Path | None, score: Score) -> list[Score]:
 
 
 def history_page(scores: Sequence[Score]) -> str:
-    """How the share of passes changed, by engine, and every version that was scored."""
-    names = list(dict.fromkeys(c.name for s in scores for c in s.columns))
-    parts, rows = [], []
+    """How engines changed from score to score, and every version that was scored."""
+    names = list(dict.fromkeys(c.name for s in reversed(scores) for c in s.columns))
+    trends, rows = [], []
     for name in names:
         found = [(s, c) for s in scores if (c := s.column(name)) and "forward" in c.cells]
-        points = [(float(i), _percent(c)) for i, (_, c) in enumerate(found)]
-        if len(points) > 1:
-            title = f"{found[-1][1].title}: cases that pass, in percent"
-            parts.append(html.line_chart(title, {name: points}, "score"))
+        if len(found) > 1:
+            trends.append(_trend([c for _, c in found]))
         for s, c in reversed(found):
             counts = c.count()
             scored = (c.title, c.version, s.date, f"onnx {s.onnx}")
             found_now = (counts.total(), counts["pass"], counts["wrong numbers"])
             rows.append([*scored, *found_now, f"{_percent(c):.1f} %"])
     head = ["engine", "version", "scored", "suite", "cases", "pass", "wrong", "share"]
-    note = "" if len(scores) > 1 else "<p>This is the first score; older ones will show here.</p>"
+    changes = "<p>This is the first score; older ones will show here.</p>"
+    if trends:
+        heads = "<th>engine</th><th>share of cases that pass</th><th class=r>now</th>"
+        heads += "<th class=r>since the last</th><th class=r>wrong</th><th class=r>since</th>"
+        changes = (
+            f'<div class="scroll"><table class="stack"><thead><tr>{heads}</tr></thead>'
+            f"<tbody>{''.join(trends)}</tbody></table></div>"
+        )
     return _page(
         "history.html",
         "History by version",
-        "One row per engine and score, newest first.",
-        note,
-        *parts,
+        "What changed between scores, and one row per engine and score, newest first.",
+        html.section("Changes", changes),
         html.section("Scores", html.table(head, rows)),
     )
+
+
+def _trend(columns: Sequence[Column]) -> str:
+    """One engine: its share as a small curve from 0 to 100 %, and what changed at the end."""
+    before, now = columns[-2:]
+    wrong = [c.count()["wrong numbers"] for c in (before, now)]
+    step = TREND[0] / (len(columns) - 1)
+    points = " ".join(
+        f"{i * step:.1f},{TREND[1] * (1 - _percent(c) / 100):.1f}" for i, c in enumerate(columns)
+    )
+    curve = (
+        f'<svg class="trend" viewBox="-2 -2 {TREND[0] + 4} {TREND[1] + 4}" role="img" '
+        f'aria-label="{", ".join(f"{_percent(c):.1f} %" for c in columns)}">'
+        f'<polyline points="{points}"/></svg>'
+    )
+    figures = {
+        "now": f"{_percent(now):.1f} %",
+        "since the last": f"{_percent(now) - _percent(before):+.1f}",
+        "wrong": str(wrong[1]),
+        "since": f"{wrong[1] - wrong[0]:+d}",
+    }
+    cells = "".join(f'<td class="r" data-label="{k}">{v}</td>' for k, v in figures.items())
+    return f'<tr><td>{text(now.title)}</td><td class="wide">{curve}</td>{cells}</tr>'
+
+
+TREND = (160, 24)  # the size of a curve, in its own units
 
 
 def _percent(column: Column) -> float:

@@ -20,7 +20,7 @@ from sardonyx.score.engines import PACKAGE
 ROOMS = {"lower": {"lower"}, "grad": {"vjp"}}
 KERNELS = "engines"
 # What no result depends on.
-APART = ("cli", "score", "verify", "importers", "html.py", "coverage.py", "diff.py", "inspect.py")
+APART = ("cli", "score", "verify", "importers", "diff", "html.py", "coverage.py", "inspect.py")
 
 
 def of_rules(engine: str, ops: Iterable[str]) -> str:

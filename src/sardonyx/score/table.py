@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sardonyx.score import operators
 from sardonyx.score.judge import CLASSES
 from sardonyx.score.score import AXES, Change, Column, Score
 
@@ -18,15 +19,18 @@ SHORT = {
     "crash": "crash",
     "wrong numbers": "wrong",
 }
-HEADER = ["engine", "version", *SHORT.values(), "gradient", "training", "seconds"]
+HEADER = ["engine", "version", "operators", *SHORT.values(), "gradient", "training", "seconds"]
 
 
 def rows(score: Score) -> list[list[str]]:
-    """One row per engine: how many cases are in each class, and the other axes as `good of all`."""
-    return [_row(column) for column in score.columns]
+    """One row per engine: the operators that it has as a whole, how many cases are in each class,
+    and the other axes as `good of all`.
+    """
+    subjects = operators.subjects(score)
+    return [_row(score, column, subjects) for column in score.columns]
 
 
-def _row(column: Column) -> list[str]:
+def _row(score: Score, column: Column, subjects: dict[str, list[str]]) -> list[str]:
     head = [column.title, column.version]
     if column.canary:
         return [*head, "broken", *[""] * (len(HEADER) - 3)]
@@ -34,7 +38,9 @@ def _row(column: Column) -> list[str]:
     ran = "forward" in column.cells
     cells = [(str(count[kind]) if count[kind] else "") if ran else "–" for kind in CLASSES]
     others = [_share(column, axis) for axis in AXES[1:]]
-    return [*head, *cells, *others, f"{column.seconds:.0f}"]
+    every = ran and not score.sampled(column)  # a sample says nothing of whole operators
+    whole = "{} of {}".format(*operators.whole(column, subjects)) if every else "–"
+    return [*head, whole, *cells, *others, f"{column.seconds:.0f}"]
 
 
 def _share(column: Column, axis: str) -> str:
@@ -52,8 +58,14 @@ def text(score: Score) -> str:
     lines = _aligned(kept)
     count = len(score.cases.get("forward", ()))
     lines.append(f"\n{count} cases of onnx {score.onnx}, sardonyx {score.sardonyx}, {score.date}")
-    lines += [f"broken: {c.title}: {c.canary}" for c in score.columns if c.canary]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_notes(score)])
+
+
+def _notes(score: Score) -> list[str]:
+    """What a reader of the counts must know."""
+    broken = [f"broken: {c.title}: {c.canary}" for c in score.columns if c.canary]
+    found = ((c.title, score.sampled(c)) for c in score.columns)
+    return broken + [f"a sample: {title}: {words}" for title, words in found if words]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -73,7 +85,8 @@ def markdown(score: Score) -> str:
     every = [HEADER, *rows(score)]
     lines = ["| " + " | ".join(row) + " |" for row in every]
     lines.insert(1, "|---|---|" + "---:|" * (len(HEADER) - 2))
-    return "\n".join(lines)
+    notes = [f"- {note}" for note in _notes(score)]
+    return "\n".join([*lines, *(["", *notes] if notes else [])])
 
 
 def failures(score: Score) -> Iterable[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import DataError, quote
-from sardonyx.train.data import Field, Rows, Source, Stream, Table
+from sardonyx.train.data import Field, Rows, Source, Stream, Subset, Table
 
 LABELS = ("label", "labels", "y", "target", "targets", "class", "classes")
 INPUTS = ("x", "input", "inputs", "image", "images", "pixels", "features", "data")
@@ -39,6 +39,35 @@ def link(
 
     given -- {input: field}, for what cannot be guessed
     """
+    chosen = _chosen(wanted, labels, fields, given)
+    links: list[Link] = []
+    problems: list[list[str]] = []
+    for value in wanted:
+        made = _fit(value, chosen.get(value.name or ""), fields)
+        if isinstance(made, Link):
+            links.append(made)
+        else:
+            problems.append(made)
+    if problems:
+        have = ", ".join(
+            f"{quote(n)} {_word(f.dtype)} {list(f.shape or ())}" for n, f in fields.items()
+        )
+        raise DataError(
+            f"the data does not fit the model ({len(problems)} problem{'s' * (len(problems) > 1)})",
+            problems,
+            hint=f"the data has {have}; --field input=field, or fields={{'input': 'field'}}, links "
+            "them by hand",
+        )
+    return links
+
+
+def _chosen(
+    wanted: Sequence[ir.Value],
+    labels: Sequence[str],
+    fields: Mapping[str, Field],
+    given: Mapping[str, str] | None,
+) -> dict[str, tuple[str, str]]:
+    """Each input's field, and why it: asked for, of the same name, of a usual name, left over."""
     chosen: dict[str, tuple[str, str]] = {}
     free = [f for f in fields if f not in (given or {}).values()]
     for value in wanted:
@@ -64,22 +93,7 @@ def link(
     left = [v.name or "" for v in wanted if v.name not in chosen]
     if len(left) == 1 and len(free) == 1:
         chosen[left[0]] = (free.pop(), "the only one left")
-    links: list[Link] = []
-    problems: list[list[str]] = []
-    for value in wanted:
-        made = _fit(value, chosen.get(value.name or ""), fields)
-        if isinstance(made, Link):
-            links.append(made)
-        else:
-            problems.append(made)
-    if problems:
-        have = ", ".join(f"{quote(n)} {f.dtype} {list(f.shape or ())}" for n, f in fields.items())
-        raise DataError(
-            f"the data does not fit the model ({len(problems)} problem{'s' * (len(problems) > 1)})",
-            problems,
-            hint=f"the data has {have}; fields={{'input': 'field'}} links them by hand",
-        )
-    return links
+    return chosen
 
 
 def _fit(
@@ -99,7 +113,7 @@ def _fit(
         return [f"input {quote(name)}", want, f"there is no field {quote(field_name)}"]
     found, dtype = fields[field_name], value.dtype.numpy()  # type: ignore[union-attr]
     if not _castable(found.dtype, np.dtype(dtype)):
-        return [f"input {quote(name)}", want, f"field {quote(field_name)} is {found.dtype}"]
+        return [f"input {quote(name)}", want, f"field {quote(field_name)} is {_word(found.dtype)}"]
     shape = tuple(dims[1:]) if dims else None
     if shape is not None and found.shape is not None and not _same(shape, found.shape):
         return [
@@ -108,6 +122,10 @@ def _fit(
             f"rows of {quote(field_name)} have the shape {list(found.shape)}",
         ]
     return Link(name, field_name, np.dtype(dtype), shape, why, found.dtype != dtype)
+
+
+def _word(dtype: np.dtype[Any]) -> str:
+    return "text" if dtype.kind in "USO" else str(dtype)
 
 
 def _castable(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
@@ -188,7 +206,8 @@ def check_values(
 def _sample(source: Source, item: Link) -> np.ndarray:
     if isinstance(source, Stream):
         return next(iter(source.batches()))[item.field]
-    column = getattr(source, "columns", {}).get(item.field) if type(source) is Table else None
+    table = source.table if isinstance(source, Subset) else source  # rows as people count them
+    column = table.columns.get(item.field) if type(table) is Table else None
     if type(column) is np.ndarray:
         return column
     return source.take(np.arange(min(len(source), CHECKED_ROWS)))[item.field]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import ArgumentError, TrainingStopped, quote
+from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model, load
 from sardonyx.train import metrics as metric
 from sardonyx.train.auto import fastest
@@ -82,14 +83,7 @@ def train(
     >>> len(run.history)
     2
     """
-    if recompute:
-        if engine != "onnxruntime":
-            raise ArgumentError(
-                f"the engine {engine!r} does not recompute", hint='use engine="onnxruntime"'
-            )
-        engine_options = {**(engine_options or {}), "recompute": True}
     target = Path(output) if output is not None else None
-    share = validation if isinstance(validation, float) else None
     asked = {
         "epochs": epochs,
         "steps": steps,
@@ -97,23 +91,18 @@ def train(
         "seed": seed,
         "shuffle": shuffle,
         "drop_last": drop_last,
-        "share": share,
+        "share": validation if isinstance(validation, float) else None,
     }
+    options = _engine_options(engine, engine_options, recompute)
     net, position = _start(model, target, resume, asked, how)
     shown = make_display(display) if isinstance(display, str) else display
-    source = open_data(data, columns, *image_size(net))
-    held: Source | None = None
-    if position.share is not None:
-        if isinstance(source, Stream):
-            raise ArgumentError("a stream cannot be split", hint="give validation data of its own")
-        source, held = source.split(position.share, position.seed)
-    elif validation is not None:
-        held = open_data(validation, columns, *image_size(net))
+    source, held = _opened(net, data, validation, columns, position)
     _same_data(position, source, target)
     settings = settings_of(net)
-    rep, links = _prepared(engine, net, source, fields, settings, position, engine_options)
+    rep, links = _prepared(engine, net, source, fields, settings, position, options)
     if held is not None:
         links_for(net, rep.wanted, held, {item.input: item.field for item in links}, settings)
+    settings["choices"] = [*settings.get("choices", []), *_loop_choices(asked, position, engine)]
     chosen = chosen_metrics(metrics, settings)
     watched = watch or ("loss" if held is None else "val_loss")
     plan = Plan(
@@ -127,19 +116,42 @@ def train(
         every_minutes,
         target,
         callbacks,
-        held is not None or patience is not None,
+        keep_best=held is not None or patience is not None,
     )
-    settings["choices"] = [*settings.get("choices", []), *_loop_choices(asked, position, engine)]
     run = Run(rep, position, links, settings, _facts(source, held, position))
     run.best_file = best_path(target) if target is not None else None
     shown.begin(run, plan)
-    if target is None:
-        return _Loop(run, plan, source, held, shown).run()
-    with Lock(target):
+    with Lock(target) if target is not None else contextlib.nullcontext():
         return _Loop(run, plan, source, held, shown).run()
 
 
 # -- before the first step ------------------------------------------------------------------
+
+
+def _engine_options(
+    engine: str, given: Mapping[str, Any] | None, recompute: bool
+) -> Mapping[str, Any] | None:
+    if not recompute:
+        return given
+    if engine != "onnxruntime":
+        raise ArgumentError(
+            f"the engine {engine!r} does not recompute", hint='use engine="onnxruntime"'
+        )
+    return {**(given or {}), "recompute": True}
+
+
+def _opened(
+    net: Model, data: Any, validation: Any, columns: Sequence[str] | None, position: Position
+) -> tuple[Source, Source | None]:
+    """What is trained on, and what is held out."""
+    source = open_data(data, columns, *image_size(net))
+    if position.share is None:
+        if validation is None:
+            return source, None
+        return source, open_data(validation, columns, *image_size(net))
+    if isinstance(source, Stream):
+        raise ArgumentError("a stream cannot be split", hint="give validation data of its own")
+    return source.split(position.share, position.seed)
 
 
 def _start(
@@ -154,6 +166,7 @@ def _start(
         raise ArgumentError("`resume` continues an output", hint="name it: output=…")
     if resume and target is not None and target.exists():
         return _continued(load(target), target, asked, how)
+    _spare_unfinished(target)
     loaded = load(model)
     given = {k: v for k, v in asked.items() if v is not None}
     rows: Rows = []
@@ -169,6 +182,22 @@ def _start(
     if "epochs" not in given and "steps" not in given:
         given["epochs"] = EPOCHS
     return net, Position(**given, overrides=rows)
+
+
+def _spare_unfinished(target: Path | None) -> None:
+    """Refuse to begin anew over a run that can still be continued: whoever forgot to say so."""
+    if target is None or not target.exists():
+        return
+    try:
+        position = position_of(load(target))
+    except SardonyxError:  # no model, or not ours: it is replaced, as a file is
+        return
+    if position is not None and position.step and not position.finished:
+        raise ArgumentError(
+            f"{quote(target.name)} holds a training that is not finished",
+            [["step", str(position.step)], ["epoch", str(position.epoch)]],
+            hint="continue it with resume=True (--resume), or choose another output, or remove it",
+        )
 
 
 def _continued(
@@ -270,6 +299,7 @@ class _Loop:
         self.run_, self.plan, self.display = run, plan, display
         self.source, self.held = source, held
         self.saved = time.monotonic()
+        self.waited_enough = False
         self.count = batch_count(source, run.position.batch_size, run.position.drop_last)
         self.display.total = plan.total(self.count)
         self.times = {"steps": 0.0, "waiting for data": 0.0, "validation": 0.0, "saving": 0.0}
@@ -280,7 +310,7 @@ class _Loop:
         try:
             while not self._is_done():
                 self._epoch()
-            position.finished = not run.stopped
+            position.finished = not run.stopped or self.waited_enough
         except KeyboardInterrupt:
             run.stopped = "interrupted"
         finally:
@@ -301,6 +331,7 @@ class _Loop:
             return True
         if plan.patience is not None and position.waited >= plan.patience and not position.batch:
             self.run_.stopped = f"{plan.watch} did not improve for {position.waited} epochs"
+            self.waited_enough = True
             return True
         return plan.epochs is not None and position.epoch >= plan.epochs
 

@@ -90,7 +90,10 @@ class F1(Metric):
 
 
 class AUC(Metric):
-    """Area under the ROC curve of one score per row; ties count half."""
+    """Area under the ROC curve of one score per row; ties count half.
+
+    Of several classes: the mean over classes of each against the rest, by probability.
+    """
 
     name = "auc"
 
@@ -99,19 +102,40 @@ class AUC(Metric):
         self.labels: list[np.ndarray] = []
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
-        if prediction.ndim == 2 and prediction.shape[1] == 2 and label.ndim == 1:
+        if prediction.ndim == label.ndim + 1 and prediction.shape[1] == 2:
             prediction = prediction[:, 1] - prediction[:, 0]
-        self.scores.append(prediction.reshape(-1))
-        self.labels.append(label.reshape(-1))
+        if prediction.size == label.size:
+            prediction, label = prediction.reshape(-1, 1), label.reshape(-1) > 0.5
+        else:
+            prediction = _probabilities(prediction)
+        self.scores.append(prediction)
+        self.labels.append(label)
 
     def value(self) -> float:
-        scores, labels = np.concatenate(self.scores), np.concatenate(self.labels) > 0.5
-        _, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
-        positive, negative = int(labels.sum()), int((~labels).sum())
-        if not positive or not negative:
-            return float("nan")
-        return float((ranks[labels].sum() - positive * (positive + 1) / 2) / (positive * negative))
+        scores, labels = np.concatenate(self.scores), np.concatenate(self.labels)
+        if scores.shape[1] == 1:
+            return _area(scores[:, 0], labels)
+        areas = [_area(scores[:, c], labels == c) for c in range(scores.shape[1])]
+        known = [area for area in areas if not np.isnan(area)]  # the others have no rows
+        return float(np.mean(known)) if known else float("nan")
+
+
+def _probabilities(scores: np.ndarray) -> np.ndarray:
+    """The softmax along axis 1, unless that is what the rows are already."""
+    wide = scores.astype(np.float64)
+    if (wide >= 0).all() and np.allclose(wide.sum(1), 1.0, atol=1e-3):
+        return wide
+    raised = np.exp(wide - wide.max(1, keepdims=True))
+    return raised / raised.sum(1, keepdims=True)
+
+
+def _area(scores: np.ndarray, labels: np.ndarray) -> float:
+    _, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
+    positive, negative = int(labels.sum()), int((~labels).sum())
+    if not positive or not negative:
+        return float("nan")
+    return float((ranks[labels].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
 class MeanAbsoluteError(Metric):
@@ -221,8 +245,15 @@ def add_all(
     for item in made:
         if item.whole:
             item.add(prediction, label)
-        else:
+            continue
+        try:
             item.add(rows, classes)
+        except (ValueError, IndexError, TypeError) as error:
+            raise ArgumentError(
+                f"the metric {item.name!r} does not suit this model",
+                [["predictions", str(list(rows.shape))], ["labels", str(list(classes.shape))]],
+                hint="accuracy, f1, auc and top5 are of classes, mae of numbers",
+            ) from error
 
 
 def _rows(

@@ -4,6 +4,7 @@ every step.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ class Events:
     """Writes the loss of every step and the figures of every epoch, the last one included."""
 
     def __init__(self, folder: str | Path):
+        # tensorboard imports TensorFlow where there is one, and that talks to stderr.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary

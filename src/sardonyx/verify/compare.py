@@ -26,12 +26,12 @@ from sardonyx.verify.coarse import has_coarse
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.exact import Reference, Walk, is_float, widened
 from sardonyx.verify.gradients import gradients_of
-from sardonyx.verify.inputs import sample, size_choices
+from sardonyx.verify.inputs import sample, size_choices, symbols
 from sardonyx.verify.jitter import Jitter, moved
 from sardonyx.verify.locate import Locator
 from sardonyx.verify.noise import BANDS, GRADIENT_BANDS, Measurement, finite_rms, measure
 from sardonyx.verify.report import Report
-from sardonyx.verify.subjects import SavedSubject, Subject, distinct_names, subject
+from sardonyx.verify.subjects import SavedSubject, Subject, distinct_names, on_engine, subject
 from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 
 FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
@@ -61,6 +61,8 @@ def verify(
 ) -> Report:
     """Compare programs: the same numbers up to rounding, or not, and then which node.
 
+    Training steps are compared by `verify_training`.
+
     first, others -- an ONNX file or model, an engine's name (for the first model), a torch module,
                      a JAX or TensorFlow function, any function of arrays, saved outputs (.npz or a
                      model-zoo folder)
@@ -84,7 +86,7 @@ def verify(
     chosen = _subjects(first, others, engine)
     if gradients:
         chosen = gradients_of(chosen)
-    job = _Job(chosen, wanted, progress or (lambda _: None))
+    job = _Job(chosen, wanted, progress or (lambda _: None), sliced)
     runs = job.runs(inputs, list(range(seeds)) if isinstance(seeds, int) else list(seeds), sizes)
     candidates = list(zip(job.labels, chosen))
     locator = Locator(job.report, job.reference_model, job.progress)
@@ -108,7 +110,7 @@ def _subjects(
         )
     chosen += [subject(thing, chosen[0]) for thing in others]
     engines = [engine] if isinstance(engine, str) else list(engine or ())
-    return chosen + [subject(name, chosen[0]) for name in engines]
+    return chosen + [on_engine(name, chosen[0]) for name in engines]
 
 
 class _Job:
@@ -119,9 +121,10 @@ class _Job:
         subjects: list[Subject],
         wanted: tuple[tuple[float, float], float | None, float | None],
         progress: Callable[[str], None],
+        sliced: bool,
     ):
         bands, rtol, atol = wanted
-        self.subjects, self.progress = subjects, progress
+        self.subjects, self.progress, self.sliced = subjects, progress, sliced
         self.labels = distinct_names(subjects)
         self.tolerances = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
         self.model = next((s.model for s in subjects if s.model is not None), None)
@@ -130,6 +133,8 @@ class _Job:
         self.baselines: list[Callable[[Mapping[str, Any]], dict[str, Any]]] = []
         self.noise: dict[str, float] = {}
         self.coarse: dict[str, dict[str, Any]] = {}
+        self.coarse_runner: list[Reference] | None = None
+        self.trials: dict[tuple[str, int, bool], dict[str, float]] = {}
         self._choose_reference()
 
     def _choose_reference(self) -> None:
@@ -177,13 +182,15 @@ class _Job:
             if failure is not None and time.monotonic() - start > PATIENCE:
                 break
             feeds = sample(model, seed, choice)
+            shown = ", ".join(f"{k}={v}" for k, v in choice.items())
+            made = DataSet(f"seed {seed}" + (f" ({shown})" if shown else ""), feeds)
+            if self.sliced and (not symbols(model) or sum(map(np.size, feeds.values())) > POOR):
+                return made  # trying it would run the whole model
             try:
                 found = self._tried(feeds)
             except (EngineError, ArgumentError) as error:
                 failure = failure or error
                 continue
-            shown = ", ".join(f"{k}={v}" for k, v in choice.items())
-            made = DataSet(f"seed {seed}" + (f" ({shown})" if shown else ""), feeds)
             if all(_tells(x) for x in found.values()):
                 return made
             if poor and sum(map(np.size, feeds.values())) > POOR:
@@ -227,7 +234,8 @@ class _Job:
                     f"output {name} is empty, constant or NaN on these inputs: little is proven"
                 )
             small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
-            self.noise = {} if slow else self._more_noise(run, small, SAMPLES)
+            drawn = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
+            self.noise = {n: max(d.get(n, 0.0) for d in drawn) for n in small if drawn}
             stored = run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects)
             for label, item in zip(self.labels, self.subjects):
                 self._measure(label, item, run, exact, baselines)
@@ -257,24 +265,32 @@ class _Job:
         return jitter(run.inputs)
 
     def _more_noise(
-        self, run: DataSet, wanted: Sequence[str], count: int, coarsely: Sequence[Any] = ()
+        self, run: DataSet, trial: int, coarsely: Sequence[Reference] = ()
     ) -> dict[str, float]:
-        """The largest noise on inputs moved in the last place: rounding drawn anew, `count` times.
+        """The noise of every output on inputs moved in the last place: rounding drawn anew.
 
         Small outputs tell little of the noise, and those of a wide range are ruled by few elements.
         """
-        found: dict[str, float] = {}
-        if not wanted or self.exact is None or not any(map(is_float, run.inputs.values())):
-            return found
-        for trial in range(count):
-            rng = np.random.default_rng(trial)
-            feeds = {k: moved(v, rng) for k, v in run.inputs.items()}
-            r = self.exact(feeds)
-            for b in (baseline(feeds) for baseline in (*self.baselines, *coarsely)):
-                for name in wanted:
-                    if name in b and np.shape(b[name]) == np.shape(r[name]):
-                        found[name] = max(found.get(name, 0.0), finite_rms(b[name], r[name]))
-        return found
+        key = (run.name, trial, bool(coarsely))
+        if key not in self.trials:
+            self.trials[key] = {}
+            if self.exact is not None and any(map(is_float, run.inputs.values())):
+                rng = np.random.default_rng(trial)
+                feeds = {k: moved(v, rng) for k, v in run.inputs.items()}
+                baselines = [side(feeds) for side in self.baselines]
+                baselines += [side(feeds) for side in coarsely]
+                self.trials[key] = _noise(self.exact(feeds), baselines)
+        return self.trials[key]
+
+    def _coarsely(self) -> list[Reference]:
+        """The baseline that computes some nodes as coarsely as engines do, where there are such."""
+        model = self.reference_model
+        if self.coarse_runner is None:
+            coarse = model is not None and has_coarse(normalize(model).graph)
+            self.coarse_runner = (
+                [Reference(model, exact=False, coarsely=True)] if model and coarse else []
+            )
+        return self.coarse_runner
 
     def _check_plausible(
         self, exact: dict[str, Any], baselines: list[dict[str, Any]], run: str
@@ -336,6 +352,7 @@ class _Job:
             baselines.append({m.output: found[m.output] for m in mine if m.output in found})
 
     def _note(self, text: str) -> None:
+        text = " ".join(text.split())  # what an engine says may have many lines
         if text not in self.report.notes:
             self.report.notes.append(text)
 
@@ -374,16 +391,16 @@ class _Job:
 
     def _reconsider(self, part: Measurement, exact: Any, run: DataSet) -> None:
         """Doubt the baseline first: compute it coarsely, and draw more of its noise."""
-        model, coarsely = self.reference_model, []
-        if model is not None and has_coarse(normalize(model).graph):
-            coarsely = [Reference(model, exact=False, coarsely=True)]
+        for coarsely in self._coarsely():
             if run.name not in self.coarse:
-                self.coarse[run.name] = coarsely[0](run.inputs)
+                self.coarse[run.name] = coarsely(run.inputs)
             other: Any = self.coarse[run.name].get(part.output)
             if np.shape(other) == np.shape(exact):
                 part.rms_noise = max(part.rms_noise, finite_rms(other, exact))
-        if part.ratio > self.report.bands[0]:
-            more = self._more_noise(run, [part.output], MORE, coarsely)
+        for trial in range(MORE):
+            if part.ratio <= self.report.bands[0]:
+                return
+            more = self._more_noise(run, trial, self._coarsely())
             part.rms_noise = max(part.rms_noise, more.get(part.output, 0.0))
 
     def _explain(self, part: Measurement, name: str, got: Any, run: DataSet) -> None:
@@ -430,6 +447,18 @@ def _references(model: Model) -> tuple[Any, list[Any]]:
         return None, []
     baselines: list[Any] = [Reference(model, exact=False)]
     return exact, baselines
+
+
+def _noise(exact: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How far the baselines are from an exact run, by output: the farthest counts."""
+    found: dict[str, float] = {}
+    for baseline in baselines:
+        for name in baseline:
+            r: Any = exact.get(name)
+            b = baseline[name]
+            if is_float(r) and is_float(b) and np.shape(b) == np.shape(r):
+                found[name] = max(found.get(name, 0.0), finite_rms(b, r))
+    return found
 
 
 def _shape(value: Any) -> list[int]:

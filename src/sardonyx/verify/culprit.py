@@ -199,9 +199,15 @@ class _Level:
         self.order = {node: i for i, node in enumerate(candidate)}
         self.values: dict[str, Any] = {}
         self.uses: dict[str, int] = {}
-        for part in self.pieces:
+        self.waiting: dict[str, list[int]] = {}  # a value's name → the pieces that wait for it
+        self.missing: list[int] = []  # for how many each of them waits
+        for place, part in enumerate(self.pieces):
             for name in (*part.needs, *part.outputs):
                 self.uses[name] = self.uses.get(name, 0) + 1
+            made = {n for n in (*part.needs, *part.outputs) if n in self.exact}
+            self.missing.append(len(made))
+            for name in made:
+                self.waiting.setdefault(name, []).append(place)
         self.inner: dict[tuple[str, ...], _Level] = {}
         self.control = {n.name or n.outputs[0].name: n for n in candidate if n.op_type in CONTROL}
         self.control_exact = {n.name or n.outputs[0].name: n for n in exact if n.op_type in CONTROL}
@@ -273,14 +279,24 @@ class _Level:
         for value in node.outputs:
             if value.name in self.uses:
                 self.values[value.name or ""] = env[value.name or ""]
-        ready = [p for p in self.pieces if all(self._has(n, env) for n in (*p.needs, *p.outputs))]
-        for part in ready:
-            self.pieces.remove(part)
+        for part in self._ready(node):
+            if not all(self._has(n, env) for n in (*part.needs, *part.outputs)):
+                continue
             self._replay(part, {n: self._value(n, env) for n in part.needs})
             for name in (*part.needs, *part.outputs):
                 self.uses[name] -= 1
                 if not self.uses[name]:
                     self.values.pop(name, None)
+
+    def _ready(self, node: ir.Node) -> list[_Piece]:
+        """The pieces whose last missing value this node made, in the candidate's order."""
+        found = []
+        for value in node.outputs:
+            for place in self.waiting.pop(value.name or "", ()):
+                self.missing[place] -= 1
+                if not self.missing[place]:
+                    found.append(place)
+        return [self.pieces[place] for place in sorted(found)]
 
     def _has(self, name: str, env: Mapping[str, Any]) -> bool:
         return name in self.values or (
@@ -341,23 +357,7 @@ class _Level:
         model = piece(finder.candidate, nodes, given, part.outputs)
         given = {v.name or "": given[v.name or ""] for v in model.inputs}
         wide_given = {k: widened(v) for k, v in given.items()}
-        node = part.last
-        replay = Replay(
-            self.order[node] + 1,
-            len(self.order),
-            node.op_type,
-            node.name or node.outputs[0].name or "",
-            self.path,
-            0.0,
-            fused=len(part.nodes),
-            inputs=tuple(v.name or "" for v in node.inputs if v is not None),
-            outputs=tuple(v.name or "" for v in node.outputs if v.name),
-            readers=tuple(
-                (n.op_type, n.name or n.outputs[0].name or "")
-                for v in node.outputs
-                for n, _ in v.uses()
-            ),
-        )
+        replay = self._described(part)
         try:
             c = finder.run(model)(given)
         except SardonyxError as error:
@@ -373,6 +373,22 @@ class _Level:
         if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
             replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b[0])
         return replay, Case(model, given, r)
+
+    def _described(self, part: _Piece) -> Replay:
+        """A replay of a piece, before it is judged."""
+        node = part.last
+        return Replay(
+            self.order[node] + 1,
+            len(self.order),
+            node.op_type,
+            node.name or node.outputs[0].name or "",
+            self.path,
+            0.0,
+            fused=len(part.nodes),
+            inputs=tuple(v.name or "" for v in node.inputs if v is not None),
+            outputs=tuple(v.name or "" for v in node.outputs if v.name),
+            readers=_readers(node),
+        )
 
     def _weigh(
         self,

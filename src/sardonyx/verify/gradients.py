@@ -8,9 +8,8 @@ by its own framework, which shares nothing with our rules. Frameworks are not im
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,25 +102,12 @@ def weighting(count: int) -> np.ndarray:
     return (np.arange(count) * STRIDE % PERIOD - PERIOD // 2) / SCALE
 
 
-class ModuleGradient(Subject):
+class ModuleGradient(ModuleSubject):
     """A torch module differentiated by torch."""
 
-    lenient = True
-    engine = "torch"
-
     def __init__(self, item: ModuleSubject, weights: Sequence[str], name: str):
-        super().__init__(name)
-        self.module, self.weights = item.module, list(weights)
-        self.version = item.version
-
-    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-        return self._call(self.module, feeds)
-
-    def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        wide = copy.deepcopy(self.module).double()
-        return lambda feeds: self._call(
-            wide, {k: v.astype(np.float64) if is_float(v) else v for k, v in feeds.items()}
-        )
+        super().__init__(item.module, name)
+        self.weights = list(weights)
 
     def _call(self, module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         torch = sys.modules["torch"]
@@ -130,15 +116,18 @@ class ModuleGradient(Subject):
         with reported(self.name):
             held = dict(module.named_parameters())
             wrt |= {name: held[module.names[name]] for name in self.weights}
-            found = module(*tensors.values())
-            outputs = found if isinstance(found, (tuple, list)) else (found,)
             total = sum(
                 (y.reshape(-1) * torch.from_numpy(weighting(y.numel())).to(y.dtype)).sum()
-                for y in outputs
+                for y in _listed(module(*tensors.values()))
                 if y.is_floating_point()
             )
             made = torch.autograd.grad(total, list(wrt.values()), materialize_grads=True)
         return {f"grad/{k}": array_of(g) for k, g in zip(wrt, made, strict=True)}
+
+
+def _listed(found: Any) -> Sequence[Any]:
+    """What a module or function returned, as a sequence."""
+    return found if isinstance(found, (tuple, list)) else (found,)
 
 
 class FunctionGradient(Subject):
@@ -153,8 +142,7 @@ class FunctionGradient(Subject):
 
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
         with reported(self.name):
-            found = self.function(*feeds.values())
-            first = found[0] if isinstance(found, (tuple, list)) else found
+            first = _listed(self.function(*feeds.values()))[0]
         kind = FRAMEWORKS.get(type(first).__module__.split(".")[0])
         if kind not in ("jax", "tensorflow"):
             raise UnsupportedOp(f"nothing differentiates what returns a {type(first).__name__}")
@@ -171,8 +159,9 @@ class FunctionGradient(Subject):
         def total(wrt: dict[str, Any], held: dict[str, Any]) -> Any:
             given = [wrt.get(k, v) for k, v in feeds.items()]
             found = apply({**params, **held}, *given) if params is not None else apply(*given)
-            outputs = found if isinstance(found, (tuple, list)) else (found,)
-            floats = [y for y in outputs if jax.numpy.issubdtype(y.dtype, jax.numpy.floating)]
+            floats = [
+                y for y in _listed(found) if jax.numpy.issubdtype(y.dtype, jax.numpy.floating)
+            ]
             return sum((y.reshape(-1) * weighting(y.size).astype(y.dtype)).sum() for y in floats)
 
         by_inputs, by_weights = jax.grad(total, argnums=(0, 1))(wrt, held)
@@ -185,10 +174,10 @@ class FunctionGradient(Subject):
         wrt |= {n: self.function.weights[n] for n in self.weights}  # type: ignore[attr-defined]
         with tf.GradientTape() as tape:
             tape.watch(list(wrt.values()))
-            found = self.function(*tensors.values())
-            outputs = found if isinstance(found, (tuple, list)) else (found,)
             parts = []
-            for y in (y for y in outputs if y.dtype.is_floating):
+            for y in _listed(self.function(*tensors.values())):
+                if not y.dtype.is_floating:
+                    continue
                 weight = tf.cast(weighting(int(tf.size(y))), y.dtype)
                 parts.append(tf.reduce_sum(tf.reshape(y, [-1]) * weight))
             total = tf.add_n(parts)

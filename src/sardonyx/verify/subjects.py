@@ -231,11 +231,7 @@ def subject(thing: Any, first: Subject | None = None) -> Subject:
         return thing
     model = first.model if first is not None else None
     if isinstance(thing, str) and thing in ENGINES:
-        if model is None:
-            raise ArgumentError(
-                f"{quote(thing)} is an engine, but the first thing to compare is no ONNX model"
-            )
-        return OnnxSubject(model, thing)
+        return on_engine(thing, first)
     if isinstance(thing, (str, Path)):
         return _from_path(Path(thing), model)
     if isinstance(thing, (Model, onnx.ModelProto, bytes)):
@@ -250,6 +246,15 @@ def subject(thing: Any, first: Subject | None = None) -> Subject:
         f"cannot compare a {type(thing).__name__}",
         hint="a model, its file, an engine's name, a torch module, a function, saved outputs",
     )
+
+
+def on_engine(name: str, first: Subject | None) -> Subject:
+    """The model of the first subject on another engine."""
+    if first is None or first.model is None:
+        raise ArgumentError(
+            f"{quote(name)} is an engine, but the first thing to compare is no ONNX model"
+        )
+    return OnnxSubject(first.model, name)
 
 
 def _from_path(path: Path, model: Model | None) -> Subject:

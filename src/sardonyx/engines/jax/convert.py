@@ -4,17 +4,19 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
-from sardonyx.engines.jax.xp import arrays, jax
-from sardonyx.engines.native import Stored, bind, native, written_back
+from sardonyx.engines.jax.xp import arrays, is_traced, jax
+from sardonyx.engines.native import Native, Stored, bind, native, written_back
+from sardonyx.engines.outside import refused
 from sardonyx.errors import ArgumentError, EngineError, quote
-from sardonyx.lower.program import Program, element_type
+from sardonyx.external import is_mapped
+from sardonyx.lower.program import DependsOnData, Program, element_type
 from sardonyx.lower.xp import is_integer
 from sardonyx.model import Model, load
 
@@ -30,8 +32,8 @@ def to_jax(
     names.
 
     `apply(params, *inputs)` takes the inputs in order or by name; it is for `jax.jit`, `grad`,
-    `vmap` and
-    `jax.export`. Statistics of BatchNormalization are not among the params: they stay as they are.
+    `vmap` and `jax.export`. Statistics of BatchNormalization are not among the params: they stay as
+    they are.
 
     as_      -- "function" for that pair, "nnx" for a Flax NNX module with the same weights
     fallback -- nodes that jax cannot take run in numpy, with ("warn") or without a word ("allow"),
@@ -52,16 +54,16 @@ def to_jax(
     xp = arrays()
     # In its own mode for 64 bits: ONNX's indices have them, whatever the caller's mode is.
     with jax.enable_x64(True):
-        program = Program(parts.served, xp, parameters=names, **parts.outside)
-        params = {name: xp.asarray(np.array(parts.array(name))) for name in names}
+        programs = Programs(parts, names)
+        params = {name: _param(xp, parts.array(name)) for name in names}
     inputs = [v.name or "" for v in parts.inputs]
     types = {v.name: element_type(v) for v in parts.inputs}
 
     def apply(params: Mapping[str, Any], *given: Any, **named: Any) -> Any:
         with jax.enable_x64(True):
             feeds = bind(inputs, given, named)
-            feeds = {n: _of_type(xp, program.convert(v), types[n]) for n, v in feeds.items()}
-            found = [program.convert(v) for v in program(feeds, params)]
+            feeds = {n: _of_type(xp, programs.plain.convert(v), types[n]) for n, v in feeds.items()}
+            found = programs(feeds, params)
         return found[0] if len(found) == 1 else tuple(found)
 
     if as_ == "nnx":
@@ -69,6 +71,43 @@ def to_jax(
 
         return OnnxNnx(apply, params)
     return apply, params
+
+
+def _param(xp: Any, array: np.ndarray) -> Any:
+    """A weight as jax holds it: the mapped file itself, where the file has it at an address that
+    XLA takes (a multiple of 64); nobody writes to either.
+    """
+    return jax.device_put(array) if is_mapped(array) else xp.asarray(np.array(array))
+
+
+class Programs:
+    """A model as jax runs it at once, and as a graph, in which all sizes are known."""
+
+    def __init__(self, parts: Native, names: Collection[str]):
+        self.parts, self.names = parts, names
+        self.plain = Program(parts.served, arrays(), parameters=names, **parts.outside)
+        self._sized: dict[frozenset[str], Program] = {}
+
+    def __call__(self, feeds: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
+        given = {**feeds, **params}
+        traced = frozenset(name for name, value in given.items() if is_traced(value))
+        program = self._sized.get(traced, self.plain)
+        try:
+            found = program(feeds, params)
+        except DependsOnData:
+            if not traced or program is not self.plain:
+                raise
+            program = self._sized[traced] = self._with_known_sizes()
+            found = program(feeds, params)
+        return [program.convert(value) for value in found]
+
+    def _with_known_sizes(self) -> Program:
+        """The program that takes what data decides the size of out of the graph."""
+        made = next(iter(self._sized.values()), None)
+        if made is None:
+            outside = {"parameters": self.names, "sized": True, **self.parts.outside}
+            made = Program(self.parts.served, arrays(), **outside)
+        return made
 
 
 def _of_type(xp: Any, value: Any, dtype: np.dtype | None) -> Any:
@@ -98,8 +137,12 @@ def from_jax(
 
 def store(model: Model | str | Path, path: Path) -> Stored:
     """Write a model as a folder: `function.jax` (jax.export, symbolic sizes) and `params.npz`."""
-    loaded = load(model)
-    apply, params = to_jax(loaded, fallback="error")  # the file holds no other engine
+    with refused("jax"):
+        return _store(load(model), path)
+
+
+def _store(loaded: Model, path: Path) -> Stored:
+    apply, params = to_jax(loaded, fallback="error")
     lost = [[quote(n), str(p.dtype)] for n, p in params.items() if np.dtype(p.dtype).kind == "V"]
     if lost:
         raise EngineError("files of numpy have no such type", lost)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.engines import outside
 from sardonyx.engines.jax.xp import jax
-from sardonyx.errors import EngineError
+from sardonyx.errors import EngineError, quote
 from sardonyx.lower.partition import Region
 
 
@@ -49,7 +49,7 @@ def _callback(region: Region, xs: tuple[Any, ...]) -> tuple[Any, ...]:
     specs = []
     for shape, dtype in zip(sizes, region.output_types, strict=True):
         if shape is None or dtype is None or None in shape:
-            raise EngineError("sizes that data decides cannot be in jax's graph", [[region.label]])
+            raise _undecided(region)
         wide = dtype.itemsize == 8
         specs.append(jax.ShapeDtypeStruct((*shape, *[2] * wide), np.int32 if wide else dtype))
 
@@ -62,6 +62,15 @@ def _callback(region: Region, xs: tuple[Any, ...]) -> tuple[Any, ...]:
     found = jax.pure_callback(run, tuple(specs), *halved, vmap_method="sequential")
     types = zip(found, region.output_types, strict=True)
     return tuple(v if v.dtype == t else jax.lax.bitcast_convert_type(v, t) for v, t in types)
+
+
+def _undecided(region: Region) -> EngineError:
+    given = ", ".join(quote(v.name) for v in region.model.graph.outputs)
+    return EngineError(
+        f"data decides the size of {given}: a function that jax compiles has no such array",
+        [p.row for p in region.placements],
+        hint="call it without jax.jit, or let the model go on to where sizes are known again",
+    )
 
 
 # NOTE [64 bits]: a callback runs outside of the mode for 64 bits in which the graph was made, and

@@ -39,6 +39,8 @@ class Jax(NumpyLike):
     # -- conversion
 
     def asarray(self, array, dtype=None):
+        if dtype is None and isinstance(array, np.ndarray):
+            return jax.device_put(array, may_alias=False)  # jnp.asarray compiles one per shape
         return jnp.asarray(array, dtype)
 
     def cast(self, x, dtype):

@@ -64,8 +64,10 @@ def _fold(graph: ir.Graph, node: ir.Node, first: ir.Value, last: ir.Value) -> No
 
     def new(op_type: str, inputs: list[ir.Value | None], **attributes: object) -> ir.Value:
         made.append(ir.node(op_type, inputs, attributes, name=f"{name}/fold_{len(made)}"))  # type: ignore[arg-type]
-        made[-1].outputs[0].name = f"{name}/folded_{len(made)}"
-        return made[-1].outputs[0]
+        (value,) = made[-1].outputs
+        # typed: a reader of unknown type keeps a kernel from being written in place
+        value.name, value.type = f"{name}/folded_{len(made)}", out.type
+        return value
 
     moved = new("Unsqueeze", [new("Transpose", [image], perm=TO_BACK), first])
     tall = new("Unsqueeze", [kernel, last])

@@ -15,10 +15,12 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx.shape_inference import infer_shapes
 
 from sardonyx.engines.onnxruntime import extensions
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import write_in_place
+from sardonyx.engines.onnxruntime.leftovers import clear_leftovers, unfold_constants
 from sardonyx.engines.onnxruntime.order import arranged, places
 from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, opened, payload, session
@@ -59,7 +61,10 @@ def planned(graph: StepGraph, settings: Mapping[str, Any], again: bool = False) 
     """
     if not graph.updates or not _can_be_arranged(graph, settings):
         return plain(graph, settings)
+    unfold_constants(graph.model.graph)
     step = _optimized(graph, settings)
+    unfold_constants(step.graph)
+    clear_leftovers(step.graph)
     fold_batches(step.graph)
     place = places(step.graph, graph.model.graph)
     if again:
@@ -101,7 +106,8 @@ def _optimized(graph: StepGraph, settings: Mapping[str, Any]) -> ir.Model:
         if fitted.opset < OLDEST:
             fitted = fit(graph.model, opset=OLDEST)
         session(fitted, **{**settings, "options": options})
-        return ir.serde.deserialize_model(onnx.load(path))
+        # onnxruntime leaves out the shapes of what it has put in: Gemm for MatMul and Add, Split
+        return ir.serde.deserialize_model(infer_shapes(onnx.load(path)))
 
 
 def _level(graph: ir.Graph) -> ort.GraphOptimizationLevel:

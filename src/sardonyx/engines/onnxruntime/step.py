@@ -19,6 +19,7 @@ from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.in_place import GUARD
 from sardonyx.engines.onnxruntime.plan import plain, planned
 from sardonyx.engines.onnxruntime.session import Runner
+from sardonyx.engines.onnxruntime.spill import give_back, spilled
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
 from sardonyx.train.step import StepGraph, distinct_outputs
@@ -69,6 +70,7 @@ class _Step:
         self.variables = variables
         self.settings = settings
         self.plan = planned(graph, settings, recompute)
+        self.gives_back = recompute
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
         self.names = [n for n in dict.fromkeys((*graph.state, *graph.updates)) if n in variables]
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
@@ -77,6 +79,9 @@ class _Step:
         self.varying = [n for n in graph.figures if not sizes.get(n)]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        if self.gives_back:  # once: by now the caller's model is gone, if he does not need it
+            give_back()
+            self.gives_back = False
         try:
             return self._run(feeds)
         except EngineError as error:
@@ -147,7 +152,8 @@ class TrainingRep(training.TrainingRep):
     """A model in training on stock onnxruntime.
 
     recompute -- compute most of the forward pass again in the backward pass instead of keeping it:
-                 less memory, more time, the same numbers
+                 less memory, more time, the same numbers. The weights as they were loaded wait in
+                 a temporary file
 
     >>> from sardonyx.engines.onnxruntime import prepare_training
     >>> import numpy as np, sardonyx as sx
@@ -172,7 +178,7 @@ class TrainingRep(training.TrainingRep):
         self.settings = {"providers": providers, "threads": threads, "options": chosen}
         self.recompute = recompute
         self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
-        super().__init__(model)
+        super().__init__(spilled(model) if recompute else model)
 
     def variable(self, array: np.ndarray) -> Variable:
         return Variable(array, self.device)

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines.native import Native, Stored, bind, native, written_back
+from sardonyx.engines.outside import refused
 from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.external import Private
 from sardonyx.lower.program import Program, element_type
 from sardonyx.model import Model
 
@@ -28,11 +30,14 @@ class OnnxModule(tf.Module):
     def __init__(self, parts: Native):
         super().__init__(name=_identifier(parts.served.graph.name or "model"))
         xp = arrays()
+        private = Private()
         self.input_names = [v.name or "" for v in parts.inputs]
         self.output_names = parts.outputs
         self.weights = {
             name: tf.Variable(
-                xp.asarray(parts.array(name)), trainable=kind == "weight", name=_identifier(name)
+                _initial(xp, parts.array(name), private),
+                trainable=kind == "weight",
+                name=_identifier(name),
             )
             for name, kind in parts.kinds.items()
         }
@@ -82,6 +87,19 @@ class OnnxModule(tf.Module):
         stored = tf.Module(name=self.name)
         stored.weights, stored.serve = self.weights, self.serve
         tf.saved_model.save(stored, str(folder), signatures={"serving_default": serving})
+
+
+ALIGNED = 64  # the addresses of tensors that tensorflow's kernels take for granted
+
+
+def _initial(xp: Any, array: np.ndarray, private: Private) -> Any:
+    """The value a variable starts from: the mapped file itself, where the file has it at such an
+    address; tensorflow copies it before it writes.
+    """
+    held = private.array(array)
+    if held is None or held.ctypes.data % ALIGNED or held.dtype.kind not in "fiu":
+        return xp.asarray(array)
+    return tf.experimental.dlpack.from_dlpack(held.__dlpack__())
 
 
 def _spec(value: Any) -> Any:
@@ -145,8 +163,9 @@ def from_tensorflow(
 
 def store(model: Model | str | Path, path: Path) -> Stored:
     """Write a model as a SavedModel."""
-    module = to_tensorflow(model, fallback="error")  # the file holds no other engine
-    module.save(path)
+    with refused("tensorflow"):
+        module = to_tensorflow(model, fallback="error")
+        module.save(path)
     loaded = tf.saved_model.load(str(path))
 
     def run(*arrays: Any) -> Any:

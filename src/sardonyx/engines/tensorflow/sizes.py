@@ -38,6 +38,8 @@ class Dim:
 
     def _apply(self, function, other, swapped=False):
         pair = (other, self) if swapped else (self, other)
+        if tf.is_tensor(other) and other.shape.rank != 0:  # no size, but an array of numbers
+            return function(*(size_tensor(v) for v in pair))
         return Dim(lambda: function(*(size_tensor(v) for v in pair)))
 
     def __add__(self, other):

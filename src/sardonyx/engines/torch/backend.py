@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.engines import training
-from sardonyx.engines.torch import math, native, nn, rnn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
+    controlflow,
+    math,
+    native,
+    nn,
+    rnn,
+)
 from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.grad.training import lower_training

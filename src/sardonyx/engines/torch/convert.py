@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.engines.native import Native, Stored, native, written_back
+from sardonyx.engines.outside import refused
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch.memory import Memory, Sharing
 from sardonyx.engines.torch.quick import quicken
 from sardonyx.engines.torch.trace import example, retarget, trace
-from sardonyx.engines.torch.xp import arrays, torch
+from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.program import Program
-from sardonyx.model import Model
+from sardonyx.model import Model, load
 
 
 def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
@@ -49,19 +50,19 @@ class OnnxModule(torch.nn.Module):
     served: Any
     training_graph: Any
 
-    def __init__(self, parts: Native, share: bool):
+    def __init__(self, parts: Native, share: bool | None):
         super().__init__()
+        memory = Memory(share)
         self.names = keys(parts.kinds)
         self.input_names = [v.name or "" for v in parts.inputs]
         self.output_names = parts.outputs
         self.untraced = ""
         for name, kind in parts.kinds.items():
-            tensor = tensor_of(parts.array(name), share)
-            self._register(self.names[name], tensor, kind)
+            self._register(self.names[name], memory.tensor(parts.array(name)), kind)
         self._held = [self.names[n] for n in parts.kinds]
         self._updated = [self.names[n] for n in parts.updates]
         self._places = [self._place_of(key) for key in self._held]
-        self._build(parts)
+        self._build(parts, memory)
         self.eval()
 
     def _register(self, key: str, tensor: Any, kind: str) -> None:
@@ -76,10 +77,10 @@ class OnnxModule(torch.nn.Module):
         else:
             owner.register_buffer(last, tensor)
 
-    def _build(self, parts: Native) -> None:
+    def _build(self, parts: Native, memory: Memory) -> None:
         held = dict(zip(parts.kinds, self._tensors(), strict=True))
         models = [parts.served, *([] if parts.training is None else [parts.training])]
-        functions = [function_of(model, parts) for model in models]
+        functions = [function_of(model, parts, Sharing(memory)) for model in models]
         try:
             functions = [quicken(trace(function, held, parts.inputs)) for function in functions]
         except EngineError as error:
@@ -142,9 +143,9 @@ class OnnxModule(torch.nn.Module):
         return (tensors[0].device if tensors else None), (floats[0] if floats else None)
 
 
-def function_of(model: Model, parts: Native) -> Any:
+def function_of(model: Model, parts: Native, xp: Torch) -> Any:
     """The outputs of a graph as a function of what the module holds, then of its inputs."""
-    program = Program(model, arrays("cpu"), parameters=parts.kinds, **parts.outside)
+    program = Program(model, xp, parameters=parts.kinds, **parts.outside)
     names = [v.name or "" for v in parts.inputs]
     count = len(parts.kinds)
 
@@ -153,21 +154,6 @@ def function_of(model: Model, parts: Native) -> Any:
         return [program.convert(v) for v in program(feeds, dict(zip(parts.kinds, given)))]
 
     return run
-
-
-def tensor_of(array: np.ndarray, share: bool) -> Any:
-    """An array of the model as a tensor: a copy, or the same memory where torch has the type."""
-    xp = arrays("cpu")
-    if not share or array.dtype not in _SHARED:
-        return xp.asarray(array)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # memory that is only to be read: `share` says so
-        return torch.from_numpy(np.asarray(array))
-
-
-_SHARED = frozenset(
-    np.dtype(n) for n in ("float16", "float32", "float64", "int8", "uint8", "int64")
-)
 
 
 def keys(names: Mapping[str, Any]) -> dict[str, str]:
@@ -207,19 +193,19 @@ _OWN = frozenset(
 def to_torch(
     model: Model | str | Path,
     *,
-    share: bool = False,
+    share: bool | None = None,
     fallback: str = "warn",
     place: Mapping[str, str] | None = None,
 ) -> torch.nn.Module:
     """An ONNX model as a torch module: every weight a parameter, differentiable, compilable.
 
     The module comes in evaluation mode; `train()` lets BatchNormalization and Dropout train. Keys
-    of its
-    state dict are the names of the model's tensors. It takes the model's inputs in order or by
-    name.
+    of its state dict are the names of the model's tensors. It takes the model's inputs in order or
+    by name.
 
-    share    -- use the model's own memory for the weights, which then must not be written to in
-                place
+    share    -- None: weights in external data are the file's own pages until they are written to,
+                which changes neither file nor model; others are copied. True: those of a model in
+                memory are not copied either, and change with the module. False: all are copied
     fallback -- nodes that torch cannot take run in numpy, with ("warn") or without a word
                 ("allow"), or are refused ("error")
     place    -- pattern of names or operators → the engine to which nodes are sent by choice
@@ -235,11 +221,16 @@ def to_torch(
 
 
 def from_torch(
-    module: torch.nn.Module | Mapping[str, Any], onto: Model | str | Path, *, cast: bool = False
+    module: torch.nn.Module | Mapping[str, Any] | str | Path,
+    onto: Model | str | Path,
+    *,
+    cast: bool = False,
 ) -> Model:
-    """The model `onto` with the weights of a torch module (or a state dict), bit for bit.
+    """The model `onto` with the weights of a torch module, bit for bit.
 
-    cast -- weights of another type (after `module.half()`) are converted to the model's
+    module -- a module that `to_torch` made, or any whose state dict has the model's names; such a
+              state dict; or the folder that `to_torch_source` wrote, with tuned weights in it
+    cast   -- weights of another type (after `module.half()`) are converted to the model's
 
     >>> import torch, sardonyx as sx
     >>> module = sx.to_torch("model.onnx")
@@ -248,6 +239,12 @@ def from_torch(
     >>> tuned.initializer("head.bias").numpy()
     array([0., 0., 0.], dtype=float32)
     """
+    if isinstance(module, (str, Path)):
+        from sardonyx.engines.torch.source import back
+
+        onto = load(onto)
+        found = back.named(back.read(Path(module)), onto)
+        return written_back(onto, found, cast=cast, source="the folder")
     module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
     state = module.state_dict() if isinstance(module, torch.nn.Module) else module
     names = module.names if isinstance(module, OnnxModule) else {key: key for key in state}
@@ -255,7 +252,7 @@ def from_torch(
     if missing:
         raise ArgumentError("the state dict lacks tensors of the model", missing)
     xp = arrays("cpu")
-    found = {name: np.array(xp.to_numpy(state[key])) for name, key in names.items()}
+    found = {name: xp.to_numpy(state[key]) for name, key in names.items()}
     return written_back(onto, found, cast=cast, source="the module")
 
 
@@ -263,8 +260,9 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     """Write a model as an exported program of torch (.pt2), with the sizes free that the model's
     are.
     """
-    parts = native(model, SWITCHES, fallback="error")  # the file holds no other engine
-    module = OnnxModule(parts, share=True)
+    parts = native(model, SWITCHES, fallback="error")
+    with refused("torch"):
+        module = OnnxModule(parts, share=True)
     if module.untraced:
         raise EngineError(f"the model cannot be exported: {module.untraced}")
     hints: dict[str, int] = {}

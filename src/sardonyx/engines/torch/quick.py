@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sardonyx.engines.torch.controlflow import CALLS
 from sardonyx.engines.torch.xp import torch
 
 aten = torch.ops.aten
@@ -47,7 +48,9 @@ FUNCTIONS: dict[Any, Any] = {
     aten.dropout.default: torch.dropout,
     aten.mean.dim: torch.mean,
     aten.flatten.using_ints: torch.flatten,
+    aten.unflatten.int: torch.unflatten,
 }
+ALL = {**FUNCTIONS, **CALLS}
 METHODS: dict[Any, str] = {
     aten.view.default: "view",
     aten.sym_size.int: "size",
@@ -57,12 +60,14 @@ METHODS: dict[Any, str] = {
 
 def quicken(module: Any) -> Any:
     """`module`, an fx graph, with the functions above; its meaning stays."""
+    for inner in module.children():
+        quicken(inner)
     for node in module.graph.nodes:
         node.meta.clear()  # tensors of the trace, which cannot be copied
         if node.op != "call_function":
             continue
-        if node.target in FUNCTIONS:
-            node.target = FUNCTIONS[node.target]
+        if node.target in ALL:
+            node.target = ALL[node.target]
         elif node.target in METHODS and not node.kwargs:
             node.op, node.target = "call_method", METHODS[node.target]
     module.recompile()

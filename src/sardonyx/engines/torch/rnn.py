@@ -1,9 +1,20 @@
-"""torch's own recurrent layers, for what they have: standard activations, whole sequences."""
+"""torch's own recurrent layers, for what they have: standard activations, whole sequences.
+
+torch writes them out step by step when it exports, for the length of the example: over a free
+length, an exported layer is a scan.
+"""
 
 from __future__ import annotations
 
 import torch
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    track_tensor_tree,
+)
+from torch.utils._pytree import tree_map_only
 
+from sardonyx.engines.torch.controlflow import fold
 from sardonyx.lower import rnn
 from sardonyx.lower.engine import lower
 
@@ -47,12 +58,29 @@ def run(function, op, x, w, r, b, initial, given):
     states = [none if v is None else v.contiguous() for v in initial]
     start = states if op == "LSTM" else states[0]
     settings = (b is not None, 1, 0.0, False, directions == 2, False)
-    y, *last = function(x.contiguous(), start, weights_of(op, w, r, b), *settings)
+    y, *last = called(function, x.contiguous(), start, weights_of(op, w, r, b), *settings)
     y = y.reshape(*y.shape[:2], directions, hidden).transpose(1, 2)
     y = y.flip(0) if backwards else y
     if batchwise:
         return (y.permute(2, 0, 1, 3), *(v.transpose(0, 1) for v in last))
     return (y, *last)
+
+
+def called(function, x, start, *rest):
+    """The layer; while a graph is traced, one node of it.
+
+    torch would work out the sizes of its results by going through it step by step.
+    """
+    mode = get_proxy_mode()
+    if mode is None or not mode.pre_dispatch:
+        return function(x, start, *rest)
+    states = start if isinstance(start, list) else [start]
+    directions, _, hidden = states[0].shape
+    with disable_proxy_modes_tracing():
+        outputs = [x.new_empty((*x.shape[:2], directions * hidden)), *map(torch.empty_like, states)]
+    arguments = tree_map_only(torch.Tensor, mode.tracer.unwrap_proxy, (x, start, *rest))
+    node = mode.tracer.create_proxy("call_function", function, arguments, {})
+    return track_tensor_tree(outputs, node, constant=None, tracer=mode.tracer)
 
 
 @lower("LSTM", only="torch")
@@ -61,7 +89,7 @@ def lstm(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None
     plain = p is None and not given["input_forget"]
     if not (plain and is_standard("LSTM", names, x, sequence_lens, given)):
         return rnn.lstm(xp, x, w, r, b, sequence_lens, initial_h, initial_c, p, **given)
-    return run(torch.lstm, "LSTM", x, w, r, b, [initial_h, initial_c], given)
+    return run(lstm_layer, "LSTM", x, w, r, b, [initial_h, initial_c], given)
 
 
 @lower("GRU", only="torch")
@@ -70,7 +98,7 @@ def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     standard = is_standard("GRU", names, x, sequence_lens, given)
     if not (standard and given["linear_before_reset"]):
         return rnn.gru(xp, x, w, r, b, sequence_lens, initial_h, **given)
-    return run(torch.gru, "GRU", x, w, r, b, [initial_h], given)
+    return run(gru_layer, "GRU", x, w, r, b, [initial_h], given)
 
 
 @lower("RNN", only="torch")
@@ -78,4 +106,58 @@ def plain_rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     names = rnn.activation_names("RNN", given["activations"], w.shape[0])
     if not is_standard("RNN", names, x, sequence_lens, given):
         return rnn.rnn(xp, x, w, r, b, sequence_lens, initial_h, **given)
-    return run(torch.rnn_tanh, "RNN", x, w, r, b, [initial_h], given)
+    return run(rnn_layer, "RNN", x, w, r, b, [initial_h], given)
+
+
+# -- exported over a free length -----------------------------------------------------
+
+
+def lstm_step(h, c, ahead, r, b):
+    i, f, g, o = (ahead + torch.nn.functional.linear(h, r, b)).chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * c.tanh()
+    return h, c, h.clone()
+
+
+def gru_step(h, ahead, r, b):
+    inputs = ahead.chunk(3, 1)
+    states = torch.nn.functional.linear(h, r, b).chunk(3, 1)
+    reset, update = ((x + s).sigmoid() for x, s in zip(inputs[:2], states[:2]))
+    new = (inputs[2] + reset * states[2]).tanh()
+    h = (1 - update) * new + update * h
+    return h, h.clone()
+
+
+def rnn_step(h, ahead, r, b):
+    h = (ahead + torch.nn.functional.linear(h, r, b)).tanh()
+    return h, h.clone()
+
+
+def exportable(layer, step, x, start, weights, has_biases, *settings):
+    """`layer` of torch, called as `run` above does; a scan where its length stays free."""
+    if not torch.compiler.is_exporting() or isinstance(x.shape[0], int):
+        return layer(x, start, weights, has_biases, *settings)
+    states = list(start) if isinstance(start, (list, tuple)) else [start]
+    per = 4 if has_biases else 2
+    outputs, lasts = [], []
+    for d in range(len(weights) // per):
+        w, r, *biases = weights[per * d : per * (d + 1)]
+        b_in, b_state = biases or (None, w.new_zeros(w.shape[0]))
+        ahead = torch.nn.functional.linear(x.flip(0) if d else x, w, b_in)
+        begin = [s[d].clone() for s in states]
+        *last, y = fold(step, begin, [ahead], (r, b_state))
+        outputs.append(y.flip(0) if d else y)
+        lasts.append(last)
+    return (torch.cat(outputs, 2), *(torch.stack(column) for column in zip(*lasts)))
+
+
+def lstm_layer(*given):
+    return exportable(torch.lstm, lstm_step, *given)
+
+
+def gru_layer(*given):
+    return exportable(torch.gru, gru_step, *given)
+
+
+def rnn_layer(*given):
+    return exportable(torch.rnn_tanh, rnn_step, *given)

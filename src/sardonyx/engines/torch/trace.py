@@ -1,8 +1,8 @@
 """A function of tensors as an fx graph, whose sizes stay free where the model leaves them free.
 
 The plan of a model runs once, over fake tensors with symbolic sizes; torch records its own
-operators.
-Whatever was known while building (shape arithmetic, constants, defaults) is gone from the result.
+operators. Whatever was known while building (shape arithmetic, constants, defaults) is gone from
+the result.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 
 import onnx_ir as ir
 
+from sardonyx.engines.torch.controlflow import hoist_constants
+from sardonyx.engines.torch.simplify import CONSTANT, simplify
 from sardonyx.engines.torch.xp import DTYPES, torch
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.allowance import allowance
 from sardonyx.lower.program import element_type
 
-CONSTANT = "_tensor_constant"  # how torch calls tensors that it met while tracing
 UNROLLED = 1024  # trips of loops that a graph may repeat; more of them run node by node
 # Sizes that stand for symbols while tracing: none is a factor, a sum or a neighbour of another.
 HINTS = (6, 23, 41, 67, 97, 131, 173, 211)
@@ -179,11 +180,15 @@ def _refuse_fixed(environment: Any, hints: Mapping[str, int]) -> None:
         raise EngineError("sizes of the model depend on its data", rows)
 
 
-def _tidied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def _tidied(module: torch.fx.GraphModule, is_inner: bool = False) -> torch.fx.GraphModule:
     """Dead nodes out, constants as buffers that move with the module but are not saved."""
+    for inner in module.children():
+        _tidied(inner, is_inner=True)
     graph = module.graph
     graph.set_codegen(torch.fx.graph.CodeGen())
     graph.eliminate_dead_code()
+    simplify(module, is_inner)
+    hoist_constants(module)
     used = {n.target for n in graph.nodes if n.op == "get_attr"}
     for name in [n for n in (*vars(module), *module._buffers) if n.startswith(CONSTANT)]:
         value = getattr(module, name)
@@ -196,6 +201,8 @@ def _tidied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def retarget(module: torch.fx.GraphModule, device: Any, floats: Mapping[Any, Any]) -> None:
     """Let the graph make its own tensors on another device, its floats of another type."""
+    for inner in module.children():
+        retarget(inner, device, floats)
     changed = False
     for node in module.graph.nodes:
         wanted = dict(node.kwargs)

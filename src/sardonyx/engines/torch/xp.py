@@ -110,6 +110,23 @@ def ordered(x):
     return x.to(WIDE[x.dtype]) if x.dtype in WIDE else x
 
 
+def free_in_front(before, after):
+    """How many sizes, some of them free, two shapes share in front of known ones; 0 for none."""
+    kept = 0
+    while kept < min(len(before), len(after)) and is_same(before[kept], after[kept]):
+        kept += 1
+    free = any(isinstance(d, torch.SymInt) for d in before[:kept])
+    known = all(isinstance(d, int) and d for d in (*before[kept:], *after[kept:]))
+    return kept if free and known and kept < min(len(before), len(after)) else 0
+
+
+def is_same(a, b):
+    """Whether two sizes are one number, asked so that a trace assumes nothing about them."""
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return a.node.expr == b.node.expr
+    return isinstance(a, int) and isinstance(b, int) and a == b
+
+
 class Torch(Arrays):
     """The namespace over torch tensors, on one device."""
 
@@ -155,6 +172,8 @@ class Torch(Arrays):
         return x.to(target)
 
     def static(self, x):
+        if is_traced(x):
+            raise NotStatic
         return self.to_numpy(x)
 
     def to_numpy(self, x, dtype=None):
@@ -198,7 +217,14 @@ class Torch(Arrays):
     # -- layout
 
     def reshape(self, x, shape):
-        return torch.reshape(x, tuple(shape))
+        shape = tuple(shape)
+        kept = free_in_front(x.shape, shape)
+        if kept:  # said without the free sizes, a graph need not read them
+            if x.ndim == kept + 1:
+                return x.unflatten(kept, shape[kept:])
+            if len(shape) == kept + 1:
+                return x.flatten(kept)
+        return torch.reshape(x, shape)
 
     def transpose(self, x, perm):
         return x.permute(tuple(perm))
@@ -389,6 +415,14 @@ class Torch(Arrays):
 
     def bit_cast(self, x, dtype):
         return x.view(DTYPES[self.storage(dtype)])
+
+    def scan(self, step, state, rows, kept):
+        """Written out where the number of rows is known, else one operation of the graph."""
+        from sardonyx.engines.torch import controlflow
+
+        if isinstance(rows[0].shape[0], int) or not controlflow.is_tracing():
+            return super().scan(step, state, rows, kept)
+        return controlflow.scanned(step, state, rows)
 
     # -- outside
 

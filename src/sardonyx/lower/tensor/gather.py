@@ -92,12 +92,15 @@ def gather_nd(xp, x, indices, *, batch_dims):
     return xp.take(flat, offsets, 0)
 
 
-@lower("Compress", static=("condition",))
+@lower("Compress", either=("condition",))
 def compress(xp, x, condition, *, axis):
     if axis is None:
         x, axis = xp.reshape(x, (-1,)), 0
-    chosen = np.nonzero(condition)[0].astype(np.int64)
-    return xp.take(x, xp.asarray(chosen), positive(axis, xp.rank(x)))
+    if isinstance(condition, np.ndarray):
+        chosen = xp.asarray(np.nonzero(condition)[0].astype(np.int64))
+    else:
+        chosen = xp.reshape(xp.nonzero(condition), (-1,))
+    return xp.take(x, chosen, positive(axis, xp.rank(x)))
 
 
 @lower("NonZero")

@@ -1,9 +1,10 @@
-"""Adapters of our own engines, and what they share: gradients as ONNX models, training, and a list
-of the rules that were looked up, by which results are kept (sources.py).
+"""Adapters of our own engines, and what they share: running, training, gradients as ONNX models,
+and a list of the rules that were looked up, by which results are kept (sources.py).
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -53,34 +54,49 @@ def used() -> list[str]:
 SETTINGS = {"fallback": os.environ.get("SARDONYX_SCORE_FALLBACK", "allow")}
 
 
-def version(package: str) -> str:
-    """Ours, and that of the framework."""
-    return f"{sardonyx.__version__}, {package} {version_of(package)}"
+def functions(
+    engine: str, package: str = ""
+) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., Any]]:
+    """`version`, `run` and `train` of an engine, as an adapter has them."""
+    backend = importlib.import_module(f"sardonyx.engines.{engine}")
+    package = package or engine
+    settings = {} if engine == "onnxruntime" else SETTINGS  # it has no other way
+
+    def version() -> str:
+        return f"{sardonyx.__version__}, {package} {version_of(package)}"
+
+    def run(model: str, inputs: Mapping[str, Any]) -> Any:
+        return backend.prepare(sardonyx.load(model), **settings).run(inputs)
+
+    def train(model: str, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        rep = backend.prepare_training(sardonyx.load(model))
+        return [{**rep.step(batch), **rep.state()} for batch in batches]
+
+    return version, run, train
 
 
-def onnx_gradient(
-    prepare: Callable[..., Any],
-    model: str,
-    inputs: Mapping[str, Any],
-    seeds: Mapping[str, Any],
-    wrt: Sequence[str],
-) -> dict[str, Any]:
-    """The gradient as an ONNX model, which the engine then runs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some inputs do not count: their gradient is zero
-        made = grad(
-            sardonyx.load(model), of=list(seeds), wrt=list(wrt), seeds="input", outputs=False
-        )
-    names = [v.name or "" for v in made.inputs]
-    given = {**inputs, **{f"seed/{name}": seed for name, seed in seeds.items()}}
-    found = prepare(made).run({name: given[name] for name in names if name in given})
-    outputs = dict(zip([v.name for v in made.outputs], found, strict=True))
-    return {name: outputs[f"grad/{name}"] for name in wrt}
+def onnx_gradient(engine: str) -> Callable[..., dict[str, Any]]:
+    """`gradient` of an engine, as an adapter has it: an ONNX model, which the engine runs."""
+    backend = importlib.import_module(f"sardonyx.engines.{engine}")
+
+    def gradient(
+        model: str, inputs: Mapping[str, Any], seeds: Mapping[str, Any], wrt: Sequence[str]
+    ) -> dict[str, Any]:
+        loaded = sardonyx.load(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some inputs do not count: their gradient is zero
+            made = grad(loaded, of=list(seeds), wrt=list(wrt), seeds="input", outputs=False)
+        names = [v.name or "" for v in made.inputs]
+        given = {**inputs, **{f"seed/{name}": seed for name, seed in seeds.items()}}
+        found = backend.prepare(made).run({name: given[name] for name in names if name in given})
+        outputs = dict(zip([v.name for v in made.outputs], found, strict=True))
+        return {name: outputs[f"grad/{name}"] for name in wrt}
+
+    return gradient
 
 
-def train(
-    prepare_training: Callable[..., Any], model: str, batches: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """What each step gives: its figures, and the state after it."""
-    rep = prepare_training(sardonyx.load(model))
-    return [{**rep.step(batch), **rep.state()} for batch in batches]
+def outputs_of(module: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a converted module by name, given its inputs by name."""
+    found = module(*(tensors[name] for name in module.input_names))
+    found = found if isinstance(found, (tuple, list)) else (found,)
+    return dict(zip(module.output_names, found, strict=True))

@@ -1,21 +1,42 @@
-"""sardonyx on jax: gradients by jax.grad, through the converted function."""
+"""sardonyx on jax: compiled where a graph can be built; gradients by jax.grad.
+
+Node by node jax compiles every node for every shape, which takes three times as long.
+"""
+
+from typing import Any
 
 import numpy as np
 
 import sardonyx
-from sardonyx.engines.jax import prepare, prepare_training
-from sardonyx.engines.jax.xp import jax
+from sardonyx.engines.jax import prepare
+from sardonyx.engines.jax.xp import arrays, jax
 from sardonyx.errors import EngineError
+from sardonyx.lower.xp import is_integer, is_string
 from sardonyx.score import ours
 from sardonyx.score.ours import used  # noqa: F401  (the worker asks for it)
 
-
-def version():
-    return ours.version("jax")
+XP = arrays()
+version, _, train = ours.functions("jax")
 
 
 def run(model, inputs):
-    return prepare(sardonyx.load(model), **ours.SETTINGS).run(inputs)
+    rep = prepare(sardonyx.load(model), **ours.SETTINGS)
+    runner: Any = rep.runner
+    runner.program = _Compiled(runner.program)
+    return rep.run(inputs)
+
+
+class _Compiled:
+    """A program that runs as one compiled function."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def __getattr__(self, name):
+        return getattr(self.program, name)
+
+    def __call__(self, feeds):
+        return compiled(self.program, feeds)
 
 
 def gradient(model, inputs, seeds, wrt):
@@ -23,19 +44,32 @@ def gradient(model, inputs, seeds, wrt):
     apply, params = sardonyx.to_jax(loaded)
     outputs = [v.name for v in loaded.outputs]
 
-    def objective(chosen):
-        found = apply(params, **{**inputs, **chosen})
+    def objective(chosen, others):
+        found = apply(params, **chosen, **others)
         found = dict(zip(outputs, found if isinstance(found, tuple) else (found,), strict=True))
         return sum(jax.numpy.sum(found[name] * seed) for name, seed in seeds.items())
 
+    def differentiated(given):
+        others = {name: value for name, value in given.items() if name not in wrt}
+        return jax.grad(objective)({name: given[name] for name in wrt}, others)
+
     with jax.enable_x64(True):
-        chosen = {name: jax.numpy.asarray(inputs[name]) for name in wrt}
-        try:
-            found = jax.jit(jax.grad(objective))(chosen)  # one compilation, not one per primitive
-        except (EngineError, jax.errors.JAXTypeError):  # sizes that depend on values
-            found = jax.grad(objective)(chosen)
+        found = compiled(differentiated, inputs)
         return {name: np.asarray(value) for name, value in found.items()}
 
 
-def train(model, batches):
-    return ours.train(prepare_training, model, batches)
+def compiled(function, feeds):
+    """`function(feeds)`, compiled if possible.
+
+    First all arrays are arguments, then only those that hold no sizes, axes or scales. What still
+    has sizes that depend on values, or texts, runs node by node.
+    """
+    given = {n: v for n, v in feeds.items() if isinstance(v, np.ndarray) and not is_string(v.dtype)}
+    large = {n: v for n, v in given.items() if v.ndim > 1 and not is_integer(v.dtype)}
+    for arguments in (given, large):
+        held = {n: XP.asarray(v) if n in given else v for n, v in feeds.items()}
+        try:
+            return jax.jit(lambda values, held=held: function({**held, **values}))(arguments)
+        except (EngineError, TypeError):  # jax's errors about values that are not there are both
+            continue
+    return function({n: XP.asarray(v) if n in given else v for n, v in feeds.items()})

@@ -3,34 +3,23 @@
 import numpy as np
 
 import sardonyx
-from sardonyx.engines.torch import prepare, prepare_training
 from sardonyx.engines.torch.xp import arrays, torch
 from sardonyx.score import ours
 from sardonyx.score.ours import used  # noqa: F401  (the worker asks for it)
 
 torch.set_num_threads(1)
 XP = arrays("cpu")
-
-
-def version():
-    return ours.version("torch")
-
-
-def run(model, inputs):
-    return prepare(sardonyx.load(model), **ours.SETTINGS).run(inputs)
+version, run, train = ours.functions("torch")
 
 
 def gradient(model, inputs, seeds, wrt):
-    module = sardonyx.to_torch(model)
     tensors = {name: XP.asarray(value) for name, value in inputs.items()}
     for name in wrt:
         tensors[name].requires_grad_()
-    outputs = module(*(tensors[name] for name in module.input_names))
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    by_name = dict(zip(module.output_names, outputs, strict=True))
-    chosen = {name: seed for name, seed in seeds.items() if by_name[name].requires_grad}
+    outputs = ours.outputs_of(sardonyx.to_torch(model), tensors)
+    chosen = {name: seed for name, seed in seeds.items() if outputs[name].requires_grad}
     found = torch.autograd.grad(
-        [by_name[name] for name in chosen],
+        [outputs[name] for name in chosen],
         [tensors[name] for name in wrt],
         [XP.asarray(seed) for seed in chosen.values()],
         allow_unused=True,
@@ -39,7 +28,3 @@ def gradient(model, inputs, seeds, wrt):
         name: np.zeros_like(inputs[name]) if g is None else XP.to_numpy(g, inputs[name].dtype)
         for name, g in zip(wrt, found, strict=True)
     }
-
-
-def train(model, batches):
-    return ours.train(prepare_training, model, batches)

@@ -1,13 +1,22 @@
-"""IREE: compiled for the CPU by way of torch-mlir's importer of ONNX."""
+"""IREE: compiled in this process for its host's CPU, by way of torch-mlir's importer of ONNX."""
 
+import contextlib
+import os
 import tempfile
 from importlib.metadata import version as version_of
-from pathlib import Path
 
-import iree.compiler.tools
 import iree.runtime
 import onnx
-from iree.compiler.tools.import_onnx import __main__ as importer
+from iree.compiler import api, ir
+from iree.compiler.extras import onnx_importer
+
+FLAGS = (
+    "--iree-input-type=onnx",
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+CONFIG = iree.runtime.Config("local-sync")
 
 
 def version():
@@ -15,19 +24,47 @@ def version():
 
 
 def run(model, inputs):
-    name = onnx.load(model).graph.name or "main"
-    with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder) / "model.mlir"
-        importer.main(importer.parse_arguments([model, "-o", str(text)]))
-        binary = iree.compiler.tools.compile_file(
-            str(text),
-            input_type="onnx",
-            target_backends=["llvm-cpu"],
-            extra_args=["--iree-llvmcpu-target-cpu=host"],
-        )
-    config = iree.runtime.Config("local-sync")
-    context = iree.runtime.SystemContext(config=config)
-    context.add_vm_module(iree.runtime.VmModule.copy_buffer(context.instance, binary))
-    found = context.modules.module[name](*inputs.values())
+    # As its own command does: checked, with inferred shapes.
+    proto = onnx.load(model)
+    onnx.checker.check_model(proto)
+    proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    context = iree.runtime.SystemContext(config=CONFIG)
+    context.add_vm_module(iree.runtime.VmModule.copy_buffer(context.instance, _compiled(proto)))
+    found = context.modules.module[proto.graph.name or "main"](*inputs.values())
     found = found if isinstance(found, (list, tuple)) else [found]
     return [value.to_host() for value in found]
+
+
+def _compiled(proto):
+    with ir.Context() as context:
+        info = onnx_importer.ModelInfo(proto)
+        module = info.create_module(context=context).operation
+        onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        module.verify()
+        text = module.get_asm().encode() + b"\0"
+    with api.Session() as session, tempfile.TemporaryFile() as said:
+        session.set_flags(*FLAGS)
+        invocation = session.invocation()
+        invocation.enable_console_diagnostics()
+        source = api.Source.wrap_buffer(session, text)
+        with _redirected(said):
+            done = invocation.parse_source(source) and invocation.execute()
+        if not done:
+            said.seek(0)
+            words = said.read().decode(errors="replace").partition("error: ")[2]
+            raise ValueError(words.partition("\n")[0] or "it does not compile")
+        output = api.Output.open_membuffer()
+        invocation.output_vm_bytecode(output)
+        return bytes(output.map_memory())
+
+
+@contextlib.contextmanager
+def _redirected(file):
+    """What the compiler says goes to stderr, from C++."""
+    before = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)

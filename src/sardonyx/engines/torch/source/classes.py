@@ -386,12 +386,17 @@ def source(classes: list[Class], weights: str) -> str:
     imports = ["from pathlib import Path", "", "import torch"]
     if re.search(r"\bF\.", body):
         imports.append("import torch.nn.functional as F")
-    imports += ["from safetensors.torch import load_model", "from torch import nn"]
+    imports += ["from safetensors.torch import load_model, save_model", "from torch import nn"]
     loader = f'''def load(folder: str | Path = Path(__file__).parent) -> {main}:
     """The model with its weights, ready for inference; `.train()` lets it train."""
     model = {main}()
     load_model(model, str(Path(folder) / "{weights}"))
-    return model.eval()'''
+    return model.eval()
+
+
+def save(model: {main}, folder: str | Path = Path(__file__).parent) -> None:
+    """Write the weights where `load()` finds them."""
+    save_model(model, str(Path(folder) / "{weights}"))'''
     opening = '"""A model converted from ONNX to torch; `load()` gives it with its weights."""'
     return "\n".join([opening, "", *imports, "", "", f"{body}\n\n\n{loader}\n"])
 

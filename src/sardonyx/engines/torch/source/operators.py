@@ -334,7 +334,8 @@ def _reduced(
     reader: Reader, inner: Expression, x: ir.Value, name: str, axes: Any, keepdims: int
 ) -> Expression:
     rank = reader.rank(x)
-    listed = list(range(rank)) if axes is None else [a % rank for a in reader.integers(axes)]
+    named = range(rank) if axes is None else {a % rank for a in reader.integers(axes)}
+    listed = sorted(named)
     if not listed:
         raise Unwritten("no axes")
     dim: Any = tuple(listed) if len(listed) > 1 else from_end(reader, x, listed[0])

@@ -15,7 +15,11 @@ import onnx_ir as ir
 import torch
 
 from sardonyx.engines.native import Stored, native
-from sardonyx.engines.torch.source import layout, operators  # noqa: F401  (registers the rules)
+from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
+    layout,
+    operators,
+    rarer,
+)
 from sardonyx.engines.torch.source.classes import Publisher, grown, source
 from sardonyx.engines.torch.source.forward import identifier
 from sardonyx.engines.torch.source.layers import Layer, Tensor
@@ -53,15 +57,7 @@ def to_torch_source(model: Model | str | Path, folder: str | Path) -> Path:
 
 def generate(model: Model) -> tuple[dict[str, Tensor], str]:
     """The tensors of the state dict by their keys, and the text of the source."""
-    parts = native(model)
-    graph = parts.served.graph
-    expanded(graph)
-    weights = set(parts.kinds)
-    for name in weights:
-        graph.initializers[name].meta["is_weight"] = parts.kinds[name] == "weight"
-    paths, told = scopes_of(graph, weights)
-    reader = Reader(graph, paths, weights)
-    root = Planter(reader, reader.read(), told).plant()
+    graph, root = _planted(model)
     names = [identifier(v.name or "", "input") for v in root.inputs]
     known = classes_of(graph)
     classes = Publisher(root, names, known, _title(model)).publish()
@@ -70,6 +66,29 @@ def generate(model: Model) -> tuple[dict[str, Tensor], str]:
     classes[-1].ties = [f"{path(a)} = {path(b)}" for a, b in same.items()]
     classes[-1].about = _about(root, names)
     return {k: t for k, t in held.items() if k not in same}, source(classes, WEIGHTS)
+
+
+def weights_of(model: Model) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a generated module by their keys; keys of tied ones, each with the first."""
+    graph, root = _planted(model)
+    # The names of layers are settled where the classes are.
+    names = [identifier(v.name or "", "input") for v in root.inputs]
+    Publisher(root, names, classes_of(graph), _title(model)).publish()
+    held = dict(tensors(root))
+    return held, tied(held)
+
+
+def _planted(model: Model) -> tuple[ir.Graph, Module]:
+    """The graph that is written, and the tree of its modules."""
+    parts = native(model)
+    graph = parts.served.graph
+    expanded(graph)
+    weights = set(parts.kinds)
+    for name in weights:
+        graph.initializers[name].meta["is_weight"] = parts.kinds[name] == "weight"
+    paths, told = scopes_of(graph, weights)
+    reader = Reader(graph, paths, weights)
+    return graph, Planter(reader, reader.read(), told).plant()
 
 
 def _about(root: Module, names: list[str]) -> str:

@@ -1,0 +1,82 @@
+"""Tuned weights of a generated module, by the names and in the layouts of the ONNX model.
+
+The keys of the file are found again by reading the model once more: the same model gives the same
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.engines.torch.source.layers import Tensor
+from sardonyx.engines.torch.source.write import WEIGHTS, weights_of
+from sardonyx.engines.torch.xp import arrays
+from sardonyx.errors import ArgumentError, MissingExtra, quote
+from sardonyx.model import Model
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tensors of a folder that `to_torch_source` wrote, or of a .safetensors file."""
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise MissingExtra("safetensors", "torch") from error
+    file = path / WEIGHTS if path.is_dir() else path
+    if not file.is_file():
+        hint = "give the folder that to_torch_source wrote, or its .safetensors file"
+        raise ArgumentError(f"there are no weights in {quote(path.name)}", hint=hint)
+    return load_file(str(file))
+
+
+def named(state: Mapping[str, Any], model: Model) -> dict[str, np.ndarray]:
+    """The tensors of a generated module's state, as `model` has them."""
+    held, same = weights_of(model)
+    stored = {key: _stored(key, state, same) for key in held}
+    missing = [[quote(k), "is missing"] for k, t in held.items() if t.sources and stored[k] is None]
+    wrong = [
+        [quote(k), f"{list(held[k].array.shape)} ← {list(v.shape)}"]
+        for k, v in stored.items()
+        if v is not None and held[k].array.shape != tuple(v.shape)
+    ]
+    if missing or wrong:
+        what = "the weights are not those of this model's source"
+        raise ArgumentError(what, [*missing, *wrong], hint="was `onto` the model it was made from?")
+    xp = arrays("cpu")
+    found: dict[str, np.ndarray] = {}
+    for key, tensor in held.items():
+        if tensor.sources:
+            _put(found, tensor, xp.to_numpy(stored[key]))
+    own = {n: a for n, a in found.items() if not _is_made(n, a, held)}
+    return own
+
+
+def _stored(key: str, state: Mapping[str, Any], same: Mapping[str, str]) -> Any | None:
+    """A tensor of the file, which has tied ones under any one of their keys."""
+    first = same.get(key, key)
+    names = [key, first, *(k for k, f in same.items() if f == first)]
+    return next((state[n] for n in names if n in state), None)
+
+
+def _put(found: dict[str, np.ndarray], tensor: Tensor, value: np.ndarray) -> None:
+    """Write a tensor of torch's layout to where its elements come from."""
+    (source,) = tensor.sources
+    assert source.const_value is not None and source.name
+    if source.name not in found:
+        found[source.name] = np.array(source.const_value.numpy()).astype(value.dtype)
+    target = found[source.name]
+    if tensor.make is None:
+        target[...] = value
+        return
+    places = np.arange(target.size).reshape(target.shape)
+    target.reshape(-1)[tensor.make(places)] = value
+
+
+def _is_made(name: str, array: np.ndarray, held: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor is no weight of the model but a constant, and has not changed."""
+    (value,) = {id(v): v for t in held.values() for v in t.sources if v.name == name}.values()
+    same = np.array_equal(value.const_value.numpy(), array)  # type: ignore[union-attr]
+    return same and "is_weight" not in value.meta

@@ -1,0 +1,183 @@
+"""Branches and loops of converted torch modules: called, exported, compiled, differentiated.
+
+onnxruntime is the oracle for values; for gradients, differences in float64.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as sx
+from sardonyx.engines.onnxruntime import Runner
+from sardonyx.model import Model
+from tests.test_lower_controlflow import BRANCH, COUNTED, SCAN, WHILE, text
+
+torch = pytest.importorskip("torch")
+
+RNG = np.random.default_rng(0)
+VECTORS = [np.array(p, np.float32) for p in ([0.5, 1, 2], [-0.5, -1, 0.25], [0.1, 0.2, 0.3])]
+# Weights inside of branches and loops, one of them read by both, and a body inside a body.
+NESTED = """g (float[N,2] x) => (float[N,2] y)
+<float[2,2] w = {0.5, -0.25, 0.125, 1}, float[2] b = {0.5, -1}, float zero = {0}, float high = {40},
+ bool yes = {1}, int64 M = {12}> {
+    s = ReduceSum<keepdims = 0>(x)
+    c = Greater(s, zero)
+    y = If (c) <then_branch = t () => (float[N,2] a) {
+            a = Loop (M, yes, x) <body = l (int64 i, bool go, float[N,2] h)
+                => (bool on, float[N,2] h2) {
+                    p = MatMul(h, w) h2 = Add(p, b) q = Mul(h2, h2)
+                    r = ReduceSum<keepdims = 0>(q) on = Less(r, high)}>},
+        else_branch = e () => (float[N,2] a) {m = MatMul(x, w) a = Tanh(m)}>
+}"""
+ROWS = """g (float[2] x) => (float[2] y, float[M,2] rows) <bool yes = {1}, int64 n = {15}> {
+    y, rows = Loop (n, yes, x) <body = b (int64 i, bool go, float[2] h)
+        => (bool go2, float[2] h2, float[2] r) {
+            go2 = Identity(go) f = Cast<to = 1>(i) h2 = Sin(h) r = Mul(h, f)}>
+}"""
+NAMED = {
+    "branch": (BRANCH, [(v,) for v in VECTORS], None),
+    "loop until": (WHILE % {"M": "", "trips": ""}, [(v,) for v in VECTORS[::2]], None),
+    "loop until or at most": (
+        WHILE % {"M": "M", "trips": "int64 M = {20},"},
+        [(v,) for v in VECTORS],
+        None,
+    ),
+    "loop of a number that is fed": (
+        COUNTED,
+        [(VECTORS[0], np.array(n, np.int64)) for n in (3, 5, 1, 0)],
+        None,
+    ),
+    "loop that stacks": (ROWS, [(v[:2],) for v in VECTORS], None),
+    "loop in a branch": (
+        NESTED,
+        [(s * RNG.normal(size=(n, 2)).astype(np.float32) + s,) for n, s in ((3, 1), (5, -1))],
+        ({0: torch.export.Dim.DYNAMIC},),
+    ),
+    "scan of a free length": (
+        SCAN % {"time": "T"},
+        [(np.ones(2, np.float32), RNG.normal(size=(t, 2)).astype(np.float32)) for t in (20, 7, 1)],
+        ({}, {0: torch.export.Dim.DYNAMIC}),
+    ),
+}
+
+
+@pytest.fixture(params=NAMED)
+def case(request: pytest.FixtureRequest) -> tuple[Model, list[tuple[np.ndarray, ...]], Any]:
+    body, feeds, free = NAMED[request.param]
+    return text(body), feeds, free
+
+
+def check(run: Any, model: Model, feeds: list[tuple[np.ndarray, ...]]) -> None:
+    oracle = Runner(model)
+    for feed in feeds:
+        found = run(*(torch.from_numpy(a) for a in feed))
+        found = found if isinstance(found, (tuple, list)) else (found,)
+        wanted = oracle(dict(zip(oracle.inputs, feed, strict=True)))
+        for part, value in zip(found, wanted.values(), strict=True):
+            np.testing.assert_allclose(part.detach().numpy(), value, rtol=1e-5, atol=1e-6)
+
+
+def operations(graph_module: Any) -> set[str]:
+    found = {str(n.target) for n in graph_module.graph.nodes if n.op == "call_function"}
+    return found.union(*(operations(m) for m in graph_module.children()))
+
+
+def test_the_module_is_a_graph(case: Any) -> None:
+    model, feeds, _ = case
+    module = sx.to_torch(model)
+    assert module.untraced == ""
+    check(module, model, feeds)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["plain", "strict"])
+def test_export_keeps_branches_and_loops(case: Any, strict: bool) -> None:
+    model, feeds, free = case
+    given = tuple(torch.from_numpy(a) for a in feeds[0])
+    exported = torch.export.export(
+        sx.to_torch(model), given, dynamic_shapes=free and (free,), strict=strict
+    )
+    assert operations(exported.graph_module) & {"cond", "while_loop", "scan"}
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    buffer.seek(0)
+    check(torch.export.load(buffer).module(), model, feeds)
+
+
+def test_compile_takes_the_whole_graph(case: Any) -> None:
+    model, feeds, _ = case
+    torch._dynamo.reset()
+    check(torch.compile(sx.to_torch(model), fullgraph=True, backend="aot_eager"), model, feeds)
+
+
+@pytest.mark.parametrize("name", ["branch", "loop until or at most", "loop in a branch"])
+def test_gradients_go_through(name: str) -> None:
+    body, feeds, _ = NAMED[name]
+    module, exact = sx.to_torch(text(body)), sx.to_numpy(text(body), float64=True)
+
+    def loss(found: Any) -> Any:
+        return sum((v**2).sum() for v in (found if isinstance(found, tuple) else (found,)))
+
+    for (x,) in feeds:
+        tensor = torch.from_numpy(x).requires_grad_()
+        loss(module(tensor)).backward()
+        moves = 1e-6 * np.eye(x.size).reshape(-1, *x.shape)
+        wanted = [(loss(exact(x + m)) - loss(exact(x - m))) / 2e-6 for m in moves]
+        np.testing.assert_allclose(tensor.grad.numpy().reshape(-1), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_weights_in_branches_are_trained_and_come_back() -> None:
+    model = text(NESTED)
+    module = sx.to_torch(model)
+    assert set(dict(module.named_parameters())) == {"w", "b"}
+    x = torch.ones(3, 2)
+    module(x).square().sum().backward()
+    with torch.no_grad():
+        for p in module.parameters():
+            assert p.grad is not None and p.grad.abs().sum() > 0
+            p -= 0.01 * p.grad
+    tuned = sx.from_torch(module, onto=model)
+    check(module, tuned, [(np.ones((3, 2), np.float32),)])
+
+
+def recurrent(op: str, direction: str, free: bool, activations: str = "") -> Model:
+    gates, ways = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 2 if direction == "bidirectional" else 1
+    rng = np.random.default_rng(1)
+    shapes = {"w": (ways, gates * 5, 3), "r": (ways, gates * 5, 5), "b": (ways, 2 * gates * 5)}
+    arrays = {n: (0.5 * rng.normal(size=s)).astype(np.float32) for n, s in shapes.items()}
+    reset = "linear_before_reset = 1, " if op == "GRU" else ""
+    body = f"""g (float[{"T" if free else 6},N,3] x) => (float[A,B,C,D] y, float[E,F,G] h) {{
+        y, h = {op} <{reset}{activations}direction = "{direction}", hidden_size = 5> (x, w, r, b)
+    }}"""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {body}')
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in arrays.items())
+    return sx.load(proto)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_are_exported_with_free_time(
+    op: str, direction: str, tmp_path: Path
+) -> None:
+    model = recurrent(op, direction, free=True)
+    module = sx.to_torch(model)
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    given = (torch.from_numpy(RNG.normal(size=(6, 2, 3)).astype(np.float32)),)
+    exported = torch.export.export(module, given, dynamic_shapes=((sizes,),))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    feeds = [(RNG.normal(size=(t, n, 3)).astype(np.float32),) for t, n in ((6, 2), (9, 4), (2, 3))]
+    check(torch.export.load(tmp_path / "m.pt2").module(), model, feeds)
+    check(module, model, feeds)
+
+
+def test_other_activations_over_free_time_are_a_graph() -> None:
+    model = recurrent("GRU", "forward", True, 'activations = ["HardSigmoid", "Softsign"], ')
+    module = sx.to_torch(model)
+    assert module.untraced == ""
+    feeds = [(RNG.normal(size=(t, 2, 3)).astype(np.float32),) for t in (6, 9)]
+    check(module, model, feeds)

@@ -1,0 +1,55 @@
+"""Models that nobody here wrote, on every engine: within the noise of float32, or a failure.
+
+A few small ones with every change, all of them nightly; `sweeps/models.py` prints the table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from sardonyx.verify.noise import SAME
+from tests.public_models import models
+from tests.sweeps.models import ENGINES, judge
+from tests.sweeps.verify import Worker
+
+QUICK = (
+    "onnx-asr/resample_8_16.onnx",
+    "pulsevad/pulsevad_2.1k.onnx",
+    "surfaces-onnx-files/gradient_boosting_regressor.onnx",
+)
+LIMIT = 900.0  # seconds that a model may take: the nightly shares its machine
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """A process of its own, in which jax compiles as it does for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        yield Worker(judge)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", QUICK)
+def test_small_model(name: str, engine: str) -> None:
+    pytest.importorskip(engine)
+    (found,) = judge(name, engine)
+    assert found.verdict == SAME, found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", models())
+def test_model(name: str, worker: Worker) -> None:
+    engines = [e for e in ENGINES if importlib.util.find_spec(e) is not None]
+    answer = worker(name, *engines, limit=LIMIT)
+    assert isinstance(answer, list), answer
+    wrong = {e: found for e, found in zip(engines, answer, strict=True) if found.verdict != SAME}
+    assert not wrong
+
+
+def test_every_model_is_judged() -> None:
+    assert len(models()) == 66
+    assert set(QUICK) <= set(models())
