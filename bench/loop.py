@@ -6,10 +6,11 @@
 Overhead is what a step of `sx.train` on data in memory takes beyond a bare step: the same object,
 with a batch that lies ready. What is asked for, a hundredth of a step, is far below what a machine
 changes from second to second, so totals of two runs cannot show it. Bare and loop steps therefore
-alternate one by one: each difference is between neighbours in time. Of the differences the largest
-and the smallest tenth are left out (another process had the core), the mean of the rest over that
-of the bare steps is the overhead. Its interval is a bootstrap's, 95 %, over blocks of neighbouring
-pairs, since neighbours are alike.
+alternate one by one: each difference is between neighbours in time. Pairs in which the system put a
+thread of ours aside for another process are left out, if enough others remain. Of the differences
+the largest and the smallest tenth are left out too, the mean of the rest over that of the bare
+steps is the overhead. Its interval is a bootstrap's, 95 %, over blocks of neighbouring pairs, since
+neighbours are alike.
 
 A floor is `met` where the whole interval is below it, `missed` where the whole is above, and `not
 resolved` otherwise: then the machine was not quiet enough, or the run too short. Beside it stand
@@ -17,9 +18,11 @@ the mean of all pairs, nothing left out, and the share of time that the loop wai
 steps of an epoch are no pairs. What an epoch's end costs is not a step's, nor is saving, which is
 asked for in minutes.
 
-The wall clock is what users wait for. CPU time does not care for other processes, and counts the
-thread that prepares batches too; but where the engine has several threads it also counts those that
-wait by spinning, so that it says most with `--threads 1`.
+Three clocks: the wall's is what users wait for, on a machine that has nothing else to do. CPU time
+of the loop's own thread hardly cares for other processes; with `--threads 1` the engine computes in
+that thread, and it is what users wait for where another core prepares the batches. CPU time of the
+process counts that preparation too: what they wait for on a single core. With more threads CPU
+times also count those that wait by spinning, and say little.
 
 The last figure is what the loop does by itself: the same run with a step that is empty, its CPU
 time in blocks of 10 steps over that of the bare step in blocks of 5, the fastest of each.
@@ -31,6 +34,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 import sys
 import tempfile
 import time
@@ -61,11 +65,17 @@ def resident() -> float:
     return pages * 4096 / 2**20
 
 
-CLOCKS = {"wall": time.perf_counter, "CPU": time.process_time}
+CLOCKS = {
+    "wall": time.perf_counter,
+    "thread": time.thread_time,
+    "CPU": time.process_time,
+}
 
 
 def now() -> list[float]:
-    return [clock() for clock in CLOCKS.values()]
+    """Every clock, and how often a thread of this process was put aside so far."""
+    aside = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return [*(clock() for clock in CLOCKS.values()), aside]
 
 
 class Pairs:
@@ -76,6 +86,7 @@ class Pairs:
         self.until = time.perf_counter() + seconds
         self.loop: list[list[float]] = []  # a row holds both ends of a step, by each clock
         self.bare: list[list[float]] = []
+        self.sides = (self.loop, self.bare)
         self.begin: list[float] | None = None
 
     def __call__(self, run: Run) -> None:
@@ -101,12 +112,12 @@ class Overhead:
     share: float
     low: float
     high: float
-    mean: float  # of all pairs
+    mean: float = 0.0  # of all pairs
 
     @classmethod
     def of(cls, loop: np.ndarray, bare: np.ndarray) -> Overhead:
-        share, mean = trimmed(loop - bare) / trimmed(bare), float(loop.mean() / bare.mean() - 1)
-        return cls(len(loop), trimmed(bare), share, *interval(loop, bare), mean)
+        share = trimmed(loop - bare) / trimmed(bare)
+        return cls(len(loop), trimmed(bare), share, *interval(loop, bare))
 
     def verdict(self, floor: float) -> str:
         if self.high <= floor:
@@ -151,18 +162,26 @@ def prepared(network: Network) -> tuple[sx.Model, list[dict[str, np.ndarray]], A
     return net, some, {k: np.concatenate([batch[k] for batch in some]) for k in some[0]}
 
 
-def overhead(network: Network, seconds: float, threads: int) -> tuple[dict[str, Overhead], float]:
-    """What the loop adds to a step, by each clock, and the share of time it waited for data."""
+Measured = tuple[dict[str, Overhead], int, float]
+
+
+def overhead(network: Network, seconds: float, threads: int) -> Measured:
+    """What the loop adds to a step, by each clock; pairs in all; the share of time it waited."""
     net, some, data = prepared(network)
-    pairs = Pairs(some, seconds)
+    callback = Pairs(some, seconds)
     run = sx.train(
         net, data, epochs=10_000, batch_size=len(network.batch()[0]), metrics=[],
-        callbacks=[pairs], engine_options={"threads": threads},
+        callbacks=[callback], engine_options={"threads": threads},
     )  # fmt: skip
-    begun, ended = (np.array(side).reshape(-1, 2, len(CLOCKS)) for side in (pairs.loop, pairs.bare))
-    loop, bare = begun[:, 1] - begun[:, 0], ended[:, 1] - ended[:, 0]
-    found = {c: Overhead.of(loop[:, i], bare[:, i]) for i, c in enumerate(CLOCKS)}
-    return found, run.times["waiting for data"] / run.times["steps"]
+    sides = (np.array(side).reshape(-1, 2, len(CLOCKS) + 1) for side in callback.sides)
+    loop, bare = (side[:, 1] - side[:, 0] for side in sides)
+    calm = (loop[:, -1] == 0) & (bare[:, -1] == 0)
+    if calm.sum() < LEAST:
+        calm[:] = True
+    found = {c: Overhead.of(loop[calm, i], bare[calm, i]) for i, c in enumerate(CLOCKS)}
+    for i, clock in enumerate(CLOCKS):
+        found[clock].mean = float(loop[:, i].mean() / bare[:, i].mean() - 1)
+    return found, len(loop), run.times["waiting for data"] / run.times["steps"]
 
 
 def alone(network: Network) -> tuple[float, float]:
@@ -242,15 +261,16 @@ def stream(gigabytes: float, folder: Path, steps: int = 50) -> tuple[float, floa
 
 def show(network: Network, seconds: float, threads: int) -> None:
     floor = FLOORS.get(network.name, OTHERS)
-    found, waited = overhead(network, seconds, threads)
+    found, total, waited = overhead(network, seconds, threads)
     for clock, share in found.items():
         print(
-            f"{network.name:12} loop over bare step, {clock:4} {share}   "
+            f"{network.name:12} loop over bare step, {clock:6} {share}   "
             f"floor {floor:.0%}: {share.verdict(floor)}"
         )
     own, bare = alone(network)
     print(
-        f"{'':12} {found['wall'].pairs} pairs, {threads} threads; waited for data {waited:.2%}; "
+        f"{'':12} {found['wall'].pairs} of {total} pairs, {threads} threads; "
+        f"waited for data {waited:.2%}; "
         f"the loop alone {own * 1e6:.0f} µs on {bare * 1e6:.0f} µs: {own / bare:+.2%}",
         flush=True,
     )

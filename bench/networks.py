@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import math
 import warnings
 from collections.abc import Callable
@@ -217,6 +218,8 @@ NETWORKS = [
 
 def export(network: Network, module: nn.Module) -> onnx.ModelProto:
     """The module as torch's exporter writes it: batch normalization kept, names kept."""
+    # The exporter says of each operator of a package that is not installed that it is left out.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     buffer = io.BytesIO()
     x = torch.tensor(network.batch()[0])
     with warnings.catch_warnings():

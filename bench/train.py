@@ -9,15 +9,19 @@ are wall clock at `--threads` threads, or with `--cpu` process CPU time at one t
 machine disturbs less. torch.compile and JAX jit are compiled before the clock starts; the networks
 of JAX are written in plain JAX (networks_jax.py). JAX has no setting for its threads: it is pinned
 to as many cores as there are threads. Peak memory is that of four AdamW steps in a fresh process.
-"recompute" is sardonyx with `recompute=True`: its time and memory over those without, and its
-memory over torch's.
+"recompute" is sardonyx with `recompute=True`: its time over that without, and its memory over
+torch's. "bound" is what no recomputation gets below: the parameters, the two slots of AdamW and the
+largest gradient, over torch's memory. Ends with the table as Markdown; `--json` keeps the figures
+of several runs in one file and prints all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
@@ -189,6 +193,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
     parser.add_argument("--compile", action=yes_or_no, default=True, help="torch.compile too")
     parser.add_argument("--jax", action=yes_or_no, default=True, help="JAX jit too")
+    parser.add_argument("--time", action=yes_or_no, default=True, help="the time of a step")
     parser.add_argument("--memory", action=yes_or_no, default=True, help="peak memory too")
     parser.add_argument("--quick", action="store_true", help="whether it runs at all")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -208,34 +213,73 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     # before JAX starts: its pool has a thread per core that the process may use
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
-    rows = []
+    kept = arguments.json
+    rows = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
     for network in NETWORKS:
         if network.name not in arguments.networks.split(","):
             continue
         for optimizer in arguments.optimizers.split(","):
-            rows.append(row(network, optimizer, arguments))
-            show(rows[-1])
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
+            cells = row(network, optimizer, arguments)
+            show(cells)
+            key = (network.name, optimizer)
+            rows = [r for r in rows if (r["network"], r["optimizer"]) != key] + [cells]
+            if kept is not None:
+                kept.write_text(json.dumps(rows, indent=1))
+    table(rows, arguments)
+
+
+def table(rows: list[dict[str, object]], arguments: argparse.Namespace) -> None:
+    """All rows as Markdown."""
+    order = [n.name for n in NETWORKS]
+    rows = sorted(rows, key=lambda r: (r["optimizer"] != "adamw", order.index(str(r["network"]))))
+    names = list(dict.fromkeys(name for cells in rows for name in cells))
+    packages = ["onnxruntime", "torch", *(["jax"] if arguments.jax else [])]
+    versions = [f"{p} {importlib.metadata.version(p)}" for p in packages]
+    how = "process CPU time" if arguments.cpu else "wall clock"
+    threads = f"threads: {arguments.threads}"
+    print(f"\n{time.strftime('%Y-%m-%d')}, {threads}, {how}, {', '.join(versions)}, "
+          f"Python {platform.python_version()}.\n")  # fmt: skip
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    for cells in rows:
+        texts = [cells.get(name, "") for name in names]
+        print(f"| {' | '.join(f'{t:.2f}' if isinstance(t, float) else str(t) for t in texts)} |")
 
 
 def row(network: Network, optimizer: str, arguments: argparse.Namespace) -> dict[str, object]:
+    cells: dict[str, object] = {"network": network.name, "optimizer": optimizer}
+    if arguments.time:
+        cells |= times(network, optimizer, arguments)
+    if arguments.memory and optimizer == "adamw":
+        cells |= memory(network, optimizer)
+    return cells
+
+
+def times(network: Network, optimizer: str, arguments: argparse.Namespace) -> dict[str, object]:
     clock = time.process_time if arguments.cpu else time.perf_counter
     found = measure(contenders(network, optimizer, arguments), arguments.seconds, clock)
     mine, again = found.pop("sardonyx"), found.pop("recompute", None)
-    cells: dict[str, object] = {"network": network.name, "optimizer": optimizer, "ms": mine * 1e3}
+    cells: dict[str, object] = {"ms": mine * 1e3}
     cells |= {f"/ {name}": mine / other for name, other in found.items()}
     if arguments.compile and "torch.compile" not in found:
         cells["torch.compile"] = "left out: out of time"
     if again is not None:
         cells["recompute time"] = again / mine
-    if arguments.memory and optimizer == "adamw":
-        wanted = ["sardonyx", "torch", *(["recompute"] if again is not None else [])]
-        sizes = {c: peak_memory(network, optimizer, c) for c in wanted}
-        cells |= {"MB": sizes["sardonyx"], "MB / torch": sizes["sardonyx"] / sizes["torch"]}
-        if again is not None:
-            cells["recompute MB / torch"] = sizes["recompute"] / sizes["torch"]
     return cells
+
+
+def memory(network: Network, optimizer: str) -> dict[str, object]:
+    own, theirs = (peak_memory(network, optimizer, c) for c in ("sardonyx", "torch"))
+    cells: dict[str, object] = {"MB": own, "MB / torch": own / theirs}
+    if network.name in RECOMPUTED:
+        cells["recompute MB / torch"] = peak_memory(network, optimizer, "recompute") / theirs
+        cells["bound"] = least_memory(network) / theirs
+    return cells
+
+
+def least_memory(network: Network) -> float:
+    """Megabytes of the parameters, two slots each, and the largest gradient."""
+    sizes = [p.nbytes for p in network.module().parameters()]
+    return (3 * sum(sizes) + max(sizes)) / 2**20
 
 
 def show(cells: dict[str, object]) -> None:
@@ -245,7 +289,7 @@ def show(cells: dict[str, object]) -> None:
         for k, v in cells.items()
         if k not in ("network", "optimizer")
     ]
-    if floor is not None:
+    if floor is not None and "/ torch" in cells:
         met = float(str(cells["/ torch"])) <= floor
         text.append(f" floor {floor}: {'met' if met else 'MISSED'}")
     print(f"{cells['network']:12} {cells['optimizer']:6} {'  '.join(text)}", flush=True)

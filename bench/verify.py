@@ -6,10 +6,12 @@ run and judges with its own defaults (inputs uniform in [0, 1), tolerances of 1e
 be had its column says so.
 
     python bench/verify.py [engine ...]     for the correct conversions; default: numpy torch
+    python bench/verify.py --markdown docs/reference/faults.md      the table as a page as well
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -83,38 +85,62 @@ def polygraphy(pairs: list[tuple[str, Path, Path]], folder: Path) -> dict[str, b
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
 
 
-def faults(others: dict[str, bool | str]) -> None:
-    print(f"{'fault':58} {'1e-3':>7} {'polygraphy':>10} {'verify':>7} {'ratio':>9}  node")
-    counts = {"tolerance": 0, "polygraphy": 0, "verify": 0, "named": 0}
+HEADER = ["fault", "tolerance 1e-3", "Polygraphy", "verify", "ratio", "node named"]
+SHOWN = {None: "-", False: "found", True: "missed"}
+WIDTHS = (58, 14, 10, 7, 9, 10)
+
+
+def faults(others: dict[str, bool | str]) -> tuple[list[list[str]], list[str]]:
+    """The table of all faults, and what it amounts to; printed as it grows."""
+    rows, counts = [], dict.fromkeys(("tolerance", "polygraphy", "verify", "named"), 0)
+    print("  ".join(f"{c:{w}.{w}}" for c, w in zip(HEADER, WIDTHS, strict=True)))
     for mutant in MUTANTS:
         right, wrong = NETWORKS[mutant.network](), mutant.model()
         report = sx.verify(OnnxSubject(sx.load(right), name="right"), wrong, seeds=SEEDS)
         caught = not all(tolerated(right, wrong, d.inputs) for d in report.data)
         other = others.get(str(mutant))
         found = report.verdict == "different"
-        named = bool(report.culprit) and report.culprit.node == f"node/{mutant.node}"
+        culprit = report.culprit
+        named = culprit is not None and culprit.node == f"node/{mutant.node}"
         counts["tolerance"] += caught
         counts["polygraphy"] += other is False
         counts["verify"] += found
         counts["named"] += found and named
-        shown = {None: "-", False: "found", True: "missed"}.get(other, "failed")  # type: ignore[call-overload]
-        node = "right" if named else report.culprit.node if report.culprit else "-"
-        print(
-            f"{mutant!s:58.58} {'found' if caught else 'missed':>7} {shown:>10} "
-            f"{'found' if found else 'missed':>7} {report.ratio:9.3g}  {node}"
-        )
-    total = len(MUTANTS)
-    print(f"\n{total} faults: tolerance 1e-3 finds {counts['tolerance']} and names none,")
-    if others:
-        print(f"Polygraphy finds {counts['polygraphy']} and names none,")
-    else:
-        print("Polygraphy could not be installed here,")
-    share = counts["verify"] / total
-    right_node = counts["named"] / counts["verify"]
-    print(
-        f"verify finds {counts['verify']} ({share:.0%}), the right node for {right_node:.0%} "
-        f"of them"
-    )
+        shown = SHOWN.get(other, "failed") if not isinstance(other, str) else "failed"
+        node = "the right" if named else culprit.node if culprit else "-"
+        words = ["found" if x else "missed" for x in (caught, found)]
+        rows.append([str(mutant), words[0], shown, words[1], f"{report.ratio:.3g}", node])
+        cells = zip(rows[-1], WIDTHS, strict=True)
+        print("  ".join(f"{c:{w}.{w}}" for c, w in cells), flush=True)
+    return rows, summed(counts, bool(others))
+
+
+def summed(counts: dict[str, int], installed: bool) -> list[str]:
+    total, found = len(MUTANTS), counts["verify"]
+    other = f"Polygraphy finds {counts['polygraphy']} and names none"
+    return [
+        f"{total} faults: a tolerance of 1e-3 finds {counts['tolerance']} and names none",
+        other if installed else "Polygraphy could not be installed here",
+        f"verify finds {found} ({found / total:.0%}), the right node for {counts['named']} "
+        f"({counts['named'] / max(found, 1):.0%} of them)",
+    ]
+
+
+def page(rows: list[list[str]], words: list[str]) -> str:
+    """The table as a page of the documentation."""
+    lines = [
+        "# Faults that are found",
+        "",
+        "What a converter could get wrong, in seven small networks, and who notices. `infinite` is",
+        "a difference where no rounding is allowed. Written by `bench/verify.py --markdown`.",
+        "",
+        *(f"- {text}" for text in words),
+        "",
+        f"| {' | '.join(HEADER)} |",
+        f"|{'---|' * len(HEADER)}",
+        *(f"| {' | '.join(row).replace('inf', 'infinite')} |" for row in rows),
+    ]
+    return "\n".join([*lines, ""])
 
 
 def tolerated(right: onnx.ModelProto, wrong: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> bool:
@@ -124,7 +150,7 @@ def tolerated(right: onnx.ModelProto, wrong: onnx.ModelProto, feeds: dict[str, n
         return False
 
 
-def correct(engines: list[str], others: dict[str, bool | str]) -> None:
+def correct(engines: list[str], others: dict[str, bool | str]) -> list[str]:
     """Correct conversions: how often each judge raises an alarm."""
     count, alarms = 0, {"verify": 0, f"{TIGHT:g}": 0, f"{LOOSE:g}": 0}
     top = 0.0
@@ -133,9 +159,7 @@ def correct(engines: list[str], others: dict[str, bool | str]) -> None:
             report = sx.verify(make(), engine, seeds=SEEDS)
             count += 1
             alarms["verify"] += report.verdict == "different"
-            top = max(
-                top, *(m.ratio if m.forced is None else m.forced for m in report.measurements)
-            )
+            top = max(top, report.ratio)
             for tolerance in (TIGHT, LOOSE):
                 fine = [
                     within(
@@ -145,12 +169,15 @@ def correct(engines: list[str], others: dict[str, bool | str]) -> None:
                 ]
                 alarms[f"{tolerance:g}"] += not all(fine)
     listed = ", ".join(f"{judge} {n}" for judge, n in alarms.items())
-    print(f"\n{count} correct conversions ({', '.join(engines)}), alarms: {listed}")
-    print(f"largest ratio of a correct conversion: {top:.2f}")
+    words = [
+        f"{count} correct conversions ({', '.join(engines)}), alarms: {listed}; largest ratio of a "
+        f"correct one: {top:.2f}"
+    ]
     same = [k for k in others if k.startswith("correct")]
     if same:
         wrong = sum(others[k] is not True for k in same)
-        print(f"Polygraphy, each file against its optimized self: {wrong} alarms of {len(same)}")
+        words.append(f"Polygraphy, each file against its optimized self: {wrong} of {len(same)}")
+    return words
 
 
 def files(folder: Path) -> list[tuple[str, Path, Path]]:
@@ -175,11 +202,19 @@ def files(folder: Path) -> list[tuple[str, Path, Path]]:
 
 
 def main() -> None:
-    engines = sys.argv[1:] or ["numpy", "torch"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("engines", nargs="*", default=["numpy", "torch"])
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         others = polygraphy(files(Path(scratch)), Path(scratch))
-        faults(others)
-        correct(engines, others)
+        rows, words = faults(others)
+        words += correct(given.engines, others)
+    print("", *words, sep="\n")
+    if given.markdown:
+        given.markdown.write_text(page(rows, words), encoding="utf-8")
 
 
 if __name__ == "__main__":

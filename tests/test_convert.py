@@ -274,6 +274,68 @@ def test_torch_runs_what_it_cannot_trace(torch: Any) -> None:
     close(module(torch.from_numpy(x)).detach(), expected(model, x))
 
 
+SHAPES_IN_32_BITS = """m (float[N,T,4] x) => (float[M,2] y, int32[3] sizes) {
+    s = Shape (x)  sizes = Cast <to = 6> (s)  front = Slice (sizes, zero, two)
+    rest = ReduceProd <keepdims = 1> (front)  pair = Cast <to = 6> (even)
+    shape = Concat <axis = 0> (rest, four)  wide = Cast <to = 7> (shape)
+    flat = Reshape (x, wide)  y = MatMul (flat, w) }"""
+ODD_ENDS = """m (float[N,T] x) => (float[N,K] y) {
+    s = Shape <start = 1> (x)  left = Mod (s, four)  stop = Sub (s, left)
+    cut = Slice (x, zero, stop, one)  y = Mul (cut, w) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [(SHAPES_IN_32_BITS, [(2, 3, 4), (1, 7, 4)]), (ODD_ENDS, [(2, 9), (3, 8), (2, 1030)])],
+    ids=["shapes in 32 bits", "a multiple"],
+)
+def test_sizes_stay_sizes(torch: Any, text: str, shapes: list[tuple[int, ...]]) -> None:
+    weights = {"w": np.ones((4, 2)) if "MatMul" in text else np.full(1, 2.0)}
+    numbers = {"zero": [0], "one": [1], "two": [2], "four": [4], "even": [2]}
+    kinds = {n: np.int32 if n == "four" and "MatMul" in text else np.int64 for n in numbers}
+    weights |= {n: np.asarray(v, kinds[n]) for n, v in numbers.items()}
+    model = network(text, weights)
+    module = sx.to_torch(model)
+    assert module.untraced == ""
+    for shape in shapes:
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        found = module(torch.from_numpy(x))
+        wanted = list(Runner(model)({"x": x}).values())
+        for part, value in zip(found if len(wanted) > 1 else [found], wanted, strict=True):
+            assert part.detach().numpy().dtype == value.dtype
+            np.testing.assert_allclose(part.detach().numpy(), value, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (  # a window that no small input has room for
+            """m (float[1,1,T] x) => (float[1,2,K] y) { y = Conv <strides = [128]> (x, w) }""",
+            [(1, 1, 700), (1, 1, 1500)],
+        ),
+        (  # made smaller and larger again: the sizes must be multiples
+            """m (float[1,1,H,4] x) => (float[1,1,H,4] y) {
+                a = MaxPool <kernel_shape = [32, 1], strides = [32, 1]> (x)
+                b = ConvTranspose <strides = [32, 1]> (a, w)  y = Add (x, b) }""",
+            [(1, 1, 64, 4), (1, 1, 2048, 4)],
+        ),
+    ],
+    ids=["large sizes", "round sizes"],
+)
+def test_torch_traces_at_sizes_that_a_model_takes(
+    torch: Any, text: str, shapes: list[tuple[int, ...]]
+) -> None:
+    rng = np.random.default_rng(0)
+    window = (2, 1, 512) if "128" in text else (1, 1, 32, 1)
+    model = network(text, {"w": rng.normal(size=window)})
+    module = sx.to_torch(model)
+    assert module.untraced == ""
+    for shape in shapes:
+        x = rng.normal(size=shape).astype(np.float32)
+        found = module(torch.from_numpy(x)).detach().numpy()
+        np.testing.assert_allclose(found, expected(model, x), rtol=1e-3, atol=1e-4)
+
+
 def test_weights_that_do_not_fit_are_all_named(torch: Any) -> None:
     model = mlp()
     state = dict(sx.to_torch(model).state_dict())

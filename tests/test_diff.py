@@ -350,3 +350,26 @@ def test_nodes_with_other_bodies_do_not_compute_the_same() -> None:
     assert not sx.diff(choices("a"), choices("a"))
     (change,) = sx.diff(choices("a"), choices("b")).changes
     assert (change.what, change.where) == ("rewired", 'Tanh "reader"')
+
+
+def test_a_weight_that_stayed_is_not_taken_for_another_that_went() -> None:
+    """A quantizer puts an Add, with the old bias, where a Gemm was, with weight and bias."""
+
+    def layer(nodes: list[onnx.NodeProto], **weights: np.ndarray) -> onnx.ModelProto:
+        ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["N", 3]) for n in "xy"]
+        tensors = [numpy_helper.from_array(v, k) for k, v in weights.items()]
+        graph = helper.make_graph(nodes, "layer", ends[:1], ends[1:], tensors)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    weight, bias = np.ones((3, 3), np.float32), np.arange(3, dtype=np.float32)
+    before = layer([helper.make_node("Gemm", ["x", "w", "b"], ["y"])], w=weight, b=bias)
+    after = layer(
+        [
+            helper.make_node("MatMul", ["x", "half"], ["h"]),
+            helper.make_node("Add", ["h", "b"], ["y"]),
+        ],
+        half=weight / 2,
+        b=bias,
+    )
+    found = sx.diff(before, after).of("weight")
+    assert {(c.where, c.what) for c in found} == {('"w"', "removed"), ('"half"', "added")}

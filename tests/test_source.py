@@ -236,6 +236,20 @@ def test_tuned_weights_come_back_into_the_graph(name: str, tmp_path: Path) -> No
     assert [n.op_type for n in tuned.graph] == [n.op_type for n in model.graph]
 
 
+def test_one_tensor_that_became_two_is_named(tmp_path: Path) -> None:
+    from tests import architectures as zoo
+
+    # Fresh norms are all ones, which torch's exporter writes once for all of them.
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, 50, (2, 7)))
+    module = zoo.Gpt(8, 2, 1, 50, 16).eval()
+    model = exported(module, (ids,), ["idx"], [{0: "batch"}], dynamo=True)
+    sx.to_torch_source(model, tmp_path)
+    sx.from_torch(tmp_path, onto=model)
+    subprocess.run([sys.executable, "-I", "-c", TUNE, str(tmp_path)], check=True)
+    with pytest.raises(ArgumentError, match=r'one in the model have become different\n.*"h.0.ln_'):
+        sx.from_torch(tmp_path, onto=model)
+
+
 def test_weights_of_another_source_are_refused(tmp_path: Path) -> None:
     sx.to_torch_source(mlp(), tmp_path)
     with pytest.raises(ArgumentError, match="not those of this model's source"):

@@ -6,6 +6,7 @@ it by itself, which has a buffer of its own for every update, and against numpy 
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -417,3 +418,108 @@ def test_the_loop_recomputes_where_asked() -> None:
         np.testing.assert_array_equal(again.rep.state()[name], value, err_msg=name)
     with pytest.raises(sx.errors.ArgumentError, match="does not recompute"):
         sx.train(net, data, engine="numpy", recompute=True, **settings)
+
+
+# -- what onnxruntime leaves behind ------------------------------------------------------
+
+
+def test_the_loss_is_taken_along_the_last_axis_and_copied_nowhere(
+    planned: list[onnx.ModelProto],
+) -> None:
+    """A softmax over another axis than the last copies, and so does an Identity."""
+    prepare_training(trainable())
+    nodes = list(planned[0].graph.node)
+    kept = {o.name for o in planned[0].graph.output}
+    made = {o: n for n in nodes for o in n.output}
+    (softmax,) = [n for n in nodes if n.op_type == "LogSoftmax"]
+    assert made[softmax.input[0]].op_type != "Reshape"
+    assert [n.name for n in nodes if n.op_type == "Identity" and n.output[0] not in kept] == []
+
+
+def test_scores_with_places_keep_their_axes() -> None:
+    """A softmax over channels of an image is none along the last axis: it stays as it was."""
+    model = parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[N,6,5,4] x) => (float[N,6,5,4] y) { y = Mul(x, w) }"""
+    )
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(6, 5, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    rep = prepare_training(sx.trainable(model, "cross_entropy", sx.optim.sgd(0.1)))
+    x = rng.normal(size=(3, 6, 5, 4)).astype(np.float32)
+    label = rng.integers(0, 6, (3, 5, 4))
+    found = rep.step({"x": x, "label": label})["loss"]
+    weight = torch.tensor(w, dtype=torch.float64, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(torch.tensor(x).double() * weight, torch.tensor(label))
+    loss.backward()
+    np.testing.assert_allclose(found, loss.item(), rtol=1e-6)
+    np.testing.assert_allclose(rep.state()["w"], w - 0.1 * weight.grad.numpy(), rtol=1e-5)  # type: ignore[union-attr]
+
+
+def test_a_session_holds_no_large_constant_of_one_value(planned: list[onnx.ModelProto]) -> None:
+    """The gradient of an embedding starts from zeros as large as the table."""
+    model = parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (int64[N] x) => (float[N,64] y) { y = Gather(table, x) }"""
+    )
+    table = np.random.default_rng(0).normal(size=(2000, 64)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    rep = prepare_training(sx.trainable(model, "cross_entropy", sx.optim.sgd(1.0)))
+    assert max(len(t.raw_data) for t in planned[0].graph.initializer) < 1000
+    rows, label = np.array([3, 1999, 3, 7]), np.array([0, 63, 5, 9])
+    rep.step({"x": rows, "label": label})
+    weight = torch.tensor(table, dtype=torch.float64, requires_grad=True)
+    torch.nn.functional.cross_entropy(weight[rows], torch.tensor(label)).backward()
+    wanted = table - weight.grad.numpy()  # type: ignore[union-attr]
+    np.testing.assert_allclose(rep.state()["table"], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_the_kernel_of_a_folded_convolution_is_written_in_place() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(16, 48, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Conv2d(48, 48, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(768, 5),
+    )  # fmt: skip
+    x = torch.randn(6, 16, 4, 4)
+    program = torch.onnx.export(module.eval(), (x,), dynamo=True, optimize=False, verbose=False)
+    assert program is not None
+    net = sx.trainable(program.model_proto, "cross_entropy", sx.optim.sgd(0.1, 0.9))
+    feeds: dict[str, Any] = {net.inputs[0].name or "": x.numpy(), "label": np.arange(6) % 5}
+    rep, alone = prepare_training(net, threads=1), prepare_training(net, threads=1, options=ALONE)
+    assert "2.weight" in rep.steps[0].plan.in_place
+    for _ in range(3):
+        np.testing.assert_allclose(rep.step(feeds)["loss"], alone.step(feeds)["loss"], rtol=1e-5)
+    for name, value in alone.state().items():
+        np.testing.assert_allclose(rep.state()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+# -- memory ------------------------------------------------------------------------------
+
+
+def test_what_was_loaded_waits_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With recomputation the first weights are not held: a restart still finds them."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rep = prepare_training(trainable(), recompute=True)
+    first = {t.name: onnx.numpy_helper.to_array(t) for t in chain().graph.initializer}
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size == sum(a.nbytes for a in first.values())
+    run(rep, 2)
+    assert not np.array_equal(rep.state()["w0"], first["w0"])
+    rep.initialize()
+    for name, value in first.items():
+        np.testing.assert_array_equal(rep.state()[name], value, err_msg=name)
+    trained = sx.load(rep.to_model().proto())
+    assert np.array_equal(trained.graph.initializers["w3"].const_value.numpy(), first["w3"])  # type: ignore[union-attr]
+    del rep
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_zeros_keep_their_sign() -> None:
+    (w,) = squares(0)
+    algorithm = """t () => (float[200,200] w_new) { w_new = Div(one, w) }"""
+    model = record(served(), algorithm, w=np.full_like(w, -0.0))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1, np.float32), "one"))
+    rep = prepare_training(model)
+    rep.step({})
+    assert (rep.state()["w"] == -np.inf).all()

@@ -56,6 +56,32 @@ def test_the_sweep_would_see_an_alarm(tmp_path: Path) -> None:
         assert judge(row).verdict == DIFFERENT
 
 
+def test_the_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    done, late = Row("numpy", "a"), Row("torch", "a")
+    first = sweep.Kept(tmp_path / "kept.jsonl", resume=False)
+    first.add(done, sweep.Outcome(SAME, 1.5, limit=60.0))
+    first.add(late, sweep.Outcome(sweep.LATE, limit=60.0))
+    again = sweep.Kept(tmp_path / "kept.jsonl", resume=True)
+    assert again.outcomes == first.outcomes
+    assert [again.is_settled(row, 60.0) for row in (done, late)] == [True, True]
+    assert [again.is_settled(row, 90.0) for row in (done, late)] == [True, False]
+    assert not again.is_settled(Row("jax", "a"), 60.0)
+    assert not sweep.Kept(tmp_path / "kept.jsonl", resume=False).outcomes
+
+
+def test_a_sweep_counts_alarms_and_not_what_was_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = sweep.Kept(tmp_path / "kept.jsonl", resume=False)
+    asked = [Row(kind, "a") for kind in ("numpy", "torch", "jax", "tensorflow")]
+    for row, verdict in zip(asked[:3], (SAME, DIFFERENT, sweep.LATE), strict=True):
+        kept.add(row, sweep.Outcome(verdict, code=sweep.code()))
+    assert sweep.table(asked, kept) == 1
+    words = capsys.readouterr().out
+    assert "2 correct conversions of 1 models judged" in words
+    assert "false alarms: 1" in words and "1 rows are still to be judged" in words
+
+
 def wrong(path: Path) -> Path:
     onnx.save(fault("cnn", "one weight"), path)
     return path
@@ -145,3 +171,8 @@ def test_onnx_and_tflite_of_one_network(tmp_path: Path) -> None:
     given = {sx.load(path).inputs[0].name: x}
     report = sx.verify(path, tmp_path / "outputs.npz", inputs=given)
     assert report.verdict == SAME, str(report)
+    # Off by less than a tolerance of 1e-3 would see: this pair is not the same.
+    shifted = {name: value + np.float32(5e-4) for name, value in outputs.items()}
+    np.savez(tmp_path / "shifted.npz", **shifted)
+    report = sx.verify(path, tmp_path / "shifted.npz", inputs=given, culprit=False)
+    assert report.verdict == DIFFERENT, str(report)

@@ -1,5 +1,5 @@
-"""The scoreboard over our engines, held against the last score, strictly: what is worse is a
-failure, what is better belongs in the baseline, and an engine without results is not a good one.
+"""The scoreboard over our engines, held against the last score: what is worse is a failure, and so
+is an engine or an axis without results.
 
 python -m tests.sweeps.backend                                  all of it, as the nightly does
 python -m tests.sweeps.backend --engine torch --family nn -v    one family, and each failure
@@ -53,23 +53,23 @@ def competitors(args: argparse.Namespace) -> list[engines.Engine]:
     return found
 
 
-def differs(score: Score, whole: bool) -> bool:
-    """Print what is other than the baseline; `whole`: also what it has and the score has not."""
+def regressed(score: Score, whole: bool) -> bool:
+    """Print what is other than the baseline: worse, gone (if the run was whole), better, new."""
     before = compared_with(BASELINE, score)
-    found = table.changed(list(changes(score, before)))
-    found += missing(score, before) if whole else []
-    print("\n".join(found))
-    if found:
-        print(f"{len(found)} differences; where they are right: {sys.argv[0]} --update")
-    return bool(found)
+    found = list(changes(score, before))
+    gone, new = missing(score, before) if whole else ([], [])
+    print("\n".join([*table.changed(found), *gone, *new]))
+    if new or not all(change.is_worse for change in found):
+        print("what is better or new is held from now on after: tests/sweeps/backend.py --update")
+    return bool(gone) or any(change.is_worse for change in found)
 
 
-def missing(score: Score, before: Score) -> list[str]:
-    """Engines and axes that only one of two scores has."""
+def missing(score: Score, before: Score) -> tuple[list[str], list[str]]:
+    """Engines and axes that only the older, and only the newer of two scores has."""
     held = {(c.name, axis) for c in score.columns if not c.canary for axis in c.cells}
     known = {(c.name, axis) for c in before.columns for axis in c.cells}
-    lines = [f"missing  {name}  {axis}" for name, axis in sorted(known - held)]
-    return lines + [f"not in the baseline  {name}  {axis}" for name, axis in sorted(held - known)]
+    gone = [f"gone  {name}  {axis}" for name, axis in sorted(known - held)]
+    return gone, [f"new  {name}  {axis}" for name, axis in sorted(held - known)]
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def main() -> None:
         if not is_whole(args):
             sys.exit("a baseline is made of all engines and cases")
         BASELINE.write_text(to_baseline(score))
-    elif not args.native and differs(score, whole=is_whole(args)):
+    elif not args.native and regressed(score, is_whole(args)):
         sys.exit(1)
 
 

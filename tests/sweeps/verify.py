@@ -191,7 +191,7 @@ def optimized(path: str, target: Path) -> Path:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
         onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except RuntimeError as error:
+    except Exception as error:  # onnxruntime raises a class per status code
         raise SardonyxError(f"onnxruntime does not optimize it: {str(error)[:100]}") from error
     return target
 

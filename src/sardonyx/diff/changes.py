@@ -153,11 +153,11 @@ def _graphs(
     around = matching if outer is None else outer.around(matching)
     back = {new: old for old, new in pairs.items()}
     weights: dict[tuple[ir.Value, ir.Value], None] = {}
-    kept = {v.name for v in stored(b)}
+    names = {v.name for v in stored(a)}, {v.name for v in stored(b)}
     for old, new in pairs.items():
         found.matched += 1
         found.renamed += (old.name or "") != (new.name or "")
-        _node(found, old, new, around, weights, kept, inside)
+        _node(found, old, new, around, weights, names, inside)
     for node in nodes_of(a):
         if node not in pairs:
             found.changes.append(Change(NODE, _label(node, inside), "removed", _reads(node)))
@@ -197,7 +197,7 @@ def _node(
     new: ir.Node,
     matching: Matching,
     weights: dict[tuple[ir.Value, ir.Value], None],
-    kept: Collection[str | None],
+    names: tuple[Collection[str | None], Collection[str | None]],
     inside: str,
 ) -> None:
     label = _label(new, inside)
@@ -213,7 +213,7 @@ def _node(
     count = max(len(old.inputs), len(new.inputs))
     for place in range(count):
         a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
-        if a is not None and b is not None and _is_version(a, b, kept):
+        if a is not None and b is not None and _is_version(a, b, *names):
             weights[a, b] = None
         elif not _is_same_source(a, b, matching):
             before, after = _sources(a, b)
@@ -248,15 +248,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _is_version(a: ir.Value, b: ir.Value, kept: Collection[str | None]) -> bool:
-    """Whether the weight `b` is what became of `a`: not while `a` is still there, by its name.
+def _is_version(
+    a: ir.Value, b: ir.Value, before: Collection[str | None], after: Collection[str | None]
+) -> bool:
+    """Whether the weight `b` is what became of `a`: not while one of them is on both sides.
 
-    kept -- the names of the weights that there are now
+    before, after -- the names of the weights that there were, and that there are now
     """
     old, new = tensor_of(a), tensor_of(b)
     if old is None or new is None:
         return False
-    return a.name == b.name or a.name not in kept or _tensor_change(old, new) is None
+    renamed = a.name not in after and b.name not in before
+    return a.name == b.name or renamed or _tensor_change(old, new) is None
 
 
 def _is_same_source(a: ir.Value | None, b: ir.Value | None, matching: Matching) -> bool:

@@ -351,7 +351,7 @@ class Program:
         more = unsized if sized else None
         prepared = prepare(normalize(model), xp.name, xp.strings, place, self.parameters, more)
         self.regions = prepared.regions
-        self._report(fallback)
+        self.report(fallback)
         graph = prepared.model.graph
         self.budget = ahead.Budget(graph)
         self._converted: dict[int, tuple[Any, Any]] = {}
@@ -373,7 +373,7 @@ class Program:
         """The nodes that run outside of the framework, where, and why."""
         return [p for region in self.regions.values() for p in region.placements]
 
-    def _report(self, fallback: str) -> None:
+    def report(self, fallback: str) -> None:
         """Say which nodes the framework cannot take: never silently."""
         forced = [p.row for p in self.elsewhere if p.reason != CHOSEN]
         if not forced or fallback == "allow":

@@ -72,7 +72,17 @@ class Unsized:
 
     def _decides(self, node: ir.Node) -> bool:
         inside = (n for body in bodies(node) for part in graphs(body) for n in part)
-        return any(n.op_type in DECIDES and not n.domain for n in (node, *inside))
+        listed = any(n.op_type in DECIDES and not n.domain for n in (node, *inside))
+        return listed or (node.op_type == "Loop" and not node.domain and self._stacks(node))
+
+    def _stacks(self, loop: ir.Node) -> bool:
+        """Whether a loop gives one row for each trip, and data decides how many trips there are."""
+        trips, body = loop.inputs[0], loop.attributes["body"].as_graph()
+        if len(loop.outputs) == len(loop.inputs) - 2:
+            return False
+        going_on = body.outputs[0]
+        is_endless = going_on in body.inputs or going_on.is_initializer()
+        return trips not in self.known or not is_endless
 
     def _lacks(self, node: ir.Node) -> bool:
         rule = find(node.op_type, node.domain, self.framework)

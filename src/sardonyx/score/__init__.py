@@ -6,5 +6,6 @@ environments.py  the peers' own environments · worker.py, pool.py   the process
 judge.py      one cell: how right an answer is · variants.py   the retries that tell why it is not
 derivatives.py  differences of the models themselves · gradients.py   gradients against them
 run.py        all of it, with results kept by content (`store.py`, `sources.py`)
-score.py      what comes out, and what became worse · table.py, site.py   as text, as pages
+score.py      what comes out, and what became worse · operators.py   the same by operator
+table.py, site.py   as text, as pages
 """

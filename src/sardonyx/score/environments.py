@@ -42,7 +42,8 @@ PEERS = {
     "onnx2tf": Peer(
         "onnx2tf", ("onnx2tf", "onnx", "onnxruntime", "tensorflow-cpu", "tf_keras", "psutil")
     ),
-    "tinygrad": Peer("tinygrad", ("tinygrad", "onnx")),
+    # Its processes for compiling are started anew for every few kernels.
+    "tinygrad": Peer("tinygrad", ("tinygrad", "onnx"), {"PARALLEL": "0"}),
     "openvino": Peer("openvino", ("openvino", "onnx")),
     "iree": Peer("iree", ("iree-base-compiler[onnx]", "iree-base-runtime")),
     "onnx-ad": Peer("onnx_ad", ("onnx-ad", "onnx", "onnxruntime")),

@@ -2,8 +2,9 @@
 
 A rule counts for the cases that looked it up (ours/ writes down which operators those are),
 everything else counts for all. So a change of one rule makes few results stale. Found by reading
-the files, not by importing them: a rule is a function under `@lower` or `@vjp` that no other code
-names.
+the files, not by importing them: the source of a rule is its function, or its line of a table,
+and whatever that names, directly or not, in the modules of rules. What modules of rules do besides
+defining things, and what others name of them, counts for all.
 """
 
 from __future__ import annotations
@@ -11,16 +12,52 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sardonyx.score.engines import PACKAGE
 
-# Rooms whose files hold rules, with the decorators (and tables) that register them.
-ROOMS = {"lower": {"lower"}, "grad": {"vjp"}}
+ROOMS = ("lower", "grad")  # of rules
 KERNELS = "engines"
+# What registers rules: decorators, and functions that take a table; operators begin with that.
+REGISTER = {"lower": "", "table": "", "vjp": "", "formulas": "", "reduction": "Reduce"}
 # What no result depends on.
 APART = ("cli", "score", "verify", "importers", "diff", "html.py", "coverage.py", "inspect.py")
+
+Unit = tuple[str, str]  # a module by its dotted name, and a name in it
+
+
+@dataclass
+class Module:
+    """One file: what it defines, which rules it registers, what it imports, what else it does."""
+
+    name: str
+    text: str
+    units: dict[str, ast.stmt] = field(default_factory=dict)
+    rules: dict[str, list[ast.AST]] = field(default_factory=dict)  # by operator
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)  # (module, name or "")
+    rest: list[ast.AST] = field(default_factory=list)
+    tables: set[str] = field(default_factory=set)  # names whose lines are rules
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        return [line.strip() for line in self.text.splitlines()]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it is looked at piece by piece: it has rules, or belongs to a family of them."""
+        _, room, *inner = self.name.split(".") if "." in self.name else ("", self.name)
+        return bool(self.rules) or (room in ROOMS and len(inner) > 1)
+
+    def source(self, node: ast.AST) -> str:
+        """The text of a node, its decorators too."""
+        first = [d.lineno for d in getattr(node, "decorator_list", [])]
+        start = min([node.lineno, *first]) - 1  # type: ignore[attr-defined]
+        return "\n".join(self.lines[start : node.end_lineno])  # type: ignore[attr-defined]
+
+
+# -- digests ----------------------------------------------------------------------------------
 
 
 def of_rules(engine: str, ops: Iterable[str]) -> str:
@@ -33,84 +70,220 @@ def of_rules(engine: str, ops: Iterable[str]) -> str:
 
 
 @functools.cache
-def shared(engine: str, axis: str) -> str:
-    """A digest of every source that is no rule, and of what rules' modules hold besides rules."""
-    made = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE)
-        if not _counts(place, engine, axis):
-            continue
-        kept, _ = split(path) if place.parts[0] in (*ROOMS, KERNELS) else (path.read_text(), {})
-        made.update(f"{place}\n{kept}".encode())
-    return made.hexdigest()
-
-
-def _counts(place: Path, engine: str, axis: str) -> bool:
-    first = place.parts[0]
-    if first == KERNELS and len(place.parts) > 2:
-        return place.parts[1] == engine
-    if first == "train":
-        return axis == "training"
-    if first == "grad" and axis == "forward":
-        return place.name in ("training.py", "training_optimizer.py")
-    return first not in APART
-
-
-@functools.cache
 def rules(room: str, engine: str) -> dict[str, list[str]]:
     """The sources of rules by operator: of a room, and the engine's own kernels."""
     found: dict[str, list[str]] = {}
-    folders = [PACKAGE / room, *([PACKAGE / KERNELS / engine] if room == "lower" else [])]
-    for path in (p for folder in folders for p in sorted(folder.rglob("*.py"))):
-        for op, source in split(path)[1].items():
-            found.setdefault(op, []).append(source)
+    folders = [room, *([f"{KERNELS}.{engine}"] if room == "lower" else [])]
+    for name, module in modules().items():
+        if any(name.startswith(f"sardonyx.{folder}.") for folder in folders):
+            for op, nodes in module.rules.items():
+                texts = [module.source(node) for node in nodes]
+                texts += _texts(reached((module, node) for node in nodes))
+                found.setdefault(op, []).extend(texts)
     return found
 
 
 @functools.cache
-def split(path: Path) -> tuple[str, dict[str, str]]:
-    """A module without its rules, and the sources of its rules by operator."""
-    text = path.read_text()
-    lines = text.splitlines()
-    kept: list[str] = list(lines)
-    rules: dict[str, str] = {}
-    for node in ast.parse(text).body:
-        ops = list(_registered(node))
-        if isinstance(node, ast.FunctionDef) and ops and node.name not in called():
-            start, end = node.decorator_list[0].lineno - 1, node.end_lineno or node.lineno
-            rules.update(dict.fromkeys(ops, "\n".join(lines[start:end])))
-            kept[start:end] = [""] * (end - start)
-    return "\n".join(line for line in kept if line), rules
+def shared(engine: str, axis: str) -> str:
+    """A digest of what is no rule: other modules, what they name of those with rules, and what
+    nobody names.
+    """
+    made = hashlib.sha256()
+    roots: list[tuple[Module, ast.AST]] = []
+    for name, module in modules().items():
+        if not _counts(Path(*name.split(".")[1:]), engine, axis):
+            continue
+        if module.is_split:
+            texts = [module.source(node) for node in module.rest]
+        else:
+            texts = [module.text]
+            roots += [(module, node) for node in module.units.values()]
+        roots += [(module, node) for node in module.rest]
+        made.update("\n".join([name, *texts]).encode())
+    made.update("\n".join(_texts(reached(roots) | _orphans())).encode())
+    return made.hexdigest()
+
+
+def _texts(units: set[Unit]) -> list[str]:
+    return [f"{m} {modules()[m].source(modules()[m].units[name])}" for m, name in sorted(units)]
 
 
 @functools.cache
-def called() -> frozenset[str]:
-    """Names that the rooms of rules use: a rule that others call is no rule by itself."""
-    found: set[str] = set()
-    for room in (*ROOMS, KERNELS):
-        for path in (PACKAGE / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Name):
-                    found.add(node.id)
-                elif isinstance(node, ast.alias):
-                    found.add(node.name)
-                elif isinstance(node, ast.Attribute):
-                    found.add(node.attr)
-    return frozenset(found)
+def _orphans() -> frozenset[Unit]:
+    """Definitions in modules of rules that no rule names, and that are none: who knows for what."""
+    split = [module for module in modules().values() if module.is_split]
+    nodes = [(m, node) for m in split for found in m.rules.values() for node in found]
+    known = reached(nodes)
+    registered = {id(node) for _, node in nodes}
+    return frozenset(
+        (m.name, name)
+        for m in split
+        for name, node in m.units.items()
+        if (m.name, name) not in known and id(node) not in registered and name not in m.tables
+    )
 
 
-def _registered(node: ast.stmt) -> Iterable[str]:
+def _counts(place: Path, engine: str, axis: str) -> bool:
+    first = place.parts[0] if place.parts else ""
+    if first == KERNELS and len(place.parts) > 1 and (PACKAGE / KERNELS / place.parts[1]).is_dir():
+        return place.parts[1] == engine
+    if first == "train":
+        return axis == "training"
+    if first == "grad" and axis == "forward":
+        return place.name in ("training", "training_optimizer")
+    return True
+
+
+# -- what names what --------------------------------------------------------------------------
+
+
+def reached(start: Iterable[tuple[Module, ast.AST]]) -> set[Unit]:
+    """What nodes name in modules of rules, directly or not."""
+    found: set[Unit] = set()
+    left = [unit for module, node in start for unit in _named(module, node)]
+    while left:
+        unit = left.pop()
+        if unit not in found:
+            found.add(unit)
+            left += _named_by(unit)
+    return found
+
+
+@functools.cache
+def _named_by(unit: Unit) -> tuple[Unit, ...]:
+    module = modules()[unit[0]]
+    return tuple(_named(module, module.units[unit[1]]))
+
+
+def _named(module: Module, node: ast.AST) -> Iterator[Unit]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+            target = module.imports.get(part.value.id)
+            if target and (whole := _as_module(*target)):
+                yield from _resolved(whole, part.attr)
+        elif isinstance(part, ast.Name):
+            yield from _resolved(module.name, part.id)
+
+
+def _resolved(module: str, name: str) -> Iterator[Unit]:
+    """The definition behind a name of a module, through imports, if it is in a module of rules."""
+    known = modules().get(module)
+    if known is None:
+        return
+    if name in known.units:
+        if known.is_split:
+            yield module, name
+    elif name in known.imports:
+        source, original = known.imports[name]
+        if original and not _as_module(source, original):
+            yield from _resolved(source, original)
+
+
+def _as_module(module: str, name: str) -> str | None:
+    dotted = f"{module}.{name}" if name else module
+    return dotted if dotted in modules() else None
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def modules() -> dict[str, Module]:
+    """Every file of ours that a result may depend on, by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] in APART:
+            continue
+        place = path.relative_to(PACKAGE.parent).with_suffix("")
+        name = ".".join(place.parts).removesuffix(".__init__")
+        found[name] = read(name, path.read_text(encoding="utf-8"))
+    return found
+
+
+def read(name: str, text: str) -> Module:
+    """A module's parts; one that registers no rule is not taken apart."""
+    module = Module(name, text)
+    body = ast.parse(text).body
+    values = {n: s.value for s in body if isinstance(s, ast.Assign) for n in _targets(s)}
+    for statement in body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            module.imports.update(_bound(statement))
+            values.update(_imported_texts(statement))
+        elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            module.units[statement.name] = statement
+            for op in _registered(statement, values):
+                module.rules.setdefault(op, []).append(statement)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            module.units.update(dict.fromkeys(_targets(statement), statement))
+        elif table := _table(statement, values):
+            module.tables.update(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
+            for op, value in table.items():
+                module.rules.setdefault(op, []).append(value)
+        elif not _is_text(statement):
+            module.rest.append(statement)
+    return module
+
+
+def _targets(statement: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+
+
+def _bound(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
+    for alias in statement.names:
+        if isinstance(statement, ast.ImportFrom):
+            yield alias.asname or alias.name, (statement.module or "", alias.name)
+        elif alias.asname:
+            yield alias.asname, (alias.name, "")
+
+
+def _imported_texts(statement: ast.stmt) -> dict[str, ast.expr]:
+    """Names of text, as those of domains, that are imported from modules of ours."""
+    source = getattr(statement, "module", None) or ""
+    texts = _texts_of(source) if source.startswith("sardonyx.") else {}
+    wanted = [alias.name for alias in getattr(statement, "names", ()) if not alias.asname]
+    return {name: texts[name] for name in wanted if name in texts}
+
+
+@functools.cache
+def _texts_of(module: str) -> dict[str, ast.expr]:
+    path = (PACKAGE.parent / module.replace(".", "/")).with_suffix(".py")
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    found = [s for s in body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant)]
+    return {name: s.value for s in found for name in _targets(s)}
+
+
+def _registered(function: ast.stmt, values: dict[str, ast.expr]) -> Iterator[str]:
     """The operators that a decorated function is registered for, as `domain::name`."""
-    for call in getattr(node, "decorator_list", []):
+    for call in getattr(function, "decorator_list", []):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
             continue
-        if not any(call.func.id in names for names in ROOMS.values()):
-            continue
-        domain = next((k.value for k in call.keywords if k.arg == "domain"), None)
-        spelled = str(domain.value) if isinstance(domain, ast.Constant) else None
-        if domain is not None and spelled is None:
-            continue  # a name: the source stays with what is shared
-        for argument in call.args:
-            if isinstance(argument, ast.Constant):
-                op = str(argument.value)
-                yield f"{spelled}::{op}" if spelled else op
+        names = [a.value for a in call.args if isinstance(a, ast.Constant)]
+        domain = _domain(call, values)
+        if call.func.id in REGISTER and domain is not None and len(names) == len(call.args):
+            start = f"{domain}::" if domain else REGISTER[call.func.id]
+            yield from (f"{start}{op!s}" for op in names)
+
+
+def _domain(call: ast.Call, values: dict[str, ast.expr]) -> str | None:
+    """The domain in a registration; None: it cannot be told by reading."""
+    given = next((k.value for k in call.keywords if k.arg == "domain"), ast.Constant(""))
+    given = values.get(given.id, given) if isinstance(given, ast.Name) else given
+    return str(given.value) if isinstance(given, ast.Constant) else None
+
+
+def _table(statement: ast.stmt, values: dict[str, ast.expr]) -> dict[str, ast.expr] | None:
+    """The lines of a table of rules, by operator."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args):
+        return None
+    given = call.args[0]
+    given = values.get(given.id, given) if isinstance(given, ast.Name) else given
+    if call.func.id not in REGISTER or not isinstance(given, ast.Dict):
+        return None
+    pairs = zip(given.keys, given.values, strict=True)
+    return {str(k.value): v for k, v in pairs if isinstance(k, ast.Constant)}
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -100,6 +100,7 @@ def train(
     _same_data(position, source, target)
     settings = settings_of(net)
     rep, links = _prepared(engine, net, source, fields, settings, position, options)
+    net = rep.model  # an engine may hold it with less memory than it was given
     if held is not None:
         links_for(net, rep.wanted, held, {item.input: item.field for item in links}, settings)
     settings["choices"] = [*settings.get("choices", []), *_loop_choices(asked, position, engine)]

@@ -400,6 +400,7 @@ def _optimizer(
     chosen = optim.named(given) if isinstance(given, str) else given
     if lr is not None:
         chosen = chosen.with_(lr=lr)
+        why = why if why == "as asked" else f"{why}; lr as asked"
     if accumulate != 1:
         chosen = optim.accumulate(chosen, accumulate)
     shown = {k: getattr(v, "text", v) for k, v in chosen.settings.items() if v is not None}

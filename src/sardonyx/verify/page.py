@@ -65,7 +65,8 @@ def _histogram(m: Measurement) -> str:
     bars = [(name, float(count)) for name, count in zip(names, m.histogram)]
     held = [i for i, (_, count) in enumerate(bars) if count]
     bars = bars[held[0] : held[-1] + 1]
-    return html.bar_chart(f"{m.subject}, {m.output}, {m.run}: elements by error, over the noise floor", bars)
+    where = f"{m.subject}, {m.output}, {m.run}"
+    return html.bar_chart(f"{where}: elements by error, over the noise floor", bars)
 
 
 def _replays(rows: list[Replay]) -> str:

@@ -36,8 +36,9 @@ def to_jax(
     they are.
 
     as_      -- "function" for that pair, "nnx" for a Flax NNX module with the same weights
-    fallback -- nodes that jax cannot take run in numpy, with ("warn") or without a word ("allow"),
-                or are refused ("error")
+    fallback -- nodes that jax cannot take (under `jax.jit` also those that data decides the size
+                of) run in numpy, with ("warn") or without a word ("allow"), or are refused
+                ("error")
     place    -- pattern of names or operators → the engine to which nodes are sent by choice
 
     >>> import jax, numpy as np, sardonyx as sx
@@ -97,17 +98,20 @@ class Programs:
         except DependsOnData:
             if not traced or program is not self.plain:
                 raise
-            program = self._sized[traced] = self._with_known_sizes()
+            program = self._with_known_sizes()
             found = program(feeds, params)
+            program.report(self.parts.outside["fallback"])
+            self._sized[traced] = program
         return [program.convert(value) for value in found]
 
     def _with_known_sizes(self) -> Program:
         """The program that takes what data decides the size of out of the graph."""
-        made = next(iter(self._sized.values()), None)
-        if made is None:
-            outside = {"parameters": self.names, "sized": True, **self.parts.outside}
-            made = Program(self.parts.served, arrays(), **outside)
-        return made
+        for made in self._sized.values():
+            return made
+        outside = dict(self.parts.outside)
+        if outside["fallback"] == "warn":  # a word once it works
+            outside["fallback"] = "allow"
+        return Program(self.parts.served, arrays(), parameters=self.names, sized=True, **outside)
 
 
 def _of_type(xp: Any, value: Any, dtype: np.dtype | None) -> Any:

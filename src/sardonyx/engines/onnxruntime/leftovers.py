@@ -64,9 +64,13 @@ def unfold_constants(graph: ir.Graph) -> None:
         if tensor is None or tensor.nbytes < LARGE or value.is_graph_input():
             continue
         array = tensor.numpy()
-        if value.is_graph_output() or array.dtype.kind not in "fiub" or (array != array.flat[0]).any():
-            continue
-        _fill(graph, name, value, array)
+        if not value.is_graph_output() and array.dtype.kind in "fiu" and _is_one_value(array):
+            _fill(graph, name, value, array)
+
+
+def _is_one_value(array: np.ndarray) -> bool:
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")  # as bits: zeros have signs
+    return bool((bits == bits.flat[0]).all())
 
 
 def _fill(graph: ir.Graph, name: str, value: ir.Value, array: np.ndarray) -> None:

@@ -42,18 +42,26 @@ class Variable:
     def other(self) -> ort.OrtValue:
         """The buffer that is not current, made when it is first asked for."""
         if len(self.buffers) == 1:
-            self.buffers.append(self._buffer(np.empty(self.shape, self.dtype)))
+            self.buffers.append(self._buffer(np.zeros(self.shape, self.dtype)))
         return self.buffers[self.current ^ 1]
 
     def _buffer(self, array: np.ndarray) -> ort.OrtValue:
         # a copy of our own: onnxruntime would share the caller's memory
-        return ort.OrtValue.ortvalue_from_numpy(np.array(array, copy=True), self.device)
+        own = np.zeros(array.shape, array.dtype) if _is_zero(array) else np.array(array, copy=True)
+        return ort.OrtValue.ortvalue_from_numpy(own, self.device)
 
     def read(self) -> np.ndarray:
         return np.array(self.now().numpy(), copy=True)
 
     def write(self, array: np.ndarray) -> None:
         self.now().update_inplace(np.asarray(array, order="C"))
+
+
+def _is_zero(array: np.ndarray) -> bool:
+    """Whether it is what slots start from: fresh zeros take no memory until a step writes them."""
+    if array.dtype not in (np.float32, np.float64):
+        return False
+    return not array.any() and not np.signbit(array).any()
 
 
 class _Step:

@@ -47,10 +47,12 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     trips = tf.constant(controlflow.UNBOUNDED) if M is None else tf.reshape(M, ())
     going = tf.constant(True) if cond is None else tf.reshape(cond, ())
     state = held(xp, state)
+    forms = []
 
     def step(i, going, state, rows):
         going_on, *found = body(i, np.array(True), *state)
         found = held(xp, found)
+        forms[:] = [v.shape for v in found[len(state) :]]
         going = tf.reshape(tf.cast(xp.asarray(going_on), tf.bool), ())
         rows = [a.write(tf.cast(i, tf.int32), v) for a, v in zip(rows, found[len(state) :])]
         return i + 1, going, found[: len(state)], rows
@@ -64,4 +66,4 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     _, _, state, rows = tf.while_loop(
         lambda i, going, *_: going & (i < trips), step, (start, going, state, arrays), free
     )
-    return (*state, *(a.stack() for a in rows))
+    return (*state, *(tf.ensure_shape(a.stack(), [None, *f]) for a, f in zip(rows, forms)))

@@ -136,7 +136,9 @@ class TensorFlow(Arrays):
 
     def annotate(self, x, dims):
         """Note what the model knows of a shape and tensorflow does not."""
-        if tf.is_tensor(x) and not isinstance(x, tf.RaggedTensor) and None in x.shape.as_list():
+        if not tf.is_tensor(x) or isinstance(x, tf.RaggedTensor):
+            return
+        if x.shape.rank is None or None in x.shape.as_list():
             x.set_shape([d if isinstance(d, int) else None for d in dims])
             x._sardonyx_dims = dims
 

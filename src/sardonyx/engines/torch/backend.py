@@ -13,6 +13,7 @@ from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
     native,
     nn,
     rnn,
+    tensor,
 )
 from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch

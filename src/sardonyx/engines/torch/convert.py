@@ -21,6 +21,7 @@ from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.program import Program
+from sardonyx.lower.xp import is_integer
 from sardonyx.model import Model, load
 
 
@@ -151,9 +152,17 @@ def function_of(model: Model, parts: Native, xp: Torch) -> Any:
 
     def run(*given: Any) -> list[Any]:
         feeds = dict(zip(names, given[count:], strict=True))
-        return [program.convert(v) for v in program(feeds, dict(zip(parts.kinds, given)))]
+        found = map(program.convert, program(feeds, dict(zip(parts.kinds, given))))
+        return [_typed(xp, v, t) for v, t in zip(found, program.output_types, strict=True)]
 
     return run
+
+
+def _typed(xp: Torch, value: Any, dtype: np.dtype | None) -> Any:
+    """Integers as the model has them: sizes are computed in 64 bits, whatever it says."""
+    if dtype is None or not is_integer(dtype) or not isinstance(value, torch.Tensor):
+        return value
+    return value if value.dtype.is_floating_point else xp.cast(value, dtype)
 
 
 def keys(names: Mapping[str, Any]) -> dict[str, str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sardonyx.engines.torch.xp import torch
 from sardonyx.lower.engine import lower
-from sardonyx.lower.math import product
+from sardonyx.lower.math import elementwise, product
+from sardonyx.lower.xp import is_symbolic, settle
 
 
 @lower("Softmax", only="torch")
@@ -30,6 +33,18 @@ def sigmoid(xp, x):
 @lower("Gelu", only="torch")
 def gelu(xp, x, *, approximate):
     return torch.nn.functional.gelu(x, approximate=approximate)
+
+
+@lower("Mod", only="torch", either=("a", "b"))
+def mod(xp, a, b, *, fmod):
+    """As everywhere; what is left of a size is a size."""
+    known = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    if known and not fmod and (is_symbolic(a) or is_symbolic(b)):
+        a, b = np.broadcast_arrays(a.astype(object), b.astype(object))
+        rest = [p % q for p, q in zip(a.flat, b.flat)]
+        return settle(rest, a.shape)
+    a, b = (xp.known(v) if isinstance(v, np.ndarray) else v for v in (a, b))
+    return elementwise.mod(xp, a, b, fmod=fmod)
 
 
 @lower("Gemm", only="torch")

@@ -19,18 +19,22 @@ from sardonyx.engines.torch.xp import DTYPES, torch
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.allowance import allowance
 from sardonyx.lower.program import element_type
+from sardonyx.lower.xp import NotStatic
 
 UNROLLED = 1024  # trips of loops that a graph may repeat; more of them run node by node
 # Sizes that stand for symbols while tracing: none is a factor, a sum or a neighbour of another.
 HINTS = (6, 23, 41, 67, 97, 131, 173, 211)
 LARGER = 1021  # added to them, it gives sizes that have next to nothing in common with them
+MULTIPLE = 32  # what networks that halve an image often want its sides to be a multiple of
 
 
-def example(value: ir.Value, hints: dict[str, int], more: int = 0) -> tuple[Any, list[bool]]:
+def example(
+    value: ir.Value, hints: dict[str, int], more: int = 0, by: int = 1
+) -> tuple[Any, list[bool]]:
     """A tensor that fits an input, and which of its sizes are free.
 
-    hints -- sizes that stand for symbols, added to as symbols are met
-    more  -- is added to each of them
+    hints    -- sizes that stand for symbols, added to as symbols are met
+    more, by -- each is hint * by + more
     """
     dtype = element_type(value)
     if value.shape is None or dtype not in DTYPES:
@@ -41,7 +45,8 @@ def example(value: ir.Value, hints: dict[str, int], more: int = 0) -> tuple[Any,
         # A size without a name is like no other.
         name = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
         if free[-1] and name not in hints:
-            hints[name] = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS)) + more
+            size = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS))
+            hints[name] = size * by + more
         sizes.append(dim if isinstance(dim, int) else hints[name])
     return torch.zeros(sizes, dtype=DTYPES[dtype]), free
 
@@ -52,19 +57,55 @@ def trace(
     """`function(*held, *inputs)` as a graph; raises `EngineError` where that cannot be.
 
     The graph holds for every size: what the trace took for granted of its small sizes (one frame of
-    a short signal, say) is asked of larger ones too.
+    a short signal, say) is asked of larger ones too. A model that does not take small sizes is
+    traced at larger ones, and one that takes only round sizes at those.
 
     held -- tensors whose sizes are what they are
     """
-    made, environment = _traced(function, held, inputs, 0)
-    if not _holds_for_larger(environment):
+    try:
+        made, environment = _traced(function, held, inputs)
+    except EngineError as error:
+        if isinstance(error.__cause__, NotStatic) or not _has_free_sizes(inputs):
+            raise
+        return _tidied(_traced_elsewhere(function, held, inputs, error))
+    if not _holds_for(environment, lambda size: size + LARGER):
         made, _ = _traced(function, held, inputs, LARGER)
         _refuse_other_values(made, function, held, inputs)
     return _tidied(made)
 
 
+def _has_free_sizes(inputs: Sequence[ir.Value]) -> bool:
+    return any(not isinstance(d, int) for v in inputs if v.shape is not None for d in v.shape)
+
+
+def _traced_elsewhere(
+    function: Callable[..., Any],
+    held: Mapping[str, Any],
+    inputs: Sequence[ir.Value],
+    problem: EngineError,
+) -> torch.fx.GraphModule:
+    """The graph of a model that cannot be traced at small sizes, because of `problem`."""
+    tries: list[tuple[int, int, Callable[[int], int]]] = [
+        (LARGER, 1, lambda size: size + LARGER),
+        (0, MULTIPLE, lambda size: size * 2),
+    ]
+    for more, by, other in tries:
+        try:
+            made, environment = _traced(function, held, inputs, more, by)
+        except EngineError:
+            continue
+        if _holds_for(environment, other):
+            _refuse_other_values(made, function, held, inputs)
+            return made
+    raise problem
+
+
 def _traced(
-    function: Callable[..., Any], held: Mapping[str, Any], inputs: Sequence[ir.Value], more: int
+    function: Callable[..., Any],
+    held: Mapping[str, Any],
+    inputs: Sequence[ir.Value],
+    more: int = 0,
+    by: int = 1,
 ) -> tuple[torch.fx.GraphModule, Any]:
     """The graph at the hinted sizes, and torch's account of what it assumed of them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -80,7 +121,7 @@ def _traced(
     hints: dict[str, int] = {}
     given = [mode.from_tensor(t.detach(), static_shapes=True) for t in held.values()]
     for value in inputs:
-        tensor, free = example(value, hints, more)
+        tensor, free = example(value, hints, more, by)
         sizes = [DimDynamic.DYNAMIC if f else DimDynamic.STATIC for f in free]
         context = StatelessSymbolicContext(dynamic_sizes=sizes)
         given.append(mode.from_tensor(tensor, symbolic_context=context))
@@ -96,11 +137,12 @@ def _traced(
     return made, environment
 
 
-def _holds_for_larger(environment: Any) -> bool:
+def _holds_for(environment: Any, other: Callable[[int], int]) -> bool:
+    """Whether what the trace took for granted of its sizes is so of others too."""
     named = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
     sizes = getattr(environment, named)
-    larger = {symbol: size + LARGER for symbol, size in sizes.items()}
-    return all(bool(guard.expr.xreplace(larger)) for guard in environment.guards)
+    others = {symbol: other(int(size)) for symbol, size in sizes.items()}
+    return all(bool(guard.expr.xreplace(others)) for guard in environment.guards)
 
 
 def _refuse_other_values(

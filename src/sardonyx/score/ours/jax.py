@@ -68,8 +68,10 @@ def compiled(function, feeds):
     large = {n: v for n, v in given.items() if v.ndim > 1 and not is_integer(v.dtype)}
     for arguments in (given, large):
         held = {n: XP.asarray(v) if n in given else v for n, v in feeds.items()}
+        made = jax.jit(lambda values, held=held: function({**held, **values}))
         try:
-            return jax.jit(lambda values, held=held: function({**held, **values}))(arguments)
+            # Waited for while the function lives: what it holds is freed with it, in use or not.
+            return jax.block_until_ready(made(arguments))
         except (EngineError, TypeError):  # jax's errors about values that are not there are both
             continue
     return function({n: XP.asarray(v) if n in given else v for n, v in feeds.items()})

@@ -7,6 +7,7 @@ source.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,27 @@ def named(state: Mapping[str, Any], model: Model) -> dict[str, np.ndarray]:
         what = "the weights are not those of this model's source"
         raise ArgumentError(what, [*missing, *wrong], hint="was `onto` the model it was made from?")
     xp = arrays("cpu")
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, _Target] = {}
+    torn = []
     for key, tensor in held.items():
-        if tensor.sources:
-            _put(found, tensor, xp.to_numpy(stored[key]))
-    own = {n: a for n, a in found.items() if not _is_made(n, a, held)}
-    return own
+        if tensor.sources and not _put(found, tensor, xp.to_numpy(stored[key])):
+            torn.append(
+                [quote(key), f"is {quote(tensor.sources[0].name)}, which others are as well"]
+            )
+    if torn:
+        hint = "to_torch keeps them one parameter, or export the model with a tensor for each"
+        raise ArgumentError("tensors that are one in the model have become different", torn, hint)
+    shaped = {n: t.values.reshape(t.shape) for n, t in found.items()}
+    return {n: a for n, a in shaped.items() if not _is_made(n, a, held)}
+
+
+@dataclass
+class _Target:
+    """A tensor of the model that is being written, and which of its elements were."""
+
+    values: np.ndarray
+    written: np.ndarray
+    shape: tuple[int, ...]
 
 
 def _stored(key: str, state: Mapping[str, Any], same: Mapping[str, str]) -> Any | None:
@@ -61,18 +77,23 @@ def _stored(key: str, state: Mapping[str, Any], same: Mapping[str, str]) -> Any 
     return next((state[n] for n in names if n in state), None)
 
 
-def _put(found: dict[str, np.ndarray], tensor: Tensor, value: np.ndarray) -> None:
-    """Write a tensor of torch's layout to where its elements come from."""
+def _put(found: dict[str, _Target], tensor: Tensor, value: np.ndarray) -> bool:
+    """Write a tensor of torch's layout to where its elements come from; False for a conflict."""
     (source,) = tensor.sources
     assert source.const_value is not None and source.name
     if source.name not in found:
-        found[source.name] = np.array(source.const_value.numpy()).astype(value.dtype)
+        begun = np.array(source.const_value.numpy()).astype(value.dtype).reshape(-1)
+        shape = tuple(source.const_value.shape.numpy())
+        found[source.name] = _Target(begun, np.zeros(begun.size, bool), shape)
     target = found[source.name]
-    if tensor.make is None:
-        target[...] = value
-        return
-    places = np.arange(target.size).reshape(target.shape)
-    target.reshape(-1)[tensor.make(places)] = value
+    places = np.arange(target.values.size).reshape(target.shape)
+    at = (places if tensor.make is None else tensor.make(places)).reshape(-1)
+    flat = value.reshape(-1)
+    old = target.written[at]
+    if not np.array_equal(target.values[at][old], flat[old], equal_nan=True):
+        return False
+    target.values[at], target.written[at] = flat, True
+    return True
 
 
 def _is_made(name: str, array: np.ndarray, held: Mapping[str, Tensor]) -> bool:

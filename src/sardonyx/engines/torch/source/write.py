@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import onnx_ir as ir
 import torch
 
 from sardonyx.engines.native import Stored, native
+from sardonyx.engines.torch.memory import over
 from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
     layout,
     operators,
@@ -185,16 +185,23 @@ def _inside(children: dict[str, Any], prefix: str) -> Iterator[tuple[str, Tensor
 
 def tied(held: dict[str, Tensor]) -> dict[str, str]:
     """Matrices that are equal, each with the first of them: exporters write a tied weight twice."""
-    first: dict[str, str] = {}
+    alike: dict[Any, list[tuple[str, np.ndarray]]] = {}
     found: dict[str, str] = {}
     for key, tensor in held.items():
         array = tensor.array
-        if array.ndim < 2 or array.size < 2 or array.dtype.kind != "f" or not np.ptp(array):
+        if array.ndim < 2 or array.size < 2 or array.dtype.kind != "f":
             continue
-        mark = f"{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-        if first.setdefault(mark, key) != key:
-            found[key] = first[mark]
+        ends = array.reshape(-1)[:: max(1, array.size // SAMPLE)]
+        others = alike.setdefault((array.shape, array.dtype, ends.tobytes()), [])
+        first = next((k for k, other in others if np.array_equal(array, other)), None)
+        if first is None:
+            others.append((key, array))
+        elif np.ptp(array):  # all the same number: alike by chance
+            found[key] = first
     return found
+
+
+SAMPLE = 64  # elements by which matrices are told apart before all of them are compared
 
 
 def path(key: str) -> str:
@@ -212,9 +219,13 @@ def _write_weights(held: dict[str, Tensor], path: Path) -> None:
         raise MissingExtra("safetensors", "torch") from error
     xp = arrays("cpu")
     found: dict[str, torch.Tensor] = {}
+    used: set[int] = set()
     for key, tensor in held.items():
         array = tensor.array
         if array.dtype.kind in "OSU":
             raise EngineError(f"torch has no tensor like {quote(key)}", [[str(array.dtype)]])
-        found[key] = xp.asarray(array).contiguous()
+        # In place, but not twice: the file would have one tensor where the module has two.
+        shared = None if array.ctypes.data in used else over(array)
+        used.add(array.ctypes.data)
+        found[key] = xp.asarray(array) if shared is None else shared
     save_file(found, str(path))

@@ -1,0 +1,19 @@
+"""torch's own ways for ONNX's family tensor: sizes that stay sizes when their type changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.lower.engine import lower
+from sardonyx.lower.tensor import cast as shared
+from sardonyx.lower.xp import is_integer, is_symbolic
+
+
+@lower("Cast", only="torch", either=("x",))
+def cast(xp, x, *, to, saturate, round_mode, dtypes):
+    """As everywhere; a shape in 32 bits, as TensorFlow's exporter has it, is still a shape."""
+    if isinstance(x, np.ndarray):
+        if is_symbolic(x) and dtypes[0] is not None and is_integer(dtypes[0]):
+            return x
+        x = xp.known(x)
+    return shared.cast(xp, x, to=to, saturate=saturate, round_mode=round_mode, dtypes=dtypes)
