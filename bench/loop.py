@@ -38,6 +38,7 @@ import resource
 import sys
 import tempfile
 import time
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ CLOCKS = {
 }
 
 
+ROW = 2 * (len(CLOCKS) + 1)
+
+
 def now() -> list[float]:
     """Every clock, and how often a thread of this process was put aside so far."""
     aside = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -84,9 +88,8 @@ class Pairs:
     def __init__(self, ready: list[dict[str, np.ndarray]], seconds: float):
         self.ready = itertools.cycle(ready)
         self.until = time.perf_counter() + seconds
-        self.loop: list[list[float]] = []  # a row holds both ends of a step, by each clock
-        self.bare: list[list[float]] = []
-        self.sides = (self.loop, self.bare)
+        # Both ends of each step, by each clock; lists would make the garbage collector run.
+        self.loop, self.bare = array("d"), array("d")
         self.begin: list[float] | None = None
 
     def __call__(self, run: Run) -> None:
@@ -96,9 +99,9 @@ class Pairs:
         run.rep.step(batch)
         after = now()
         if self.begin is not None and run.position.batch > 1 and run.position.step > WARM:
-            self.loop.append([*self.begin, *end])
-            self.bare.append([*before, *after])
-        if time.perf_counter() > self.until and len(self.loop) >= LEAST:
+            self.loop.extend([*self.begin, *end])
+            self.bare.extend([*before, *after])
+        if time.perf_counter() > self.until and len(self.loop) >= LEAST * ROW:
             run.stop("enough")
         self.begin = now()
 
@@ -173,7 +176,7 @@ def overhead(network: Network, seconds: float, threads: int) -> Measured:
         net, data, epochs=10_000, batch_size=len(network.batch()[0]), metrics=[],
         callbacks=[callback], engine_options={"threads": threads},
     )  # fmt: skip
-    sides = (np.array(side).reshape(-1, 2, len(CLOCKS) + 1) for side in callback.sides)
+    sides = (np.array(side).reshape(-1, 2, ROW // 2) for side in (callback.loop, callback.bare))
     loop, bare = (side[:, 1] - side[:, 0] for side in sides)
     calm = (loop[:, -1] == 0) & (bare[:, -1] == 0)
     if calm.sum() < LEAST:

@@ -50,8 +50,8 @@ ENGINES = ("numpy", "torch", "jax", "tensorflow")
 OPTIMIZED, EXPORTED = "optimized", "exported"
 KINDS = (*ENGINES, OPTIMIZED, EXPORTED)
 LATE, NOT_RUN = "no time", "not run"
-# Numbers of any size give NaN: a range of frequencies, the rate of samples.
-PARTICULAR = ("swift-f0", "silero-vad")
+# Not just any numbers: a range of frequencies, the rate of samples, a state for a batch of one.
+PARTICULAR = ("swift-f0/", "silero-vad/", "speechmos/Run_")
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def compare(asked: Sequence[Row], folder: Path, seeds: int) -> list[Outcome]:
     if not candidates:
         return [refused[row] for row in asked]
     inputs = None
-    if name.split("/")[0] in PARTICULAR:
+    if name.startswith(PARTICULAR):
         inputs = [real_inputs.inputs(name, first.model, seed) for seed in range(seeds)]
     report = sx.verify(first, *candidates.values(), inputs=inputs, seeds=seeds)
     labels = [s["name"] for s in report.subjects]

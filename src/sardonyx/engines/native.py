@@ -67,10 +67,11 @@ def native(
     fallback, place -- as in `Program`; other engines know nothing of idioms and own ways
     """
     loaded = load(model)
-    normal = normalize(Model(loaded.ir, loaded.records, loaded.source))
+    fresh = Model(loaded.ir, loaded.records, loaded.source)
+    normal = normalize(fresh)
     kinds = {
         w.name: w.kind
-        for w in weights(loaded)
+        for w in weights(fresh)
         if w.kind != "constant" and w.name in normal.graph.initializers
     }
     served = normal if place else recognize(normal, kinds)

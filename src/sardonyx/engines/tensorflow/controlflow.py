@@ -47,7 +47,7 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     trips = tf.constant(controlflow.UNBOUNDED) if M is None else tf.reshape(M, ())
     going = tf.constant(True) if cond is None else tf.reshape(cond, ())
     state = held(xp, state)
-    forms = []
+    forms: list[tf.TensorShape] = []
 
     def step(i, going, state, rows):
         going_on, *found = body(i, np.array(True), *state)
