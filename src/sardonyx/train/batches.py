@@ -1,6 +1,4 @@
-"""Batches of an epoch, in an order that depends only on (seed, epoch), prepared in the
-background.
-"""
+"""Batches of an epoch, in an order that depends only on (seed, epoch), prepared ahead."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from sardonyx.train.data import Rows, Source, Stream, Table
 from sardonyx.train.fields import Link, convert
 
 AHEAD = 3
+BLOCK = 1 << 22  # bytes of rows in memory that are gathered at once
 
 
 def batch_count(source: Source, batch_size: int, drop_last: bool) -> int | None:
@@ -25,7 +24,7 @@ def batch_count(source: Source, batch_size: int, drop_last: bool) -> int | None:
     return max(whole + bool(rest and not drop_last), 1)
 
 
-def epoch_batches(
+def epoch_blocks(
     source: Source,
     links: list[Link],
     batch_size: int,
@@ -34,20 +33,40 @@ def epoch_batches(
     epoch: int,
     start: int = 0,
     drop_last: bool = False,
-) -> Iterator[Rows]:
-    """The batches of one epoch from number `start` on; shuffled where `seed` is given."""
+) -> Iterator[list[Rows]]:
+    """The batches of one epoch from number `start` on, a few at once where rows are small;
+    shuffled where `seed` is given.
+    """
     if isinstance(source, Stream):
         for index, rows in enumerate(source.batches(batch_size)):
             if index >= start:
-                yield convert(rows, links)
+                yield [convert(rows, links)]
         return
     order = np.arange(len(source))
     if seed is not None:
         order = np.random.default_rng([seed, epoch]).permutation(len(source))
     wanted = {item.field for item in links}
-    for index in range(start, batch_count(source, batch_size, drop_last) or 0):
-        chosen = order[index * batch_size : (index + 1) * batch_size]
-        yield convert(_take(source, chosen, wanted), links)
+    count = batch_count(source, batch_size, drop_last) or 0
+    together = _batches_at_once(source, wanted, batch_size)
+    for first in range(start, count, together):
+        chosen = order[first * batch_size : min(first + together, count) * batch_size]
+        rows = convert(_take(source, chosen, wanted), links)
+        yield [
+            {name: array[begin : begin + batch_size] for name, array in rows.items()}
+            for begin in range(0, len(chosen), batch_size)
+        ]
+
+
+def _batches_at_once(source: Table, wanted: set[str], batch_size: int) -> int:
+    """Gathering a batch of small rows costs less than waking a thread for it: many share one."""
+    columns = getattr(source, "columns", None)
+    if type(source) is not Table or columns is None:
+        return 1
+    arrays = [columns[name] for name in wanted]
+    if not all(type(array) is np.ndarray and len(array) for array in arrays):
+        return 1
+    row = sum(array.nbytes // len(array) for array in arrays)
+    return max(BLOCK // max(row * batch_size, 1), 1)
 
 
 def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:

@@ -5,6 +5,7 @@ feeds a model, and which metrics are meant.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.model import Model, load
 from sardonyx.train import metrics as metric
-from sardonyx.train.batches import Prefetch, epoch_batches
+from sardonyx.train.batches import Prefetch, epoch_blocks
 from sardonyx.train.checkpoint import Position
 from sardonyx.train.data import Source, open_data
 from sardonyx.train.describe import descriptions, settings_of
@@ -85,7 +86,8 @@ def predict(
     links = link(served.inputs, [], source.fields, fields)
     runner = Runner(served)
     parts: dict[str, list[np.ndarray]] = {}
-    for batch in Prefetch(epoch_batches(source, links, batch_size, seed=None, epoch=0)):
+    blocks = Prefetch(epoch_blocks(source, links, batch_size, seed=None, epoch=0))
+    for batch in chain.from_iterable(blocks):
         for name, value in runner(batch).items():
             parts.setdefault(name, []).append(value)
     return {name: np.concatenate(found) for name, found in parts.items()}
@@ -106,7 +108,8 @@ def evaluate_rep(
     sums: dict[str, float] = {}
     rows = 0
     size = batch_size or run.position.batch_size
-    for batch in Prefetch(epoch_batches(source, run.links, size, seed=None, epoch=0)):
+    blocks = Prefetch(epoch_blocks(source, run.links, size, seed=None, epoch=0))
+    for batch in chain.from_iterable(blocks):
         count = len(next(iter(batch.values())))
         rows += count
         for which, described in enumerate(known):

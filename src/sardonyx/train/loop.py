@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model, load
 from sardonyx.train import metrics as metric
 from sardonyx.train.auto import fastest
-from sardonyx.train.batches import Prefetch, batch_count, epoch_batches
+from sardonyx.train.batches import Prefetch, batch_count, epoch_blocks
 from sardonyx.train.checkpoint import Lock, Position, position_of, write
 from sardonyx.train.data import MEMORY, Source, Stream, open_data
 from sardonyx.train.describe import descriptions, settings_of
@@ -256,7 +257,7 @@ def _prepared(
 
 
 def _first(source: Source, links: list[Link], position: Position) -> dict[str, np.ndarray]:
-    return next(epoch_batches(source, links, position.batch_size, seed=None, epoch=0))
+    return next(epoch_blocks(source, links, position.batch_size, seed=None, epoch=0))[0]
 
 
 def _loop_choices(asked: Mapping[str, Any], position: Position, engine: str) -> list[list[str]]:
@@ -338,7 +339,7 @@ class _Loop:
 
     def _epoch(self) -> None:
         run, position, times = self.run_, self.run_.position, self.times
-        items = epoch_batches(
+        blocks = epoch_blocks(
             self.source,
             run.links,
             position.batch_size,
@@ -347,11 +348,11 @@ class _Loop:
             start=position.batch,
             drop_last=position.drop_last,
         )
-        feeder = Prefetch(items)
+        feeder = Prefetch(blocks)
         whole = False
         try:
             asked = time.perf_counter()
-            for batch in feeder:
+            for batch in chain.from_iterable(feeder):
                 times["waiting for data"] += time.perf_counter() - asked
                 self._step(batch)
                 if self._is_done():

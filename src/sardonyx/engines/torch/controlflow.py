@@ -8,7 +8,9 @@ written out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -25,12 +27,27 @@ from sardonyx.lower.xp import NotStatic, positive
 
 HIGHER = torch.ops.higher_order
 LONG = 8  # loops of more trips are loops of the graph, shorter ones are written out
+DEEP = 4  # torch traces a body several times, and each time all that lies in it
 Tensors = tuple[Any, ...]
+_DEPTH: ContextVar[int] = ContextVar("depth", default=0)
 
 
 def is_tracing() -> bool:
     """Whether a graph is being built."""
     return get_proxy_mode() is not None
+
+
+@contextmanager
+def deeper() -> Iterator[None]:
+    """Inside of a branch or loop of the graph, which are not nested without end."""
+    depth = _DEPTH.get()
+    if depth == DEEP:
+        raise NotStatic(f"branches and loops that data decides are nested more than {DEEP} deep")
+    token = _DEPTH.set(depth + 1)
+    try:
+        yield
+    finally:
+        _DEPTH.reset(token)
 
 
 # -- functions over tensors of a graph ----------------------------------------------
@@ -209,9 +226,10 @@ def scanned(step: Callable[..., Any], state: Tensors, rows: Tensors) -> tuple[Te
         return (*new, *kept)
 
     first = [r[0] for r in rows]
-    extra, _ = read_by(flat, [*state, *first])
-    call = closed(flat, count + len(rows), extra)
-    found = HIGHER.scan(call, list(fresh(state, ())), list(rows), tuple(extra))
+    with deeper():
+        extra, _ = read_by(flat, [*state, *first])
+        call = closed(flat, count + len(rows), extra)
+        found = HIGHER.scan(call, list(fresh(state, ())), list(rows), tuple(extra))
     return tuple(found[:count]), tuple(found[count:])
 
 
@@ -224,9 +242,11 @@ def if_(xp, cond, *, then_branch, else_branch):
         known = cond if isinstance(cond, np.ndarray) else xp.static(cond)
         return controlflow.if_(xp, known, then_branch=then_branch, else_branch=else_branch)
     sides = [lambda b=b: held(xp, b()) for b in (then_branch, else_branch)]
-    read = {id(t): t for side in sides for t in read_by(side, ())[0]}
-    extra = list(read.values())
-    return tuple(HIGHER.cond(cond.reshape(()), *(closed(s, 0, extra) for s in sides), tuple(extra)))
+    with deeper():
+        read = {id(t): t for side in sides for t in read_by(side, ())[0]}
+        extra = tuple(read.values())
+        both = [closed(side, 0, extra) for side in sides]
+        return tuple(HIGHER.cond(cond.reshape(()), *both, extra))
 
 
 @lower("Loop", only="torch", either=("M", "cond"))
@@ -242,7 +262,8 @@ def loop(xp, M=None, cond=None, *state, body, count):
                 pass
     state = held(xp, state)
     position = torch.zeros((), dtype=torch.int64, device=xp.device)
-    going_on = read_by(lambda i, *s: body(i, np.array(True), *s), (position, *state))[1][0]
+    with deeper():
+        going_on = read_by(lambda i, *s: body(i, np.array(True), *s), (position, *state))[1][0]
     always = isinstance(going_on, np.ndarray) and bool(going_on.all())
     always &= cond is None or (isinstance(cond, np.ndarray) and bool(cond.all()))
     stacks = count > len(state)
@@ -284,13 +305,14 @@ def _conditional(xp, trips, cond, position, state, body):
         return i + 1, going_on.reshape(()).to(torch.bool), *held(xp, found)
 
     start = fresh((position, going, *state), ())
-    read = {id(t): t for f in (goes_on, step) for t in read_by(f, start)[0]}
-    extra = list(read.values())
+    with deeper():
+        read = {id(t): t for f in (goes_on, step) for t in read_by(f, start)[0]}
+        extra = list(read.values())
 
-    def test(*given: Any) -> Any:
-        return closed(lambda *s: (goes_on(*s),), len(start), extra)(*given)[0]
+        def test(*given: Any) -> Any:
+            return closed(lambda *s: (goes_on(*s),), len(start), extra)(*given)[0]
 
-    found = HIGHER.while_loop(test, closed(step, len(start), extra), start, tuple(extra))
+        found = HIGHER.while_loop(test, closed(step, len(start), extra), start, tuple(extra))
     return tuple(found[2:])
 
 
