@@ -9,7 +9,9 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.errors import DataError
-from sardonyx.train.data import open_data
+from sardonyx.train import batches
+from sardonyx.train.data import Table, open_data
+from sardonyx.train.fields import Link
 
 from .networks import mlp
 
@@ -143,3 +145,26 @@ def test_all_rows_are_looked_at_before_they_are_split() -> None:
     data = {"x": x, "label": np.zeros(6000, np.int64)}
     with pytest.raises(DataError, match="row 5000"):
         sx.train(mlp(), data, steps=1, validation=0.1)
+
+
+@pytest.mark.parametrize("drop_last", (False, True))
+@pytest.mark.parametrize("start", (0, 3))
+@pytest.mark.parametrize("block", (1, 70, 1 << 22))
+def test_batches_do_not_depend_on_how_many_are_gathered_at_once(
+    block: int, start: int, drop_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BLOCK", block)
+    x = np.arange(50.0, dtype=np.float32).reshape(25, 2)
+    links = [Link("x", "x", np.dtype(np.float32), (2,), "by name", False)]
+    blocks = batches.epoch_blocks(
+        Table({"x": x}, "memory"), links, 4, seed=5, epoch=2, start=start, drop_last=drop_last
+    )
+    found = [list(b) for b in blocks]
+    count = 7 - start - drop_last  # 32 bytes are a batch of four rows
+    assert max(map(len, found)) == min(max(block // 32, 1), count)
+    order = np.random.default_rng([5, 2]).permutation(25)
+    wanted = [x[order[i : i + 4]] for i in range(4 * start, 24 if drop_last else 25, 4)]
+    given = [batch["x"] for part in found for batch in part]
+    assert len(given) == len(wanted)
+    for a, b in zip(given, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
