@@ -4,6 +4,7 @@ is continued ends in the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -181,6 +182,16 @@ def test_interrupt_saves_and_says_how_to_go_on(files: tuple[Path, Path], tmp_pat
     assert "--resume" in words
     position = position_of(sx.load(output))
     assert position is not None and position.step > 0 and not position.finished
+
+
+def test_an_interrupt_whose_exception_is_lost_ends_the_run_too(tmp_path: Path) -> None:
+    def lose(run: Run) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    run = sx.train(mlp(), DATA, steps=6, output=tmp_path / "o.onnx", callbacks=[lose])
+    assert (run.stopped, run.position.step) == ("interrupted", 1)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_second_run_on_the_same_output_is_refused(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
@@ -294,6 +295,28 @@ def _facts(source: Source, held: Source | None, position: Position) -> list[tupl
 # -- the loop ---------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """Ctrl-C ends the run, also where Python loses its exception: while an object is cleared up."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        run.stopped = "interrupted"
+        raise KeyboardInterrupt
+
+    try:
+        signal.signal(signal.SIGINT, stop)
+    except ValueError:  # not the main thread, where no signal arrives
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class _Loop:
     """The state of one call of `train`."""
 
@@ -310,8 +333,9 @@ class _Loop:
         run, position = self.run_, self.run_.position
         begun = time.perf_counter()
         try:
-            while not self._is_done():
-                self._epoch()
+            with _interruptible(run):
+                while not self._is_done():
+                    self._epoch()
             position.finished = not run.stopped or self.waited_enough
         except KeyboardInterrupt:
             run.stopped = "interrupted"

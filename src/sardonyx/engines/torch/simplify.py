@@ -17,6 +17,7 @@ aten = torch.ops.aten
 Node = Any  # torch.fx.Node
 CONSTANT = "_tensor_constant"  # how torch calls tensors that it met while tracing
 SMALL = 1 << 10  # elements of a result that is kept rather than computed
+MANY = 64  # pieces: layers have eight, and what is doubled again and again has no end
 
 # Rows `start` to `stop` of what a node gives, along its first axis.
 Piece = tuple[Node, int, int]
@@ -87,6 +88,8 @@ def _cut(pieces: Sequence[Piece], start: int, stop: int) -> list[Piece]:
 def _of_cat(node: Node, known: dict[Node, list[Piece]]) -> list[Piece] | None:
     parts, axis = node.args[0], node.args[1] if len(node.args) > 1 else 0
     if axis != 0 or not all(p in known for p in parts):
+        return None
+    if sum(len(known[part]) for part in parts) > MANY:
         return None
     return [piece for part in parts for piece in known[part]]
 
