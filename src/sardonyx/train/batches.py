@@ -59,20 +59,18 @@ def epoch_blocks(
 
 def _batches_at_once(source: Table, wanted: set[str], batch_size: int) -> int:
     """Gathering a batch of small rows costs less than waking a thread for it: many share one."""
-    columns = getattr(source, "columns", None)
-    if type(source) is not Table or columns is None:
+    if type(source) is not Table:
         return 1
-    arrays = [columns[name] for name in wanted]
-    if not all(type(array) is np.ndarray and len(array) for array in arrays):
+    arrays = [source.columns[name] for name in wanted]
+    if not all(type(array) is np.ndarray for array in arrays):
         return 1
     row = sum(array.nbytes // len(array) for array in arrays)
     return max(BLOCK // max(row * batch_size, 1), 1)
 
 
 def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:
-    columns = getattr(source, "columns", None)
-    if type(source) is Table and columns is not None:
-        return {name: _rows(columns[name], rows) for name in wanted}
+    if type(source) is Table:
+        return {name: _rows(source.columns[name], rows) for name in wanted}
     return source.take(rows)
 
 

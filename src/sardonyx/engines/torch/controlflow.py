@@ -169,12 +169,12 @@ def hoist_constants(module: torch.fx.GraphModule) -> None:
         if node.op != "call_function" or node.target not in CALLS:
             continue
         inner = [getattr(module, a.target) for a in node.args if _is_graph(module, a)]
-        names = [(graph, n.target) for graph in inner for n in graph.graph.find_nodes(op="get_attr")
-                 if isinstance(getattr(graph, n.target), torch.Tensor)]  # fmt: skip
         found: dict[int, Any] = {}
-        for graph, name in names:
-            value = getattr(graph, name)
-            found.setdefault(id(value), value)
+        for graph in inner:
+            for read in graph.graph.find_nodes(op="get_attr"):
+                value = getattr(graph, read.target)
+                if isinstance(value, torch.Tensor):
+                    found.setdefault(id(value), value)
         added = [_held(module, node, value) for value in found.values()]
         for graph in inner:
             _take_from_outside(graph, list(found.values()))
