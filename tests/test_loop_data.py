@@ -10,7 +10,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.errors import DataError
 from sardonyx.train import batches
-from sardonyx.train.data import Table, open_data
+from sardonyx.train.data import Subset, Table, open_data
 from sardonyx.train.fields import Link
 
 from .networks import mlp
@@ -150,14 +150,17 @@ def test_all_rows_are_looked_at_before_they_are_split() -> None:
 @pytest.mark.parametrize("drop_last", (False, True))
 @pytest.mark.parametrize("start", (0, 3))
 @pytest.mark.parametrize("block", (1, 70, 1 << 22))
+@pytest.mark.parametrize("of", ("table", "share of a table"))
 def test_batches_do_not_depend_on_how_many_are_gathered_at_once(
-    block: int, start: int, drop_last: bool, monkeypatch: pytest.MonkeyPatch
+    of: str, block: int, start: int, drop_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "BLOCK", block)
     x = np.arange(50.0, dtype=np.float32).reshape(25, 2)
     links = [Link("x", "x", np.dtype(np.float32), (2,), "by name", False)]
+    whole = Table({"x": np.concatenate([x - 100, x])}, "memory")
+    source = Table({"x": x}, "memory") if of == "table" else Subset(whole, np.arange(25, 50))
     blocks = batches.epoch_blocks(
-        Table({"x": x}, "memory"), links, 4, seed=5, epoch=2, start=start, drop_last=drop_last
+        source, links, 4, seed=5, epoch=2, start=start, drop_last=drop_last
     )
     found = [list(b) for b in blocks]
     count = 7 - start - drop_last  # 32 bytes are a batch of four rows

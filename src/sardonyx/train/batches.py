@@ -50,7 +50,7 @@ def epoch_blocks(
     together = _batches_at_once(source, wanted, batch_size)
     for first in range(start, count, together):
         chosen = order[first * batch_size : min(first + together, count) * batch_size]
-        rows = convert(_take(source, chosen, wanted), links)
+        rows = convert(source.take(chosen, wanted), links)
         yield [
             {name: array[begin : begin + batch_size] for name, array in rows.items()}
             for begin in range(0, len(chosen), batch_size)
@@ -59,24 +59,8 @@ def epoch_blocks(
 
 def _batches_at_once(source: Table, wanted: set[str], batch_size: int) -> int:
     """Gathering a batch of small rows costs less than waking a thread for it: many share one."""
-    if type(source) is not Table:
-        return 1
-    arrays = [source.columns[name] for name in wanted]
-    if not all(type(array) is np.ndarray for array in arrays):
-        return 1
-    row = sum(array.nbytes // len(array) for array in arrays)
-    return max(BLOCK // max(row * batch_size, 1), 1)
-
-
-def _take(source: Table, rows: np.ndarray, wanted: set[str]) -> Rows:
-    if type(source) is Table:
-        return {name: _rows(source.columns[name], rows) for name in wanted}
-    return source.take(rows)
-
-
-def _rows(column: Any, rows: np.ndarray) -> np.ndarray:
-    # `take` moves whole rows, where an index array visits every element
-    return column.take(rows, 0) if type(column) is np.ndarray else np.asarray(column[rows])
+    row = source.row_bytes(wanted)
+    return 1 if row is None else max(BLOCK // max(row * batch_size, 1), 1)
 
 
 class Prefetch:

@@ -8,7 +8,7 @@ DataLoader).
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,17 @@ class Table:
         one = self.take(np.array([0]))
         return {name: Field(a.dtype, a.shape[1:]) for name, a in one.items()}
 
-    def take(self, rows: np.ndarray) -> Rows:
-        """The given rows of every field."""
-        return {name: np.asarray(column[rows]) for name, column in self.columns.items()}
+    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
+        """The given rows, of the fields that are wanted at least."""
+        names = self.columns if wanted is None else wanted
+        return {name: _rows(self.columns[name], rows) for name in names}
+
+    def row_bytes(self, wanted: Collection[str]) -> int | None:
+        """How large a row is in memory; None where it must be read first."""
+        arrays = [self.columns[name] for name in wanted]
+        if not all(type(array) is np.ndarray for array in arrays):
+            return None
+        return sum(array.nbytes // self.length for array in arrays)
 
     def split(self, share: float, seed: int) -> tuple[Table, Table]:
         """Two tables: the second has `share` of the rows, drawn by `seed`."""
@@ -77,6 +85,11 @@ class Table:
         return Subset(self, kept), Subset(self, held)
 
 
+def _rows(column: Any, rows: np.ndarray) -> np.ndarray:
+    # `take` moves whole rows, where an index array visits every element
+    return column.take(rows, 0) if type(column) is np.ndarray else np.asarray(column[rows])
+
+
 class Subset(Table):
     """Some rows of another table."""
 
@@ -84,8 +97,11 @@ class Subset(Table):
         self.table, self.rows = table, rows
         self.origin, self.length = table.origin, len(rows)
 
-    def take(self, rows: np.ndarray) -> Rows:
-        return self.table.take(self.rows[rows])
+    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
+        return self.table.take(self.rows[rows], wanted)
+
+    def row_bytes(self, wanted: Collection[str]) -> int | None:
+        return self.table.row_bytes(wanted)
 
 
 class Images(Table):
@@ -109,11 +125,14 @@ class Images(Table):
         self.size, self.channels = size, channels
         self.origin, self.length = str(folder), len(found)
 
-    def take(self, rows: np.ndarray) -> Rows:
+    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
         return {
             "image": np.stack([self._read(self.paths[i]) for i in rows]),
             "label": self.labels[rows],
         }
+
+    def row_bytes(self, wanted: Collection[str]) -> int | None:
+        return None
 
     def _read(self, path: Path) -> np.ndarray:
         try:
@@ -157,10 +176,13 @@ class DataSet(Table):
         if not self.length:
             raise DataError("the data set has no rows")
 
-    def take(self, rows: np.ndarray) -> Rows:
+    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
         found = self.source[[int(r) for r in rows]]
         # a format may show fewer columns than there are
         return {name: self._column(found[name]) for name in self.names if name in found}
+
+    def row_bytes(self, wanted: Collection[str]) -> int | None:
+        return None
 
     def _column(self, values: Any) -> np.ndarray:
         if isinstance(values, list) and values and hasattr(values[0], "convert"):
