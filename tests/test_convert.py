@@ -7,6 +7,8 @@ what differentiation gives, torch's own layers for what training mode does.
 from __future__ import annotations
 
 import copy
+import inspect
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,7 @@ def test_torch_export_with_free_sizes(torch: Any, modules: dict, name: str) -> N
     if name == "transformer":  # torch unrolls an LSTM over time, its own as well
         sizes[1] = torch.export.Dim("steps")
     given = (torch.from_numpy(rows(name, 3)),)
-    exported = torch.export.export(module, given, dynamic_shapes=((sizes,),))
+    exported = torch.export.export(module, given, dynamic_shapes=(sizes,))
     x = rows(name, 5, longer=name == "transformer")
     close(exported.module()(torch.from_numpy(x)).detach(), expected(model, x))
     assert set(exported.state_dict) == set(module.state_dict())
@@ -133,10 +135,48 @@ def test_torch_onnx_export_of_the_module(torch: Any, modules: dict) -> None:
     model, module = modules["mlp"]
     given = (torch.from_numpy(rows("mlp", 3)),)
     made = torch.onnx.export(
-        module, given, dynamo=True, dynamic_shapes=(({0: "rows"},),), verbose=False
+        module, given, dynamo=True, dynamic_shapes=({0: "rows"},), verbose=False
     )
     x = rows("mlp", 5)
     close(expected(sx.load(made.model_proto), x), expected(model, x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_module_names_its_inputs(torch: Any) -> None:
+    text = "m (float[N,2] features, float[N,2] self, float[N,2] a.b) => (float[N,2] y) {"
+    model = network(f"{text} s = Add (features, self)  y = Sub (s, a.b) }}".replace("a.b", "z"), {})
+    model.inputs[2].name = "a.b"
+    module = sx.to_torch(model)
+    given = [torch.full((3, 2), v) for v in (1.0, 2.0, 5.0)]
+    assert list(inspect.signature(module.forward).parameters) == ["features", "self_", "a_b"]
+    rows = torch.export.Dim("rows")
+    sizes = {n: {0: rows} for n in ("features", "self_", "a_b")}
+    exported = torch.export.export(module, tuple(given), dynamic_shapes=sizes)
+    assert exported.graph_signature.user_inputs == ("features", "self_", "a_b")
+    longer = [torch.cat([v, v]) for v in given]
+    for called in (module, exported.module(), copy.deepcopy(module)):
+        assert torch.equal(called(*longer), torch.full((6, 2), -2.0))
+    again = pickle.loads(pickle.dumps(module))
+    assert torch.equal(again(given[0], self_=given[1], a_b=given[2]), module(*given))
+    assert torch.equal(again(*given[:2], **{"a.b": given[2]}), module(*given))
+
+
+def test_torch_module_says_what_does_not_fit(torch: Any, modules: dict) -> None:
+    _, module = modules["mlp"]
+    x = torch.zeros(2, 6)
+    for wrong in (lambda: module(), lambda: module(y=x), lambda: module(x, x)):
+        with pytest.raises(ArgumentError, match="inputs do not fit the model") as found:
+            wrong()
+        assert "it takes x" in str(found.value)
+
+
+def test_torch_module_can_be_read(modules: dict) -> None:
+    _, module = modules["mlp"]
+    shown = repr(module)
+    assert "x -> scores" in shown and "(fc0): Scope(weight: [5, 6], bias: [5])" in shown
+    assert "(fc0_weight, fc0_bias, fc1_weight, fc1_bias, x)" in module.served.code.replace(
+        "forward(self, ", "("
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -187,6 +227,21 @@ def test_torch_training_mode_switches_norm_and_dropout(torch: Any, modules: dict
     assert not torch.equal(first, second)
     module.eval()
     assert torch.equal(module(x), module(x))
+
+
+TRAINING = {
+    "Dropout": "y = Dropout (x, share, yes)",
+    "BatchNormalization": "y, m, v = BatchNormalization <training_mode = 1>"
+    " (x, one, one, one, one)",
+}
+
+
+@pytest.mark.parametrize("op", TRAINING)
+def test_torch_warns_of_files_that_train_by_themselves(torch: Any, op: str) -> None:
+    values = {"share": np.asarray(0.5), "yes": np.asarray(True), "one": np.ones(2)}
+    used = {k: v for k, v in values.items() if f" {k}" in TRAINING[op]}
+    with pytest.warns(UserWarning, match=f'the file itself trains: {op} "y" does so after eval'):
+        sx.to_torch(network(f"m (float[N,2] x) => (float[N,2] y) {{ {TRAINING[op]} }}", used))
 
 
 def test_torch_dropout_keeps_the_share_that_it_says(torch: Any) -> None:

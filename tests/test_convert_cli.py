@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from sardonyx.cli.__main__ import main
 from sardonyx.engines.onnxruntime import Runner
 from tests.networks import mlp
 
-WRITTEN = {"torch": "mlp.pt2", "jax": "mlp", "tensorflow": "mlp", "numpy": "mlp.npz"}
+WRITTEN = {"torch": "mlp.pt2", "jax": "mlp", "tensorflow": "mlp", "numpy": "mlp"}
 
 
 @pytest.fixture
@@ -46,6 +48,28 @@ def test_what_is_written_is_verified(
     assert code == 0
     assert stdout.strip() == str(output)
     assert "same on 2 random inputs" in stderr
+
+
+def test_numpy_is_a_module_that_runs_or_the_weights_alone(
+    model: Path, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, _, said = call("convert", model, "--to", "numpy", "-o", tmp_path / "mlp.npz")
+    assert code == 0 and "an .npz holds no program" in said
+    graph = sx.load(model).graph
+    wanted = {name: sx.load(model).initializer(name).numpy() for name in graph.initializers}
+    held = np.load(tmp_path / "mlp.npz")
+    assert set(held.files) == set(wanted)
+    assert all(np.array_equal(held[name], array) for name, array in wanted.items())
+    call("convert", model, "--to", "numpy", "-o", tmp_path / "folder", "-q", "--seeds", 0)
+    x = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    program = "import model, numpy; y = model.load()(numpy.load('../x.npy')); numpy.save('y', y)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "folder", capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    found = np.load(tmp_path / "folder" / "y.npy")
+    np.testing.assert_allclose(found, Runner(sx.load(model))({"x": x})["scores"], rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

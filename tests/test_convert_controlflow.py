@@ -100,7 +100,7 @@ def test_export_keeps_branches_and_loops(case: Any, strict: bool) -> None:
     model, feeds, free = case
     given = tuple(torch.from_numpy(a) for a in feeds[0])
     exported = torch.export.export(
-        sx.to_torch(model), given, dynamic_shapes=free and (free,), strict=strict
+        sx.to_torch(model), given, dynamic_shapes=free or None, strict=strict
     )
     assert operations(exported.graph_module) & {"cond", "while_loop", "scan"}
     buffer = io.BytesIO()
@@ -168,7 +168,7 @@ def test_recurrent_layers_are_exported_with_free_time(
     module = sx.to_torch(model)
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     given = (torch.from_numpy(RNG.normal(size=(6, 2, 3)).astype(np.float32)),)
-    exported = torch.export.export(module, given, dynamic_shapes=((sizes,),))
+    exported = torch.export.export(module, given, dynamic_shapes=(sizes,))
     torch.export.save(exported, tmp_path / "m.pt2")
     feeds = [(RNG.normal(size=(t, n, 3)).astype(np.float32),) for t, n in ((6, 2), (9, 4), (2, 3))]
     check(torch.export.load(tmp_path / "m.pt2").module(), model, feeds)

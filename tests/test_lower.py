@@ -71,6 +71,16 @@ def compare(found: Any, wanted: Any, name: str, single: bool = False) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_of_no_rows_and_of_empty_rows_nothing_is_left(name: str, op: str, axis: int) -> None:
+    model = text(f"g (float[2,0,3] x) => (float[2,0,3] y) {{ y = {op}<axis={axis}>(x) }}")
+    feeds = {"x": np.zeros((2, 0, 3), np.float32)}
+    found, wanted = engine(name).Runner(model)(feeds)["y"], Runner(model)(feeds)["y"]
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+
+
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[str(c) for c in CASES])
 def test_values(index: int, name: str) -> None:
     case = CASES[index]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -32,6 +33,7 @@ from sardonyx.score.engines import Engine
 from sardonyx.score.judge import Cell, compare
 from sardonyx.score.pool import Crashed, Refused, TimedOut, Worker
 from sardonyx.score.score import (
+    AXES,
     Column,
     Score,
     changes,
@@ -356,13 +358,53 @@ def test_results_are_kept_by_content(
     assert times() == 3
 
 
-def test_timeouts_are_not_kept(made: Make, store: Store) -> None:
-    text = NUMPY.format(special="import time\n    time.sleep(60)")
-    plans = plan(store, "test_abs", limit=1.0)
+def test_what_is_known_is_shown_without_running(
+    made: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = NUMPY.format(special="") + "\ndef gradient(model, inputs, seeds, wrt): return {}\n"
     engine = made(text)
-    (column,) = run.score([engine], plans).columns
-    assert column.cells["forward"]["test_abs"].kind == "time-out"
-    assert run._kept(engine, store, "forward", suite.by_name()["test_abs"]) is None
+    classify(engine, store, "test_relu")
+    monkeypatch.setattr(Worker, "_start", lambda worker: pytest.fail("a process was started"))
+    score = run.score([engine], plan(store, "test_relu", "test_abs", known=True))
+    (column,) = score.columns
+    assert column.cells == {"forward": {"test_relu": Cell("pass")}}
+    assert score.sampled(column) == "1 of 2 cases were run"
+    again = Score.from_json(score.to_json()).columns[0]
+    assert [again.share(axis) for axis in AXES] == ["1 of 1", "not run", "–"]
+
+
+def test_timeouts_are_kept_of_peers_only_and_until_more_time_is_given(
+    made: Make, store: Store
+) -> None:
+    text = NUMPY.format(special="import time\n    time.sleep(60)")
+    short, longer = (plan(store, "test_abs", limit=limit) for limit in (1.0, 2.0))
+    abs_case = suite.by_name()["test_abs"]
+    engine = made(text)
+    for kind in ("given", "peer"):
+        engine = replace(engine, kind=kind)
+        (column,) = run.score([engine], short).columns
+        assert column.cells["forward"]["test_abs"].kind == "time-out"
+        kept = run._kept(engine, short, "forward", abs_case)
+        assert (kept is not None) == (kind == "peer")
+    assert run._kept(engine, longer, "forward", abs_case) is None
+
+
+def test_a_form_that_hangs_is_the_last_that_is_tried(
+    made: Make, store: Store, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    special = f"""
+    import time
+    if op == "Identity":
+        open({str(log)!r}, "a").write("x")
+        if onnx.load(model).ir_version == 8:
+            time.sleep(60)"""
+    assert len(list(variants.relabelled(suite.by_name()["test_identity"].proto()))) > 1
+    engine = made(NUMPY.format(special=special))
+    (column,) = run.score([engine], plan(store, "test_identity", limit=3.0)).columns
+    cell = column.cells["forward"]["test_identity"]
+    assert cell.kind == "unsupported" and cell.message.startswith("NotImplementedError")
+    assert log.read_text() == "xx", "as it is, and once again"
 
 
 # -- scores ---------------------------------------------------------------------------------
@@ -572,15 +614,16 @@ def test_the_nightly_fails_where_anything_is_worse_or_gone(
     path = tmp_path / "baseline.json"
     path.write_text(to_baseline(scored(test_a="pass", test_b="unsupported")))
     monkeypatch.setattr(backend, "BASELINE", path)
-    assert not backend.regressed(scored(test_a="pass", test_b="unsupported"), whole=True)
-    assert "--update" not in capsys.readouterr().out
-    assert backend.regressed(scored(test_a="pass", test_b="crash"), whole=False)
-    assert not backend.regressed(scored(test_a="pass", test_b="pass"), whole=True)
-    assert "--update" in capsys.readouterr().out
+    same, worse, better = (
+        scored(test_a="pass", test_b=kind) for kind in ("unsupported", "crash", "pass")
+    )
+    assert backend.regressed(same, whole=True) == (False, False)
+    assert backend.regressed(worse, whole=False) == (True, False)
+    assert backend.regressed(better, whole=True) == (False, True)
     other = scored(test_a="pass", test_b="unsupported")
     other.columns[0].name = "other"
-    assert not backend.regressed(other, whole=False)
-    assert backend.regressed(other, whole=True)
+    assert backend.regressed(other, whole=False) == (False, False)
+    assert backend.regressed(other, whole=True) == (True, True)
     said = capsys.readouterr().out
     assert "gone  mine  forward" in said and "new  other  forward" in said
 

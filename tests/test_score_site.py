@@ -81,7 +81,7 @@ def test_pages_are_whole_and_need_no_network(pages: Path) -> None:
         assert not {"img", "link", "iframe", "b-peer"} & set(parsed.tags)
         for link in parsed.links:
             assert not re.match(r"[a-z]+:|//", link), link
-            assert (path.parent / link.partition("#")[0]).exists(), link
+            assert (path.parent / re.split("[#?]", link)[0]).exists(), link
 
 
 def test_names_and_messages_are_text(pages: Path) -> None:
@@ -107,6 +107,16 @@ def test_operator_page_says_what_and_why(pages: Path) -> None:
     assert "broken" in (pages / "index.html").read_text()
 
 
+def test_the_text_of_onnx_flows_and_its_code_is_code() -> None:
+    doc = 'Takes `x` and\ngives ``y``.\n```\ny = <x> +\n  1\n```\nIt is\n"quick".'
+    assert site._lines(doc.replace('"', '\\"')).splitlines() == [
+        "Takes <code>x</code> and gives <code>y</code>.",
+        "<code>y = &lt;x&gt; +</code>",
+        "<code>  1</code>",
+        "It is &quot;quick&quot;.",
+    ]
+
+
 def test_the_overview_leads_with_wrong_answers_and_whole_operators(pages: Path) -> None:
     text = (pages / "index.html").read_text()
     heads = re.findall(r"<th class=r>([^<]*)</th>", text)
@@ -115,6 +125,7 @@ def test_the_overview_leads_with_wrong_answers_and_whole_operators(pages: Path) 
     assert '<b class="good">0</b>' in row and f"{len(OPS)} of {len(OPS)}" in row
     row = text.split("&lt;b&gt;peer&lt;/b&gt;</td>")[1].split("</tr>")[0]
     wrong = example().columns[1].count()["wrong numbers"]
+    assert "matrix.html?engine=%3Cb%3Epeer%3C%2Fb%3E&amp;kind=wrong+numbers" in row
     assert wrong and f'<b class="bad">{wrong}</b>' in row and f"0 of {len(OPS)}" in row
 
 
@@ -205,6 +216,23 @@ def test_filters_combine(visit: Any) -> None:
     control(page, "kind").select_option("")
     control(page, "axis").select_option("gradient")
     assert shown(page) == ["Relu"]
+
+
+def test_a_figure_leads_to_the_cases_behind_it(visit: Any) -> None:
+    page = visit("index.html")
+    wrong = example().columns[1].count()["wrong numbers"]
+    page.get_by_role("link", name=str(wrong), exact=True).first.click()
+    page.wait_for_load_state()
+    assert control(page, "engine").input_value() == "<b>peer</b>"
+    assert control(page, "kind").input_value() == "wrong numbers"
+    page.locator("[data-row]:visible a").first.click()
+    page.wait_for_load_state()
+    assert control(page, "kind").input_value() == "wrong numbers", "filters go along"
+    assert shown(page)
+    for row in page.locator("[data-row]:visible").all():
+        assert row.locator('[data-engine="<b>peer</b>"]').first.get_attribute("data-kinds") == (
+            "wrong numbers"
+        )
 
 
 def test_from_the_matrix_to_a_case(visit: Any) -> None:

@@ -372,7 +372,7 @@ def test_recomputation_is_the_same_to_the_bit_and_keeps_less(
     )
     assert_same(run(plain), run(again))
     less, more = live_at_the_loss(planned[1]), live_at_the_loss(planned[0])
-    assert len(more) >= 2 * LAYERS - 2, more
+    assert len(more) >= LAYERS, more
     assert len(less) <= len(more) / 2, less
 
 
@@ -497,17 +497,21 @@ def test_the_kernel_of_a_folded_convolution_is_written_in_place() -> None:
 
 
 def test_what_was_loaded_waits_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With recomputation the first weights are not held: a restart still finds them."""
+    """With recomputation the first weights and slots are not held: a restart still finds them."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rep = prepare_training(trainable(), recompute=True)
     first = {t.name: onnx.numpy_helper.to_array(t) for t in chain().graph.initializer}
+    slots = [n for n, v in rep.state().items() if n not in first and v.size >= LARGE]
+    kept = sum(rep.state()[n].nbytes for n in (*first, *slots))
     (file,) = tmp_path.iterdir()
-    assert file.stat().st_size == sum(a.nbytes for a in first.values())
+    assert slots and file.stat().st_size == kept
     run(rep, 2)
+    assert all(rep.state()[n].any() for n in slots)
     assert not np.array_equal(rep.state()["w0"], first["w0"])
     rep.initialize()
     for name, value in first.items():
         np.testing.assert_array_equal(rep.state()[name], value, err_msg=name)
+    assert not any(rep.state()[n].any() for n in slots)
     trained = sx.load(rep.to_model().proto())
     assert np.array_equal(trained.graph.initializers["w3"].const_value.numpy(), first["w3"])  # type: ignore[union-attr]
     del rep

@@ -5,6 +5,8 @@ python -m tests.sweeps.backend                                  all of it, as th
 python -m tests.sweeps.backend --engine torch --family nn -v    one family, and each failure
 python -m tests.sweeps.backend --engine torch --op Conv,MaxPool cases that use these operators
 python -m tests.sweeps.backend --update                         what is now is the new baseline
+
+A run that was stopped goes on where it was: results are kept case by case.
 """
 
 from __future__ import annotations
@@ -53,15 +55,17 @@ def competitors(args: argparse.Namespace) -> list[engines.Engine]:
     return found
 
 
-def regressed(score: Score, whole: bool) -> bool:
-    """Print what is other than the baseline: worse, gone (if the run was whole), better, new."""
+def regressed(score: Score, whole: bool) -> tuple[bool, bool]:
+    """Print what is other than the baseline: worse, better, gone and new (if the run was whole).
+
+    Returns whether anything is worse or gone, and whether anything is better or new.
+    """
     before = compared_with(BASELINE, score)
     found = list(changes(score, before))
     gone, new = missing(score, before) if whole else ([], [])
     print("\n".join([*table.changed(found), *gone, *new]))
-    if new or not all(change.is_worse for change in found):
-        print("what is better or new is held from now on after: tests/sweeps/backend.py --update")
-    return bool(gone) or any(change.is_worse for change in found)
+    worse = [change.is_worse for change in found]
+    return bool(gone) or any(worse), bool(new) or not all(worse)
 
 
 def missing(score: Score, before: Score) -> tuple[list[str], list[str]]:
@@ -70,6 +74,12 @@ def missing(score: Score, before: Score) -> tuple[list[str], list[str]]:
     known = {(c.name, axis) for c in before.columns for axis in c.cells}
     gone = [f"gone  {name}  {axis}" for name, axis in sorted(known - held)]
     return gone, [f"new  {name}  {axis}" for name, axis in sorted(held - known)]
+
+
+def reported(engine: str, done: int, total: int) -> None:
+    """Now and then a line, for whoever waits."""
+    if done % 250 == 0:
+        print(f"{engine}: {done} of {total}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -86,16 +96,24 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="write the baseline")
     parser.add_argument("-v", action="store_true", help="print every failure")
     args = parser.parse_args()
-    plan = run.Plan(chosen(args), args.jobs, limit=SECONDS, fresh=args.fresh)
+    if args.update and (args.native or not is_whole(args)):
+        sys.exit("a baseline is made of all engines and cases")
+    plan = run.Plan(chosen(args), args.jobs, SECONDS, args.fresh, progress=reported)
     score = run.score(competitors(args), plan)
     if args.v:
         print("\n".join(table.failures(score)))
     print(table.text(score))
+    if args.native:
+        return
+    worse, better = regressed(score, is_whole(args))
     if args.update:
-        if not is_whole(args):
-            sys.exit("a baseline is made of all engines and cases")
+        if broken := [c.name for c in score.columns if c.canary]:
+            sys.exit(f"no baseline is made of broken engines: {', '.join(broken)}")
         BASELINE.write_text(to_baseline(score))
-    elif not args.native and regressed(score, is_whole(args)):
+        return
+    if better:
+        print("what is better or new is held from now on after: tests/sweeps/backend.py --update")
+    if worse:
         sys.exit(1)
 
 

@@ -12,8 +12,11 @@ import typer
 
 from sardonyx.errors import ArgumentError
 
-# framework -> the ending of what is written; "" is a folder
-TARGETS = {"torch": ".pt2", "torch-source": "", "jax": "", "tensorflow": "", "numpy": ".npz"}
+# framework -> the endings of what is written; "" is a folder
+TARGETS = {
+    "torch": (".pt2",), "torch-source": ("",), "jax": ("",), "tensorflow": ("",),
+    "numpy": ("", ".npz"),
+}  # fmt: skip
 # where a target is written, if not in the room of the engine of that name
 ROOMS = {"torch-source": "torch.source.write"}
 
@@ -22,13 +25,13 @@ def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     to: Annotated[
         str,
-        typer.Option(
-            help="torch, torch-source, jax, tensorflow, or numpy: the weights alone, by name."
-        ),
+        typer.Option(help="torch, torch-source, jax, tensorflow, or numpy."),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="A .pt2 or .npz file (torch, numpy), or a folder."),
+        typer.Option(
+            "-o", "--output", help="A folder; for torch a .pt2 file; an .npz has the weights alone."
+        ),
     ] = None,
     place: Annotated[
         list[str] | None,
@@ -45,7 +48,10 @@ def convert(
 ) -> None:
     """Turn a model into PyTorch (a program or source), JAX or TensorFlow, and verify it.
 
-    For NumPy there is no form of a program: an .npz has the weights, and the model runs them.
+    torch is an exported program (.pt2), torch-source a folder with readable Python, jax and
+    tensorflow are folders with what jax.export and SavedModel write: they run without sardonyx.
+    NumPy has no form of a program: its folder has a module that runs the model on sardonyx's
+    NumPy engine, and an .npz file has the weights by their names and nothing that runs.
 
     Exit with 0 if it gives the same numbers, 1 if they differ, 2 if that is unclear.
     """
@@ -64,9 +70,9 @@ def convert(
         )
     if output is None:
         raise ArgumentError("where to? -o names the file or folder")
-    ending = TARGETS[to]
-    if output.suffix != ending and ending:
-        raise ArgumentError(f"{to} is written to a {ending} file, not to {output.name!r}")
+    endings = TARGETS[to]
+    if "" not in endings and output.suffix not in endings:
+        raise ArgumentError(f"{to} is written to a {endings[0]} file, not to {output.name!r}")
 
     def say(what: str, value: str) -> None:
         if not quiet:

@@ -37,6 +37,9 @@ def score(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything again, also what is known.")
     ] = False,
+    known: Annotated[
+        bool, typer.Option("--known", help="Run nothing: show what earlier runs found.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List every case that does not pass.")
     ] = False,
@@ -76,7 +79,7 @@ def score(
 
         found = scores.together([scores.load(path) for path in load])
     else:
-        found = _run(engine, op, case, sample, axis, jobs, seconds, fresh)
+        found = _run(engine, op, case, sample, axis, jobs, seconds, fresh, known)
     _show(found, as_json, as_markdown, verbose)
     if save is not None:
         print(f"saved     {found.save(save)}", file=sys.stderr)
@@ -97,6 +100,7 @@ def _run(
     jobs: int,
     seconds: float,
     fresh: bool,
+    known: bool,
 ) -> Score:
     from sardonyx.score import engines, run, select, suite
 
@@ -108,7 +112,7 @@ def _run(
     jobs = jobs or os.cpu_count() or 1
     axes = axis.split(",")
     cases = select.cases(axes, ops=op or (), pattern=case, sample=sample, jobs=jobs)
-    plan = run.Plan(cases, jobs, limit=seconds, fresh=fresh, progress=_progress())
+    plan = run.Plan(cases, jobs, seconds, fresh, known, progress=_progress())
     return run.score(chosen, plan)
 
 

@@ -45,6 +45,7 @@ RANDOM_OPS = {
 # An error of so many units in the last place of the largest element is rounding.
 ROUNDING = 10
 BFLOAT16_RTOL = 2.0**-6  # as in the suite's own comparison
+PATIENCE = 1 / 3  # the share of the time limit that another form may take
 
 
 Answer = TypeVar("Answer")
@@ -161,24 +162,27 @@ UNITS = {
 
 def judge(worker: Worker, case: Case) -> Cell:
     """The cell of one case: run as it is, then in other forms to tell why it fails."""
-    first = _attempt(worker, case, case.model, None)
-    if first.kind in ("pass", "nondeterministic"):
+    first = _attempt(worker, case, case.model, None, worker.limit)
+    if first.kind in ("pass", "nondeterministic", "time-out"):
         return first
     for reason, model, baked in variants.of(case):
         path = worker.write("variant.onnx", model.SerializeToString())
-        if _attempt(worker, case, path, baked).is_good:
+        again = _attempt(worker, case, path, baked, worker.limit * PATIENCE)
+        if again.is_good:
             return Cell(reason, first.message)
+        if again.kind == "time-out":  # the other forms would take as long
+            break
     return first
 
 
-def _attempt(worker: Worker, case: Case, model: Path | str, baked: Any) -> Cell:
+def _attempt(worker: Worker, case: Case, model: Path | str, baked: Any, limit: float) -> Cell:
     for index in range(case.sets):
         expected = list(case.expected(index).values())
         data: Path | str = case.folder / f"inputs_{index}"
         if baked is not None:
             data = worker.write("inputs", baked.inputs)
             expected = baked.expected
-        found = answer(functools.partial(worker.run, model, data))
+        found = answer(functools.partial(worker.run, model, data, limit))
         cell = found if isinstance(found, Cell) else _cell(case, expected, found, index)
         if not cell.is_good:
             return cell

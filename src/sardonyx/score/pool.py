@@ -62,9 +62,10 @@ class Worker:
         reply = self._ask({"do": "hello"}, START_LIMIT)
         self.version, self.able = reply["version"], reply["able"]
 
-    def run(self, model: Path | str, data: Path | str) -> list[Any]:
+    def run(self, model: Path | str, data: Path | str, limit: float | None = None) -> list[Any]:
         """The outputs of a model in their order; `data` is a file of packed inputs."""
-        return list(self._values({"do": "run", "model": str(model), "data": str(data)}).values())
+        request = {"do": "run", "model": str(model), "data": str(data)}
+        return list(self._values(request, limit).values())
 
     def gradient(self, model: Path | str, given: dict[str, Any]) -> dict[str, Any]:
         request = {"do": "gradient", "model": str(model), "data": self.write("point", given)}
@@ -82,14 +83,14 @@ class Worker:
 
     # -- the process
 
-    def _values(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _values(self, request: dict[str, Any], limit: float | None = None) -> dict[str, Any]:
         answer = Path(self.folder.name) / "answer"
         # A copy: some engines write into the file that they are given.
         model = Path(self.folder.name) / "model.onnx"
         shutil.copyfile(request["model"], model)
         if self.process is None:
             self.hello()
-        reply = self._ask({**request, "model": str(model), "to": str(answer)}, self.limit)
+        reply = self._ask({**request, "model": str(model), "to": str(answer)}, limit or self.limit)
         self.used.update(reply["used"])
         return unpack(answer.read_bytes())
 

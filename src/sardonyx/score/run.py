@@ -40,19 +40,21 @@ class Plan:
 
     jobs  -- processes at a time
     fresh -- do not take results from earlier runs
+    known -- run nothing: results of earlier runs are all there is
     """
 
     cases: dict[str, list[Any]]
     jobs: int = 1
     limit: float = LIMIT
     fresh: bool = False
+    known: bool = False
     store: Store = field(default_factory=lambda: Store(folders.results()))
     progress: Progress = lambda engine, done, total: None
 
 
 def score(engines: Sequence[Engine], plan: Plan) -> Score:
     """Run the plan on engines, one after the other."""
-    columns = [_column(engine, plan) for engine in engines]
+    columns = [_known(e, plan) if plan.known else _column(e, plan) for e in engines]
     names = {axis: [case.name for case in cases] for axis, cases in plan.cases.items()}
     date = datetime.now(UTC).date().isoformat()
     return Score(sardonyx.__version__, onnx.__version__, date, columns, names)
@@ -64,11 +66,24 @@ def _column(engine: Engine, plan: Plan) -> Column:
     with Worker(engine, plan.limit) as worker:
         column.canary, column.version, able = _greeted(worker, plan)
         if not column.canary:
-            axes = [axis for axis in plan.cases if ABILITY[axis] in able]
+            column.able = [axis for axis, ability in ABILITY.items() if ability in able]
+            axes = [axis for axis in plan.cases if axis in column.able]
             column.cells = {axis: {} for axis in axes}
             work = [(axis, case) for axis in axes for case in plan.cases[axis]]
             _run_all(worker, plan, work, column)
     column.seconds = time.perf_counter() - started
+    return column
+
+
+def _known(engine: Engine, plan: Plan) -> Column:
+    """What earlier runs found."""
+    greeting = plan.store.get(_engine_key(engine, "forward", "greeting")) or {}
+    column = Column(engine.name, engine.kind, greeting.get("version", ""))
+    column.able = [axis for axis, word in ABILITY.items() if word in greeting.get("able", ())]
+    for axis in column.able:
+        cells = {c.name: _kept(engine, plan, axis, c) for c in plan.cases.get(axis, ())}
+        found = {name: cell for name, cell in cells.items() if cell is not None}
+        column.cells |= {axis: found} if found else {}
     return column
 
 
@@ -108,7 +123,7 @@ def _run_all(first: Worker, plan: Plan, work: list[tuple[str, Any]], column: Col
     found: dict[tuple[str, str], Cell] = {}
     left: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     for axis, case in work:
-        kept = None if plan.fresh else _kept(engine, plan.store, axis, case)
+        kept = None if plan.fresh else _kept(engine, plan, axis, case)
         if kept is None:
             left.put((axis, case))
         else:
@@ -122,7 +137,7 @@ def _run_all(first: Worker, plan: Plan, work: list[tuple[str, Any]], column: Col
                     axis, case = left.get_nowait()
                     worker.used.clear()
                     cell = _judge(axis)(worker, case)
-                    _keep(engine, plan.store, axis, case, cell, worker.used)
+                    _keep(engine, plan, axis, case, cell, worker.used)
                     found[axis, case.name] = cell
                     plan.progress(engine.name, len(found), len(work))
         except queue.Empty:
@@ -159,9 +174,9 @@ def _judge(axis: str) -> Callable[[Worker, Any], Cell]:
 # -- results of earlier runs -----------------------------------------------------------------
 
 
-def _kept(engine: Engine, store: Store, axis: str, case: Any) -> Cell | None:
-    entry = store.get(_key(engine, axis, case))
-    if entry is None:
+def _kept(engine: Engine, plan: Plan, axis: str, case: Any) -> Cell | None:
+    entry = plan.store.get(_key(engine, axis, case))
+    if entry is None or plan.limit > entry.get("limit", plan.limit):
         return None
     if engine.kind == "ours" and entry["rules"] != _rules(engine, case, entry["used"]):
         return None
@@ -170,16 +185,18 @@ def _kept(engine: Engine, store: Store, axis: str, case: Any) -> Cell | None:
     return Cell(entry["class"], entry["message"])
 
 
-def _keep(engine: Engine, store: Store, axis: str, case: Any, cell: Cell, used: set[str]) -> None:
-    """Keep a cell, unless it only says that the machine was busy."""
-    if cell.kind == "time-out":
+def _keep(engine: Engine, plan: Plan, axis: str, case: Any, cell: Cell, used: set[str]) -> None:
+    """Keep a cell; a peer's time-out until more time is given, others say that we were busy."""
+    if cell.kind == "time-out" and engine.kind != "peer":
         return
     # What passes was not run in other forms.
     retries = "" if cell.is_good else _source("variants.py")
     entry: dict[str, Any] = {"class": cell.kind, "message": cell.message, "retries": retries}
+    if cell.kind == "time-out":
+        entry["limit"] = plan.limit
     if engine.kind == "ours":
         entry |= {"used": sorted(used), "rules": _rules(engine, case, sorted(used))}
-    store.put(_key(engine, axis, case), entry)
+    plan.store.put(_key(engine, axis, case), entry)
 
 
 def _rules(engine: Engine, case: Any, used: Sequence[str]) -> str:

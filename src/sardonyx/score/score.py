@@ -23,6 +23,7 @@ class Column:
 
     canary  -- empty if the engine gave the right answer to the simplest questions; else what was
                wrong, and then there are no cells: a broken wrapper is not a score of zero
+    able    -- the axes that it has, run or not; empty where that is not known
     """
 
     name: str
@@ -31,6 +32,7 @@ class Column:
     canary: str = ""
     seconds: float = 0.0
     cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    able: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -38,6 +40,12 @@ class Column:
 
     def count(self, axis: str = "forward") -> Counter[str]:
         return Counter(cell.kind for cell in self.cells.get(axis, {}).values())
+
+    def share(self, axis: str) -> str:
+        """How many cases of an axis pass, of those that were run."""
+        if not self.cells.get(axis):
+            return "not run" if axis in self.able and not self.canary else "–"
+        return f"{self.count(axis)['pass']} of {self.count(axis).total()}"
 
 
 @dataclass
@@ -125,7 +133,8 @@ def _added(before: Column, column: Column) -> Column:
         return column
     older = {axis: cells for axis, cells in before.cells.items() if axis not in column.cells}
     spent = column.seconds + (before.seconds if older else 0.0)
-    return replace(column, seconds=spent, cells={**older, **column.cells})
+    able = column.able or before.able
+    return replace(column, seconds=spent, cells={**older, **column.cells}, able=able)
 
 
 def _written(column: Column, cases: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -139,6 +148,7 @@ def _written(column: Column, cases: Mapping[str, list[str]]) -> dict[str, Any]:
         "version": column.version,
         "canary": column.canary,
         "seconds": round(column.seconds, 1),
+        "able": column.able,
         "not passing": {
             axis: {
                 name: {"class": cell.kind, **({"message": cell.message} if cell.message else {})}
@@ -160,7 +170,8 @@ def _read(name: str, data: Mapping[str, Any], cases: Mapping[str, list[str]]) ->
             case: Cell(cell["class"], cell.get("message", "")) for case, cell in listed.items()
         }
     kind, version, canary = data["kind"], data["version"], data["canary"]
-    return Column(name, kind, version, canary, data.get("seconds", 0.0), cells)
+    able = data.get("able", [])
+    return Column(name, kind, version, canary, data.get("seconds", 0.0), cells, able)
 
 
 # -- baselines: the classes alone, small enough to keep beside the tests ----------------------

@@ -43,6 +43,8 @@
       if (control.value && control.value !== control.dataset.default) kept.set(name, control.value);
     }
     const query = kept.toString();
+    kept.delete("search");  // of operators, while the page behind a link searches cases
+    for (const link of find("[data-row] th a")) link.search = kept.toString();
     const address = location.pathname + (query ? `?${query}` : "") + location.hash;
     try {
       history.replaceState(null, "", address);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ ADVICE = (
     "A wrong answer is worse than a refusal, so wrong answers come first. An operator is whole if "
     "none of its official cases fails; the number of cases that pass says less, since Cast has "
     "hundreds of them and most operators one or two. "
-    "Every case of the official suite runs on every engine, in a process of its own. A case that "
+    "Every case of the official suite runs on every engine, each in processes of its own; where "
+    "only a part was run, the row says so. A case that "
     "fails is run again in other forms to tell why, so that a refusal is not an error of numbers "
     "and a file that is labelled too new is not a missing operator. An engine whose simplest "
     "cases fail is shown as broken, not as zero. Gradients are held against differences of the "
@@ -153,13 +155,15 @@ def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) ->
     ran = "forward" in column.cells
     wrong = counts["wrong numbers"]
     mark = f'<b class="{"bad" if wrong else "good"}">{wrong}</b>'
+    if wrong:
+        mark = _filtered(column, "wrong numbers", mark)
     numbers = (
         mark if ran else "–",
         "{} of {}".format(*operators.whole(column, subjects)) if ran and not sampled else "–",
         str(counts["pass"]) if ran else "–",
-        str(counts["unsupported"] or "") if ran else "–",
-        _share(column, "gradient"),
-        _share(column, "training"),
+        _filtered(column, "unsupported", str(counts["unsupported"])) if ran else "–",
+        column.share("gradient"),
+        column.share("training"),
     )
     shown = "".join(
         f'<td class="r" data-label="{label}">{n}</td>'
@@ -168,9 +172,10 @@ def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) ->
     return f'<tr>{title}{version}<td class="wide">{_bar(counts)}</td>{shown}</tr>'
 
 
-def _share(column: Column, axis: str) -> str:
-    cells = column.cells.get(axis)
-    return "" if not cells else f"{column.count(axis)['pass']} of {len(cells)}"
+def _filtered(column: Column, kind: str, shown: str) -> str:
+    """A figure that leads to the operators behind it."""
+    query = urllib.parse.urlencode({"engine": column.name, "kind": kind})
+    return f'<a href="matrix.html?{text(query)}">{shown}</a>'
 
 
 def _bar(counts: Counter[str]) -> str:
@@ -340,19 +345,23 @@ def _definition(name: str, op: str, domain: str) -> list[str]:
 
 
 def _lines(doc: str) -> str:
-    """ONNX's text: its sentences flow, what is laid out by hand stays."""
+    """ONNX's text: its sentences flow, what is laid out by hand stays, code is set as code."""
     lines: list[str] = []
     fenced = flowing = False
-    for line in inspect.cleandoc(doc).splitlines():
-        is_fence = line.startswith("```")
-        fenced ^= is_fence
-        is_prose = not (fenced or is_fence) and re.match(r"[A-Za-z`(\"]", line) is not None
+    for line in inspect.cleandoc(doc.replace('\\"', '"')).splitlines():
+        if line.lstrip().startswith("```"):
+            fenced, flowing = not fenced, False
+            continue
+        is_prose = not fenced and re.match(r"[A-Za-z`(\"]", line) is not None
+        shown = text(line.strip() if is_prose else line.rstrip())
+        code = r"<code>\1</code>"
+        shown = f"<code>{shown}</code>" if fenced else re.sub("``?([^`]+)``?", code, shown)
         if is_prose and flowing:
-            lines[-1] += " " + line.strip()
+            lines[-1] += " " + shown
         else:
-            lines.append(line.rstrip())
+            lines.append(shown)
         flowing = is_prose
-    return "\n".join(map(text, lines))
+    return "\n".join(lines)
 
 
 def _by_engine(score: Score, cases: list[str]) -> str:

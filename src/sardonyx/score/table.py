@@ -37,28 +37,25 @@ def _row(score: Score, column: Column, subjects: dict[str, list[str]]) -> list[s
     count = column.count()
     ran = "forward" in column.cells
     cells = [(str(count[kind]) if count[kind] else "") if ran else "–" for kind in CLASSES]
-    others = [_share(column, axis) for axis in AXES[1:]]
+    others = [column.share(axis) for axis in AXES[1:]]
     every = ran and not score.sampled(column)  # a sample says nothing of whole operators
     whole = "{} of {}".format(*operators.whole(column, subjects)) if every else "–"
-    return [*head, whole, *cells, *others, f"{column.seconds:.0f}"]
-
-
-def _share(column: Column, axis: str) -> str:
-    cells = column.cells.get(axis)
-    if cells is None:
-        return "–"
-    return f"{column.count(axis)['pass']} of {len(cells)}"
+    return [*head, whole, *cells, *others, f"{column.seconds:.0f}" if column.seconds else ""]
 
 
 def text(score: Score) -> str:
     """The table for a terminal, and what is broken below it."""
-    every = [HEADER, *rows(score)]
-    empty = [i for i in range(len(HEADER)) if not any(row[i] for row in every[1:])]
-    kept = [[cell for i, cell in enumerate(row) if i not in empty] for row in every]
-    lines = _aligned(kept)
+    lines = _aligned(_filled(score))
     count = len(score.cases.get("forward", ()))
     lines.append(f"\n{count} cases of onnx {score.onnx}, sardonyx {score.sardonyx}, {score.date}")
     return "\n".join([*lines, *_notes(score)])
+
+
+def _filled(score: Score) -> list[list[str]]:
+    """The header and the rows, without columns in which nothing is."""
+    every = [HEADER, *rows(score)]
+    kept = [i for i in range(len(HEADER)) if any(row[i] for row in every[1:])]
+    return [[row[i] for i in kept] for row in every]
 
 
 def _notes(score: Score) -> list[str]:
@@ -82,9 +79,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def markdown(score: Score) -> str:
     """The same as a table of Markdown."""
-    every = [HEADER, *rows(score)]
+    every = _filled(score)
     lines = ["| " + " | ".join(row) + " |" for row in every]
-    lines.insert(1, "|---|---|" + "---:|" * (len(HEADER) - 2))
+    lines.insert(1, "|---|---|" + "---:|" * (len(every[0]) - 2))
     notes = [f"- {note}" for note in _notes(score)]
     return "\n".join([*lines, *(["", *notes] if notes else [])])
 

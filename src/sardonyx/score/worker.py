@@ -12,6 +12,8 @@ import importlib.util
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -144,8 +146,16 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"error": type(error).__name__, "message": str(error)[:MESSAGE], "where": where}
 
 
+def leave_with(parent: int) -> None:
+    """End this process once the one that started it is gone: an engine may hang, unasked for."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main(path: str) -> None:
     """Answer requests until the pipe closes."""
+    threading.Thread(target=leave_with, args=[os.getppid()], daemon=True).start()
     # The pipe is ours alone: what libraries print to stdout goes to stderr.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -181,7 +181,7 @@ def _gradients(model: Model, record: Record) -> list[list[str]]:
     for node in record.algorithm.node:
         if node.op_type != "Gradient" or node.domain not in TRAINING_DOMAINS:
             continue
-        where = f"Gradient {quote(node.name)}"
+        where = f"Gradient {quote(node.name or next(iter(node.output), None))}"
         given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         xs = [x.decode() for x in given.get("xs", [])]
         zs = [z.decode() for z in given.get("zs", [])]

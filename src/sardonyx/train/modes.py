@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import constant
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, quote
 from sardonyx.passes.functions import copy_nodes
 from sardonyx.passes.nesting import reads
 from sardonyx.train.program import Program
@@ -28,14 +28,29 @@ def mode_of(node: ir.Node, mode: Mode) -> str:
     """ "train" or "frozen": one word for all nodes, or by pattern of the node's name (first
     match).
     """
-    chosen = mode
-    if not isinstance(mode, str):
-        names = [n for n in (node.name, *(v.name for v in node.inputs if v is not None)) if n]
-        found = (m for p, m in mode.items() if any(fnmatchcase(n, p) for n in names))
-        chosen = next(found, "frozen")
-    if chosen not in MODES:
-        raise ArgumentError(f"a mode is one of {', '.join(MODES)}, not {chosen!r}")
-    return str(chosen)
+    if isinstance(mode, str):
+        return mode
+    return next((m for p, m in mode.items() if _matches(node, p)), "frozen")
+
+
+def _matches(node: ir.Node, pattern: str) -> bool:
+    names = [n for n in (node.name, *(v.name for v in node.inputs if v is not None)) if n]
+    return any(fnmatchcase(n, pattern) for n in names)
+
+
+def _check(kind: str, mode: Mode, nodes: list[ir.Node]) -> None:
+    """Errors for words that are no mode, and patterns that match nothing."""
+    words = [mode] if isinstance(mode, str) else list(mode.values())
+    for word in words:
+        if word not in MODES:
+            raise ArgumentError(f"a mode is one of {', '.join(MODES)}, not {word!r}")
+    patterns = [] if isinstance(mode, str) else list(mode)
+    unused = [p for p in patterns if not any(_matches(n, p) for n in nodes)]
+    if unused:
+        listed = ", ".join(quote(n.name or n.outputs[0].name) for n in nodes) or "none"
+        raise ArgumentError(
+            f"no {kind} matches", [[quote(p)] for p in unused], hint=f"the model has {listed}"
+        )
 
 
 def training_forward(
@@ -45,6 +60,9 @@ def training_forward(
 
     Also returns each switchable node with what was done to it, for people to see.
     """
+    nodes = [n for n in program.model.graph if n.domain == ""]
+    for kind, mode in (("BatchNormalization", batch_norm), ("Dropout", dropout)):
+        _check(kind, mode, [n for n in nodes if n.op_type == kind])
     values: dict[ir.Value, ir.Value] = {}
     report: list[tuple[ir.Node, str]] = []
     for node in program.model.graph:

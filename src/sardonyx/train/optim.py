@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError
+from sardonyx.train.bounds import check_numbers
 from sardonyx.train.program import RATE
 from sardonyx.train.schedule import Schedule
 from sardonyx.train.standard import adagrad_operator, adam_operator, momentum_operator, preferred
@@ -95,10 +96,9 @@ class Optimizer:
 
     def with_(self, **settings: Any) -> Optimizer:
         """The same optimizer with other settings: `adamw().with_(lr=3e-4)`."""
-        maker = MAKERS.get(self.text)
-        if maker is None:
+        if self.text not in MAKERS:
             raise ArgumentError("a custom chain has no settings to change")
-        return replace(maker(**{**self.settings, **settings}), every=self.every)
+        return replace(named(self.text, **{**self.settings, **settings}), every=self.every)
 
 
 def chain(*parts: Update | Optimizer) -> Optimizer:
@@ -277,13 +277,19 @@ def lamb(
 
 def _made(name: str, settings: dict[str, Any], *updates: Update) -> Optimizer:
     kept = {k: v for k, v in settings.items() if k in _SETTINGS[name]}
+    schedule = kept.get("schedule")
+    if isinstance(kept["lr"], Schedule) or not isinstance(schedule, (Schedule, type(None))):
+        raise ArgumentError(
+            f"{name} takes a number as lr, and a schedule by its keyword",
+            hint=f"sx.optim.{name}(1e-3, schedule=sx.schedule.cosine(1000))",
+        )
+    check_numbers(kept, name)
     return Optimizer(tuple(updates), name, kept)
 
 
 def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
     """Average the gradients of `every` steps before the optimizer sees them."""
-    if every < 1:
-        raise ArgumentError("gradients are accumulated over one step or more")
+    check_numbers({"accumulate": every}, "the optimizer")
     return replace(optimizer, every=every)
 
 

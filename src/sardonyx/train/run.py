@@ -19,7 +19,7 @@ from sardonyx.train.fields import Link
 ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A training: `run.model` is the model as it is now, `run.history` the figures of each
     epoch.
@@ -35,6 +35,20 @@ class Run:
     times: dict[str, float] = field(default_factory=dict)
     losses: array[float] = field(default_factory=lambda: array("d"))
     stopped: str = ""
+
+    def __repr__(self) -> str:
+        """What has been done, in one line: `Run(2 epochs, 40 steps, loss 0.31, on torch)`."""
+        done = f"{len(self.history)} epochs, {self.position.step} steps"
+        loss = self.history[-1].get("loss") if self.history else None
+        figures = done if loss is None else f"{done}, loss {loss:.4g}"
+        where = f", on {self.engine}" if self.engine else ""
+        return f"Run({figures}{where}{f', stopped: {self.stopped}' if self.stopped else ''})"
+
+    @property
+    def engine(self) -> str:
+        """The engine that trains; with `engine="auto"`, the one that was fastest."""
+        rows = [row for row in self.settings.get("choices", []) if row[0] == "engine"]
+        return str(rows[-1][1]) if rows else ""
 
     @property
     def model(self) -> Model:

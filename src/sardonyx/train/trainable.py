@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.build import rank
+from sardonyx.build import Builder, rank
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.engine import is_differentiable
 from sardonyx.model import Model, load
@@ -29,6 +29,7 @@ from sardonyx.passes.activation import ACTIVATIONS, final_activation
 from sardonyx.starts import Start
 from sardonyx.train import info, optim
 from sardonyx.train import loss as losses
+from sardonyx.train.bounds import check_numbers
 from sardonyx.train.config import with_config
 from sardonyx.train.describe import Plan, as_table, describe
 from sardonyx.train.expand import expand_records, upgrade_record
@@ -94,6 +95,7 @@ def trainable(
         return trainable(model, **with_config(config, trainable, asked))
     if form not in ("symbolic", "expanded"):
         raise ArgumentError(f"form is symbolic or expanded, not {form!r}")
+    check_numbers(asked, "the record")
     base = _base(load(model))
     plan = Plan()
     program = Program.on(base, name)
@@ -319,8 +321,7 @@ def _losses(
                 f"what {term.loss.name} compares with {quote(prediction.name)}",
             )
         with op.named("train/loss"), op:
-            part = term.loss.compute(op, prediction, *given)
-            _scalar(part, term.loss.name)
+            part = _computed(term.loss, op, prediction, given)
             parts.append(part if term.weight == 1.0 else part * term.weight)
         if len(terms) > 1:
             parts[-1] = program.output(program.local(f"loss/{index}/{term.loss.name}"), parts[-1])
@@ -329,6 +330,28 @@ def _losses(
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if isinstance(v, (str, int, float, bool))}
+
+
+def _computed(
+    loss: losses.Loss, op: Builder, prediction: ir.Value, labels: Sequence[ir.Value]
+) -> ir.Value:
+    """The value of a loss, which may be a function of the user's."""
+    try:
+        inspect.signature(loss.compute).bind(op, prediction, *labels)
+    except TypeError as error:
+        wanted = ", ".join(["op", "prediction", *(v.name or "" for v in labels)])
+        raise ArgumentError(
+            f"the loss {loss.name} does not take ({wanted}): {error}",
+            hint="sx.loss.custom(function, labels=[…]) says which labels a loss has",
+        ) from error
+    value = loss.compute(op, prediction, *labels)
+    if not isinstance(value, ir.Value):
+        raise ArgumentError(
+            f"the loss {loss.name} gives {type(value).__name__}, not a tensor",
+            hint="build it with op: op.ReduceMean(op.Abs(op.Sub(prediction, label)), keepdims=0)",
+        )
+    _scalar(value, loss.name)
+    return value
 
 
 def _scalar(value: ir.Value, name: str) -> None:

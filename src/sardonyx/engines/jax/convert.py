@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax.layout import channels_last
 from sardonyx.engines.jax.xp import arrays, is_traced, jax
 from sardonyx.engines.native import Native, Stored, bind, native, written_back
 from sardonyx.engines.outside import refused
@@ -86,7 +87,10 @@ class Programs:
 
     def __init__(self, parts: Native, names: Collection[str]):
         self.parts, self.names = parts, names
-        self.plain = Program(parts.served, arrays(), parameters=names, **parts.outside)
+        # Other platforms have kernels for both layouts; other engines do not know the turned nodes.
+        turns = jax.default_backend() == "cpu" and not parts.outside["place"]
+        served = channels_last(parts.served) if turns else parts.served
+        self.plain = Program(served, arrays(), parameters=names, **parts.outside)
         self._sized: dict[frozenset[str], Program] = {}
 
     def __call__(self, feeds: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:

@@ -1,48 +1,73 @@
-"""jax's own kernels for ONNX's family nn: convolutions and windows of XLA."""
+"""jax's own kernels for ONNX's family nn: convolutions and windows of XLA.
+
+Those of the domain `NATIVE` take images with their channels last, as `layout.py` makes them.
+"""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.engine import lower
 from sardonyx.lower.nn import conv, pool
-from sardonyx.lower.nn.window import lowest, window_of
+from sardonyx.lower.nn.window import Window, lowest, padded, taps, window_of
+
+FEW = 9  # elements of a window whose gradient is written out, one slice for each
 
 
-def layout(rank):
-    """Channels first, the kernel as (out, in, …)."""
+def layout(rank, last):
+    """Channels first or last, the kernel as (out, in, …)."""
     axes = "DHW"[-rank:] if rank <= 3 else "".join(chr(ord("a") + i) for i in range(rank))
-    return (f"NC{axes}", f"OI{axes}", f"NC{axes}")
+    image = f"N{axes}C" if last else f"NC{axes}"
+    return (image, f"OI{axes}", image)
 
 
-@lower("Conv", only="jax")
-def convolution(xp, x, w, b=None, **given):
+def sizes_of(x, last):
+    return x.shape[1:-1] if last else x.shape[2:]
+
+
+def biased(xp, y, b, last):
+    return y + b if last and b is not None else conv.biased(xp, y, b)
+
+
+# -- convolutions -------------------------------------------------------------------
+
+
+def convolved(xp, x, w, b, given, last):
     kernel = given["kernel_shape"] or w.shape[2:]
     settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad"))
-    window = window_of(x.shape[2:], kernel, *settings)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return conv.conv(xp, x, w, b, **given)
+    window = window_of(sizes_of(x, last), kernel, *settings)
     y = lax.conv_general_dilated(
         x,
         w,
         window.strides,
         list(zip(window.before, window.after)),
         rhs_dilation=window.dilations,
-        dimension_numbers=layout(window.rank),
+        dimension_numbers=layout(window.rank, last),
         feature_group_count=given["group"],
     )
-    return conv.biased(xp, y, b)
+    return biased(xp, y, b, last)
 
 
-@lower("ConvTranspose", only="jax")
-def conv_transpose(xp, x, w, b=None, **given):
+@lower("Conv", only="jax")
+def convolution(xp, x, w, b=None, **given):
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return conv.conv(xp, x, w, b, **given)
+    return convolved(xp, x, w, b, given, last=False)
+
+
+@lower("Conv", domain=NATIVE, only="jax")
+def convolution_last(xp, x, w, b=None, **given):
+    return convolved(xp, x, w, b, given, last=True)
+
+
+def conv_transposed(xp, x, w, b, given, last):
     kernel = given["kernel_shape"] or w.shape[2:]
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
-    canvas = conv.canvas_of(x.shape[2:], kernel, *(given[n] for n in names))
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return conv.conv_transpose(xp, x, w, b, **given)
+    canvas = conv.canvas_of(sizes_of(x, last), kernel, *(given.get(n) for n in names))
     # The kernel turned around, over an input with zeros between its elements.
     group, rank = given["group"], len(kernel)
     rows, columns = w.shape[:2]
@@ -58,27 +83,52 @@ def conv_transpose(xp, x, w, b=None, **given):
         pads,
         lhs_dilation=canvas.strides,
         rhs_dilation=canvas.dilations,
-        dimension_numbers=layout(rank),
+        dimension_numbers=layout(rank, last),
         feature_group_count=group,
     )
-    return conv.biased(xp, y, b)
+    return biased(xp, y, b, last)
 
 
-def pool_window(x, given):
-    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
-    return window_of(x.shape[2:], given["kernel_shape"], *settings)
+@lower("ConvTranspose", only="jax")
+def conv_transpose(xp, x, w, b=None, **given):
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return conv.conv_transpose(xp, x, w, b, **given)
+    return conv_transposed(xp, x, w, b, given, last=False)
+
+
+@lower("ConvTranspose", domain=NATIVE, only="jax")
+def conv_transpose_last(xp, x, w, b=None, **given):
+    return conv_transposed(xp, x, w, b, given, last=True)
+
+
+# -- pools --------------------------------------------------------------------------
+
+
+def pool_window(x, given, last=False):
+    names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
+    settings = (given.get(n) for n in names)
+    return window_of(sizes_of(x, last), given["kernel_shape"], *settings)
+
+
+def with_channels(window, channels):
+    """Channels that come last are one more axis, under a kernel of 1."""
+    ones, zeros = ("kernel", "strides", "dilations"), ("before", "after", "reach")
+    ends = {**dict.fromkeys(ones, 1), **dict.fromkeys(zeros, 0)}
+    ends |= {"sizes": channels, "outputs": channels}
+    return Window(**{name: (*getattr(window, name), end) for name, end in ends.items()})
 
 
 def reduced(x, window, start, function):
-    """Windows of `x` reduced by `function`, from `start`, which is also the padding."""
+    """Windows over the last axes of `x` reduced by `function`, from `start`, also the padding."""
+    lead = (1,) * (x.ndim - window.rank)
     return lax.reduce_window(
         x,
         np.asarray(start, x.dtype)[()],  # known to jax, which then has its gradient
         function,
-        (1, 1, *window.kernel),
-        (1, 1, *window.strides),
-        [(0, 0), (0, 0), *zip(window.before, window.reach)],
-        window_dilation=(1, 1, *window.dilations),
+        (*lead, *window.kernel),
+        (*lead, *window.strides),
+        [*((0, 0) for _ in lead), *zip(window.before, window.reach)],
+        window_dilation=(*lead, *window.dilations),
     )
 
 
@@ -89,8 +139,54 @@ def max_pool(xp, x, *, count, **given):
     return reduced(x, pool_window(x, given), lowest(xp.dtype(x)), lax.max)
 
 
+@lower("MaxPool", domain=NATIVE, only="jax")
+def max_pool_last(xp, x, **given):
+    window = with_channels(pool_window(x, given, last=True), x.shape[-1])
+    start = lowest(xp.dtype(x))
+
+    @jax.custom_jvp
+    def pooled(x):
+        return reduced(x, window, start, lax.max)
+
+    # XLA's own gradient finds an index for every window and scatters: on a CPU that takes longer
+    # than the convolutions around it.
+    @pooled.defjvp
+    def sloped(values, slopes):
+        return jax.jvp(lambda x: first_largest(xp, x, window, start), values, slopes)
+
+    return pooled(x) if window.volume <= FEW else reduced(x, window, start, lax.max)
+
+
+def first_largest(xp, x, window, start):
+    """The largest under each window; of equal ones the first has the gradient."""
+    best = None
+    for _, part in taps(xp, padded(xp, x, window, start), window):
+        better = None if best is None else (part > best) | jnp.isnan(part)
+        best = part if best is None else jnp.where(better, part, best)
+    return best
+
+
 @lower("AveragePool", only="jax")
 def average_pool(xp, x, **given):
     window = pool_window(x, given)
     counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
     return reduced(x, window, 0, lax.add) / counts
+
+
+@lower("AveragePool", domain=NATIVE, only="jax")
+def average_pool_last(xp, x, **given):
+    window = pool_window(x, given, last=True)
+    counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
+    counts = jnp.moveaxis(counts, 1, -1) if counts.ndim else counts
+    return reduced(x, with_channels(window, x.shape[-1]), 0, lax.add) / counts
+
+
+# -- normalization ------------------------------------------------------------------
+
+
+@lower("BatchNormalization", domain=NATIVE, only="jax")
+def batch_normalization_last(xp, x, scale, b, input_mean, input_var, *, epsilon):
+    wide = xp.dtype(input_mean)
+    factor = xp.cast(scale, wide) / jnp.sqrt(input_var + epsilon)
+    y = (xp.cast(x, wide) - input_mean) * factor + xp.cast(b, wide)
+    return xp.cast(y, xp.dtype(x))

@@ -27,6 +27,18 @@ def is_traced(value):
     return isinstance(value, jax.core.Tracer)
 
 
+def within(size, start, stop, step):
+    """The start, the stop and the step of a slice forwards, where they are known; else None."""
+    if not all(isinstance(v, (int, np.integer, type(None))) for v in (start, stop, step)):
+        return None
+    if (start, stop, step) == (0, None, 1):
+        return 0, size, 1
+    if step < 1 or not isinstance(size, int):
+        return None
+    first, last, step = slice(start, stop, step).indices(size)
+    return first, max(first, last), step
+
+
 class Jax(NumpyLike):
     """The namespace over jax arrays. Types of 64 bits need x64 mode, which runners turn on."""
 
@@ -83,6 +95,13 @@ class Jax(NumpyLike):
 
     def tile(self, x, repeats):
         return jnp.tile(x, tuple(int(r) if isinstance(r, np.integer) else r for r in repeats))
+
+    def slice(self, x, starts, stops, steps):
+        # Where one size is not known jax gathers, even if the slice leaves that axis whole.
+        bounds = [within(*part) for part in zip(x.shape, starts, stops, steps)]
+        if None in bounds or all(isinstance(size, int) for size in x.shape):
+            return super().slice(x, starts, stops, steps)
+        return jax.lax.slice(x, *zip(*bounds))
 
     def nonzero(self, x):
         if isinstance(x, jax.core.Tracer):

@@ -13,6 +13,7 @@ import numpy as np
 from sardonyx.engines.native import Stored, bind, native, written_back
 from sardonyx.engines.numpy.backend import Runner
 from sardonyx.model import Model, load
+from sardonyx.save import save
 
 
 def to_numpy(model: Model | str | Path, *, float64: bool = False) -> Callable[..., Any]:
@@ -34,9 +35,44 @@ def to_numpy(model: Model | str | Path, *, float64: bool = False) -> Callable[..
     return run
 
 
+MODULE = '''"""An ONNX model for NumPy: `load()` gives it as a function of arrays.
+
+It runs on the NumPy engine of sardonyx: `pip install sardonyx`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import sardonyx
+
+
+def load(folder: str | Path = Path(__file__).parent, *, float64: bool = False) -> Callable:
+    """The model; with `float64` it computes in double what it says in single precision."""
+    return sardonyx.to_numpy(Path(folder) / "model.onnx", float64=float64)
+'''
+
+
 def store(model: Model | str | Path, path: Path) -> Stored:
-    """Write the weights and statistics of a model as an .npz, by their names."""
+    """Write a model as a folder that runs, or the weights alone as an .npz."""
     loaded = load(model)
+    return store_weights(loaded, path) if path.suffix == ".npz" else store_folder(loaded, path)
+
+
+def store_folder(model: Model, path: Path) -> Stored:
+    """Write a model and a module that runs it."""
+    path.mkdir(parents=True, exist_ok=True)
+    save(model, path / "model.onnx")
+    file = path / "model.py"
+    file.write_text(MODULE, encoding="utf-8")
+    rows = [
+        ["module", f"{file}; it runs on sardonyx's NumPy engine"],
+        ["to load it", f"import model; model.load()   # in {path}"],
+    ]
+    return Stored(path, to_numpy(path / "model.onnx"), rows)
+
+
+def store_weights(loaded: Model, path: Path) -> Stored:
+    """Write the weights and statistics of a model as an .npz, by their names."""
     parts = native(loaded)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from sardonyx.build import is_static, static
 from sardonyx.engines.onnxruntime.order import Dependencies
+from sardonyx.engines.onnxruntime.sizes import VIEWS
 from sardonyx.passes.nesting import bodies
 
 LARGE = 1 << 14  # elements
@@ -28,8 +29,6 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 GUARD = "sardonyx/figures_are_finite"
 # Operators that read and write element by element: their output may lie over an input.
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Where")
-# Operators whose output may share the memory of an input.
-VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 
 
 def write_in_place(graph: ir.Graph, updates: Mapping[str, str], figures: Sequence[str]) -> set[str]:

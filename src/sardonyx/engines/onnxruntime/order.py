@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.engines.onnxruntime.lifetimes import shortened
 from sardonyx.passes.nesting import reads
 
 
@@ -71,7 +72,7 @@ def arranged(graph: ir.Graph, place: Mapping[ir.Node, float]) -> list[ir.Node]:
         part = (data.all_before[end] | 1 << end) & ~done
         done |= part
         order += _by_place(_members(part), data, at)
-    return [data.nodes[i] for i in order]
+    return shortened([data.nodes[i] for i in order])
 
 
 def _members(bits: int) -> list[int]:

@@ -10,18 +10,15 @@ once.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.engines.onnxruntime.in_place import VIEWS
 from sardonyx.engines.onnxruntime.order import Dependencies
+from sardonyx.engines.onnxruntime.sizes import SMALL, base, nbytes
 from sardonyx.passes.nesting import bodies
 
-SMALL = 1 << 13  # bytes: less is always kept
-UNKNOWN = 32  # how large an unknown dimension is taken to be
 SHRINK, LIMITS = 0.8, 12  # the sizes of the largest segment that are tried
 ONCE = ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "Dropout")
 
@@ -48,22 +45,6 @@ def _forward(graph: ir.Graph, figures: Sequence[str]) -> list[ir.Node]:
         if value.name in figures and maker is not None:
             wanted |= data.all_before[data.number[maker]] | 1 << data.number[maker]
     return [node for i, node in enumerate(data.nodes) if wanted >> i & 1]
-
-
-def base(value: ir.Value) -> ir.Value:
-    """The value whose memory a value shares."""
-    maker = value.producer()
-    while maker is not None and maker.op_type in VIEWS and maker.inputs[0] is not None:
-        value = maker.inputs[0]
-        maker = value.producer()
-    return value
-
-
-def nbytes(value: ir.Value) -> int:
-    if value.shape is None or value.dtype is None:
-        return 0
-    sizes = [d if isinstance(d, int) else UNKNOWN for d in value.shape.dims]
-    return int(math.prod(sizes) * value.dtype.itemsize)
 
 
 @dataclass

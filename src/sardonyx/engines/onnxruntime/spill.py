@@ -37,8 +37,12 @@ class _Store:
         """Write a tensor; what stands for it reads it when it is asked to."""
         kind, sizes, name = tensor.dtype, tensor.shape.numpy(), tensor.name
         offset = self.path.stat().st_size
-        with self.path.open("ab") as file:
-            file.write(tensor.tobytes())
+        content = np.frombuffer(tensor.tobytes(), np.uint8)
+        with self.path.open("r+b") as file:
+            file.truncate(offset + content.size)
+            if content.any():  # slots start from zeros: a hole in the file
+                file.seek(offset)
+                file.write(content.data)
 
         def read() -> ir.Tensor:
             little = np.dtype(kind.numpy()).newbyteorder("<")
@@ -49,15 +53,23 @@ class _Store:
 
 
 def spilled(model: Model) -> Model:
-    """A copy whose large trained weights lie in a temporary file, until nobody needs them."""
+    """A copy whose large trained weights and slots lie in a temporary file, until nobody needs
+    them.
+    """
     copy, store = model.copy(), _Store()
-    state = set(all_state(copy))
-    for value in copy.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is not None and value.name in state and tensor.dtype in FLOATS:
-            value.const_value = store.add(tensor) if tensor.nbytes >= LARGE else tensor
+    for name in set(all_state(copy)) & copy.graph.initializers.keys():
+        value = copy.graph.initializers[name]
+        if value.const_value is not None:
+            value.const_value = _aside(value.const_value, store)
+    for record in copy.records:
+        record.state = {name: _aside(tensor, store) for name, tensor in record.state.items()}
     _let_go(copy)
     return copy
+
+
+def _aside(tensor: ir.TensorProtocol, store: _Store) -> ir.TensorProtocol:
+    large = tensor.dtype in FLOATS and tensor.nbytes >= LARGE
+    return store.add(tensor) if large else tensor
 
 
 def _let_go(model: Model) -> None:

@@ -8,6 +8,8 @@ reads one and writes the other, then they change roles.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
 from sardonyx.train.step import StepGraph, distinct_outputs
 
+PAGES = 1 << 16  # bytes from which on memory comes in pages of its own
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
@@ -47,7 +50,9 @@ class Variable:
 
     def _buffer(self, array: np.ndarray) -> ort.OrtValue:
         # a copy of our own: onnxruntime would share the caller's memory
-        own = np.zeros(array.shape, array.dtype) if _is_zero(array) else np.array(array, copy=True)
+        own = _pages(array.shape, array.dtype)
+        if not _is_zero(array):
+            own[...] = array
         return ort.OrtValue.ortvalue_from_numpy(own, self.device)
 
     def read(self) -> np.ndarray:
@@ -57,8 +62,18 @@ class Variable:
         self.now().update_inplace(np.asarray(array, order="C"))
 
 
+def _pages(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros in pages of their own: they take no memory until they are written, and all of it goes
+    back to the system with them.
+    """
+    count = math.prod(shape)
+    if count * dtype.itemsize < PAGES:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype, count).reshape(shape)
+
+
 def _is_zero(array: np.ndarray) -> bool:
-    """Whether it is what slots start from: fresh zeros take no memory until a step writes them."""
+    """Whether it is what slots start from."""
     if array.dtype not in (np.float32, np.float64):
         return False
     return not array.any() and not np.signbit(array).any()

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from sardonyx.errors import MissingExtra
+from sardonyx.lower.xp import NotStatic
 
 try:
     import tensorflow as tf
@@ -35,6 +36,9 @@ class Dim:
             with self.graph.as_default():
                 self._value = self._make()
         return self._value
+
+    def __int__(self):
+        raise NotStatic
 
     def _apply(self, function, other, swapped=False):
         pair = (other, self) if swapped else (self, other)

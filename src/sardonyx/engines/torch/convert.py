@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.engines.native import Native, Stored, native, written_back
+from sardonyx.engines.native import Native, Stored, bind, native, written_back
 from sardonyx.engines.outside import refused
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.torch.memory import Memory, Sharing
 from sardonyx.engines.torch.quick import quicken
-from sardonyx.engines.torch.trace import example, retarget, trace
+from sardonyx.engines.torch.trace import argument_names, example, named, retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
@@ -39,7 +42,15 @@ def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> d
 SWITCHES = {"BatchNormalization": _train_batch_norm}
 
 
-class OnnxModule(torch.nn.Module):
+class Scope(torch.nn.Module):
+    """A part of the names of a model's tensors: it holds some of them and computes nothing."""
+
+    def extra_repr(self) -> str:
+        held = {**self._parameters, **self._buffers}
+        return ", ".join(f"{n}: {list(t.shape)}" for n, t in held.items() if t is not None)
+
+
+class OnnxModule(Scope):
     """An ONNX model as a torch module; made by `sardonyx.to_torch`.
 
     served, training_graph -- the fx graphs that `eval()` and `train()` run (one, where nothing
@@ -71,7 +82,7 @@ class OnnxModule(torch.nn.Module):
         *path, last = key.split(".")
         for part in path:
             if part not in owner._modules:
-                owner.add_module(part, torch.nn.Module())
+                owner.add_module(part, Scope())
             owner = owner._modules[part]  # type: ignore[assignment]
         if kind == "weight" and tensor.dtype.is_floating_point:
             owner.register_parameter(last, torch.nn.Parameter(tensor))
@@ -83,7 +94,10 @@ class OnnxModule(torch.nn.Module):
         models = [parts.served, *([] if parts.training is None else [parts.training])]
         functions = [function_of(model, parts, Sharing(memory)) for model in models]
         try:
-            functions = [quicken(trace(function, held, parts.inputs)) for function in functions]
+            names = [*self._held, *self.input_names]
+            functions = [
+                named(quicken(trace(function, held, parts.inputs)), names) for function in functions
+            ]
         except EngineError as error:
             self.untraced = str(error)
         self.served, self.training_graph = (*functions, None)[:2]
@@ -115,7 +129,7 @@ class OnnxModule(torch.nn.Module):
         return found
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        given = (*inputs, *(named[n] for n in self.input_names[len(inputs) :]))
+        given = self._given(inputs, named)
         if self.training and self.training_graph is not None:
             found = self.training_graph(*self._quick_tensors(), *given)
             count = len(self.output_names)
@@ -125,6 +139,21 @@ class OnnxModule(torch.nn.Module):
         else:
             found = self.served(*self._quick_tensors(), *given)
         return found[0] if len(found) == 1 else tuple(found)
+
+    def _given(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The inputs in order."""
+        if not named and len(inputs) == len(self.input_names):
+            return inputs
+        spelled = dict(zip(argument_names(self.input_names), self.input_names))
+        found = bind(self.input_names, inputs, {spelled.get(n, n): v for n, v in named.items()})
+        return tuple(found[name] for name in self.input_names)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _empty, (tuple(self.input_names),), self.__dict__.copy()
+
+    def extra_repr(self) -> str:
+        rows = [f"{', '.join(self.input_names)} -> {', '.join(self.output_names)}"]
+        return "\n".join(filter(None, [*rows, super().extra_repr()]))
 
     def _apply(self, function: Any, recurse: bool = True) -> Any:
         before = self._place()
@@ -142,6 +171,32 @@ class OnnxModule(torch.nn.Module):
         tensors = self._tensors()
         floats = [t.dtype for t in tensors if t.dtype.is_floating_point]
         return (tensors[0].device if tensors else None), (floats[0] if floats else None)
+
+
+@functools.cache
+def class_of(inputs: tuple[str, ...]) -> type[OnnxModule]:
+    """`OnnxModule` with the inputs' names in the signature of `forward`: torch.export reads them,
+    for the sizes that are free and for the names of its own inputs.
+    """
+
+    def forward(self: OnnxModule, *inputs: Any, **named: Any) -> Any:
+        return OnnxModule.forward(self, *inputs, **named)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = ["self", *argument_names(inputs)]
+    parameters = [inspect.Parameter(name, kind) for name in names]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return type("OnnxModule", (OnnxModule,), {"forward": forward, "__module__": __name__})
+
+
+def _empty(inputs: tuple[str, ...]) -> OnnxModule:
+    """A module to be filled by `pickle` or `copy`."""
+    made = class_of(inputs)
+    return made.__new__(made)
+
+
+def module_of(parts: Native, share: bool | None) -> OnnxModule:
+    return class_of(tuple(v.name or "" for v in parts.inputs))(parts, share)
 
 
 def function_of(model: Model, parts: Native, xp: Torch) -> Any:
@@ -226,7 +281,32 @@ def to_torch(
     >>> module(torch.zeros(2, 8)).shape
     torch.Size([2, 3])
     """
-    return OnnxModule(native(model, SWITCHES, fallback=fallback, place=place), share)
+    parts = native(model, SWITCHES, fallback=fallback, place=place)
+    _warn_of_training(parts.served)
+    return module_of(parts, share)
+
+
+def _warn_of_training(served: Model) -> None:
+    """A file may say itself that a node trains; then it does so after `eval()` as well."""
+    found = []
+    for node in served.graph:
+        if node.domain == "" and _trains(node):
+            found.append(f"{node.op_type} {quote(node.name or node.outputs[0].name)}")
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        warnings.warn(
+            f"the file itself trains: {found[0]}{more} does so after eval() too, as in every "
+            "runtime; export the model for inference, train() makes it train again",
+            stacklevel=3,
+        )
+
+
+def _trains(node: ir.Node) -> bool:
+    if node.op_type == "BatchNormalization":
+        return node.attributes.get_int("training_mode") == 1
+    mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+    tensor = None if mode is None else mode.const_value
+    return tensor is not None and bool(tensor.numpy().any())
 
 
 def from_torch(
@@ -271,7 +351,7 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     """
     parts = native(model, SWITCHES, fallback="error")
     with refused("torch"):
-        module = OnnxModule(parts, share=True)
+        module = module_of(parts, share=True)
     if module.untraced:
         raise EngineError(f"the model cannot be exported: {module.untraced}")
     hints: dict[str, int] = {}
@@ -280,7 +360,7 @@ def store(model: Model | str | Path, path: Path) -> Stored:
         tensor, free = example(value, hints)
         given.append(tensor)
         sizes.append({axis: torch.export.Dim.AUTO for axis, is_free in enumerate(free) if is_free})
-    exported = torch.export.export(module, tuple(given), dynamic_shapes=(tuple(sizes),))
+    exported = torch.export.export(module, tuple(given), dynamic_shapes=tuple(sizes))
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(exported, path)
     loaded = torch.export.load(path).module()

@@ -7,6 +7,8 @@ the result.
 
 from __future__ import annotations
 
+import keyword
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,6 +74,29 @@ def trace(
         made, _ = _traced(function, held, inputs, LARGER)
         _refuse_other_values(made, function, held, inputs)
     return _tidied(made)
+
+
+def argument_names(names: Sequence[str]) -> list[str]:
+    """A Python name for each tensor: its own, wherever it is one."""
+    found: list[str] = []
+    for name in names:
+        text = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        text = text if text.isidentifier() and not keyword.iskeyword(text) else f"input_{text}"
+        while text in (*found, "self"):
+            text += "_"
+        found.append(text)
+    return found
+
+
+def named(module: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
+    """A graph whose inputs are called like what is given to it: its code can be read."""
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, argument_names(names), strict=True):
+        node._rename(name)  # or a name like it, where another node has it
+        node.target = node.name
+    type(module).__name__ = "Graph"
+    module.recompile()
+    return module
 
 
 def _has_free_sizes(inputs: Sequence[ir.Value]) -> bool:

@@ -8,20 +8,31 @@ from sardonyx.lower.engine import lower
 from sardonyx.lower.xp import positive
 
 
+def is_empty(xp, x):
+    """Whether there is nothing in `x`, as far as is known: no row has a greatest element."""
+    return any(isinstance(size, int) and size == 0 for size in xp.shape(x))
+
+
 @lower("Softmax")
 def softmax(xp, x, *, axis):
+    if is_empty(xp, x):
+        return x
     e = xp.exp(x - xp.max(x, axis, keepdims=True))
     return e / xp.sum(e, axis, keepdims=True)
 
 
 @lower("LogSoftmax")
 def log_softmax(xp, x, *, axis):
+    if is_empty(xp, x):
+        return x
     shifted = x - xp.max(x, axis, keepdims=True)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis, keepdims=True))
 
 
 @lower("Hardmax")
 def hardmax(xp, x, *, axis):
+    if is_empty(xp, x):
+        return x
     first = xp.expand_dims(xp.argmax(x, axis), (axis % xp.rank(x),))
     return xp.cast(xp.equal(positions(xp, x, axis), first), xp.dtype(x))
 

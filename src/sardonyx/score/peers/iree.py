@@ -32,7 +32,14 @@ def run(model, inputs):
     context.add_vm_module(iree.runtime.VmModule.copy_buffer(context.instance, _compiled(proto)))
     found = context.modules.module[proto.graph.name or "main"](*inputs.values())
     found = found if isinstance(found, (list, tuple)) else [found]
-    return [value.to_host() for value in found]
+    return [_signed(v.to_host(), o) for v, o in zip(found, proto.graph.output)]
+
+
+def _signed(value, declared):
+    """Its integers have no sign, and stand for other types of their size: the bits are right."""
+    wanted = onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
+    is_bits = value.dtype.kind in "iu" and wanted.kind in "uV"
+    return value.view(wanted) if is_bits and value.itemsize == wanted.itemsize else value
 
 
 def _compiled(proto):

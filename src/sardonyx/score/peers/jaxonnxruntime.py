@@ -20,7 +20,13 @@ def version():
 def run(model, inputs):
     given = list(inputs.values())
     function, params = call_onnx.call_onnx_model(onnx.load(model), given)
-    return [numpy.asarray(value) for value in function(params, given)]
+    return [_plain(value) for value in function(params, given)]
+
+
+def _plain(value):
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if value is None else numpy.asarray(value)
 
 
 def gradient(model, inputs, seeds, wrt):

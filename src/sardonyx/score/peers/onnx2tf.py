@@ -6,12 +6,17 @@ what the converter is for: where a shape shows that, they are moved back.
 
 import contextlib
 import io
+import re
 import tempfile
 from importlib.metadata import version as version_of
 
 import numpy
 import onnx
 import onnx2tf
+
+# It compares with sample images, which it looks for here before it asks the network: any will do.
+SAMPLES = "calibration_image_sample_data_20x128x128x3_float32.npy"
+numpy.save(SAMPLES, numpy.random.default_rng(0).random((20, 128, 128, 3), numpy.float32))
 
 
 def version():
@@ -29,13 +34,19 @@ def run(model, inputs):
                 disable_model_save=True,
                 verbosity="error",
             )
-        except SystemExit:  # it prints what is wrong, and leaves
-            lines = [line for line in said.getvalue().splitlines() if "ERROR" in line]
-            raise RuntimeError(lines[-1] if lines else said.getvalue()[-300:]) from None
+        except SystemExit:
+            raise RuntimeError(_reason(said.getvalue())) from None
     found = converted(list(inputs.values()))
     found = found if isinstance(found, (list, tuple)) else [found]
     declared = onnx.load(model).graph.output
     return [_channels_first(numpy.asarray(v), d) for v, d in zip(found, declared)]
+
+
+def _reason(said):
+    """Why it left: it prints what is wrong, then advice, in colours."""
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in said.splitlines()]
+    errors = [line.partition("ERROR:")[2].strip() for line in lines if "ERROR:" in line]
+    return errors[0] if errors else " ".join(lines)[-300:] or "it left without a word"
 
 
 def _channels_first(value, declared):

@@ -7,8 +7,18 @@ from importlib.metadata import version as version_of
 # Its CPU needs a compiler; without one there is its emulator, slow and as exact.
 os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
 
-from tinygrad import Tensor
+import ml_dtypes
+from tinygrad import Tensor, dtypes
 from tinygrad.nn.onnx import OnnxRunner
+
+# Its numpy() hands these over as float32.
+NARROW = {
+    dtypes.bfloat16: ml_dtypes.bfloat16,
+    dtypes.fp8e4m3: ml_dtypes.float8_e4m3fn,
+    dtypes.fp8e5m2: ml_dtypes.float8_e5m2,
+    dtypes.fp8e4m3fnuz: ml_dtypes.float8_e4m3fnuz,
+    dtypes.fp8e5m2fnuz: ml_dtypes.float8_e5m2fnuz,
+}
 
 
 def version():
@@ -30,4 +40,7 @@ def gradient(model, inputs, seeds, wrt):
 def _plain(value):
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value.numpy() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    found = value.numpy()
+    return found.astype(NARROW[value.dtype]) if value.dtype in NARROW else found

@@ -69,6 +69,10 @@ def custom(
 ) -> Loss:
     """A loss out of a Python function of `op`.
 
+    labels -- what is fed to it: `Label("like")`, of the type and shape of the prediction (the
+              default, one of them), `Label("classes")`, integers without the axis of the classes,
+              or `Label("pairs")`, one number for each pair
+
     >>> import sardonyx as sx
     >>> def log_cosh(op, prediction, label):
     ...     return op.ReduceMean(op.Log(op.Cosh(op.Sub(prediction, label))), keepdims=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ COLUMNS = 100
 MADE_UP = (
     r"(val|onnx|const|lifted|Constant|output)?_?.*?_?output_\d+|(val|const|[A-Z][A-Za-z]*)_?\d*"
 )
+OPTIONS = {"kernel_size", "stride", "padding", "dilation", "groups", "output_padding", "eps"}
+LONGEST = 40  # letters of a tensor's name that are still read
 # Functions that have a layer without weights: for nn.Sequential.
 AS_LAYER = {
     "F.relu({})": "nn.ReLU()",
@@ -130,7 +133,8 @@ class Publisher:
         for value in module.held:
             last = re.split(r"[./:]", value.name or "")[-1]
             plain = name = attribute(last)
-            if not re.search("[A-Za-z]{3}", last) or re.fullmatch(MADE_UP, last):
+            is_odd = not re.search("[A-Za-z]{3}", last) or len(last) > LONGEST
+            if is_odd or re.fullmatch(MADE_UP, last):
                 plain = name = "constant"
             if plain == "constant" and _counts_up(value):
                 plain = name = "positions"
@@ -152,9 +156,12 @@ class Publisher:
             return layer_tokens(child)
         if isinstance(child, Module):
             return self.makers[id(child)]
-        items = [self._made(c) for c in child.values()]
         if all(name.isdigit() for name in child):
-            return ["nn.ModuleList(", *listed(items), ")"]
+            # Other items of the list held nothing, or were folded away: the rest keep their places.
+            made_of = {int(name): self._made(c) for name, c in child.items()}
+            places = [made_of.get(i, ["nn.Identity()"]) for i in range(max(made_of) + 1)]
+            return ["nn.ModuleList(", *listed(places), ")"]
+        items = [self._made(c) for c in child.values()]
         parts: list[Token] = ["nn.ModuleDict({"]
         for i, (name, made) in enumerate(zip(child, items)):
             parts += [", "] if i else []
@@ -203,19 +210,19 @@ class Publisher:
                 found.setdefault(column, []).append(literal.hint)
                 places[i] = column
         names: dict[tuple[Any, ...], str] = {}
-        for column, hints in found.items():
+        # Widths come first, options after them and by keyword: Block(64, 128, stride=2).
+        for column, hints in sorted(found.items(), key=lambda item: item[1][0] in OPTIONS):
             names[column] = _unused(identifier(_meaning(hints)), names.values())
         columns = {i: names[column] for i, column in places.items()}
         made = Class(self._class_name(group), first, list(names.values()), columns)
         self.classes.append(made)
         for one in group:
-            values: dict[str, Literal] = {}
-            for i, name in columns.items():
-                values.setdefault(name, Literal(one.numbers[i].value, name))
+            values = {name: one.numbers[i].value for i, name in columns.items()}
             given: list[Token] = [f"{made.name}("]
-            for i, literal in enumerate(values.values()):
+            for i, name in enumerate(made.parameters):
+                lead = f"{name}=" if name in OPTIONS else ""
                 given += [", "] if i else []
-                given.append(literal)
+                given.append(Literal(values[name], name, lead))
             self.makers[id(one.module)] = [*given, ")"]
 
     def _class_name(self, group: list[Written]) -> str:
@@ -224,6 +231,8 @@ class Publisher:
         name = told.rpartition(".")[2] if not told.startswith("torch.nn.") else ""
         if not re.fullmatch(r"[A-Z][A-Za-z0-9]{1,60}", name) or keyword.iskeyword(name):
             name = camel(module.path[-1] if module.path else self.title)
+            words = {re.sub(r"\d+$", "", one.module.path[-1]) for one in group if one.module.gives}
+            name = "Branch" if len(words) > 1 else name
             attends = any(getattr(e, "op", "") == "DotProductAttention" for e in module.body)
             if attends and module.path and not re.search("att", name, re.IGNORECASE):
                 name += "Attention"
@@ -354,7 +363,10 @@ def wrapped(text: str, depth: int) -> list[str]:
     items = _items(text[start + 1 : end])
     if not items or not text[start + 1 : end]:
         return [line]
-    inner = [part for item in items for part in wrapped(f"{item},", depth + 1)]
+    # Around one expression that nothing calls, a comma would make a tuple.
+    is_group = len(items) == 1 and not (start and re.match(r"[\w\])]", text[start - 1]))
+    comma = "" if is_group else ","
+    inner = [part for item in items for part in wrapped(f"{item}{comma}", depth + 1)]
     return ["    " * depth + text[: start + 1], *inner, "    " * depth + text[end:]]
 
 
@@ -409,7 +421,7 @@ def class_text(made: Class) -> str:
     given = ", ".join(["self", *(f"{n}: {_annotation(made, n)}" for n in made.parameters)])
     text = [f"class {made.name}(nn.Module):"]
     if made.about:
-        text += [f'    """{made.about}"""', ""]
+        text += [*_docstring(made.about), ""]
     if setup or _kept(made):
         text += [*wrapped(f"def __init__({given}) -> None:", 1), "        super().__init__()"]
         text += [f"        self.{n} = {n}" for n in _kept(made)]
@@ -421,6 +433,13 @@ def class_text(made: Class) -> str:
     names = ", ".join(["self", *(f"{n}: torch.Tensor" for n in one.arguments)])
     text += wrapped(f"def forward({names}) -> {gives}:", 1)
     return "\n".join([*text, *(line for lines in forward for line in lines)])
+
+
+def _docstring(about: str) -> list[str]:
+    lines = textwrap.wrap(f'"""{about}', COLUMNS - 7, break_long_words=False)
+    ending = ['"""'] if len(lines) > 1 else []
+    lines[-1] += "" if ending else '"""'
+    return [f"    {line}" for line in [*lines, *ending]]
 
 
 def _kept(made: Class) -> list[str]:

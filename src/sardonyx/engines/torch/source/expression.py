@@ -67,6 +67,11 @@ class Expression:
     def values(self) -> list[ir.Value]:
         return [p.value for p in self.parts if isinstance(p, (Hole, Dim))]
 
+    @property
+    def is_hole(self) -> bool:
+        """Whether it is a value and nothing else: what fills it says how tightly it binds."""
+        return len(self.parts) == 1 and isinstance(self.parts[0], Hole)
+
 
 def written(value: Any) -> str:
     """A number, a tuple of numbers or a plain word as Python writes it."""
@@ -186,6 +191,9 @@ def build(template: str, *args: Any, rank: int = ATOM) -> Expression:
 def _filled(arg: Any, floor: int) -> Iterator[Part]:
     if isinstance(arg, ir.Value):
         yield Hole(arg, floor)
+    elif isinstance(arg, Expression) and arg.is_hole:
+        (hole,) = arg.parts
+        yield Hole(hole.value, max(floor, hole.floor))  # type: ignore[union-attr]
     elif isinstance(arg, Expression):
         yield from arg.parts if arg.rank >= floor else ("(", *arg.parts, ")")
     elif isinstance(arg, Size):

@@ -15,11 +15,18 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from sardonyx.engines.torch.source.expression import Dim, Expression, Hole, Literal, build
+from sardonyx.engines.torch.source.expression import (
+    COMPARISON,
+    Dim,
+    Expression,
+    Hole,
+    Literal,
+    build,
+)
 from sardonyx.engines.torch.source.layers import Layer
 from sardonyx.engines.torch.source.reading import Statement
 from sardonyx.engines.torch.source.scopes import attribute
-from sardonyx.engines.torch.source.structure import Call, Loop, Module
+from sardonyx.engines.torch.source.structure import Call, Choice, Loop, Module
 
 Token = str | Literal
 Line = tuple[int, list[Token]]  # depth of indentation, text
@@ -105,9 +112,10 @@ class Writer:
         self.name: dict[ir.Value, str] = {}
         self.pending: dict[ir.Value, Made] = {}
         self.left = self._uses()
+        ways = [w for e in module.body if isinstance(e, Choice) for w in e.ways]
         self.sized = {
             p.value
-            for e in module.body
+            for e in (*module.body, *ways)
             if isinstance(e, Statement)
             for p in e.expression.parts
             if isinstance(p, Dim)
@@ -120,6 +128,8 @@ class Writer:
         for element in self.module.body:
             if isinstance(element, Loop):
                 self._loop(element)
+            elif isinstance(element, Choice):
+                self._choice(element)
             else:
                 self._element(element)
         self._return()
@@ -158,6 +168,8 @@ class Writer:
     def _name_arguments(self, names: list[str] | None) -> None:
         wanted = names or [self._role_of_input(v) for v in self.module.inputs]
         for value, name in zip(self.module.inputs, wanted):
+            if name == "x" and wanted.count("x") > 1 and value.is_graph_input():
+                name = value.name or name
             self.name[value] = self._fresh(identifier(name))
         self.result.arguments = [self.name[v] for v in self.module.inputs]
         self.fixed = {v: f"self.{name}" for v, name in self.module.held.items()}
@@ -175,6 +187,12 @@ class Writer:
                     return name if name != "residual" else "x"
                 if isinstance(call.child, Layer) and value in call.inputs:
                     return "ids" if call.child.kind == "nn.Embedding" else "x"
+            elif isinstance(element, Choice):
+                if value in element.condition.values:
+                    return "condition"
+                for call in element.calls:
+                    if value in call.inputs and isinstance(call.child, Module):
+                        return self.known[id(call.child)][call.inputs.index(value)]
             elif any(isinstance(p, Hole) and p.value is value for p in element.expression.parts):
                 is_sum = element.op == "Add" and element.expression.values[0] is not value
                 return "residual" if is_sum else "x"
@@ -267,7 +285,10 @@ class Writer:
     def _expression(self, element: Statement | Call) -> Expression:
         if isinstance(element, Statement):
             return element.expression
-        given = ", ".join(f"{{{i}}}" for i in range(len(element.inputs)))
+        places = [f"{{{i}}}" for i in range(len(element.inputs))]
+        if isinstance(element.child, Layer) and len(places) == 3:  # an LSTM takes a pair of states
+            places[1:] = [f"({places[1]}, {places[2]})"]
+        given = ", ".join(places)
         return build(f"{reference(element.target)}({given})", *element.inputs)
 
     def _composed(self, expression: Expression) -> Made:
@@ -280,6 +301,7 @@ class Writer:
                 made.tokens += ["(", *inner.tokens, ")"] if loose else inner.tokens
                 made.reads.update(inner.reads)
                 made.main = made.main or inner.main
+                made.rank = inner.rank if expression.is_hole else made.rank
             elif isinstance(part, Hole):
                 made.tokens.append(self.name[part.value])
                 made.reads[part.value] += 1
@@ -366,6 +388,41 @@ class Writer:
         self.result.lines.append((0, [f"for {item} in {reference(loop.container)}:"]))
         self.result.lines.append((1, [f"{results} = {item}({', '.join(given)})"]))
 
+    def _choice(self, choice: Choice) -> None:
+        """`if …:` and `else:`, each with what gives the results."""
+        for value in dict.fromkeys(v for way in choice.ways for v in way.reads):
+            if value in self.pending:
+                self._flush(value)
+        condition = self._composed(choice.condition)
+        for value in choice.condition.values:
+            self.pending.pop(value, None)
+        ways = [self._composed(self._expression(way)) for way in choice.ways]
+        for made in (condition, *ways):
+            self.left.subtract(made.reads)
+        names = self._names_of(choice)
+        text = ", ".join(names)
+        plain = [made.tokens != [text] for made in ways]  # `x = x` says nothing
+        lines = self.result.lines
+        if not plain[0] and plain[1]:
+            lines.append((0, ["if not ", *_grouped(condition), ":"]))
+        else:
+            lines.append((0, ["if ", *condition.tokens, ":"]))
+            lines.append((1, [f"{text} = ", *ways[0].tokens]))
+            lines += [(0, ["else:"])] if plain[1] else []
+        if plain[1]:
+            lines.append((1, [f"{text} = ", *ways[1].tokens]))
+
+    def _names_of(self, choice: Choice) -> list[str]:
+        """Names of what a choice gives: a single one keeps that of what it is made of."""
+        word = "out" if len(choice.outputs) == 1 else "part"
+        names: list[str] = []
+        for value in choice.outputs:
+            role = identifier(self.roles.get(value, word))
+            name = self._fresh(role) if self.left[value] > 0 or word == "out" else "_"
+            self.name[value] = name
+            names.append(name)
+        return names
+
     def _return(self) -> None:
         outputs = self.module.outputs
         tokens: list[Token] = ["return "]
@@ -377,6 +434,10 @@ class Writer:
             tokens += [", "] if i else []
             tokens += waiting.tokens if waiting is not None else [self.name[value]]
         self.result.lines.append((0, tokens))
+
+
+def _grouped(made: Made) -> list[Token]:
+    return made.tokens if made.rank >= COMPARISON else ["(", *made.tokens, ")"]
 
 
 def singular(name: str, used: set[str]) -> str:

@@ -110,7 +110,7 @@ def layer_of(reader: Reader, node: ir.Node) -> Layer | None:
         return None
     if node.op_type not in RECURRENT and any(v.uses() for v in node.outputs[1:]):
         return None
-    inputs = [*node.inputs, *[None] * (7 - len(node.inputs))]
+    inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
     return make(reader, node, inputs, attributes(node))
 
 
@@ -142,7 +142,7 @@ def linear(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any])
     return Layer("nn.Linear", arguments, tensors, [x], "linear")
 
 
-def _even(values: Any) -> Any:
+def even(values: Any) -> Any:
     """A number for all axes where they agree, else one for each."""
     values = tuple(int(v) for v in values)
     return values[0] if len(set(values)) == 1 else values
@@ -173,14 +173,14 @@ def conv(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -
     arguments = [
         Literal(widths[0], "in_channels"),
         Literal(widths[1], "out_channels"),
-        Literal(_even(shape[2:]), "kernel_size"),
-        option("stride", _even(given["strides"] or [1]), 1),
-        option("padding", _even(begin), 0),
-        option("dilation", _even(given["dilations"] or [1]), 1),
+        Literal(even(shape[2:]), "kernel_size"),
+        option("stride", even(given["strides"] or [1]), 1),
+        option("padding", even(begin), 0),
+        option("dilation", even(given["dilations"] or [1]), 1),
         option("groups", group, 1),
     ]
     if turned:
-        arguments.append(option("output_padding", _even(given["output_padding"] or [0]), 0))
+        arguments.append(option("output_padding", even(given["output_padding"] or [0]), 0))
     arguments.append(option("bias", b is not None, True))
     tensors = {"weight": Tensor([w])}
     if b is not None:
@@ -269,13 +269,17 @@ RECURRENT = {"LSTM": "nn.LSTM", "GRU": "nn.GRU", "RNN": "nn.RNN"}
 
 
 def recurrent(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -> Layer | None:
-    x, w, r, b, lengths, *states = inputs
+    x, w, r, b, lengths, hidden_state, cell_state, peepholes = inputs
     directions = {"forward": 1, "bidirectional": 2}.get(given["direction"])
     op = node.op_type
     shape = dims(r)
     if x is None or w is None or r is None or shape is None or dims(w) is None:
         return None
-    if directions is None or lengths is not None or any(v is not None for v in states):
+    if directions is None or lengths is not None or peepholes is not None:
+        return None
+    states = [hidden_state, cell_state][: 2 if op == "LSTM" else 1]
+    given_states = [v for v in states if v is not None and not _is_zero(reader, v)]
+    if given_states and len(given_states) < len(states):
         return None
     names = [str(a).lower() for a in given["activations"] or []]
     usual = [a.lower() for a in DEFAULTS[op]] * directions
@@ -297,7 +301,23 @@ def recurrent(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, An
             half = len(ORDER[op]) * hidden
             tensors[f"bias_ih{end}"] = Tensor([b], _gates(op, hidden, d, 0, half))
             tensors[f"bias_hh{end}"] = Tensor([b], _gates(op, hidden, d, half, 2 * half))
-    return Layer(RECURRENT[op], arguments, tensors, [x], op.lower(), recurrent=True)
+    held = [x, *given_states]
+    return Layer(RECURRENT[op], arguments, tensors, held, op.lower(), recurrent=True)
+
+
+def _is_zero(reader: Reader, value: ir.Value) -> bool:
+    """Whether a state is all zeros, which is what torch's layers begin with by themselves."""
+    known = reader.known.get(value)
+    if known is not None:
+        return not known.any()
+    node = value.producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type == "ConstantOfShape":
+        fill = node.attributes.get_tensor("value")
+        return fill is None or not fill.numpy().any()
+    inner = node.inputs[0] if node.op_type in ("Expand", "Identity") else None
+    return inner is not None and _is_zero(reader, inner)
 
 
 def _gates(

@@ -35,6 +35,8 @@ def cast(reader: Reader, node: ir.Node, x: ir.Value, *, to: int, **_: Any) -> Ex
     if found is None:
         raise Unwritten("a type that torch lacks")
     whole, short = found
+    if x.dtype == ir.DataType(to):
+        return build("{0}", x)
     if reader.is_float(x) and to not in (1, 10, 11, 16, 9):
         return build(f"{{0}}.to({whole})", x)
     return build(f"{{0}}.{short}()" if short else f"{{0}}.to({whole})", x)
@@ -51,7 +53,9 @@ def reshape(
 ) -> Expression:
     sizes = reader.listed(shape)
     if not allowzero:
-        own = reader.sizes(x)
+        own = reader.sizes(x) if any(map(_is_zero, sizes)) else []
+        if any(_is_zero(s) and i >= len(own) for i, s in enumerate(sizes)):
+            raise Unwritten("the rank of an input is not known")
         sizes = [own[i] if _is_zero(s) else s for i, s in enumerate(sizes)]
     flat = _flattened(reader, x, node.outputs[0], sizes)
     return flat or build("{0}.reshape({1})", x, many(sizes))
@@ -89,7 +93,10 @@ def _flattened(
 
 
 @op("Transpose")
-def transpose(reader: Reader, node: ir.Node, x: ir.Value, *, perm: Sequence[int]) -> Expression:
+def transpose(
+    reader: Reader, node: ir.Node, x: ir.Value, *, perm: Sequence[int] | None
+) -> Expression:
+    perm = range(reader.rank(x))[::-1] if perm is None else perm
     moved = [i for i, p in enumerate(perm) if i != p]
     if not moved:
         return build("{0}", x)
@@ -125,10 +132,10 @@ def squeeze(reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None) -> Exp
 def flatten(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Expression:
     rank = reader.rank(x)
     axis = axis % rank if axis != rank else rank
-    if axis == 1:
-        return build("{0}.flatten(1)", x)
     if axis in (0, rank):
         return build("{0}.reshape(1, -1)" if axis == 0 else "{0}.reshape(-1, 1)", x)
+    if axis == 1:
+        return build("{0}.flatten(1)", x)
     return build("{0}.flatten({1}).flatten(0, {2})", x, Literal(axis), Literal(axis - 1))
 
 
@@ -286,18 +293,35 @@ def pad(
     pairs = [(begin.get(a, 0), end.get(a, 0)) for a in range(rank)]
     while pairs and pairs[0] == (0, 0):
         pairs = pairs[1:]
-    numbers = many([p for pair in reversed(pairs) for p in pair], "pad")
     names = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
     if not pairs:
         return build("{0}", x)
     if mode != "constant":
-        if len(pairs) > rank - 2 or rank > 5:
-            raise Unwritten("padding of a mode and rank that torch lacks")
-        return build(f'F.pad({{0}}, ({{1}}), mode="{names[mode]}")', x, numbers)
+        return _padded(x, rank, pairs, names[mode])
+    numbers = _reversed(pairs)
     number = Literal(0) if value is None else reader.operand(value)
     if isinstance(number, Literal) and number.value == 0:
         return build("F.pad({0}, ({1}))", x, numbers)
+    number = build("{0}.item()", number) if isinstance(number, ir.Value) else number
     return build("F.pad({0}, ({1}), value={2})", x, numbers, number)
+
+
+def _reversed(pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """Pads as torch takes them: those of the last axis first."""
+    return many([p for pair in reversed(pairs) for p in pair], "pad")
+
+
+def _padded(x: ir.Value, rank: int, pairs: list[tuple[Any, Any]], mode: str) -> Expression:
+    """Padding with what is there: torch pads all axes but the first two."""
+    pairs = [(0, 0)] * (rank - 2 - len(pairs)) + pairs
+    if len(pairs) > 3:
+        raise Unwritten(f"{mode} padding of {len(pairs)} axes")
+    missing = len(pairs) + 2 - rank
+    text = f'F.pad({{0}}{"[None]" if missing == 1 else ""}, ({{1}}), mode="{mode}")'
+    if missing == 2:
+        text = text.replace("{0}", "{0}[None, None]")
+    text += {0: "", 1: ".squeeze(0)", 2: ".squeeze((0, 1))"}[missing]
+    return build(text, x, _reversed(pairs))
 
 
 @op("Trilu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from typing import Any
 
@@ -20,6 +21,9 @@ from sardonyx.engines.torch.source.expression import (
     binary,
     build,
 )
+from sardonyx.engines.torch.source.functional import padded
+from sardonyx.engines.torch.source.layers import even
+from sardonyx.engines.torch.source.layout import TYPES
 from sardonyx.engines.torch.source.reading import NATIVE, RULES, Reader, Unwritten, op
 
 # -- one operand ----------------------------------------------------------------------
@@ -212,7 +216,10 @@ def power(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression
     exponent = reader.operand(b)
     if isinstance(exponent, Literal) and float(exponent.value).is_integer():
         exponent = Literal(int(exponent.value), "power")
-    return build("{0:100} ** {1:90}", reader.operand(a), exponent, rank=POWER)
+    found = build("{0:100} ** {1:90}", reader.operand(a), exponent, rank=POWER)
+    if not reader.is_float(a) and reader.is_float(b):
+        return build(f"{{0:100}}.to({TYPES[a.dtype][0]})", found)  # type: ignore[index]
+    return found
 
 
 @op("Max", "Min")
@@ -290,6 +297,8 @@ def attention(
     scale: float, is_causal: int,
 ) -> Expression:  # fmt: skip
     text = "F.scaled_dot_product_attention({0}, {1}, {2}"
+    if mask is not None and reader.rank(mask) < 2:
+        raise Unwritten("a mask of fewer than two axes")
     if mask is not None:
         text += ", attn_mask={3}"
     if is_causal:
@@ -382,14 +391,21 @@ def pool(reader: Reader, node: ir.Node, x: ir.Value, **given: Any) -> Expression
     rank = len(kernel)
     pads = [int(p) for p in given["pads"] or [0] * 2 * rank]
     strides = [int(s) for s in given["strides"] or [1] * rank]
-    if pads[:rank] != pads[rank:] or rank > 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
-        raise Unwritten("padding that differs between the ends")
+    if rank > 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
+        raise Unwritten("a rank that torch lacks, or padding that depends on sizes")
+    data: Any = x
+    if pads[:rank] != pads[rank:]:
+        is_max = node.op_type == "MaxPool" and reader.is_float(x)
+        if (not is_max and not given["count_include_pad"]) or given["ceil_mode"]:
+            raise Unwritten("padding that differs between the ends")
+        data, begin = padded(x, pads, rank, -math.inf if is_max else None)
+        pads = [*begin, *begin]
     if any(2 * p > k for p, k in zip(pads, kernel)):
         raise Unwritten("more padding than half of the window")
     name = "max_pool" if node.op_type == "MaxPool" else "avg_pool"
-    options = [("stride", _even(strides), _even(kernel)), ("padding", _even(pads[:rank]), 0)]
+    options = [("stride", even(strides), even(kernel)), ("padding", even(pads[:rank]), 0)]
     options.append(("ceil_mode", bool(given["ceil_mode"]), False))
-    dilations = _even([int(d) for d in given["dilations"] or [1] * rank])
+    dilations = even([int(d) for d in given["dilations"] or [1] * rank])
     if name == "max_pool":
         options.append(("dilation", dilations, 1))
     elif dilations != 1:
@@ -400,12 +416,8 @@ def pool(reader: Reader, node: ir.Node, x: ir.Value, **given: Any) -> Expression
     text = "".join(f", {n}={{{i}}}" for i, (n, _) in enumerate(used, 2))
     numbers = [Literal(v, n) for n, v in used]
     return build(
-        f"F.{name}{rank}d({{0}}, {{1}}{text})", x, Literal(_even(kernel), "kernel_size"), *numbers
+        f"F.{name}{rank}d({{0}}, {{1}}{text})", data, Literal(even(kernel), "kernel_size"), *numbers
     )
-
-
-def _even(values: list[int]) -> Any:
-    return values[0] if len(set(values)) == 1 else tuple(values)
 
 
 @op("GlobalAveragePool")

@@ -55,10 +55,21 @@ class Statement:
     expression: Expression
     layer: Layer | None = None
     inputs: Sequence[ir.Value] = ()  # of a layer
+    branch: Path = ()  # the branch of an If that it is in
+    branches: Sequence[Branch] = ()  # of an If, whose expression is the condition
 
     @property
     def reads(self) -> list[ir.Value]:
-        return [*self.expression.values, *self.inputs]
+        results = [v for branch in self.branches for v in branch.outputs]
+        return [*self.expression.values, *self.inputs, *results]
+
+
+@dataclass
+class Branch:
+    """One of the two ways of an If: the scope of its statements, and what it gives."""
+
+    path: Path
+    outputs: list[ir.Value]
 
 
 class Unwritten(Exception):
@@ -74,19 +85,25 @@ class Reader:
         self.ids: dict[ir.Value, tuple[Any, ...]] = {}
         self.statements: list[Statement] = []
         self.problems: list[list[str]] = []
+        self.branch: Path = ()
+        self.branches: set[Path] = set()
+        self._constants(graph)
+        for value in graph.inputs:
+            self.ids[value] = self._declared(value)
+
+    def _constants(self, graph: ir.Graph) -> None:
         for name, value in graph.initializers.items():
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
                 continue
             self.ids[value] = tuple(tensor.shape.numpy())
-            if name not in weights and tensor.size <= SMALL:
+            if name not in self.weights and tensor.size <= SMALL:
                 self.known[value] = tensor.numpy()
-        for value in graph.inputs:
-            self.ids[value] = self._declared(value)
 
     def read(self) -> list[Statement]:
         for node in self.graph:
             self._node(node)
+        self._hold_computed()
         if self.problems:
             raise UnsupportedOp(
                 "some nodes cannot be written as torch source",
@@ -95,6 +112,18 @@ class Reader:
             )
         return self.statements
 
+    def _hold_computed(self) -> None:
+        """Arrays that were computed here and are read as tensors become constants."""
+        for statement in self.statements:
+            for value in statement.reads:
+                node = value.producer()
+                if node is None or value not in self.known or value.const_value is not None:
+                    continue
+                if is_symbolic(self.known[value]):
+                    self._refuse(node, "sizes as a tensor")
+                else:
+                    value.const_value = ir.tensor(self.known[value], name=value.name)
+
     # -- one node
 
     def _node(self, node: ir.Node) -> None:
@@ -102,7 +131,55 @@ class Reader:
             return
         for value in node.outputs:
             self.ids[value] = self._declared(value)
-        path = self.paths.get(node, ())
+        path = self.paths.get(node, self.branch)
+        if node.op_type == "If" and node.domain == "":
+            self._choose(node, path)
+            return
+        first = len(self.statements)
+        self._plain(node, path)
+        for statement in self.statements[first:]:
+            statement.branch = self.branch
+
+    def _choose(self, node: ir.Node, path: Path) -> None:
+        """Statements of both branches, each in a scope of its own, then the choice."""
+        (condition,) = node.inputs
+        branches = [
+            self._branch(node.attributes[name].as_graph(), path, word)
+            for name, word in (("then_branch", "when_true"), ("else_branch", "when_false"))
+        ]
+        assert condition is not None
+        outputs = [v for v in node.outputs if v.name]
+        self.statements.append(
+            Statement(
+                outputs, path, "If", build("{0}", condition), branch=self.branch, branches=branches
+            )
+        )
+
+    def _branch(self, graph: ir.Graph, path: Path, word: str) -> Branch:
+        number, found = 1, (*path, word)
+        while found in self.branches:
+            number += 1
+            found = (*path, f"{word}{number}")
+        self.branches.add(found)
+        self._constants(graph)
+        outside, self.branch = self.branch, found
+        for node in graph:
+            self._node(node)
+        made = {v for node in graph for v in node.outputs}
+        outputs = []
+        for i, value in enumerate(graph.outputs):
+            # What comes from outside, or is given twice, has a name of its own here.
+            if value not in made or value in self.known or value in outputs:
+                own = ir.Value(name=f"{value.name}/{word}{i}", type=value.type, shape=value.shape)
+                self.ids[own] = self.ids.get(value) or self._declared(value)
+                same = Statement([own], found, "Identity", build("{0}", value), branch=found)
+                self.statements.append(same)
+                value = own
+            outputs.append(value)
+        self.branch = outside
+        return Branch(found, outputs)
+
+    def _plain(self, node: ir.Node, path: Path) -> None:
         layer = layer_of(self, node)
         if layer is not None:
             self._derive(node)
@@ -128,7 +205,10 @@ class Reader:
 
     def _written(self, node: ir.Node) -> Any:
         rule = RULES.get((node.domain, node.op_type))
-        if rule is None or bodies(node):
+        if bodies(node):
+            self._refuse(node, "control flow other than If")
+            return None
+        if rule is None:
             self._refuse(node, "no such function in torch")
             return None
         given = [None if v is None else v for v in node.inputs]
@@ -143,6 +223,8 @@ class Reader:
     def _compute(self, node: ir.Node) -> bool:
         """Whether a node's outputs are numbers and sizes; then they are known from here on."""
         if node.domain != "" or bodies(node) or is_random(node):
+            return False
+        if node.op_type == "DequantizeLinear":  # a weight, in the form in which it is stored
             return False
         if any(v.is_graph_output() for v in node.outputs):
             return False
@@ -291,7 +373,8 @@ class Reader:
                 for a, s in enumerate(sizes.reshape(-1).tolist())
             ]
         if node.op_type == "Transpose":
-            return [given[0][p] for p in node.attributes["perm"].value]
+            perm = node.attributes.get_ints("perm", range(rank)[::-1])
+            return [given[0][p] for p in perm] if len(given[0]) == rank else None
         if node.op_type == "Gather":
             axis = node.attributes.get_int("axis", 0)
             return [*given[0][:axis], *given[1], *given[0][axis + 1 :]]

@@ -56,7 +56,24 @@ class Loop:
         return [after for _, _, after in self.carried]
 
 
-Element = Statement | Call | Loop
+@dataclass
+class Choice:
+    """One of two calls: `if condition:`. A branch of one line is that line instead of a call."""
+
+    condition: Expression
+    ways: list[Call | Statement]
+    outputs: list[ir.Value]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [way for way in self.ways if isinstance(way, Call)]
+
+    @property
+    def reads(self) -> list[ir.Value]:
+        return [*self.condition.values, *(v for way in self.ways for v in way.reads)]
+
+
+Element = Statement | Call | Loop | Choice
 
 
 @dataclass
@@ -70,6 +87,7 @@ class Module:
     reached: dict[ir.Value, str] = field(default_factory=dict)  # tensors of layers, read directly
     inputs: list[ir.Value] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)
+    gives: list[ir.Value] = field(default_factory=list)  # of a branch: its outputs, in order
 
     def every(self) -> Iterator[Module]:
         """The module and those inside it, the inner ones first."""
@@ -93,8 +111,16 @@ def place_layers(statements: list[Statement], told: bool) -> dict[int, Path]:
         layer = statement.layer
         if layer is None:
             continue
-        mark = (layer.kind, *(v for t in layer.tensors.values() for v in t.sources))
+        # One tensor may be the weight of convolutions of different strides: other layers.
+        mark = (
+            layer.kind,
+            tuple(a.value for a in layer.arguments),
+            *(v for t in layer.tensors.values() for v in t.sources),
+        )
         for path in _candidates(statement, told, prefixes, counts):
+            depth = len(statement.branch)
+            if path[:depth] != statement.branch or len(path) == depth:
+                path = (*statement.branch, path[-1])
             inside = any(path[:i] in taken for i in range(1, len(path)))
             if inside or path in around or path in prefixes or taken.get(path, mark) != mark:
                 continue
@@ -165,6 +191,7 @@ class Planter:
         self._resolve_sizes(root)
         self._connect(root)
         for module in root.every():
+            _write_short_ways(module)
             module.body = looped(module.body, module.children)
         return root
 
@@ -188,6 +215,9 @@ class Planter:
                 if value.const_value is not None and not value.is_graph_input():
                     path = self.leaves.get(i, (*statement.path, ""))[:-1]
                     users.setdefault(value, []).append(path)
+        for value in self.reader.graph.outputs:  # a constant that is given as it is
+            if value.const_value is not None and not value.is_graph_input():
+                users.setdefault(value, []).append(())
         return {value: common(paths) for value, paths in users.items()}
 
     def _rooms(self) -> set[Path]:
@@ -195,6 +225,7 @@ class Planter:
         weights = self.reader.weights
         paths = [path[:-1] for path in self.leaves.values()]
         paths += [path for value, path in self.owners.items() if value.name in weights]
+        paths += self.reader.branches
         return {path[:i] for path in paths for i in range(len(path) + 1)} | {()}
 
     def _room(self, path: Path) -> Path:
@@ -234,9 +265,26 @@ class Planter:
                 child = self._module((*path, key), blocks[key], inside)
                 children[key] = child
                 body.append(Call(key, child, [], [], (*path, key)))
+            elif self.statements[key].branches:
+                body.append(self._choice(self.statements[key], body))
             else:
                 body.append(self._element(key, children))
         return Module(path, body, children)
+
+    def _choice(self, statement: Statement, body: list[Element]) -> Choice:
+        """The calls of both branches, which are in the body by now, as one element."""
+        ways: list[Call | Statement] = []
+        for branch in statement.branches:
+            call = next(
+                e for e in body
+                if isinstance(e, Call) and isinstance(e.child, Module)
+                and any(branch.outputs[0] in s.outputs for s in _flat(e.child))
+            )  # fmt: skip
+            body.remove(call)
+            assert isinstance(call.child, Module)
+            call.child.gives = branch.outputs
+            ways.append(call)
+        return Choice(statement.expression, ways, statement.outputs)
 
     def _element(self, number: int, children: dict[str, Module | Layer]) -> Element:
         statement = self.statements[number]
@@ -303,6 +351,7 @@ class Planter:
         found: dict[ir.Value, None] = {}
         for element in _flat(module):
             holes = [p.value for p in _parts(element) if isinstance(p, Hole)]
+            holes += element.condition.values if isinstance(element, Choice) else []
             for value in (*holes, *(element.inputs if isinstance(element, Call) else ())):
                 if value not in made and value.const_value is None:
                     found[value] = None
@@ -341,9 +390,11 @@ class Planter:
         for child in module.children.values():
             if isinstance(child, Module):
                 self._connect_one(child, readers)
-        for element in module.body:
-            if isinstance(element, Call) and isinstance(element.child, Module):
-                element.inputs, element.outputs = element.child.inputs, element.child.outputs
+        calls = [e for e in module.body if isinstance(e, Call)]
+        calls += [c for e in module.body if isinstance(e, Choice) for c in e.calls]
+        for call in calls:
+            if isinstance(call.child, Module):
+                call.inputs, call.outputs = call.child.inputs, call.child.outputs
         made = {v for e in module.body for v in e.outputs}
         wanted: dict[ir.Value, None] = {}
         for element in module.body:
@@ -352,7 +403,7 @@ class Planter:
                 if value not in made and not own:
                     wanted[value] = None
         module.inputs = list(wanted)
-        module.outputs = [
+        module.outputs = module.gives or [
             v
             for e in module.body
             for v in e.outputs
@@ -360,15 +411,31 @@ class Planter:
         ]
 
 
-def _flat(module: Module) -> Iterator[Statement | Call]:
+def _write_short_ways(module: Module) -> None:
+    """Branches of one line, without weights, are written where the choice is."""
+    for element in module.body:
+        for i, way in enumerate(element.ways if isinstance(element, Choice) else ()):
+            child = way.child if isinstance(way, Call) else None
+            if not isinstance(child, Module) or child.held or child.children:
+                continue
+            if len(child.body) == 1 and isinstance(child.body[0], Statement):
+                element.ways[i] = child.body[0]  # type: ignore[union-attr]
+                del module.children[way.target]  # type: ignore[union-attr]
+
+
+def _flat(module: Module) -> Iterator[Statement | Call | Choice]:
     for element in module.body:
         if isinstance(element, Call) and isinstance(element.child, Module):
             yield from _flat(element.child)
+        elif isinstance(element, Choice):
+            for call in element.calls:
+                yield from _flat(call.child) if isinstance(call.child, Module) else (call,)
+            yield element
         elif not isinstance(element, Loop):
             yield element
 
 
-def _parts(element: Statement | Call) -> Iterable[Any]:
+def _parts(element: Statement | Call | Choice) -> Iterable[Any]:
     return element.expression.parts if isinstance(element, Statement) else ()
 
 
@@ -383,7 +450,8 @@ def looped(body: list[Element], children: dict[str, Module | Layer]) -> list[Ele
         run = _run(body, i)
         container = run[0].target.rpartition(".")[0] if run else ""
         whole = [n for n in children if n.rpartition(".")[0] == container]
-        if len(run) > 1 and [c.target for c in run] == whole:
+        items = [f"{container}.{i}" for i in range(len(run))]
+        if len(run) > 1 and [c.target for c in run] == whole == items:
             loop = _loop(run, _read_later(body[i + len(run) :]))
             if loop is not None:
                 found.append(loop)

@@ -16,6 +16,7 @@ import torch
 from sardonyx.engines.native import Stored, native
 from sardonyx.engines.torch.memory import over
 from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
+    functional,
     layout,
     operators,
     rarer,
@@ -92,9 +93,14 @@ def _planted(model: Model) -> tuple[ir.Graph, Module]:
 
 
 def _about(root: Module, names: list[str]) -> str:
-    """One line on what the model takes: types and sizes."""
-    parts = [f"{name}: {_kind(v)}" for name, v in zip(names, root.inputs)]
-    return f"Takes {', '.join(parts)}."
+    """What the model takes and gives: types and sizes."""
+    taken = [f"{name}: {_kind(v)}" for name, v in zip(names, root.inputs)]
+    given = [_kind(v) if len(root.outputs) == 1 else _labelled(v) for v in root.outputs]
+    return f"Takes {', '.join(taken) or 'nothing'}; gives {', '.join(given)}."
+
+
+def _labelled(value: ir.Value) -> str:
+    return f"{identifier(value.name or '', 'output')}: {_kind(value)}"
 
 
 def _kind(value: ir.Value) -> str:

@@ -1,0 +1,109 @@
+"""Layers that torch.nn cannot hold, as functions: their weights are computed, or are inputs.
+
+What becomes a layer is in `layers.py`; only what it leaves comes here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.engines.torch.source.expression import Expression, Literal, build
+from sardonyx.engines.torch.source.layers import epsilon_option, even, option
+from sardonyx.engines.torch.source.reading import Reader, Unwritten, op
+
+
+@op("Conv", "ConvTranspose")
+def conv(
+    reader: Reader, node: ir.Node, x: ir.Value, w: ir.Value, b: Any = None, **given: Any
+) -> Expression:
+    rank = reader.rank(w) - 2
+    turned = node.op_type == "ConvTranspose"
+    pads = list(given["pads"] or [0] * 2 * rank)
+    if not 1 <= rank <= 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
+        raise Unwritten("a rank that torch lacks, or padding that depends on sizes")
+    if turned and (given["output_shape"] or pads[:rank] != pads[rank:]):
+        raise Unwritten("padding that differs between the ends")
+    data, begin = padded(x, pads, rank)
+    options = [
+        option("stride", even(given["strides"] or [1]), 1),
+        option("padding", even(begin), 0),
+        option("dilation", even(given["dilations"] or [1]), 1),
+        option("groups", given["group"], 1),
+    ]
+    if turned:
+        options.append(option("output_padding", even(given["output_padding"] or [0]), 0))
+    return _called(f"F.conv{'_transpose' if turned else ''}{rank}d", [data, w, b], options)
+
+
+def padded(
+    x: ir.Value, pads: list[int], rank: int, value: float | None = None
+) -> tuple[Any, list[int]]:
+    """The data, padded where the ends differ, and the padding that is left to the function."""
+    begin, end = pads[:rank], pads[rank:]
+    if begin == end:
+        return x, begin
+    pairs = tuple(p for pair in zip(reversed(begin), reversed(end)) for p in pair)
+    numbers = [Literal(pairs, "pads")]
+    numbers += [] if value is None else [Literal(value, "value", ", value=")]
+    text = "F.pad({0}, {1})" if value is None else "F.pad({0}, {1}{2})"
+    return build(text, x, *numbers), [0] * rank
+
+
+def _called(name: str, operands: list[Any], options: list[Literal]) -> Expression:
+    given = [v for v in operands if v is not None]
+    used = [o for o in options if not o.is_usual]
+    places = ", ".join(f"{{{i}}}" for i in range(len(given)))
+    places += "".join(f"{{{i}}}" for i in range(len(given), len(given) + len(used)))
+    return build(f"{name}({places})", *given, *used)
+
+
+@op("BatchNormalization")
+def batch_norm(
+    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: ir.Value, mean: ir.Value,
+    var: ir.Value, *, epsilon: float, momentum: float, training_mode: int,
+) -> Expression:  # fmt: skip
+    if training_mode:
+        raise Unwritten("it trains in the file itself: training_mode is 1")
+    return _called("F.batch_norm", [x, mean, var, scale, b], [epsilon_option(epsilon)])
+
+
+@op("LayerNormalization")
+def layer_norm(
+    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: Any = None, *, axis: int,
+    epsilon: float, stash_type: int,
+) -> Expression:  # fmt: skip
+    rank = reader.rank(x)
+    count = rank - axis % rank
+    if reader.rank(scale) != count or (b is not None and reader.rank(b) != count):
+        raise Unwritten("a scale of another shape than what is normalized")
+    shape = build(f"{{0}}.shape[{-count}:]", x)
+    return _called("F.layer_norm", [x, shape, scale, b], [epsilon_option(epsilon)])
+
+
+@op("GroupNormalization", "InstanceNormalization")
+def group_norm(
+    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: ir.Value, **given: Any
+) -> Expression:
+    epsilon = epsilon_option(given["epsilon"])
+    if node.op_type == "InstanceNormalization":
+        named = [build("weight={0}", scale), build("bias={0}", b)]
+        return _called("F.instance_norm", [x, *named], [epsilon])
+    return _called("F.group_norm", [x, Literal(given["num_groups"]), scale, b], [epsilon])
+
+
+@op("LSTM", "GRU", "RNN")
+def recurrent(reader: Reader, node: ir.Node, *inputs: Any, **given: Any) -> Expression:
+    """Why torch's layer does not do: there is no function to fall back on."""
+    options = {
+        "sequence lengths": len(inputs) > 4 and inputs[4] is not None,
+        "peepholes": len(inputs) > 7 and inputs[7] is not None,
+        "a layer that only runs backwards": given["direction"] == "reverse",
+        "linear_before_reset = 0": node.op_type == "GRU" and not given["linear_before_reset"],
+        "batches first": given["layout"],
+        "clipping": given["clip"],
+    }
+    found = [name for name, is_there in options.items() if is_there]
+    why = found[0] if found else "weights that are computed, or other activations"
+    raise Unwritten(f"torch's {node.op_type} lacks {why}")
