@@ -531,9 +531,11 @@ def test_tensorflow_saved_model_serves_without_us(tf_modules: dict, tmp_path: Pa
         f"x = tf.constant(np.load({str(tmp_path / 'x.npy')!r}))\n"
         f"np.save({str(tmp_path / 'y.npy')!r}, module.signatures['serving_default'](x)['scores'])\n"
         "assert 'sardonyx' not in sys.modules and len(module.weights) > 3\n"
+        f"np.save({str(tmp_path / 'called.npy')!r}, module(x))\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     close(np.load(tmp_path / "y.npy"), expected(model, x))
+    np.testing.assert_array_equal(np.load(tmp_path / "called.npy"), np.load(tmp_path / "y.npy"))
 
 
 def test_tensorflow_training_updates_statistics(tf_modules: dict) -> None:

@@ -50,6 +50,7 @@ class OnnxModule(tf.Module):
         # A stored module has one function, with sizes that stay free where the model's are.
         self.serve = tf.function(self._serve, input_signature=self.signature, autograph=False)
         self._called = tf.function(self._call, autograph=False)
+        self.__call__ = self.serve  # type: ignore[method-assign]  # for the module once loaded
 
     def __call__(self, *inputs: Any, training: bool = False, **named: Any) -> Any:
         given = bind(self.input_names, inputs, named)
@@ -86,6 +87,7 @@ class OnnxModule(tf.Module):
 
         stored = tf.Module(name=self.name)
         stored.weights, stored.serve = self.weights, self.serve
+        stored.__call__ = self.serve
         tf.saved_model.save(stored, str(folder), signatures={"serving_default": serving})
 
 
@@ -169,7 +171,7 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     loaded = tf.saved_model.load(str(path))
 
     def run(*arrays: Any) -> Any:
-        return loaded.serve(*map(tf.constant, arrays))
+        return loaded(*map(tf.constant, arrays))
 
     rows = [
         [f"input {quote(n)}", f"{spec.dtype.name}{spec.shape}"]
@@ -178,5 +180,5 @@ def store(model: Model | str | Path, path: Path) -> Stored:
     trained = module.trainable_variables
     count = sum(int(np.prod(v.shape)) for v in trained)
     rows.append(["parameters", f"{count:,} in {len(trained)} variables"])
-    rows.append(["to load it", f"tf.saved_model.load({str(path)!r}).serve(*inputs)"])
+    rows.append(["to load it", f"tf.saved_model.load({str(path)!r})(*inputs)"])
     return Stored(path, run, rows)
