@@ -13,6 +13,7 @@ $OUT/gpu.md where OUT is set. On a machine without a GPU everything runs on the 
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import gc
 import io
@@ -145,8 +146,11 @@ def measure(name: str, given: argparse.Namespace) -> list[list[str]]:
     )
     module, converted = module.to(DEVICE), converted.to(DEVICE)
     inputs = tuple(x.to(DEVICE) for x in inputs)
+    starts = [(m, copy.deepcopy(m.state_dict())) for m in (module, converted)]
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
+        for trained, start in starts:  # training has led them apart
+            trained.load_state_dict(start)
         module, converted = module.to(dtype), converted.to(dtype)
         cast = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
         difference = agree(converted.eval(), module.eval(), cast)
