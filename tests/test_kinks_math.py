@@ -214,6 +214,24 @@ def test_relu_before_a_product_is_masked_by_multiplication() -> None:
     np.testing.assert_array_equal(Runner(model)({"x": x, "w": w})["grad/x"], 4 * (x > 0))
 
 
+def test_who_only_reads_a_type_or_a_shape_says_nothing_of_masks() -> None:
+    """As torch's exporter writes a batch normalization: its scale is cast to the type of x."""
+    text = """g (float[2,3] x, float[3,4] w, double[4] c) => (float y, int64[2] s) {
+        h = Relu(x)
+        like = CastLike(c, h)
+        s = Shape(h)
+        p = MatMul(h, w)
+        q = Mul(p, like)
+        y = ReduceMean<keepdims = 0>(q)
+    }"""
+    model = grad(parsed(text), of="y", wrt="x", outputs=False)
+    assert "Where" not in {node.op_type for node in model.graph}
+    x, w = np.array([[-1, 0, 2], [3, -4, 5]], np.float32), np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(
+        Runner(model)({"x": x, "w": w, "c": np.ones(4)})["grad/x"], (x > 0) / 2
+    )
+
+
 # -- 16-bit floats --------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ MIXING = frozenset(
     (
         *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Gemm"),
         *("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
-        *("LayerNormalization", "MatMul", "RMSNormalization", "Relu"),
+        *("LayerNormalization", "MatMul", "RMSNormalization", "ReduceMean", "Relu"),
     )
 )
 PASSING = frozenset(
@@ -37,15 +37,23 @@ def _only_mixed(y: ir.Value) -> bool:
     """Whether all of the forward graph that `y` reaches mixes it (see NOTE [masks])."""
     pending, seen = [y], {y}
     while pending:
-        for node in pending.pop().consumers():
-            if node.graph is None:  # of the gradient that is being built
-                continue
+        value = pending.pop()
+        for node in value.consumers():
+            if node.graph is None or _reads_form(node, value):
+                continue  # of the gradient that is being built, or not of its numbers
             if node.domain or node.op_type not in MIXING | PASSING:
                 return False
             if node.op_type in PASSING:
                 pending += [v for v in node.outputs if v not in seen]
                 seen.update(node.outputs)
     return True
+
+
+def _reads_form(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node reads only the type or the shape of a value."""
+    if node.op_type == "CastLike":
+        return node.inputs[0] is not value
+    return node.op_type in ("Shape", "Size")
 
 
 @vjp("Relu")
