@@ -42,7 +42,14 @@ ATTEMPTS = 6
 SMALLEST = 1e-3  # a derivative below this is taken for zero
 # Floats that say where or how, not what: they are not differentiated by.
 PARAMETERS = {("CastLike", 1), ("Dropout", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1)}
-PARAMETERS |= {("Range", 0), ("Range", 1), ("Range", 2), ("OneHot", 1), ("Upsample", 1)}
+PARAMETERS |= {
+    ("Upsample", 1),
+    ("Range", 0),
+    ("Range", 1),
+    ("Range", 2),
+    ("OneHot", 0),
+    ("OneHot", 1),
+}
 # Statistics, not results: running mean and variance.
 STATISTICS = {("BatchNormalization", 1), ("BatchNormalization", 2)}
 
