@@ -116,14 +116,31 @@ def in_tensorflow(
     source: Model, free: tuple[int, ...]
 ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
     tf = pytest.importorskip("tensorflow")
+    shape = [None if a in free else d for a, d in enumerate((3, 5))]
+    spec = tf.TensorSpec((*shape, CHANNELS), tf.float32)
+    function = tf.function(program("tensorflow", source), autograph=False).get_concrete_function(
+        spec
+    )
+    return len(function.graph.get_operations()), lambda x: function(tf.constant(x)).numpy()
+
+
+def in_tensorflow_module(
+    source: Model, free: tuple[int, ...]
+) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
+    """The graph that users get: weights are variables, which are read, not numbers inside of it."""
+    tf = pytest.importorskip("tensorflow")
     import sardonyx as sx
 
-    # The graph that users get: weights are variables, which are read, not numbers inside of it.
     function = sx.to_tensorflow(source).serve.get_concrete_function()
     return len(function.graph.get_operations()), lambda x: function(tf.constant(x)).numpy()
 
 
-CONVERT = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
+CONVERT = {
+    "torch": in_torch,
+    "jax": in_jax,
+    "tensorflow": in_tensorflow,
+    "tensorflow module": in_tensorflow_module,
+}
 
 
 def check(
@@ -146,8 +163,17 @@ def test_one_free_size_costs_nothing(name: str, blocks: int) -> None:
     check(name, ("N", 5), (0,), blocks)
 
 
-@pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("name", CONVERT)
+# tensorflow splits an axis only by a whole shape, which is five nodes where sizes are free: 31 over
+# 28 in a graph this small without its variables.
+MISSED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="over a tenth in one block")
+TWO_FREE = [
+    pytest.param(name, blocks, marks=MISSED if (name, blocks) == ("tensorflow", 1) else ())
+    for name in CONVERT
+    for blocks in (1, 2)
+]
+
+
+@pytest.mark.parametrize(("name", "blocks"), TWO_FREE)
 def test_two_free_sizes_cost_nothing(name: str, blocks: int) -> None:
     check(name, ("N", "T"), (0, 1), blocks)
 

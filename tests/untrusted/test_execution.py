@@ -240,9 +240,9 @@ def test_exe_06_archives_of_test_data_are_not_unpacked(tmp_path: Path) -> None:
 
 
 def test_exe_07_there_is_no_downloader() -> None:
-    """No module of the library imports one; `urllib.parse` only writes addresses."""
-    fetching = r"(urllib(?!\.parse)|http|requests|ftplib|socket|aiohttp)"
-    words = re.compile(rf"^\s*(import|from) {fetching}\b", re.M)
+    """No module of the library imports one, or calls one by its name; `urllib.parse` writes text."""
+    modules = r"^\s*(import|from) (urllib(?!\.parse\s)|http|requests|ftplib|socket|aiohttp)\b"
+    words = re.compile(rf"{modules}|\b(urllib\.request|urlopen|urlretrieve)\b", re.M)
     sources = (ROOT / "src" / "sardonyx").rglob("*.py")
     assert [p.name for p in sources if words.search(p.read_text(encoding="utf-8"))] == []
     with pytest.raises(SardonyxError):
