@@ -240,7 +240,7 @@ def test_exe_06_archives_of_test_data_are_not_unpacked(tmp_path: Path) -> None:
 
 
 def test_exe_07_there_is_no_downloader() -> None:
-    """No module of the library imports one, or calls one by its name; `urllib.parse` writes text."""
+    """No module of the library imports one or names its calls; `urllib.parse` only writes text."""
     modules = r"^\s*(import|from) (urllib(?!\.parse\s)|http|requests|ftplib|socket|aiohttp)\b"
     words = re.compile(rf"{modules}|\b(urllib\.request|urlopen|urlretrieve)\b", re.M)
     sources = (ROOT / "src" / "sardonyx").rglob("*.py")
