@@ -34,7 +34,7 @@ from networks import NETWORKS, Encoder, Network, export
 from sardonyx import opset
 from sardonyx.build import Builder
 from sardonyx.engines.onnxruntime.session import session
-from sardonyx.grad import NO_GRADIENT, VJP
+from sardonyx.grad import GRADIENT_RULES, NO_GRADIENT
 from sardonyx.versions import fit
 
 FLOORS = {"mlp": 1.0, "cnn": 1.0, "transformer": 1.0, "lstm": 1.5, "separable": 1.5}
@@ -84,7 +84,7 @@ def with_peers(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 def coverage(folder: Path | None, failed: dict[str, str]) -> None:
     tagged = opset.differentiable_ops()
-    rules = {op for op in tagged if ("", op) in VJP}
+    rules = {op for op in tagged if ("", op) in GRADIENT_RULES}
     body = {op for op in tagged if opset.has_body(op)} - rules
     zero = {op for op in tagged if ("", op) in NO_GRADIENT} - rules
     print(f"operators tagged Differentiable: {len(tagged)}")

@@ -72,7 +72,7 @@ def by_hand() -> Model:
         clip_norm=1.5,
         ema=0.99,
         l2=1e-4,
-        initialize={"fc1.*": "xavier_uniform", "fc0.*": sx.Start("normal", 0.1)},
+        initialize={"fc1.*": "xavier_uniform", "fc0.*": sx.Initializer("normal", 0.1)},
         seed=7,
     )
 

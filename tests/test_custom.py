@@ -11,8 +11,8 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, EngineError
-from sardonyx.grad import VJP
-from sardonyx.lower.engine import KERNELS
+from sardonyx.grad import GRADIENT_RULES
+from sardonyx.lower.driver import KERNELS
 
 DOMAIN = "com.acme"
 SMOOTH = """<domain: "com.acme", opset_import: ["": 22]>
@@ -61,7 +61,7 @@ def test_check_passes() -> None:
 
 def test_check_finds_a_wrong_lowering() -> None:
     try:
-        sx.lower("Smooth", domain=DOMAIN, only="numpy")(lambda xp, x, **given: xp.sin(x))
+        sx.lowering("Smooth", domain=DOMAIN, only="numpy")(lambda xp, x, **given: xp.sin(x))
         with pytest.raises(EngineError, match=r'its rule on numpy *"y0"'):
             sx.check_operator(case())
     finally:
@@ -70,11 +70,11 @@ def test_check_finds_a_wrong_lowering() -> None:
 
 def test_check_finds_a_wrong_gradient() -> None:
     try:
-        sx.vjp("Smooth", domain=DOMAIN)(lambda op, g, x, **given: g)
+        sx.gradient_rule("Smooth", domain=DOMAIN)(lambda op, g, x, **given: g)
         with pytest.raises(EngineError, match=r'its own gradient *"grad/x0"'):
             sx.check_operator(case())
     finally:
-        VJP.remove("Smooth", DOMAIN)
+        GRADIENT_RULES.remove("Smooth", DOMAIN)
 
 
 def test_mistakes() -> None:

@@ -11,7 +11,7 @@ import importlib
 import pytest
 
 from sardonyx.grad.training import lower_training
-from sardonyx.lower.engine import prepare
+from sardonyx.lower.driver import prepare
 from sardonyx.lower.runner import has_gradients
 from sardonyx.model import load
 from sardonyx.normalize import normalize

@@ -15,8 +15,8 @@ import pytest
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, EngineError, TrainingStopped
 from sardonyx.model import Model
+from sardonyx.record.describe import settings_of
 from sardonyx.train.auto import fastest
-from sardonyx.train.describe import settings_of
 from sardonyx.train.run import prepare
 from tests.networks import cnn, lstm, mlp, network, transformer
 

@@ -132,7 +132,7 @@ class Exported:
             part["file"], {**hyper, **feeds, **{n: self.state[n] for n in part["state"]}}
         )
         self.state.update({n: found[o] for n, o in part["updates"].items()})
-        return {f["name"]: found[f["name"]] for f in part["figures"]}
+        return {f["name"]: found[f["name"]] for f in part["metrics"]}
 
 
 def test_batch_norm_and_dropout_through_all_four_files(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_description_names_everything_the_files_take(tmp_path: Path) -> None:
             entry["state"]
         )
         assert {i.name for i in proto.graph.input} == named
-        given = {f["name"] for f in entry["figures"]} | set(entry["updates"].values())
+        given = {f["name"] for f in entry["metrics"]} | set(entry["updates"].values())
         assert {o.name for o in proto.graph.output} == given
     rates = {h["name"]: h["default"] for h in part["train"]["hyperparameters"]}
     assert rates == {"learning_rate": pytest.approx(1e-3), "weight_decay": pytest.approx(0.01)}

@@ -14,7 +14,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.engines.numpy import Runner as Exact
 from sardonyx.errors import ArgumentError, UnsupportedOp
-from sardonyx.grad import VJP
+from sardonyx.grad import GRADIENT_RULES
 from sardonyx.model import Model, from_proto
 from sardonyx.registry import OpId
 from sardonyx.testing import STEP, Case, Runner, feeds_of, model_of, runnable, wrt_of
@@ -257,7 +257,7 @@ def test_each_node_without_a_rule_is_named_with_the_path_that_it_blocks() -> Non
         'com.acme::Even node "q" on the path from "q" to "b"',
     ]
     assert 'stop=["u"]' in str(caught.value)
-    assert '@sardonyx.vjp("Odd")' in str(caught.value)
+    assert '@sardonyx.gradient_rule("Odd")' in str(caught.value)
     # What is not on the path blocks nothing, nor does a path that is cut.
     assert sx.grad(model, of="r", wrt="c")
     with pytest.warns(UserWarning, match="do not depend on each other"):
@@ -278,12 +278,12 @@ def test_a_lone_quantizer_beside_the_path_is_not_warned_of() -> None:
 def cube() -> Any:
     key: OpId = ("com.acme", "Cube")
 
-    @sx.vjp("Cube", domain="com.acme")
+    @sx.gradient_rule("Cube", domain="com.acme")
     def rule(op: Any, g: Any, x: Any) -> Any:
         return g * (x * x * 3.0)
 
     yield rule
-    del VJP.rules[key]
+    del GRADIENT_RULES.rules[key]
 
 
 def test_a_rule_of_a_user_is_one_like_ours(cube: Any) -> None:
@@ -306,4 +306,4 @@ def test_a_tensor_whose_type_nobody_knows_is_named() -> None:
 
 def test_a_second_rule_for_an_operator_is_an_error(cube: Any) -> None:
     with pytest.raises(ArgumentError, match="Cube already has a gradient rule"):
-        sx.vjp("Cube", domain="com.acme")(lambda op, g, x: g)
+        sx.gradient_rule("Cube", domain="com.acme")(lambda op, g, x: g)

@@ -21,7 +21,7 @@ import pytest
 from onnx import TensorProto
 
 from sardonyx import opset
-from sardonyx.grad import NO_GRADIENT, VJP, grad
+from sardonyx.grad import GRADIENT_RULES, NO_GRADIENT, grad
 from sardonyx.model import from_proto
 from sardonyx.score.derivatives import difference, moved, wide
 from sardonyx.testing import Runner
@@ -116,7 +116,7 @@ def _listed(op: str, names: Any, name: str, table: dict[tuple[str, int], str]) -
 def is_covered(case: Any) -> bool:
     """Whether the case has a rule to test, a float to differentiate, and data that can be fed."""
     ops = operators(case)
-    ruled = [op in VJP or opset.has_body(op[1], op[0]) for op in ops]
+    ruled = [op in GRADIENT_RULES or opset.has_body(op[1], op[0]) for op in ops]
     known = all(r or op in NO_GRADIENT for r, op in zip(ruled, ops, strict=True))
     wrt, of = ends(case)
     narrow = any(i.type.tensor_type.elem_type in NARROW for i in case.model.graph.input)

@@ -15,7 +15,7 @@ import onnx.parser
 import pytest
 
 from sardonyx.errors import ArgumentError
-from sardonyx.inspect import inspect
+from sardonyx.inspection import inspect
 from sardonyx.model import load
 from sardonyx.weights import TORCH_KIND, weights
 

@@ -29,11 +29,11 @@ CROSS = {"loss": "cross_entropy", "settings": {}}
 
 
 def measured(
-    name: object, prediction: np.ndarray, label: np.ndarray, meeting: dict[str, object] = CROSS
+    name: object, prediction: np.ndarray, label: np.ndarray, loss_term: dict[str, object] = CROSS
 ) -> float:
     made = metrics.make([name])
     for rows in np.array_split(np.arange(len(label)), 4):  # added up batch by batch
-        metrics.add_all(made, meeting, prediction[rows], label[rows])
+        metrics.add_all(made, loss_term, prediction[rows], label[rows])
     return made[0].value()
 
 
@@ -81,20 +81,20 @@ def test_labels_that_are_ignored_do_not_count() -> None:
     label = CLASSES[:100].reshape(20, 5).copy()
     label[::3, 2] = -1
     used = label.reshape(-1) != -1
-    meeting = {"loss": "cross_entropy", "settings": {"axis": 2, "ignore_index": -1}}
+    loss_term = {"loss": "cross_entropy", "settings": {"axis": 2, "ignore_index": -1}}
     flat, kept = SCORES[:100][used], CLASSES[:100][used]
-    assert measured("accuracy", positions, label, meeting) == sk.accuracy_score(
+    assert measured("accuracy", positions, label, loss_term) == sk.accuracy_score(
         kept, flat.argmax(1)
     )
     expected = np.exp(sk.log_loss(kept, probabilities(flat), labels=range(5)))
-    assert measured("perplexity", positions, label, meeting) == pytest.approx(expected)
+    assert measured("perplexity", positions, label, loss_term) == pytest.approx(expected)
 
 
 def test_label_probabilities_count_by_their_largest() -> None:
     shares = probabilities(rng.normal(size=(101, 5)))
-    meeting = {"loss": "cross_entropy", "settings": {"probabilities": True}}
+    loss_term = {"loss": "cross_entropy", "settings": {"probabilities": True}}
     expected = sk.accuracy_score(shares.argmax(1), SCORES.argmax(1))
-    assert measured("accuracy", SCORES, shares, meeting) == expected
+    assert measured("accuracy", SCORES, shares, loss_term) == expected
 
 
 def test_a_function_sees_everything_and_may_be_watched() -> None:

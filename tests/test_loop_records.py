@@ -13,9 +13,9 @@ import sardonyx as sx
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError
 from sardonyx.model import Model, record_proto
-from sardonyx.train.describe import descriptions, settings_of
+from sardonyx.record.describe import descriptions, settings_of
+from sardonyx.record.override import override
 from sardonyx.train.display import Json, Lines
-from sardonyx.train.override import override
 
 from .networks import mlp
 
@@ -32,7 +32,7 @@ TOLD = {
     "l2": 1e-4,
     "accumulate": 2,
     "ema": 0.99,
-    "initialize": {"fc1.*": sx.Start("normal", 0.1)},
+    "initialize": {"fc1.*": sx.Initializer("normal", 0.1)},
     "seed": 7,
 }
 
@@ -137,7 +137,7 @@ def test_options_for_one_record_do_not_fit_two() -> None:
 def test_every_record_is_described() -> None:
     net = sx.trainable(sx.trainable(mlp(), "mse", train="fc0.*"), "l1", train="fc1.*", name="two")
     assert [d["name"] for d in descriptions(net)] == ["train", "two"]
-    assert [m["loss"] for m in settings_of(net)["meetings"]] == ["mse", "l1"]
+    assert [m["loss"] for m in settings_of(net)["loss_terms"]] == ["mse", "l1"]
     assert ["two: loss", "l1", "as asked"] in settings_of(net)["choices"]
     found = sx.evaluate(net, {"x": X, "label": X[:, :3]})
     scores = sx.predict(net, {"x": X})["scores"].astype(np.float64)

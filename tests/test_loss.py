@@ -14,8 +14,8 @@ import pytest
 import sardonyx as sx
 from sardonyx.build import Builder
 from sardonyx.model import Model
+from sardonyx.record.loss import Loss
 from sardonyx.testing import Runner
-from sardonyx.train.loss import Loss
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

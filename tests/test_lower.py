@@ -12,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.errors import ArgumentError, DataError, EngineError, UnsupportedOp
-from sardonyx.lower import LOWER, lower
+from sardonyx.lower import LOWERINGS, lowering
 from sardonyx.model import Model, load
 from sardonyx.passes.cse import is_random
 from sardonyx.testing import Case, Runner, feeds_of, model_of, runnable
@@ -222,24 +222,24 @@ class TestLookup:
         assert "com.acme::First" in str(caught.value) and "com.acme::Second" in str(caught.value)
 
     def test_a_kernel_goes_before_the_shared_rule(self) -> None:
-        from sardonyx.lower.engine import KERNELS
+        from sardonyx.lower.driver import KERNELS
 
         try:
-            lower("Twice", domain="com.acme")(lambda xp, x: xp.add(x, x))
-            lower("Twice", domain="com.acme", only="torch")(lambda xp, x: xp.multiply(x, x))
+            lowering("Twice", domain="com.acme")(lambda xp, x: xp.add(x, x))
+            lowering("Twice", domain="com.acme", only="torch")(lambda xp, x: xp.multiply(x, x))
             x = np.array([1, 3], np.float32)
             for name, wanted in (("numpy", [2, 6]), ("torch", [1, 9])):
                 found = engine(name).Runner(custom("Twice"))({"x": x})["y0"]
                 np.testing.assert_array_equal(found, wanted)
         finally:
-            LOWER.remove("Twice", "com.acme")
+            LOWERINGS.remove("Twice", "com.acme")
             KERNELS["torch"].remove("Twice", "com.acme")
 
     def test_what_only_numpy_has_is_called_out_and_listed(self) -> None:
-        from sardonyx.lower.engine import KERNELS
+        from sardonyx.lower.driver import KERNELS
 
         try:
-            lower("Odd", domain="com.acme", only="numpy")(lambda xp, x: xp.negative(x))
+            lowering("Odd", domain="com.acme", only="numpy")(lambda xp, x: xp.negative(x))
             runner = engine("torch").Runner(custom("Odd"), fallback="allow")
             x = np.array([1, 3], np.float32)
             np.testing.assert_array_equal(runner({"x": x})["y0"], [-1, -3])
@@ -251,8 +251,8 @@ class TestLookup:
 
     def test_a_misspelt_static_input_is_an_error(self) -> None:
         with pytest.raises(ArgumentError, match="shpe"):
-            lower("Third", domain="com.acme", static=("shpe",))(lambda xp, x, shape: x)
+            lowering("Third", domain="com.acme", static=("shpe",))(lambda xp, x, shape: x)
 
     def test_an_unknown_engine_is_an_error(self) -> None:
         with pytest.raises(ArgumentError, match="theano"):
-            lower("Third", domain="com.acme", only="theano")
+            lowering("Third", domain="com.acme", only="theano")

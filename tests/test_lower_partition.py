@@ -236,9 +236,9 @@ def test_sizes_that_data_decides_cross_into_an_export() -> None:
 @pytest.fixture
 def odd() -> Iterator[Model]:
     """A model with an operator that only numpy has, and that has no gradient."""
-    from sardonyx.lower.engine import KERNELS, lower
+    from sardonyx.lower.driver import KERNELS, lowering
 
-    lower("Odd", domain="com.acme", only="numpy")(lambda xp, x: xp.negative(x))
+    lowering("Odd", domain="com.acme", only="numpy")(lambda xp, x: xp.negative(x))
     header = '<ir_version: 10, opset_import: ["": 22, "com.acme": 1]>'
     body = "g (float[2] x) => (float[2] y) {[odd] y = com.acme.Odd(x)}"
     yield sx.load(onnx.parser.parse_model(f"{header} {body}"))
@@ -247,7 +247,7 @@ def odd() -> Iterator[Model]:
 
 def test_what_has_no_gradient_runs_and_refuses_when_asked_for_one(odd: Model) -> None:
     torch = pytest.importorskip("torch")
-    from sardonyx.engines.torch.outside import call_out
+    from sardonyx.engines.torch.callout import call_out
 
     runner = importlib.import_module("sardonyx.engines.torch").Runner(odd, fallback="allow")
     np.testing.assert_array_equal(runner({"x": np.ones(2, np.float32)})["y"], [-1, -1])

@@ -8,7 +8,7 @@ import onnx.defs
 import pytest
 
 from sardonyx.cli.__main__ import main
-from sardonyx.coverage import GRADIENT, coverage, markdown, summary
+from sardonyx.operator_support import GRADIENT, coverage, markdown, summary
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

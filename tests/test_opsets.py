@@ -23,7 +23,7 @@ import pytest
 from sardonyx import opset
 from sardonyx.errors import ModelError
 from sardonyx.upgrades import upgrade_graph
-from sardonyx.upgrades.engine import ADAPTERS
+from sardonyx.upgrades.driver import ADAPTERS
 from tests.cases.opsets import CLASSIC, Old
 from tests.cases.opsets_layers import MORE
 

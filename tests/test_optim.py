@@ -8,7 +8,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.errors import ArgumentError
-from sardonyx.train.optim import Optimizer
+from sardonyx.record.optim import Optimizer
 
 from .networks import mlp, torch_mlp
 

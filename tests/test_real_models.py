@@ -16,9 +16,9 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
+from sardonyx.edit.widen import widen
 from sardonyx.engines.onnxruntime import Runner as Stock
 from sardonyx.model import Model
-from sardonyx.passes.widen import widen
 
 from .autograd import Arrays, autograd
 from .public_models import models

@@ -13,7 +13,7 @@ from onnx.parser import parse_graph
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.errors import ArgumentError, EngineError, RecordError, SardonyxError
-from sardonyx.train import info
+from sardonyx.record import info
 
 from .networks import mlp
 from .records import (

@@ -12,7 +12,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.errors import ArgumentError, RecordError
-from sardonyx.train import info
+from sardonyx.record import info
 
 from .networks import mlp
 from .records import (
@@ -198,7 +198,7 @@ def test_inputs_that_no_graph_has_are_refused() -> None:
 
 
 def test_decision_12_unbound_outputs_are_figures_and_roles_are_metadata() -> None:
-    assert prepare_training(made()).figures == ["loss"]
+    assert prepare_training(made()).metrics == ["loss"]
     net = sx.trainable(mlp(), "mse", sx.optim.sgd(0.1, 0.9))
     roles = {k.removeprefix("sardonyx.role."): v for k, v in net.metadata.items() if "role" in k}
     assert roles["loss"] == "loss"

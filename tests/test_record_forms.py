@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
-from sardonyx.train.expand import expand_records
+from sardonyx.record.expand import expand_records
 
 from .networks import mlp
 from .records import BATCH, SERVED, START, STEP, W, add, gradient, made, steps

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
 from sardonyx.model import Model
-from sardonyx.train.describe import choices
+from sardonyx.record.describe import choices
 
 from .networks import mlp, parse
 

@@ -83,9 +83,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
     kept.close()
 
 
-def plan(store: Store, *names: str, **settings: object) -> run.Plan:
+def job(store: Store, *names: str, **settings: object) -> run.Job:
     cases = [suite.by_name()[name] for name in names]
-    return run.Plan({"forward": cases}, store=store, **settings)  # type: ignore[arg-type]
+    return run.Job({"forward": cases}, store=store, **settings)  # type: ignore[arg-type]
 
 
 # -- the suite ------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_broken_wrapper_is_broken_and_not_zero(made: Make, store: Store) -> No
         ("def run(model, inputs): return [0]", "test_relu: wrong numbers"),
         ("x = 1", "no function run"),
     ):
-        score = run.score([made(text)], plan(store, "test_abs"))
+        score = run.score([made(text)], job(store, "test_abs"))
         (column,) = score.columns
         assert words in column.canary
         assert not column.cells
@@ -250,7 +250,7 @@ def test_a_broken_wrapper_is_broken_and_not_zero(made: Make, store: Store) -> No
 
 
 def classify(engine: Engine, store: Store, *names: str) -> dict[str, Cell]:
-    (column,) = run.score([engine], plan(store, *names)).columns
+    (column,) = run.score([engine], job(store, *names)).columns
     assert not column.canary
     return column.cells["forward"]
 
@@ -354,7 +354,7 @@ def test_results_are_kept_by_content(
     engine = made(text + "\n# another adapter\n")
     classify(engine, store, "test_abs")
     assert times() == 2
-    run.score([engine], plan(store, "test_abs", fresh=True))
+    run.score([engine], job(store, "test_abs", fresh=True))
     assert times() == 3
 
 
@@ -365,7 +365,7 @@ def test_what_is_known_is_shown_without_running(
     engine = made(text)
     classify(engine, store, "test_relu")
     monkeypatch.setattr(Worker, "_start", lambda worker: pytest.fail("a process was started"))
-    score = run.score([engine], plan(store, "test_relu", "test_abs", known=True))
+    score = run.score([engine], job(store, "test_relu", "test_abs", known=True))
     (column,) = score.columns
     assert column.cells == {"forward": {"test_relu": Cell("pass")}}
     assert score.sampled(column) == "1 of 2 cases were run"
@@ -377,7 +377,7 @@ def test_timeouts_are_kept_of_peers_only_and_until_more_time_is_given(
     made: Make, store: Store
 ) -> None:
     text = NUMPY.format(special="import time\n    time.sleep(60)")
-    short, longer = (plan(store, "test_abs", limit=limit) for limit in (1.0, 2.0))
+    short, longer = (job(store, "test_abs", limit=limit) for limit in (1.0, 2.0))
     abs_case = suite.by_name()["test_abs"]
     engine = made(text)
     for kind in ("given", "peer"):
@@ -401,7 +401,7 @@ def test_a_form_that_hangs_is_the_last_that_is_tried(
             time.sleep(60)"""
     assert len(list(variants.relabelled(suite.by_name()["test_identity"].proto()))) > 1
     engine = made(NUMPY.format(special=special))
-    (column,) = run.score([engine], plan(store, "test_identity", limit=3.0)).columns
+    (column,) = run.score([engine], job(store, "test_identity", limit=3.0)).columns
     cell = column.cells["forward"]["test_identity"]
     assert cell.kind == "unsupported" and cell.message.startswith("NotImplementedError")
     assert log.read_text() == "xx", "as it is, and once again"
@@ -457,7 +457,7 @@ def test_what_became_worse(as_baseline: bool, tmp_path: Path) -> None:
 
 
 def test_the_table_counts(made: Make, store: Store) -> None:
-    score = run.score([made(NUMPY.format(special=""))], plan(store, "test_relu", "test_abs"))
+    score = run.score([made(NUMPY.format(special=""))], job(store, "test_relu", "test_abs"))
     lines = table.text(score).splitlines()
     assert lines[0].split()[:5] == ["engine", "version", "operators", "pass", "unsupported"]
     assert lines[1].split()[:7] == ["mine", "1.0", "1", "of", "2", "1", "1"]
@@ -535,7 +535,7 @@ def test_our_engines_are_scored_and_their_rules_written_down(store: Store) -> No
     engine = engines.ours_of("numpy")
     assert engine.python == Path(sys.executable)
     case = suite.by_name()["test_hardsigmoid_expanded_ver18"]
-    score = run.score([engine], run.Plan({"forward": [case]}, store=store))
+    score = run.score([engine], run.Job({"forward": [case]}, store=store))
     assert score.columns[0].cells["forward"][case.name] == Cell("pass")
     entry = store.get(run._key(engine, "forward", case))
     assert set(case.ops) - {"Constant"} <= set(entry["used"])

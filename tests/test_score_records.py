@@ -51,8 +51,8 @@ def test_files_are_plain_onnx(case: records.RecordCase) -> None:
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "numpy"])
 def test_engines_pass(engine: str, tmp_path: Path) -> None:
-    plan = run.Plan({"training": list(records.cases())}, store=Store(tmp_path / "kept.sqlite"))
-    (column,) = run.score([engines.ours_of(engine)], plan).columns
+    job = run.Job({"training": list(records.cases())}, store=Store(tmp_path / "kept.sqlite"))
+    (column,) = run.score([engines.ours_of(engine)], job).columns
     bad = {n: c for n, c in column.cells["training"].items() if c != Cell("pass")}
     assert not bad
 
@@ -72,8 +72,8 @@ def test_wrong_training_is_wrong(tmp_path: Path) -> None:
             f"    {body}\n"
         )
         case = next(c for c in records.cases() if c.name == "mlp_sgd")
-        plan = run.Plan({"training": [case]}, store=Store(tmp_path / "kept.sqlite"))
-        (column,) = run.score([engines.given(adapter)], plan).columns
+        job = run.Job({"training": [case]}, store=Store(tmp_path / "kept.sqlite"))
+        (column,) = run.score([engines.given(adapter)], job).columns
         cell = column.cells["training"]["mlp_sgd"]
         assert cell.kind == "wrong numbers" and words in cell.message
 

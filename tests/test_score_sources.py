@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.grad import VJP
-from sardonyx.lower.engine import KERNELS, LOWER
+from sardonyx.grad import GRADIENT_RULES
+from sardonyx.lower.driver import KERNELS, LOWERINGS
 from sardonyx.registry import op_name
 from sardonyx.score import sources
 
@@ -14,7 +14,7 @@ def test_every_rule_is_found_by_reading() -> None:
     import sardonyx.engines.numpy  # noqa: F401  (registers its kernels)
 
     kernels = {op_name(key) for key in KERNELS["numpy"]}
-    for room, registry in (("lower", LOWER), ("grad", VJP)):
+    for room, registry in (("lower", LOWERINGS), ("grad", GRADIENT_RULES)):
         known = {op_name(key) for key in registry}
         found = set(sources.rules(room, "numpy"))
         assert found - kernels <= known

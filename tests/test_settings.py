@@ -11,7 +11,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, SardonyxError
-from sardonyx.train import info
+from sardonyx.record import info
 from tests.networks import cnn, mlp
 
 WRONG = {

@@ -159,15 +159,15 @@ def test_replaced_head_is_found_trained_and_served(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [k for k in HEADS if "spelled out" in k])
 def test_spelled_out_activation_is_seen_by_trainable(kind: str) -> None:
-    from sardonyx.train.describe import settings_of
+    from sardonyx.record.describe import settings_of
 
     nodes, weights, shape = HEADS[kind]
     settings = settings_of(sx.trainable(classifier(nodes, weights, shape=shape)))
-    (meeting,) = settings["meetings"]
+    (loss_term,) = settings["loss_terms"]
     sigmoid = kind.startswith("Sigmoid")
-    assert meeting["loss"] == ("binary_cross_entropy" if sigmoid else "cross_entropy")
+    assert loss_term["loss"] == ("binary_cross_entropy" if sigmoid else "cross_entropy")
     # a LogSoftmax of log-probabilities changes nothing, so these may stay the prediction
-    assert meeting["prediction"] == ("y" if kind.startswith("LogSoftmax") else "s")
+    assert loss_term["prediction"] == ("y" if kind.startswith("LogSoftmax") else "s")
     assert any("spelled out" in why for _, _, why in settings["choices"])
 
 

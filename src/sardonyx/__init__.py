@@ -19,53 +19,53 @@ _HOMES = {
     "Limits": "sardonyx.limits",
     "Model": "sardonyx.model",
     "SardonyxError": "sardonyx.errors",
-    "Schedule": "sardonyx.train.schedule",
-    "Start": "sardonyx.starts",
+    "Schedule": "sardonyx.record.schedule",
+    "Initializer": "sardonyx.initializer",
     "check_operator": "sardonyx.custom",
-    "cut": "sardonyx.passes.surgery",
+    "cut": "sardonyx.edit.surgery",
     "define": "sardonyx.custom",
     "diff": "sardonyx.diff",
     "evaluate": "sardonyx.train.evaluation",
-    "export_step": "sardonyx.train.export",
-    "freeze": "sardonyx.passes.surgery",
+    "export_step": "sardonyx.record.export",
+    "freeze": "sardonyx.edit.surgery",
     "from_jax": "sardonyx.engines.jax.convert",
     "from_tensorflow": "sardonyx.engines.tensorflow.convert",
     "from_torch": "sardonyx.engines.torch.convert",
     "grad": "sardonyx.grad",
-    "insert": "sardonyx.passes.surgery",
+    "insert": "sardonyx.edit.surgery",
     "jvp": "sardonyx.grad",
     "load": "sardonyx.model",
-    "lower": "sardonyx.lower",
+    "lowering": "sardonyx.lower",
     "normalize": "sardonyx.normalize",
     "placement": "sardonyx.engines.placement",
     "predict": "sardonyx.train.evaluation",
-    "reinitialize": "sardonyx.passes.surgery",
-    "remove": "sardonyx.passes.surgery",
-    "replace_head": "sardonyx.passes.surgery",
+    "reinitialize": "sardonyx.edit.surgery",
+    "remove": "sardonyx.edit.surgery",
+    "replace_head": "sardonyx.edit.surgery",
     "save": "sardonyx.save",
     "straight_through": "sardonyx.grad.quantization",
-    "tie": "sardonyx.passes.surgery",
+    "tie": "sardonyx.edit.surgery",
     "to_jax": "sardonyx.engines.jax.convert",
     "to_numpy": "sardonyx.engines.numpy.convert",
     "to_tensorflow": "sardonyx.engines.tensorflow.convert",
     "to_torch": "sardonyx.engines.torch.convert",
     "to_torch_source": "sardonyx.engines.torch.source.write",
     "train": "sardonyx.train.loop",
-    "trainable": "sardonyx.train.trainable",
+    "trainable": "sardonyx.record.trainable",
     "undefine": "sardonyx.custom",
-    "unfreeze": "sardonyx.passes.surgery",
-    "untie": "sardonyx.passes.surgery",
+    "unfreeze": "sardonyx.edit.surgery",
+    "untie": "sardonyx.edit.surgery",
     "verify": "sardonyx.verify",
     "verify_training": "sardonyx.verify.training",
-    "vjp": "sardonyx.grad",
+    "gradient_rule": "sardonyx.grad",
     "weights": "sardonyx.weights",
     "write_report": "sardonyx.train.report",
 }
 _MODULES = {
     "errors": "sardonyx.errors",
-    "loss": "sardonyx.train.loss",
-    "optim": "sardonyx.train.optim",
-    "schedule": "sardonyx.train.schedule",
+    "loss": "sardonyx.record.loss",
+    "optim": "sardonyx.record.optim",
+    "schedule": "sardonyx.record.schedule",
     "testing": "sardonyx.testing",
 }
 
@@ -102,20 +102,7 @@ if TYPE_CHECKING:
     from sardonyx import errors, testing
     from sardonyx.custom import check_operator, define, undefine
     from sardonyx.diff import diff
-    from sardonyx.engines.jax.convert import from_jax, to_jax
-    from sardonyx.engines.numpy.convert import to_numpy
-    from sardonyx.engines.placement import placement
-    from sardonyx.engines.tensorflow.convert import from_tensorflow, to_tensorflow
-    from sardonyx.engines.torch.convert import from_torch, to_torch
-    from sardonyx.engines.torch.source.write import to_torch_source
-    from sardonyx.errors import SardonyxError
-    from sardonyx.grad import grad, jvp, vjp
-    from sardonyx.grad.quantization import straight_through
-    from sardonyx.limits import Limits
-    from sardonyx.lower import lower
-    from sardonyx.model import Model, load
-    from sardonyx.normalize import normalize
-    from sardonyx.passes.surgery import (
+    from sardonyx.edit.surgery import (
         cut,
         freeze,
         insert,
@@ -126,15 +113,28 @@ if TYPE_CHECKING:
         unfreeze,
         untie,
     )
+    from sardonyx.engines.jax.convert import from_jax, to_jax
+    from sardonyx.engines.numpy.convert import to_numpy
+    from sardonyx.engines.placement import placement
+    from sardonyx.engines.tensorflow.convert import from_tensorflow, to_tensorflow
+    from sardonyx.engines.torch.convert import from_torch, to_torch
+    from sardonyx.engines.torch.source.write import to_torch_source
+    from sardonyx.errors import SardonyxError
+    from sardonyx.grad import grad, gradient_rule, jvp
+    from sardonyx.grad.quantization import straight_through
+    from sardonyx.initializer import Initializer
+    from sardonyx.limits import Limits
+    from sardonyx.lower import lowering
+    from sardonyx.model import Model, load
+    from sardonyx.normalize import normalize
+    from sardonyx.record import loss, optim, schedule
+    from sardonyx.record.export import export_step
+    from sardonyx.record.schedule import Schedule
+    from sardonyx.record.trainable import trainable
     from sardonyx.save import save
-    from sardonyx.starts import Start
-    from sardonyx.train import loss, optim, schedule
     from sardonyx.train.evaluation import evaluate, predict
-    from sardonyx.train.export import export_step
     from sardonyx.train.loop import train
     from sardonyx.train.report import write_report
-    from sardonyx.train.schedule import Schedule
-    from sardonyx.train.trainable import trainable
     from sardonyx.verify import verify
     from sardonyx.verify.training import verify_training
     from sardonyx.weights import weights

@@ -2,7 +2,7 @@
 
 `define` gives an operator its body: values on every engine and gradients of any order follow from
 it, and saved files need nothing else. A lowering or gradient of its own (`sardonyx.lower`,
-`sardonyx.vjp`) is compared with the body by `check_operator`.
+`sardonyx.gradient_rule`) is compared with the body by `check_operator`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.edit.widen import widen
 from sardonyx.errors import ArgumentError, EngineError, quote
-from sardonyx.grad import VJP, grad
-from sardonyx.lower.engine import FRAMEWORKS, find
+from sardonyx.grad import GRADIENT_RULES, grad
+from sardonyx.lower.driver import FRAMEWORKS, find
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.functions import DEFINED
-from sardonyx.passes.widen import widen
 from sardonyx.testing import Case, _check, feeds_of, model_of, wrt_of
 
 ENGINES = ("onnxruntime", *FRAMEWORKS)
@@ -133,7 +133,7 @@ def _gradients(case: Case, single: Model, feeds: dict[str, Any]) -> list[list[st
         _check(case, widen(single), feeds_of(case), wrt, case.order, 1)
     except AssertionError as error:
         return [["the gradient of its body", str(error)]]
-    if VJP.get(case.op, case.domain) is None or not wrt:
+    if GRADIENT_RULES.get(case.op, case.domain) is None or not wrt:
         return []
     found, wanted = (
         run("numpy", grad(model, wrt=wrt, outputs=False), feeds)

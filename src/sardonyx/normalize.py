@@ -1,4 +1,4 @@
-"""The door: any model becomes one regular form, on a copy that shares the weights.
+"""Normalization: any model becomes one regular form, on a copy that shares the weights.
 
 inline functions → upgrade to the opset inside → constants as initializers → shapes → explicit form
 

@@ -98,8 +98,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.update and (args.native or not is_whole(args)):
         sys.exit("a baseline is made of all engines and cases")
-    plan = run.Plan(chosen(args), args.jobs, SECONDS, args.fresh, progress=reported)
-    score = run.score(competitors(args), plan)
+    job = run.Job(chosen(args), args.jobs, SECONDS, args.fresh, progress=reported)
+    score = run.score(competitors(args), job)
     if args.v:
         print("\n".join(table.failures(score)))
     print(table.text(score))

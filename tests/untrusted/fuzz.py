@@ -139,7 +139,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 def stages(folder: Path) -> dict[str, Callable[[Any], object]]:
     """What is done with a model that loads: every way through the library that runs nothing."""
     from sardonyx.cli.check import find
-    from sardonyx.inspect import inspect
+    from sardonyx.inspection import inspect
 
     def check(model: Any) -> None:
         path = folder / "fuzz.onnx"

@@ -26,9 +26,9 @@ from sardonyx.errors import DataError
 from sardonyx.verify.datasets import read_npz
 
 from .bombs import BOMBS, ENDLESS, ENLARGED, REFUSED, honest_chain
-from .doors import DOORS, refusal
 from .measure import COMMANDS
 from .models import chain, graph, model, node
+from .ways_in import DOORS, refusal
 
 SECONDS, MEGABYTES = 1.0, 200.0
 ROOT = Path(__file__).parents[2]

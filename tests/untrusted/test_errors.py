@@ -13,7 +13,6 @@ from sardonyx.errors import ExternalDataError, LimitExceeded, ModelError
 
 from . import test_external_data, test_names
 from .bombs import BOMBS, REFUSED
-from .doors import judged
 from .fuzz import SEEDS, mutated, outcome
 from .models import (
     PLACES,
@@ -26,6 +25,7 @@ from .models import (
     node,
     raw,
 )
+from .ways_in import judged
 
 SECRET = b"\xde\xad\xbe\xef\xca\xfe\xba\xbe"
 

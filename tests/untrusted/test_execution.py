@@ -46,7 +46,7 @@ def test_exe_01_an_operator_is_its_domain_and_its_name(op: str) -> None:
         sardonyx.to_numpy(loaded)
     with pytest.raises(UnsupportedOp, match=re.escape(name)):
         sardonyx.grad(loaded)
-    from sardonyx.inspect import inspect
+    from sardonyx.inspection import inspect
 
     assert inspect(loaded).operators == {name: 1}
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.lower import ahead
+from sardonyx.lower import fold_budget as ahead
 from sardonyx.normalize import normalize
 from sardonyx.passes.folding import LIMIT_TOTAL, evaluate, fold
 from sardonyx.passes.nesting import graphs

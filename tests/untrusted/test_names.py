@@ -18,7 +18,6 @@ import sardonyx
 from sardonyx.errors import LimitExceeded, ModelError
 from sardonyx.limits import Limits, parse, scan
 
-from .doors import DOORS, refusal, scanned
 from .models import (
     PAYLOAD,
     PLACES,
@@ -34,6 +33,7 @@ from .models import (
     node,
     raw,
 )
+from .ways_in import DOORS, refusal, scanned
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -225,7 +225,7 @@ def test_str_04_tables_and_json_are_escaped(case: str, tmp_path: Path, capsys) -
 
 
 def test_str_04_pages_are_escaped() -> None:
-    from sardonyx import html
+    from sardonyx import html_page as html
 
     for text in HOSTILE.values():
         page = html.page(text, text, html.section(text, html.table([text], [[text]])))

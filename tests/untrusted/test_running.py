@@ -15,10 +15,9 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.cli import untrusted
-from sardonyx.engines import confined
+from sardonyx.cli import subprocess_limits, untrusted
 from sardonyx.errors import ArgumentError, EngineError
-from sardonyx.lower.allowance import allowance
+from sardonyx.lower.run_limits import allowance
 
 from .bombs import BOMBS
 from .measure import COMMANDS
@@ -115,7 +114,7 @@ def run_instead(script: str, monkeypatch: pytest.MonkeyPatch, **limits: float) -
     monkeypatch.setattr(
         subprocess, "Popen", lambda _, **options: start([sys.executable, "-c", script], **options)
     )
-    return confined.run_again(["verify"], confined.Confinement(**limits))
+    return subprocess_limits.run_again(["verify"], subprocess_limits.Confinement(**limits))
 
 
 def test_run_01_time_and_memory_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +148,7 @@ open({str(note)!r}, "w").write(str(child.pid))
 @pytest.mark.parametrize("text", ["memory", "memory=", "memory=-1", "memory=nan", "disk=3"])
 def test_run_01_limits_are_read_or_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="cannot read the limit"):
-        confined.confinement([text])
+        subprocess_limits.confinement([text])
 
 
 @pytest.mark.parametrize("bomb", ["BOMB-16", "BOMB-17"])
@@ -176,10 +175,10 @@ def test_run_02_memory_of_the_interpreter_is_limited(tmp_path: Path) -> None:
     """In the child, what numpy asks for beyond the limit is refused by the system."""
     script = """
 import os, json, sys
-from sardonyx.engines import confined
+from sardonyx.cli import subprocess_limits
 limits = dict(memory=1.0, seconds=60, processor=60, trips=9, nodes=9)
-os.environ[confined.ASKED] = json.dumps(limits)
-confined.enter()
+os.environ[subprocess_limits.ASKED] = json.dumps(limits)
+subprocess_limits.enter()
 import numpy as np, sardonyx
 from sardonyx.errors import EngineError
 run = sardonyx.to_numpy(sys.argv[1])
@@ -199,12 +198,12 @@ def test_run_03_check_lists_all_findings_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sardonyx.cli.__main__ import main
-    from sardonyx.lower.program import Plan
+    from sardonyx.lower.program import GraphProgram
 
     def ran(*arguments: object) -> None:
         raise AssertionError("check ran a model")
 
-    monkeypatch.setattr(Plan, "run", ran)
+    monkeypatch.setattr(GraphProgram, "run", ran)
     bad = [external(f"t{i}", location="../x") for i in range(3)]
     proto = model(graph([node("Sum", " ".join(t.name for t in bad), "y")], initializer=bad))
     with pytest.raises(SystemExit) as stopped:

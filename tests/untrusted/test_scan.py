@@ -12,7 +12,6 @@ from onnx import ModelProto, TensorProto, helper
 from sardonyx.errors import LimitExceeded, ModelError
 from sardonyx.limits import Limits, parse, read_file, scan
 
-from .doors import scanned
 from .measure import COMMANDS
 from .models import (
     PAYLOAD,
@@ -32,6 +31,7 @@ from .models import (
     raw,
     same_names,
 )
+from .ways_in import scanned
 
 FLOAT = TensorProto.FLOAT
 

@@ -25,7 +25,7 @@ state = {name: values[output] for name, output in step["initialize"]["state"].it
 
 trainer = session(train["file"])
 hyper = {h["name"]: np.array(h["default"], h["type"]) for h in train["hyperparameters"]}
-wanted = [f["name"] for f in train["figures"]] + list(train["updates"].values())
+wanted = [f["name"] for f in train["metrics"]] + list(train["updates"].values())
 losses = []
 for batch in json.loads((folder / "batches.json").read_text()):
     data = {

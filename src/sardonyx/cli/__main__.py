@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; a `SardonyxError` becomes a message on stderr."""
     try:
         if CONFINED in os.environ:
-            from sardonyx.engines.confined import enter
+            from sardonyx.cli.subprocess_limits import enter
 
             enter()
         program()(arguments, prog_name="sardonyx")

@@ -34,7 +34,7 @@ def find(path: Path) -> list[dict[str, str]]:
     from sardonyx.errors import SardonyxError
     from sardonyx.model import load
     from sardonyx.normalize import normalize
-    from sardonyx.train.info import check as check_records
+    from sardonyx.record.info import check as check_records
     from sardonyx.versions import fit
 
     findings: list[dict[str, str]] = []

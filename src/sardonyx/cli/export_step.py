@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.train.export import export_step as write
+from sardonyx.record.export import export_step as write
 
 
 def export_step(

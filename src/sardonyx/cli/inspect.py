@@ -13,7 +13,7 @@ from sardonyx.errors import ArgumentError, quote
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sardonyx.inspect import Inspection, Tensor
+    from sardonyx.inspection import Inspection, Tensor
 
 SHOWN = 20
 
@@ -30,7 +30,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a model is made of, what a run costs, and what would stop it from training."""
-    from sardonyx.inspect import inspect as gather
+    from sardonyx.inspection import inspect as gather
     from sardonyx.model import load
 
     found = gather(load(model), _sizes(size or []))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.coverage import GRADIENT, coverage, markdown, summary
 from sardonyx.errors import ArgumentError
+from sardonyx.operator_support import GRADIENT, coverage, markdown, summary
 
 
 def ops(

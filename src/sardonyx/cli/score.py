@@ -112,8 +112,8 @@ def _run(
     jobs = jobs or os.cpu_count() or 1
     axes = axis.split(",")
     cases = select.cases(axes, ops=op or (), pattern=case, sample=sample, jobs=jobs)
-    plan = run.Plan(cases, jobs, seconds, fresh, known, progress=_progress())
-    return run.score(chosen, plan)
+    job = run.Job(cases, jobs, seconds, fresh, known, progress=_progress())
+    return run.score(chosen, job)
 
 
 def _show(found: Score, as_json: bool, as_markdown: bool, verbose: bool) -> None:

@@ -66,7 +66,7 @@ def train(
     patience: Annotated[
         int | None, typer.Option(help="Stop after so many epochs without improvement.")
     ] = None,
-    watch: Annotated[str | None, typer.Option(help="The figure that has to improve.")] = None,
+    watch: Annotated[str | None, typer.Option(help="The metric that has to improve.")] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report (and PNG curves) here.")
     ] = None,
@@ -82,7 +82,7 @@ def train(
     how = choices(loss, optimizer, lr, train_only, freeze, config)
     source: Any = model
     if replace_head is not None and not (resume and output.exists()):
-        from sardonyx.passes.surgery import replace_head as new_head
+        from sardonyx.edit.surgery import replace_head as new_head
 
         source = new_head(_without_records(model, quiet), classes=replace_head)
     run = run_training(

@@ -32,9 +32,9 @@ def trainable(
     from rich.markup import escape
     from rich.table import Table
 
+    from sardonyx.record.describe import choices
+    from sardonyx.record.trainable import trainable as make
     from sardonyx.save import save
-    from sardonyx.train.describe import choices
-    from sardonyx.train.trainable import trainable as make
 
     how = chosen(loss, optimizer, lr, train, freeze, config)
     net = make(model, form="expanded" if expanded else "symbolic", **how)

@@ -1,6 +1,6 @@
 """`--untrusted`, for every command that runs a model: it runs in a child with limits.
 
-Here are the two options and how a command gets them; what happens is in `engines/confined.py`.
+Here are the two options and how a command gets them; `cli/subprocess_limits.py` does the work.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def confinable(function: Callable[..., None], arguments: list[str]) -> Callable[
     def command(**given: Any) -> None:
         untrusted, limit = given.pop("untrusted"), given.pop("limit")
         if untrusted:
-            from sardonyx.engines import confined
+            from sardonyx.cli import subprocess_limits
 
-            if not confined.is_inside():
-                limits = confined.confinement(limit or ())
-                raise typer.Exit(confined.run_again(arguments, limits))
+            if not subprocess_limits.is_inside():
+                limits = subprocess_limits.confinement(limit or ())
+                raise typer.Exit(subprocess_limits.run_again(arguments, limits))
         function(**given)
 
     added = [

@@ -18,11 +18,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
-from sardonyx.lower.ahead import Budget
 from sardonyx.lower.custom_native import NATIVE
-from sardonyx.lower.engine import attributes, find
+from sardonyx.lower.driver import attributes, find
+from sardonyx.lower.fold_budget import Budget
+from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.program import call
-from sardonyx.lower.static import numpy_arrays
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random, merge_common

@@ -15,9 +15,9 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, quote, table
-from sardonyx.lower.engine import FRAMEWORKS, prepare
+from sardonyx.lower.data_dependent import decided_by_data
+from sardonyx.lower.driver import FRAMEWORKS, prepare
 from sardonyx.lower.partition import Region, element_type, known_dims
-from sardonyx.lower.unsized import decided_by_data
 from sardonyx.lower.xp import is_string
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize

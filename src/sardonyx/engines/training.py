@@ -23,8 +23,8 @@ from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model, from_proto, load
-from sardonyx.train import info
-from sardonyx.train.step import StepGraph, compile_evaluation, compile_inference, compile_step
+from sardonyx.record import info
+from sardonyx.record.step import StepGraph, compile_evaluation, compile_inference, compile_step
 
 RANDOM = (
     "RandomNormal",
@@ -87,8 +87,8 @@ class TrainingRep:
         return list(found.values())
 
     @property
-    def figures(self) -> list[str]:
-        return list(dict.fromkeys(n for s in self.steps for n in s.graph.figures))
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys(n for s in self.steps for n in s.graph.metrics))
 
     # -- what it does
 
@@ -103,14 +103,14 @@ class TrainingRep:
                 self.load_state({key: found[name] for key, name in record.initialization_binding})
 
     def step(self, inputs: Mapping[str, Any], which: int | None = None) -> dict[str, np.ndarray]:
-        """One step of all records in order, or of one; the figures that are not state."""
+        """One step of all records in order, or of one; the metrics that are not state."""
         if which is not None and which not in range(len(self.steps)):
             raise ArgumentError(f"there is no record {which}: the model carries {len(self.steps)}")
         _refuse_feeds(inputs, self.variables, self.fed)
-        figures: dict[str, np.ndarray] = {}
+        metrics: dict[str, np.ndarray] = {}
         for index in range(len(self.steps)) if which is None else [which]:
-            figures.update(self.steps[index].run(inputs))
-        return figures
+            metrics.update(self.steps[index].run(inputs))
+        return metrics
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Inference on the current state, which it does not change.
@@ -138,7 +138,7 @@ class TrainingRep:
         predictions: Sequence[str] = (),
         which: int = 0,
     ) -> dict[str, np.ndarray]:
-        """The figures of one record and some predictions, as the served graph gives them; no
+        """The metrics of one record and some predictions, as the served graph gives them; no
         update.
         """
         key = (which, *predictions)
@@ -209,9 +209,9 @@ def train_model(
     if initialize:
         rep.initialize()
     for count, batch in enumerate(itertools.islice(batches, steps)):
-        figures = rep.step(batch)
+        metrics = rep.step(batch)
         if callback is not None:
-            callback(count, figures)
+            callback(count, metrics)
     return rep.to_model().proto()
 
 
@@ -310,19 +310,19 @@ class ArrayStep:
         outputs = [program.convert(v) for v in program({**state, **feeds})]
         found = dict(zip(program.outputs, outputs, strict=True))
         updates = {n: found[output] for n, output in self.graph.updates.items()}
-        return {n: found[n] for n in self.graph.figures}, updates
+        return {n: found[n] for n in self.graph.metrics}, updates
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         variables, convert = self.rep.variables, self.runner.program.convert
         with self.rep.context():
             given = {n: convert(a) for n, a in self._fed(feeds).items()}
             state = {n: variables[n].value for n in self.graph.state}
-            figures, updates = self._call(state, given)
+            metrics, updates = self._call(state, given)
             for name, value in updates.items():
                 variables[name].before, variables[name].value = variables[name].value, value
             types = dict(zip(self.runner.outputs, self.runner.program.output_types, strict=True))
             return {
-                n: np.array(to_numpy(self.rep.arrays(), v, types[n])) for n, v in figures.items()
+                n: np.array(to_numpy(self.rep.arrays(), v, types[n])) for n, v in metrics.items()
             }
 
     def _call(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:

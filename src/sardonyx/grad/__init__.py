@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from sardonyx.grad.engine import NO_GRADIENT, VJP, no_gradient, vjp
+from sardonyx.grad.driver import GRADIENT_RULES, NO_GRADIENT, gradient_rule, no_gradient
 
-__all__ = ["NO_GRADIENT", "VJP", "grad", "jvp", "no_gradient", "vjp"]
+__all__ = ["GRADIENT_RULES", "NO_GRADIENT", "grad", "gradient_rule", "jvp", "no_gradient"]
 
-_APART = {"engine", "transform"}
+_APART = {"driver", "transform"}
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name not in _APART:

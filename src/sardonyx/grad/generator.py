@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.grad.engine import no_gradient, vjp
+from sardonyx.grad.driver import gradient_rule, no_gradient
 
 no_gradient("Constant", "ConstantOfShape", "EyeLike")
 # Samples: what is drawn does not depend smoothly on what it is drawn from.
@@ -19,7 +19,7 @@ no_gradient(
 )
 
 
-@vjp("Range")
+@gradient_rule("Range")
 def range_(
     op: Builder,
     g: ir.Value,

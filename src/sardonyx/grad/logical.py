@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.grad.engine import no_gradient
+from sardonyx.grad.driver import no_gradient
 
 no_gradient("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 no_gradient("And", "Not", "Or", "Xor")

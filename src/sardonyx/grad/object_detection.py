@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim
-from sardonyx.grad.engine import no_gradient, vjp
+from sardonyx.grad.driver import gradient_rule, no_gradient
 from sardonyx.grad.nn.parts import by_parts
 
 no_gradient("NonMaxSuppression")
@@ -32,7 +32,7 @@ class Samples:
     bins: int
 
 
-@vjp("RoiAlign", refuses=(1,))
+@gradient_rule("RoiAlign", refuses=(1,))
 def roi_align(
     op,
     g,

@@ -9,18 +9,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.grad.engine import no_gradient, vjp
+from sardonyx.grad.driver import gradient_rule, no_gradient
 
 no_gradient("OptionalHasElement")
 
 
-@vjp("Optional")
+@gradient_rule("Optional")
 def optional(
     op: Builder, g: ir.Value, x: ir.Value | None, *, type: ir.TypeProtocol | None
 ) -> ir.Value:
     return g
 
 
-@vjp("OptionalGetElement")
+@gradient_rule("OptionalGetElement")
 def optional_get_element(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
     return g

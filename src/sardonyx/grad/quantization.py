@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
 from sardonyx.errors import UnsupportedOp, quote
-from sardonyx.grad.engine import backward, fit, vjp
+from sardonyx.grad.driver import backward, fit, gradient_rule
 
 Switch = Literal["pairs", "all", "none"]
 _switch: contextvars.ContextVar[Switch] = contextvars.ContextVar(
@@ -67,7 +67,7 @@ def carries(value: ir.Value) -> bool:
     return False
 
 
-@vjp("DequantizeLinear")
+@gradient_rule("DequantizeLinear")
 def dequantize_linear(
     op: Builder,
     g: ir.Value,
@@ -91,7 +91,7 @@ def dequantize_linear(
     return g * op.cast(spread, dtype), _gather_back(op, made, g * steps, spread, scale)
 
 
-@vjp("QuantizeLinear", carries=carries)
+@gradient_rule("QuantizeLinear", carries=carries)
 def quantize_linear(
     op: Builder,
     g: ir.Value,
@@ -122,7 +122,7 @@ def quantize_linear(
     return dx, _gather_back(op, made, op.Neg(dx * ratio), spread, scale)
 
 
-@vjp("DynamicQuantizeLinear", carries=carries)
+@gradient_rule("DynamicQuantizeLinear", carries=carries)
 def dynamic_quantize_linear(
     op: Builder,
     gs: Sequence[ir.Value | None],

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import HALF, Builder, constant, is_static, static
-from sardonyx.grad.engine import no_gradient, vjp
+from sardonyx.grad.driver import gradient_rule, no_gradient
 
 no_gradient("ArgMax", "ArgMin")
 
@@ -48,14 +48,14 @@ def _shaped(dx: ir.Value, x: ir.Value) -> ir.Value:
     return dx
 
 
-@vjp("ReduceSum")
+@gradient_rule("ReduceSum")
 def reduce_sum(
     op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
 ) -> ir.Value:
     return _like(op, _kept(op, g, axes, keepdims), x)
 
 
-@vjp("ReduceMean")
+@gradient_rule("ReduceMean")
 def reduce_mean(
     op: Builder,
     g: ir.Value,
@@ -77,7 +77,7 @@ def reduce_mean(
     return _like(op, _kept(op, share, axes, keepdims), x)
 
 
-@vjp("ReduceMax", "ReduceMin")
+@gradient_rule("ReduceMax", "ReduceMin")
 def reduce_extremum(
     op: Builder,
     g: ir.Value,
@@ -99,14 +99,14 @@ def reduce_extremum(
     return _shaped(op.Where(chosen, share, 0.0), x)
 
 
-@vjp("ReduceL1")
+@gradient_rule("ReduceL1")
 def reduce_l1(
     op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
 ) -> ir.Value:
     return _shaped(_kept(op, g, axes, keepdims) * op.Sign(x), x)
 
 
-@vjp("ReduceL2")
+@gradient_rule("ReduceL2")
 def reduce_l2(
     op: Builder,
     g: ir.Value,
@@ -123,14 +123,14 @@ def reduce_l2(
     return _shaped(_kept(op, scale, axes, keepdims) * x, x)
 
 
-@vjp("ReduceSumSquare")
+@gradient_rule("ReduceSumSquare")
 def reduce_sum_square(
     op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
 ) -> ir.Value:
     return _shaped(_kept(op, g * 2.0, axes, keepdims) * x, x)
 
 
-@vjp("ReduceLogSum")
+@gradient_rule("ReduceLogSum")
 def reduce_log_sum(
     op: Builder,
     g: ir.Value,
@@ -144,7 +144,7 @@ def reduce_log_sum(
     return _like(op, _kept(op, g * op.Exp(op.Neg(out[0])), axes, keepdims), x)
 
 
-@vjp("ReduceLogSumExp")
+@gradient_rule("ReduceLogSumExp")
 def reduce_log_sum_exp(
     op: Builder,
     g: ir.Value,
@@ -162,7 +162,7 @@ def reduce_log_sum_exp(
 # -- ReduceProd -------------------------------------------------------------------
 
 
-@vjp("ReduceProd")
+@gradient_rule("ReduceProd")
 def reduce_prod(
     op: Builder,
     g: ir.Value,

@@ -13,8 +13,8 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
-from sardonyx.grad import engine
-from sardonyx.grad.engine import no_gradient, vjp
+from sardonyx.grad import driver as engine
+from sardonyx.grad.driver import gradient_rule, no_gradient
 from sardonyx.passes.nesting import captured
 
 Grad = ir.Value | None
@@ -162,12 +162,12 @@ def _sum(op: Builder, values: Sequence[ir.Value]) -> ir.Value:
 # -- rules --------------------------------------------------------------------------
 
 
-@vjp("SequenceConstruct")
+@gradient_rule("SequenceConstruct")
 def sequence_construct(op: Builder, g: ir.Value, *elements: ir.Value) -> Any:
     return [element(op, g, i) for i in range(len(elements))]
 
 
-@vjp("SequenceAt")
+@gradient_rule("SequenceAt")
 def sequence_at(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Value) -> Grad:
     elements, known = unrolled(op, sequence), constant(position)
     if elements is not None and known is not None:
@@ -185,7 +185,7 @@ def _from_start(op: Builder, sequence: ir.Value, position: ir.Value) -> ir.Value
     return op.Where(op.Less(position, 0), op.Add(position, op.SequenceLength(sequence)), position)
 
 
-@vjp("SequenceInsert")
+@gradient_rule("SequenceInsert")
 def sequence_insert(
     op: Builder, g: ir.Value, sequence: ir.Value, x: ir.Value, position: ir.Value | None
 ) -> Any:
@@ -200,7 +200,7 @@ def sequence_insert(
     return op.SequenceErase(g, at), op.SequenceAt(g, at)
 
 
-@vjp("SequenceErase")
+@gradient_rule("SequenceErase")
 def sequence_erase(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Value | None) -> Grad:
     elements = unrolled(op, sequence)
     place = None if elements is None else _place(position, len(elements), inserts=False)
@@ -215,7 +215,7 @@ def sequence_erase(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Va
     return op.SequenceInsert(g, op.zeros_like(op.SequenceAt(sequence, at)), at)
 
 
-@vjp("SplitToSequence")
+@gradient_rule("SplitToSequence")
 def split_to_sequence(
     op: Builder, g: ir.Value, x: ir.Value, split: ir.Value | None, *, axis: int, keepdims: int
 ) -> Grad:
@@ -228,7 +228,7 @@ def split_to_sequence(
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
 
 
-@vjp("ConcatFromSequence")
+@gradient_rule("ConcatFromSequence")
 def concat_from_sequence(
     op: Builder, g: ir.Value, sequence: ir.Value, *, axis: int, new_axis: int
 ) -> Grad:
@@ -246,7 +246,7 @@ def concat_from_sequence(
     return op.SplitToSequence(g, op.ConcatFromSequence(each, axis=0), axis=axis)
 
 
-@vjp("SequenceMap", structural=True)
+@gradient_rule("SequenceMap", structural=True)
 def sequence_map(
     op: Builder, gs: Sequence[ir.Value | None], node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx.grad.engine import no_gradient
+from sardonyx.grad.driver import no_gradient
 
 no_gradient("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit")

@@ -7,7 +7,7 @@ for one is an error.
 
 from __future__ import annotations
 
-from sardonyx.grad.engine import no_gradient
+from sardonyx.grad.driver import no_gradient
 
 no_gradient("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", domain="ai.onnx.ml")
 no_gradient("Binarizer", "LabelEncoder", "OneHotEncoder", "CategoryMapper", domain="ai.onnx.ml")

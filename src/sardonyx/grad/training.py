@@ -18,7 +18,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder, infer
 from sardonyx.errors import ModelError, quote
-from sardonyx.grad.engine import backward, blocked, is_differentiable, path
+from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.training_optimizer import OPTIMIZERS, expand_optimizer, problems, refuse
 from sardonyx.model import Model
 from sardonyx.normalize import normalize

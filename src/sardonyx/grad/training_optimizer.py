@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.errors import ModelError, quote
-from sardonyx.grad.engine import attributes
+from sardonyx.grad.driver import attributes
 
 Values = list[ir.Value]
 Expansion = Callable[..., Values]

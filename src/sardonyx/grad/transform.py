@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, quote, translated
-from sardonyx.grad.engine import backward, blocked, is_differentiable, path
+from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.sequence import fill_sequence
 from sardonyx.model import Model, load
 from sardonyx.normalize import constants_to_initializers, normalize

@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from sardonyx.lower.engine import LOWER, lower
+from sardonyx.lower.driver import LOWERINGS, lowering
 
-__all__ = ["LOWER", "lower"]
+__all__ = ["LOWERINGS", "lowering"]
 
 _APART = {
-    "ahead",
-    "allowance",
-    "engine",
+    "driver",
+    "fold_budget",
+    "numpy_xp",
     "partition",
     "program",
+    "run_limits",
     "runner",
-    "static",
     "unsigned",
     "xp",
 }

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.allowance import spend
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
+from sardonyx.lower.run_limits import spend
 from sardonyx.lower.xp import positive
 
 UNBOUNDED = 1 << 62
 
 
-@lower("If", static=("cond",))
+@lowering("If", static=("cond",))
 def if_(xp, cond, *, then_branch, else_branch):
     return then_branch() if bool(np.asarray(cond).reshape(())) else else_branch()
 
@@ -27,7 +27,7 @@ def is_true(xp, cond):
     return bool(known.reshape(()))
 
 
-@lower("Loop", static=("M", "cond"))
+@lowering("Loop", static=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count):
     trips = UNBOUNDED if M is None else int(M.reshape(-1)[0])
     going = True if cond is None else bool(cond.reshape(-1)[0])
@@ -51,7 +51,7 @@ def joined(xp, rows):
     return xp.stack([xp.asarray(r) for r in rows], 0)
 
 
-@lower("Scan")
+@lowering("Scan")
 def scan(
     xp,
     *given,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.text import words
 
 START, END = "\x02", "\x03"
 
 
-@lower("Tokenizer", domain="com.microsoft")
+@lowering("Tokenizer", domain="com.microsoft")
 def tokenizer(
     xp, x, *, mark=0, mincharnum=1, pad_value="#", separators=None, stopexp=None, tokenexp=None
 ):

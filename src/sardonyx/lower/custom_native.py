@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 NATIVE = "ai.sardonyx.native"
 INT64 = np.dtype(np.int64)
 
 
-@lower("Linear", domain=NATIVE)
+@lowering("Linear", domain=NATIVE)
 def linear(xp, x, w, b=None, *, transposed):
     y = xp.matmul(x, xp.transpose(w, (1, 0)) if transposed else w)
     return y if b is None else y + b
 
 
-@lower("DotProductAttention", domain=NATIVE)
+@lowering("DotProductAttention", domain=NATIVE)
 def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
     rank = xp.rank(k)
     turned = xp.transpose(k, (*range(rank - 2), rank - 1, rank - 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
@@ -15,20 +15,20 @@ def numpy_type(code):
     return np.dtype(ir.DataType(code).numpy())
 
 
-@lower("ConstantOfShape", static=("shape",))
+@lowering("ConstantOfShape", static=("shape",))
 def constant_of_shape(xp, shape, *, value):
     filler = np.zeros(1, np.float32) if value is None else value
     return xp.full(shape.tolist(), filler.reshape(-1)[0], filler.dtype)
 
 
-@lower("Range", static=("start", "limit", "delta"))
+@lowering("Range", static=("start", "limit", "delta"))
 def range_(xp, start, limit, delta, *, stash_type):
     dtype = start.dtype if start.dtype != object else INT64
     bounds = (v.reshape(-1)[0] for v in (start, limit, delta))
     return xp.arange(*(v.item() if isinstance(v, np.generic) else v for v in bounds), dtype)
 
 
-@lower("EyeLike")
+@lowering("EyeLike")
 def eye_like(xp, x, *, dtype, k):
     rows, columns = xp.shape(x)
     made = xp.dtype(x) if dtype is None else numpy_type(dtype)
@@ -37,36 +37,36 @@ def eye_like(xp, x, *, dtype, k):
     return xp.cast(xp.equal(column - row, xp.full((), k, INT64)), made)
 
 
-@lower("RandomNormal")
+@lowering("RandomNormal")
 def random_normal(xp, *, dtype, mean, scale, seed, shape):
     return xp.normal(shape, numpy_type(dtype), mean, scale, seed)
 
 
-@lower("RandomUniform")
+@lowering("RandomUniform")
 def random_uniform(xp, *, dtype, low, high, seed, shape):
     return xp.uniform(shape, numpy_type(dtype), low, high, seed)
 
 
-@lower("RandomNormalLike")
+@lowering("RandomNormalLike")
 def random_normal_like(xp, x, *, dtype, mean, scale, seed):
     made = xp.dtype(x) if dtype is None else numpy_type(dtype)
     return xp.normal(xp.shape(x), made, mean, scale, seed)
 
 
-@lower("RandomUniformLike")
+@lowering("RandomUniformLike")
 def random_uniform_like(xp, x, *, dtype, low, high, seed):
     made = xp.dtype(x) if dtype is None else numpy_type(dtype)
     return xp.uniform(xp.shape(x), made, low, high, seed)
 
 
-@lower("Bernoulli")
+@lowering("Bernoulli")
 def bernoulli(xp, x, *, dtype, seed):
     made = xp.dtype(x) if dtype is None else numpy_type(dtype)
     drawn = xp.uniform(xp.shape(x), FLOAT32, 0.0, 1.0, seed)
     return xp.cast(xp.less(drawn, xp.cast(x, FLOAT32)), made)
 
 
-@lower("Multinomial")
+@lowering("Multinomial")
 def multinomial(xp, x, *, dtype, sample_size, seed):
     """Inverse transform: the first class whose cumulated probability exceeds a uniform number."""
     rows, _ = xp.shape(x)

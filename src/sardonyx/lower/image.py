@@ -7,12 +7,12 @@ import io
 import numpy as np
 
 from sardonyx.errors import ArgumentError, MissingExtra
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
-@lower("ImageDecoder", only="numpy")
+@lowering("ImageDecoder", only="numpy")
 def image_decoder(xp, encoded_stream, *, pixel_format):
     try:
         import PIL.Image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower, table
+from sardonyx.lower.driver import lowering, table
 
 table(
     {
@@ -25,12 +25,12 @@ table(
 )
 
 
-@lower("Equal", sizes=True)
+@lowering("Equal", sizes=True)
 def equal(xp, a, b):
     return xp.equal(a, b)
 
 
-@lower("BitShift")
+@lowering("BitShift")
 def bit_shift(xp, x, y, *, direction):
     # Shifting by the width or more, or by a negative number, which counts as a large one, leaves
     # nothing but the sign; frameworks leave it undefined.

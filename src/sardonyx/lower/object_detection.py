@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 INT64 = np.dtype(np.int64)
 BOOL = np.dtype(bool)
@@ -33,7 +33,7 @@ class Samples:
     count: Any
 
 
-@lower("RoiAlign")
+@lowering("RoiAlign")
 def roi_align(
     xp,
     x,
@@ -164,7 +164,7 @@ def overlaps(xp, boxes: Boxes, chosen, threshold):
     return xp.greater(shared / safe, threshold)
 
 
-@lower("NonMaxSuppression", static=("max_output_boxes_per_class",))
+@lowering("NonMaxSuppression", static=("max_output_boxes_per_class",))
 def non_max_suppression(
     xp,
     boxes,

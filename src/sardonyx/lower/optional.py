@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 
-@lower("Optional")
+@lowering("Optional")
 def optional(xp, value=None, *, type):
     return value
 
 
-@lower("OptionalHasElement")
+@lowering("OptionalHasElement")
 def optional_has_element(xp, value=None):
     return np.array(value is not None)
 
 
-@lower("OptionalGetElement")
+@lowering("OptionalGetElement")
 def optional_get_element(xp, value):
     return value

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn.attention import Inputs, grouped, scores_of, softmax
 
 FLOAT32 = np.dtype(np.float32)
 
 
-@lower("FlexAttention", domain="ai.onnx.preview")
+@lowering("FlexAttention", domain="ai.onnx.preview")
 def flex_attention(
     xp, q, k, v, *, scale=None, softmax_precision=None, score_mod=None, prob_mod=None
 ):

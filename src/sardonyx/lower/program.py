@@ -1,10 +1,10 @@
 """Runs a normalized model over the arrays of one framework.
 
-A plan is made once: nodes in order, attributes with defaults, values by number, what is read for
+A program is made once: nodes in order, attributes with defaults, values by number, what is read for
 the last time where, everything constant computed. A run goes through it. What is known while
 building (constants, shapes) stays in numpy, and nodes that only read such values are computed
 there: shape arithmetic never becomes part of a framework's graph. A body (If, Loop, Scan,
-SequenceMap) is a plan of its own, handed to the rule as a function; what it captures are further
+SequenceMap) is a program of its own, handed to the rule as a function; what it captures are further
 inputs of its node.
 """
 
@@ -27,12 +27,12 @@ from sardonyx.errors import (
     table,
     translated,
 )
-from sardonyx.lower import ahead
-from sardonyx.lower.allowance import spend
-from sardonyx.lower.engine import attributes, find, prepare
+from sardonyx.lower import fold_budget as ahead
+from sardonyx.lower.data_dependent import decided_by_data
+from sardonyx.lower.driver import attributes, find, prepare
+from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
-from sardonyx.lower.static import numpy_arrays
-from sardonyx.lower.unsized import decided_by_data
+from sardonyx.lower.run_limits import spend
 from sardonyx.lower.xp import FLOATS, Arrays, NotStatic, is_string, is_symbolic, settle
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
@@ -54,10 +54,10 @@ def is_static(value: Any) -> bool:
     return value is None or isinstance(value, (np.ndarray, np.generic))
 
 
-class Step:
+class Instruction:
     """One node: its rule, and where its values are."""
 
-    def __init__(self, node: ir.Node, plan: Plan, framework: str, region: Region | None):
+    def __init__(self, node: ir.Node, owner: GraphProgram, framework: str, region: Region | None):
         self.label = quote(node.name or (node.outputs[0].name if node.outputs else ""))
         self.op = op_name(op_id(node))
         self.region = region
@@ -66,16 +66,16 @@ class Step:
         self.random = is_random(node)
         count = None if self.rule is None else self.rule.tensors
         self.either: Collection[int] = () if self.rule is None else self.rule.options["either"]
-        self.inputs = _padded([plan.slot(v) for v in node.inputs], count)
-        self.outputs = [plan.slot(v) for v in node.outputs]
+        self.inputs = _padded([owner.slot(v) for v in node.inputs], count)
+        self.outputs = [owner.slot(v) for v in node.outputs]
         self.given = [element_type(v) for v in node.inputs]
         self.types = tuple(element_type(v) for v in node.outputs)
         self.dims = [known_dims(v) for v in node.outputs]
-        self.bodies: dict[str, Plan] = {}
+        self.bodies: dict[str, GraphProgram] = {}
         found = attributes(node) if region is None else {}
         for name, value in found.items():
             if isinstance(value, ir.Graph):
-                self.bodies[name] = Plan(value, plan.program, plan)
+                self.bodies[name] = GraphProgram(value, owner.program, owner)
         self.captured = sorted({s for body in self.bodies.values() for s in body.captured})
         self.keywords = _accepted(self.rule, self._special(found))
         self.numpy_keywords = _accepted(self.numpy_rule, self._special(found))
@@ -104,17 +104,17 @@ def _accepted(rule: Rule | None, given: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in given.items() if k in rule.keywords}
 
 
-class Plan:
+class GraphProgram:
     """One graph, ready to run."""
 
-    def __init__(self, graph: ir.Graph, program: Program, outer: Plan | None = None):
+    def __init__(self, graph: ir.Graph, program: Program, outer: GraphProgram | None = None):
         self.program = program
         self.outer = outer
         self.slots: dict[ir.Value, int] = {}
         self.captured: dict[int, int] = {}  # slot outside -> slot inside
         self.constants: dict[int, Any] = {}
         self.variables: dict[str, int] = {}
-        self.steps: list[Step] = []
+        self.instructions: list[Instruction] = []
         self._own: set[ir.Value] = set(graph.inputs)
         self._own.update(graph.initializers.values())
         self._own.update(v for node in graph for v in node.outputs)
@@ -130,9 +130,9 @@ class Plan:
         # with another rounding; the gradient of a maximum, Equal(x, max(x)), would then find none.
         self.compared = {
             s
-            for step in self.steps
-            if step.op == "Equal" and step.given[0] in FLOATS
-            for s in step.inputs
+            for instruction in self.instructions
+            if instruction.op == "Equal" and instruction.given[0] in FLOATS
+            for s in instruction.inputs
         }
 
     def slot(self, value: ir.Value | None) -> int:
@@ -157,23 +157,29 @@ class Plan:
             self.constants[self.slot(value)] = value.const_value.numpy()
 
     def _node(self, node: ir.Node) -> None:
-        step = Step(node, self, self.program.xp.name, self.program.regions.get(node))
-        known = self._ahead(step, node) if not step.bodies and not step.random else None
+        instruction = Instruction(node, self, self.program.xp.name, self.program.regions.get(node))
+        known = (
+            self._ahead(instruction, node)
+            if not instruction.bodies and not instruction.random
+            else None
+        )
         if known is None:
-            self.steps.append(step)
+            self.instructions.append(instruction)
         else:
-            self.constants.update(zip(step.outputs, known))
+            self.constants.update(zip(instruction.outputs, known))
 
-    def _ahead(self, step: Step, node: ir.Node) -> tuple[Any, ...] | None:
+    def _ahead(self, instruction: Instruction, node: ir.Node) -> tuple[Any, ...] | None:
         """The results of a node that only reads constants, unless they are too large to keep."""
-        if step.numpy_rule is None or any(s not in self.constants for s in step.reads):
+        if instruction.numpy_rule is None or any(
+            s not in self.constants for s in instruction.reads
+        ):
             return None
-        values = [self.constants[s] if s >= 0 else None for s in step.inputs]
+        values = [self.constants[s] if s >= 0 else None for s in instruction.inputs]
         if not self.program.budget.takes(node, values):
-            step.waits = self.program.budget.is_large
+            instruction.waits = self.program.budget.is_large
             return None
         try:
-            found = call(step.numpy_rule, numpy_arrays(), values, step.numpy_keywords)
+            found = call(instruction.numpy_rule, numpy_arrays(), values, instruction.numpy_keywords)
         except Exception:  # it is reported when the node runs
             return None
         ahead.remember(node, found)
@@ -181,9 +187,19 @@ class Plan:
 
     def _share_constants(self) -> None:
         """Constants that a framework reads are converted once, outside of any trace."""
-        native = [step for step in self.steps if step.region is None]
-        used = {s for step in native for i, s in enumerate(step.inputs) if i not in _statics(step)}
-        asked = {s for step in native for i, s in enumerate(step.inputs) if i in _statics(step)}
+        native = [instruction for instruction in self.instructions if instruction.region is None]
+        used = {
+            s
+            for instruction in native
+            for i, s in enumerate(instruction.inputs)
+            if i not in _statics(instruction)
+        }
+        asked = {
+            s
+            for instruction in native
+            for i, s in enumerate(instruction.inputs)
+            if i in _statics(instruction)
+        }
         self.tensors: dict[int, Any] = {}
         for slot, value in self.constants.items():
             if slot in used and _size(value):
@@ -194,13 +210,13 @@ class Plan:
     def _mark_last_reads(self) -> None:
         kept = {*self.outputs, *self.constants, *self.inputs, *self.variables.values()}
         kept.update(self.captured.values())
-        last: dict[int, Step] = {}
-        for step in self.steps:
-            for slot in (*step.reads, *step.outputs):
+        last: dict[int, Instruction] = {}
+        for instruction in self.instructions:
+            for slot in (*instruction.reads, *instruction.outputs):
                 if slot not in kept and slot >= 0:
-                    last[slot] = step
-        for slot, step in last.items():
-            step.frees.append(slot)
+                    last[slot] = instruction
+        for slot, instruction in last.items():
+            instruction.frees.append(slot)
 
     def run(
         self,
@@ -218,46 +234,53 @@ class Plan:
             env[slot] = captured[outside]
         for name, slot in self.variables.items():
             env[slot] = variables[name]
-        step = None
+        instruction = None
         try:
-            for step in self.steps:
-                self._run_step(step, env, symbols)
+            for instruction in self.instructions:
+                self._run_step(instruction, env, symbols)
         except SardonyxError:
             raise
         except NotStatic as error:
-            assert step is not None
+            assert instruction is not None
             raise DependsOnData(
                 f"a node cannot be in a graph of {self.program.xp.name}: {error}",
-                [[step.op, f"node {step.label}"]],
+                [[instruction.op, f"node {instruction.label}"]],
                 hint="make what decides a constant, or run without compiling",
             ) from error
         except Exception as error:
-            assert step is not None
+            assert instruction is not None
             name = self.program.xp.name
             raise EngineError(
-                f"{name} failed in a node: {error}", [[step.op, f"node {step.label}"]]
+                f"{name} failed in a node: {error}", [[instruction.op, f"node {instruction.label}"]]
             ) from error
         return [env[slot] for slot in self.outputs]
 
-    def _run_step(self, step: Step, env: list[Any], symbols: Mapping[str, Any]) -> None:
+    def _run_step(
+        self, instruction: Instruction, env: list[Any], symbols: Mapping[str, Any]
+    ) -> None:
         program = self.program
         spend(nodes=1)
-        values = [env[s] if s >= 0 else None for s in step.inputs]
+        values = [env[s] if s >= 0 else None for s in instruction.inputs]
         bound = {
             name: functools.partial(self._body, body, {s: env[s] for s in body.captured}, symbols)
-            for name, body in step.bodies.items()
+            for name, body in instruction.bodies.items()
         }
-        if step.region is not None:
-            found = program.xp.call_out(step.region, values)
-        elif program.on_numpy or self._is_known(step, values):
-            found = call(step.numpy_rule, numpy_arrays(), values, {**step.numpy_keywords, **bound})
+        if instruction.region is not None:
+            found = program.xp.call_out(instruction.region, values)
+        elif program.on_numpy or self._is_known(instruction, values):
+            found = call(
+                instruction.numpy_rule,
+                numpy_arrays(),
+                values,
+                {**instruction.numpy_keywords, **bound},
+            )
             if not program.on_numpy and sum(_size(v) for v in found) > SMALL + sum(
                 map(_size, values)
             ):
-                found = self._in_framework(step, values, bound)
+                found = self._in_framework(instruction, values, bound)
         else:
-            found = self._in_framework(step, values, bound)
-        for slot, value, dims in zip(step.outputs, found, step.dims):
+            found = self._in_framework(instruction, values, bound)
+        for slot, value, dims in zip(instruction.outputs, found, instruction.dims):
             if slot in self.compared and not is_static(value):
                 value = program.xp.computed_once(value)
             env[slot] = value
@@ -265,41 +288,50 @@ class Plan:
                 program.xp.annotate(
                     value, [symbols.get(d) if isinstance(d, str) else d for d in dims]
                 )
-        for slot in step.frees:
+        for slot in instruction.frees:
             env[slot] = None
 
-    def _is_known(self, step: Step, values: list[Any]) -> bool:
+    def _is_known(self, instruction: Instruction, values: list[Any]) -> bool:
         """Whether a node only reads what is known while building, and can be computed on that."""
-        if step.numpy_rule is None or step.random or step.bodies or step.waits:
+        if (
+            instruction.numpy_rule is None
+            or instruction.random
+            or instruction.bodies
+            or instruction.waits
+        ):
             return False
         if not all(map(is_static, values)):
             return False
-        return step.numpy_rule.options["sizes"] or not any(map(is_symbolic, values))
+        return instruction.numpy_rule.options["sizes"] or not any(map(is_symbolic, values))
 
     def _in_framework(
-        self, step: Step, values: list[Any], bound: dict[str, Any]
+        self, instruction: Instruction, values: list[Any], bound: dict[str, Any]
     ) -> tuple[Any, ...]:
-        program, statics = self.program, _statics(step)
+        program, statics = self.program, _statics(instruction)
         given = []
-        for i, (slot, value) in enumerate(zip(step.inputs, values)):
+        for i, (slot, value) in enumerate(zip(instruction.inputs, values)):
             if i in statics:
-                given.append(program.known(step, i, value))
-            elif i in step.either and is_static(value):
+                given.append(program.known(instruction, i, value))
+            elif i in instruction.either and is_static(value):
                 given.append(value)
             elif slot in self.tensors:
                 given.append(self.tensors[slot])
             else:
                 given.append(program.convert(value))
-        return call(step.rule, program.xp, given, {**step.keywords, **bound})
+        return call(instruction.rule, program.xp, given, {**instruction.keywords, **bound})
 
     def _body(
-        self, body: Plan, captured: Mapping[int, Any], symbols: Mapping[str, Any], *inputs: Any
+        self,
+        body: GraphProgram,
+        captured: Mapping[int, Any],
+        symbols: Mapping[str, Any],
+        *inputs: Any,
     ) -> tuple[Any, ...]:
         return tuple(body.run(inputs, captured, {}, symbols))
 
 
-def _statics(step: Step) -> Collection[int]:
-    return () if step.rule is None else step.rule.options["static"]
+def _statics(instruction: Instruction) -> Collection[int]:
+    return () if instruction.rule is None else instruction.rule.options["static"]
 
 
 def _size(value: Any) -> int:
@@ -355,7 +387,7 @@ class Program:
         graph = prepared.model.graph
         self.budget = ahead.Budget(graph)
         self._converted: dict[int, tuple[Any, Any]] = {}
-        self.plan = Plan(graph, self)
+        self.main = GraphProgram(graph, self)
         self._converted.clear()
         self.names = [v.name or "" for v in graph.inputs]
         self.input_types = {v.name or "": element_type(v) for v in graph.inputs}
@@ -394,7 +426,7 @@ class Program:
         if missing:
             raise ArgumentError("inputs are missing", [[quote(n)] for n in missing])
         inputs = [given[n] if n in given else self.convert(feeds[n]) for n in self.names]
-        return self.plan.run(inputs, {}, given, self._symbols(inputs))
+        return self.main.run(inputs, {}, given, self._symbols(inputs))
 
     def _symbols(self, inputs: Sequence[Any]) -> dict[str, Any]:
         """The sizes that the model names, of these inputs."""
@@ -426,7 +458,7 @@ class Program:
             self._converted[id(value)] = (self.convert(value), value)  # the id stays taken
         return self._converted[id(value)][0]
 
-    def known(self, step: Step, position: int, value: Any) -> Any:
+    def known(self, instruction: Instruction, position: int, value: Any) -> Any:
         """A value that must be known while building, as numpy."""
         if is_static(value):
             return value
@@ -435,7 +467,7 @@ class Program:
         except NotStatic as error:
             raise DependsOnData(
                 f"input {position} of a node must be known while building, but depends on data",
-                [[step.op, f"node {step.label}"]],
+                [[instruction.op, f"node {instruction.label}"]],
                 hint="make it a constant, or run without compiling",
             ) from error
 

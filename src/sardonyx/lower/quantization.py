@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.tensor.cast import convert
 from sardonyx.lower.xp import SMALL_FLOATS, SMALL_INTEGERS, is_float, positive
 
@@ -19,7 +19,7 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 FAR = 1 << 20  # beyond every level of 16 bits, zero point included; exact in float32
 
 
-@lower("QuantizeLinear")
+@lowering("QuantizeLinear")
 def quantize_linear(
     xp,
     x,
@@ -59,7 +59,7 @@ def to_levels(xp, level, zero_point, dtype):
     return xp.cast(xp.clip(whole, low, high), dtype)
 
 
-@lower("DequantizeLinear")
+@lowering("DequantizeLinear")
 def dequantize_linear(xp, x, x_scale, x_zero_point=None, *, axis, block_size, output_dtype, dtypes):
     # Exact in float32: the result is rounded once, to the type of the output.
     compute = FLOAT64 if xp.dtype(x_scale) == FLOAT64 else FLOAT32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import is_float, positive
 
 
@@ -27,7 +27,7 @@ def reduction(name, before=None, after=None, sizes=False):
             return found if after is None else after(xp, found)
 
         rule.__name__, rule.__module__ = reduce.__name__, __name__
-        lower(f"Reduce{name}", static=("axes",), sizes=sizes)(rule)
+        lowering(f"Reduce{name}", static=("axes",), sizes=sizes)(rule)
         return reduce
 
     return decorate
@@ -126,12 +126,12 @@ extreme("Max", lowest=False)
 extreme("Min", lowest=True)
 
 
-@lower("ArgMax")
+@lowering("ArgMax")
 def argmax(xp, x, *, axis, keepdims, select_last_index):
     return extreme_index(xp, xp.argmax, x, axis, keepdims, select_last_index)
 
 
-@lower("ArgMin")
+@lowering("ArgMin")
 def argmin(xp, x, *, axis, keepdims, select_last_index):
     return extreme_index(xp, xp.argmin, x, axis, keepdims, select_last_index)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import ModelError, quote
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.math.activation import elu, hard_sigmoid, leaky_relu, thresholded_relu
 
 INT64 = np.dtype(np.int64)
@@ -215,18 +215,18 @@ def lstm_step(xp, own: Direction, ahead, h, c, input_forget):
     return o * outer(c), c
 
 
-@lower("RNN")
+@lowering("RNN")
 def rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     return layer(xp, "RNN", rnn_step, x, w, r, b, sequence_lens, [initial_h], None, given)
 
 
-@lower("GRU")
+@lowering("GRU")
 def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     step = functools.partial(gru_step, linear_before_reset=given["linear_before_reset"])
     return layer(xp, "GRU", step, x, w, r, b, sequence_lens, [initial_h], None, given)
 
 
-@lower("LSTM")
+@lowering("LSTM")
 def lstm(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None, p=None, **given):
     step = functools.partial(lstm_step, input_forget=given["input_forget"])
     initial = [initial_h, initial_c]

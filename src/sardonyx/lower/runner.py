@@ -14,13 +14,13 @@ from onnx.backend.base import BackendRep
 
 import sardonyx.lower  # noqa: F401  (registers the shared rules)
 from sardonyx import opset
+from sardonyx.edit.widen import widen
 from sardonyx.errors import DataError, EngineError, quote
 from sardonyx.lower.partition import Placement
 from sardonyx.lower.program import Program, to_numpy
 from sardonyx.lower.xp import Arrays, is_string
 from sardonyx.model import Model, load
 from sardonyx.passes.nesting import graphs
-from sardonyx.passes.widen import widen
 
 # Some exporters write the domain without its last part.
 TRAINING = (opset.TRAINING_DOMAIN, "ai.onnx.preview")

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import positive
 
 
-@lower("SequenceEmpty")
+@lowering("SequenceEmpty")
 def sequence_empty(xp, *, dtype):
     return []
 
 
-@lower("SequenceConstruct")
+@lowering("SequenceConstruct")
 def sequence_construct(xp, *xs):
     return list(xs)
 
 
-@lower("SequenceLength")
+@lowering("SequenceLength")
 def sequence_length(xp, sequence):
     return np.array(len(sequence), np.int64)
 
 
-@lower("SequenceAt", static=("position",))
+@lowering("SequenceAt", static=("position",))
 def sequence_at(xp, sequence, position):
     return sequence[int(position.reshape(()))]
 
 
-@lower("SequenceInsert", static=("position",))
+@lowering("SequenceInsert", static=("position",))
 def sequence_insert(xp, sequence, tensor, position=None):
     at = len(sequence) if position is None else int(position.reshape(()))
     at = positive(at, len(sequence))
     return [*sequence[:at], tensor, *sequence[at:]]
 
 
-@lower("SequenceErase", static=("position",))
+@lowering("SequenceErase", static=("position",))
 def sequence_erase(xp, sequence, position=None):
     at = len(sequence) - 1 if position is None else int(position.reshape(()))
     at = positive(at, len(sequence))
     return [*sequence[:at], *sequence[at + 1 :]]
 
 
-@lower("ConcatFromSequence")
+@lowering("ConcatFromSequence")
 def concat_from_sequence(xp, sequence, *, axis, new_axis):
     if not new_axis:
         return xp.concat(sequence, axis)
     return xp.stack(sequence, positive(axis, xp.rank(sequence[0]) + 1))
 
 
-@lower("SplitToSequence", static=("split",))
+@lowering("SplitToSequence", static=("split",))
 def split_to_sequence(xp, x, split=None, *, axis, keepdims):
     axis = positive(axis, xp.rank(x))
     whole = xp.shape(x)[axis]
@@ -66,7 +66,7 @@ def split_to_sequence(xp, x, split=None, *, axis, keepdims):
     return list(parts)
 
 
-@lower("SequenceMap")
+@lowering("SequenceMap")
 def sequence_map(xp, sequence, *others, body):
     found = []
     for i, item in enumerate(sequence):

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 INT64 = np.dtype(np.int64)
-CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+CASES: dict[str, Callable[[str], str]] = {"LOWERINGS": str.lower, "UPPER": str.upper, "NONE": str}
 
 
 def words(items, shape):
@@ -23,13 +23,13 @@ def words(items, shape):
     return made.reshape(shape)
 
 
-@lower("StringConcat")
+@lowering("StringConcat")
 def string_concat(xp, x, y):
     left, right = np.broadcast_arrays(x, y)
     return words([a + b for a, b in zip(left.flat, right.flat)], left.shape)
 
 
-@lower("StringNormalizer")
+@lowering("StringNormalizer")
 def string_normalizer(xp, x, *, case_change_action, is_case_sensitive, locale, stopwords):
     # Unicode's case mapping, whatever the locale: the same on every machine.
     change = CASES[case_change_action]
@@ -39,7 +39,7 @@ def string_normalizer(xp, x, *, case_change_action, is_case_sensitive, locale, s
     return words(kept, (1, -1) if x.ndim == 2 else (-1,))
 
 
-@lower("StringSplit")
+@lowering("StringSplit")
 def string_split(xp, x, *, delimiter, maxsplit):
     limit = -1 if maxsplit is None else maxsplit
     parts = [word.split(delimiter or None, limit) if word else [] for word in x.flat]
@@ -49,7 +49,7 @@ def string_split(xp, x, *, delimiter, maxsplit):
     return words(padded, (*x.shape, longest)), counts
 
 
-@lower("RegexFullMatch")
+@lowering("RegexFullMatch")
 def regex_full_match(xp, x, *, pattern):
     # `\z` is RE2's end of text, which Python spells `\Z`.
     compiled = re.compile(re.sub(r"(?<!\\)((?:\\\\)*)\\z", r"\1\\Z", pattern))

@@ -6,7 +6,7 @@ model gets here (`grad/training.py`).
 
 from __future__ import annotations
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -26,7 +26,7 @@ def regularized(x, g, coefficient):
     return g if not coefficient else coefficient * x + g
 
 
-@lower("Adagrad", domain=DOMAIN)
+@lowering("Adagrad", domain=DOMAIN)
 def adagrad(xp, rate, steps, *tensors, decay_factor, epsilon, norm_coefficient):
     def update(rate, steps, x, g, h):
         g = regularized(x, g, norm_coefficient)
@@ -37,7 +37,7 @@ def adagrad(xp, rate, steps, *tensors, decay_factor, epsilon, norm_coefficient):
     return updated(xp, rate, steps, tensors, 3, update)
 
 
-@lower("Momentum", domain=DOMAIN)
+@lowering("Momentum", domain=DOMAIN)
 def momentum(xp, rate, steps, *tensors, alpha, beta, mode, norm_coefficient):
     def update(rate, steps, x, g, v):
         g = regularized(x, g, norm_coefficient)
@@ -48,7 +48,7 @@ def momentum(xp, rate, steps, *tensors, alpha, beta, mode, norm_coefficient):
     return updated(xp, rate, steps, tensors, 3, update)
 
 
-@lower("Adam", domain=DOMAIN)
+@lowering("Adam", domain=DOMAIN)
 def adam(xp, rate, steps, *tensors, alpha, beta, epsilon, norm_coefficient, norm_coefficient_post):
     def update(rate, steps, x, g, v, h):
         g = regularized(x, g, norm_coefficient)

@@ -1,6 +1,6 @@
 """An If whose condition is known becomes its branch; the other branch goes.
 
-What the door knows of shapes decides many conditions of exported models. Names of the branch
+What normalization knows of shapes decides many conditions of exported models. Names of the branch
 stay where nothing else has them. onnxruntime would do the same later, but loses what a deeper
 body reads from a branch.
 """

@@ -26,8 +26,8 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from sardonyx import testing
+from sardonyx.edit.widen import widen
 from sardonyx.model import Model, load
-from sardonyx.passes.widen import widen
 from sardonyx.score import suite
 from sardonyx.score.judge import draws
 from sardonyx.score.suite import Case

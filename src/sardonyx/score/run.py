@@ -35,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass
-class Plan:
+class Job:
     """What to run: cases by axis, and how.
 
     jobs  -- processes at a time
@@ -52,36 +52,36 @@ class Plan:
     progress: Progress = lambda engine, done, total: None
 
 
-def score(engines: Sequence[Engine], plan: Plan) -> Score:
-    """Run the plan on engines, one after the other."""
-    columns = [_known(e, plan) if plan.known else _column(e, plan) for e in engines]
-    names = {axis: [case.name for case in cases] for axis, cases in plan.cases.items()}
+def score(engines: Sequence[Engine], job: Job) -> Score:
+    """Run the job on engines, one after the other."""
+    columns = [_known(e, job) if job.known else _column(e, job) for e in engines]
+    names = {axis: [case.name for case in cases] for axis, cases in job.cases.items()}
     date = datetime.now(UTC).date().isoformat()
     return Score(sardonyx.__version__, onnx.__version__, date, columns, names)
 
 
-def _column(engine: Engine, plan: Plan) -> Column:
+def _column(engine: Engine, job: Job) -> Column:
     started = time.perf_counter()
     column = Column(engine.name, engine.kind)
-    with Worker(engine, plan.limit) as worker:
-        column.canary, column.version, able = _greeted(worker, plan)
+    with Worker(engine, job.limit) as worker:
+        column.canary, column.version, able = _greeted(worker, job)
         if not column.canary:
             column.able = [axis for axis, ability in ABILITY.items() if ability in able]
-            axes = [axis for axis in plan.cases if axis in column.able]
+            axes = [axis for axis in job.cases if axis in column.able]
             column.cells = {axis: {} for axis in axes}
-            work = [(axis, case) for axis in axes for case in plan.cases[axis]]
-            _run_all(worker, plan, work, column)
+            work = [(axis, case) for axis in axes for case in job.cases[axis]]
+            _run_all(worker, job, work, column)
     column.seconds = time.perf_counter() - started
     return column
 
 
-def _known(engine: Engine, plan: Plan) -> Column:
+def _known(engine: Engine, job: Job) -> Column:
     """What earlier runs found."""
-    greeting = plan.store.get(_engine_key(engine, "forward", "greeting")) or {}
+    greeting = job.store.get(_engine_key(engine, "forward", "greeting")) or {}
     column = Column(engine.name, engine.kind, greeting.get("version", ""))
     column.able = [axis for axis, word in ABILITY.items() if word in greeting.get("able", ())]
     for axis in column.able:
-        cells = {c.name: _kept(engine, plan, axis, c) for c in plan.cases.get(axis, ())}
+        cells = {c.name: _kept(engine, job, axis, c) for c in job.cases.get(axis, ())}
         found = {name: cell for name, cell in cells.items() if cell is not None}
         column.cells |= {axis: found} if found else {}
     return column
@@ -90,15 +90,15 @@ def _known(engine: Engine, plan: Plan) -> Column:
 ABILITY = {"forward": "run", "gradient": "gradient", "training": "train"}
 
 
-def _greeted(worker: Worker, plan: Plan) -> tuple[str, str, list[str]]:
+def _greeted(worker: Worker, job: Job) -> tuple[str, str, list[str]]:
     """An engine's canary, version and abilities; where all was well before, without a process."""
     name = _engine_key(worker.engine, "forward", "greeting")
-    kept = None if plan.fresh else plan.store.get(name)
+    kept = None if job.fresh else job.store.get(name)
     if kept is not None:
         return "", kept["version"], kept["able"]
     canary = _canary(worker)
     if not canary:
-        plan.store.put(name, {"version": worker.version, "able": worker.able})
+        job.store.put(name, {"version": worker.version, "able": worker.able})
     return canary, worker.version, worker.able
 
 
@@ -117,13 +117,13 @@ def _canary(worker: Worker) -> str:
     return ""
 
 
-def _run_all(first: Worker, plan: Plan, work: list[tuple[str, Any]], column: Column) -> None:
-    """Take cases from a queue, several workers at a time; results come in the plan's order."""
+def _run_all(first: Worker, job: Job, work: list[tuple[str, Any]], column: Column) -> None:
+    """Take cases from a queue, several workers at a time; results come in the job's order."""
     engine = first.engine
     found: dict[tuple[str, str], Cell] = {}
     left: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     for axis, case in work:
-        kept = None if plan.fresh else _kept(engine, plan, axis, case)
+        kept = None if job.fresh else _kept(engine, job, axis, case)
         if kept is None:
             left.put((axis, case))
         else:
@@ -137,16 +137,16 @@ def _run_all(first: Worker, plan: Plan, work: list[tuple[str, Any]], column: Col
                     axis, case = left.get_nowait()
                     worker.used.clear()
                     cell = _judge(axis)(worker, case)
-                    _keep(engine, plan, axis, case, cell, worker.used)
+                    _keep(engine, job, axis, case, cell, worker.used)
                     found[axis, case.name] = cell
-                    plan.progress(engine.name, len(found), len(work))
+                    job.progress(engine.name, len(found), len(work))
         except queue.Empty:
             pass
         except BaseException as error:
             errors.append(error)
 
-    count = min(plan.jobs, left.qsize())
-    workers = [first, *(Worker(engine, plan.limit) for _ in range(count - 1))][:count]
+    count = min(job.jobs, left.qsize())
+    workers = [first, *(Worker(engine, job.limit) for _ in range(count - 1))][:count]
     threads = [threading.Thread(target=serve, args=[w], daemon=True) for w in workers]
     for thread in threads:
         thread.start()
@@ -174,9 +174,9 @@ def _judge(axis: str) -> Callable[[Worker, Any], Cell]:
 # -- results of earlier runs -----------------------------------------------------------------
 
 
-def _kept(engine: Engine, plan: Plan, axis: str, case: Any) -> Cell | None:
-    entry = plan.store.get(_key(engine, axis, case))
-    if entry is None or plan.limit > entry.get("limit", plan.limit):
+def _kept(engine: Engine, job: Job, axis: str, case: Any) -> Cell | None:
+    entry = job.store.get(_key(engine, axis, case))
+    if entry is None or job.limit > entry.get("limit", job.limit):
         return None
     if engine.kind == "ours" and entry["rules"] != _rules(engine, case, entry["used"]):
         return None
@@ -185,7 +185,7 @@ def _kept(engine: Engine, plan: Plan, axis: str, case: Any) -> Cell | None:
     return Cell(entry["class"], entry["message"])
 
 
-def _keep(engine: Engine, plan: Plan, axis: str, case: Any, cell: Cell, used: set[str]) -> None:
+def _keep(engine: Engine, job: Job, axis: str, case: Any, cell: Cell, used: set[str]) -> None:
     """Keep a cell; a peer's time-out until more time is given, others say that we were busy."""
     if cell.kind == "time-out" and engine.kind != "peer":
         return
@@ -193,10 +193,10 @@ def _keep(engine: Engine, plan: Plan, axis: str, case: Any, cell: Cell, used: se
     retries = "" if cell.is_good else _source("variants.py")
     entry: dict[str, Any] = {"class": cell.kind, "message": cell.message, "retries": retries}
     if cell.kind == "time-out":
-        entry["limit"] = plan.limit
+        entry["limit"] = job.limit
     if engine.kind == "ours":
         entry |= {"used": sorted(used), "rules": _rules(engine, case, sorted(used))}
-    plan.store.put(_key(engine, axis, case), entry)
+    job.store.put(_key(engine, axis, case), entry)
 
 
 def _rules(engine: Engine, case: Any, used: Sequence[str]) -> str:

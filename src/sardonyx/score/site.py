@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sardonyx import html, opset
-from sardonyx.html import text
+from sardonyx import html_page as html
+from sardonyx import opset
+from sardonyx.html_page import text
 from sardonyx.score import operators
 from sardonyx.score.judge import CLASSES, Cell
 from sardonyx.score.operators import NETWORKS

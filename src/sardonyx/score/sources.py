@@ -21,7 +21,7 @@ from sardonyx.score.engines import PACKAGE
 ROOMS = ("lower", "grad")  # of rules
 KERNELS = "engines"
 # What registers rules: decorators, and functions that take a table; operators begin with that.
-REGISTER = {"lower": "", "table": "", "vjp": "", "formulas": "", "reduction": "Reduce"}
+REGISTER = {"lowering": "", "table": "", "gradient_rule": "", "formulas": "", "reduction": "Reduce"}
 # What no result depends on.
 APART = ("cli", "score", "verify", "importers", "diff", "html.py", "coverage.py", "inspect.py")
 

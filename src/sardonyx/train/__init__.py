@@ -1,1 +1,1 @@
-"""Training: records (TrainingInfoProto), losses, optimizers, schedules, the step and the loop."""
+"""The training loop: data, metrics, checkpoints, display, report; train, evaluate, predict."""

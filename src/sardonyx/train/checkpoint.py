@@ -38,7 +38,7 @@ class Position:
     batch: int = 0
     step: int = 0
     rows: int = 0  # seen in this epoch
-    sums: dict[str, float] = field(default_factory=dict)  # figures of this epoch, weighted by rows
+    sums: dict[str, float] = field(default_factory=dict)  # metrics of this epoch, weighted by rows
     history: list[dict[str, float]] = field(default_factory=list)
     best: float | None = None
     best_epoch: int | None = None

@@ -14,7 +14,7 @@ from sardonyx.errors import ArgumentError, quote
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sardonyx.train.run import Plan, Run
+    from sardonyx.train.run import Run, RunSettings
 
 REFRESH = 0.2
 LINE_EVERY = 10.0
@@ -28,7 +28,7 @@ class Display:
 
     total: int | None = None
 
-    def begin(self, run: Run, plan: Plan) -> None:
+    def begin(self, run: Run, settings: RunSettings) -> None:
         """Before the first step: what was decided, how the data feeds the model."""
 
     def step(self, run: Run, count: int | None) -> None:
@@ -51,7 +51,7 @@ class Lines(Display):
         self.shown = self.begun = time.monotonic()
         self.first_step = 0
 
-    def begin(self, run: Run, plan: Plan) -> None:
+    def begin(self, run: Run, settings: RunSettings) -> None:
         for what, value, why in run.settings.get("choices", []):
             self._print(f"{what}: {value}" + (f" ({why})" if why else ""))
         for name, before, now in run.position.overrides:
@@ -113,7 +113,7 @@ class Json(Display):
     def _write(self, **entry: Any) -> None:
         print(json.dumps(entry, sort_keys=True), file=self.stream, flush=True)
 
-    def begin(self, run: Run, plan: Plan) -> None:
+    def begin(self, run: Run, settings: RunSettings) -> None:
         self._write(
             event="begin",
             choices=run.settings.get("choices", []),
@@ -133,7 +133,7 @@ class Json(Display):
 
 
 class Live(Lines):
-    """A terminal: tables first, then a bar with loss, figures, speed and time left, redrawn in
+    """A terminal: tables first, then a bar with loss, metrics, speed and time left, redrawn in
     place.
     """
 
@@ -145,7 +145,7 @@ class Live(Lines):
         self.bar: Any = None
         self.task: Any = None
 
-    def begin(self, run: Run, plan: Plan) -> None:
+    def begin(self, run: Run, settings: RunSettings) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._table("training", ["setting", "value", "why"], run.settings.get("choices", []))
@@ -223,9 +223,9 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def history_text(figures: dict[str, float]) -> str:
-    rest = "  ".join(f"{n} {v:.4f}" for n, v in figures.items() if n not in ("epoch", "step"))
-    return f"epoch {int(figures['epoch'])}  {rest}"
+def history_text(metrics: dict[str, float]) -> str:
+    rest = "  ".join(f"{n} {v:.4f}" for n, v in metrics.items() if n not in ("epoch", "step"))
+    return f"epoch {int(metrics['epoch'])}  {rest}"
 
 
 def end_text(run: Run) -> str:

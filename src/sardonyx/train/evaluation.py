@@ -13,15 +13,15 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.model import Model, load
+from sardonyx.record.describe import descriptions, settings_of
+from sardonyx.record.override import override
+from sardonyx.record.trainable import trainable
 from sardonyx.train import metrics as metric
 from sardonyx.train.batches import Prefetch, epoch_blocks
 from sardonyx.train.checkpoint import Position
 from sardonyx.train.data import Source, open_data
-from sardonyx.train.describe import descriptions, settings_of
 from sardonyx.train.fields import Link, check_values, link
-from sardonyx.train.override import override
 from sardonyx.train.run import Run, prepare
-from sardonyx.train.trainable import trainable
 
 DEFAULT_METRICS = {
     "cross_entropy": ["accuracy"],
@@ -93,18 +93,18 @@ def predict(
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
-# -- figures ----------------------------------------------------------------------------
+# -- metrics ----------------------------------------------------------------------------
 
 
 def evaluate_rep(
     run: Run, source: Source, names: Sequence[Any], batch_size: int | None = None
 ) -> dict[str, float]:
-    """Figures of all records, and metrics of the first meeting of prediction and label, over all
+    """Metrics of all records, and metrics of the first loss_term of prediction and label, over all
     of `source`; the model is as it is now.
     """
     known = descriptions(run.rep.model)
-    meeting = next((m for d in known for m in d.get("meetings", []) if m["labels"]), None)
-    made = metric.make(names) if meeting else []
+    loss_term = next((m for d in known for m in d.get("loss_terms", []) if m["labels"]), None)
+    made = metric.make(names) if loss_term else []
     sums: dict[str, float] = {}
     rows = 0
     size = batch_size or run.position.batch_size
@@ -113,7 +113,7 @@ def evaluate_rep(
         count = len(next(iter(batch.values())))
         rows += count
         for which, described in enumerate(known):
-            own = meeting if meeting in described.get("meetings", []) else None
+            own = loss_term if loss_term in described.get("loss_terms", []) else None
             wanted = [own["prediction"]] if own and made else []
             found = run.rep.evaluate(batch, described.get("forward"), wanted, which)
             for name, value in found.items():
@@ -128,8 +128,8 @@ def chosen_metrics(given: Sequence[Any] | None, settings: dict[str, Any]) -> Seq
     """The metrics asked for, or those that suit the only loss."""
     if given is not None:
         return given
-    meetings = settings.get("meetings", [])
-    return DEFAULT_METRICS.get(meetings[0]["loss"], []) if len(meetings) == 1 else []
+    loss_terms = settings.get("loss_terms", [])
+    return DEFAULT_METRICS.get(loss_terms[0]["loss"], []) if len(loss_terms) == 1 else []
 
 
 # -- data and model -----------------------------------------------------------------------
@@ -155,7 +155,7 @@ def links_for(
     settings: dict[str, Any],
 ) -> list[Link]:
     """Which field feeds which input; refuses data that does not fit or cannot be trained on."""
-    labels = [n for m in settings.get("meetings", []) for n in m["labels"]]
+    labels = [n for m in settings.get("loss_terms", []) for n in m["labels"]]
     if not labels:
         served = {v.name for v in net.inputs}
         labels = [v.name or "" for v in wanted if v.name not in served]
@@ -167,14 +167,14 @@ def links_for(
 def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
     found = {}
     values = {v.name: v for node in net.graph for v in node.outputs}
-    for meeting in settings.get("meetings", []):
-        if meeting["loss"] != "cross_entropy" or meeting["settings"].get("probabilities"):
+    for loss_term in settings.get("loss_terms", []):
+        if loss_term["loss"] != "cross_entropy" or loss_term["settings"].get("probabilities"):
             continue
-        value = values.get(meeting["prediction"])
-        axis = meeting["settings"].get("axis", 1)
+        value = values.get(loss_term["prediction"])
+        axis = loss_term["settings"].get("axis", 1)
         if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
-            found[meeting["labels"][0]] = (
+            found[loss_term["labels"][0]] = (
                 value.shape[axis],
-                meeting["settings"].get("ignore_index"),
+                loss_term["settings"].get("ignore_index"),
             )
     return found

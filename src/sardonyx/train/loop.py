@@ -17,18 +17,18 @@ import numpy as np
 
 from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model, load
+from sardonyx.record.describe import descriptions, settings_of
+from sardonyx.record.override import Rows, override, refuse_changes, refuse_other
+from sardonyx.record.trainable import trainable
 from sardonyx.train import metrics as metric
 from sardonyx.train.auto import fastest
 from sardonyx.train.batches import Prefetch, batch_count, epoch_blocks
 from sardonyx.train.checkpoint import Lock, Position, position_of, write
 from sardonyx.train.data import MEMORY, Source, Stream, open_data
-from sardonyx.train.describe import descriptions, settings_of
 from sardonyx.train.display import Display, make_display
 from sardonyx.train.evaluation import chosen_metrics, evaluate_rep, image_size, links_for
 from sardonyx.train.fields import Link
-from sardonyx.train.override import Rows, override, refuse_changes, refuse_other
-from sardonyx.train.run import ENGINES, Callback, Plan, Run, best_path, prepare
-from sardonyx.train.trainable import trainable
+from sardonyx.train.run import ENGINES, Callback, Run, RunSettings, best_path, prepare
 
 EPOCHS = 3
 ORIGINS = {MEMORY: "arrays in memory"}
@@ -108,7 +108,7 @@ def train(
     settings["choices"] = [*settings.get("choices", []), *_loop_choices(asked, position, engine)]
     chosen = chosen_metrics(metrics, settings)
     watched = watch or ("loss" if held is None else "val_loss")
-    plan = Plan(
+    run_settings = RunSettings(
         position.epochs,
         position.steps,
         chosen,
@@ -123,9 +123,9 @@ def train(
     )
     run = Run(rep, position, links, settings, _facts(source, held, position))
     run.best_file = best_path(target) if target is not None else None
-    shown.begin(run, plan)
+    shown.begin(run, run_settings)
     with Lock(target) if target is not None else contextlib.nullcontext():
-        return _Loop(run, plan, source, held, shown).run()
+        return _Loop(run, run_settings, source, held, shown).run()
 
 
 # -- before the first step ------------------------------------------------------------------
@@ -320,13 +320,15 @@ def _interruptible(run: Run) -> Iterator[None]:
 class _Loop:
     """The state of one call of `train`."""
 
-    def __init__(self, run: Run, plan: Plan, source: Source, held: Source | None, display: Display):
-        self.run_, self.plan, self.display = run, plan, display
+    def __init__(
+        self, run: Run, settings: RunSettings, source: Source, held: Source | None, display: Display
+    ):
+        self.run_, self.settings, self.display = run, settings, display
         self.source, self.held = source, held
         self.saved = time.monotonic()
         self.waited_enough = False
         self.count = batch_count(source, run.position.batch_size, run.position.drop_last)
-        self.display.total = plan.total(self.count)
+        self.display.total = settings.total(self.count)
         self.times = {"steps": 0.0, "waiting for data": 0.0, "validation": 0.0, "saving": 0.0}
 
     def run(self) -> Run:
@@ -341,25 +343,29 @@ class _Loop:
             run.stopped = "interrupted"
         finally:
             run.times = {**self.times, "total": time.perf_counter() - begun}
-            for callback in self.plan.callbacks:
+            for callback in self.settings.callbacks:
                 if hasattr(callback, "end"):
                     callback.end(run)
         self._keep(force=True)
         run.times |= {"saving": self.times["saving"], "total": time.perf_counter() - begun}
         self.display.end(run)
-        if run.stopped == "interrupted" and self.plan.output is None:
+        if run.stopped == "interrupted" and self.settings.output is None:
             raise KeyboardInterrupt
         return run
 
     def _is_done(self) -> bool:
-        position, plan = self.run_.position, self.plan
-        if self.run_.stopped or (plan.steps is not None and position.step >= plan.steps):
+        position, settings = self.run_.position, self.settings
+        if self.run_.stopped or (settings.steps is not None and position.step >= settings.steps):
             return True
-        if plan.patience is not None and position.waited >= plan.patience and not position.batch:
-            self.run_.stopped = f"{plan.watch} did not improve for {position.waited} epochs"
+        if (
+            settings.patience is not None
+            and position.waited >= settings.patience
+            and not position.batch
+        ):
+            self.run_.stopped = f"{settings.watch} did not improve for {position.waited} epochs"
             self.waited_enough = True
             return True
-        return plan.epochs is not None and position.epoch >= plan.epochs
+        return settings.epochs is not None and position.epoch >= settings.epochs
 
     def _epoch(self) -> None:
         run, position, times = self.run_, self.run_.position, self.times
@@ -393,11 +399,11 @@ class _Loop:
     def _step(self, batch: dict[str, np.ndarray]) -> None:
         run, position = self.run_, self.run_.position
         before = time.perf_counter()
-        figures = run.rep.step(batch)
+        metrics = run.rep.step(batch)
         self.times["steps"] += time.perf_counter() - before
         rows = len(next(iter(batch.values())))
         first: float | None = None
-        for name, value in figures.items():
+        for name, value in metrics.items():
             number = float(value) if value.size == 1 else float(np.mean(value))
             if not math.isfinite(number):
                 self._not_finite(name, number, batch)
@@ -408,9 +414,9 @@ class _Loop:
         position.batch += 1
         position.step += 1
         self.display.step(run, self.count)
-        for callback in self.plan.callbacks:
+        for callback in self.settings.callbacks:
             callback(run)
-        if self.plan.output is not None:
+        if self.settings.output is not None:
             self._keep()
 
     def _not_finite(self, name: str, number: float, batch: dict[str, np.ndarray]) -> None:
@@ -421,7 +427,7 @@ class _Loop:
             rows = finder(batch)
         saved = (
             "what was saved before this step is whole"
-            if self.plan.output
+            if self.settings.output
             else "nothing was being saved"
         )
         raise TrainingStopped(
@@ -433,48 +439,48 @@ class _Loop:
 
     def _end_epoch(self) -> None:
         run, position = self.run_, self.run_.position
-        figures = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
+        metrics = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
         if self.held is not None:
             before = time.perf_counter()
-            found = evaluate_rep(run, self.held, self.plan.metrics)
+            found = evaluate_rep(run, self.held, self.settings.metrics)
             self.times["validation"] += time.perf_counter() - before
-            figures.update({f"val_{n}": v for n, v in found.items()})
-        position.history.append({"epoch": position.epoch, "step": position.step, **figures})
+            metrics.update({f"val_{n}": v for n, v in found.items()})
+        position.history.append({"epoch": position.epoch, "step": position.step, **metrics})
         position.epoch += 1
         position.batch = position.rows = 0
         position.sums = {}
-        self._judge(figures)
+        self._judge(metrics)
         self.display.epoch(run)
 
-    def _judge(self, figures: Mapping[str, float]) -> None:
+    def _judge(self, metrics: Mapping[str, float]) -> None:
         """Is this epoch the best so far? Then its model is kept."""
-        run, position, watch = self.run_, self.run_.position, self.plan.watch
-        if watch not in figures:
+        run, position, watch = self.run_, self.run_.position, self.settings.watch
+        if watch not in metrics:
             raise ArgumentError(
-                f"there is no figure {quote(watch)} to watch",
-                hint=f"there are {', '.join(figures)}",
+                f"there is no metric {quote(watch)} to watch",
+                hint=f"there are {', '.join(metrics)}",
             )
-        value = figures[watch] if self.plan.lower else -figures[watch]
+        value = metrics[watch] if self.settings.lower else -metrics[watch]
         if position.best is None or value < position.best:
             position.best, position.best_epoch, position.waited = value, position.epoch - 1, 0
             run.best = run.rep.state(), deepcopy(position)
-            if self.plan.output is not None and self.plan.keep_best:
-                self._write(best_path(self.plan.output))
+            if self.settings.output is not None and self.settings.keep_best:
+                self._write(best_path(self.settings.output))
         else:
             position.waited += 1
 
     def _keep(self, force: bool = False) -> None:
-        plan, position = self.plan, self.run_.position
-        if plan.output is None:
+        settings, position = self.settings, self.run_.position
+        if settings.output is None:
             return
-        due = plan.every_steps is not None and position.step % plan.every_steps == 0
+        due = settings.every_steps is not None and position.step % settings.every_steps == 0
         if (
-            plan.every_minutes is not None
-            and time.monotonic() - self.saved >= plan.every_minutes * 60
+            settings.every_minutes is not None
+            and time.monotonic() - self.saved >= settings.every_minutes * 60
         ):
             due = True
         if due or force:
-            self._write(plan.output)
+            self._write(settings.output)
             self.saved = time.monotonic()
 
     def _write(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Metrics: figures about predictions, added up batch by batch without keeping the predictions.
+"""Metrics: numbers that judge predictions, added up batch by batch without keeping the predictions.
 
 A metric is a class with `add(prediction, label)` and `value()`; a user's function `(predictions,
 labels) -> number` is called once over all of them (`Function`). Where a class is predicted for each
@@ -16,7 +16,7 @@ from sardonyx.errors import ArgumentError
 
 
 class Metric:
-    """One figure; `better` says which direction is an improvement."""
+    """One metric; `better` says which direction is an improvement."""
 
     name = "metric"
     better = "higher"
@@ -231,17 +231,17 @@ def make(given: Sequence[Any]) -> list[Metric]:
     return made
 
 
-def lower_is_better(figure: str, given: Sequence[Any]) -> bool:
-    """Whether a figure of the loop improves by falling: losses do, metrics say it themselves."""
+def lower_is_better(metric: str, given: Sequence[Any]) -> bool:
+    """Whether a metric of the loop improves by falling: losses do, metrics say it themselves."""
     better = {m.name: m.better for m in make(given)}
-    return better.get(figure.removeprefix("val_"), "lower") == "lower"
+    return better.get(metric.removeprefix("val_"), "lower") == "lower"
 
 
 def add_all(
-    made: Sequence[Metric], meeting: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
+    made: Sequence[Metric], loss_term: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
 ) -> None:
-    """Show one batch to all metrics; `meeting` says how the loss reads prediction and label."""
-    rows, classes = _rows(meeting, prediction, label)
+    """Show one batch to all metrics; `loss_term` says how the loss reads prediction and label."""
+    rows, classes = _rows(loss_term, prediction, label)
     for item in made:
         if item.whole:
             item.add(prediction, label)
@@ -257,12 +257,12 @@ def add_all(
 
 
 def _rows(
-    meeting: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
+    loss_term: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores with the classes along axis 1 and class numbers, without labels to be ignored."""
-    if meeting["loss"] != "cross_entropy":
+    if loss_term["loss"] != "cross_entropy":
         return prediction, label
-    settings = meeting["settings"]
+    settings = loss_term["settings"]
     axis, ignored = settings.get("axis", 1), settings.get("ignore_index")
     if settings.get("probabilities"):
         label = label.argmax(axis)

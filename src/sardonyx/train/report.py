@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from sardonyx import __version__, html
-from sardonyx.train import info
+from sardonyx import __version__
+from sardonyx import html_page as html
+from sardonyx.record import info
+from sardonyx.record.builder import ROLE
 from sardonyx.train.display import duration
-from sardonyx.train.program import ROLE
 from sardonyx.weights import weights
 
 if TYPE_CHECKING:

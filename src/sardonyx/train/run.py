@@ -1,4 +1,4 @@
-"""A training as its user holds it: `Run`, the plan it follows, and the engine that carries it."""
+"""A training as its user holds it: `Run`, its settings, and the engine that carries it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
 
 @dataclass(repr=False)
 class Run:
-    """A training: `run.model` is the model as it is now, `run.history` the figures of each
+    """A training: `run.model` is the model as it is now, `run.history` the metrics of each
     epoch.
     """
 
@@ -40,9 +40,9 @@ class Run:
         """What has been done, in one line: `Run(2 epochs, 40 steps, loss 0.31, on torch)`."""
         done = f"{len(self.history)} epochs, {self.position.step} steps"
         loss = self.history[-1].get("loss") if self.history else None
-        figures = done if loss is None else f"{done}, loss {loss:.4g}"
+        metrics = done if loss is None else f"{done}, loss {loss:.4g}"
         where = f", on {self.engine}" if self.engine else ""
-        return f"Run({figures}{where}{f', stopped: {self.stopped}' if self.stopped else ''})"
+        return f"Run({metrics}{where}{f', stopped: {self.stopped}' if self.stopped else ''})"
 
     @property
     def engine(self) -> str:
@@ -81,7 +81,7 @@ Callback = Callable[[Run], Any]
 
 
 @dataclass
-class Plan:
+class RunSettings:
     """The settings of one training, as asked for."""
 
     epochs: int | None
@@ -89,7 +89,7 @@ class Plan:
     metrics: Sequence[Any]
     patience: int | None
     watch: str
-    lower: bool  # whether a lower figure is better
+    lower: bool  # whether a lower metric is better
     every_steps: int | None
     every_minutes: float | None
     output: Path | None

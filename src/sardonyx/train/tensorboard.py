@@ -1,4 +1,4 @@
-"""TensorBoard event files: a callback that writes the figures of every epoch and the loss of
+"""TensorBoard event files: a callback that writes the metrics of every epoch and the loss of
 every step.
 """
 
@@ -21,7 +21,7 @@ def events(folder: str | Path) -> Events:
 
 
 class Events:
-    """Writes the loss of every step and the figures of every epoch, the last one included."""
+    """Writes the loss of every step and the metrics of every epoch, the last one included."""
 
     def __init__(self, folder: str | Path):
         # tensorboard imports TensorFlow where there is one, and that talks to stderr.
@@ -46,12 +46,12 @@ class Events:
 
     def _epochs(self, run: Run) -> None:
         for epoch in run.history[self.seen :]:
-            figures = {f"epoch/{n}": v for n, v in epoch.items() if n not in ("epoch", "step")}
-            self._add(int(epoch["step"]), figures)
+            metrics = {f"epoch/{n}": v for n, v in epoch.items() if n not in ("epoch", "step")}
+            self._add(int(epoch["step"]), metrics)
             self.writer.flush()
         self.seen = len(run.history)
 
-    def _add(self, step: int, figures: dict[str, float]) -> None:
-        values = [self.summary.Value(tag=n, simple_value=v) for n, v in figures.items()]
+    def _add(self, step: int, metrics: dict[str, float]) -> None:
+        values = [self.summary.Value(tag=n, simple_value=v) for n, v in metrics.items()]
         event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
         self.writer.add_event(event)

@@ -2,7 +2,7 @@
 
 One small function per signature change, named after it (`softmax_11_13`), in opset order, in the
 file of ONNX's family of the operator. A bump that only widens types, or adds an input or attribute
-whose default means what the operator did before, has none. `engine.py` walks the graph and applies
+whose default means what the operator did before, has none. `driver.py` walks the graph and applies
 them.
 """
 
@@ -18,6 +18,6 @@ from sardonyx.upgrades import (  # noqa: F401  (importing a family registers its
     tensor,
     traditionalml,
 )
-from sardonyx.upgrades.engine import upgrade_graph
+from sardonyx.upgrades.driver import upgrade_graph
 
 __all__ = ["upgrade_graph"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.upgrades.engine import take, upgrade
+from sardonyx.upgrades.driver import take, upgrade
 
 
 @upgrade("Scan", to=9)

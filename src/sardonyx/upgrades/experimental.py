@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.upgrades.engine import ints, like, take, upgrade
+from sardonyx.upgrades.driver import ints, like, take, upgrade
 
 
 @upgrade("Affine", to=10, shapes=True)

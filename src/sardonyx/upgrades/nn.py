@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder
-from sardonyx.upgrades.engine import feed, ints, is_used, like, present, put, take, upgrade
+from sardonyx.upgrades.driver import feed, ints, is_used, like, present, put, take, upgrade
 
 
 @upgrade("LpPool", "GlobalLpPool", to=2, shapes=True)

@@ -1,6 +1,6 @@
 """Adapters of ONNX's family `object_detection`, in opset order."""
 
-from sardonyx.upgrades.engine import put, upgrade
+from sardonyx.upgrades.driver import put, upgrade
 
 
 @upgrade("RoiAlign", to=16)

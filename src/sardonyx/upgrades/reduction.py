@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.upgrades.engine import feed, ints, take, upgrade
+from sardonyx.upgrades.driver import feed, ints, take, upgrade
 
 AXES_MOVED_AT_18 = (
     *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),

@@ -1,6 +1,6 @@
 """Adapters of ONNX's family `rnn`, in opset order."""
 
-from sardonyx.upgrades.engine import put, take, upgrade
+from sardonyx.upgrades.driver import put, take, upgrade
 
 
 @upgrade("GRU", to=3)

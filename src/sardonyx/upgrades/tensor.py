@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import constant
-from sardonyx.upgrades.engine import feed, ints, like, put, take, upgrade
+from sardonyx.upgrades.driver import feed, ints, like, put, take, upgrade
 
 
 @upgrade("Pad", to=2)

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from sardonyx.upgrades.engine import put, take, upgrade
+from sardonyx.upgrades.driver import put, take, upgrade
 
 
 @upgrade("LabelEncoder", to=2, domain="ai.onnx.ml", shapes=True)

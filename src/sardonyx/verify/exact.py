@@ -15,11 +15,11 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.edit.widen import widen
 from sardonyx.errors import EngineError, SardonyxError, UnsupportedOp, quote
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
-from sardonyx.passes.widen import widen
 from sardonyx.verify.coarse import coarse
 from sardonyx.verify.segments import is_constant, piece, reads
 

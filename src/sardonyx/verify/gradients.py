@@ -21,8 +21,8 @@ from sardonyx.grad import grad
 from sardonyx.grad.transform import builder_for
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
+from sardonyx.verify.converted import applied, held_names
 from sardonyx.verify.exact import is_float
-from sardonyx.verify.opened import applied, held_names
 from sardonyx.verify.subjects import (
     FunctionSubject,
     ModuleSubject,

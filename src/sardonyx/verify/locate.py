@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from sardonyx.errors import ArgumentError, SardonyxError
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
+from sardonyx.verify.converted import opened
 from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.noise import Measurement
-from sardonyx.verify.opened import opened
 from sardonyx.verify.report import Culprit, Report
 from sardonyx.verify.subjects import OnnxSubject, Subject, runner
 from sardonyx.verify.ties import QUANTIZERS, has_ties

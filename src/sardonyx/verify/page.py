@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from sardonyx import html
+from sardonyx import html_page as html
 from sardonyx.verify.culprit import Replay
 from sardonyx.verify.noise import BINS, Measurement
 from sardonyx.verify.report import Culprit, Report, shown

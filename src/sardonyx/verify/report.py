@@ -17,15 +17,7 @@ from sardonyx import __version__
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.verify.culprit import Case, Replay, Search
 from sardonyx.verify.datasets import DataSet
-from sardonyx.verify.noise import (
-    DIFFERENT,
-    LOOK,
-    PEAK,
-    SAME,
-    UNKNOWN,
-    Measurement,
-    worst,
-)
+from sardonyx.verify.noise import DIFFERENT, LOOK, PEAK, SAME, UNKNOWN, Measurement, worst
 from sardonyx.verify.subjects import Subject
 
 FORMAT = 1

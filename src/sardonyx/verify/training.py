@@ -18,8 +18,8 @@ import numpy as np
 
 from sardonyx.errors import ArgumentError, DataError, quote
 from sardonyx.model import Model, load
-from sardonyx.train.info import state_names, state_tensor
-from sardonyx.train.step import StepGraph, compile_step
+from sardonyx.record.info import state_names, state_tensor
+from sardonyx.record.step import StepGraph, compile_step
 from sardonyx.verify.datasets import read_npz
 from sardonyx.verify.exact import Reference, widened
 from sardonyx.verify.inputs import sample, size_choices

@@ -28,7 +28,7 @@ from sardonyx.passes.nesting import graphs, names
 from sardonyx.passes.shapes import infer_types
 from sardonyx.registry import op_name
 from sardonyx.upgrades import upgrade_graph
-from sardonyx.upgrades.engine import ADAPTERS
+from sardonyx.upgrades.driver import ADAPTERS
 from sardonyx.versions.downgrades import DOWNGRADES, ONLY_SINCE
 from sardonyx.versions.features import least_ir, newest_feature
 

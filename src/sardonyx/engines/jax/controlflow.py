@@ -10,7 +10,7 @@ from jax import lax
 
 from sardonyx.engines.jax.xp import is_traced, jax
 from sardonyx.lower import controlflow
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import NotStatic
 
 DIFFERENTIABLE = 1 << 10  # up to so many trips a loop is one that jax can go through backwards
@@ -25,7 +25,7 @@ def held(xp, values):
     return tuple(jax.tree.map(xp.asarray, v) for v in values)
 
 
-@lower("If", only="jax", either=("cond",))
+@lowering("If", only="jax", either=("cond",))
 def if_(xp, cond, *, then_branch, else_branch):
     if not is_traced(cond):
         return controlflow.if_(xp, cond, then_branch=then_branch, else_branch=else_branch)
@@ -33,7 +33,7 @@ def if_(xp, cond, *, then_branch, else_branch):
     return lax.cond(cond.reshape(()), *branches)
 
 
-@lower("Loop", only="jax", either=("M", "cond"))
+@lowering("Loop", only="jax", either=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count):
     M, cond = (v if v is None or is_traced(v) else np.asarray(v) for v in (M, cond))
     if known(M) and known(cond):
@@ -71,7 +71,7 @@ def _bounded(trips, going, state, step):
     return tuple(state)
 
 
-@lower("Scan", only="jax")
+@lowering("Scan", only="jax")
 def scan(xp, *given, body, num_scan_inputs, **options):
     first = len(given) - num_scan_inputs
     axis = (options["scan_input_axes"] or [0])[0]

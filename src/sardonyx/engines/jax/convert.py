@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.engines.callout import refused
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.layout import channels_last
 from sardonyx.engines.jax.xp import arrays, is_traced, jax
 from sardonyx.engines.native import Native, Stored, bind, native, written_back
-from sardonyx.engines.outside import refused
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.external import is_mapped
 from sardonyx.lower.program import DependsOnData, Program, element_type

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder, constant
 from sardonyx.lower.custom_native import NATIVE
-from sardonyx.lower.engine import attributes
+from sardonyx.lower.driver import attributes
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from sardonyx.lower.custom_native import NATIVE
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import conv, pool
 from sardonyx.lower.nn.window import Window, lowest, padded, taps, window_of
 
@@ -52,14 +52,14 @@ def convolved(xp, x, w, b, given, last):
     return biased(xp, y, b, last)
 
 
-@lower("Conv", only="jax")
+@lowering("Conv", only="jax")
 def convolution(xp, x, w, b=None, **given):
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return conv.conv(xp, x, w, b, **given)
     return convolved(xp, x, w, b, given, last=False)
 
 
-@lower("Conv", domain=NATIVE, only="jax")
+@lowering("Conv", domain=NATIVE, only="jax")
 def convolution_last(xp, x, w, b=None, **given):
     return convolved(xp, x, w, b, given, last=True)
 
@@ -89,14 +89,14 @@ def conv_transposed(xp, x, w, b, given, last):
     return biased(xp, y, b, last)
 
 
-@lower("ConvTranspose", only="jax")
+@lowering("ConvTranspose", only="jax")
 def conv_transpose(xp, x, w, b=None, **given):
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return conv.conv_transpose(xp, x, w, b, **given)
     return conv_transposed(xp, x, w, b, given, last=False)
 
 
-@lower("ConvTranspose", domain=NATIVE, only="jax")
+@lowering("ConvTranspose", domain=NATIVE, only="jax")
 def conv_transpose_last(xp, x, w, b=None, **given):
     return conv_transposed(xp, x, w, b, given, last=True)
 
@@ -132,14 +132,14 @@ def reduced(x, window, start, function):
     )
 
 
-@lower("MaxPool", only="jax")
+@lowering("MaxPool", only="jax")
 def max_pool(xp, x, *, count, **given):
     if count > 1:
         return pool.max_pool(xp, x, count=count, **given)
     return reduced(x, pool_window(x, given), lowest(xp.dtype(x)), lax.max)
 
 
-@lower("MaxPool", domain=NATIVE, only="jax")
+@lowering("MaxPool", domain=NATIVE, only="jax")
 def max_pool_last(xp, x, **given):
     window = with_channels(pool_window(x, given, last=True), x.shape[-1])
     start = lowest(xp.dtype(x))
@@ -166,14 +166,14 @@ def first_largest(xp, x, window, start):
     return best
 
 
-@lower("AveragePool", only="jax")
+@lowering("AveragePool", only="jax")
 def average_pool(xp, x, **given):
     window = pool_window(x, given)
     counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
     return reduced(x, window, 0, lax.add) / counts
 
 
-@lower("AveragePool", domain=NATIVE, only="jax")
+@lowering("AveragePool", domain=NATIVE, only="jax")
 def average_pool_last(xp, x, **given):
     window = pool_window(x, given, last=True)
     counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
@@ -184,7 +184,7 @@ def average_pool_last(xp, x, **given):
 # -- normalization ------------------------------------------------------------------
 
 
-@lower("BatchNormalization", domain=NATIVE, only="jax")
+@lowering("BatchNormalization", domain=NATIVE, only="jax")
 def batch_normalization_last(xp, x, scale, b, input_mean, input_var, *, epsilon):
     wide = xp.dtype(input_mean)
     factor = xp.cast(scale, wide) / jnp.sqrt(input_var + epsilon)

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from sardonyx.errors import MissingExtra
-from sardonyx.lower.static import NumpyLike
+from sardonyx.lower.numpy_xp import NumpyLike
 from sardonyx.lower.xp import BFLOAT16, NotStatic, is_symbolic
 
 try:
@@ -160,8 +160,8 @@ class Jax(NumpyLike):
 
     def call_out(self, region, values):
         """Run a region elsewhere: a callback in jax's graph, or at once where there is none."""
-        from sardonyx.engines import outside
-        from sardonyx.engines.jax.outside import call_out
+        from sardonyx.engines import callout as outside
+        from sardonyx.engines.jax.callout import call_out
 
         if not any(is_traced(v) for v in values):
             found = outside.run(region, [self._out(v) for v in values])

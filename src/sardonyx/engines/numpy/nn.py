@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import conv
 
 
-@lower("Conv", only="numpy")
+@lowering("Conv", only="numpy")
 def convolution(xp, x, w, b=None, **given):
     # BLAS rounds the last rows of a product otherwise than the rest: equal channels would differ.
     if x.dtype != np.float32:

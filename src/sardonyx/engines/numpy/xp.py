@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import functools
 
-from sardonyx.lower import static
+from sardonyx.lower import numpy_xp as static
 
 
 class Numpy(static.Numpy):
     """The namespace over numpy, with a way out to other engines."""
 
     def call_out(self, region, values):
-        from sardonyx.engines import outside
+        from sardonyx.engines import callout as outside
 
         return outside.run(region, values)
 

@@ -13,15 +13,15 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
 from sardonyx.engines import training
+from sardonyx.engines.onnxruntime.legalize import substitute
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
-from sardonyx.engines.onnxruntime.substitutes import substitute
 from sardonyx.errors import EngineError, VersionError, quote
 from sardonyx.grad.training import lower_training
 from sardonyx.lower.runner import node_model
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
-from sardonyx.train.info import uses_training_ops
+from sardonyx.record.info import uses_training_ops
 
 PROVIDERS = {
     "CPU": ["CPUExecutionProvider"],

@@ -7,7 +7,7 @@ and that shape is joined with empty vectors, `Shape` of nothing, one per tensor 
 is copied: onnxruntime's Reshape shares its input's memory.
 
 A step that goes wrong shall be looked at again, on the state before it. So every update also waits
-for the figures, and if one of them is not finite the run stops before anything was written:
+for the metrics, and if one of them is not finite the run stops before anything was written:
 the empty vector is then taken from a row that does not exist (`GUARD`).
 """
 
@@ -20,8 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import is_static, static
-from sardonyx.engines.onnxruntime.order import Dependencies
-from sardonyx.engines.onnxruntime.sizes import VIEWS
+from sardonyx.engines.onnxruntime.schedule import VIEWS, Dependencies
 from sardonyx.passes.nesting import bodies
 
 LARGE = 1 << 14  # elements
@@ -31,7 +30,7 @@ GUARD = "sardonyx/figures_are_finite"
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Where")
 
 
-def write_in_place(graph: ir.Graph, updates: Mapping[str, str], figures: Sequence[str]) -> set[str]:
+def write_in_place(graph: ir.Graph, updates: Mapping[str, str], metrics: Sequence[str]) -> set[str]:
     """Make the updates of large variables wait for all readers; the variables that may be written.
 
     updates -- variable, an input of the graph → the output that becomes its new value
@@ -52,16 +51,16 @@ def write_in_place(graph: ir.Graph, updates: Mapping[str, str], figures: Sequenc
             data.put_before(reader, writer)
         ties[name] = value, writer, late
     if ties:
-        shown = [outputs[f] for f in figures if f in outputs]
+        shown = [outputs[f] for f in metrics if f in outputs]
         writers = [writer for _, writer, _ in ties.values()]
         _Waiting(graph, [f for f in shown if _is_before(f, writers, data)]).tie(ties.values())
     return set(ties)
 
 
-def _is_before(figure: ir.Value, writers: Sequence[ir.Node], data: Dependencies) -> bool:
-    """Whether a figure is a number that no update leads to."""
-    maker = figure.producer()
-    if maker is None or figure.dtype not in FLOATS:
+def _is_before(metric: ir.Value, writers: Sequence[ir.Node], data: Dependencies) -> bool:
+    """Whether a metric is a number that no update leads to."""
+    maker = metric.producer()
+    if maker is None or metric.dtype not in FLOATS:
         return False
     return not any(maker is writer or data.precedes(writer, maker) for writer in writers)
 
@@ -117,12 +116,12 @@ def _tied_input(writer: ir.Node, value: ir.Value) -> int | None:
 class _Waiting:
     """Writes the nodes of NOTE [waiting] into a graph."""
 
-    def __init__(self, graph: ir.Graph, figures: Sequence[ir.Value]):
+    def __init__(self, graph: ir.Graph, metrics: Sequence[ir.Value]):
         self.graph = graph
         self.count = 0
         self.shapes: dict[tuple[int, ...], ir.Value] = {}
         self.joined: dict[tuple[int, ...], ir.Value] = {}
-        self.always = self._guard(figures)
+        self.always = self._guard(metrics)
 
     def tie(self, ties: Iterable[tuple[ir.Value, ir.Node, list[ir.Node]]]) -> None:
         for value, writer, late in ties:
@@ -152,12 +151,12 @@ class _Waiting:
         """An empty vector that is there as soon as `reader` has run."""
         return self._node("Shape", [_first(reader)], start=0, end=0)
 
-    def _guard(self, figures: Sequence[ir.Value]) -> list[ir.Value]:
-        """An empty vector that exists if the figures are finite; else the run fails."""
-        if not figures:
+    def _guard(self, metrics: Sequence[ir.Value]) -> list[ir.Value]:
+        """An empty vector that exists if the metrics are finite; else the run fails."""
+        if not metrics:
             return []
-        # zero times a figure is zero, or not a number
-        zero = [self._single(self._node("Mul", [f, self._zero(f)])) for f in figures]
+        # zero times a metric is zero, or not a number
+        zero = [self._single(self._node("Mul", [f, self._zero(f)])) for f in metrics]
         flat = [self._node("Reshape", [z, self._constant(np.array([-1]))]) for z in zero]
         joined = self._node("Concat", flat, axis=0) if len(flat) > 1 else flat[0]
         total = self._node("ReduceSum", [joined], keepdims=0)

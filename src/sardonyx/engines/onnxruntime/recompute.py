@@ -15,20 +15,19 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.engines.onnxruntime.order import Dependencies
-from sardonyx.engines.onnxruntime.sizes import SMALL, base, nbytes
+from sardonyx.engines.onnxruntime.schedule import SMALL, Dependencies, base, nbytes
 from sardonyx.passes.nesting import bodies
 
 SHRINK, LIMITS = 0.8, 12  # the sizes of the largest segment that are tried
 ONCE = ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "Dropout")
 
 
-def recompute(graph: ir.Graph, figures: Sequence[str]) -> int:
+def recompute(graph: ir.Graph, metrics: Sequence[str]) -> int:
     """Forget what can be computed again; how many nodes run twice.
 
     The graph's nodes must stand in the order in which they run.
     """
-    forward = _forward(graph, figures)
+    forward = _forward(graph, metrics)
     region = _Region(forward)
     kept = region.kept()
     if kept is None:
@@ -36,13 +35,13 @@ def recompute(graph: ir.Graph, figures: Sequence[str]) -> int:
     return _Again(graph, forward, region, kept).write()
 
 
-def _forward(graph: ir.Graph, figures: Sequence[str]) -> list[ir.Node]:
-    """The nodes on which the figures depend, in order."""
+def _forward(graph: ir.Graph, metrics: Sequence[str]) -> list[ir.Node]:
+    """The nodes on which the metrics depend, in order."""
     data = Dependencies(graph)
     wanted = 0
     for value in graph.outputs:
         maker = value.producer()
-        if value.name in figures and maker is not None:
+        if value.name in metrics and maker is not None:
             wanted |= data.all_before[data.number[maker]] | 1 << data.number[maker]
     return [node for i, node in enumerate(data.nodes) if wanted >> i & 1]
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.engines.onnxruntime import extensions
-from sardonyx.engines.onnxruntime.ends import from_carriers, to_carriers, widen_ends
+from sardonyx.engines.onnxruntime.narrow_io import from_carriers, to_carriers, widen_ends
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs

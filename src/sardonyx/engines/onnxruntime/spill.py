@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs
-from sardonyx.train.step import all_state
+from sardonyx.record.step import all_state
 
 LARGE = 1 << 16  # bytes
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)

@@ -2,8 +2,8 @@
 asked for.
 
 A large variable has one buffer, and a step is arranged so that whoever reads it comes before the
-node that writes it (`plan.py`). A small one, or one that cannot be arranged so, has two: a step
-reads one and writes the other, then they change roles.
+node that writes it (`step_session.py`). A small one, or one that cannot be arranged so, has two:
+a step reads one and writes the other, then they change roles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import onnxruntime as ort
 from sardonyx.build import is_static
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.in_place import GUARD
-from sardonyx.engines.onnxruntime.plan import plain, planned
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.spill import give_back, spilled
+from sardonyx.engines.onnxruntime.step_session import arranged_session, plain_session
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
-from sardonyx.train.step import StepGraph, distinct_outputs
+from sardonyx.record.step import StepGraph, distinct_outputs
 
 PAGES = 1 << 16  # bytes from which on memory comes in pages of its own
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
@@ -92,14 +92,14 @@ class _Step:
         self.graph = graph = distinct_outputs(graph)
         self.variables = variables
         self.settings = settings
-        self.plan = planned(graph, settings, recompute)
+        self.session = arranged_session(graph, settings, recompute)
         self.gives_back = recompute
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
         self.names = [n for n in dict.fromkeys((*graph.state, *graph.updates)) if n in variables]
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
         sizes = {v.name: is_static(v) for v in graph.model.outputs}
         # A binding keeps the buffer of its last run: right only where the size never changes.
-        self.varying = [n for n in graph.figures if not sizes.get(n)]
+        self.varying = [n for n in graph.metrics if not sizes.get(n)]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if self.gives_back:  # once: by now the caller's model is gone, if he does not need it
@@ -110,9 +110,9 @@ class _Step:
         except EngineError as error:
             if GUARD not in str(error):
                 raise
-        # A figure is not finite and nothing was written yet: from here on with two buffers each, so
+        # A metric is not finite and nothing was written yet: from here on with two buffers each, so
         # that the state before this step can be looked at.
-        self.plan = plain(self.graph, self.settings)
+        self.session = plain_session(self.graph, self.settings)
         self.bindings.clear()
         return self._run(feeds)
 
@@ -132,22 +132,22 @@ class _Step:
         for name in self.varying:
             binding.bind_output(name, "cpu")
         try:
-            self.plan.session.run_with_iobinding(binding)
+            self.session.session.run_with_iobinding(binding)
         except Exception as error:
             raise EngineError(f"onnxruntime failed in a training step: {error}") from error
         for name in self.graph.updates:
-            if name not in self.plan.in_place:
+            if name not in self.session.in_place:
                 self.variables[name].current ^= 1
-        outputs = binding.get_outputs()[: len(self.graph.figures)]
+        outputs = binding.get_outputs()[: len(self.graph.metrics)]
         # A kept buffer is written again by a later run; what the caller has must not change.
         return {
             n: o.numpy() if n in self.varying else np.array(o.numpy(), copy=True)
-            for n, o in zip(self.graph.figures, outputs, strict=True)
+            for n, o in zip(self.graph.metrics, outputs, strict=True)
         }
 
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step: those with two buffers still hold it."""
-        kept = self.graph.updates.keys() - self.plan.in_place
+        kept = self.graph.updates.keys() - self.session.in_place
         return {n: (v.other() if n in kept else v.now()).numpy() for n, v in self.variables.items()}
 
     def _binding(self) -> ort.IOBinding:
@@ -158,15 +158,15 @@ class _Step:
         return self.bindings[key]
 
     def _bind(self) -> ort.IOBinding:
-        binding = self.plan.session.io_binding()
+        binding = self.session.session.io_binding()
         for name in self.graph.state:
             variable = self.variables[name]
             binding.bind_ortvalue_input(name, variable.now())
-        for name in self.graph.figures:
+        for name in self.graph.metrics:
             binding.bind_output(name, "cpu")
         for name, output in self.graph.updates.items():
             variable = self.variables[name]
-            target = variable.now() if name in self.plan.in_place else variable.other()
+            target = variable.now() if name in self.session.in_place else variable.other()
             binding.bind_ortvalue_output(output, target)
         return binding
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.engines.tensorflow.xp import tf
 from sardonyx.lower import controlflow
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import NotStatic
 
 
@@ -27,7 +27,7 @@ def held(xp, values):
     return [xp.asarray(v) for v in values]
 
 
-@lower("If", only="tensorflow", either=("cond",))
+@lowering("If", only="tensorflow", either=("cond",))
 def if_(xp, cond, *, then_branch, else_branch):
     if known(cond):
         cond = static(xp, cond)
@@ -36,7 +36,7 @@ def if_(xp, cond, *, then_branch, else_branch):
     return tuple(tf.cond(tf.reshape(cond, ()), *branches))
 
 
-@lower("Loop", only="tensorflow", either=("M", "cond"))
+@lowering("Loop", only="tensorflow", either=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     if known(M) and known(cond):
         try:

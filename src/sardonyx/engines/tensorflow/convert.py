@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.engines.callout import refused
 from sardonyx.engines.native import Native, Stored, bind, native, written_back
-from sardonyx.engines.outside import refused
 from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import ArgumentError, quote

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from sardonyx.engines.tensorflow.xp import number, numbers
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import conv, pool
 from sardonyx.lower.nn.window import lowest, padded, window_of
 
@@ -27,7 +27,7 @@ def is_plain(x, rank):
     return rank in FORMATS and x.dtype in FLOATS
 
 
-@lower("Conv", only="tensorflow")
+@lowering("Conv", only="tensorflow")
 def convolution(xp, x, w, b=None, **given):
     kernel = given["kernel_shape"] or xp.shape(w)[2:]
     settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad"))
@@ -54,7 +54,7 @@ def convolution(xp, x, w, b=None, **given):
     return channels_first(y)
 
 
-@lower("ConvTranspose", only="tensorflow")
+@lowering("ConvTranspose", only="tensorflow")
 def conv_transpose(xp, x, w, b=None, **given):
     kernel = given["kernel_shape"] or xp.shape(w)[2:]
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
@@ -110,7 +110,7 @@ def has_pool(x, window):
     return is_plain(x, window.rank) and not mixed and not apart
 
 
-@lower("MaxPool", only="tensorflow")
+@lowering("MaxPool", only="tensorflow")
 def max_pool(xp, x, *, count, **given):
     window = pool_window(xp, x, given)
     if count > 1 or not has_pool(x, window):
@@ -118,7 +118,7 @@ def max_pool(xp, x, *, count, **given):
     return pooled(xp, x, window, lowest(xp.dtype(x)), "MAX")
 
 
-@lower("AveragePool", only="tensorflow")
+@lowering("AveragePool", only="tensorflow")
 def average_pool(xp, x, **given):
     window = pool_window(xp, x, given)
     if not has_pool(x, window):

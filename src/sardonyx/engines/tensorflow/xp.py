@@ -432,8 +432,8 @@ class TensorFlow(Arrays):
 
     def call_out(self, region, values):
         """Run a region elsewhere, as a part of tensorflow's graph where only numbers cross."""
-        from sardonyx.engines import outside
-        from sardonyx.engines.tensorflow.outside import call_out
+        from sardonyx.engines import callout as outside
+        from sardonyx.engines.tensorflow.callout import call_out
 
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             if any(is_traced(v) for v in values):

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from sardonyx.engines.torch.simplify import CONSTANT
 from sardonyx.engines.torch.xp import is_traced, torch
 from sardonyx.lower import controlflow
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import NotStatic, positive
 
 HIGHER = torch.ops.higher_order
@@ -236,7 +236,7 @@ def scanned(step: Callable[..., Any], state: Tensors, rows: Tensors) -> tuple[Te
 # -- the three ----------------------------------------------------------------------
 
 
-@lower("If", only="torch", either=("cond",))
+@lowering("If", only="torch", either=("cond",))
 def if_(xp, cond, *, then_branch, else_branch):
     if not is_traced(cond):
         known = cond if isinstance(cond, np.ndarray) else xp.static(cond)
@@ -249,7 +249,7 @@ def if_(xp, cond, *, then_branch, else_branch):
         return tuple(HIGHER.cond(cond.reshape(()), *both, extra))
 
 
-@lower("Loop", only="torch", either=("M", "cond"))
+@lowering("Loop", only="torch", either=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count):
     decided = [v is None or not is_traced(v) for v in (M, cond)]
     if all(decided):
@@ -316,7 +316,7 @@ def _conditional(xp, trips, cond, position, state, body):
     return tuple(found[2:])
 
 
-@lower("Scan", only="torch")
+@lowering("Scan", only="torch")
 def scan(xp, *given, body, num_scan_inputs, **options):
     first = len(given) - num_scan_inputs
     axes = options["scan_input_axes"] or [0] * num_scan_inputs

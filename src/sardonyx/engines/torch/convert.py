@@ -14,11 +14,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
+from sardonyx.engines.callout import refused
 from sardonyx.engines.native import Native, Stored, bind, native, written_back
-from sardonyx.engines.outside import refused
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.memory import Memory, Sharing
-from sardonyx.engines.torch.quick import quicken
 from sardonyx.engines.torch.trace import argument_names, example, named, retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import ArgumentError, EngineError, quote
@@ -329,7 +329,7 @@ def from_torch(
     array([0., 0., 0.], dtype=float32)
     """
     if isinstance(module, (str, Path)):
-        from sardonyx.engines.torch.source import back
+        from sardonyx.engines.torch.source import read_weights as back
 
         onto = load(onto)
         found = back.named(back.read(Path(module)), onto)

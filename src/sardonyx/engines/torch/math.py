@@ -5,37 +5,37 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.engines.torch.xp import torch
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.math import elementwise, product
 from sardonyx.lower.xp import is_symbolic, settle
 
 
-@lower("Softmax", only="torch")
+@lowering("Softmax", only="torch")
 def softmax(xp, x, *, axis):
     return torch.softmax(x, axis)
 
 
-@lower("LogSoftmax", only="torch")
+@lowering("LogSoftmax", only="torch")
 def log_softmax(xp, x, *, axis):
     return torch.log_softmax(x, axis)
 
 
-@lower("Relu", only="torch")
+@lowering("Relu", only="torch")
 def relu(xp, x):
     return torch.relu(x)
 
 
-@lower("Sigmoid", only="torch")
+@lowering("Sigmoid", only="torch")
 def sigmoid(xp, x):
     return torch.sigmoid(x)
 
 
-@lower("Gelu", only="torch")
+@lowering("Gelu", only="torch")
 def gelu(xp, x, *, approximate):
     return torch.nn.functional.gelu(x, approximate=approximate)
 
 
-@lower("Mod", only="torch", either=("a", "b"))
+@lowering("Mod", only="torch", either=("a", "b"))
 def mod(xp, a, b, *, fmod):
     """As everywhere; what is left of a size is a size."""
     known = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
@@ -47,7 +47,7 @@ def mod(xp, a, b, *, fmod):
     return elementwise.mod(xp, a, b, fmod=fmod)
 
 
-@lower("Gemm", only="torch")
+@lowering("Gemm", only="torch")
 def gemm(xp, a, b, c=None, *, alpha, beta, transA, transB):
     plain = a.dtype.is_floating_point and alpha == beta == 1 and not transA
     if not plain or (c is not None and c.ndim != 1):

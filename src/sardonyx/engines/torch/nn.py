@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import attention, conv, norm, pool
 from sardonyx.lower.nn.window import lowest, window_of
 from sardonyx.lower.xp import positive
@@ -30,7 +30,7 @@ def end_padded(x, window, value):
     return F.pad(x, pads, value=value), (0,) * window.rank
 
 
-@lower("Conv", only="torch")
+@lowering("Conv", only="torch")
 def convolution(xp, x, w, b=None, **given):
     kernel = given["kernel_shape"] or w.shape[2:]
     if len(kernel) not in CONV or not is_float(x):
@@ -42,7 +42,7 @@ def convolution(xp, x, w, b=None, **given):
     return run(x, w, b, window.strides, padding, window.dilations, given["group"])
 
 
-@lower("ConvTranspose", only="torch")
+@lowering("ConvTranspose", only="torch")
 def conv_transpose(xp, x, w, b=None, **given):
     kernel = given["kernel_shape"] or w.shape[2:]
     if len(kernel) not in TRANSPOSED or not is_float(x):
@@ -65,7 +65,7 @@ def fits(canvas):
     return all(e < max(s, d) for e, s, d in limits)
 
 
-@lower("MaxPool", only="torch")
+@lowering("MaxPool", only="torch")
 def max_pool(xp, x, *, count, **given):
     window = pool_window(x, given)
     even = window.before == window.after
@@ -105,7 +105,7 @@ def pool_window(x, given):
     return window_of(x.shape[2:], given["kernel_shape"], *settings)
 
 
-@lower("AveragePool", only="torch")
+@lowering("AveragePool", only="torch")
 def average_pool(xp, x, **given):
     window = pool_window(x, given)
     if window.rank not in MEAN or window.is_dilated or not is_float(x):
@@ -123,7 +123,7 @@ def average_pool(xp, x, **given):
     return cut(mean, window) * (window.volume / counts)
 
 
-@lower("BatchNormalization", only="torch")
+@lowering("BatchNormalization", only="torch")
 def batch_normalization(xp, x, scale, b, input_mean, input_var, *, count, **given):
     same = len({v.dtype for v in (x, scale, b, input_mean, input_var)}) == 1
     if given["training_mode"] or not same:
@@ -133,7 +133,7 @@ def batch_normalization(xp, x, scale, b, input_mean, input_var, *, count, **give
     return F.batch_norm(x, input_mean, input_var, scale, b, eps=given["epsilon"])
 
 
-@lower("LayerNormalization", only="torch")
+@lowering("LayerNormalization", only="torch")
 def layer_normalization(xp, x, scale, b=None, *, count, dtypes, **given):
     form = x.shape[positive(given["axis"], x.ndim) :]
     if count > 1 or scale.shape != form or (b is not None and b.shape != form):
@@ -141,17 +141,17 @@ def layer_normalization(xp, x, scale, b=None, *, count, dtypes, **given):
     return F.layer_norm(x, form, scale, b, given["epsilon"])
 
 
-@lower("GroupNormalization", only="torch")
+@lowering("GroupNormalization", only="torch")
 def group_normalization(xp, x, scale, bias, *, epsilon, num_groups, stash_type):
     return F.group_norm(x, num_groups, scale, bias, epsilon)
 
 
-@lower("InstanceNormalization", only="torch")
+@lowering("InstanceNormalization", only="torch")
 def instance_normalization(xp, x, scale, b, *, epsilon):
     return F.group_norm(x, x.shape[1], scale, b, epsilon)
 
 
-@lower("Attention", only="torch")
+@lowering("Attention", only="torch")
 def scaled_dot_product(
     xp,
     q,

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from sardonyx.engines.torch.controlflow import fold
 from sardonyx.lower import rnn
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 # Where torch's gates are in ONNX's order: LSTM i, f, g, o in i, o, f, c; GRU r, z, n in z, r, h.
 ORDER = {"RNN": [0], "GRU": [1, 0, 2], "LSTM": [0, 2, 3, 1]}
@@ -83,7 +83,7 @@ def called(function, x, start, *rest):
     return track_tensor_tree(outputs, node, constant=None, tracer=mode.tracer)
 
 
-@lower("LSTM", only="torch")
+@lowering("LSTM", only="torch")
 def lstm(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None, p=None, **given):
     names = rnn.activation_names("LSTM", given["activations"], w.shape[0])
     plain = p is None and not given["input_forget"]
@@ -92,7 +92,7 @@ def lstm(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None
     return run(lstm_layer, "LSTM", x, w, r, b, [initial_h, initial_c], given)
 
 
-@lower("GRU", only="torch")
+@lowering("GRU", only="torch")
 def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     names = rnn.activation_names("GRU", given["activations"], w.shape[0])
     standard = is_standard("GRU", names, x, sequence_lens, given)
@@ -101,7 +101,7 @@ def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     return run(gru_layer, "GRU", x, w, r, b, [initial_h], given)
 
 
-@lower("RNN", only="torch")
+@lowering("RNN", only="torch")
 def plain_rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
     names = rnn.activation_names("RNN", given["activations"], w.shape[0])
     if not is_standard("RNN", names, x, sequence_lens, given):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.tensor import cast as shared
 from sardonyx.lower.xp import is_integer, is_symbolic
 
 
-@lower("Cast", only="torch", either=("x",))
+@lowering("Cast", only="torch", either=("x",))
 def cast(xp, x, *, to, saturate, round_mode, dtypes):
     """As everywhere; a shape in 32 bits, as TensorFlow's exporter has it, is still a shape."""
     if isinstance(x, np.ndarray):

@@ -19,8 +19,8 @@ from sardonyx.engines.torch.controlflow import hoist_constants
 from sardonyx.engines.torch.simplify import CONSTANT, simplify
 from sardonyx.engines.torch.xp import DTYPES, torch
 from sardonyx.errors import EngineError, quote
-from sardonyx.lower.allowance import allowance
 from sardonyx.lower.program import element_type
+from sardonyx.lower.run_limits import allowance
 from sardonyx.lower.xp import NotStatic
 
 UNROLLED = 1024  # trips of loops that a graph may repeat; more of them run node by node

@@ -428,8 +428,8 @@ class Torch(Arrays):
 
     def call_out(self, region, values):
         """Run a region elsewhere, as an operator of torch where only numbers cross."""
-        from sardonyx.engines import outside
-        from sardonyx.engines.torch.outside import call_out
+        from sardonyx.engines import callout as outside
+        from sardonyx.engines.torch.callout import call_out
 
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             if any(is_traced(v) for v in values):

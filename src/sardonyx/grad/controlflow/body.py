@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.grad.engine import add
+from sardonyx.grad.driver import add
 from sardonyx.passes.nesting import bodies, reads
 
 Gradients = Sequence[ir.Value | None]

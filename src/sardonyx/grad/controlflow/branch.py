@@ -16,7 +16,7 @@ from sardonyx.grad.controlflow.body import (
     results_of,
     seeds_of,
 )
-from sardonyx.grad.engine import Path, backward, path, vjp
+from sardonyx.grad.driver import Path, backward, gradient_rule, path
 from sardonyx.passes.nesting import captured
 
 
@@ -35,7 +35,7 @@ def _if_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
     return found
 
 
-@vjp("If", structural=True, inside=_if_paths)
+@gradient_rule("If", structural=True, inside=_if_paths)
 def if_(
     op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:

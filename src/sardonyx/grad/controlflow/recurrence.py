@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.build import constant
 from sardonyx.grad.controlflow.body import is_inside, name_outputs
-from sardonyx.grad.engine import attributes, is_differentiable, path
+from sardonyx.grad.driver import attributes, is_differentiable, path
 from sardonyx.passes.nesting import captured, reads
 
 

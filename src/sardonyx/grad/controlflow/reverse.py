@@ -29,7 +29,7 @@ from sardonyx.grad.controlflow.recurrence import (
     take_apart_loop,
     take_apart_scan,
 )
-from sardonyx.grad.engine import Path, add, backward, vjp
+from sardonyx.grad.driver import Path, add, backward, gradient_rule
 from sardonyx.passes.functions import copy_nodes
 
 
@@ -40,14 +40,14 @@ def _recurrent_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
     return [(flow.nodes, flow.values)]
 
 
-@vjp("Loop", structural=True, inside=_recurrent_paths)
+@gradient_rule("Loop", structural=True, inside=_recurrent_paths)
 def loop(
     op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
     return _recur(op, gs, take_apart_loop(node), wanted)
 
 
-@vjp("Scan", structural=True, inside=_recurrent_paths)
+@gradient_rule("Scan", structural=True, inside=_recurrent_paths)
 def scan(
     op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:

@@ -7,7 +7,7 @@ more inputs that broadcast; `axiswise` along one axis; `product` matrices; `loss
 
 from __future__ import annotations
 
-from sardonyx.grad.engine import no_gradient
+from sardonyx.grad.driver import no_gradient
 from sardonyx.grad.math import (  # noqa: F401  (each registers its rules)
     activation,
     arithmetic,

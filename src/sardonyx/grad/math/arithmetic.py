@@ -8,33 +8,33 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder, constant
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 Pair = tuple[ir.Value | None, ir.Value | None]
 
 
-@vjp("Add", broadcasts=True)
+@gradient_rule("Add", broadcasts=True)
 def add(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
     return g, g
 
 
-@vjp("Sub", broadcasts=True)
+@gradient_rule("Sub", broadcasts=True)
 def sub(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
     return g, op.Neg(g)
 
 
-@vjp("Mul", broadcasts=True)
+@gradient_rule("Mul", broadcasts=True)
 def mul(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
     return g * b, g * a
 
 
-@vjp("Div", broadcasts=True)
+@gradient_rule("Div", broadcasts=True)
 def div(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, out: Any) -> Pair:
     da = g / b
     return da, op.Neg(da * out[0])
 
 
-@vjp("Mod", broadcasts=True)
+@gradient_rule("Mod", broadcasts=True)
 def mod(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int, out: Any) -> Pair:
     # The quotient of the forward itself, floored or truncated: no second rounding decision.
     quotient = op.Round((a - out[0]) / b)
@@ -44,18 +44,18 @@ def mod(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int, out: A
     return g, op.Neg(g * quotient)
 
 
-@vjp("Sum", broadcasts=True)
+@gradient_rule("Sum", broadcasts=True)
 def sum_(op: Builder, g: ir.Value, *xs: ir.Value) -> list[ir.Value]:
     return [g] * len(xs)
 
 
-@vjp("Mean", broadcasts=True)
+@gradient_rule("Mean", broadcasts=True)
 def mean(op: Builder, g: ir.Value, *xs: ir.Value) -> list[ir.Value]:
     share = g if len(xs) == 1 else g / float(len(xs))
     return [share] * len(xs)
 
 
-@vjp("Max", "Min", broadcasts=True)
+@gradient_rule("Max", "Min", broadcasts=True)
 def extremum(op: Builder, g: ir.Value, *xs: ir.Value, out: Any) -> list[ir.Value]:
     """All operands that reach the extremum share its gradient equally."""
     if len(xs) == 1:
@@ -66,7 +66,7 @@ def extremum(op: Builder, g: ir.Value, *xs: ir.Value, out: Any) -> list[ir.Value
     return [op.Where(c, share, 0.0) for c in chosen]
 
 
-@vjp("Pow", broadcasts=True)
+@gradient_rule("Pow", broadcasts=True)
 def pow_(op: Builder, g: ir.Value, x: ir.Value, exponent: ir.Value, *, out: Any) -> Pair:
     assert x.dtype is not None
     known = constant(exponent)
@@ -103,6 +103,6 @@ def _power(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value, exponent: float) 
     return g * (op.Pow(x, exponent - 1.0) * exponent)
 
 
-@vjp("Expand", broadcasts=True)
+@gradient_rule("Expand", broadcasts=True)
 def expand(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value) -> ir.Value:
     return g

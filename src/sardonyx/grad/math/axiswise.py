@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 
-@vjp("Softmax")
+@gradient_rule("Softmax")
 def softmax(op: Builder, g: ir.Value, x: ir.Value, *, axis: int, out: Any) -> ir.Value:
     y = _without_masked_rows(out[0], axis)
     return y * (g - op.total(g * y, [axis], keepdims=True))
@@ -71,19 +71,19 @@ def _is_of_rows(test: ir.Value | None, y: ir.Value, axis: int) -> bool:
     return at < 0 or test.shape[at] == 1
 
 
-@vjp("LogSoftmax")
+@gradient_rule("LogSoftmax")
 def log_softmax(op: Builder, g: ir.Value, x: ir.Value, *, axis: int, out: Any) -> ir.Value:
     return g - op.Exp(out[0]) * op.total(g, [axis], keepdims=True)
 
 
-@vjp("CumSum")
+@gradient_rule("CumSum")
 def cumsum(
     op: Builder, g: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
 ) -> ir.Value:
     return op.CumSum(g, axis, exclusive=exclusive, reverse=1 - reverse)
 
 
-@vjp("CumProd")
+@gradient_rule("CumProd")
 def cumprod(
     op: Builder, g: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
 ) -> ir.Value:
@@ -127,7 +127,7 @@ def _positions(op: Builder, n: Any, after: list[int]) -> ir.Value:
     return op.Reshape(counted, [-1, *after]) if after else counted
 
 
-@vjp("TopK", needs=2)
+@gradient_rule("TopK", needs=2)
 def topk(
     op: Builder,
     g: ir.Value,

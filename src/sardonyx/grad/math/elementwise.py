@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.grad.engine import formulas
+from sardonyx.grad.driver import formulas
 
 UNARY = {
     "Abs": lambda op, g, x, y: g * op.Sign(x),

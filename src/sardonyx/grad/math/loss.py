@@ -11,12 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import HALF, Builder, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 Grads = tuple[ir.Value | None, ...]
 
 
-@vjp("NegativeLogLikelihoodLoss")
+@gradient_rule("NegativeLogLikelihoodLoss")
 def negative_log_likelihood_loss(
     op: Builder,
     g: ir.Value,
@@ -34,7 +34,7 @@ def negative_log_likelihood_loss(
     return dx, None, losses.to_weight(g, x, weight, out[0])
 
 
-@vjp("SoftmaxCrossEntropyLoss", needs=2)
+@gradient_rule("SoftmaxCrossEntropyLoss", needs=2)
 def softmax_cross_entropy_loss(
     op: Builder,
     gs: tuple[ir.Value | None, ...],

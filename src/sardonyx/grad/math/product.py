@@ -10,12 +10,12 @@ import onnx_ir as ir
 
 from sardonyx.build import HALF, Builder, Dim, rank, same_dim, same_shape
 from sardonyx.errors import UnsupportedOp, quote
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 Pair = tuple[ir.Value, ir.Value]
 
 
-@vjp("MatMul", broadcasts=True)
+@gradient_rule("MatMul", broadcasts=True)
 def matmul(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
     if a.shape is None or b.shape is None:
         # Einsum is the only product that can transpose a tensor of unknown rank.
@@ -34,7 +34,7 @@ def _shaped(dx: ir.Value, x: ir.Value) -> ir.Value:
     return dx
 
 
-@vjp("Gemm", broadcasts=True)
+@gradient_rule("Gemm", broadcasts=True)
 def gemm(
     op: Builder,
     g: ir.Value,
@@ -78,7 +78,7 @@ def _is_row(c: ir.Value, g: ir.Value) -> bool:
 # -- Einsum ---------------------------------------------------------------------
 
 
-@vjp("Einsum", broadcasts=True)
+@gradient_rule("Einsum", broadcasts=True)
 def einsum(
     op: Builder, g: ir.Value, *xs: ir.Value, equation: str, node: ir.Node
 ) -> list[ir.Value | None]:
@@ -187,7 +187,7 @@ def _along(op: Builder, n: Dim, axis: int, size: int) -> ir.Value:
 # -- Det ------------------------------------------------------------------------
 
 
-@vjp("Det")
+@gradient_rule("Det")
 def det(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
     """The cofactors, each by its own determinant: exact for singular matrices too."""
     n = op.dim(x, -1)

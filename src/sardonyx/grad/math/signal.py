@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, constant, content, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 
-@vjp("DFT")
+@gradient_rule("DFT")
 def dft(
     op: Builder,
     g: ir.Value,
@@ -133,7 +133,7 @@ def _resized(op: Builder, x: ir.Value, axis: int, size: Dim) -> ir.Value:
     return out
 
 
-@vjp("STFT")
+@gradient_rule("STFT")
 def stft(
     op: Builder,
     g: ir.Value,

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.nn.parts import by_parts
 
 
-@vjp("Attention")
+@gradient_rule("Attention")
 def attention(op, gs, q, k, v, mask, past_key, past_value, nonpad, **attributes):
     """Scores and probabilities are computed again: the fused operator does not keep them."""
 
@@ -173,7 +173,7 @@ def _probabilities(
 # -- rotary embeddings ------------------------------------------------------------------
 
 
-@vjp("RotaryEmbedding")
+@gradient_rule("RotaryEmbedding")
 def rotary_embedding(
     op, g, x, cos, sin, position_ids, *, interleaved, num_heads, rotary_embedding_dim
 ):

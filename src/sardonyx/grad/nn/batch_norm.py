@@ -11,12 +11,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
-from sardonyx.grad.engine import complete, vjp
+from sardonyx.grad.driver import complete, gradient_rule
 from sardonyx.grad.nn.norm import like, wide
 from sardonyx.grad.nn.window import channel_total, flat, product
 
 
-@vjp("BatchNormalization")
+@gradient_rule("BatchNormalization")
 def batch_normalization(op, gs, x, scale, b, mean, var, *, epsilon, momentum, training_mode, node):
     if not training_mode:
         return _inference(op, gs[0], x, scale, mean, var, epsilon)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, constant, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.nn.kernel import kernel_gradient
 from sardonyx.grad.nn.window import (
     Window,
@@ -25,7 +25,7 @@ from sardonyx.grad.nn.window import (
 )
 
 
-@vjp("Conv")
+@gradient_rule("Conv")
 def conv(op, g, x, w, b, *, auto_pad, dilations, group, kernel_shape, pads, strides):
     kernel = list(kernel_shape or sizes(op, w))
     win = window(op, x, kernel, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
@@ -49,7 +49,7 @@ def image_gradient(
     return spread(op, g, w, sizes(op, x), win, group)
 
 
-@vjp("ConvTranspose")
+@gradient_rule("ConvTranspose")
 def conv_transpose(
     op,
     g,
@@ -123,7 +123,7 @@ def _on_grid(op: Builder, g: ir.Value, x: ir.Value, win: Window) -> tuple[ir.Val
     return crop(op, pad(op, g, win.begin, after), [0] * len(full), full), win.unpadded
 
 
-@vjp("Col2Im")
+@gradient_rule("Col2Im")
 def col2im(op, g, x, image_shape, block_shape, *, dilations, pads, strides):
     n = rank(g) - 2
     known = constant(block_shape)

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, rank
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.nn.parts import by_parts
 from sardonyx.grad.nn.window import quotient, sizes, window
 
 
-@vjp("DeformConv")
+@gradient_rule("DeformConv")
 def deform_conv(
     op,
     g,

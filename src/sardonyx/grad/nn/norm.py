@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import HALF, Builder, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.nn.window import flat, product
 
 
@@ -46,7 +46,7 @@ def through_standardized(
 # -- over rows -----------------------------------------------------------------------
 
 
-@vjp("LayerNormalization", needs=3, broadcasts=True)
+@gradient_rule("LayerNormalization", needs=3, broadcasts=True)
 def layer_normalization(op, gs, x, scale, b, *, axis, epsilon, stash_type, out):
     g, d_mean, d_factor = gs
     axes = list(range(axis, 0)) if axis < 0 else list(range(axis, rank(x)))
@@ -88,7 +88,7 @@ def _through_statistics(
     return total
 
 
-@vjp("RMSNormalization", broadcasts=True)
+@gradient_rule("RMSNormalization", broadcasts=True)
 def rms_normalization(op, g, x, scale, *, axis, epsilon, stash_type):
     axes = list(range(axis, 0)) if axis < 0 else list(range(axis, rank(x)))
     image, g = wide(op, x), wide(op, g)
@@ -101,7 +101,7 @@ def rms_normalization(op, g, x, scale, *, axis, epsilon, stash_type):
     return dx, g * unit
 
 
-@vjp("LpNormalization")
+@gradient_rule("LpNormalization")
 def lp_normalization(op, g, x, *, axis, p, out):
     size = op.ReduceL1 if p == 1 else op.ReduceL2
     norm = size(x, [axis], keepdims=1)
@@ -114,7 +114,7 @@ def lp_normalization(op, g, x, *, axis, p, out):
 # -- over images ---------------------------------------------------------------------
 
 
-@vjp("InstanceNormalization")
+@gradient_rule("InstanceNormalization")
 def instance_normalization(op, g, x, scale, b, *, epsilon):
     image, g = wide(op, flat(op, x)), wide(op, flat(op, like(g, x)))
     unit, factor = standardized(op, image, [2], epsilon)
@@ -123,7 +123,7 @@ def instance_normalization(op, g, x, scale, b, *, epsilon):
     return op.reshape_like(dx, x), _per_channel(op, g * unit), _per_channel(op, g)
 
 
-@vjp("GroupNormalization")
+@gradient_rule("GroupNormalization")
 def group_normalization(op, g, x, scale, b, *, epsilon, num_groups, stash_type):
     image, g = wide(op, flat(op, x)), wide(op, flat(op, like(g, x)))
     grouped = [0, num_groups, -1]
@@ -141,7 +141,7 @@ def _per_channel(op: Builder, x: ir.Value) -> ir.Value:
     return op.total(op.total(x, [2]), [0])
 
 
-@vjp("MeanVarianceNormalization")
+@gradient_rule("MeanVarianceNormalization")
 def mean_variance_normalization(op, g, x, *, axes):
     """y = (x - mean) / (deviation + 1e-9): where all are equal, the deviation has no slope."""
     axes = list(axes)
@@ -159,7 +159,7 @@ def mean_variance_normalization(op, g, x, *, axes):
 # -- over channels -------------------------------------------------------------------
 
 
-@vjp("LRN")
+@gradient_rule("LRN")
 def lrn(op, g, x, *, alpha, beta, bias, size):
     near = _neighbours(op, x, size)
     image, g = flat(op, x), flat(op, g)

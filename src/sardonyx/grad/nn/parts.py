@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.grad.engine import backward, is_differentiable
+from sardonyx.grad.driver import backward, is_differentiable
 
 
 def by_parts(

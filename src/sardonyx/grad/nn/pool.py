@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, rank
-from sardonyx.grad.engine import complete, vjp
+from sardonyx.grad.driver import complete, gradient_rule
 from sardonyx.grad.nn.window import Window, crop, flat, pad, sizes, spread, window
 
 # The positions in a window, as floats, are exact up to this many even in bfloat16.
@@ -18,7 +18,7 @@ MOST_RANKED = 256
 # -- average -------------------------------------------------------------------------
 
 
-@vjp("AveragePool")
+@gradient_rule("AveragePool")
 def average_pool(
     op, g, x, *, auto_pad, ceil_mode, count_include_pad, dilations, kernel_shape, pads, strides
 ):
@@ -111,7 +111,7 @@ def complete_image(op: Builder, image: ir.Value, x: ir.Value) -> ir.Value:
     return pad(op, image, [0] * len(have), [w - h for w, h in zip(want, have, strict=True)])
 
 
-@vjp("GlobalAveragePool")
+@gradient_rule("GlobalAveragePool")
 def global_average_pool(op, g, x):
     spatial: Any = sizes(op, x)
     if all(isinstance(d, int) for d in spatial):
@@ -123,7 +123,7 @@ def global_average_pool(op, g, x):
 # -- maximum -------------------------------------------------------------------------
 
 
-@vjp("MaxPool")
+@gradient_rule("MaxPool")
 def max_pool(
     op,
     g,
@@ -177,7 +177,7 @@ def _first_in_tile(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value, win: Wind
     return complete_image(op, chosen * enlarge(op, g, win.kernel), x)
 
 
-@vjp("GlobalMaxPool")
+@gradient_rule("GlobalMaxPool")
 def global_max_pool(op, g, x):
     image = flat(op, x)
     first = op.ArgMax(image, axis=2, keepdims=1)
@@ -185,7 +185,7 @@ def global_max_pool(op, g, x):
     return op.reshape_like(spread_out, x)
 
 
-@vjp("MaxUnpool")
+@gradient_rule("MaxUnpool")
 def max_unpool(op, g, x, indices, output_shape, *, kernel_shape, pads, strides):
     """Indices count within the size that pooling had; `output_shape` only adds zeros after it."""
     if output_shape is not None:
@@ -204,7 +204,7 @@ def max_unpool(op, g, x, indices, output_shape, *, kernel_shape, pads, strides):
 # -- p-norm --------------------------------------------------------------------------
 
 
-@vjp("LpPool")
+@gradient_rule("LpPool")
 def lp_pool(op, g, x, *, auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides, out):
     win = window(
         op, x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad
@@ -212,7 +212,7 @@ def lp_pool(op, g, x, *, auto_pad, ceil_mode, dilations, kernel_shape, p, pads, 
     return _power_slope(op, x, p) * collect(op, _over_power(op, g, out[0], p), x, win)
 
 
-@vjp("GlobalLpPool")
+@gradient_rule("GlobalLpPool")
 def global_lp_pool(op, g, x, *, p, out):
     return _power_slope(op, x, p) * _over_power(op, g, out[0], p)
 
@@ -236,7 +236,7 @@ def _over_power(op: Builder, g: ir.Value, y: ir.Value, p: int) -> ir.Value:
 # -- regions of interest --------------------------------------------------------------
 
 
-@vjp("MaxRoiPool", refuses=(1,))
+@gradient_rule("MaxRoiPool", refuses=(1,))
 def max_roi_pool(op, g, x, rois, *, pooled_shape, spatial_scale):
     """The first maximum of each bin takes it all: the best column per row, then the best row."""
     rows, columns = sizes(op, x)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from sardonyx.build import constant
-from sardonyx.grad.engine import complete, no_gradient, vjp
+from sardonyx.grad.driver import complete, gradient_rule, no_gradient
 
 no_gradient("TfIdfVectorizer")
 
 
-@vjp("Flatten")
+@gradient_rule("Flatten")
 def flatten(op, g, x, *, axis):
     return op.reshape_like(g, x)
 
 
-@vjp("Shrink")
+@gradient_rule("Shrink")
 def shrink(op, g, x, *, bias, lambd):
     return op.Where(op.Greater(op.Abs(x), lambd), g, 0.0)
 
 
-@vjp("Dropout", refuses=(1,))
+@gradient_rule("Dropout", refuses=(1,))
 def dropout(op, g, x, ratio, training_mode, *, seed, node):
     """What was dropped gets nothing; in inference mode nothing is dropped, whatever the ratio."""
     training = constant(training_mode)

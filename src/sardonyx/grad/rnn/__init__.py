@@ -13,7 +13,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.rnn.cell import Cell, Gru, Lstm, Rnn
 from sardonyx.grad.rnn.layer import Gradients, Layer
 from sardonyx.passes.functions import replace
@@ -30,21 +30,21 @@ def _differentiate(
     return layer.backward(op, gs)
 
 
-@vjp("LSTM", structural=True)
+@gradient_rule("LSTM", structural=True)
 def lstm(
     op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
     return _differentiate(op, gs, node, Lstm())
 
 
-@vjp("GRU", structural=True)
+@gradient_rule("GRU", structural=True)
 def gru(
     op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
     return _differentiate(op, gs, node, Gru())
 
 
-@vjp("RNN", structural=True)
+@gradient_rule("RNN", structural=True)
 def rnn(
     op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:

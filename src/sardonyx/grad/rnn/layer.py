@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.grad.engine import add, attributes
+from sardonyx.grad.driver import add, attributes
 from sardonyx.grad.rnn.activation import activations
 from sardonyx.grad.rnn.cell import Cell, Lstm, Named, Run, product, run_forward, split
 

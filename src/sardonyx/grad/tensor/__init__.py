@@ -10,7 +10,7 @@ grid.py     GridSample and AffineGrid
 
 from __future__ import annotations
 
-from sardonyx.grad.engine import no_gradient
+from sardonyx.grad.driver import no_gradient
 from sardonyx.grad.tensor import gather, grid, layout, resize, scatter, window
 
 __all__ = ["gather", "grid", "layout", "resize", "scatter", "window"]

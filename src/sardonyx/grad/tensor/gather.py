@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FOLDED_CONSTANT, HALF, Builder, Dim, constant, content, rank
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 Grad = ir.Value | None
 
@@ -80,7 +80,7 @@ def put_one(op: Builder, g: ir.Value, index: int, x: ir.Value, axis: int) -> ir.
     return op.Pad(g, op.join([before, after]), None, [axis])
 
 
-@vjp("Gather")
+@gradient_rule("Gather")
 def gather(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: int) -> Grad:
     if x.shape is None and axis == 0:
         rows = op.Unsqueeze(normalized(op, indices, op.dim(x, 0)), [-1])
@@ -94,13 +94,13 @@ def gather(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: in
     return put(op, g, normalized(op, indices, size), rank(indices), size, axis)
 
 
-@vjp("GatherElements")
+@gradient_rule("GatherElements")
 def gather_elements(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: int) -> Grad:
     target = op.zeros_like(wide(op, x))
     return op.ScatterElements(target, indices, wide(op, g), axis=axis, reduction="add")
 
 
-@vjp("GatherND")
+@gradient_rule("GatherND")
 def gather_nd(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, batch_dims: int) -> Grad:
     if batch_dims:
         indices = _with_batch(op, indices, batch_dims)
@@ -119,7 +119,7 @@ def _with_batch(op: Builder, indices: ir.Value, batch_dims: int) -> ir.Value:
     return op.Concat(*columns, indices, axis=-1)
 
 
-@vjp("Compress")
+@gradient_rule("Compress")
 def compress(
     op: Builder, g: ir.Value, x: ir.Value, condition: ir.Value, *, axis: int | None
 ) -> Grad:
@@ -127,7 +127,7 @@ def compress(
     return _put_flat_or_axis(op, g, x, chosen, axis)
 
 
-@vjp("Unique", needs=2)
+@gradient_rule("Unique", needs=2)
 def unique(
     op: Builder,
     g: ir.Value,
@@ -154,7 +154,7 @@ def _put_flat_or_axis(
     return op.reshape_like(op.ScatterND(flat, rows, wide(op, g), reduction="add"), x)
 
 
-@vjp("OneHot")
+@gradient_rule("OneHot")
 def one_hot(
     op: Builder, g: ir.Value, indices: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int
 ) -> Any:

@@ -14,14 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, is_static, rank
-from sardonyx.grad.engine import backward, vjp
+from sardonyx.grad.driver import backward, gradient_rule
 from sardonyx.grad.tensor.gather import counted, wide
 
 Tap = tuple[ir.Value, ir.Value]  # index along one axis (int64) and its weight, both (N, P, 1)
 CUBIC_A = -0.75
 
 
-@vjp("GridSample")
+@gradient_rule("GridSample")
 def grid_sample(
     op: Builder,
     g: ir.Value,
@@ -143,7 +143,7 @@ def _padded(op: Builder, at: ir.Value, width: Any, padding: str, align: bool) ->
     return op.Where(inside, at, edge)
 
 
-@vjp("AffineGrid")
+@gradient_rule("AffineGrid")
 def affine_grid(
     op: Builder, g: ir.Value, theta: ir.Value, size: ir.Value, *, align_corners: int
 ) -> ir.Value:

@@ -9,34 +9,34 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder, constant, is_static
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 
 Grad = ir.Value | None
 
 
-@vjp("Identity")
+@gradient_rule("Identity")
 def identity(op: Builder, g: ir.Value, x: ir.Value) -> Grad:
     return g
 
 
-@vjp("Cast")
+@gradient_rule("Cast")
 def cast(op: Builder, g: ir.Value, x: ir.Value, *, to: int, saturate: int, round_mode: str) -> Grad:
     return g if x.dtype in FLOATS else None
 
 
-@vjp("CastLike")
+@gradient_rule("CastLike")
 def cast_like(
     op: Builder, g: ir.Value, x: ir.Value, like: ir.Value, *, saturate: int, round_mode: str
 ) -> Grad:
     return g if x.dtype in FLOATS else None
 
 
-@vjp("Reshape")
+@gradient_rule("Reshape")
 def reshape(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value, *, allowzero: int) -> Grad:
     return op.reshape_like(g, x)
 
 
-@vjp("Squeeze")
+@gradient_rule("Squeeze")
 def squeeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value | None) -> Grad:
     known = constant(axes)
     if axes is None or is_static(x) or (known is not None and not known.size):
@@ -44,17 +44,17 @@ def squeeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value | None) -> Gra
     return op.Unsqueeze(g, axes)
 
 
-@vjp("Unsqueeze")
+@gradient_rule("Unsqueeze")
 def unsqueeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value) -> Grad:
     return op.reshape_like(g, x) if is_static(x) else op.Squeeze(g, axes)
 
 
-@vjp("Transpose")
+@gradient_rule("Transpose")
 def transpose(op: Builder, g: ir.Value, x: ir.Value, *, perm: Sequence[int] | None) -> Grad:
     return op.Transpose(g) if perm is None else op.transpose(g, np.argsort(perm).tolist())
 
 
-@vjp("Concat")
+@gradient_rule("Concat")
 def concat(op: Builder, g: ir.Value, *parts: ir.Value, axis: int) -> Any:
     if len(parts) == 1:
         return g
@@ -62,7 +62,7 @@ def concat(op: Builder, g: ir.Value, *parts: ir.Value, axis: int) -> Any:
     return op.Split(g, sizes, axis=axis, outputs=len(parts))
 
 
-@vjp("Split")
+@gradient_rule("Split")
 def split(
     op: Builder,
     gs: Sequence[ir.Value | None],
@@ -77,7 +77,7 @@ def split(
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
 
 
-@vjp("Tile")
+@gradient_rule("Tile")
 def tile(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) -> Grad:
     known = constant(repeats)
     if known is None or x.shape is None:
@@ -98,7 +98,7 @@ def _tile_at_run_time(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) 
     return op.total(op.Reshape(g, op.Reshape(pairs, [-1]), allowzero=1), axes)
 
 
-@vjp("DepthToSpace")
+@gradient_rule("DepthToSpace")
 def depth_to_space(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Grad:
     dx = op.SpaceToDepth(g, blocksize=blocksize)
     if mode == "DCR":
@@ -107,7 +107,7 @@ def depth_to_space(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mod
     return _regroup(op, dx, x, [n, blocksize * blocksize, -1, h, w])
 
 
-@vjp("SpaceToDepth")
+@gradient_rule("SpaceToDepth")
 def space_to_depth(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Grad:
     if mode == "CRD":
         n, _, h, w = op.dims(g)
@@ -121,17 +121,17 @@ def _regroup(op: Builder, x: ir.Value, like: ir.Value, dims: list[Any]) -> ir.Va
     return op.reshape_like(op.Transpose(factored, perm=[0, 2, 1, 3, 4]), like)
 
 
-@vjp("Where", broadcasts=True)
+@gradient_rule("Where", broadcasts=True)
 def where(op: Builder, g: ir.Value, condition: ir.Value, x: ir.Value, y: ir.Value) -> Any:
     return None, op.Where(condition, g, 0.0), op.Where(condition, 0.0, g)
 
 
-@vjp("Trilu")
+@gradient_rule("Trilu")
 def trilu(op: Builder, g: ir.Value, x: ir.Value, k: ir.Value | None, *, upper: int) -> Grad:
     return op.Trilu(g, k, upper=upper)
 
 
-@vjp("ReverseSequence")
+@gradient_rule("ReverseSequence")
 def reverse_sequence(
     op: Builder, g: ir.Value, x: ir.Value, lengths: ir.Value, *, batch_axis: int, time_axis: int
 ) -> Grad:

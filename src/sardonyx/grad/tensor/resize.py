@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, constant, rank, same_dim
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.tensor.gather import wide
 
 Array = Any  # a numpy array or a value: `+ - * /` work on both
@@ -178,7 +178,7 @@ def _cubic(xp: Any, d: Array, a: float) -> Array:
 # -- the rule ---------------------------------------------------------------------
 
 
-@vjp("Resize", refuses=(1, 2))
+@gradient_rule("Resize", refuses=(1, 2))
 def resize(
     op: Builder,
     g: ir.Value,

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from sardonyx.build import HALF, Builder, constant, is_static, rank, static
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.tensor.gather import counted, wide
 
 Grads = tuple[ir.Value | None, ...]
@@ -34,7 +34,7 @@ class Places:
     winners: Callable[[], ir.Value | None]  # mask of the updates that survive; None: all
 
 
-@vjp("ScatterElements")
+@gradient_rule("ScatterElements")
 def scatter_elements(
     op: Builder,
     g: ir.Value,
@@ -61,7 +61,7 @@ def scatter_elements(
     return _scatter(Places(op, read, write, winners), g, x, updates, reduction)
 
 
-@vjp("ScatterND")
+@gradient_rule("ScatterND")
 def scatter_nd(
     op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, updates: ir.Value, *, reduction: str
 ) -> Grads:
@@ -165,7 +165,7 @@ def _scatter_extreme(at: Places, g: ir.Value, x: ir.Value, updates: ir.Value, y:
 # -- TensorScatter ----------------------------------------------------------------
 
 
-@vjp("TensorScatter")
+@gradient_rule("TensorScatter")
 def tensor_scatter(
     op: Builder,
     g: ir.Value,

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, Dim, constant, is_static, rank, static
-from sardonyx.grad.engine import vjp
+from sardonyx.grad.driver import gradient_rule
 from sardonyx.grad.tensor.gather import counted, put, wide
 
 Grad = ir.Value | None
@@ -19,7 +19,7 @@ FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 # -- Slice ------------------------------------------------------------------------
 
 
-@vjp("Slice")
+@gradient_rule("Slice")
 def slice(
     op: Builder,
     g: ir.Value,
@@ -123,7 +123,7 @@ def _put_back(op: Builder, g: ir.Value, x: ir.Value, pick: Any) -> ir.Value:
 # -- Pad --------------------------------------------------------------------------
 
 
-@vjp("Pad")
+@gradient_rule("Pad")
 def pad(
     op: Builder,
     g: ir.Value,
@@ -194,7 +194,7 @@ def _copied(size: int, ends: tuple[int, int], mode: str) -> np.ndarray:
 # -- CenterCropPad ----------------------------------------------------------------
 
 
-@vjp("CenterCropPad")
+@gradient_rule("CenterCropPad")
 def center_crop_pad(
     op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value, *, axes: Sequence[int] | None
 ) -> Grad:

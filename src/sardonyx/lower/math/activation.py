@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.lower.engine import lower, table
+from sardonyx.lower.driver import lowering, table
 
 table(
     {
@@ -24,46 +24,46 @@ def below_zero(xp, x):
     return xp.less(x, xp.scalar(0, x))
 
 
-@lower("LeakyRelu")
+@lowering("LeakyRelu")
 def leaky_relu(xp, x, *, alpha):
     return xp.where(below_zero(xp, x), x * alpha, x)
 
 
-@lower("ThresholdedRelu")
+@lowering("ThresholdedRelu")
 def thresholded_relu(xp, x, *, alpha):
     return xp.where(xp.greater(x, xp.scalar(alpha, x)), x, xp.scalar(0, x))
 
 
-@lower("Elu")
+@lowering("Elu")
 def elu(xp, x, *, alpha):
     # exp only of what is not positive: the branch that is not taken must not overflow
     below = xp.minimum(x, xp.scalar(0, x))
     return xp.where(below_zero(xp, x), alpha * xp.expm1(below), x)
 
 
-@lower("Celu")
+@lowering("Celu")
 def celu(xp, x, *, alpha):
     below = xp.minimum(x, xp.scalar(0, x))
     return xp.maximum(x, xp.scalar(0, x)) + alpha * xp.expm1(below / alpha)
 
 
-@lower("Selu")
+@lowering("Selu")
 def selu(xp, x, *, alpha, gamma):
     below = xp.minimum(x, xp.scalar(0, x))
     return gamma * xp.where(below_zero(xp, x), alpha * xp.expm1(below), x)
 
 
-@lower("HardSigmoid")
+@lowering("HardSigmoid")
 def hard_sigmoid(xp, x, *, alpha, beta):
     return xp.clip(alpha * x + beta, xp.scalar(0, x), xp.scalar(1, x))
 
 
-@lower("Swish")
+@lowering("Swish")
 def swish(xp, x, *, alpha):
     return x * xp.sigmoid(alpha * x)
 
 
-@lower("Gelu")
+@lowering("Gelu")
 def gelu(xp, x, *, approximate):
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)

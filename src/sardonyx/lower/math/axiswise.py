@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import positive
 
 
@@ -13,7 +13,7 @@ def is_empty(xp, x):
     return any(isinstance(size, int) and size == 0 for size in xp.shape(x))
 
 
-@lower("Softmax")
+@lowering("Softmax")
 def softmax(xp, x, *, axis):
     if is_empty(xp, x):
         return x
@@ -21,7 +21,7 @@ def softmax(xp, x, *, axis):
     return e / xp.sum(e, axis, keepdims=True)
 
 
-@lower("LogSoftmax")
+@lowering("LogSoftmax")
 def log_softmax(xp, x, *, axis):
     if is_empty(xp, x):
         return x
@@ -29,7 +29,7 @@ def log_softmax(xp, x, *, axis):
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis, keepdims=True))
 
 
-@lower("Hardmax")
+@lowering("Hardmax")
 def hardmax(xp, x, *, axis):
     if is_empty(xp, x):
         return x
@@ -46,12 +46,12 @@ def positions(xp, x, axis):
     return xp.reshape(xp.arange(0, size, 1, np.dtype(np.int64)), shape)
 
 
-@lower("CumSum", static=("axis",))
+@lowering("CumSum", static=("axis",))
 def cumsum(xp, x, axis, *, exclusive, reverse):
     return running(xp, xp.cumsum, 0, x, int(axis.reshape(())), exclusive, reverse)
 
 
-@lower("CumProd", static=("axis",))
+@lowering("CumProd", static=("axis",))
 def cumprod(xp, x, axis, *, exclusive, reverse):
     return running(xp, xp.cumprod, 1, x, int(axis.reshape(())), exclusive, reverse)
 
@@ -69,7 +69,7 @@ def running(xp, function, neutral, x, axis, exclusive, reverse):
     return xp.flip(found, (axis,)) if reverse else found
 
 
-@lower("TopK", static=("k",))
+@lowering("TopK", static=("k",))
 def topk(xp, x, k, *, axis, largest, sorted):
     axis = positive(axis, xp.rank(x))
     order = xp.argsort(x, axis, descending=bool(largest))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.lower.engine import lower, table
+from sardonyx.lower.driver import lowering, table
 from sardonyx.lower.xp import is_float
 
 table(
@@ -47,7 +47,7 @@ table(
 )
 
 
-@lower("Div", sizes=True)
+@lowering("Div", sizes=True)
 def div(xp, a, b):
     if is_float(xp.dtype(a)):
         return xp.divide(a, b)
@@ -61,12 +61,12 @@ def div(xp, a, b):
     return xp.add(quotient, xp.cast(up, xp.dtype(a)))
 
 
-@lower("Mod")
+@lowering("Mod")
 def mod(xp, a, b, *, fmod):
     return xp.fmod(a, b) if fmod else xp.remainder(a, b)
 
 
-@lower("Pow")
+@lowering("Pow")
 def power(xp, a, b):
     dtype, other = xp.dtype(a), xp.dtype(b)
     if dtype == other:
@@ -84,32 +84,32 @@ def fold(xp, function, first, rest):
     return first
 
 
-@lower("Sum")
+@lowering("Sum")
 def total(xp, first, *rest):
     return fold(xp, xp.add, first, rest)
 
 
-@lower("Mean")
+@lowering("Mean")
 def mean(xp, first, *rest):
     summed = fold(xp, xp.add, first, rest)
     return xp.divide(summed, xp.scalar(len(rest) + 1, summed))
 
 
-@lower("Max", sizes=True)
+@lowering("Max", sizes=True)
 def maximum(xp, first, *rest):
     return fold(xp, xp.maximum, first, rest)
 
 
-@lower("Min", sizes=True)
+@lowering("Min", sizes=True)
 def minimum(xp, first, *rest):
     return fold(xp, xp.minimum, first, rest)
 
 
-@lower("Clip")
+@lowering("Clip")
 def clip(xp, x, low=None, high=None):
     return xp.clip(x, low, high)
 
 
-@lower("Expand", static=("shape",))
+@lowering("Expand", static=("shape",))
 def expand(xp, x, shape):
     return xp.broadcast_to(x, xp.broadcast_shape(xp.shape(x), tuple(shape.tolist())))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import is_float
 
 
-@lower("MatMul")
+@lowering("MatMul")
 def matmul(xp, a, b):
     return xp.matmul(a, b)
 
 
-@lower("Gemm")
+@lowering("Gemm")
 def gemm(xp, a, b, c=None, *, alpha, beta, transA, transB):
     product = xp.matmul(xp.swap(a) if transA else a, xp.swap(b) if transB else b)
     product = scaled(xp, product, alpha)
@@ -26,6 +26,6 @@ def scaled(xp, x, factor):
     return xp.multiply(x, xp.scalar(int(factor), x))
 
 
-@lower("Einsum")
+@lowering("Einsum")
 def einsum(xp, *xs, equation):
     return xp.einsum(equation.replace(" ", ""), *xs)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.quantization import to_levels
 
 INT32, FLOAT32, FLOAT64 = (np.dtype(t) for t in (np.int32, np.float32, np.float64))
 
 
-@lower("MatMulInteger")
+@lowering("MatMulInteger")
 def matmul_integer(xp, a, b, a_zero_point=None, b_zero_point=None):
     return xp.cast(product(xp, a, b, a_zero_point, b_zero_point), INT32)
 
 
-@lower("QLinearMatMul")
+@lowering("QLinearMatMul")
 def qlinear_matmul(
     xp, a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, dtypes
 ):

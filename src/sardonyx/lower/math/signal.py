@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import positive
 
 INT64 = np.dtype(np.int64)
@@ -32,7 +32,7 @@ def fitted(xp, x, axis, length):
     return xp.pad(x, [0] * xp.rank(x), after, 0)
 
 
-@lower("DFT", static=("dft_length", "axis"))
+@lowering("DFT", static=("dft_length", "axis"))
 def dft(xp, x, dft_length=None, axis=None, *, inverse, onesided):
     axis = positive(-2 if axis is None else int(axis.reshape(())), xp.rank(x))
     length = None if dft_length is None else dft_length.reshape(-1)[0]
@@ -66,7 +66,7 @@ def mirrored(xp, real, imaginary, axis, whole):
     return xp.concat([real, tail[0]], axis), xp.concat([imaginary, xp.negative(tail[1])], axis)
 
 
-@lower("STFT", static=("frame_step", "frame_length"))
+@lowering("STFT", static=("frame_step", "frame_length"))
 def stft(xp, signal, frame_step, window=None, frame_length=None, *, onesided):
     if (
         len(xp.shape(signal)) == 2
@@ -87,7 +87,7 @@ def stft(xp, signal, frame_step, window=None, frame_length=None, *, onesided):
     return transform(xp, cut, None, 2, False, onesided)
 
 
-@lower("MelWeightMatrix", static=("bins", "dft_length", "rate", "lower_edge", "upper_edge"))
+@lowering("MelWeightMatrix", static=("bins", "dft_length", "rate", "lower_edge", "upper_edge"))
 def mel_weight_matrix(xp, bins, dft_length, rate, lower_edge, upper_edge, *, output_datatype):
     count, length = int(bins.reshape(-1)[0]), int(dft_length.reshape(-1)[0])
     low, high = (
@@ -110,6 +110,6 @@ def mel_weight_matrix(xp, bins, dft_length, rate, lower_edge, upper_edge, *, out
     return made.astype(ir.DataType(output_datatype).numpy())
 
 
-@lower("Det")
+@lowering("Det")
 def det(xp, x):
     return xp.det(x)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 BOOL, INT64 = np.dtype(bool), np.dtype(np.int64)
 
@@ -153,7 +153,7 @@ def softmax(xp, x):
     return xp.divide(e, xp.where(none, xp.scalar(1, x), total))
 
 
-@lower("Attention")
+@lowering("Attention")
 def attention(
     xp,
     q,

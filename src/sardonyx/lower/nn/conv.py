@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn.window import Window, not_negative, padded, placed, taps, window_of
 from sardonyx.lower.xp import is_float
 
 FLOAT32 = np.dtype(np.float32)
 
 
-@lower("Conv")
+@lowering("Conv")
 def conv(xp, x, w, b=None, *, auto_pad, dilations, group, kernel_shape, pads, strides):
     kernel = kernel_shape or xp.shape(w)[2:]
     window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
@@ -108,7 +108,7 @@ def cropped(xp, y, canvas: Canvas):
     return xp.slice(y, [0, 0, *canvas.begin], [None, None, *stops], [1] * (len(stops) + 2))
 
 
-@lower("ConvTranspose")
+@lowering("ConvTranspose")
 def conv_transpose(
     xp,
     x,
@@ -148,7 +148,7 @@ def written(xp, x, w, canvas: Canvas, group: int):
     return xp.cast(total, dtype)
 
 
-@lower("Col2Im", static=("image_shape", "block_shape"))
+@lowering("Col2Im", static=("image_shape", "block_shape"))
 def col2im(xp, x, image_shape, block_shape, *, dilations, pads, strides):
     sizes = [int(v) if isinstance(v, np.integer) else v for v in image_shape.tolist()]
     block = [int(v) for v in block_shape.tolist()]

@@ -6,14 +6,14 @@ import itertools
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn.conv import biased
 from sardonyx.lower.nn.window import window_of
 
 INT64 = np.dtype(np.int64)
 
 
-@lower("DeformConv")
+@lowering("DeformConv")
 def deform_conv(
     xp,
     x,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -16,7 +16,7 @@ def tokens(xp, x, count, wide):
     return xp.transpose(apart, (1, 0, 2, 3))
 
 
-@lower("LinearAttention")
+@lowering("LinearAttention")
 def linear_attention(
     xp,
     query,

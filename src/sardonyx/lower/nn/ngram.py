@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.lookup import once, search
 from sardonyx.lower.xp import is_string
 
@@ -26,7 +26,7 @@ class Grams:
     columns: np.ndarray
 
 
-@lower("TfIdfVectorizer")
+@lowering("TfIdfVectorizer")
 def tf_idf_vectorizer(
     xp,
     x,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import positive
 
 
@@ -27,7 +27,7 @@ def wider(dtype: np.dtype, stash_type: int) -> np.dtype:
     return stash if stash.itemsize >= dtype.itemsize else dtype
 
 
-@lower("BatchNormalization")
+@lowering("BatchNormalization")
 def batch_normalization(
     xp, x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode, count
 ):
@@ -50,7 +50,7 @@ def batch_normalization(
     return (xp.cast(y, dtype), *running)[:count]
 
 
-@lower("InstanceNormalization")
+@lowering("InstanceNormalization")
 def instance_normalization(xp, x, scale, b, *, epsilon):
     rank = xp.rank(x)
     mean, variance = moments(xp, x, tuple(range(2, rank)))
@@ -58,7 +58,7 @@ def instance_normalization(xp, x, scale, b, *, epsilon):
     return y * per_channel(xp, scale, rank) + per_channel(xp, b, rank)
 
 
-@lower("LayerNormalization")
+@lowering("LayerNormalization")
 def layer_normalization(xp, x, scale, b=None, *, axis, epsilon, stash_type, count, dtypes):
     rank, dtype = xp.rank(x), xp.dtype(x)
     axes = tuple(range(positive(axis, rank), rank))
@@ -71,7 +71,7 @@ def layer_normalization(xp, x, scale, b=None, *, axis, epsilon, stash_type, coun
     return (y, *(v if t is None else xp.cast(v, t) for v, t in statistics))[:count]
 
 
-@lower("RMSNormalization")
+@lowering("RMSNormalization")
 def rms_normalization(xp, x, scale, *, axis, epsilon, stash_type):
     rank, dtype = xp.rank(x), xp.dtype(x)
     axes = tuple(range(positive(axis, rank), rank))
@@ -80,7 +80,7 @@ def rms_normalization(xp, x, scale, *, axis, epsilon, stash_type):
     return xp.cast(xp.cast(given / size, xp.dtype(scale)) * scale, dtype)
 
 
-@lower("GroupNormalization")
+@lowering("GroupNormalization")
 def group_normalization(xp, x, scale, bias, *, epsilon, num_groups, stash_type):
     dtype, shape, rank = xp.dtype(x), xp.shape(x), xp.rank(x)
     grouped = xp.reshape(x, [shape[0], num_groups, -1])
@@ -90,14 +90,14 @@ def group_normalization(xp, x, scale, bias, *, epsilon, num_groups, stash_type):
     return y * per_channel(xp, scale, rank) + per_channel(xp, bias, rank)
 
 
-@lower("MeanVarianceNormalization")
+@lowering("MeanVarianceNormalization")
 def mean_variance_normalization(xp, x, *, axes):
     chosen = tuple(positive(a, xp.rank(x)) for a in axes)
     mean, variance = moments(xp, x, chosen)
     return (x - mean) / (xp.sqrt(variance) + 1e-9)
 
 
-@lower("LpNormalization")
+@lowering("LpNormalization")
 def lp_normalization(xp, x, *, axis, p):
     axis = positive(axis, xp.rank(x))
     size = xp.sum(xp.abs(x), axis, True) if p == 1 else xp.sqrt(xp.sum(x * x, axis, True))
@@ -105,7 +105,7 @@ def lp_normalization(xp, x, *, axis, p):
     return xp.where(zero, xp.scalar(0, x), x / xp.where(zero, xp.scalar(1, size), size))
 
 
-@lower("LRN")
+@lowering("LRN")
 def lrn(xp, x, *, alpha, beta, bias, size):
     rank, channels = xp.rank(x), xp.shape(x)[1]
     before, after = [0] * rank, [0] * rank

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
-from sardonyx.lower.nn.window import (
-    Window,
-    lowest,
-    padded,
-    taps,
-    window_max,
-    window_of,
-    window_sum,
-)
-from sardonyx.lower.static import numpy_arrays
+from sardonyx.lower.driver import lowering
+from sardonyx.lower.nn.window import Window, lowest, padded, taps, window_max, window_of, window_sum
+from sardonyx.lower.numpy_xp import numpy_arrays
 
 INT64 = np.dtype(np.int64)
 
 
-@lower("MaxPool")
+@lowering("MaxPool")
 def max_pool(
     xp, x, *, auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides, count
 ):
@@ -69,7 +61,7 @@ def plane_starts(xp, x):
     return xp.reshape(at, [batch, channels, *[1] * len(sizes)])
 
 
-@lower("AveragePool")
+@lowering("AveragePool")
 def average_pool(
     xp, x, *, auto_pad, ceil_mode, count_include_pad, dilations, kernel_shape, pads, strides
 ):
@@ -119,7 +111,7 @@ def rooted(xp, x, p: int):
     return x if p == 1 else xp.sqrt(x) if p == 2 else xp.power(x, xp.scalar(1 / p, x))
 
 
-@lower("LpPool")
+@lowering("LpPool")
 def lp_pool(xp, x, *, auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides):
     sizes = xp.shape(x)[2:]
     window = window_of(sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
@@ -130,16 +122,16 @@ def spatial(xp, x) -> tuple[int, ...]:
     return tuple(range(2, xp.rank(x)))
 
 
-@lower("GlobalAveragePool")
+@lowering("GlobalAveragePool")
 def global_average_pool(xp, x):
     return xp.mean(x, spatial(xp, x), True)
 
 
-@lower("GlobalMaxPool")
+@lowering("GlobalMaxPool")
 def global_max_pool(xp, x):
     return xp.max(x, spatial(xp, x), True)
 
 
-@lower("GlobalLpPool")
+@lowering("GlobalLpPool")
 def global_lp_pool(xp, x, *, p):
     return rooted(xp, xp.sum(powered(xp, x, p), spatial(xp, x), True), p)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn.conv import convolved
 from sardonyx.lower.nn.window import window_of
 
@@ -25,7 +25,7 @@ def along(xp, vector, axis: int, rank: int):
     return xp.reshape(vector, form)
 
 
-@lower("ConvInteger")
+@lowering("ConvInteger")
 def conv_integer(
     xp,
     x,
@@ -46,7 +46,7 @@ def conv_integer(
     return convolved(xp, x, w, window, group)
 
 
-@lower("QLinearConv")
+@lowering("QLinearConv")
 def qlinear_conv(
     xp,
     x,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn.attention import heads, merged
 
 
-@lower("RotaryEmbedding")
+@lowering("RotaryEmbedding")
 def rotary_embedding(
     xp, x, cos_cache, sin_cache, position_ids=None, *, interleaved, num_heads, rotary_embedding_dim
 ):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import positive
 
 BOOL = np.dtype(bool)
 
 
-@lower("Dropout", static=("training_mode",))
+@lowering("Dropout", static=("training_mode",))
 def dropout(xp, x, ratio=None, training_mode=None, *, seed, count):
     known = training_mode is None or training_mode.dtype != object
     if known and not (training_mode is not None and training_mode.reshape(-1)[0]):
@@ -28,7 +28,7 @@ def dropout(xp, x, ratio=None, training_mode=None, *, seed, count):
     return (y, kept)[:count]
 
 
-@lower("Flatten")
+@lowering("Flatten")
 def flatten(xp, x, *, axis):
     sizes = xp.shape(x)
     axis = positive(axis, len(sizes))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 
 INT64 = np.dtype(np.int64)
 
 
-@lower("MaxUnpool", static=("output_shape",))
+@lowering("MaxUnpool", static=("output_shape",))
 def max_unpool(xp, x, indices, output_shape=None, *, kernel_shape, pads, strides):
     rank = len(kernel_shape)
     strides, pads = strides or [1] * rank, pads or [0] * (2 * rank)
@@ -29,7 +29,7 @@ def max_unpool(xp, x, indices, output_shape=None, *, kernel_shape, pads, strides
     return xp.pad(found, [0] * len(inner), [w - n for w, n in zip(wanted, inner)], 0)
 
 
-@lower("MaxRoiPool")
+@lowering("MaxRoiPool")
 def max_roi_pool(xp, x, rois, *, pooled_shape, spatial_scale):
     owner = xp.cast(xp.squeeze(xp.index(rois, 1, 0, 1), (1,)), INT64)
     images = xp.take(x, owner, 0)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import SMALL_FLOATS, SMALL_INTEGERS, is_float, is_string
 
 FLOAT32 = np.dtype(np.float32)
 
 
-@lower("Cast")
+@lowering("Cast")
 def cast(xp, x, *, to, saturate, round_mode, dtypes):
     return convert(xp, x, dtypes[0], saturate, round_mode)
 
 
-@lower("CastLike")
+@lowering("CastLike")
 def cast_like(xp, x, like, *, saturate, round_mode, dtypes):
     return convert(xp, x, dtypes[0] or xp.dtype(like), saturate, round_mode)
 
@@ -124,6 +124,6 @@ def text_of(value):
     return f"{float(value):.8g}" if dtype.itemsize < 8 else f"{float(value):.17g}"
 
 
-@lower("BitCast")
+@lowering("BitCast")
 def bit_cast(xp, x, *, to, dtypes):
     return xp.bit_cast(x, dtypes[0])

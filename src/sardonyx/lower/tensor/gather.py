@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import is_symbolic, positive
 
 INT64 = np.dtype(np.int64)
@@ -16,7 +16,7 @@ def from_end(xp, indices, size):
     return xp.where(xp.less(indices, xp.scalar(0, indices)), indices + size, indices)
 
 
-@lower("Gather", sizes=True)
+@lowering("Gather", sizes=True)
 def gather(xp, x, indices, *, axis):
     if is_symbolic(x):
         return np.take(x, indices, axis)
@@ -24,7 +24,7 @@ def gather(xp, x, indices, *, axis):
     return xp.take(x, from_end(xp, indices, xp.shape(x)[axis]), axis)
 
 
-@lower("GatherElements")
+@lowering("GatherElements")
 def gather_elements(xp, x, indices, *, axis):
     axis = positive(axis, xp.rank(x))
     found = from_end(xp, indices, xp.shape(x)[axis])
@@ -75,7 +75,7 @@ def tuple_offsets(xp, sizes, indices):
     return offset
 
 
-@lower("GatherND")
+@lowering("GatherND")
 def gather_nd(xp, x, indices, *, batch_dims):
     sizes, shape = xp.shape(x), xp.shape(indices)
     depth, b = shape[-1], batch_dims
@@ -92,7 +92,7 @@ def gather_nd(xp, x, indices, *, batch_dims):
     return xp.take(flat, offsets, 0)
 
 
-@lower("Compress", either=("condition",))
+@lowering("Compress", either=("condition",))
 def compress(xp, x, condition, *, axis):
     if axis is None:
         x, axis = xp.reshape(x, (-1,)), 0
@@ -103,12 +103,12 @@ def compress(xp, x, condition, *, axis):
     return xp.take(x, chosen, positive(axis, xp.rank(x)))
 
 
-@lower("NonZero")
+@lowering("NonZero")
 def nonzero(xp, x):
     return xp.nonzero(x)
 
 
-@lower("OneHot", static=("depth",))
+@lowering("OneHot", static=("depth",))
 def one_hot(xp, indices, depth, values, *, axis):
     rank = xp.rank(indices) + 1
     axis = positive(axis, rank)
@@ -122,7 +122,7 @@ def one_hot(xp, indices, depth, values, *, axis):
     return xp.where(hot, on, off)
 
 
-@lower("ReverseSequence")
+@lowering("ReverseSequence")
 def reverse_sequence(xp, x, lengths, *, batch_axis, time_axis):
     size, batch = xp.shape(x)[time_axis], xp.shape(x)[batch_axis]
     form = [1] * xp.rank(x)

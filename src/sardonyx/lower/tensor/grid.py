@@ -6,14 +6,14 @@ import itertools
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.tensor.resize import cubic, triangle
 
 INT64 = np.dtype(np.int64)
 CUBIC_A = -0.75
 
 
-@lower("GridSample")
+@lowering("GridSample")
 def grid_sample(xp, x, grid, *, align_corners, mode, padding_mode):
     sizes = xp.shape(x)[2:]
     rank = len(sizes)
@@ -88,7 +88,7 @@ def sampled(xp, x, taps, sizes, padding):
     return xp.move(found * xp.expand_dims(factor, (len(shape),)), len(shape), 1)
 
 
-@lower("AffineGrid", static=("size",))
+@lowering("AffineGrid", static=("size",))
 def affine_grid(xp, theta, size, *, align_corners):
     # ONNX's own body squeezes a batch of one away together with what it means to squeeze
     batch, _, *sizes = (int(v) if isinstance(v, np.integer) else v for v in size.tolist())

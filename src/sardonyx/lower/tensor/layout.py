@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import is_string, positive, settle
 
 INT64 = np.dtype(np.int64)
 
 
-@lower("Identity", sizes=True)
+@lowering("Identity", sizes=True)
 def identity(xp, x):
     return x
 
 
-@lower("Shape", sizes=True)
+@lowering("Shape", sizes=True)
 def shape(xp, x, *, start, end):
     return settle(xp.shape(x)[start:end])
 
 
-@lower("Size", sizes=True)
+@lowering("Size", sizes=True)
 def size(xp, x):
     return settle([xp.size(x)], ())
 
 
-@lower("Reshape", static=("shape",), sizes=True)
+@lowering("Reshape", static=("shape",), sizes=True)
 def reshape(xp, x, shape, *, allowzero):
     sizes = xp.shape(x)
     wanted = shape.tolist()
@@ -34,12 +34,12 @@ def reshape(xp, x, shape, *, allowzero):
     return xp.reshape(x, wanted)
 
 
-@lower("Transpose", sizes=True)
+@lowering("Transpose", sizes=True)
 def transpose(xp, x, *, perm):
     return xp.transpose(x, perm or range(xp.rank(x))[::-1])
 
 
-@lower("Squeeze", static=("axes",), sizes=True)
+@lowering("Squeeze", static=("axes",), sizes=True)
 def squeeze(xp, x, axes=None):
     sizes = xp.shape(x)
     if axes is None:
@@ -49,18 +49,18 @@ def squeeze(xp, x, axes=None):
     return xp.squeeze(x, gone) if gone else x
 
 
-@lower("Unsqueeze", static=("axes",), sizes=True)
+@lowering("Unsqueeze", static=("axes",), sizes=True)
 def unsqueeze(xp, x, axes):
     rank = xp.rank(x) + axes.size
     return xp.expand_dims(x, sorted(positive(int(a), rank) for a in axes.flat))
 
 
-@lower("Concat", sizes=True)
+@lowering("Concat", sizes=True)
 def concat(xp, *xs, axis):
     return xp.concat(xs, axis)
 
 
-@lower("Split", static=("split",), sizes=True)
+@lowering("Split", static=("split",), sizes=True)
 def split(xp, x, split=None, *, axis, num_outputs, count):
     axis = positive(axis, xp.rank(x))
     if split is not None:
@@ -73,12 +73,12 @@ def split(xp, x, split=None, *, axis, num_outputs, count):
     return tuple(xp.split(x, sizes, axis))
 
 
-@lower("Tile", static=("repeats",))
+@lowering("Tile", static=("repeats",))
 def tile(xp, x, repeats):
     return xp.tile(x, repeats.tolist())
 
 
-@lower("Slice", static=("starts", "ends", "axes", "steps"), sizes=True)
+@lowering("Slice", static=("starts", "ends", "axes", "steps"), sizes=True)
 def slice_(xp, x, starts, ends, axes=None, steps=None):
     sizes = xp.shape(x)
     rank = len(sizes)
@@ -105,12 +105,12 @@ def bounds(start, stop, step, size):
     return start, stop
 
 
-@lower("Where")
+@lowering("Where")
 def where(xp, condition, a, b):
     return xp.where(condition, a, b)
 
 
-@lower("DepthToSpace")
+@lowering("DepthToSpace")
 def depth_to_space(xp, x, *, blocksize, mode):
     n, c, h, w = xp.shape(x)
     depth = c // (blocksize * blocksize)
@@ -123,7 +123,7 @@ def depth_to_space(xp, x, *, blocksize, mode):
     return xp.reshape(moved, (n, depth, h * blocksize, w * blocksize))
 
 
-@lower("SpaceToDepth")
+@lowering("SpaceToDepth")
 def space_to_depth(xp, x, *, blocksize, mode="DCR"):
     n, c, h, w = xp.shape(x)
     b = blocksize
@@ -132,7 +132,7 @@ def space_to_depth(xp, x, *, blocksize, mode="DCR"):
     return xp.reshape(xp.transpose(parts, order), (n, c * b * b, h // b, w // b))
 
 
-@lower("Trilu", static=("k",))
+@lowering("Trilu", static=("k",))
 def trilu(xp, x, k=None, *, upper):
     rows, columns = xp.shape(x)[-2:]
     offset = 0 if k is None else int(k.reshape(()))
@@ -142,7 +142,7 @@ def trilu(xp, x, k=None, *, upper):
     return xp.where(kept, x, xp.scalar(0, x))
 
 
-@lower("Pad", static=("pads", "axes"))
+@lowering("Pad", static=("pads", "axes"))
 def pad(xp, x, pads, value=None, axes=None, *, mode):
     rank = xp.rank(x)
     given = range(rank) if axes is None else [positive(int(a), rank) for a in axes.flat]

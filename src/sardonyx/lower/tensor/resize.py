@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
-from sardonyx.lower.static import numpy_arrays
+from sardonyx.lower.driver import lowering
+from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.tensor.cast import convert
 from sardonyx.lower.xp import is_float, positive
 
@@ -32,7 +32,7 @@ class Axis:
     end: float = 1.0
 
 
-@lower("Resize", static=("roi", "scales", "sizes"))
+@lowering("Resize", static=("roi", "scales", "sizes"))
 def resize(
     xp,
     x,

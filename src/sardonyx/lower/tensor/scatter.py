@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.tensor.gather import element_offsets, from_end, tuple_offsets
 from sardonyx.lower.xp import positive
 
@@ -16,7 +16,7 @@ def put_flat(xp, x, offsets, updates, reduction):
     return xp.reshape(xp.put(*flat, reduction=reduction), xp.shape(x))
 
 
-@lower("ScatterElements")
+@lowering("ScatterElements")
 def scatter_elements(xp, x, indices, updates, *, axis, reduction):
     axis = positive(axis, xp.rank(x))
     sizes = xp.shape(x)
@@ -24,7 +24,7 @@ def scatter_elements(xp, x, indices, updates, *, axis, reduction):
     return put_flat(xp, x, offsets, updates, reduction)
 
 
-@lower("ScatterND")
+@lowering("ScatterND")
 def scatter_nd(xp, x, indices, updates, *, reduction):
     sizes, depth = xp.shape(x), xp.shape(indices)[-1]
     row = xp.count(sizes[depth:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower, table
+from sardonyx.lower.driver import lowering, table
 from sardonyx.lower.tensor.gather import element_offsets
 from sardonyx.lower.tensor.scatter import put_flat
 from sardonyx.lower.xp import positive
@@ -14,7 +14,7 @@ INT64 = np.dtype(np.int64)
 table({"IsNaN": lambda xp, x: xp.isnan(x)}, __name__)
 
 
-@lower("IsInf")
+@lowering("IsInf")
 def is_inf(xp, x, *, detect_negative, detect_positive):
     found = xp.isinf(x)
     positive_sign = xp.greater(x, xp.scalar(0, x))
@@ -25,7 +25,7 @@ def is_inf(xp, x, *, detect_negative, detect_positive):
     return found
 
 
-@lower("Unique")
+@lowering("Unique")
 def unique(xp, x, *, axis, sorted):
     flat = axis is None
     rows = xp.reshape(x, (-1,)) if flat else xp.move(x, positive(axis, xp.rank(x)), 0)
@@ -69,7 +69,7 @@ def groups(xp, rows, order):
     return xp.take(order, starts, 0), group, ends - starts
 
 
-@lower("TensorScatter")
+@lowering("TensorScatter")
 def tensor_scatter(xp, past, update, write_indices=None, *, axis, mode):
     axis = positive(axis, xp.rank(past))
     shape = xp.shape(update)

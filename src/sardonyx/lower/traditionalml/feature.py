@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.traditionalml.score import FLOAT32, ML, constant
 from sardonyx.lower.xp import is_float
 
 
-@lower("ArrayFeatureExtractor", domain=ML)
+@lowering("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor(xp, x, y):
     x = x if xp.rank(x) > 1 else xp.reshape(x, (1, -1))
     return xp.take(x, xp.reshape(y, (-1,)), xp.rank(x) - 1)
 
 
-@lower("Binarizer", domain=ML)
+@lowering("Binarizer", domain=ML)
 def binarizer(xp, x, *, threshold):
     dtype = xp.dtype(x)
     compared = x if is_float(dtype) else xp.cast(x, FLOAT32)
     return xp.cast(xp.greater(compared, xp.scalar(threshold, compared)), dtype)
 
 
-@lower("FeatureVectorizer", domain=ML)
+@lowering("FeatureVectorizer", domain=ML)
 def feature_vectorizer(xp, *xs, inputdimensions):
     columns = [xp.cast(x if xp.rank(x) > 1 else xp.reshape(x, (1, -1)), FLOAT32) for x in xs]
     wanted = inputdimensions or [xp.shape(x)[1] for x in columns]
@@ -37,7 +37,7 @@ def fitted(xp, x, size):
     return xp.index(xp.pad(x, (0, 0), (0, size), 0), 1, 0, size)
 
 
-@lower("Imputer", domain=ML)
+@lowering("Imputer", domain=ML)
 def imputer(
     xp, x, *, imputed_value_floats, imputed_value_int64s, replaced_value_float, replaced_value_int64
 ):
@@ -51,7 +51,7 @@ def imputer(
     return xp.where(missing, constant(xp, values, x), x)
 
 
-@lower("Normalizer", domain=ML)
+@lowering("Normalizer", domain=ML)
 def normalizer(xp, x, *, norm):
     x = xp.cast(x, FLOAT32)
     x = x if xp.rank(x) > 1 else xp.reshape(x, (1, -1))
@@ -64,7 +64,7 @@ def normalizer(xp, x, *, norm):
     return x / xp.where(xp.equal(size, xp.scalar(0, x)), xp.scalar(1, x), size)
 
 
-@lower("Scaler", domain=ML)
+@lowering("Scaler", domain=ML)
 def scaler(xp, x, *, offset, scale):
     x = xp.cast(x, FLOAT32)
     x = x if not offset else x - constant(xp, offset, x)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.lookup import search
 from sardonyx.lower.traditionalml.score import FLOAT32, INT64, ML
 from sardonyx.lower.xp import is_float, is_string
@@ -45,7 +45,7 @@ def key_of(value):
     return None if value != value else float(value)
 
 
-@lower("LabelEncoder", domain=ML)
+@lowering("LabelEncoder", domain=ML)
 def label_encoder(
     xp,
     x,
@@ -86,14 +86,14 @@ def plain(values):
     return np.array([v.decode() if isinstance(v, bytes) else v for v in flat], object)
 
 
-@lower("CategoryMapper", domain=ML)
+@lowering("CategoryMapper", domain=ML)
 def category_mapper(xp, x, *, cats_int64s, cats_strings, default_int64, default_string):
     if is_string(xp.dtype(x)):
         return looked_up(xp, x, cats_strings, np.array(cats_int64s, INT64), default_int64)
     return looked_up(xp, x, cats_int64s, np.array(cats_strings, object), default_string)
 
 
-@lower("OneHotEncoder", domain=ML)
+@lowering("OneHotEncoder", domain=ML)
 def one_hot_encoder(xp, x, *, cats_int64s, cats_strings, zeros):
     # `zeros=0` asks to refuse what is in no category; a program of tensors cannot.
     if is_string(xp.dtype(x)):

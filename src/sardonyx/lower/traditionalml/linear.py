@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.traditionalml.score import (
     FLOAT32,
     INT64,
@@ -23,13 +23,13 @@ def linear(xp, x, coefficients, intercepts, targets):
     return scores if not intercepts else scores + constant(xp, intercepts, x)
 
 
-@lower("LinearRegressor", domain=ML)
+@lowering("LinearRegressor", domain=ML)
 def linear_regressor(xp, x, *, coefficients, intercepts, post_transform, targets):
     scores = linear(xp, rows(xp, x), coefficients, intercepts, targets)
     return xp.cast(transformed(xp, scores, post_transform), FLOAT32)
 
 
-@lower("LinearClassifier", domain=ML)
+@lowering("LinearClassifier", domain=ML)
 def linear_classifier(
     xp,
     x,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.traditionalml.score import FLOAT32, INT64, ML
 
 CASTS: dict[str, np.dtype] = {"TO_FLOAT": FLOAT32, "TO_INT64": INT64, "TO_STRING": np.dtype(object)}
 
 
-@lower("ZipMap", domain=ML, only="numpy")
+@lowering("ZipMap", domain=ML, only="numpy")
 def zip_map(xp, x, *, classlabels_int64s, classlabels_strings):
     keys = classlabels_strings or classlabels_int64s
     return [dict(zip(keys, row)) for row in x.reshape(-1, len(keys)).tolist()]
 
 
-@lower("DictVectorizer", domain=ML, only="numpy")
+@lowering("DictVectorizer", domain=ML, only="numpy")
 def dict_vectorizer(xp, x, *, int64_vocabulary, string_vocabulary, dtypes):
     keys = string_vocabulary or int64_vocabulary
     dtype = dtypes[0] or np.asarray(list(x.values())).dtype
@@ -25,7 +25,7 @@ def dict_vectorizer(xp, x, *, int64_vocabulary, string_vocabulary, dtypes):
     return np.array([[x.get(k, 0) for k in keys]], dtype)
 
 
-@lower("CastMap", domain=ML, only="numpy")
+@lowering("CastMap", domain=ML, only="numpy")
 def cast_map(xp, x, *, cast_to, map_form, max_map):
     dtype = CASTS[cast_to]
     items = {int(k): element(v, dtype) for k, v in x.items()}

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.traditionalml.score import (
     FLOAT32,
     ML,
@@ -35,7 +35,7 @@ def kernel(xp, x, vectors, kind, parameters):
     )
 
 
-@lower("SVMRegressor", domain=ML)
+@lowering("SVMRegressor", domain=ML)
 def svm_regressor(
     xp,
     x,
@@ -62,7 +62,7 @@ def svm_regressor(
     return xp.cast(transformed(xp, scores, post_transform), FLOAT32)
 
 
-@lower("SVMClassifier", domain=ML)
+@lowering("SVMClassifier", domain=ML)
 def svm_classifier(
     xp,
     x,

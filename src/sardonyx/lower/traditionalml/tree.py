@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import EngineError
-from sardonyx.lower.engine import lower
+from sardonyx.lower.driver import lowering
 from sardonyx.lower.lookup import once
 from sardonyx.lower.traditionalml.score import (
     FLOAT32,
@@ -164,7 +164,7 @@ def sets_of(modes, members, nodes):
     return found
 
 
-@lower("TreeEnsemble", domain=ML)
+@lowering("TreeEnsemble", domain=ML)
 def tree_ensemble(
     xp,
     x,
@@ -284,7 +284,7 @@ def base_of(given: dict[str, Any]) -> Any:
     return given.get("base_values") if base is None else base
 
 
-@lower("TreeEnsembleRegressor", domain=ML)
+@lowering("TreeEnsembleRegressor", domain=ML)
 def tree_ensemble_regressor(
     xp, x, *, n_targets=1, aggregate_function="SUM", post_transform="NONE", **given
 ):
@@ -295,7 +295,7 @@ def tree_ensemble_regressor(
     return xp.cast(transformed(xp, scores, post_transform), FLOAT32)
 
 
-@lower("TreeEnsembleClassifier", domain=ML)
+@lowering("TreeEnsembleClassifier", domain=ML)
 def tree_ensemble_classifier(
     xp, x, *, classlabels_int64s=None, classlabels_strings=None, post_transform="NONE", **given
 ):

@@ -12,8 +12,8 @@ from importlib.metadata import version as version_of
 from typing import Any
 
 import sardonyx
-from sardonyx.grad import VJP, grad
-from sardonyx.lower.engine import KERNELS, LOWER
+from sardonyx.grad import GRADIENT_RULES, grad
+from sardonyx.lower.driver import KERNELS, LOWERINGS
 from sardonyx.registry import Registry, op_name
 
 _looked_up: set[str] = set()
@@ -39,7 +39,7 @@ def _watch(registry: Registry) -> None:
     registry.rules = _Watched(registry.rules)
 
 
-for _registry in (LOWER, VJP, *KERNELS.values()):
+for _registry in (LOWERINGS, GRADIENT_RULES, *KERNELS.values()):
     _watch(_registry)
 
 

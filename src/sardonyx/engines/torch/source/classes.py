@@ -16,12 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.engines.torch.source.expression import Literal
-from sardonyx.engines.torch.source.forward import (
-    Line,
-    Token,
-    Writer,
-    identifier,
-)
+from sardonyx.engines.torch.source.forward import Line, Token, Writer, identifier
 from sardonyx.engines.torch.source.layers import Layer
 from sardonyx.engines.torch.source.reading import Statement
 from sardonyx.engines.torch.source.scopes import attribute, dotted

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.engines.torch.rnn import ORDER
 from sardonyx.engines.torch.source.expression import Literal, build
 from sardonyx.lower.custom_native import NATIVE
-from sardonyx.lower.engine import attributes
+from sardonyx.lower.driver import attributes
 from sardonyx.lower.rnn import DEFAULTS
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from sardonyx.engines.torch.source.layers import Layer, layer_of
 from sardonyx.engines.torch.source.scopes import Path
 from sardonyx.errors import UnsupportedOp, quote
 from sardonyx.lower.custom_native import NATIVE
-from sardonyx.lower.engine import attributes, find
+from sardonyx.lower.driver import attributes, find
+from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.program import call
-from sardonyx.lower.static import numpy_arrays
 from sardonyx.lower.xp import is_symbolic, settle
 from sardonyx.normalize import constants_to_initializers
 from sardonyx.passes.cse import is_random

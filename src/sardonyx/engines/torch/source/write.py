@@ -19,7 +19,6 @@ from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
     functional,
     layout,
     operators,
-    rarer,
 )
 from sardonyx.engines.torch.source.classes import Publisher, grown, source
 from sardonyx.engines.torch.source.forward import identifier

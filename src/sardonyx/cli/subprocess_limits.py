@@ -1,0 +1,177 @@
+"""Running what nobody vouches for: a command starts itself again as a child with limits.
+
+The child does the whole work, engine included, under limits of the operating system (memory,
+processor time) and of our own interpreter (nodes, trips of loops). The parent watches time and
+memory and does nothing with the model, so that a crash, an endless loop or a flood of memory ends
+as one clear error. Nothing but an exit code comes back; results are the files that were asked for.
+
+This bounds what a model may use up. It is no sandbox: a defect in a runtime that lets a model run
+code of its own needs one around the whole program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from sardonyx.errors import ArgumentError, EngineError, quote
+
+try:
+    import resource
+except ImportError:  # Windows: only time and memory in use are watched
+    resource = None  # type: ignore[assignment]
+
+ASKED = "SARDONYX_CONFINED"  # also read in `cli/__main__.py`
+LOOK_SECONDS = 0.05
+GRACE_SECONDS = 10.0
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confinement:
+    """What a confined command may use; each field is a `--limit name=number`."""
+
+    memory: float = 8.0
+    """Gigabytes of memory."""
+    seconds: float = 3600.0
+    """Seconds from start to end."""
+    processor: float = 3600.0
+    """Seconds of one processor."""
+    trips: float = 10_000_000
+    """Trips of all loops together, in our own interpreter."""
+    nodes: float = 1_000_000_000
+    """Nodes run, in our own interpreter."""
+
+
+def confinement(given: Sequence[str] = ()) -> Confinement:
+    """Limits from texts such as `memory=4`.
+
+    >>> confinement(["memory=4", "seconds=60"]).seconds
+    60.0
+    """
+    known = [f.name for f in fields(Confinement)]
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            found[name] = 0.0
+        if name not in known or not 0 < found[name] < float("inf"):
+            hint = f"--limit NAME=NUMBER with one of {', '.join(known)}"
+            raise ArgumentError(f"cannot read the limit {quote(text)}", hint=hint)
+    return Confinement(**found)
+
+
+def is_inside() -> bool:
+    """Whether this process is such a child."""
+    return ASKED in os.environ
+
+
+def enter() -> None:
+    """In the child: take on the limits that the parent names."""
+    limits = Confinement(**json.loads(os.environ[ASKED]))
+    if resource is not None:
+        _lower(resource.RLIMIT_CORE, 0)
+        # Memory that is written to; weights mapped from a file are the file's.
+        _lower(resource.RLIMIT_DATA, int(limits.memory * GIGABYTE))
+        _lower(resource.RLIMIT_CPU, max(int(limits.processor), 1))
+    from sardonyx.lower.run_limits import allowance
+
+    # It holds until the process ends.
+    contextlib.ExitStack().enter_context(
+        allowance(nodes=int(limits.nodes), trips=int(limits.trips))
+    )
+
+
+def _lower(which: int, wanted: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(which, (wanted, wanted if which != resource.RLIMIT_CPU else wanted + 5))
+
+
+def run_again(arguments: Sequence[str], limits: Confinement) -> int:
+    """Run `sardonyx` with these arguments as a child under limits; its exit code.
+
+    Raises an `EngineError` where the child did not end by itself.
+    """
+    command = [sys.executable, "-m", "sardonyx", *arguments]
+    environment = {**os.environ, ASKED: json.dumps(asdict(limits))}
+    child = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        stopped = _watch(child, limits)
+    except KeyboardInterrupt:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(signal.SIGINT)  # a training saves what it has
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_SECONDS)
+        raise
+    finally:
+        _kill(child)
+    if stopped:
+        raise _stopped(stopped, limits)
+    if child.returncode < 0:
+        raise _crashed(-child.returncode, limits)
+    return child.returncode
+
+
+def _watch(child: subprocess.Popen[bytes], limits: Confinement) -> str:
+    """Wait for the child; the name of the limit that it went over, if it did."""
+    end = time.monotonic() + limits.seconds
+    while True:
+        try:
+            child.wait(LOOK_SECONDS)
+            return ""
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end:
+                return "seconds"
+            if _resident(child.pid) > limits.memory * GIGABYTE:
+                return "memory"
+
+
+def _resident(process: int) -> int:
+    """Bytes of memory that a process holds; 0 where that cannot be seen."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever it started."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+    child.wait()
+
+
+def _stopped(name: str, limits: Confinement) -> EngineError:
+    unit = {"memory": "GB of memory", "seconds": "s", "processor": "s of processor time"}[name]
+    return EngineError(
+        f"the run was stopped: it took more than {getattr(limits, name):g} {unit}",
+        hint=f"--limit {name}=... if you trust this model with more",
+    )
+
+
+def _crashed(number: int, limits: Confinement) -> EngineError:
+    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+    if name == "SIGXCPU":
+        return _stopped("processor", limits)
+    return EngineError(
+        f"the run crashed ({name}) in a process of its own; nothing is known about the result",
+        hint="if memory ran out, --limit memory=... gives it more",
+    )

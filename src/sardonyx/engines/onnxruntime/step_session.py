@@ -1,0 +1,124 @@
+"""How a step is run: one session optimizes it, a second runs what came out, arranged.
+
+Between the two the graph is ours: what onnxruntime merges, folds or moves, it has merged, folded
+and moved, so that the order of nodes, writing in place and recomputation stay as they are put.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx.shape_inference import infer_shapes
+
+from sardonyx.engines.onnxruntime import extensions
+from sardonyx.engines.onnxruntime.fold import fold_batches
+from sardonyx.engines.onnxruntime.in_place import write_in_place
+from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
+from sardonyx.engines.onnxruntime.recompute import recompute
+from sardonyx.engines.onnxruntime.schedule import arranged, places
+from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, opened, payload, session
+from sardonyx.record.step import StepGraph
+from sardonyx.versions import fit
+
+CPU = "CPUExecutionProvider"
+OLDEST = 15  # the opset from which on the nodes that are added here exist
+# Options that say how a graph is to be optimized or ordered: whoever sets them decides alone.
+DECIDED = ("optimized_model_filepath", "execution_order", "execution_mode")
+AS_IT_STANDS = {
+    "graph_optimization_level": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "execution_order": ort.ExecutionOrder.PRIORITY_BASED,
+    # A planned reuse of buffers keeps them longer than the arena does, which frees at once.
+    "enable_mem_reuse": False,
+    # A run that is stopped on purpose (`in_place.py`) is no error to print.
+    "log_severity_level": 4,
+}
+
+
+@dataclass
+class StepSession:
+    """A session that runs a step, and the variables that it writes in place."""
+
+    session: ort.InferenceSession
+    in_place: set[str] = field(default_factory=set)
+
+
+def plain_session(graph: StepGraph, settings: Mapping[str, Any]) -> StepSession:
+    """The step as onnxruntime arranges it: every update goes to a buffer of its own."""
+    return StepSession(session(graph.model, **settings))
+
+
+def arranged_session(
+    graph: StepGraph, settings: Mapping[str, Any], again: bool = False
+) -> StepSession:
+    """The step arranged for little memory; large variables are written in place.
+
+    again -- values of the forward pass are computed again rather than kept (`recompute.py`)
+    """
+    if not graph.updates or not _can_be_arranged(graph, settings):
+        return plain_session(graph, settings)
+    unfold_constants(graph.model.graph)
+    step = _optimized(graph, settings)
+    unfold_constants(step.graph)
+    remove_copies(step.graph)
+    fold_batches(step.graph)
+    place = places(step.graph, graph.model.graph)
+    if again:
+        _arrange(step.graph, place)
+        recompute(step.graph, graph.metrics)
+        place = {node: float(i) for i, node in enumerate(step.graph)}
+    in_place = write_in_place(step.graph, graph.updates, graph.metrics)
+    _arrange(step.graph, place)
+    options = {**(settings.get("options") or {}), **AS_IT_STANDS}
+    data = ir.serde.serialize_model(step).SerializeToString()
+    libraries = extensions.libraries(graph.model)
+    return StepSession(
+        opened(data, **{**settings, "options": options, "libraries": libraries}), in_place
+    )
+
+
+def _arrange(graph: ir.Graph, place: Mapping[ir.Node, float]) -> None:
+    graph.sort()
+    order = arranged(graph, place)
+    graph.remove(order)
+    graph.extend(order)
+
+
+def _can_be_arranged(graph: StepGraph, settings: Mapping[str, Any]) -> bool:
+    alone = list(settings.get("providers") or [CPU]) == [CPU]
+    free = not any(name in DECIDED for name in settings.get("options") or {})
+    return alone and free and payload(graph.model) < INLINE_LIMIT
+
+
+def _optimized(graph: StepGraph, settings: Mapping[str, Any]) -> ir.Model:
+    """What onnxruntime makes of a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step.onnx"
+        options = {
+            "graph_optimization_level": _level(graph.model.graph),
+            **(settings.get("options") or {}),
+            "optimized_model_filepath": str(path),
+            "session.disable_prepacking": "1",
+        }
+        fitted = fit(graph.model)
+        if fitted.opset < OLDEST:
+            fitted = fit(graph.model, opset=OLDEST)
+        session(fitted, **{**settings, "options": options})
+        # onnxruntime leaves out the shapes of what it has put in: Gemm for MatMul and Add, Split
+        return ir.serde.deserialize_model(infer_shapes(onnx.load(path)))
+
+
+def _level(graph: ir.Graph) -> ort.GraphOptimizationLevel:
+    """Layouts of images pay where a kernel is a constant; else they only add nodes that copy."""
+    frozen = any(
+        node.op_type == "Conv" and node.inputs[1] is not None and node.inputs[1].is_initializer()
+        for node in graph
+    )
+    level = ort.GraphOptimizationLevel
+    return level.ORT_ENABLE_ALL if frozen else level.ORT_ENABLE_EXTENDED

@@ -1,0 +1,136 @@
+"""Starting values of parameters: their names, their spread, and draws in NumPy.
+
+Names are those people know: zeros, ones, normal, uniform, xavier_uniform, xavier_normal,
+kaiming_uniform, kaiming_normal, orthogonal. Fans are counted as torch does: (out, in, …) for
+weights of two axes or more. The same starts as nodes of a record are in `record/initialize.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError
+
+NAMES = (
+    "zeros",
+    "ones",
+    "normal",
+    "uniform",
+    "xavier_uniform",
+    "xavier_normal",
+    "kaiming_uniform",
+    "kaiming_normal",
+    "orthogonal",
+)
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """A way to start a parameter; `scale` is the deviation of normal, the half width of uniform,
+    or a gain.
+    """
+
+    kind: str
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in NAMES:
+            raise ArgumentError(
+                f"no initializer is called {self.kind!r}", hint=f"one of {', '.join(NAMES)}"
+            )
+
+
+# Operators that scale and shift what they have normalized: a fresh scale is 1.
+SCALED = (
+    "BatchNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "GroupNormalization",
+    "RMSNormalization",
+)
+
+
+def as_initializer(given: str | Initializer) -> Initializer:
+    alias = {"kaiming": "kaiming_uniform", "xavier": "xavier_uniform"}
+    return given if isinstance(given, Initializer) else Initializer(alias.get(given, given))
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many numbers come in and go out at each element: (fan in, fan out)."""
+    if len(shape) < 2:
+        return max(math.prod(shape), 1), max(math.prod(shape), 1)
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def spread(start: Initializer, shape: tuple[int, ...]) -> tuple[str, float]:
+    """("normal", deviation) or ("uniform", half width) of a random start."""
+    fan_in, fan_out = fans(shape)
+    scale = start.scale
+    if start.kind == "normal":
+        return "normal", 0.02 if scale is None else scale
+    if start.kind == "uniform":
+        return "uniform", 0.05 if scale is None else scale
+    gain = 1.0 if scale is None else scale
+    if start.kind == "xavier_normal":
+        return "normal", gain * math.sqrt(2.0 / (fan_in + fan_out))
+    if start.kind == "xavier_uniform":
+        return "uniform", gain * math.sqrt(6.0 / (fan_in + fan_out))
+    gain = math.sqrt(2.0) if scale is None else scale
+    if start.kind == "kaiming_normal":
+        return "normal", gain / math.sqrt(fan_in)
+    return "uniform", gain * math.sqrt(3.0 / fan_in)
+
+
+def draw(given: str | Initializer, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Starting values as a float32 array."""
+    start = as_initializer(given)
+    if start.kind in ("zeros", "ones"):
+        return np.full(shape, float(start.kind == "ones"), np.float32)
+    if start.kind == "orthogonal":
+        return _orthogonal(start, shape, rng)
+    kind, size = spread(start, shape)
+    drawn = rng.normal(0.0, size, shape) if kind == "normal" else rng.uniform(-size, size, shape)
+    return drawn.astype(np.float32)
+
+
+def _orthogonal(start: Initializer, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    rows, columns = matrix(shape)
+    q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
+    q *= np.sign(np.diag(r))
+    q = q if rows >= columns else q.T
+    return (q.reshape(shape) * (1.0 if start.scale is None else start.scale)).astype(np.float32)
+
+
+def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) < 2:
+        raise ArgumentError("only tensors of two axes or more can start orthogonal")
+    return shape[0], math.prod(shape[1:])
+
+
+def as_used(given: str | Initializer, value: ir.Value) -> tuple[Initializer, bool]:
+    """How a start fits a parameter by its use: the start, and whether the weight is stored as
+    (in, out).
+
+    A vector has no fans: where the start needs them, biases are 0 and scales of normalizations 1.
+    """
+    start = as_initializer(given)
+    uses = value.uses()
+    if value.shape is not None and len(value.shape) < 2:
+        if start.kind in ("zeros", "ones", "normal", "uniform"):
+            return start, False
+        scale = any(u.node.op_type in SCALED and u.idx in (1, 4) for u in uses)
+        return Initializer("ones" if scale else "zeros"), False
+    return start, any(_is_input_first(u.node, u.idx) for u in uses)
+
+
+def _is_input_first(node: ir.Node, position: int) -> bool:
+    if position != 1:
+        return False
+    if node.op_type == "Gemm":
+        return not node.attributes.get_int("transB", 0)
+    return node.op_type == "MatMul"

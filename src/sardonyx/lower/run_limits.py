@@ -1,0 +1,71 @@
+"""What a run of our own interpreter may cost, where somebody set a limit: nodes, trips, seconds.
+
+A limit holds for everything that runs inside `allowance(...)`, bodies included. It is counted where
+nodes run (`program.py`) and where a loop begins a trip (`controlflow.py`). Memory is limited by the
+operating system, around the whole process: `cli/subprocess_limits.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from sardonyx.errors import EngineError
+
+
+class Allowance:
+    """Counts against its limits; None: no limit."""
+
+    def __init__(
+        self, nodes: int | None = None, trips: int | None = None, seconds: float | None = None
+    ):
+        self.limits = {"nodes": nodes, "trips": trips, "seconds": seconds}
+        self.nodes = self.trips = 0
+        self.end = None if seconds is None else time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raise an error if more was used than there is."""
+        for name in ("nodes", "trips"):
+            limit = self.limits[name]
+            if limit is not None and getattr(self, name) > limit:
+                self._refuse(name, f"{limit:,}")
+        if self.end is not None and time.monotonic() > self.end:
+            self._refuse("seconds", f"{self.limits['seconds']:g}")
+
+    def _refuse(self, name: str, limit: str) -> None:
+        what = {"nodes": "nodes run", "trips": "trips of loops", "seconds": "seconds"}[name]
+        raise EngineError(
+            f"the run was stopped: more than {limit} {what}",
+            hint=f"give it more if you trust this model: allowance({name}=...), --limit {name}=...",
+        )
+
+
+_CURRENT: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+
+
+@contextmanager
+def allowance(
+    *, nodes: int | None = None, trips: int | None = None, seconds: float | None = None
+) -> Iterator[Allowance]:
+    """Stop whatever our interpreter runs inside with an `EngineError` once it used up its limit.
+
+    >>> with allowance(trips=1000):
+    ...     pass
+    """
+    made = Allowance(nodes, trips, seconds)
+    token = _CURRENT.set(made)
+    try:
+        yield made
+    finally:
+        _CURRENT.reset(token)
+
+
+def spend(*, nodes: int = 0, trips: int = 0) -> None:
+    """Count against the limits around, if there are any."""
+    current = _CURRENT.get()
+    if current is not None:
+        current.nodes += nodes
+        current.trips += trips
+        current.check()

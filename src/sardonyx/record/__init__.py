@@ -1,0 +1,1 @@
+"""The training record: losses, optimizers, schedules, initializers, `trainable`, the step."""

@@ -1,0 +1,174 @@
+"""RecordBuilder: a training step while it is being written; what it collects becomes a `Record`.
+
+It hands out the step's inputs (labels, hyperparameters), its state (slots, counters) and roles, and
+turns the nodes that its builder collected into the `algorithm` graph of a TrainingInfoProto.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.model import Model, Record
+
+ROLE = "sardonyx.role."
+STEP = "train/step"
+SEED = "train/seed"
+RATE = "learning_rate"
+
+
+@dataclass
+class Slot:
+    """One state variable of the algorithm: its value, where it starts, what it becomes."""
+
+    value: ir.Value
+    start: np.ndarray
+    next: ir.Value | None = None
+
+
+@dataclass
+class RecordBuilder:
+    """One training step under construction.
+
+    model  -- the inference model, at the opset inside; read, never changed
+    op     -- builds the nodes of the algorithm; it may read any value of the model's graph
+    name   -- what the record is called
+    prefix -- before the names of its state, hyperparameters and metrics: records keep theirs apart
+    """
+
+    model: Model
+    op: Builder
+    name: str = "train"
+    prefix: str = ""
+    inputs: dict[str, ir.Value] = field(default_factory=dict)
+    defaults: dict[str, np.ndarray] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    updates: dict[str, ir.Value] = field(default_factory=dict)
+    results: dict[str, ir.Value] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, model: Model, name: str = "train") -> RecordBuilder:
+        """A builder for one more record of `model`."""
+        others = {record.algorithm.name for record in model.records}
+        while name in others:
+            name += "_2"
+        op = Builder("train")
+        names = {v.name for n in model.graph.all_nodes() for v in n.outputs}
+        names |= {n.name for n in model.graph.all_nodes()}
+        names |= {v.name for v in model.graph.inputs} | set(model.graph.initializers)
+        for record in model.records:
+            names |= set(record.state)
+            names |= {o for n in record.algorithm.node for o in (n.name, *n.output)}
+        op.reserve({n for n in names if n})
+        return cls(model, op, name, f"{name}/" if model.records else "")
+
+    def local(self, name: str) -> str:
+        """`name` as this record spells it."""
+        return self.prefix + name
+
+    # -- inputs ----------------------------------------------------------------
+
+    def input(self, name: str, dtype: ir.DataType, shape: Any, role: str) -> ir.Value:
+        """A tensor that the caller feeds at every step, such as a label."""
+        if name not in self.inputs:
+            self.op.reserve([name])
+            self.inputs[name] = ir.Value(
+                name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape)
+            )
+            self.roles[name] = role
+        return self.inputs[name]
+
+    def hyper(self, name: str, value: float, dtype: Any = np.float32) -> ir.Value:
+        """A scalar that the caller may feed, with a default: a learning rate, a weight decay."""
+        name = self.local(name)
+        if name not in self.inputs:
+            kind = ir.DataType.from_numpy(np.dtype(dtype))
+            self.input(name, kind, [], "hyperparameter")
+            self.defaults[name] = np.asarray(value, dtype)
+        return self.inputs[name]
+
+    # -- state -----------------------------------------------------------------
+
+    def slot(self, name: str, start: np.ndarray, role: str = "slot") -> Slot:
+        """A state variable that starts at `start`; set `.next` to what a step makes of it."""
+        name = self.local(name)
+        if name not in self.slots:
+            self.op.reserve([name])
+            kind = ir.TensorType(ir.DataType.from_numpy(start.dtype))
+            value = ir.Value(name=name, type=kind, shape=ir.Shape(start.shape))
+            self.slots[name] = Slot(value, start)
+            self.roles[name] = role
+        return self.slots[name]
+
+    def count(self) -> ir.Value:
+        """How many steps have been taken: 0 in the first."""
+        slot = self.slot(STEP, np.asarray(0, np.int64), "step")
+        if slot.next is None:
+            with self.op.named("train/step"):
+                slot.next = self.op.Add(slot.value, 1)
+        return slot.value
+
+    def seed(self) -> ir.Value:
+        """The seed of all random draws, part of the state."""
+        slot = self.slot(SEED, np.asarray(0, np.int64), "seed")
+        if slot.next is None:
+            slot.next = self.op.Identity(slot.value)
+        return slot.value
+
+    # -- the record --------------------------------------------------------------
+
+    def record(self) -> Record:
+        """What was collected, as a training record."""
+        graph = onnx.GraphProto(name=self.name)
+        bindings: list[tuple[str, str]] = []
+        changed = {name: s.next for name, s in self.slots.items() if s.next is not None}
+        for name, value in {**self.updates, **changed}.items():
+            self.output(f"{name}/next", value)
+            bindings.append((name, f"{name}/next"))
+        graph.input.extend(ir.serde.serialize_value(v) for v in self.inputs.values())
+        for value in self.results.values():
+            graph.output.append(ir.serde.serialize_value(value))
+        for node in self.op.nodes:
+            graph.node.append(ir.serde.serialize_node(node))
+        for node in self.op.nodes:
+            for value in node.outputs:
+                if value.name and value.name not in self.results and value.type is not None:
+                    graph.value_info.append(ir.serde.serialize_value(value))
+        state: dict[str, ir.TensorProtocol] = {
+            name: _tensor(name, s.start) for name, s in self.slots.items()
+        }
+        state.update({name: _tensor(name, a) for name, a in self.defaults.items()})
+        for constant in self.op.constants.values():
+            assert constant.name and constant.const_value is not None
+            state[constant.name] = constant.const_value
+        return Record(graph, state, onnx.GraphProto(), bindings, [])
+
+    def output(self, name: str, value: ir.Value) -> ir.Value:
+        """Make `value` an output of the algorithm called `name`."""
+        self.op.reserve([name])
+        if value in self._final or value.producer() not in self._own_nodes():
+            kind, shape = value.type, value.shape
+            value = self.op.Identity(value)
+            value.type, value.shape = kind, ir.Shape(shape) if shape is not None else None
+        value.name = name
+        self.results[name] = value
+        self._final.add(value)
+        return value
+
+    def _own_nodes(self) -> set[ir.Node]:
+        self._seen.update(self.op.nodes[len(self._seen) :])
+        return self._seen
+
+    def __post_init__(self) -> None:
+        self._final: set[ir.Value] = set()
+        self._seen: set[ir.Node] = set()
+
+
+def _tensor(name: str, array: np.ndarray) -> ir.Tensor:
+    return ir.Tensor(array, name=name, shape=ir.Shape(array.shape))

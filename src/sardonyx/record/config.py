@@ -1,0 +1,267 @@
+"""Configuration files: TOML or YAML with everything that `trainable` takes.
+
+    train = ["head.*"]                     clip_norm = 1.0
+    [loss]                                 [[loss]]      several, each with `output` and `weight`
+    name = "cross_entropy"                 graph = "my_loss.onnx"      instead of a name
+    [optimizer]                            [optimizer.schedule]
+    name = "adamw"                         name = "linear_warmup"
+    lr = 1e-3                              steps = 100
+    [groups."*.bias"]                      after = {name = "cosine", steps = 1000}
+    weight_decay = 0.0
+
+All unknown keys of a file are reported at once. Paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import ArgumentError, MissingExtra, quote
+from sardonyx.initializer import Initializer, as_initializer
+from sardonyx.record import loss as losses
+from sardonyx.record import optim, schedule
+
+NUMBER = (int, float)
+TERM = ("name", "graph", "output", "labels", "weight", "class_weight")
+# What a key may hold, where that is a plain value; tables have a reader of their own.
+KINDS: dict[str, tuple[str, Any]] = {
+    "train": ("a pattern or a list of them", (str, list)),
+    "freeze": ("a pattern or a list of them", (str, list)),
+    "lr": ("a number", NUMBER),
+    "output": ("a name", str),
+    "labels": ("a list of names", list),
+    "clip_norm": ("a number", NUMBER),
+    "clip_value": ("a number", NUMBER),
+    "l1": ("a number", NUMBER),
+    "l2": ("a number", NUMBER),
+    "accumulate": ("a whole number", int),
+    "ema": ("a number", NUMBER),
+    "seed": ("a whole number", int),
+    "form": ("a name", str),
+    "name": ("a name", str),
+    "groups": ("tables by pattern", dict),
+    "batch_norm": ("a mode, or a table of modes by pattern", (str, dict)),
+    "dropout": ("a mode, or a table of modes by pattern", (str, dict)),
+    "loss": ("a name, a table, or several", (str, dict, list)),
+    "optimizer": ("a name or a table", (str, dict)),
+    "initialize": ("a table by pattern", dict),
+}
+
+
+class _Problems:
+    """What is wrong with a file, with where it stands."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
+
+    def unknown(self, where: str, keys: Sequence[str], allowed: Sequence[str]) -> None:
+        for key in keys:
+            close = difflib.get_close_matches(key, allowed, 1)
+            listed = f"one of {', '.join(sorted(allowed))}"
+            self.rows.append([where, quote(key), f"did you mean {close[0]}?" if close else listed])
+
+    def add(self, where: str, key: str, what: str) -> None:
+        self.rows.append([where, quote(key), what])
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The contents of a TOML, YAML or JSON file, as plain values."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot read {quote(path)}: {error.strerror}") from error
+    try:
+        found = READERS.get(path.suffix.lower(), tomllib.loads)(text)
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise ArgumentError(f"{quote(path)} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ArgumentError(f"{quote(path)} holds no table of settings")
+    return found
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtra("PyYAML", "yaml") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+READERS: dict[str, Callable[[str], Any]] = {".yaml": _yaml, ".yml": _yaml, ".json": json.loads}
+
+
+def with_config(
+    path: str | Path, function: Callable[..., Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call: those of the file, then those given that differ from their
+    defaults.
+    """
+    defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
+    explicit = {k: v for k, v in given.items() if v is not defaults[k] and v != defaults[k]}
+    return {**arguments(read(path), Path(path).parent, path), **explicit}
+
+
+def arguments(
+    settings: Mapping[str, Any], folder: Path, source: object = "the settings"
+) -> dict[str, Any]:
+    """The arguments of `trainable` that `settings` describes."""
+    problems = _Problems()
+    problems.unknown("file", [k for k in settings if k not in KINDS], list(KINDS))
+    for key, (what, kind) in KINDS.items():
+        if key in settings and (
+            not isinstance(settings[key], kind) or isinstance(settings[key], bool)
+        ):
+            problems.add("file", key, f"is {what}, not {settings[key]!r}")
+    if problems.rows:  # a table that is no table cannot be looked into
+        _refuse(source, problems)
+    made = {k: v for k, v in settings.items() if k not in ("loss", "optimizer", "initialize")}
+    if "loss" in settings:
+        made["loss"] = _losses(settings["loss"], folder, problems)
+    if "optimizer" in settings:
+        made["optimizer"] = _optimizer(settings["optimizer"], problems)
+    if "initialize" in settings:
+        made["initialize"] = {p: _start(p, v, problems) for p, v in settings["initialize"].items()}
+    _groups(settings, problems)
+    _refuse(source, problems)
+    return made
+
+
+def _refuse(source: object, problems: _Problems) -> None:
+    if problems.rows:
+        count = len(problems.rows)
+        raise ArgumentError(
+            f"{quote(source)} has {count} setting{'s' * (count > 1)} that cannot be used",
+            problems.rows,
+            hint="docs/reference/config.md lists the settings",
+        )
+
+
+# -- losses -----------------------------------------------------------------------------
+
+
+def _losses(given: Any, folder: Path, problems: _Problems) -> list[losses.Term]:
+    several = isinstance(given, list)
+    terms = []
+    for index, entry in enumerate(given if several else [given]):
+        where = f"loss {index}" if several else "loss"
+        table = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(table, dict):
+            problems.add(where, str(entry), "is no loss")
+            continue
+        own = {k: v for k, v in table.items() if k not in TERM}
+        if "class_weight" in table:
+            own["weight"] = table["class_weight"]
+        weight = table.get("weight", 1.0)
+        if not isinstance(weight, NUMBER):
+            problems.add(where, "weight", "is the weight of this loss, a number; see class_weight")
+            continue
+        loss = _loss(table, own, where, folder, problems)
+        if loss is not None:
+            terms.append(losses.Term(loss, table.get("output"), table.get("labels"), float(weight)))
+    return terms
+
+
+def _loss(
+    table: Mapping[str, Any], own: dict[str, Any], where: str, folder: Path, problems: _Problems
+) -> losses.Loss | None:
+    if ("name" in table) == ("graph" in table):
+        problems.add(where, "name", "a loss has either a name or a graph")
+        return None
+    if "graph" in table:
+        problems.unknown(where, list(own), TERM)
+        return losses.graph(folder / str(table["graph"]))
+    makers = losses.MAKERS
+    name = str(table["name"])
+    if name not in makers:
+        problems.unknown(where, [name], list(makers))
+        return None
+    return _make(makers[name], own, where, TERM, problems, renamed={"weight": "class_weight"})
+
+
+def _make(
+    maker: Callable[..., Any],
+    settings: dict[str, Any],
+    where: str,
+    more: Sequence[str],
+    problems: _Problems,
+    renamed: Mapping[str, str] | None = None,
+) -> Any:
+    known = list(inspect.signature(maker).parameters)
+    shown = [(renamed or {}).get(k, k) for k in known]
+    unknown = [k for k in settings if k not in known]
+    problems.unknown(where, unknown, [*shown, *more])
+    try:
+        return None if unknown else maker(**settings)
+    except (ArgumentError, TypeError) as error:
+        problems.add(where, ", ".join(settings), str(error))
+        return None
+
+
+# -- optimizers -------------------------------------------------------------------------
+
+
+def _optimizer(given: Any, problems: _Problems) -> optim.Optimizer | None:
+    table = {"name": given} if isinstance(given, str) else dict(given)
+    name = str(table.pop("name", "adamw"))
+    if name not in optim.MAKERS:
+        problems.unknown("optimizer", [name], list(optim.MAKERS))
+        return None
+    if "schedule" in table:
+        table["schedule"] = _schedule(table["schedule"], "optimizer.schedule", problems)
+    return _make(optim.MAKERS[name], table, "optimizer", ("name",), problems)
+
+
+def _schedule(given: Any, where: str, problems: _Problems) -> schedule.Schedule | None:
+    table = {"name": given} if isinstance(given, str) else dict(given)
+    makers = {**schedule.NAMES, "sequence": schedule.sequence}
+    name = str(table.pop("name", ""))
+    if name not in makers:
+        problems.unknown(where, [name], list(makers))
+        return None
+    if "after" in table:
+        table["after"] = _schedule(table["after"], f"{where}.after", problems)
+    if "schedules" in table:
+        table["schedules"] = [
+            _schedule(s, f"{where}.schedules", problems) for s in table["schedules"]
+        ]
+    return _make(makers[name], table, where, ("name",), problems)
+
+
+def _groups(settings: Mapping[str, Any], problems: _Problems) -> None:
+    """Look at the settings of groups; the optimizer itself applies them."""
+    chosen = settings.get("optimizer", "adamw")
+    name = chosen if isinstance(chosen, str) else str(chosen.get("name", "adamw"))
+    known = list(inspect.signature(optim.MAKERS[name]).parameters) if name in optim.MAKERS else None
+    for pattern, group in settings.get("groups", {}).items():
+        where = f'groups."{pattern}"'
+        if not isinstance(group, dict):
+            problems.add("groups", pattern, "is no table")
+        elif known is not None:
+            problems.unknown(where, [k for k in group if k not in known], known)
+            if "schedule" in group:
+                group["schedule"] = _schedule(group["schedule"], f"{where}.schedule", problems)
+
+
+def _start(pattern: str, given: Any, problems: _Problems) -> Initializer | None:
+    where = f'initialize."{pattern}"'
+    table = {"kind": given} if isinstance(given, str) else given
+    if not isinstance(table, dict):
+        problems.add("initialize", pattern, "is a name or a table")
+        return None
+    try:
+        made = as_initializer(str(table.get("kind", "")))
+    except ArgumentError as error:
+        problems.add(where, str(table.get("kind")), error.hint or str(error))
+        return None
+    problems.unknown(where, [k for k in table if k not in ("kind", "scale")], ["kind", "scale"])
+    return Initializer(made.kind, table.get("scale"))

@@ -1,0 +1,205 @@
+"""The step as plain ONNX files, for runtimes without sardonyx: C++, C#, Java, mobile, web.
+
+    train.onnx       data, hyperparameters and state in; metrics and new state out
+    evaluate.onnx    data and state in; metrics and predictions out, as the served model gives them
+    initialize.onnx  nothing in; every state variable at its start out
+    infer.onnx       the served model, its state as inputs
+    step.json        what each takes and gives, which output becomes which state, defaults
+
+A trainer runs `initialize` once, then `train` in a loop, and hands each new state to the next call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ArgumentError
+from sardonyx.model import Model, Record, from_proto, load
+from sardonyx.normalize import normalize
+from sardonyx.passes.nesting import names as all_names
+from sardonyx.record import info
+from sardonyx.record.describe import descriptions
+from sardonyx.record.step import (
+    StepGraph,
+    all_state,
+    compile_evaluation,
+    compile_inference,
+    compile_step,
+    distinct_outputs,
+)
+from sardonyx.save import save
+
+FORMAT = "sardonyx-step"
+VERSION = 1
+
+
+def export_step(
+    model: Model | str | Path,
+    folder: str | Path,
+    *,
+    current: bool = False,
+    runtime: str | None = "onnxruntime==1.21",
+) -> Path:
+    """Write the training step of a model as plain ONNX files with a description; the path of
+    `step.json`.
+
+    current  -- initialize.onnx gives the state as it is now, and not as the record starts it
+    runtime  -- the oldest runtime that must take the files
+
+    >>> import sardonyx as sx
+    >>> sx.export_step("trainable.onnx", "step")  # doctest: +SKIP
+    """
+    loaded = load(model)
+    if not loaded.records:
+        raise ArgumentError(
+            "the model carries no training record", hint="make one with sardonyx.trainable"
+        )
+    info.check(loaded)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    starts = _write_initialization(loaded, target, current, runtime)
+    steps = [
+        _write_step(loaded, index, record, target, runtime)
+        for index, record in enumerate(loaded.records)
+    ]
+    served = compile_inference(loaded)
+    save(served.model, target / "infer.onnx", runtime=runtime)
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "initialize": {"file": "initialize.onnx", "state": starts},
+        "steps": steps,
+        "infer": {"file": "infer.onnx", **_signature(served)},
+        "state": [_typed(n, _state_array(loaded, n)) for n in all_state(loaded)],
+    }
+    path = target / "step.json"
+    path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _write_step(
+    model: Model, index: int, record: Record, folder: Path, runtime: str | None
+) -> dict[str, Any]:
+    tail = "" if len(model.records) == 1 else f"_{index}"
+    train = distinct_outputs(compile_step(model, record))
+    save(train.model, folder / f"train{tail}.onnx", runtime=runtime)
+    forward = descriptions(model)[index].get("forward", {})
+    served = [v.name or "" for v in model.outputs]
+    evaluate = compile_evaluation(model, record, forward, served)
+    save(evaluate.model, folder / f"evaluate{tail}.onnx", runtime=runtime)
+    return {
+        "name": record.algorithm.name,
+        "train": {"file": f"train{tail}.onnx", **_signature(train)},
+        "evaluate": {"file": f"evaluate{tail}.onnx", **_signature(evaluate)},
+    }
+
+
+def _signature(graph: StepGraph) -> dict[str, Any]:
+    """What a graph takes and gives, by the role of each tensor."""
+    inputs = {v.name: v for v in graph.model.graph.inputs}
+    outputs = {v.name: v for v in graph.model.graph.outputs}
+    return {
+        "inputs": [_declared(inputs[n]) for n in graph.inputs],
+        "hyperparameters": [
+            {**_typed(n, value), "default": value.tolist()} for n, value in graph.hyper.items()
+        ],
+        "state": graph.state,
+        "metrics": [_declared(outputs[n]) for n in graph.metrics],
+        "updates": graph.updates,
+    }
+
+
+def _declared(value: ir.Value) -> dict[str, Any]:
+    shape: list[Any] | None = None
+    if value.shape is not None:
+        shape = [d if isinstance(d, int) else d.value for d in value.shape]
+    return {"name": value.name, "type": _type_name(value.dtype), "shape": shape}
+
+
+def _typed(name: str, array: np.ndarray) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": _type_name(ir.DataType.from_numpy(array.dtype)),
+        "shape": list(array.shape),
+    }
+
+
+def _type_name(dtype: ir.DataType | None) -> str | None:
+    if dtype is None:
+        return None
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+
+
+# -- starting values --------------------------------------------------------------------
+
+
+def _state_array(model: Model, name: str) -> np.ndarray:
+    for record in model.records:
+        tensor = info.state_tensor(model, record, name)
+        if tensor is not None:
+            return tensor.numpy()
+    raise ArgumentError(f"no record knows the state {name!r}")
+
+
+def _write_initialization(
+    model: Model, folder: Path, current: bool, runtime: str | None
+) -> Mapping[str, str]:
+    """One graph without inputs that gives every state variable; state → output."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": model.opset}, name="initialize")
+    whole = Model(ir.Model(graph, ir_version=10))
+    outputs: dict[str, str] = {}
+    for index, record in enumerate([] if current else model.records):
+        part = normalize(_initialization(model, record)).copy()
+        found = _absorb(whole, part, f"{index}/" if index else "")
+        outputs.update({key: found[value] for key, value in record.initialization_binding})
+    op = Builder("initialize")
+    op.reserve(all_names(whole.graph))
+    for name in all_state(model):
+        if name not in outputs:
+            value = op.Identity(op.weight(f"{name}/now", _state_array(model, name)))
+            value.name = outputs[name] = op.fresh(f"{name}/start")
+            whole.graph.outputs.append(value)
+    for constant in op.constants.values():
+        whole.graph.register_initializer(constant)
+    whole.graph.extend(op.nodes)
+    save(whole, folder / "initialize.onnx", runtime=runtime)
+    return outputs
+
+
+def _initialization(model: Model, record: Record) -> Model:
+    proto = onnx.ModelProto(ir_version=10)
+    proto.graph.CopyFrom(record.initialization)
+    proto.functions.extend(model.skeleton().functions)
+    for domain, version in model.ir.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    return from_proto(proto)
+
+
+def _absorb(whole: Model, part: Model, prefix: str) -> dict[str, str]:
+    """Move the nodes of `part` into `whole`; how its outputs are called there."""
+    graph = part.graph
+    outputs = list(graph.outputs)
+    before = [v.name or "" for v in outputs]
+    for value in [*graph.initializers.values(), *(v for node in graph for v in node.outputs)]:
+        if value.name:
+            value.name = prefix + value.name
+    for node in graph:
+        node.name = prefix + (node.name or "")
+    initializers, nodes = list(graph.initializers.values()), list(graph)
+    graph.outputs.clear()
+    graph.initializers.clear()
+    graph.remove(nodes)
+    whole.graph.extend(nodes)
+    for value in initializers:
+        whole.graph.register_initializer(value)
+    whole.graph.outputs.extend(outputs)
+    whole.graph.opset_imports.update(part.ir.opset_imports)
+    return dict(zip(before, (v.name or "" for v in outputs), strict=True))

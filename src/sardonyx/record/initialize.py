@@ -1,0 +1,98 @@
+"""The `initialization` graph of a record: starting values as ONNX nodes (`starts.py` says what
+they are).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.initializer import Initializer, as_used, matrix, spread
+from sardonyx.model import Model, Record
+from sardonyx.record.builder import RecordBuilder
+
+# Newton-Schulz steps that bring a random matrix to an orthogonal one in float32.
+ORTHOGONAL_STEPS = 40
+
+
+def write_initialization(
+    record: Record, model: Model, builder: RecordBuilder, patterns: Mapping[str, str | Initializer]
+) -> None:
+    """Give the record an initialization: slots as they start, parameters as `patterns` say."""
+    op = Builder("initialize")
+    outputs: list[tuple[str, ir.Value]] = []
+    for name, slot in builder.slots.items():
+        outputs.append((name, _constant(op, slot.start)))
+    for pattern, given in patterns.items():
+        found = [n for n in builder.updates if fnmatchcase(n, pattern)]
+        if not found:
+            raise ArgumentError(f"no trained parameter matches {quote(pattern)} in `initialize`")
+        for name in found:
+            outputs.append((name, _start(op, given, model.graph.initializers[name])))
+    graph = onnx.GraphProto(name="initialize")
+    for name, value in outputs:
+        result = op.Identity(value)
+        result.name = f"{name}/start"
+        result.shape = value.shape
+        graph.output.append(ir.serde.serialize_value(result))
+        record.initialization_binding.append((name, f"{name}/start"))
+    graph.node.extend(ir.serde.serialize_node(node) for node in op.nodes)
+    for constant in op.constants.values():
+        assert constant.const_value is not None
+        tensor = ir.serde.serialize_tensor(constant.const_value)
+        tensor.name = constant.name or ""
+        graph.initializer.append(tensor)
+    record.initialization.CopyFrom(graph)
+
+
+def _constant(op: Builder, start: np.ndarray) -> ir.Value:
+    first = start.reshape(-1)[:1]
+    if start.size > 1 and (start == first).all():
+        value = op.ConstantOfShape(np.array(start.shape, np.int64), value=ir.tensor(first))
+        value.shape = ir.Shape(start.shape)
+        return value
+    return op.const(start)
+
+
+def _start(op: Builder, given: str | Initializer, value: ir.Value) -> ir.Value:
+    start, input_first = as_used(given, value)
+    shape, dtype = tuple(value.const_value.shape.numpy()), value.const_value.dtype  # type: ignore[union-attr]
+    if not input_first:
+        return _random(op, start, shape, dtype)
+    *rest, wide, narrow = shape
+    drawn = _random(op, start, (*rest, narrow, wide), dtype)
+    return op.Transpose(drawn, perm=[*range(len(rest)), len(rest) + 1, len(rest)])
+
+
+def _random(
+    op: Builder, start: Initializer, shape: tuple[int, ...], dtype: ir.DataType
+) -> ir.Value:
+    if start.kind in ("zeros", "ones"):
+        return _constant(op, np.full(shape, float(start.kind == "ones"), dtype.numpy()))
+    if start.kind == "orthogonal":
+        return op.cast(_orthogonal_graph(op, start, shape), dtype)
+    kind, size = spread(start, shape)
+    if kind == "normal":
+        return op.cast(op.RandomNormal(scale=size, shape=list(shape), dtype=1), dtype)
+    return op.cast(op.RandomUniform(low=-size, high=size, shape=list(shape), dtype=1), dtype)
+
+
+def _orthogonal_graph(op: Builder, start: Initializer, shape: tuple[int, ...]) -> ir.Value:
+    """The orthogonal factor of a random matrix, by Newton-Schulz: ONNX has no QR."""
+    rows, columns = matrix(shape)
+    x = op.RandomNormal(shape=[max(rows, columns), min(rows, columns)], dtype=1)
+    with op:
+        x = x / op.Sqrt(op.ReduceSumSquare(x, keepdims=0))
+        for _ in range(ORTHOGONAL_STEPS):
+            gram = op.MatMul(op.Transpose(x, perm=[1, 0]), x)
+            x = x * 1.5 - op.MatMul(x, gram) * 0.5
+        x = x * (1.0 if start.scale is None else start.scale)
+    x = x if rows >= columns else op.Transpose(x, perm=[1, 0])
+    return op.reshape(x, list(shape))

@@ -1,0 +1,103 @@
+"""What an exporter has done to a network that matters for training, as far as its file shows it.
+
+Each note is said when a record is written: weights that became one tensor because they were equal,
+normalization that was folded into convolutions, names that folding has lost, weights kept as
+integers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from sardonyx.build import constant
+from sardonyx.errors import quote
+from sardonyx.model import Model
+from sardonyx.record.describe import Choices
+
+# torch's exporter gives such names to tensors that it computed itself.
+FOLDED = re.compile(r"^(onnx::|val_|_onnx_)\w+$")
+NORMALIZATIONS = (
+    "BatchNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "LayerNormalization",
+    "RMSNormalization",
+    "LpNormalization",
+)
+SHOWN = 3
+
+
+def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> None:
+    """Add what a person who trains this model should know to the choices."""
+    for found in (_shared(trained), _merged_norms(model), _nameless(trained), _integers(model)):
+        if found is not None:
+            choices.add("note", *found)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(quote(n) for n in names[:SHOWN]) + more
+
+
+def _shared(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Tensors that several layers read; equal numbers throughout are a sign of merging."""
+    several = [v for v in trained if len({node for node, _ in v.uses()}) > 1]
+    if not several:
+        return None
+    alike = [v.name or "" for v in several if _is_uniform(v)]
+    names = [v.name or "" for v in several]
+    count = f"{len(several)} weight{'s' * (len(several) > 1)} shared by several nodes"
+    why = "training updates what is shared together"
+    if alike:
+        why += (
+            f"; {_listed(alike)} holds one number throughout: exporters make equal tensors one, "
+            "and sx.untie parts them"
+        )
+    return f"{count}: {_listed(names)}", why
+
+
+def _is_uniform(value: ir.Value) -> bool:
+    array = constant(value)
+    return array is not None and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
+
+
+def _merged_norms(model: Model) -> tuple[str, str] | None:
+    """Convolutions with a bias and nothing that normalizes: as export for inference leaves them."""
+    kinds = {node.op_type for node in model.graph if node.domain == ""}
+    biased = [n for n in model.graph if n.op_type == "Conv" and len(n.inputs) > 2 and n.inputs[2]]
+    if len(biased) < 2 or kinds & set(NORMALIZATIONS):
+        return None
+    renamed = [n for n in biased if FOLDED.match((n.inputs[1].name or "") if n.inputs[1] else "")]
+    without = "training goes on without it; an export in training mode keeps it"
+    if renamed:
+        why = "its scale and statistics are part of the weights and cannot be had back"
+        return f"BatchNormalization was folded into {len(renamed)} Conv layers", f"{why}; {without}"
+    why = "if the network had BatchNormalization, the export has folded it into the weights"
+    return f"no normalization beside {len(biased)} Conv layers", f"{why}, and {without}"
+
+
+def _nameless(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    names = [v.name or "" for v in trained if FOLDED.match(v.name or "")]
+    if not names:
+        return None
+    count = f"{len(names)} weight{'s' * (len(names) > 1)} without a name of the network"
+    why = "the exporter computed and renamed them: patterns have to match these names"
+    return f"{count}: {_listed(names)}", why
+
+
+def _integers(model: Model) -> tuple[str, str] | None:
+    """Quantized weights: integers behind DequantizeLinear."""
+    names = [
+        node.inputs[0].name or ""
+        for node in model.graph
+        if node.op_type == "DequantizeLinear"
+        and node.inputs[0] is not None
+        and node.inputs[0].const_value is not None
+    ]
+    if not names:
+        return None
+    count = f"{len(names)} quantized tensor{'s' * (len(names) > 1)}: {_listed(names)}"
+    return count, "integers are not trained; what quantization rounded away is lost"

@@ -1,0 +1,368 @@
+"""Optimizers: chains of small transformations of gradients, written as ONNX nodes.
+
+As in optax, an optimizer is data: `chain(scale_by_adam(), add_decayed_weights(0.01),
+scale_by_rate(1e-3))`. The transformations are in `transform.py`. Where ONNX's own operators say
+exactly what is asked, they are written instead (`standard.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError
+from sardonyx.record.bounds import check_numbers
+from sardonyx.record.builder import RATE
+from sardonyx.record.schedule import Schedule
+from sardonyx.record.standard import adagrad_operator, adam_operator, momentum_operator, preferred
+from sardonyx.record.transform import (
+    Parameter,
+    Update,
+    UpdateContext,
+    add_decayed_weights,
+    add_weight_decay,
+    clip_by_global_norm,
+    clip_by_value,
+    descend,
+    ema,
+    new_value,
+    rate,
+    scale_by_adagrad,
+    scale_by_adam,
+    scale_by_factored_rms,
+    scale_by_lion,
+    scale_by_rate,
+    scale_by_rms,
+    scale_by_trust_ratio,
+    trace,
+)
+
+__all__ = [
+    "Optimizer",
+    "Parameter",
+    "UpdateContext",
+    "accumulate",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamw",
+    "add_decayed_weights",
+    "add_weight_decay",
+    "chain",
+    "clip_by_global_norm",
+    "clip_by_value",
+    "descend",
+    "ema",
+    "lamb",
+    "lion",
+    "named",
+    "onnx_adam",
+    "rate",
+    "rmsprop",
+    "scale_by_adagrad",
+    "scale_by_adam",
+    "scale_by_factored_rms",
+    "scale_by_lion",
+    "scale_by_rate",
+    "scale_by_rms",
+    "scale_by_trust_ratio",
+    "sgd",
+    "trace",
+]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A chain of transformations; `text` is what a report says of it, `settings` its
+    hyperparameters.
+    """
+
+    updates: tuple[Update, ...]
+    text: str = "custom"
+    settings: dict[str, Any] = field(default_factory=dict)
+    every: int = 1
+
+    def __call__(self, step: UpdateContext, parameters: list[Parameter]) -> None:
+        for update in self.updates:
+            update(step, parameters)
+
+    def schedule(self, schedule: Schedule) -> Optimizer:
+        """The same optimizer with a learning rate that changes over the steps."""
+        return self.with_(schedule=schedule)
+
+    def with_(self, **settings: Any) -> Optimizer:
+        """The same optimizer with other settings: `adamw().with_(lr=3e-4)`."""
+        if self.text not in MAKERS:
+            raise ArgumentError("a custom chain has no settings to change")
+        return replace(named(self.text, **{**self.settings, **settings}), every=self.every)
+
+
+def chain(*parts: Update | Optimizer) -> Optimizer:
+    """Apply transformations (or whole optimizers) one after the other."""
+    updates: list[Update] = []
+    for part in parts:
+        updates += part.updates if isinstance(part, Optimizer) else [part]
+    return Optimizer(tuple(updates))
+
+
+# -- optimizers -------------------------------------------------------------------------
+
+
+def sgd(
+    lr: float = 1e-2,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Stochastic gradient descent, with momentum if asked (torch.optim.SGD)."""
+    parts = [add_weight_decay(weight_decay)]
+    if momentum:
+        parts.append(trace(momentum, nesterov, dampening))
+    parts.append(descend(lr, schedule))
+    if momentum and not weight_decay:
+        operator = momentum_operator(lr, momentum, nesterov, dampening, schedule)
+        parts = [preferred(operator, *parts)]
+    return _made("sgd", locals(), *parts)
+
+
+def adam(
+    lr: float = 1e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Adam (torch.optim.Adam); `weight_decay` is L2, added to the gradient."""
+    return _made(
+        "adam",
+        locals(),
+        add_weight_decay(weight_decay),
+        scale_by_adam(b1, b2, eps),
+        descend(lr, schedule),
+    )
+
+
+def adamw(
+    lr: float = 1e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Adam with decoupled weight decay (torch.optim.AdamW).
+
+    >>> import sardonyx as sx
+    >>> sx.optim.adamw(3e-4).settings["lr"]
+    0.0003
+    """
+    return _made("adamw", locals(), scale_by_adam(b1, b2, eps), descend(lr, schedule, weight_decay))
+
+
+def adagrad(
+    lr: float = 1e-2,
+    lr_decay: float = 0.0,
+    eps: float = 1e-10,
+    initial: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Adagrad (torch.optim.Adagrad)."""
+    parts = [add_weight_decay(weight_decay), scale_by_adagrad(lr_decay, eps, initial)]
+    parts.append(descend(lr, schedule))
+    if not weight_decay:
+        parts = [preferred(adagrad_operator(lr, lr_decay, eps, initial, schedule), *parts)]
+    return _made("adagrad", locals(), *parts)
+
+
+def onnx_adam(
+    lr: float = 1e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    decay_after: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Adam exactly as the operator of ONNX defines it: epsilon is added before the bias correction.
+
+    `weight_decay` is its norm_coefficient, `decay_after` its norm_coefficient_post: the share by
+    which a parameter shrinks after each update.
+    """
+    operator = adam_operator(lr, b1, b2, eps, weight_decay, decay_after, schedule)
+    return _made("onnx_adam", locals(), operator)
+
+
+def rmsprop(
+    lr: float = 1e-2,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    momentum: float = 0.0,
+    centered: bool = False,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """RMSprop (torch.optim.RMSprop)."""
+    parts = [add_weight_decay(weight_decay), scale_by_rms(alpha, eps, momentum, centered)]
+    return _made("rmsprop", locals(), *parts, descend(lr, schedule))
+
+
+def adafactor(
+    lr: float = 1e-2,
+    beta2_decay: float = -0.8,
+    eps1: float | None = None,
+    eps2: float = 1e-3,
+    clip: float = 1.0,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """Adafactor (torch.optim.Adafactor): memory of rows and columns instead of whole matrices."""
+    eps = float(np.finfo(np.float32).eps) if eps1 is None else eps1
+    return _made(
+        "adafactor",
+        locals(),
+        scale_by_factored_rms(beta2_decay, eps, eps2, clip, lr),
+        _decay_then_add(lr, weight_decay),
+    )
+
+
+def _decay_then_add(lr: float, weight_decay: float) -> Update:
+    def update(step: UpdateContext, parameters: list[Parameter]) -> None:
+        op = step.op
+        if not weight_decay:
+            return
+        with op:
+            shrink = 1.0 - step.hyper(RATE, lr) * step.hyper("weight_decay", weight_decay)
+            for p in parameters:
+                p.final = p.value * step.like(shrink, p) + p.update
+
+    return update
+
+
+def lion(
+    lr: float = 1e-4,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Lion (Chen et al. 2023): the sign of the momentum, decoupled weight decay."""
+    return _made("lion", locals(), scale_by_lion(b1, b2), descend(lr, schedule, weight_decay))
+
+
+def lamb(
+    lr: float = 1e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.01,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """LAMB (You et al. 2020): Adam with a trust ratio per parameter, for large batches."""
+    return _made(
+        "lamb",
+        locals(),
+        scale_by_adam(b1, b2, eps),
+        add_decayed_weights(weight_decay),
+        scale_by_trust_ratio(),
+        descend(lr, schedule),
+    )
+
+
+def _made(name: str, settings: dict[str, Any], *updates: Update) -> Optimizer:
+    kept = {k: v for k, v in settings.items() if k in _SETTINGS[name]}
+    schedule = kept.get("schedule")
+    if isinstance(kept["lr"], Schedule) or not isinstance(schedule, (Schedule, type(None))):
+        raise ArgumentError(
+            f"{name} takes a number as lr, and a schedule by its keyword",
+            hint=f"sx.optim.{name}(1e-3, schedule=sx.schedule.cosine(1000))",
+        )
+    check_numbers(kept, name)
+    return Optimizer(tuple(updates), name, kept)
+
+
+def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
+    """Average the gradients of `every` steps before the optimizer sees them."""
+    check_numbers({"accumulate": every}, "the optimizer")
+    return replace(optimizer, every=every)
+
+
+MAKERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": sgd,
+    "adam": adam,
+    "adamw": adamw,
+    "adagrad": adagrad,
+    "onnx_adam": onnx_adam,
+    "rmsprop": rmsprop,
+    "adafactor": adafactor,
+    "lion": lion,
+    "lamb": lamb,
+}
+_SETTINGS = {
+    name: set(maker.__code__.co_varnames[: maker.__code__.co_argcount])
+    for name, maker in MAKERS.items()
+}
+
+
+def named(name: str, **settings: Any) -> Optimizer:
+    """The optimizer called `name`, e.g. `named("adamw", lr=1e-3)`."""
+    if name not in MAKERS:
+        raise ArgumentError(f"no optimizer is called {name!r}", hint=f"one of {', '.join(MAKERS)}")
+    unknown = set(settings) - _SETTINGS[name]
+    if unknown:
+        raise ArgumentError(
+            f"{name} has no setting {', '.join(sorted(unknown))}",
+            hint=f"it takes {', '.join(sorted(_SETTINGS[name]))}",
+        )
+    return MAKERS[name](**settings)
+
+
+def apply(
+    step: UpdateContext, optimizer: Optimizer, parameters: Sequence[Parameter]
+) -> dict[str, ir.Value]:
+    """Write the optimizer's nodes; the new value of each parameter, by name."""
+    group = list(parameters)
+    if optimizer.every == 1:
+        optimizer(step, group)
+        return {p.name: new_value(step.op, p) for p in group}
+    return _accumulated(step, optimizer, group)
+
+
+def _accumulated(
+    step: UpdateContext, optimizer: Optimizer, group: list[Parameter]
+) -> dict[str, ir.Value]:
+    """Every `every`-th step is real, the others only add up gradients: all state waits for it."""
+    op, k = step.op, optimizer.every
+    raw = step.builder.count()
+    with op:
+        due = op.Equal(op.Mod(raw + 1, k), 0)
+        sums = {}
+        for p in group:
+            acc = step.slot(p, "accumulated")
+            sums[p.name] = total = acc.value + p.update
+            acc.next = op.Where(due, 0.0, total)
+            p.update = total * (1.0 / k)
+        before = set(step.builder.slots)
+        counted = _Accumulating(step.builder, step.group, k)
+        optimizer(counted, group)
+        for name in set(step.builder.slots) - before:
+            slot = step.builder.slots[name]
+            if slot.next is not None:
+                slot.next = op.Where(due, slot.next, slot.value)
+        return {p.name: op.Where(due, new_value(op, p), p.value) for p in group}
+
+
+@dataclass
+class _Accumulating(UpdateContext):
+    """Counts updates, not steps."""
+
+    every: int = 1
+
+    def done(self) -> ir.Value:
+        return self.op.Div(self.builder.count(), self.every)

@@ -1,0 +1,185 @@
+"""The step as one plain graph: what every engine executes.
+
+`compile_step` joins a record to its model, lowers `Gradient` and the optimizers to plain operators
+and turns state into inputs and outputs: a pure function (state, data) -> (metrics, new state).
+`compile_inference` is the served graph with its state as inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.grad.training import lower_training
+from sardonyx.model import Model, Record
+from sardonyx.normalize import normalize
+from sardonyx.passes.cse import merge_common
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.folding import fold
+from sardonyx.record.info import combine, metrics, state_names
+
+
+@dataclass
+class StepGraph:
+    """A pure step.
+
+    model     -- the graph; its inputs are `inputs`, `hyper` and `state`,
+                 its outputs `metrics` and `updates`
+    inputs    -- what the caller feeds at every step
+    hyper     -- scalars with a default that the caller may feed
+    state     -- names of the variables that the graph reads
+    updates   -- variable → the output that becomes its new value
+    metrics   -- outputs for people: losses, norms
+    """
+
+    model: Model
+    inputs: list[str]
+    hyper: dict[str, np.ndarray]
+    state: list[str]
+    updates: dict[str, str]
+    metrics: list[str] = field(default_factory=list)
+
+
+def compile_step(model: Model, record: Record) -> StepGraph:
+    """One step of `record` as a pure graph of plain operators."""
+    joined = combine(model, record)
+    variables = set(all_state(model))
+    hyper = _defaults(joined, variables)
+    # Before any pass sees the graph: to a pass, an initializer is a constant.
+    state = _free(joined.graph, variables)
+    _free(joined.graph, set(hyper))
+    _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
+    # Gradient names tensors: it goes before anything else touches the graph.
+    lowered = normalize(lower_training(joined)).copy()
+    graph = lowered.graph
+    fold(graph)
+    remove_dead(graph)
+    merge_common(graph)
+    _drop_unused_inputs(graph)
+    names = [v.name for v in graph.inputs]
+    lowered.ir.graph.opset_imports[""] = opset.OPSET
+    return StepGraph(
+        lowered,
+        [n for n in names if n and n not in variables and n not in hyper],
+        {n: v for n, v in hyper.items() if n in names},
+        [n for n in state if n in names],
+        dict(record.update_binding),
+        metrics(record),
+    )
+
+
+def compile_evaluation(
+    model: Model, record: Record, forward: Mapping[str, str], predictions: Sequence[str]
+) -> StepGraph:
+    """The metrics of a record, and `predictions`, as the served graph gives them: nothing is
+    updated.
+
+    forward -- tensors of the served graph → their copies in training mode, which are set back
+    """
+    joined = combine(model, record)
+    values = {v.name: v for node in joined.graph for v in node.outputs}
+    for served, copy in forward.items():
+        if served in values and copy in values:
+            values[copy].replace_all_uses_with(values[served])
+    variables = set(all_state(model))
+    hyper = _defaults(joined, variables)
+    state = _free(joined.graph, variables)
+    _free(joined.graph, set(hyper))
+    metric_names = metrics(record)
+    _set_outputs(joined, [*metric_names, *predictions])
+    remove_dead(joined.graph)
+    joined = normalize(lower_training(joined)).copy()
+    _drop_unused_inputs(joined.graph)
+    names = [v.name for v in joined.graph.inputs]
+    return StepGraph(
+        joined,
+        [n for n in names if n and n not in variables and n not in hyper],
+        {n: v for n, v in hyper.items() if n in names},
+        [n for n in state if n in names],
+        {},
+        [v.name or "" for v in joined.outputs],
+    )
+
+
+def compile_inference(model: Model) -> StepGraph:
+    """The served graph, with state variables as inputs."""
+    served = Model(model.ir.clone(), [], model.source)
+    variables = set(all_state(model))
+    hyper = _defaults(served, variables)
+    state = _free(served.graph, variables)
+    _free(served.graph, set(hyper))
+    served = normalize(served).copy()
+    names = [v.name for v in served.graph.inputs]
+    inputs = [n for n in names if n and n not in state and n not in hyper]
+    hyper = {n: v for n, v in hyper.items() if n in names}
+    state = [n for n in state if n in names]
+    return StepGraph(served, inputs, hyper, state, {}, [v.name or "" for v in served.outputs])
+
+
+def distinct_outputs(graph: StepGraph) -> StepGraph:
+    """One output for each variable: two buffers cannot be bound to one, nor one to an input."""
+    taken: set[str] = set(graph.metrics)
+    model, updates = graph.model, dict(graph.updates)
+    values = {v.name: v for v in model.outputs}
+    for name, output in graph.updates.items():
+        if output not in taken and values[output].producer() is not None:
+            taken.add(output)
+            continue
+        if model is graph.model:
+            model = model.copy()
+            values = {v.name: v for v in model.outputs}
+        node = ir.Node("", "Identity", [values[output]], num_outputs=1)
+        (copy,) = node.outputs
+        copy.name = updates[name] = f"{name}/assigned"
+        copy.type, copy.shape = values[output].type, values[output].shape
+        model.graph.append(node)
+        model.graph.outputs.append(copy)
+    return graph if model is graph.model else replace(graph, model=model, updates=updates)
+
+
+def all_state(model: Model) -> list[str]:
+    """The state variables of all records of a model, each once."""
+    return list(dict.fromkeys(n for r in model.records for n in state_names(model, r)))
+
+
+def _set_outputs(model: Model, names: list[str]) -> None:
+    graph = model.graph
+    values = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
+    values.update({v.name: v for node in graph for v in node.outputs})
+    graph.outputs.clear()
+    graph.outputs.extend(values[n] for n in dict.fromkeys(names))
+
+
+def _free(graph: ir.Graph, names: set[str]) -> list[str]:
+    """Make initializers plain inputs; those that the graph has, in order."""
+    found = []
+    for name in [n for n in graph.initializers if n in names]:
+        value = graph.initializers.pop(name)
+        value.const_value = None
+        if not value.is_graph_input():
+            graph.inputs.append(value)
+        found.append(name)
+    return found
+
+
+def _defaults(joined: Model, variables: set[str]) -> dict[str, np.ndarray]:
+    """The inputs that have a default: a caller may feed them."""
+    fed = [v.name for v in joined.graph.inputs if v.name and v.name not in variables]
+    return {n: _array(joined.graph, n) for n in fed if n in joined.graph.initializers}
+
+
+def _array(graph: ir.Graph, name: str) -> np.ndarray:
+    tensor = graph.initializers[name].const_value
+    assert tensor is not None
+    return tensor.numpy().copy()
+
+
+def _drop_unused_inputs(graph: ir.Graph) -> None:
+    """Inputs that nothing reads any more would only cost time."""
+    kept = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
+    graph.inputs.clear()
+    graph.inputs.extend(kept)
