@@ -82,16 +82,16 @@ def case(op: str, *inputs: Any, id: str = "", **given: Any) -> Case:
 def arrays(case: Case, dtype: Any = np.float64) -> list[np.ndarray | None]:
     """The input arrays of a case: the same at every call."""
     rng = np.random.default_rng(abs(hash_of(str(case))))
-    made: list[np.ndarray | None] = []
-    for given in case.inputs:
-        if given is None:
-            made.append(None)
-        elif isinstance(given, tuple) and all(isinstance(d, int) for d in given):
-            made.append(rng.uniform(case.low, case.high, given).astype(dtype))
+    values: list[np.ndarray | None] = []
+    for item in case.inputs:
+        if item is None:
+            values.append(None)
+        elif isinstance(item, tuple) and all(isinstance(d, int) for d in item):
+            values.append(rng.uniform(case.low, case.high, item).astype(dtype))
         else:
-            array = np.asarray(given)
-            made.append(array.astype(dtype) if array.dtype.kind == "f" else array)
-    return made
+            array = np.asarray(item)
+            values.append(array.astype(dtype) if array.dtype.kind == "f" else array)
+    return values
 
 
 def hash_of(text: str) -> int:
@@ -127,7 +127,7 @@ def _nodes_of(case: Case) -> Sequence[onnx.NodeProto]:
     outputs = [f"y{i}" for i in range(case.outputs)]
     if case.nodes:
         return onnx.parser.parse_graph(f"case () => ({', '.join(outputs)}) {{ {case.nodes} }}").node
-    names = ["" if given is None else f"x{i}" for i, given in enumerate(case.inputs)]
+    names = ["" if item is None else f"x{i}" for i, item in enumerate(case.inputs)]
     node = onnx.helper.make_node(
         case.op, names, outputs, "node", domain=case.domain, **case.attributes
     )
@@ -167,11 +167,11 @@ class Runner:
     def __call__(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         used = {k: np.asarray(v) for k, v in feeds.items() if k in self.inputs}
         if self.session is not None:
-            found = self.session.run(None, used)
+            outputs = self.session.run(None, used)
         else:
             with np.errstate(all="ignore"):  # it computes both branches of a Where
-                found = self.reference.run(None, used)
-        return dict(zip([n or "" for n in self.names], found, strict=True))
+                outputs = self.reference.run(None, used)
+        return dict(zip([n or "" for n in self.names], outputs, strict=True))
 
 
 def runnable(model: Model) -> onnx.ModelProto:
@@ -247,24 +247,24 @@ def _check(
     rng = np.random.default_rng(level)
     values = forward(feeds)
     seeds = {f"seed/{n}": rng.normal(size=values[n].shape).astype(values[n].dtype) for n in floats}
-    found = Runner(gradient)({**feeds, **seeds})
+    gradients = Runner(gradient)({**feeds, **seeds})
     direction = {n: rng.normal(size=feeds[n].shape) for n in wrt}
 
     def objective(scale: float) -> float:
-        moved = {
+        point = {
             n: (x + scale * direction[n]).astype(x.dtype) if n in direction else x
             for n, x in feeds.items()
         }
-        out = forward(moved)
+        out = forward(point)
         return sum(float(np.sum(out[n] * seeds[f"seed/{n}"])) for n in floats)
 
     expected = (objective(case.step) - objective(-case.step)) / (2 * case.step)
-    actual = sum(float(np.sum(found[f"grad/{n}"] * direction[n])) for n in wrt)
-    size = sum(float(np.sum(np.abs(found[f"grad/{n}"] * direction[n]))) for n in wrt)
+    actual = sum(float(np.sum(gradients[f"grad/{n}"] * direction[n])) for n in wrt)
+    size = sum(float(np.sum(np.abs(gradients[f"grad/{n}"] * direction[n]))) for n in wrt)
     for n in wrt:
-        assert found[f"grad/{n}"].shape == feeds[n].shape, (
+        assert gradients[f"grad/{n}"].shape == feeds[n].shape, (
             n,
-            found[f"grad/{n}"].shape,
+            gradients[f"grad/{n}"].shape,
             feeds[n].shape,
         )
     assert np.isfinite(actual), f"order {level}: gradient is not finite"
@@ -282,7 +282,7 @@ def check_symbolic(case: Case) -> None:
     """
     feeds = feeds_of(case)
     wrt = wrt_of(case)
-    found = []
+    results = []
     for symbolic in (False, True):
         model = model_of(case, symbolic=symbolic)
         values = Runner(model)(feeds)
@@ -292,6 +292,6 @@ def check_symbolic(case: Case) -> None:
         seeds = {
             f"seed/{n}": rng.normal(size=values[n].shape).astype(values[n].dtype) for n in floats
         }
-        found.append(Runner(gradient)({**feeds, **seeds}))
-    for name, expected in found[0].items():
-        np.testing.assert_allclose(found[1][name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
+        results.append(Runner(gradient)({**feeds, **seeds}))
+    for name, expected in results[0].items():
+        np.testing.assert_allclose(results[1][name], expected, rtol=1e-9, atol=1e-12, err_msg=name)

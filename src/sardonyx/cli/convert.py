@@ -99,9 +99,9 @@ def convert(
     raise typer.Exit(code)
 
 
-def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     """Options of the form name=value."""
-    split = {text: text.rpartition("=") for text in given or ()}
+    split = {text: text.rpartition("=") for text in texts or ()}
     wrong = [[repr(text)] for text, (name, _, value) in split.items() if not name or not value]
     if wrong:
         raise ArgumentError(f"--{option} takes name=value", wrong)

@@ -17,7 +17,7 @@ def diff(
     """Show what changed between two models; exit with 1 if anything did."""
     from sardonyx.diff import diff as compare
 
-    found = compare(a, b)
-    typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
-    if found:
+    result = compare(a, b)
+    typer.echo(json.dumps(result.as_dict(), indent=2) if as_json else str(result))
+    if result:
         raise typer.Exit(1)

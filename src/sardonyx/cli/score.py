@@ -77,18 +77,18 @@ def score(
     if load:
         from sardonyx.score import score as scores
 
-        found = scores.together([scores.load(path) for path in load])
+        result = scores.together([scores.load(path) for path in load])
     else:
-        found = _run(engine, op, case, sample, axis, jobs, seconds, fresh, known)
-    _show(found, as_json, as_markdown, verbose)
+        result = _run(engine, op, case, sample, axis, jobs, seconds, fresh, known)
+    _show(result, as_json, as_markdown, verbose)
     if save is not None:
-        print(f"saved     {found.save(save)}", file=sys.stderr)
+        print(f"saved     {result.save(save)}", file=sys.stderr)
     if html is not None:
         from sardonyx.score.site import write
 
-        print(f"saved     {write(found, html, history)}", file=sys.stderr)
+        print(f"saved     {write(result, html, history)}", file=sys.stderr)
     if baseline is not None:
-        raise typer.Exit(_compare(found, baseline))
+        raise typer.Exit(_compare(result, baseline))
 
 
 def _run(
@@ -104,8 +104,8 @@ def _run(
 ) -> Score:
     from sardonyx.score import engines, run, select, suite
 
-    chosen = engines.find(",".join(engine or ["ours"]))
-    if not chosen:
+    selected = engines.find(",".join(engine or ["ours"]))
+    if not selected:
         raise ArgumentError("no such engine is installed", hint="sardonyx score --setup NAME")
     if not suite.is_made():
         print("the first run writes out the cases: some minutes", file=sys.stderr)
@@ -113,25 +113,25 @@ def _run(
     axes = axis.split(",")
     cases = select.cases(axes, ops=op or (), pattern=case, sample=sample, jobs=jobs)
     job = run.Job(cases, jobs, seconds, fresh, known, progress=_progress())
-    return run.score(chosen, job)
+    return run.score(selected, job)
 
 
-def _show(found: Score, as_json: bool, as_markdown: bool, verbose: bool) -> None:
+def _show(result: Score, as_json: bool, as_markdown: bool, verbose: bool) -> None:
     from sardonyx.score import table
 
     if as_json:
-        typer.echo(found.to_json())
+        typer.echo(result.to_json())
         return
     if verbose:
-        typer.echo("\n".join(table.failures(found)))
-    typer.echo(table.markdown(found) if as_markdown else table.text(found))
+        typer.echo("\n".join(table.failures(result)))
+    typer.echo(table.markdown(result) if as_markdown else table.text(result))
 
 
-def _compare(found: Score, baseline: Path) -> int:
+def _compare(result: Score, baseline: Path) -> int:
     from sardonyx.score import score as scores
     from sardonyx.score import table
 
-    changed = list(scores.changes(found, scores.compared_with(baseline, found)))
+    changed = list(scores.changes(result, scores.compared_with(baseline, result)))
     for line in table.changed(changed):
         print(line, file=sys.stderr)
     worse = sum(change.is_worse for change in changed)

@@ -56,14 +56,14 @@ def verify(
 
     Exit with 0 if they are the same, 1 if they differ, 2 if that is unclear.
     """
-    chosen = _bands(bands)
+    judged_by = _bands(bands)
     first = Path(subjects[0])
     if first.suffix == ".json":
         from sardonyx.verify.report import Report
 
-        report = Report.from_json(first.read_text(encoding="utf-8"), chosen)
+        report = Report.from_json(first.read_text(encoding="utf-8"), judged_by)
     elif training:
-        raise typer.Exit(_training(subjects, engine or [], inputs, training, chosen, as_json))
+        raise typer.Exit(_training(subjects, engine or [], inputs, training, judged_by, as_json))
     else:
         from sardonyx.verify import verify as compare
 
@@ -75,7 +75,7 @@ def verify(
             seeds=seeds,
             rtol=rtol,
             atol=atol,
-            bands=chosen,
+            bands=judged_by,
             sizes=_sizes(size or []),
             gradients=gradients,
             sliced=sliced,
@@ -86,12 +86,12 @@ def verify(
 
 def _finish(report: Report, as_json: bool, html: Path | None, save: Path | None) -> None:
     typer.echo(report.to_json() if as_json else str(report))
-    made: list[Path] = []
+    paths: list[Path] = []
     if html is not None:
-        made.append(report.to_html(html))
+        paths.append(report.to_html(html))
     if save is not None:
-        made += report.save(save)
-    for path in made:
+        paths += report.save(save)
+    for path in paths:
         print(f"saved     {path}", file=sys.stderr)
     raise typer.Exit(report.exit_code)
 
@@ -109,11 +109,11 @@ def _training(
     from sardonyx.verify.training import verify_training
 
     others = [*subjects[1:], *engines]
-    found = verify_training(
+    trajectories = verify_training(
         subjects[0], *(others or ["onnxruntime"]), data=inputs, steps=steps, bands=bands
     )
-    typer.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
-    return found.exit_code
+    typer.echo(json.dumps(trajectories.as_dict(), indent=1) if as_json else str(trajectories))
+    return trajectories.exit_code
 
 
 def _bands(text: str) -> tuple[float, float] | None:
@@ -126,9 +126,9 @@ def _bands(text: str) -> tuple[float, float] | None:
     return low, high
 
 
-def _sizes(given: list[str]) -> dict[str, int]:
+def _sizes(texts: list[str]) -> dict[str, int]:
     sizes = {}
-    for text in given:
+    for text in texts:
         name, _, number = text.rpartition("=")
         if not name or not number.isdecimal() or int(number) < 1:
             raise ArgumentError(f"cannot read the size {quote(text)}", hint="--size batch=8")

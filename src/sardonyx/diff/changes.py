@@ -61,10 +61,10 @@ class Diff:
             return f"no changes ({self.matched} nodes{tail})"
         lines = []
         for kind in KINDS:
-            found = sorted(self.of(kind), key=lambda c: -c.size)  # the most changed weight first
-            if found:
-                lines.append(f"{kind} ({len(found)})")
-                lines += table([c.what, c.where, c.detail] for c in found)
+            changes = sorted(self.of(kind), key=lambda c: -c.size)  # the most changed weight first
+            if changes:
+                lines.append(f"{kind} ({len(changes)})")
+                lines += table([c.what, c.where, c.detail] for c in changes)
         return "\n".join([*lines, f"{self.matched} nodes alike, {self.renamed} only renamed"])
 
 
@@ -78,27 +78,27 @@ def diff(a: Any, b: Any) -> Diff:
     no changes (3 nodes)
     """
     before, after = load(a), load(b)
-    found = Diff()
-    _versions(found, before, after)
-    _interface(found, before.graph, after.graph)
-    _graphs(found, before.graph, after.graph, "")
-    _functions(found, before, after)
-    _training(found, before, after)
-    _mapping(found, METADATA, before.metadata, after.metadata)
-    return found
+    result = Diff()
+    _versions(result, before, after)
+    _interface(result, before.graph, after.graph)
+    _graphs(result, before.graph, after.graph, "")
+    _functions(result, before, after)
+    _training(result, before, after)
+    _mapping(result, METADATA, before.metadata, after.metadata)
+    return result
 
 
-def _versions(found: Diff, a: Model, b: Model) -> None:
-    theirs = {"IR": a.ir.ir_version, **{d or "ai.onnx": v for d, v in a.ir.opset_imports.items()}}
-    ours = {"IR": b.ir.ir_version, **{d or "ai.onnx": v for d, v in b.ir.opset_imports.items()}}
-    _mapping(found, OPSET, theirs, ours)
+def _versions(result: Diff, a: Model, b: Model) -> None:
+    before = {"IR": a.ir.ir_version, **{d or "ai.onnx": v for d, v in a.ir.opset_imports.items()}}
+    after = {"IR": b.ir.ir_version, **{d or "ai.onnx": v for d, v in b.ir.opset_imports.items()}}
+    _mapping(result, OPSET, before, after)
     producers = [
         f"{m.ir.producer_name or ''} {m.ir.producer_version or ''}".strip() for m in (a, b)
     ]
-    _mapping(found, METADATA, {"producer": producers[0]}, {"producer": producers[1]})
+    _mapping(result, METADATA, {"producer": producers[0]}, {"producer": producers[1]})
 
 
-def _mapping(found: Diff, kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+def _mapping(result: Diff, kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
     for key in dict.fromkeys((*a, *b)):
         if a.get(key) == b.get(key):
             continue
@@ -107,16 +107,16 @@ def _mapping(found: Diff, kind: str, a: Mapping[str, Any], b: Mapping[str, Any])
         detail = (
             f"{new}" if what == "added" else f"{old}" if what == "removed" else f"{old} → {new}"
         )
-        found.changes.append(Change(kind, key, what, detail))
+        result.changes.append(Change(kind, key, what, detail))
 
 
-def _interface(found: Diff, a: ir.Graph, b: ir.Graph) -> None:
+def _interface(result: Diff, a: ir.Graph, b: ir.Graph) -> None:
     for side in ("input", "output"):
         old, new = (
             {f"{side} {quote(v.name)}": _Shown(_signature(v)) for v in getattr(g, f"{side}s")}
             for g in (a, b)
         )
-        _mapping(found, INTERFACE, old, new)
+        _mapping(result, INTERFACE, old, new)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _signature(value: ir.Value) -> str:
 
 
 def _graphs(
-    found: Diff,
+    result: Diff,
     a: ir.Graph,
     b: ir.Graph,
     inside: str,
@@ -155,30 +155,32 @@ def _graphs(
     weights: dict[tuple[ir.Value, ir.Value], None] = {}
     names = {v.name for v in stored(a)}, {v.name for v in stored(b)}
     for old, new in pairs.items():
-        found.matched += 1
-        found.renamed += (old.name or "") != (new.name or "")
-        _node(found, old, new, around, weights, names, inside)
+        result.matched += 1
+        result.renamed += (old.name or "") != (new.name or "")
+        _node(result, old, new, around, weights, names, inside)
     for node in nodes_of(a):
         if node not in pairs:
-            found.changes.append(Change(NODE, _label(node, inside), "removed", _reads(node)))
+            result.changes.append(Change(NODE, _label(node, inside), "removed", _reads(node)))
     for node in nodes_of(b):
         if node not in back:
-            found.changes.append(Change(NODE, _label(node, inside), "added", _reads(node)))
-    _outputs(found, a, b, around, inside)
-    _weights(found, a, b, weights, inside)
+            result.changes.append(Change(NODE, _label(node, inside), "added", _reads(node)))
+    _outputs(result, a, b, around, inside)
+    _weights(result, a, b, weights, inside)
 
 
-def _outputs(found: Diff, a: ir.Graph, b: ir.Graph, matching: Matching, inside: str) -> None:
+def _outputs(result: Diff, a: ir.Graph, b: ir.Graph, matching: Matching, inside: str) -> None:
     """Outputs that another node makes: those of a body by place, those of a model by name."""
-    ours = {v.name: v for v in b.outputs}
-    pairs = zip(a.outputs, b.outputs) if inside else ((v, ours.get(v.name)) for v in a.outputs)
+    new_outputs = {v.name: v for v in b.outputs}
+    pairs = (
+        zip(a.outputs, b.outputs) if inside else ((v, new_outputs.get(v.name)) for v in a.outputs)
+    )
     for old, new in pairs:
         if new is None or tensor_of(old) is not None or tensor_of(new) is not None:
             continue  # the interface says so, or the weights do
         if not _is_same_source(old, new, matching):
             label = f"{inside}output {quote(new.name)}"
-            made = " → ".join(f"{quote(v.name)} {_maker(v)}" for v in (old, new))
-            found.changes.append(Change(INTERFACE, label, "rewired", made))
+            sources = " → ".join(f"{quote(v.name)} {_maker(v)}" for v in (old, new))
+            result.changes.append(Change(INTERFACE, label, "rewired", sources))
 
 
 def _label(node: ir.Node, inside: str) -> str:
@@ -192,7 +194,7 @@ def _reads(node: ir.Node) -> str:
 
 
 def _node(
-    found: Diff,
+    result: Diff,
     old: ir.Node,
     new: ir.Node,
     matching: Matching,
@@ -203,13 +205,15 @@ def _node(
     label = _label(new, inside)
     is_replaced = (old.domain, old.op_type) != (new.domain, new.op_type)
     if is_replaced:
-        found.changes.append(Change(NODE, label, "replaced", f"{old.op_type} → {new.op_type}"))
+        result.changes.append(Change(NODE, label, "replaced", f"{old.op_type} → {new.op_type}"))
     # Another operator has other attributes: that it was replaced says it all.
-    theirs, ours = ({}, {}) if is_replaced else (attributes(old), attributes(new))
-    for name in dict.fromkeys((*theirs, *ours)):
-        if theirs.get(name) != ours.get(name):
-            before, after = (_short(m.get(name, "default")) for m in (theirs, ours))
-            found.changes.append(Change(NODE, label, "attribute", f"{name}: {before} → {after}"))
+    old_attributes, new_attributes = ({}, {}) if is_replaced else (attributes(old), attributes(new))
+    for name in dict.fromkeys((*old_attributes, *new_attributes)):
+        if old_attributes.get(name) != new_attributes.get(name):
+            before, after = (
+                _short(m.get(name, "default")) for m in (old_attributes, new_attributes)
+            )
+            result.changes.append(Change(NODE, label, "attribute", f"{name}: {before} → {after}"))
     count = max(len(old.inputs), len(new.inputs))
     for place in range(count):
         a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
@@ -217,13 +221,13 @@ def _node(
             weights[a, b] = None
         elif not _is_same_source(a, b, matching):
             before, after = _sources(a, b)
-            found.changes.append(
+            result.changes.append(
                 Change(NODE, label, "rewired", f"input {place}: {before} → {after}")
             )
     for name, attr in old.attributes.items():
         other = new.attributes.get(name)
         if attr.type == ir.AttributeType.GRAPH and other is not None and not attr.is_ref():
-            _graphs(found, attr.as_graph(), other.as_graph(), f"{label} / ", matching)
+            _graphs(result, attr.as_graph(), other.as_graph(), f"{label} / ", matching)
 
 
 def _sources(a: ir.Value | None, b: ir.Value | None) -> tuple[str, str]:
@@ -281,32 +285,32 @@ def _is_same_source(a: ir.Value | None, b: ir.Value | None, matching: Matching) 
 
 
 def _weights(
-    found: Diff,
+    result: Diff,
     a: ir.Graph,
     b: ir.Graph,
     pairs: Mapping[tuple[ir.Value, ir.Value], None],
     inside: str,
 ) -> None:
     """Weights through the nodes that read them, the rest by name; a Constant node is a weight."""
-    theirs, ours = stored(a), stored(b)
-    kept, made = {old for old, _ in pairs}, {new for _, new in pairs}
-    free = {v.name: v for v in ours if v not in made}
-    rest = [(v, free[v.name]) for v in theirs if v not in kept and v.name in free]
-    here = {*theirs, *ours}
-    for old, new in (*pairs, *rest):
+    old_weights, new_weights = stored(a), stored(b)
+    old_paired, new_paired = {old for old, _ in pairs}, {new for _, new in pairs}
+    free = {v.name: v for v in new_weights if v not in new_paired}
+    same_name = [(v, free[v.name]) for v in old_weights if v not in old_paired and v.name in free]
+    here = {*old_weights, *new_weights}
+    for old, new in (*pairs, *same_name):
         if old not in here and new not in here:
             continue  # it belongs outside of this body, where it is compared
-        found.renamed += old.name != new.name
+        result.renamed += old.name != new.name
         change = _tensor_change(tensor_of(old), tensor_of(new))
         if change:
             was = f" (was {quote(old.name)})" if old.name != new.name else ""
-            found.changes.append(Change(WEIGHT, f"{inside}{quote(new.name)}{was}", *change))
-    kept.update(old for old, _ in rest)
-    made.update(new for _, new in rest)
-    gone = [(v, "removed") for v in theirs if v not in kept]
-    for value, what in (*gone, *((v, "added") for v in ours if v not in made)):
+            result.changes.append(Change(WEIGHT, f"{inside}{quote(new.name)}{was}", *change))
+    old_paired.update(old for old, _ in same_name)
+    new_paired.update(new for _, new in same_name)
+    gone = [(v, "removed") for v in old_weights if v not in old_paired]
+    for value, what in (*gone, *((v, "added") for v in new_weights if v not in new_paired)):
         label = f"{inside}{quote(value.name)}"
-        found.changes.append(Change(WEIGHT, label, what, _signature(value)))
+        result.changes.append(Change(WEIGHT, label, what, _signature(value)))
 
 
 def _tensor_change(
@@ -346,35 +350,35 @@ def _tensor_change(
 # -- functions and training -----------------------------------------------------------------
 
 
-def _functions(found: Diff, a: Model, b: Model) -> None:
-    theirs, ours = a.ir.functions, b.ir.functions
-    for key in dict.fromkeys((*theirs, *ours)):
+def _functions(result: Diff, a: Model, b: Model) -> None:
+    before, after = a.ir.functions, b.ir.functions
+    for key in dict.fromkeys((*before, *after)):
         label = quote("::".join(p for p in key if p))
-        if key not in ours:
-            found.changes.append(Change(FUNCTION, label, "removed"))
-        elif key not in theirs:
-            found.changes.append(Change(FUNCTION, label, "added"))
+        if key not in after:
+            result.changes.append(Change(FUNCTION, label, "removed"))
+        elif key not in before:
+            result.changes.append(Change(FUNCTION, label, "added"))
         else:
-            _graphs(found, theirs[key].graph, ours[key].graph, f"function {label} / ")
+            _graphs(result, before[key].graph, after[key].graph, f"function {label} / ")
 
 
-def _training(found: Diff, a: Model, b: Model) -> None:
+def _training(result: Diff, a: Model, b: Model) -> None:
     if len(a.records) != len(b.records):
         detail = f"{len(a.records)} → {len(b.records)} records"
-        found.changes.append(Change(TRAINING, "records", "changed", detail))
+        result.changes.append(Change(TRAINING, "records", "changed", detail))
     for number, (old, new) in enumerate(zip(a.records, b.records)):
         for what, detail in _record_changes(old, new):
-            found.changes.append(Change(TRAINING, f"record {number}", what, detail))
+            result.changes.append(Change(TRAINING, f"record {number}", what, detail))
 
 
 def _record_changes(old: Record, new: Record) -> Iterator[tuple[str, str]]:
-    for title, theirs, ours in (
+    for title, old_binding, new_binding in (
         ("updates", dict(old.update_binding), dict(new.update_binding)),
         ("initialization", dict(old.initialization_binding), dict(new.initialization_binding)),
     ):
-        for name in dict.fromkeys((*theirs, *ours)):
-            if (name in theirs) != (name in ours):
-                yield title, f"{quote(name)} {'added' if name in ours else 'removed'}"
+        for name in dict.fromkeys((*old_binding, *new_binding)):
+            if (name in old_binding) != (name in new_binding):
+                yield title, f"{quote(name)} {'added' if name in new_binding else 'removed'}"
     for name in dict.fromkeys((*old.state, *new.state)):
         if name not in old.state or name not in new.state:
             yield "state", f"{quote(name)} {'added' if name in new.state else 'removed'}"

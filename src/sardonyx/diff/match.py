@@ -61,18 +61,18 @@ def match(a: ir.Graph, b: ir.Graph) -> Matching:
 def _pairs(
     a: ir.Graph, b: ir.Graph, computed: Mapping[ir.Graph, Mapping[ir.Node, int]]
 ) -> dict[ir.Node, ir.Node]:
-    found = _Pairs(a, b)
-    found.by_key(lambda graph: computed[graph])
-    found.by_key(lambda graph: _consumed(graph, contents=True))
-    found.add(_with_alike_weights(found.rest(a), found.rest(b)))
-    found.by_name()
-    found.by_neighbours()
+    matcher = _Pairs(a, b)
+    matcher.by_key(lambda graph: computed[graph])
+    matcher.by_key(lambda graph: _consumed(graph, contents=True))
+    matcher.add(_with_alike_weights(matcher.rest(a), matcher.rest(b)))
+    matcher.by_name()
+    matcher.by_neighbours()
     for keys in (_computed, _consumed):
-        found.by_key(lambda graph, keys=keys: keys(graph, contents=False))  # type: ignore[misc]
-    found.by_neighbours()
-    found.by_order()
-    found.replaced()
-    return {node: found.pairs[node] for node in nodes_of(a) if node in found.pairs}
+        matcher.by_key(lambda graph, keys=keys: keys(graph, contents=False))  # type: ignore[misc]
+    matcher.by_neighbours()
+    matcher.by_order()
+    matcher.replaced()
+    return {node: matcher.pairs[node] for node in nodes_of(a) if node in matcher.pairs}
 
 
 class _Pairs:
@@ -95,18 +95,18 @@ class _Pairs:
 
     def by_key(self, keys: Callable[[ir.Graph], Mapping[ir.Node, int]]) -> None:
         """Nodes with the same key; among several the one whose output has the same name."""
-        theirs, ours = keys(self.a), keys(self.b)
+        old_keys, new_keys = keys(self.a), keys(self.b)
         free: dict[int, list[ir.Node]] = {}
         for node in self.rest(self.b):
-            free.setdefault(ours[node], []).append(node)
+            free.setdefault(new_keys[node], []).append(node)
         for node in self.rest(self.a):
-            alike = free.get(theirs[node])
+            alike = free.get(old_keys[node])
             if alike:
                 name = node.outputs[0].name if node.outputs else None
                 same = (n for n in alike if n.outputs and n.outputs[0].name == name)
-                chosen = next(same, alike[0])
-                alike.remove(chosen)
-                self.add([(node, chosen)])
+                partner = next(same, alike[0])
+                alike.remove(partner)
+                self.add([(node, partner)])
 
     def by_name(self, *, replaced: bool = False) -> None:
         def key(node: ir.Node, name: Any) -> Any:
@@ -129,8 +129,8 @@ class _Pairs:
                     if other not in self.taken and _op(other) == _op(node)
                 ]
                 if alike:
-                    wanted = _attributes_key(node)
-                    same = (n for n in alike if _attributes_key(n) == wanted)
+                    key = _attributes_key(node)
+                    same = (n for n in alike if _attributes_key(n) == key)
                     self.add([(node, next(same, alike[0]))])
             changed = len(self.pairs) > before
 
@@ -159,15 +159,15 @@ def _beside(node: ir.Node, pairs: Mapping[ir.Node, ir.Node]) -> Iterator[ir.Node
         producer = value.producer() if value is not None else None
         if value is not None and producer is not None and producer in pairs:
             number = value.index() or 0
-            for found in pairs[producer].outputs[number : number + 1]:
-                yield from (other for other, at in found.uses() if at == place)
+            for output in pairs[producer].outputs[number : number + 1]:
+                yield from (other for other, at in output.uses() if at == place)
     for value in node.outputs:
         for reader, place in value.uses():
             if reader in pairs and place < len(pairs[reader].inputs):
                 source = pairs[reader].inputs[place]
-                made = source.producer() if source is not None else None
-                if made is not None:
-                    yield made
+                producer_there = source.producer() if source is not None else None
+                if producer_there is not None:
+                    yield producer_there
 
 
 # -- keys -----------------------------------------------------------------------------------
@@ -185,16 +185,16 @@ def _computed_inside(
     graph: ir.Graph, contents: bool, outer: Mapping[ir.Value, int]
 ) -> tuple[dict[ir.Node, int], int]:
     """The same for a graph that reads values of an outer one; and a number for its outputs."""
-    own = {v: hash(("input", i)) for i, v in enumerate(graph.inputs)}
-    values: ChainMap[ir.Value, int] = ChainMap(own, cast(Any, outer))
-    found: dict[ir.Node, int] = {}
+    input_keys = {v: hash(("input", i)) for i, v in enumerate(graph.inputs)}
+    values: ChainMap[ir.Value, int] = ChainMap(input_keys, cast(Any, outer))
+    keys: dict[ir.Node, int] = {}
     for node in nodes_of(graph):
         inputs = tuple(_value_key(v, values, contents) for v in node.inputs)
         inner = [_computed_inside(g, contents, values)[1] for g in bodies(node) if contents]
-        found[node] = hash((_op(node), _attributes_key(node), inputs, *inner))
+        keys[node] = hash((_op(node), _attributes_key(node), inputs, *inner))
         for place, value in enumerate(node.outputs):
-            values[value] = hash((found[node], place))
-    return found, hash(tuple(_value_key(v, values, contents) for v in graph.outputs))
+            values[value] = hash((keys[node], place))
+    return keys, hash(tuple(_value_key(v, values, contents) for v in graph.outputs))
 
 
 def _consumed(graph: ir.Graph, contents: bool) -> dict[ir.Node, int]:
@@ -202,19 +202,19 @@ def _consumed(graph: ir.Graph, contents: bool) -> dict[ir.Node, int]:
     ends: dict[ir.Value, list[Any]] = {}
     for place, value in enumerate(graph.outputs):
         ends.setdefault(value, []).append(("output", place))
-    found: dict[ir.Node, int] = {}
+    keys: dict[ir.Node, int] = {}
     for node in reversed(nodes_of(graph)):
         after = []
         for value in node.outputs:
             uses = list(ends.get(value, ()))
-            uses += [(found[n], place) for n, place in value.uses() if n in found]
+            uses += [(keys[n], place) for n, place in value.uses() if n in keys]
             after.append(tuple(sorted(map(hash, uses))))
-        own: Any = ()
+        content: Any = ()
         if contents:
             weights = [v if v is None or tensor_of(v) is not None else None for v in node.inputs]
-            own = (_attributes_key(node), *(_value_key(v, {}, True) for v in weights))
-        found[node] = hash((_op(node), own, tuple(after)))
-    return found
+            content = (_attributes_key(node), *(_value_key(v, {}, True) for v in weights))
+        keys[node] = hash((_op(node), content, tuple(after)))
+    return keys
 
 
 def _value_key(value: ir.Value | None, values: Mapping[ir.Value, int], contents: bool) -> Any:
@@ -312,44 +312,46 @@ def _attributes_key(node: ir.Node) -> Any:
 
 def attributes(node: ir.Node) -> dict[str, Any]:
     """Attributes as plain values, those at their default left out; a body is just a word."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, attr in node.attributes.items():
         if attr.is_ref():
-            found[name] = f"@{attr.ref_attr_name}"
+            values[name] = f"@{attr.ref_attr_name}"
         elif attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            found[name] = "body"
+            values[name] = "body"
         elif attr.type == ir.AttributeType.TENSOR:
             array = attr.value.numpy()
-            found[name] = f"{array.dtype}{list(array.shape)} {hash(array.tobytes()) & 0xFFFFFF:06x}"
+            values[name] = (
+                f"{array.dtype}{list(array.shape)} {hash(array.tobytes()) & 0xFFFFFF:06x}"
+            )
             if array.size == 1:
-                found[name] = f"{array.dtype} {array.reshape(-1)[0]}"
+                values[name] = f"{array.dtype} {array.reshape(-1)[0]}"
         else:
             value = attr.value
-            found[name] = tuple(value) if isinstance(value, (list, tuple)) else value
-    _drop_implied(node, found)
+            values[name] = tuple(value) if isinstance(value, (list, tuple)) else value
+    _drop_implied(node, values)
     defaults = (
         opset.attribute_defaults(node.op_type, node.domain) if node.domain in opset.INSIDE else {}
     )
     for name, default in defaults.items():
         plain = tuple(default) if isinstance(default, (list, tuple)) else default
-        if name in found and found[name] == plain:
-            del found[name]
-    return found
+        if name in values and values[name] == plain:
+            del values[name]
+    return values
 
 
-def _drop_implied(node: ir.Node, found: dict[str, Any]) -> None:
+def _drop_implied(node: ir.Node, values: dict[str, Any]) -> None:
     """Leave out what says nothing: strides of 1, no padding, the shape of the kernel given."""
     for name, usual in (("strides", 1), ("dilations", 1), ("pads", 0), ("output_padding", 0)):
-        if name in found and all(x == usual for x in found[name]):
-            del found[name]
+        if name in values and all(x == usual for x in values[name]):
+            del values[name]
     kernel = node.inputs[1] if len(node.inputs) > 1 and "Conv" in node.op_type else None
-    held = tensor_of(kernel) if kernel is not None else None
-    shape = held.shape if held is not None else kernel.shape if kernel is not None else None
+    tensor = tensor_of(kernel) if kernel is not None else None
+    shape = tensor.shape if tensor is not None else kernel.shape if kernel is not None else None
     dims = tuple(shape)[2:] if shape is not None else None
-    if dims is not None and found.get("kernel_shape") == dims:
-        del found["kernel_shape"]
+    if dims is not None and values.get("kernel_shape") == dims:
+        del values["kernel_shape"]
     first = node.inputs[0] if node.inputs else None
-    axis = found.get("axis")
+    axis = values.get("axis")
     rank = len(first.shape) if first is not None and first.shape is not None else None
     if isinstance(axis, int) and rank is not None and axis == rank - 1:
-        found["axis"] = -1
+        values["axis"] = -1

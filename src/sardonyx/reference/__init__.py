@@ -74,10 +74,10 @@ def windows(
     flat = np.zeros([*kernel, *counts], np.int64)
     inside = np.ones([*kernel, *counts], bool)
     for i, size in enumerate(shape):
-        spread = [1] * (2 * n)
-        spread[i], spread[n + i] = kernel[i], counts[i]
-        flat = flat * size + along[i].reshape(spread)
-        inside = inside & valid[i].reshape(spread)
+        dilation = [1] * (2 * n)
+        dilation[i], dilation[n + i] = kernel[i], counts[i]
+        flat = flat * size + along[i].reshape(dilation)
+        inside = inside & valid[i].reshape(dilation)
     elements = int(np.prod(kernel))
     flat, inside = flat.reshape(elements, -1), inside.reshape(elements, -1)
     return x.reshape(*x.shape[:2], -1)[:, :, flat], flat, inside

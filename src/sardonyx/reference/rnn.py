@@ -34,12 +34,12 @@ def functions(names: Sequence[str], alphas: Any, betas: Any) -> Iterator[Callabl
     alpha, beta = iter(alphas or ()), iter(betas or ())
     for name in names:
         function, default = FUNCTIONS[name.lower()]
-        given = [next(source, d) for source, d in zip((alpha, beta), default, strict=False)]
-        yield _applied(function, given)
+        parameters = [next(source, d) for source, d in zip((alpha, beta), default, strict=False)]
+        yield _applied(function, parameters)
 
 
-def _applied(function: Callable[..., Any], given: Sequence[float]) -> Callable[[Array], Array]:
-    return lambda x: function(x, *given)
+def _applied(function: Callable[..., Any], parameters: Sequence[float]) -> Callable[[Array], Array]:
+    return lambda x: function(x, *parameters)
 
 
 class _Recurrent(OpRun):
@@ -48,9 +48,9 @@ class _Recurrent(OpRun):
     defaults: tuple[str, ...]
 
     def _all(
-        self, x: Array, weights: list[Any], lengths: Any, initial: list[Any], given: Any
+        self, x: Array, weights: list[Any], lengths: Any, initial: list[Any], attributes: Any
     ) -> Any:
-        batchwise = bool(given.get("layout"))
+        batchwise = bool(attributes.get("layout"))
         if batchwise:
             x, initial = (
                 x.swapaxes(0, 1),
@@ -59,19 +59,23 @@ class _Recurrent(OpRun):
         steps, batch, _ = x.shape
         directions, hidden = weights[1].shape[0], weights[1].shape[-1]
         per = len(self.defaults)
-        names = list(given.get("activations") or self.defaults * directions)[: per * directions]
-        chosen = list(functions(names, given.get("activation_alpha"), given.get("activation_beta")))
+        names = list(attributes.get("activations") or self.defaults * directions)[
+            : per * directions
+        ]
+        activations = list(
+            functions(names, attributes.get("activation_alpha"), attributes.get("activation_beta"))
+        )
         y = np.zeros((steps, directions, batch, hidden), x.dtype)
         last = [np.zeros((directions, batch, hidden), x.dtype) for _ in initial]
         for d, b in itertools.product(range(directions), range(batch)):
-            acts = chosen[d * per : (d + 1) * per]
-            own = [None if w is None else w[d] for w in weights]
+            acts = activations[d * per : (d + 1) * per]
+            direction_weights = [None if w is None else w[d] for w in weights]
             state = [np.zeros(hidden, x.dtype) if v is None else v[d, b] for v in initial]
             order = range(steps if lengths is None else int(lengths[b]))
-            if d == 1 or given.get("direction") == "reverse":
+            if d == 1 or attributes.get("direction") == "reverse":
                 order = order[::-1]
             for t in order:
-                state = self._step(x[t, b], state, own, acts, given)
+                state = self._step(x[t, b], state, direction_weights, acts, attributes)
                 y[t, d, b] = state[0]
             for final, value in zip(last, state, strict=True):
                 final[d, b] = value
@@ -80,13 +84,13 @@ class _Recurrent(OpRun):
         return y, *last
 
     def _step(
-        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+        self, x: Array, state: list[Array], weights: Any, acts: Any, attributes: Any
     ) -> list[Array]:
         raise NotImplementedError
 
 
-def _limited(given: Any, value: Array) -> Array:
-    clip = given.get("clip")
+def _limited(attributes: Any, value: Array) -> Array:
+    clip = attributes.get("clip")
     return value if not clip else np.clip(value, -clip, clip)
 
 
@@ -106,16 +110,16 @@ class RNN(_Recurrent):
         b: Any = None,
         lengths: Any = None,
         h: Any = None,
-        **given: Any,
+        **attributes: Any,
     ) -> Any:
-        return self._all(x, [w, r, b], lengths, [h], given)
+        return self._all(x, [w, r, b], lengths, [h], attributes)
 
     def _step(
-        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+        self, x: Array, state: list[Array], weights: Any, acts: Any, attributes: Any
     ) -> list[Array]:
         w, r, b = weights
         (wb,), (rb,) = _biases(b, 1, len(state[0]))
-        return [acts[0](_limited(given, w @ x + r @ state[0] + wb + rb))]
+        return [acts[0](_limited(attributes, w @ x + r @ state[0] + wb + rb))]
 
 
 class GRU(_Recurrent):
@@ -129,22 +133,22 @@ class GRU(_Recurrent):
         b: Any = None,
         lengths: Any = None,
         h: Any = None,
-        **given: Any,
+        **attributes: Any,
     ) -> Any:
-        return self._all(x, [w, r, b], lengths, [h], given)
+        return self._all(x, [w, r, b], lengths, [h], attributes)
 
     def _step(
-        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+        self, x: Array, state: list[Array], weights: Any, acts: Any, attributes: Any
     ) -> list[Array]:
         (h,), (f, g), (w, r, b) = state, acts, weights
         (wz, wr, wh), (rz, rr, rh) = np.split(w, 3), np.split(r, 3)
         (bz, br, bh), (cz, cr, ch) = _biases(b, 3, len(h))
-        z = f(_limited(given, wz @ x + rz @ h + bz + cz))
-        reset = f(_limited(given, wr @ x + rr @ h + br + cr))
-        if given.get("linear_before_reset"):
-            new = g(_limited(given, wh @ x + reset * (rh @ h + ch) + bh))
+        z = f(_limited(attributes, wz @ x + rz @ h + bz + cz))
+        reset = f(_limited(attributes, wr @ x + rr @ h + br + cr))
+        if attributes.get("linear_before_reset"):
+            new = g(_limited(attributes, wh @ x + reset * (rh @ h + ch) + bh))
         else:
-            new = g(_limited(given, wh @ x + rh @ (reset * h) + ch + bh))
+            new = g(_limited(attributes, wh @ x + rh @ (reset * h) + ch + bh))
         return [(1 - z) * new + z * h]
 
 
@@ -153,22 +157,22 @@ class LSTM(_Recurrent):
 
     def _run(
         self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None,
-        c: Any = None, p: Any = None, **given: Any,
+        c: Any = None, p: Any = None, **attributes: Any,
     ) -> Any:  # fmt: skip
-        return self._all(x, [w, r, b, p], lengths, [h, c], given)
+        return self._all(x, [w, r, b, p], lengths, [h, c], attributes)
 
     def _step(
-        self, x: Array, state: list[Array], weights: Any, acts: Any, given: Any
+        self, x: Array, state: list[Array], weights: Any, acts: Any, attributes: Any
     ) -> list[Array]:
         (h, c), (f, g, out), (w, r, b, p) = state, acts, weights
         wb, rb = _biases(b, 4, len(h))
         parts = zip(np.split(w, 4), np.split(r, 4), wb, rb, strict=True)
         ai, ao, af, ac = (wg @ x + rg @ h + bg + cg for wg, rg, bg, cg in parts)
         pi, po, pf = np.split(np.zeros(3 * len(h)) if p is None else p, 3)
-        i = f(_limited(given, ai + pi * c))
-        forget = 1 - i if given.get("input_forget") else f(_limited(given, af + pf * c))
-        c = forget * c + i * g(_limited(given, ac))
-        o = f(_limited(given, ao + po * c))
+        i = f(_limited(attributes, ai + pi * c))
+        forget = 1 - i if attributes.get("input_forget") else f(_limited(attributes, af + pf * c))
+        c = forget * c + i * g(_limited(attributes, ac))
+        o = f(_limited(attributes, ao + po * c))
         return [o * out(c), c]
 
 

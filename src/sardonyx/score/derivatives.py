@@ -85,10 +85,10 @@ def _folder() -> Path:
 
 @functools.cache
 def _fingerprint() -> str:
-    made = hashlib.sha256(Path(__file__).read_bytes())
+    digest = hashlib.sha256(Path(__file__).read_bytes())
     for package in ("onnxruntime", "onnx", "numpy"):
-        made.update(importlib.metadata.version(package).encode())
-    return made.hexdigest()
+        digest.update(importlib.metadata.version(package).encode())
+    return digest.hexdigest()
 
 
 @functools.cache
@@ -99,14 +99,16 @@ def cases(jobs: int = 1) -> tuple[GradientCase, ...]:
         every = suite.cases()
         _folder().mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(jobs) as pool:
-            found = list(pool.map(_prepare, every, chunksize=8))
+            points = list(pool.map(_prepare, every, chunksize=8))
         partial = index.with_suffix(".partial")
-        partial.write_text(json.dumps(dict(zip([c.name for c in every], found, strict=True))))
+        partial.write_text(json.dumps(dict(zip([c.name for c in every], points, strict=True))))
         partial.replace(index)
     rows = json.loads(index.read_text())
-    known = suite.by_name()
+    forward_cases = suite.by_name()
     return tuple(
-        GradientCase(name, known[name].op, known[name].ops, row["digest"], row["exact"])
+        GradientCase(
+            name, forward_cases[name].op, forward_cases[name].ops, row["digest"], row["exact"]
+        )
         for name, row in rows.items()
         if "digest" in row
     )
@@ -132,18 +134,18 @@ def _prepare(case: Case) -> dict[str, Any]:
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                found = _search(case, wrt, of, exact)
+                point = _search(case, wrt, of, exact)
         except Exception as error:  # no engine runs it in this precision
             reason = f"does not run: {type(error).__name__}"
             continue
-        if isinstance(found, str):
-            reason = found
+        if isinstance(point, str):
+            reason = point
             continue
         folder = _folder() / case.name
         folder.mkdir(exist_ok=True)
-        packed = pack(found[0])
+        packed = pack(point[0])
         (folder / "point").write_bytes(packed)
-        (folder / "wide.onnx").write_bytes(found[1].proto().SerializeToString())
+        (folder / "wide.onnx").write_bytes(point[1].proto().SerializeToString())
         digest = hashlib.sha256(case.digest.encode() + packed).hexdigest()
         return {"digest": digest, "exact": exact}
     return {"skipped": reason}
@@ -151,8 +153,8 @@ def _prepare(case: Case) -> dict[str, Any]:
 
 def ends(model: onnx.ModelProto) -> tuple[list[str], list[str]]:
     """The inputs to differentiate by, and the outputs to differentiate."""
-    held = {t.name for t in model.graph.initializer}  # old files list weights as inputs
-    wrt = [i.name for i in model.graph.input if _is_float(i) and i.name not in held]
+    initializers = {t.name for t in model.graph.initializer}  # old files list weights as inputs
+    wrt = [i.name for i in model.graph.input if _is_float(i) and i.name not in initializers]
     of = [o.name for o in model.graph.output if _is_float(o)]
     for node in model.graph.node:
         wrt = [n for n in wrt if not _is_listed(node.op_type, node.input, n, PARAMETERS)]
@@ -179,14 +181,14 @@ def _search(
     original = load(case.proto())
     model = widen(original, WIDENED) if exact else original
     forward = testing.Runner(model)
-    given = case.inputs()
+    inputs = case.inputs()
     if not _is_faithful(forward, case, of, exact):
         return "no engine gives the official outputs"
     step, other, agreement = FLOAT64 if exact else FLOAT32
     reason = "no difference exists: kinks, or too coarse"
     for attempt in range(ATTEMPTS):
         rng = np.random.default_rng(attempt)
-        feeds = {n: moved(x, rng, attempt) if n in wrt else x for n, x in given.items()}
+        feeds = {n: moved(x, rng, attempt) if n in wrt else x for n, x in inputs.items()}
         there = {n: wide(x) for n, x in feeds.items()} if exact else feeds
         values = forward(there)
         expected = case.expected()
@@ -239,10 +241,10 @@ def difference(
 
 
 def _is_faithful(forward: testing.Runner, case: Case, of: Sequence[str], exact: bool) -> bool:
-    given = case.inputs()
-    found = forward({n: wide(x) for n, x in given.items()} if exact else given)
+    inputs = case.inputs()
+    outputs = forward({n: wide(x) for n, x in inputs.items()} if exact else inputs)
     return all(
-        np.allclose(wide(found[n]), wide(e), rtol=2e-2, atol=2e-2, equal_nan=True)
+        np.allclose(wide(outputs[n]), wide(e), rtol=2e-2, atol=2e-2, equal_nan=True)
         for n, e in case.expected().items()
         if n in of
     )
@@ -262,9 +264,9 @@ def moved(x: Any, rng: np.random.Generator, attempt: int) -> np.ndarray:
     Infinities and NaN, of which some official inputs have many, stay at first, then become numbers.
     """
     x = np.asarray(x)
-    spread = x.astype(np.float64)
+    jittered = x.astype(np.float64)
     if attempt >= 2:
-        spread = np.where(np.isfinite(spread), spread, 0.5)
+        jittered = np.where(np.isfinite(jittered), jittered, 0.5)
     off = 0.02 * rng.random(x.shape) * (1 if attempt % 2 else -1)
     from_zero = rng.uniform(0.01, 0.02, x.shape) * rng.choice([-1, 1], x.shape)
-    return np.where(spread == 0, from_zero, spread * (1 + off)).astype(x.dtype)
+    return np.where(jittered == 0, from_zero, jittered * (1 + off)).astype(x.dtype)

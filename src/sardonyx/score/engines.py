@@ -61,11 +61,11 @@ class Engine:
 
     def variables(self) -> dict[str, str]:
         """The environment variables of its process."""
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         if self.kind != "peer":
             before = os.environ.get("PYTHONPATH", "")
-            kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), before]))
-        return {**kept, **SETTINGS, **self.environment}
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), before]))
+        return {**environment, **SETTINGS, **self.environment}
 
 
 def installed() -> list[Engine]:
@@ -76,10 +76,10 @@ def installed() -> list[Engine]:
 
 def find(text: str) -> list[Engine]:
     """Engines by name: one, several with commas, `ours`, `peers`, `all`, or a Python file."""
-    found: list[Engine] = []
+    engines: list[Engine] = []
     for part in text.split(","):
-        found += _find_one(part.strip())
-    return list({engine.name: engine for engine in found}.values())
+        engines += _find_one(part.strip())
+    return list({engine.name: engine for engine in engines}.values())
 
 
 def _find_one(name: str) -> list[Engine]:

@@ -71,9 +71,9 @@ def set_up(name: str) -> Path:
     venv.create(folder, with_pip=True)
     command = [str(python_of(name)), "-m", "pip", "install", "--quiet", "--retries", "10"]
     command += [*PEERS[name].requirements, *WORKER]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        rows = [[line] for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        rows = [[line] for line in process.stderr.splitlines() if line.startswith("ERROR")]
         raise EngineError(f"{name} could not be installed", rows)
     (folder / ".ready").touch()
     return folder
@@ -82,8 +82,8 @@ def set_up(name: str) -> Path:
 @functools.cache
 def packages(python: Path) -> str:
     """What an environment holds: a digest of the names and versions of its packages."""
-    found = sorted(p.name for p in python.parent.parent.rglob("site-packages/*.dist-info"))
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()
+    names = sorted(p.name for p in python.parent.parent.rglob("site-packages/*.dist-info"))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 # Packages of this environment on which a result may depend.
@@ -96,10 +96,10 @@ COUNTED = (
 @functools.cache
 def packages_here() -> str:
     """The same of the environment that this process runs in."""
-    found = [f"{sys.version_info[:2]}"]
+    names = [f"{sys.version_info[:2]}"]
     for name in COUNTED:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            names.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

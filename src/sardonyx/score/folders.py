@@ -8,8 +8,8 @@ from pathlib import Path
 
 def cache() -> Path:
     """The folder of everything that can be made again."""
-    chosen = os.environ.get("SARDONYX_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "sardonyx"
+    folder = os.environ.get("SARDONYX_CACHE")
+    return Path(folder) if folder else Path.home() / ".cache" / "sardonyx"
 
 
 def suite() -> Path:

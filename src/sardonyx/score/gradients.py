@@ -37,21 +37,21 @@ def judge(worker: Worker, case: GradientCase) -> Cell:
 def _tolerance(point: dict[str, Any], exact: bool) -> float:
     values = [*point["inputs"].values(), *point["seeds"].values()]
     names = {np.asarray(v).dtype.name for v in values if not isinstance(v, list)}
-    own = max(TOLERANCES[name] for name in names if name in TOLERANCES)
-    return own if exact else max(own, LOOSE)
+    tolerance = max(TOLERANCES[name] for name in names if name in TOLERANCES)
+    return tolerance if exact else max(tolerance, LOOSE)
 
 
 def _attempt(worker: Worker, model: Path | str, point: dict[str, Any], tolerance: float) -> Cell:
-    given = {name: point[name] for name in ("inputs", "seeds", "wrt")}
-    given["wrt"] = list(point["wrt"])
-    found = answer(lambda: worker.gradient(model, given))
-    return found if isinstance(found, Cell) else _compare(found, point, tolerance)
+    request = {name: point[name] for name in ("inputs", "seeds", "wrt")}
+    request["wrt"] = list(point["wrt"])
+    gradients = answer(lambda: worker.gradient(model, request))
+    return gradients if isinstance(gradients, Cell) else _compare(gradients, point, tolerance)
 
 
-def _compare(found: dict[str, Any], point: dict[str, Any], tolerance: float) -> Cell:
+def _compare(gradients: dict[str, Any], point: dict[str, Any], tolerance: float) -> Cell:
     total = size = 0.0
     for name, direction in point["direction"].items():
-        gradient = found.get(name)
+        gradient = gradients.get(name)
         if gradient is None or np.shape(gradient) != np.shape(direction):
             shape = "missing" if gradient is None else f"of shape {list(np.shape(gradient))}"
             return Cell("wrong numbers", f"the gradient of input {name} is {shape}")

@@ -75,17 +75,17 @@ class Difference:
 
 
 def compare(
-    expected: Sequence[Any], found: Sequence[Any], rtol: float, atol: float, eps: float = 0.0
+    expected: Sequence[Any], actual: Sequence[Any], rtol: float, atol: float, eps: float = 0.0
 ) -> Difference:
     """An answer against the expected one, by the rules of the suite.
 
     eps -- the unit of the coarsest float in the case, for what counts as rounding
     """
-    if len(expected) != len(found):
-        return Difference("form", f"{len(found)} outputs, not {len(expected)}")
+    if len(expected) != len(actual):
+        return Difference("form", f"{len(actual)} outputs, not {len(expected)}")
     worst = Difference()
     order = ("same", "close", "wrong", "form")
-    for index, (e, f) in enumerate(zip(expected, found, strict=True)):
+    for index, (e, f) in enumerate(zip(expected, actual, strict=True)):
         one = _compare_one(e, f, rtol, atol, eps)
         if order.index(one.kind) > order.index(worst.kind):
             worst = Difference(one.kind, f"output {index}: {one.message}")
@@ -138,13 +138,13 @@ def _is_float(dtype: np.dtype) -> bool:
 
 def unit(values: Sequence[Any]) -> float:
     """The unit of the coarsest float of 16 bits or more among values."""
-    found = [0.0]
+    units = [0.0]
     for value in values:
         if isinstance(value, (list, tuple)):
-            found.append(unit(value))
+            units.append(unit(value))
         elif value is not None and np.asarray(value).dtype.name in UNITS:
-            found.append(UNITS[np.asarray(value).dtype.name])
-    return max(found)
+            units.append(UNITS[np.asarray(value).dtype.name])
+    return max(units)
 
 
 UNITS = {
@@ -182,8 +182,8 @@ def _attempt(worker: Worker, case: Case, model: Path | str, baked: Any, limit: f
         if baked is not None:
             data = worker.write("inputs", baked.inputs)
             expected = baked.expected
-        found = answer(functools.partial(worker.run, model, data, limit))
-        cell = found if isinstance(found, Cell) else _cell(case, expected, found, index)
+        outputs = answer(functools.partial(worker.run, model, data, limit))
+        cell = outputs if isinstance(outputs, Cell) else _cell(case, expected, outputs, index)
         if not cell.is_good:
             return cell
     return Cell("pass")
@@ -203,9 +203,9 @@ def answer(ask: Callable[[], Answer]) -> Answer | Cell:
         return Cell("time-out", str(error))
 
 
-def _cell(case: Case, expected: list[Any], found: list[Any], index: int) -> Cell:
+def _cell(case: Case, expected: list[Any], outputs: list[Any], index: int) -> Cell:
     eps = unit([*expected, *case.inputs(index).values()])
-    difference = compare(expected, found, case.rtol, case.atol, eps)
+    difference = compare(expected, outputs, case.rtol, case.atol, eps)
     if difference.kind == "same":
         return Cell("pass")
     if difference.kind != "form" and draws(case):

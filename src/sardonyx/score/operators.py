@@ -23,11 +23,11 @@ GOOD = ("pass", "nondeterministic")
 def subjects(score: Score) -> dict[str, list[str]]:
     """Operators, and parts of the suite without one, with their cases that were run."""
     ran = set(score.cases.get("forward", ())) | set(score.cases.get("gradient", ()))
-    found = {
+    names = {
         name: [case.name for case in cases if case.name in ran]
         for name, cases in suite.operators().items()
     }
-    return dict(sorted(((n, c) for n, c in found.items() if c), key=_in_order))
+    return dict(sorted(((n, c) for n, c in names.items() if c), key=_in_order))
 
 
 def _in_order(item: tuple[str, object]) -> tuple[bool, str]:
@@ -38,9 +38,9 @@ def _in_order(item: tuple[str, object]) -> tuple[bool, str]:
 def whole(column: Column, subjects: dict[str, list[str]], axis: str = "forward") -> tuple[int, int]:
     """How many operators have no case that fails, of all that have one on this axis."""
     cells = column.cells.get(axis, {})
-    found = [
+    rows = [
         all(cells[case].kind in GOOD for case in cases if case in cells)
         for name, cases in subjects.items()
         if name not in NETWORKS and any(case in cells for case in cases)
     ]
-    return sum(found), len(found)
+    return sum(rows), len(rows)

@@ -117,19 +117,19 @@ class Worker:
     def _line(self, limit: float) -> bytes:
         assert self.process is not None and self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
-        ends, found = time.monotonic() + limit, b""
+        ends, line = time.monotonic() + limit, b""
         with selectors.DefaultSelector() as waiting:
             waiting.register(descriptor, selectors.EVENT_READ)
-            while not found.endswith(b"\n"):
-                left = ends - time.monotonic()
-                if left <= 0 or not waiting.select(left):
+            while not line.endswith(b"\n"):
+                seconds_left = ends - time.monotonic()
+                if seconds_left <= 0 or not waiting.select(seconds_left):
                     raise TimedOut
                 part = os.read(descriptor, 1 << 16)
                 if not part:
                     self.process.wait()
                     raise Crashed
-                found += part
-        return found
+                line += part
+        return line
 
     def _start(self) -> None:
         self.errors = open(Path(self.folder.name) / "errors", "w+b")  # noqa: SIM115

@@ -59,16 +59,16 @@ def cases() -> tuple[RecordCase, ...]:
 
 
 def _case(folder: Path) -> RecordCase:
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            made.update(path.read_bytes())
+            digest.update(path.read_bytes())
     model = onnx.load(folder / "model.onnx")
     every = list(every_node(model))
     for record in model.training_info:
         every += [*nodes(record.algorithm), *nodes(record.initialization)]
     ops = tuple(dict.fromkeys(spelled(n.op_type, n.domain) for n in every))
-    return RecordCase(folder.name, "", ops, made.hexdigest())
+    return RecordCase(folder.name, "", ops, digest.hexdigest())
 
 
 def _number(path: Path) -> int:
@@ -76,11 +76,11 @@ def _number(path: Path) -> int:
 
 
 def _tensors(folder: Path, kind: str) -> dict[str, np.ndarray]:
-    found = {}
+    tensors = {}
     for path in sorted(folder.glob(f"{kind}_*.pb"), key=_number):
         tensor = onnx.TensorProto.FromString(path.read_bytes())
-        found[tensor.name] = onnx.numpy_helper.to_array(tensor)
-    return found
+        tensors[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    return tensors
 
 
 def export(folder: Path) -> Path:
@@ -97,13 +97,13 @@ def export(folder: Path) -> Path:
 def judge(worker: Worker, case: RecordCase) -> Cell:
     """The cell of one case: all its steps, each compared."""
     steps = case.steps()
-    found = answer(lambda: worker.train(case.model, [batch for batch, _ in steps]))
-    if isinstance(found, Cell):
-        return found
-    if len(found) != len(steps):
-        return Cell("wrong numbers", f"{len(found)} steps, not {len(steps)}")
+    states = answer(lambda: worker.train(case.model, [batch for batch, _ in steps]))
+    if isinstance(states, Cell):
+        return states
+    if len(states) != len(steps):
+        return Cell("wrong numbers", f"{len(states)} steps, not {len(steps)}")
     worst = Cell("pass")
-    for index, ((_, expected), values) in enumerate(zip(steps, found, strict=True), 1):
+    for index, ((_, expected), values) in enumerate(zip(steps, states, strict=True), 1):
         cell = _compare(expected, values, index)
         if cell.kind == "wrong numbers":
             return cell
@@ -111,12 +111,12 @@ def judge(worker: Worker, case: RecordCase) -> Cell:
     return worst
 
 
-def _compare(expected: dict[str, Any], found: dict[str, Any], step: int) -> Cell:
+def _compare(expected: dict[str, Any], state: dict[str, Any], step: int) -> Cell:
     worst = Cell("pass")
     for name, e in expected.items():
-        if name not in found:
+        if name not in state:
             return Cell("wrong numbers", f"step {step}: {name} is missing")
-        f = np.asarray(found[name])
+        f = np.asarray(state[name])
         if f.shape != e.shape:
             message = f"step {step}: {name} has shape {list(f.shape)}, not {list(e.shape)}"
             return Cell("wrong numbers", message)

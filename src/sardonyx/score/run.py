@@ -82,8 +82,8 @@ def _known(engine: Engine, job: Job) -> Column:
     column.able = [axis for axis, word in ABILITY.items() if word in greeting.get("able", ())]
     for axis in column.able:
         cells = {c.name: _kept(engine, job, axis, c) for c in job.cases.get(axis, ())}
-        found = {name: cell for name, cell in cells.items() if cell is not None}
-        column.cells |= {axis: found} if found else {}
+        cells_of_case = {name: cell for name, cell in cells.items() if cell is not None}
+        column.cells |= {axis: cells_of_case} if cells_of_case else {}
     return column
 
 
@@ -93,9 +93,9 @@ ABILITY = {"forward": "run", "gradient": "gradient", "training": "train"}
 def _greeted(worker: Worker, job: Job) -> tuple[str, str, list[str]]:
     """An engine's canary, version and abilities; where all was well before, without a process."""
     name = _engine_key(worker.engine, "forward", "greeting")
-    kept = None if job.fresh else job.store.get(name)
-    if kept is not None:
-        return "", kept["version"], kept["able"]
+    greeting = None if job.fresh else job.store.get(name)
+    if greeting is not None:
+        return "", greeting["version"], greeting["able"]
     canary = _canary(worker)
     if not canary:
         job.store.put(name, {"version": worker.version, "able": worker.able})
@@ -120,32 +120,32 @@ def _canary(worker: Worker) -> str:
 def _run_all(first: Worker, job: Job, work: list[tuple[str, Any]], column: Column) -> None:
     """Take cases from a queue, several workers at a time; results come in the job's order."""
     engine = first.engine
-    found: dict[tuple[str, str], Cell] = {}
-    left: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    cells: dict[tuple[str, str], Cell] = {}
+    pending: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     for axis, case in work:
-        kept = None if job.fresh else _kept(engine, job, axis, case)
-        if kept is None:
-            left.put((axis, case))
+        cached = None if job.fresh else _kept(engine, job, axis, case)
+        if cached is None:
+            pending.put((axis, case))
         else:
-            found[axis, case.name] = kept
+            cells[axis, case.name] = cached
     errors: list[BaseException] = []
 
     def serve(worker: Worker) -> None:
         try:
             with worker:
                 while True:
-                    axis, case = left.get_nowait()
+                    axis, case = pending.get_nowait()
                     worker.used.clear()
                     cell = _judge(axis)(worker, case)
                     _keep(engine, job, axis, case, cell, worker.used)
-                    found[axis, case.name] = cell
-                    job.progress(engine.name, len(found), len(work))
+                    cells[axis, case.name] = cell
+                    job.progress(engine.name, len(cells), len(work))
         except queue.Empty:
             pass
         except BaseException as error:
             errors.append(error)
 
-    count = min(job.jobs, left.qsize())
+    count = min(job.jobs, pending.qsize())
     workers = [first, *(Worker(engine, job.limit) for _ in range(count - 1))][:count]
     threads = [threading.Thread(target=serve, args=[w], daemon=True) for w in workers]
     for thread in threads:
@@ -155,7 +155,7 @@ def _run_all(first: Worker, job: Job, work: list[tuple[str, Any]], column: Colum
     if errors:
         raise errors[0]
     for axis, case in work:
-        column.cells[axis][case.name] = found[axis, case.name]
+        column.cells[axis][case.name] = cells[axis, case.name]
 
 
 def _judge(axis: str) -> Callable[[Worker, Any], Cell]:

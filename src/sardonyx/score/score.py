@@ -245,8 +245,8 @@ def changes(score: Score, before: Score) -> Iterator[Change]:
             yield Change(column.name, "", "canary", "pass", "broken", column.canary)
             continue
         for axis, cells in column.cells.items():
-            known = old.cells.get(axis, {})
+            old_cells = old.cells.get(axis, {})
             for case, cell in cells.items():
-                if case in known and known[case].kind != cell.kind:
-                    was = known[case].kind
+                if case in old_cells and old_cells[case].kind != cell.kind:
+                    was = old_cells[case].kind
                     yield Change(column.name, axis, case, was, cell.kind, cell.message)

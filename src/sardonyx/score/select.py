@@ -27,13 +27,13 @@ def cases(
     for axis in axes:
         if axis not in AXES:
             raise ArgumentError(f"there is no axis {quote(axis)}", hint=f"one of {', '.join(AXES)}")
-    found = {
+    selection = {
         axis: [c for c in _every(axis, jobs) if _fits(c, ops, pattern) and _drawn(c, sample)]
         for axis in axes
     }
-    if not any(found.values()):
+    if not any(selection.values()):
         raise ArgumentError("no case is like that", hint="names are those of onnx, as test_relu")
-    return found
+    return selection
 
 
 def _every(axis: str, jobs: int) -> Sequence[Any]:

@@ -293,9 +293,9 @@ def _search(label: str) -> str:
 
 
 def _choice(name: str, label: str, options: Sequence[tuple[str, str]]) -> str:
-    made = "".join(f'<option value="{text(v)}">{text(shown)}</option>' for v, shown in options)
-    given = f'data-control="{name}" data-default="{text(options[0][0]) if options else ""}"'
-    return f"<label>{label}<select {given}>{made}</select></label>"
+    items = "".join(f'<option value="{text(v)}">{text(shown)}</option>' for v, shown in options)
+    attributes = f'data-control="{name}" data-default="{text(options[0][0]) if options else ""}"'
+    return f"<label>{label}<select {attributes}>{items}</select></label>"
 
 
 # -- one operator -------------------------------------------------------------------------
@@ -372,8 +372,8 @@ def _by_engine(score: Score, cases: list[str]) -> str:
             continue
         row = f"<td>{text(column.title)}</td>"
         for axis, label in AXES.items():
-            found = column.cells.get(axis, {})
-            counts = Counter(found[case].kind for case in cases if case in found)
+            cells = column.cells.get(axis, {})
+            counts = Counter(cells[case].kind for case in cases if case in cells)
             shown = f"{counts['pass']} of {counts.total()}" if counts else ""
             row += f'<td class="r" data-label="{label}">{shown}</td>'
             row += f'<td class="wide">{_bar(counts)}</td>'
@@ -430,8 +430,8 @@ def _rescue(column: Column, axis: str, case: str, cell: Cell) -> str:
 
 
 def _older(folder: Path | None, score: Score) -> list[Score]:
-    found = [load(path) for path in sorted(folder.glob("*.json"))] if folder else []
-    return sorted([*found, score], key=lambda s: s.date)
+    scores = [load(path) for path in sorted(folder.glob("*.json"))] if folder else []
+    return sorted([*scores, score], key=lambda s: s.date)
 
 
 def history_page(scores: Sequence[Score]) -> str:
@@ -439,10 +439,10 @@ def history_page(scores: Sequence[Score]) -> str:
     names = list(dict.fromkeys(c.name for s in reversed(scores) for c in s.columns))
     trends, rows = [], []
     for name in names:
-        found = [(s, c) for s in scores if (c := s.column(name)) and "forward" in c.cells]
-        if len(found) > 1:
-            trends.append(_trend([c for _, c in found]))
-        for s, c in reversed(found):
+        columns = [(s, c) for s in scores if (c := s.column(name)) and "forward" in c.cells]
+        if len(columns) > 1:
+            trends.append(_trend([c for _, c in columns]))
+        for s, c in reversed(columns):
             counts = c.count()
             scored = (c.title, c.version, s.date, f"onnx {s.onnx}")
             found_now = (counts.total(), counts["pass"], counts["wrong numbers"])

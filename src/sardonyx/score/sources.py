@@ -62,25 +62,25 @@ class Module:
 
 def of_rules(engine: str, ops: Iterable[str]) -> str:
     """A digest of the rules of these operators, as an engine of ours finds them."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for op in sorted(set(ops)):
         for room in ROOMS:
-            made.update("\n".join([op, *rules(room, engine).get(op, ())]).encode())
-    return made.hexdigest()
+            digest.update("\n".join([op, *rules(room, engine).get(op, ())]).encode())
+    return digest.hexdigest()
 
 
 @functools.cache
 def rules(room: str, engine: str) -> dict[str, list[str]]:
     """The sources of rules by operator: of a room, and the engine's own kernels."""
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     folders = [room, *([f"{KERNELS}.{engine}"] if room == "lower" else [])]
     for name, module in modules().items():
         if any(name.startswith(f"sardonyx.{folder}.") for folder in folders):
             for op, nodes in module.rules.items():
                 texts = [module.source(node) for node in nodes]
                 texts += _texts(reached((module, node) for node in nodes))
-                found.setdefault(op, []).extend(texts)
-    return found
+                files.setdefault(op, []).extend(texts)
+    return files
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def shared(engine: str, axis: str) -> str:
     """A digest of what is no rule: other modules, what they name of those with rules, and what
     nobody names.
     """
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     roots: list[tuple[Module, ast.AST]] = []
     for name, module in modules().items():
         if not _counts(Path(*name.split(".")[1:]), engine, axis):
@@ -99,9 +99,9 @@ def shared(engine: str, axis: str) -> str:
             texts = [module.text]
             roots += [(module, node) for node in module.units.values()]
         roots += [(module, node) for node in module.rest]
-        made.update("\n".join([name, *texts]).encode())
-    made.update("\n".join(_texts(reached(roots) | _orphans())).encode())
-    return made.hexdigest()
+        digest.update("\n".join([name, *texts]).encode())
+    digest.update("\n".join(_texts(reached(roots) | _orphans())).encode())
+    return digest.hexdigest()
 
 
 def _texts(units: set[Unit]) -> list[str]:
@@ -112,14 +112,14 @@ def _texts(units: set[Unit]) -> list[str]:
 def _orphans() -> frozenset[Unit]:
     """Definitions in modules of rules that no rule names, and that are none: who knows for what."""
     split = [module for module in modules().values() if module.is_split]
-    nodes = [(m, node) for m in split for found in m.rules.values() for node in found]
-    known = reached(nodes)
+    nodes = [(m, node) for m in split for rules in m.rules.values() for node in rules]
+    used = reached(nodes)
     registered = {id(node) for _, node in nodes}
     return frozenset(
         (m.name, name)
         for m in split
         for name, node in m.units.items()
-        if (m.name, name) not in known and id(node) not in registered and name not in m.tables
+        if (m.name, name) not in used and id(node) not in registered and name not in m.tables
     )
 
 
@@ -139,14 +139,14 @@ def _counts(place: Path, engine: str, axis: str) -> bool:
 
 def reached(start: Iterable[tuple[Module, ast.AST]]) -> set[Unit]:
     """What nodes name in modules of rules, directly or not."""
-    found: set[Unit] = set()
-    left = [unit for module, node in start for unit in _named(module, node)]
-    while left:
-        unit = left.pop()
-        if unit not in found:
-            found.add(unit)
-            left += _named_by(unit)
-    return found
+    units: set[Unit] = set()
+    pending = [unit for module, node in start for unit in _named(module, node)]
+    while pending:
+        unit = pending.pop()
+        if unit not in units:
+            units.add(unit)
+            pending += _named_by(unit)
+    return units
 
 
 @functools.cache
@@ -167,14 +167,14 @@ def _named(module: Module, node: ast.AST) -> Iterator[Unit]:
 
 def _resolved(module: str, name: str) -> Iterator[Unit]:
     """The definition behind a name of a module, through imports, if it is in a module of rules."""
-    known = modules().get(module)
-    if known is None:
+    target = modules().get(module)
+    if target is None:
         return
-    if name in known.units:
-        if known.is_split:
+    if name in target.units:
+        if target.is_split:
             yield module, name
-    elif name in known.imports:
-        source, original = known.imports[name]
+    elif name in target.imports:
+        source, original = target.imports[name]
         if original and not _as_module(source, original):
             yield from _resolved(source, original)
 
@@ -190,14 +190,14 @@ def _as_module(module: str, name: str) -> str | None:
 @functools.cache
 def modules() -> dict[str, Module]:
     """Every file of ours that a result may depend on, by its dotted name."""
-    found = {}
+    trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).parts[0] in APART:
             continue
         place = path.relative_to(PACKAGE.parent).with_suffix("")
         name = ".".join(place.parts).removesuffix(".__init__")
-        found[name] = read(name, path.read_text(encoding="utf-8"))
-    return found
+        trees[name] = read(name, path.read_text(encoding="utf-8"))
+    return trees
 
 
 def read(name: str, text: str) -> Module:
@@ -241,16 +241,18 @@ def _imported_texts(statement: ast.stmt) -> dict[str, ast.expr]:
     """Names of text, as those of domains, that are imported from modules of ours."""
     source = getattr(statement, "module", None) or ""
     texts = _texts_of(source) if source.startswith("sardonyx.") else {}
-    wanted = [alias.name for alias in getattr(statement, "names", ()) if not alias.asname]
-    return {name: texts[name] for name in wanted if name in texts}
+    names = [alias.name for alias in getattr(statement, "names", ()) if not alias.asname]
+    return {name: texts[name] for name in names if name in texts}
 
 
 @functools.cache
 def _texts_of(module: str) -> dict[str, ast.expr]:
     path = (PACKAGE.parent / module.replace(".", "/")).with_suffix(".py")
     body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
-    found = [s for s in body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant)]
-    return {name: s.value for s in found for name in _targets(s)}
+    assignments = [
+        s for s in body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant)
+    ]
+    return {name: s.value for s in assignments for name in _targets(s)}
 
 
 def _registered(function: ast.stmt, values: dict[str, ast.expr]) -> Iterator[str]:
@@ -267,9 +269,9 @@ def _registered(function: ast.stmt, values: dict[str, ast.expr]) -> Iterator[str
 
 def _domain(call: ast.Call, values: dict[str, ast.expr]) -> str | None:
     """The domain in a registration; None: it cannot be told by reading."""
-    given = next((k.value for k in call.keywords if k.arg == "domain"), ast.Constant(""))
-    given = values.get(given.id, given) if isinstance(given, ast.Name) else given
-    return str(given.value) if isinstance(given, ast.Constant) else None
+    value = next((k.value for k in call.keywords if k.arg == "domain"), ast.Constant(""))
+    value = values.get(value.id, value) if isinstance(value, ast.Name) else value
+    return str(value.value) if isinstance(value, ast.Constant) else None
 
 
 def _table(statement: ast.stmt, values: dict[str, ast.expr]) -> dict[str, ast.expr] | None:
@@ -277,11 +279,11 @@ def _table(statement: ast.stmt, values: dict[str, ast.expr]) -> dict[str, ast.ex
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args):
         return None
-    given = call.args[0]
-    given = values.get(given.id, given) if isinstance(given, ast.Name) else given
-    if call.func.id not in REGISTER or not isinstance(given, ast.Dict):
+    table = call.args[0]
+    table = values.get(table.id, table) if isinstance(table, ast.Name) else table
+    if call.func.id not in REGISTER or not isinstance(table, ast.Dict):
         return None
-    pairs = zip(given.keys, given.values, strict=True)
+    pairs = zip(table.keys, table.values, strict=True)
     return {str(k.value): v for k, v in pairs if isinstance(k, ast.Constant)}
 
 

@@ -42,12 +42,12 @@ class Store:
         today = int(time.time()) // DAY
         with self._lock, self._base:
             row = self._base.execute("SELECT value, used FROM kept WHERE key = ?", (key,))
-            found = row.fetchone()
-            if found is None:
+            stored_row = row.fetchone()
+            if stored_row is None:
                 return None
-            if found[1] != today:
+            if stored_row[1] != today:
                 self._base.execute("UPDATE kept SET used = ? WHERE key = ?", (today, key))
-        return json.loads(found[0])
+        return json.loads(stored_row[0])
 
     def put(self, key: str, value: Any) -> None:
         today = int(time.time()) // DAY

@@ -94,10 +94,10 @@ def by_name() -> dict[str, Case]:
 
 def operators() -> dict[str, list[Case]]:
     """Operators with the cases about them; whole networks are under the name of their part."""
-    found: dict[str, list[Case]] = {}
+    cases_by_op: dict[str, list[Case]] = {}
     for case in cases():
-        found.setdefault(case.op or case.kind, []).append(case)
-    return found
+        cases_by_op.setdefault(case.op or case.kind, []).append(case)
+    return cases_by_op
 
 
 # -- writing them out -------------------------------------------------------------------
@@ -105,19 +105,19 @@ def operators() -> dict[str, list[Case]]:
 
 def _write_all(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=folder.parent))
-    found = {test.name: _write(made / test.name, test, kind) for kind, test in _tests()}
-    rows = [asdict(_of_its_sibling(case, found)) for case in found.values()]
-    (made / "index.json").write_text(json.dumps(rows))
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    written = {test.name: _write(scratch / test.name, test, kind) for kind, test in _tests()}
+    rows = [asdict(_of_its_sibling(case, written)) for case in written.values()]
+    (scratch / "index.json").write_text(json.dumps(rows))
     try:
-        made.rename(folder)
+        scratch.rename(folder)
     except OSError:  # another process was quicker
-        shutil.rmtree(made)
+        shutil.rmtree(scratch)
 
 
-def _of_its_sibling(case: Case, found: dict[str, Case]) -> Case:
+def _of_its_sibling(case: Case, cases: dict[str, Case]) -> Case:
     """A case made of a function's body is about the operator whose body it is."""
-    sibling = found.get(unexpanded(case.name), case)
+    sibling = cases.get(unexpanded(case.name), case)
     return replace(case, op=sibling.op)
 
 
@@ -142,14 +142,14 @@ def _write(folder: Path, test: Any, kind: str) -> Case:
     data = model.SerializeToString(deterministic=True)
     (folder / "model.onnx").write_bytes(data)
     digest = hashlib.sha256(data)
-    held = {t.name for t in model.graph.initializer}
+    initializers = {t.name for t in model.graph.initializer}
     names = [i.name for i in model.graph.input]
-    fed = [n for n in names if n not in held]
+    input_names = [n for n in names if n not in initializers]
     outputs = [o.name for o in model.graph.output]
     count = 0
     for count, (given, expected) in enumerate(_sets(test, model), 1):
         # Old files list weights as inputs; their data may or may not have them.
-        inputs = dict(zip(names if len(given) > len(fed) else fed, given))
+        inputs = dict(zip(names if len(given) > len(input_names) else input_names, given))
         for part, values in (
             ("inputs", inputs),
             ("expected", dict(zip(outputs, expected))),
@@ -171,8 +171,8 @@ def _path_of(test: Any) -> Path:
 
 def _sets(test: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
     if test.data_sets is not None:
-        for given, expected in test.data_sets:
-            yield [plain(v) for v in given], [plain(v) for v in expected]
+        for inputs, expected in test.data_sets:
+            yield [plain(v) for v in inputs], [plain(v) for v in expected]
     elif test.model_dir is None:
         yield light_data(_path_of(test), model.graph)
     else:
@@ -203,8 +203,8 @@ def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]
     """The data of the real models, whose weights are made up: outputs lie beside the model."""
     from onnx.backend.test.runner import Runner
 
-    held = {t.name for t in graph.initializer}
-    inputs = [Runner.generate_dummy_data(v) for v in graph.input if v.name not in held]
+    initializers = {t.name for t in graph.initializer}
+    inputs = [Runner.generate_dummy_data(v) for v in graph.input if v.name not in initializers]
     outputs = []
     for i in range(len(graph.output)):
         data = path.with_name(f"{path.stem}_output_{i}.pb").read_bytes()
@@ -242,9 +242,9 @@ def _subject(name: str, kind: str, model: onnx.ModelProto) -> tuple[str, tuple[s
     if kind != "node":
         return (ops[0] if len(ops) == 1 else ""), ops
     stem = name.removeprefix("test_").replace("_", "").lower()
-    named = next((spelled(op, d) for key, op, d in _known_ops() if stem.startswith(key)), "")
+    subject = next((spelled(op, d) for key, op, d in _known_ops() if stem.startswith(key)), "")
     top = [spelled(n.op_type, n.domain) for n in model.graph.node]
-    return (named if named in top or unexpanded(name) != name else top[-1]), ops
+    return (subject if subject in top or unexpanded(name) != name else top[-1]), ops
 
 
 @functools.cache

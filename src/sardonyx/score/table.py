@@ -54,15 +54,15 @@ def text(score: Score) -> str:
 def _filled(score: Score) -> list[list[str]]:
     """The header and the rows, without columns in which nothing is."""
     every = [HEADER, *rows(score)]
-    kept = [i for i in range(len(HEADER)) if any(row[i] for row in every[1:])]
-    return [[row[i] for i in kept] for row in every]
+    columns = [i for i in range(len(HEADER)) if any(row[i] for row in every[1:])]
+    return [[row[i] for i in columns] for row in every]
 
 
 def _notes(score: Score) -> list[str]:
     """What a reader of the counts must know."""
     broken = [f"broken: {c.title}: {c.canary}" for c in score.columns if c.canary]
-    found = ((c.title, score.sampled(c)) for c in score.columns)
-    return broken + [f"a sample: {title}: {words}" for title, words in found if words]
+    samples = ((c.title, score.sampled(c)) for c in score.columns)
+    return broken + [f"a sample: {title}: {words}" for title, words in samples if words]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -95,11 +95,11 @@ def failures(score: Score) -> Iterable[str]:
                     yield f"{column.name}  {axis}  {name}  {cell.kind}: {cell.message}"
 
 
-def changed(found: Sequence[Change]) -> list[str]:
+def changed(changes: Sequence[Change]) -> list[str]:
     """What became worse, then what became better."""
     lines = []
     for word, worse in (("worse", True), ("better", False)):
-        for change in found:
+        for change in changes:
             if change.is_worse == worse:
                 lines.append(f"{word}  " + "  ".join(filter(None, change.row())))
     return lines

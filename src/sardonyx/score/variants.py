@@ -55,9 +55,9 @@ def of(case: Case) -> Iterator[tuple[str, onnx.ModelProto, Baked | None]]:
     for form in older:
         yield "version skew", form, None
     if case.sets == 1 and has_narrow_ends(model):
-        inside, fed = bake(model, case.inputs(), list(case.expected().values()))
+        inside, feeds = bake(model, case.inputs(), list(case.expected().values()))
         for form in (inside, *relabelled(inside)):
-            yield "binding limit", form, fed
+            yield "binding limit", form, feeds
 
 
 # -- labels -----------------------------------------------------------------------------
@@ -70,20 +70,20 @@ def relabelled(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
         return
     nodes = [n for n in every_node(model) if opset.domain_name(n.domain) == ""]
     ir = min(_oldest_ir(model), model.ir_version)
-    tried = {(model.ir_version, _versions(nodes, current))}
+    attempts = {(model.ir_version, _versions(nodes, current))}
     for label in LABELS:
         version = min(label, current)
         if all(_can_say(n, version) for n in nodes):
             meaning = (ir, _versions(nodes, version))
-            if meaning not in tried or current > LABELS[0] == label:
-                tried.add(meaning)
+            if meaning not in attempts or current > LABELS[0] == label:
+                attempts.add(meaning)
                 yield _labelled(model, ir, version)
 
 
 def _versions(nodes: list[onnx.NodeProto], label: int) -> tuple[int, ...]:
     """Which definitions of its operators a label stands for."""
-    found = [opset.schema(n.op_type, n.domain, label) for n in nodes]
-    return tuple(schema.since_version if schema else 0 for schema in found)
+    schemas = [opset.schema(n.op_type, n.domain, label) for n in nodes]
+    return tuple(schema.since_version if schema else 0 for schema in schemas)
 
 
 def _can_say(node: onnx.NodeProto, version: int) -> bool:
@@ -135,11 +135,11 @@ def bake(
     """The model with narrow inputs as constants and narrow outputs cast, and its data."""
     inside = onnx.ModelProto()
     inside.CopyFrom(model)
-    graph, fed = inside.graph, dict(inputs)
+    graph, feeds = inside.graph, dict(inputs)
     for info in [i for i in graph.input if _is_narrow(i)]:
-        graph.initializer.append(onnx.numpy_helper.from_array(fed.pop(info.name), info.name))
+        graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop(info.name), info.name))
         graph.input.remove(info)
-    wanted = list(expected)
+    values = list(expected)
     for index, info in enumerate(graph.output):
         if not _is_narrow(info):
             continue
@@ -148,5 +148,5 @@ def bake(
         name = f"{info.name}_wide"
         graph.node.append(onnx.helper.make_node("Cast", [info.name], [name], to=kind))
         info.name, info.type.tensor_type.elem_type = name, kind
-        wanted[index] = np.asarray(expected[index]).astype(np.float32 if is_float else np.int32)
-    return inside, Baked(fed, wanted)
+        values[index] = np.asarray(expected[index]).astype(np.float32 if is_float else np.int32)
+    return inside, Baked(feeds, values)

@@ -115,18 +115,18 @@ def answer(adapter: Any, request: dict[str, Any]) -> dict[str, Any]:
         able = [name for name in ("run", "gradient", "train") if hasattr(adapter, name)]
         return {"version": str(version()) if version else "", "able": able}
     with open(request["data"], "rb") as file:
-        given = unpack(file.read())
+        inputs = unpack(file.read())
     if request["do"] == "run":
-        found = _named(adapter.run(request["model"], given))
+        outputs = _named(adapter.run(request["model"], inputs))
     elif request["do"] == "gradient":
-        found = adapter.gradient(
-            request["model"], given["inputs"], given["seeds"], [str(n) for n in given["wrt"]]
+        outputs = adapter.gradient(
+            request["model"], inputs["inputs"], inputs["seeds"], [str(n) for n in inputs["wrt"]]
         )
     else:
-        steps = adapter.train(request["model"], given["batches"])
-        found = {str(i): step for i, step in enumerate(steps)}
+        steps = adapter.train(request["model"], inputs["batches"])
+        outputs = {str(i): step for i, step in enumerate(steps)}
     with open(request["to"], "wb") as file:
-        file.write(pack(found))
+        file.write(pack(outputs))
     used = getattr(adapter, "used", None)
     return {"used": used() if used else []}
 

@@ -25,8 +25,8 @@ SINGLE = np.dtype(np.float32)
 
 def has_coarse(graph: ir.Graph) -> bool:
     """Whether a graph has nodes that engines compute more coarsely than numpy."""
-    wanted = (*SUMS, *TRANSFORMS, *BENT)
-    return any(node.op_type in wanted for part in graphs(graph) for node in part)
+    operators = (*SUMS, *TRANSFORMS, *BENT)
+    return any(node.op_type in operators for part in graphs(graph) for node in part)
 
 
 def coarse(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
@@ -49,12 +49,12 @@ def _sum(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
     axes = inputs[1] if len(inputs) > 1 else None
     if node.op_type == "GlobalAveragePool":
         axes = np.arange(2, x.ndim)
-    chosen = tuple(int(a) % x.ndim for a in (range(x.ndim) if axes is None else axes))
-    length = int(np.prod([x.shape[a] for a in chosen]))
+    summed = tuple(int(a) % x.ndim for a in (range(x.ndim) if axes is None else axes))
+    length = int(np.prod([x.shape[a] for a in summed]))
     if length <= LONG or x.dtype.kind != "f":
         return None
-    kept = [a for a in range(x.ndim) if a not in chosen]
-    flat = np.transpose(x, (*kept, *chosen)).reshape(*(x.shape[a] for a in kept), length)
+    remaining = [a for a in range(x.ndim) if a not in summed]
+    flat = np.transpose(x, (*remaining, *summed)).reshape(*(x.shape[a] for a in remaining), length)
     if node.op_type in ("ReduceSumSquare", "ReduceL2"):
         flat = flat * flat
     elif node.op_type == "ReduceL1":
@@ -65,7 +65,7 @@ def _sum(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
     elif node.op_type == "ReduceL2":
         total = np.sqrt(total)
     keep = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int()
-    shape = [1 if a in chosen else d for a, d in enumerate(x.shape)] if keep else total.shape
+    shape = [1 if a in summed else d for a, d in enumerate(x.shape)] if keep else total.shape
     return np.asarray(total, x.dtype).reshape(shape)
 
 
@@ -93,14 +93,14 @@ def _transform(x: np.ndarray, length: int, inverse: bool, onesided: bool) -> np.
         both.append(np.stack([re @ cos - im @ sin, re @ sin + im @ cos], -1))
     exact, single = both
     error = np.sqrt(np.mean((single - exact) ** 2, axis=(-2, -1), keepdims=True))
-    made = exact + error * np.random.default_rng(0).choice((-1.0, 1.0), exact.shape)
-    return (made / length if inverse else made).astype(SINGLE)
+    noisy = exact + error * np.random.default_rng(0).choice((-1.0, 1.0), exact.shape)
+    return (noisy / length if inverse else noisy).astype(SINGLE)
 
 
 def _stft(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray:
-    signal, step, window, given = (*inputs, None, None)[:4]
+    signal, step, window, frame_length = (*inputs, None, None)[:4]
     signal = signal if signal.ndim == 3 else signal[..., None]
-    length = int(np.reshape(given, -1)[0]) if given is not None else 0
+    length = int(np.reshape(frame_length, -1)[0]) if frame_length is not None else 0
     length = length or (len(window) if window is not None else signal.shape[1])
     jump = int(np.reshape(step, -1)[0])
     frames = (signal.shape[1] - length) // jump + 1
@@ -112,11 +112,11 @@ def _stft(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray:
 
 
 def _dft(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
-    x, given, axis = (*inputs, None, None)[:3]
+    x, dft_length, axis = (*inputs, None, None)[:3]
     place = int(np.reshape(axis, -1)[0]) % x.ndim if axis is not None else x.ndim - 2
     onesided, inverse = bool(_flag(node, "onesided")), bool(_flag(node, "inverse"))
     if onesided and inverse:
         return None
-    length = int(np.reshape(given, -1)[0]) if given is not None else x.shape[place]
-    made = _transform(np.moveaxis(x, place, -2), length, inverse, onesided)
-    return np.moveaxis(made, -2, place)
+    length = int(np.reshape(dft_length, -1)[0]) if dft_length is not None else x.shape[place]
+    transformed = _transform(np.moveaxis(x, place, -2), length, inverse, onesided)
+    return np.moveaxis(transformed, -2, place)

@@ -82,13 +82,13 @@ def verify(
     >>> sx.verify("model.onnx", "numpy").verdict
     'same'
     """
-    wanted = (bands or (GRADIENT_BANDS if gradients else BANDS), rtol, atol)
-    chosen = _subjects(first, others, engine)
+    judging = (bands or (GRADIENT_BANDS if gradients else BANDS), rtol, atol)
+    subjects = _subjects(first, others, engine)
     if gradients:
-        chosen = gradients_of(chosen)
-    job = _Job(chosen, wanted, progress or (lambda _: None), sliced)
+        subjects = gradients_of(subjects)
+    job = _Job(subjects, judging, progress or (lambda _: None), sliced)
     runs = job.runs(inputs, list(range(seeds)) if isinstance(seeds, int) else list(seeds), sizes)
-    candidates = list(zip(job.labels, chosen))
+    candidates = list(zip(job.labels, subjects))
     locator = Locator(job.report, job.reference_model, job.progress)
     if sliced:
         locator.slices(candidates, runs)
@@ -103,14 +103,14 @@ def verify(
 def _subjects(
     first: Any, others: Sequence[Any], engine: str | Sequence[str] | None
 ) -> list[Subject]:
-    chosen = [subject(first)]
-    if isinstance(chosen[0], SavedSubject):
+    subjects = [subject(first)]
+    if isinstance(subjects[0], SavedSubject):
         raise ArgumentError(
             "saved outputs cannot come first", hint="name the model, then the outputs"
         )
-    chosen += [subject(thing, chosen[0]) for thing in others]
+    subjects += [subject(thing, subjects[0]) for thing in others]
     engines = [engine] if isinstance(engine, str) else list(engine or ())
-    return chosen + [on_engine(name, chosen[0]) for name in engines]
+    return subjects + [on_engine(name, subjects[0]) for name in engines]
 
 
 class _Job:
@@ -119,11 +119,11 @@ class _Job:
     def __init__(
         self,
         subjects: list[Subject],
-        wanted: tuple[tuple[float, float], float | None, float | None],
+        judging: tuple[tuple[float, float], float | None, float | None],
         progress: Callable[[str], None],
         sliced: bool,
     ):
-        bands, rtol, atol = wanted
+        bands, rtol, atol = judging
         self.subjects, self.progress, self.sliced = subjects, progress, sliced
         self.labels = distinct_names(subjects)
         self.tolerances = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
@@ -140,9 +140,9 @@ class _Job:
     def _choose_reference(self) -> None:
         """Exact run and baseline belong to the first subject that can be computed in float64."""
         for label, item in zip(self.labels, self.subjects):
-            own = item.exact()
-            if own is not None:
-                self.exact, self.baselines = own, [item]
+            wide_run = item.exact()
+            if wide_run is not None:
+                self.exact, self.baselines = wide_run, [item]
                 self.reference_model, by = None, f"{label}, in float64"
                 break
             if item.model is not None and _is_random(item.model):
@@ -158,9 +158,9 @@ class _Job:
 
     # -- inputs -------------------------------------------------------------------------
 
-    def runs(self, given: Any, seeds: list[int], sizes: Mapping[str, int] | None) -> list[DataSet]:
-        if given is not None:
-            return datasets.read(given, self.model, seeds)
+    def runs(self, inputs: Any, seeds: list[int], sizes: Mapping[str, int] | None) -> list[DataSet]:
+        if inputs is not None:
+            return datasets.read(inputs, self.model, seeds)
         for item in self.subjects:
             if isinstance(item, SavedSubject) and any(s.inputs for s in item.sets):
                 return item.sets
@@ -182,20 +182,20 @@ class _Job:
             if failure is not None and time.monotonic() - start > PATIENCE:
                 break
             feeds = sample(model, seed, choice)
-            shown = ", ".join(f"{k}={v}" for k, v in choice.items())
-            made = DataSet(f"seed {seed}" + (f" ({shown})" if shown else ""), feeds)
+            label = ", ".join(f"{k}={v}" for k, v in choice.items())
+            data = DataSet(f"seed {seed}" + (f" ({label})" if label else ""), feeds)
             if self.sliced and (not symbols(model) or sum(map(np.size, feeds.values())) > POOR):
-                return made  # trying it would run the whole model
+                return data  # trying it would run the whole model
             try:
-                found = self._tried(feeds)
+                outputs = self._tried(feeds)
             except (EngineError, ArgumentError) as error:
                 failure = failure or error
                 continue
-            if all(_tells(x) for x in found.values()):
-                return made
+            if all(_tells(x) for x in outputs.values()):
+                return data
             if poor and sum(map(np.size, feeds.values())) > POOR:
                 break
-            poor.append(made)  # an output is empty or constant: larger sizes may show more
+            poor.append(data)  # an output is empty or constant: larger sizes may show more
         if poor:
             return poor[0]
         assert failure is not None
@@ -209,16 +209,16 @@ class _Job:
         """The outputs for inputs that may not fit; numpy goes first, engines may crash on such."""
         item = next(s for s in self.subjects if s.model is not None)
         assert item.model is not None
-        found: dict[str, Any] | None = None
+        outputs: dict[str, Any] | None = None
         if sum(map(np.size, feeds.values())) <= POOR:  # it is small sizes that crash, and quick
             with contextlib.suppress(UnsupportedOp):
-                found = Reference(item.model, exact=False)(feeds)
+                outputs = Reference(item.model, exact=False)(feeds)
         try:
             item.prepare()
         except SardonyxError:
-            if found is None:
+            if outputs is None:
                 raise
-            return found
+            return outputs
         return item(feeds)
 
     # -- the comparison -----------------------------------------------------------------
@@ -234,12 +234,14 @@ class _Job:
                     f"output {name} is empty, constant or NaN on these inputs: little is proven"
                 )
             small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
-            drawn = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
-            self.noise = {n: max(d.get(n, 0.0) for d in drawn) for n in small if drawn}
-            stored = run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects)
+            samples = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
+            self.noise = {n: max(d.get(n, 0.0) for d in samples) for n in small if samples}
+            has_expected = run.outputs and not any(
+                isinstance(s, SavedSubject) for s in self.subjects
+            )
             for label, item in zip(self.labels, self.subjects):
                 self._measure(label, item, run, exact, baselines)
-            if stored:
+            if has_expected:
                 self._judge(
                     f"outputs of {run.name}", run.outputs or {}, run, exact, baselines, True
                 )
@@ -305,8 +307,8 @@ class _Job:
                 and other.dtype == np.float32
                 and value.shape == other.shape
             ):
-                found = measure(("", name, run), other, value, [])
-                if found.rms_error > SUSPECT * max(found.largest, 1e-30):
+                measurement = measure(("", name, run), other, value, [])
+                if measurement.rms_error > SUSPECT * max(measurement.largest, 1e-30):
                     self._note(f"float32 and float64 disagree on {name}: ill-conditioned inputs")
 
     def _measure(
@@ -324,7 +326,7 @@ class _Job:
             self.report.comparable = False
             return
         try:
-            found = item(run.inputs, run.name)
+            outputs = item(run.inputs, run.name)
         except (MissingExtra, UnsupportedOp) as error:
             self._note(f"{label}: {error.what}")
             self.report.comparable = False
@@ -335,12 +337,12 @@ class _Job:
             )
             self.report.measurements.append(failed)
             return
-        self._judge(label, found, run, exact, baselines, item.lenient)
+        self._judge(label, outputs, run, exact, baselines, item.lenient)
         if item is self.subjects[0]:
-            self._add_baseline(label, found, run, baselines)
+            self._add_baseline(label, outputs, run, baselines)
 
     def _add_baseline(
-        self, label: str, found: dict[str, Any], run: DataSet, baselines: list[dict[str, Any]]
+        self, label: str, outputs: dict[str, Any], run: DataSet, baselines: list[dict[str, Any]]
     ) -> None:
         """Nobody need be better than what he is compared with, unless that is wrong itself."""
         mine = [m for m in self.report.measurements if (m.subject, m.run) == (label, run.name)]
@@ -349,7 +351,7 @@ class _Job:
                 if m.ratio > self.report.bands[0]:
                     self._note(f"{label} is itself noisier than the baseline ({m.ratio:.1f})")
                     m.accepted = True
-            baselines.append({m.output: found[m.output] for m in mine if m.output in found})
+            baselines.append({m.output: outputs[m.output] for m in mine if m.output in outputs})
 
     def _note(self, text: str) -> None:
         text = " ".join(text.split())  # what an engine says may have many lines
@@ -359,24 +361,24 @@ class _Job:
     def _judge(
         self,
         label: str,
-        found: dict[str, Any],
+        outputs: dict[str, Any],
         run: DataSet,
         exact: dict[str, Any],
         baselines: list[dict[str, Any]],
         lenient: bool,
     ) -> None:
-        pairs = _paired(found, exact)
+        pairs = _paired(outputs, exact)
         if pairs is None:
-            text = f"{len(found)} outputs, not {len(exact)}"
+            text = f"{len(outputs)} outputs, not {len(exact)}"
             self.report.measurements.append(
                 Measurement(label, "all", run.name, [], "", problem=text)
             )
             return
-        for name, theirs in pairs.items():
+        for name, output_name in pairs.items():
             others = [b[name] for b in baselines if b.get(name) is not None]
             part = measure(
                 (label, name, run.name),
-                found[theirs],
+                outputs[output_name],
                 exact[name],
                 others,
                 tolerances=self.tolerances,
@@ -384,7 +386,7 @@ class _Job:
                 noise=self.noise.get(name, 0.0),
             )
             if part.wrong and self.reference_model is not None:
-                self._explain(part, name, found[theirs], run)
+                self._explain(part, name, outputs[output_name], run)
             if self.report.bands[0] < part.ratio < SUSPICIOUS and part.eps:
                 self._reconsider(part, exact[name], run)
             self.report.measurements.append(part)
@@ -403,7 +405,7 @@ class _Job:
             more = self._more_noise(run, trial, self._coarsely())
             part.rms_noise = max(part.rms_noise, more.get(part.output, 0.0))
 
-    def _explain(self, part: Measurement, name: str, got: Any, run: DataSet) -> None:
+    def _explain(self, part: Measurement, name: str, output: Any, run: DataSet) -> None:
         """Indices may differ where they point at values that are equal up to rounding."""
         assert self.reference_model is not None
         value = next(v for v in normalize(self.reference_model).outputs if v.name == name)
@@ -411,7 +413,7 @@ class _Job:
         if node is None or node.op_type not in SELECTIONS:
             return
         source = node.inputs[0]
-        seen: list[Any] = []
+        traces: list[Any] = []
         for exact in (True, False):
             reference = Reference(self.reference_model, exact=exact)
             feeds = {k: widened(v) for k, v in run.inputs.items()} if exact else run.inputs
@@ -426,18 +428,18 @@ class _Job:
                         values["y"] = env[name]
 
             Walk(reference.model, keep)(feeds)
-            seen.append(values)
-        if "x" not in seen[0] or not is_float(seen[0]["x"]):
+            traces.append(values)
+        if "x" not in traces[0] or not is_float(traces[0]["x"]):
             return
-        x, moved = np.asarray(seen[0]["x"]), np.asarray(seen[1]["x"], np.float64)
+        x, x_plain = np.asarray(traces[0]["x"]), np.asarray(traces[1]["x"], np.float64)
         slack = max(
-            float(np.sqrt(np.mean((moved - x) ** 2))), 2.0**-24 * float(np.abs(x).max(initial=0))
+            float(np.sqrt(np.mean((x_plain - x) ** 2))), 2.0**-24 * float(np.abs(x).max(initial=0))
         )
         place = [v.name for v in node.outputs].index(name)
         blank: list[Any] = [None] * len(node.outputs)
-        ours, theirs = list(blank), list(blank)
-        ours[place], theirs[place] = np.asarray(got), seen[0]["y"]
-        part.wrong, part.flipped = explained(node, [x], [slack], ours, theirs)
+        actual, expected = list(blank), list(blank)
+        actual[place], expected[place] = np.asarray(output), traces[0]["y"]
+        part.wrong, part.flipped = explained(node, [x], [slack], actual, expected)
 
 
 def _references(model: Model) -> tuple[Any, list[Any]]:
@@ -451,27 +453,27 @@ def _references(model: Model) -> tuple[Any, list[Any]]:
 
 def _noise(exact: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """How far the baselines are from an exact run, by output: the farthest counts."""
-    found: dict[str, float] = {}
+    noise: dict[str, float] = {}
     for baseline in baselines:
         for name in baseline:
             r: Any = exact.get(name)
             b = baseline[name]
             if is_float(r) and is_float(b) and np.shape(b) == np.shape(r):
-                found[name] = max(found.get(name, 0.0), finite_rms(b, r))
-    return found
+                noise[name] = max(noise.get(name, 0.0), finite_rms(b, r))
+    return noise
 
 
 def _shape(value: Any) -> list[int]:
     return [len(value)] if isinstance(value, list) else list(np.shape(value))
 
 
-def _paired(found: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str] | None:
+def _paired(outputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str] | None:
     """The exact run's output names → the candidate's: by name, else by place."""
-    if set(exact) <= set(found):
+    if set(exact) <= set(outputs):
         return {n: n for n in exact}
-    if len(found) != len(exact):
+    if len(outputs) != len(exact):
         return None
-    return dict(zip(exact, found))
+    return dict(zip(exact, outputs))
 
 
 def _tells(value: Any) -> bool:

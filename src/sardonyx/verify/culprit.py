@@ -204,9 +204,9 @@ class _Level:
         for place, part in enumerate(self.pieces):
             for name in (*part.needs, *part.outputs):
                 self.uses[name] = self.uses.get(name, 0) + 1
-            made = {n for n in (*part.needs, *part.outputs) if n in self.exact}
-            self.missing.append(len(made))
-            for name in made:
+            computed = {n for n in (*part.needs, *part.outputs) if n in self.exact}
+            self.missing.append(len(computed))
+            for name in computed:
                 self.waiting.setdefault(name, []).append(place)
         self.inner: dict[tuple[str, ...], _Level] = {}
         self.control = {n.name or n.outputs[0].name: n for n in candidate if n.op_type in CONTROL}
@@ -215,9 +215,9 @@ class _Level:
 
     def _plan(self, graph: ir.Graph) -> list[_Piece]:
         """The candidate's pieces, in its order; what only one side has a name for is no border."""
-        found, search = [], self.finder.search
-        made = {v.name for node in graph for v in node.outputs if v.name}
-        common = made & set(self.exact)
+        pieces, search = [], self.finder.search
+        produced = {v.name for node in graph for v in node.outputs if v.name}
+        common = produced & set(self.exact)
         if self.finder.segments:
             common = self._quantized(common) | {v.name for v in graph.outputs if v.name} & common
         for node in graph:
@@ -232,34 +232,34 @@ class _Level:
                 for side in ({v.name: v for v in node.outputs}, self.plain, self.exact)
             ]
             needs = dict.fromkeys(v.name or "" for part in parts[:2] for v in boundary(part))
-            found.append(_Piece(parts[0], parts[1], parts[2], list(needs), outputs))
-        return found
+            pieces.append(_Piece(parts[0], parts[1], parts[2], list(needs), outputs))
+        return pieces
 
     def _with_pairs(
-        self, nodes: list[ir.Node], given: dict[str, Any]
+        self, nodes: list[ir.Node], feeds: dict[str, Any]
     ) -> tuple[list[ir.Node], dict[str, Any]]:
         """A segment together with the pairs of quantizers before it, which change nothing.
 
         An engine chooses its integer kernels by the pairs at both ends.
         """
-        fed, chosen = dict(given), set(nodes)
+        pair_feeds, selection = dict(feeds), set(nodes)
         for value in boundary(nodes):
             after = value.producer()
             before = _quantizer_of(after)
-            if after is None or before is None or value.name not in given:
+            if after is None or before is None or value.name not in feeds:
                 continue
             source = before.inputs[0]
-            fixed = [v for node in (before, after) for v in node.inputs[1:] if v is not None]
-            if source is None or not source.name or source.name in given:
+            parameters = [v for node in (before, after) for v in node.inputs[1:] if v is not None]
+            if source is None or not source.name or source.name in feeds:
                 continue
-            if all(map(is_constant, fixed)):
-                fed[source.name] = fed.pop(value.name or "")
-                chosen |= {before, after}
-        return [node for node in self.order if node in chosen], fed
+            if all(map(is_constant, parameters)):
+                pair_feeds[source.name] = pair_feeds.pop(value.name or "")
+                selection |= {before, after}
+        return [node for node in self.order if node in selection], pair_feeds
 
     def _quantized(self, common: set[str]) -> set[str]:
         """Where segments end: behind pairs of quantizers, and what else quantizers make."""
-        found: set[str] = set()
+        borders: set[str] = set()
         for name in common:
             node = self.exact[name].producer()
             if node is None:
@@ -268,8 +268,8 @@ class _Level:
                 _quantizer_of(reader) for v in node.outputs for reader, _ in v.uses()
             )
             if _quantizer_of(node) is not None or last:
-                found.add(name)
-        return found
+                borders.add(name)
+        return borders
 
     def visit(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
         """A step of the reference is done: replay what can be replayed now."""
@@ -290,13 +290,13 @@ class _Level:
 
     def _ready(self, node: ir.Node) -> list[_Piece]:
         """The pieces whose last missing value this node made, in the candidate's order."""
-        found = []
+        places = []
         for value in node.outputs:
             for place in self.waiting.pop(value.name or "", ()):
                 self.missing[place] -= 1
                 if not self.missing[place]:
-                    found.append(place)
-        return [self.pieces[place] for place in sorted(found)]
+                    places.append(place)
+        return [self.pieces[place] for place in sorted(places)]
 
     def _has(self, name: str, env: Mapping[str, Any]) -> bool:
         return name in self.values or (
@@ -338,12 +338,16 @@ class _Level:
         kind = value.dtype if value is not None else None
         return None if kind is None else np.dtype(kind.numpy())
 
-    def _judge(self, part: _Piece, given: dict[str, Any]) -> tuple[Replay, Case]:
+    def _judge(self, part: _Piece, candidate_feeds: dict[str, Any]) -> tuple[Replay, Case]:
         finder = self.finder
-        feeds = {n: given[n] for n in given if n not in self.inputs or n in self.reference_inputs}
-        for name, theirs in self.renamed.items():
-            if name in given:
-                feeds[theirs] = given[name]
+        feeds = {
+            n: candidate_feeds[n]
+            for n in candidate_feeds
+            if n not in self.inputs or n in self.reference_inputs
+        }
+        for name, reference_name in self.renamed.items():
+            if name in candidate_feeds:
+                feeds[reference_name] = candidate_feeds[name]
         wide_feeds = {k: widened(v) for k, v in feeds.items()}
         exact_piece = piece(finder.exact, part.exact, wide_feeds, part.outputs)
         r = Reference(exact_piece, exact=False)(wide_feeds)
@@ -353,16 +357,16 @@ class _Level:
             b.append(Reference(plain_piece, exact=False, coarsely=True)(feeds))
         nodes = part.nodes
         if finder.segments:
-            nodes, given = self._with_pairs(nodes, given)
-        model = piece(finder.candidate, nodes, given, part.outputs)
-        given = {v.name or "": given[v.name or ""] for v in model.inputs}
-        wide_given = {k: widened(v) for k, v in given.items()}
+            nodes, candidate_feeds = self._with_pairs(nodes, candidate_feeds)
+        model = piece(finder.candidate, nodes, candidate_feeds, part.outputs)
+        candidate_feeds = {v.name or "": candidate_feeds[v.name or ""] for v in model.inputs}
+        wide_given = {k: widened(v) for k, v in candidate_feeds.items()}
         replay = self._described(part)
         try:
-            c = finder.run(model)(given)
+            c = finder.run(model)(candidate_feeds)
         except SardonyxError as error:
             replay.ratio, replay.problem = float("inf"), f"fails: {error.what[:200]}"
-            return replay, Case(model, given, r)
+            return replay, Case(model, candidate_feeds, r)
         wide = {**wide_feeds, **wide_given}
         fused = len(part.nodes) > 1 and any(n.op_type in QUANTIZERS for n in part.exact)
         for name in part.outputs:
@@ -372,7 +376,7 @@ class _Level:
                 self._weigh(replay, name, c.get(name), r[name], [x[name] for x in b], part, wide)
         if replay.ratio > finder.bands[1] and not replay.problem.startswith("fails"):
             replay.doubtful = _is_doubtful(exact_piece, wide_feeds, r, b[0])
-        return replay, Case(model, given, r)
+        return replay, Case(model, candidate_feeds, r)
 
     def _described(self, part: _Piece) -> Replay:
         """A replay of a piece, before it is judged."""
@@ -400,21 +404,23 @@ class _Level:
         part: _Piece,
         feeds: dict[str, Any],
     ) -> None:
-        found = measure(("", name, ""), c, r, b)
+        measurement = measure(("", name, ""), c, r, b)
         node = part.last
         if is_jump(node) and not self.finder.ties_only:
             inputs = [_input(v, feeds) for v in node.inputs]
             slack = [_slack(x) for x in inputs]
             near = on_the_line(node, inputs, slack) if len(part.nodes) == 1 else None
             self.finder.search.near_ties += int(near.sum()) if near is not None else 1
-            if found.wrong and len(part.nodes) == 1:
+            if measurement.wrong and len(part.nodes) == 1:
                 place = [v.name for v in node.outputs].index(name)
                 filled = [None] * len(node.outputs)
-                got, expected = list(filled), list(filled)
-                got[place], expected[place] = c, r
-                found.wrong, found.flipped = explained(node, inputs, slack, got, expected)
-        if found.ratio > replay.ratio or (found.problem and not replay.problem):
-            replay.ratio, replay.problem = found.ratio, found.problem
+                actual, expected = list(filled), list(filled)
+                actual[place], expected[place] = c, r
+                measurement.wrong, measurement.flipped = explained(
+                    node, inputs, slack, actual, expected
+                )
+        if measurement.ratio > replay.ratio or (measurement.problem and not replay.problem):
+            replay.ratio, replay.problem = measurement.ratio, measurement.problem
 
     def _weigh_segment(
         self,
@@ -427,11 +433,11 @@ class _Level:
         feeds: dict[str, Any],
     ) -> None:
         """Integers between two quantizers: a result may be one step off where it lies on a tie."""
-        found = measure(("", name, ""), c, r, [b])
+        measurement = measure(("", name, ""), c, r, [b])
         quantizer = next((n for n in reversed(part.exact) if n.op_type in QUANTIZERS), None)
-        if found.problem or found.ratio <= self.finder.bands[1] or quantizer is None:
-            replay.ratio = max(replay.ratio, found.ratio)
-            replay.problem = replay.problem or found.problem
+        if measurement.problem or measurement.ratio <= self.finder.bands[1] or quantizer is None:
+            replay.ratio = max(replay.ratio, measurement.ratio)
+            replay.problem = replay.problem or measurement.problem
             return
         x, slack = self._before(quantizer, part, feeds)
         inputs = [x, *(_input(v, feeds) for v in quantizer.inputs[1:])]
@@ -467,10 +473,10 @@ class _Level:
         if key not in self.inner:
             if sum(k[depth] == key[depth] for k in self.inner) >= ITERATIONS:
                 return
-            made = self._level_of(key)
-            if made is None:
+            level = self._level_of(key)
+            if level is None:
                 return
-            self.inner[key] = made
+            self.inner[key] = level
         self.inner[key].visit(path, node, env)
 
     def _level_of(self, key: tuple[str, ...]) -> _Level | None:
@@ -494,8 +500,8 @@ def _quantizer_of(node: ir.Node | None) -> ir.Node | None:
 
 
 def _readers(node: ir.Node) -> tuple[tuple[str, str], ...]:
-    found = dict.fromkeys(reader for v in node.outputs for reader, _ in v.uses())
-    return tuple((n.op_type, n.name or n.outputs[0].name or "") for n in found)
+    readers = dict.fromkeys(reader for v in node.outputs for reader, _ in v.uses())
+    return tuple((n.op_type, n.name or n.outputs[0].name or "") for n in readers)
 
 
 def _input_names(candidate: Model, feeds: Mapping[str, Any]) -> dict[str, str]:
@@ -530,10 +536,10 @@ def _put_ties(nodes: list[ir.Node], feeds: dict[str, Any]) -> bool:
     value = node.inputs[0] if node.inputs else None
     if len(nodes) != 1 or value is None or value.name not in feeds:
         return False
-    made = tied(node, [_input(v, feeds) for v in node.inputs])
-    if made is None:
+    ties = tied(node, [_input(v, feeds) for v in node.inputs])
+    if ties is None:
         return False
-    feeds[value.name] = made
+    feeds[value.name] = ties
     return True
 
 
@@ -552,8 +558,8 @@ def _is_doubtful(model: Model, feeds: dict[str, Any], r: dict[str, Any], b: dict
         return False
     parts: list[Measurement] = []
     for name, value in r.items():
-        wanted = np.asarray(b[name]).dtype if not isinstance(b[name], list) else None
+        dtype = np.asarray(b[name]).dtype if not isinstance(b[name], list) else None
         parts.append(
-            measure(("", name, ""), other.get(name), value, [b[name]], wanted, lenient=True)
+            measure(("", name, ""), other.get(name), value, [b[name]], dtype, lenient=True)
         )
     return any(m.ratio > 10.0 for m in parts)

@@ -36,26 +36,26 @@ class DataSet:
 Given = Mapping[str, Any] | str | Path | Callable[[int], Mapping[str, Any]] | Sequence[Any]
 
 
-def read(given: Given, model: Model | None, seeds: Sequence[int] = (0,)) -> list[DataSet]:
+def read(inputs: Given, model: Model | None, seeds: Sequence[int] = (0,)) -> list[DataSet]:
     """What a person gives: arrays by name, several of them, a function of a seed, a file."""
-    if isinstance(given, Mapping):
-        return [DataSet("given", _checked(given, model))]
-    if isinstance(given, (str, Path)):
-        path = Path(given)
+    if isinstance(inputs, Mapping):
+        return [DataSet("given", _checked(inputs, model))]
+    if isinstance(inputs, (str, Path)):
+        path = Path(inputs)
         if path.is_dir():
             return read_folder(path, model)
         return [DataSet(path.name, _checked(read_npz(path), model))]
-    if callable(given):
-        return [DataSet(f"seed {s}", _checked(given(s), model)) for s in seeds]
-    return [DataSet(f"set {i}", _checked(item, model)) for i, item in enumerate(given)]
+    if callable(inputs):
+        return [DataSet(f"seed {s}", _checked(inputs(s), model)) for s in seeds]
+    return [DataSet(f"set {i}", _checked(item, model)) for i, item in enumerate(inputs)]
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file; pickled objects, and what unpacks to far more, are refused."""
     check_archive(path)
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {quote(path.name)}: {error}") from error
 
@@ -66,18 +66,18 @@ def read_folder(path: Path, model: Model | None) -> list[DataSet]:
     folders.sort(key=lambda p: (len(p.name), p.name))
     if not folders and any(path.glob("*.pb")):
         folders = [path]
-    found = [DataSet(f.name, *_read_set(f, model)) for f in folders]
-    archives = sorted(path.glob("test_data_*.npz")) if not found else []
-    found += [DataSet(p.name, _checked(read_npz(p), model)) for p in archives]
-    if not found:
+    sets = [DataSet(f.name, *_read_set(f, model)) for f in folders]
+    archives = sorted(path.glob("test_data_*.npz")) if not sets else []
+    sets += [DataSet(p.name, _checked(read_npz(p), model)) for p in archives]
+    if not sets:
         raise DataError(
             f"{quote(path)} holds no test data", hint="test_data_set_0/input_0.pb, or a file .npz"
         )
-    return found
+    return sets
 
 
 def _read_set(folder: Path, model: Model | None) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    made: dict[str, dict[str, Any]] = {}
+    values_by_kind: dict[str, dict[str, Any]] = {}
     for kind, values in (
         ("input", model.inputs if model else []),
         ("output", model.outputs if model else []),
@@ -85,14 +85,14 @@ def _read_set(folder: Path, model: Model | None) -> tuple[dict[str, Any], dict[s
         numbered = [
             (int(m[2]), p) for p in folder.glob(f"{kind}_*.pb") if (m := NUMBER.search(p.name))
         ]
-        made[kind] = {}
+        values_by_kind[kind] = {}
         for number, path in sorted(numbered):
             value = values[number] if number < len(values) else None
             name, content = _read_value(path, value)
-            known = {v.name for v in values}
+            names = {v.name for v in values}
             fallback = (value.name or str(number)) if value is not None else str(number)
-            made[kind][name if name in known else fallback] = content
-    return made["input"], made["output"] or None
+            values_by_kind[kind][name if name in names else fallback] = content
+    return values_by_kind["input"], values_by_kind["output"] or None
 
 
 def _read_value(path: Path, value: ir.Value | None) -> tuple[str, Any]:
@@ -113,15 +113,15 @@ def _read_value(path: Path, value: ir.Value | None) -> tuple[str, Any]:
 
 def write(folder: Path, runs: Iterable[DataSet]) -> list[Path]:
     """Write runs in the model zoo's form; returns their folders."""
-    made = []
+    folders = []
     for number, run in enumerate(runs):
         target = folder / f"test_data_set_{number}"
         target.mkdir(parents=True, exist_ok=True)
         for kind, values in (("input", run.inputs), ("output", run.outputs or {})):
             for place, (name, value) in enumerate(values.items()):
                 (target / f"{kind}_{place}.pb").write_bytes(_message(name, value))
-        made.append(target)
-    return made
+        folders.append(target)
+    return folders
 
 
 def _message(name: str, value: Any) -> bytes:
@@ -132,9 +132,9 @@ def _message(name: str, value: Any) -> bytes:
     return onnx.numpy_helper.from_array(np.asarray(value), name).SerializeToString()
 
 
-def _checked(given: Mapping[str, Any], model: Model | None) -> dict[str, Any]:
+def _checked(inputs: Mapping[str, Any], model: Model | None) -> dict[str, Any]:
     """Arrays by the model's names; numbers may come in another width of the same kind."""
-    arrays = {k: v if isinstance(v, list) else np.asarray(v) for k, v in given.items()}
+    arrays = {k: v if isinstance(v, list) else np.asarray(v) for k, v in inputs.items()}
     if model is None:
         return arrays
     values = {v.name or "": v for v in model.inputs}
@@ -154,13 +154,13 @@ def _fitted(array: Any, value: ir.Value) -> Any:
     kind = value.type
     if not isinstance(array, np.ndarray) or not isinstance(kind, ir.TensorType):
         return array
-    wanted = np.dtype(kind.dtype.numpy())
-    if array.dtype == wanted:
+    dtype = np.dtype(kind.dtype.numpy())
+    if array.dtype == dtype:
         return array
-    if array.dtype.kind in "US" and wanted == np.dtype(object):
+    if array.dtype.kind in "US" and dtype == np.dtype(object):
         return array.astype(object)
-    if wanted.kind == array.dtype.kind or (
+    if dtype.kind == array.dtype.kind or (
         array.dtype.kind == "f" and kind.dtype.is_floating_point()
     ):
-        return array.astype(wanted)
-    raise ArgumentError(f"the input {quote(value.name)} is {array.dtype}, the model reads {wanted}")
+        return array.astype(dtype)
+    raise ArgumentError(f"the input {quote(value.name)} is {array.dtype}, the model reads {dtype}")

@@ -78,15 +78,15 @@ class Reference:
         self._walk = Walk(self.model, coarsely=coarsely)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        given = {k: widened(v) for k, v in feeds.items()} if self.exact else dict(feeds)
+        values = {k: widened(v) for k, v in feeds.items()} if self.exact else dict(feeds)
         if self._whole is not None:
             try:
-                return self._whole(given)
+                return self._whole(values)
             except SardonyxError:
                 self._whole = None
-        found = self._walk(given)
+        outputs = self._walk(values)
         self.by = "numpy, onnx reference" if self._walk.borrowed else "numpy"
-        return found
+        return outputs
 
 
 def _numpy_runner(model: Model) -> Any:
@@ -118,8 +118,8 @@ class Walk:
         for value in graph.inputs:
             if value.name not in env and value.const_value is not None:
                 env[value.name or ""] = value.const_value.numpy()
-        found = self.graph(graph, env, ())
-        return {v.name or "": x for v, x in zip(graph.outputs, found, strict=True)}
+        outputs = self.graph(graph, env, ())
+        return {v.name or "": x for v, x in zip(graph.outputs, outputs, strict=True)}
 
     def graph(self, graph: ir.Graph, env: Env, path: tuple[str, ...]) -> list[Any]:
         """Run one graph; `env` holds what it reads and gets what it makes."""
@@ -143,9 +143,9 @@ class Walk:
             label = node.name or node.outputs[0].name or node.op_type
             return getattr(self, f"_{node.op_type.lower()}")(node, env, (*path, label))
         if self.coarsely:
-            found = coarse(node, [_get(env, v) for v in node.inputs])
-            if found is not None:
-                return [found]
+            coarse_output = coarse(node, [_get(env, v) for v in node.inputs])
+            if coarse_output is not None:
+                return [coarse_output]
         feeds = {v.name or "": env[v.name or ""] for v in reads(node) if not is_constant(v)}
         feeds = {k: v for k, v in feeds.items() if v is not None}
         return self._kernel(node, feeds)(feeds)
@@ -160,9 +160,9 @@ class Walk:
             run = kernel(model, node, self.borrowed)
             order = [v.name for v in node.outputs]
 
-            def call(given: dict[str, Any]) -> list[Any]:
-                found = run(given)
-                return [found.get(name) if name else None for name in order]
+            def call(values: dict[str, Any]) -> list[Any]:
+                outputs = run(values)
+                return [outputs.get(name) if name else None for name in order]
 
             self._kernels[key] = call
         return self._kernels[key]
@@ -178,8 +178,8 @@ class Walk:
         return self.graph(graph, inner, path)
 
     def _if(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
-        taken = "then_branch" if bool(np.asarray(_get(env, node.inputs[0]))) else "else_branch"
-        return self._body(node.attributes[taken].as_graph(), [], env, (*path, taken))
+        branch = "then_branch" if bool(np.asarray(_get(env, node.inputs[0]))) else "else_branch"
+        return self._body(node.attributes[branch].as_graph(), [], env, (*path, branch))
 
     def _loop(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
         body = node.attributes["body"].as_graph()
@@ -189,10 +189,10 @@ class Walk:
         going = True if condition is None else bool(np.asarray(condition))
         index = 0
         while going and (limit is None or index < int(np.asarray(limit))):
-            given = [np.array(index, np.int64), np.array(going), *carried]
-            found = self._body(body, given, env, (*path, f"iteration {index}"))
-            going, carried = bool(np.asarray(found[0])), list(found[1 : 1 + count])
-            for store, item in zip(stacked, found[1 + count :], strict=True):
+            inputs = [np.array(index, np.int64), np.array(going), *carried]
+            outputs = self._body(body, inputs, env, (*path, f"iteration {index}"))
+            going, carried = bool(np.asarray(outputs[0])), list(outputs[1 : 1 + count])
+            for store, item in zip(stacked, outputs[1 + count :], strict=True):
                 store.append(item)
             index += 1
         return carried + [_stack(s, 0, v) for s, v in zip(stacked, node.outputs[count:])]
@@ -200,8 +200,8 @@ class Walk:
     def _scan(self, node: ir.Node, env: Env, path: tuple[str, ...]) -> list[Any]:
         body = node.attributes["body"].as_graph()
         count = node.attributes["num_scan_inputs"].as_int()
-        given = [_get(env, v) for v in node.inputs]
-        state, scanned = given[: len(given) - count], given[len(given) - count :]
+        inputs = [_get(env, v) for v in node.inputs]
+        state, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
         axes = _ints(node, "scan_input_axes", count)
         back = _ints(node, "scan_input_directions", count)
         outputs = len(body.outputs) - len(state)
@@ -214,40 +214,40 @@ class Walk:
                 np.take(x, length - 1 - index if b else index, axis=a)
                 for x, a, b in zip(scanned, axes, back, strict=True)
             ]
-            found = self._body(body, [*state, *items], env, (*path, f"iteration {index}"))
-            state = list(found[: len(state)])
-            for store, item in zip(stacked, found[len(state) :], strict=True):
+            results = self._body(body, [*state, *items], env, (*path, f"iteration {index}"))
+            state = list(results[: len(state)])
+            for store, item in zip(stacked, results[len(state) :], strict=True):
                 store.append(item)
-        made = [
+        scan_outputs = [
             _stack(s[::-1] if b else s, a, v)
             for s, a, b, v in zip(
                 stacked, out_axes, out_back, node.outputs[len(state) :], strict=True
             )
         ]
-        return state + made
+        return state + scan_outputs
 
 
 def kernel(
     model: Model, node: ir.Node, borrowed: set[str] | None = None
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A model of one node, ready to run: numpy's rule, else ONNX's reference evaluator."""
-    own = _numpy_runner(model)
-    if own is None:
+    numpy_run = _numpy_runner(model)
+    if numpy_run is None:
         if borrowed is not None:
             borrowed.add(node.op_type)
         return onnx_kernel(model)
 
     def run(feeds: dict[str, Any]) -> dict[str, Any]:
         try:
-            return own(feeds)
+            return numpy_run(feeds)
         except EngineError as error:
             try:
-                found = onnx_kernel(model)(feeds)
+                outputs = onnx_kernel(model)(feeds)
             except SardonyxError:
                 raise error from None  # what our own rule said explains more
         if borrowed is not None:
             borrowed.add(node.op_type)
-        return found
+        return outputs
 
     return run
 
@@ -310,15 +310,15 @@ def _signature(value: Any) -> Any:
 
 def _last_reads(graph: ir.Graph) -> dict[ir.Node, list[str]]:
     """Which values nothing reads after a node."""
-    kept = {*graph.outputs, *graph.inputs}
+    interface = {*graph.outputs, *graph.inputs}
     last: dict[ir.Value, ir.Node] = {}
     for node in graph:
         for value in (*reads(node), *node.outputs):
             producer = value.producer()
             if value.graph is graph or (producer is not None and producer.graph is graph):
                 last[value] = node
-    found: dict[ir.Node, list[str]] = {}
+    dead_after: dict[ir.Node, list[str]] = {}
     for value, node in last.items():
-        if value not in kept and not value.is_initializer() and value.name:
-            found.setdefault(node, []).append(value.name)
-    return found
+        if value not in interface and not value.is_initializer() and value.name:
+            dead_after.setdefault(node, []).append(value.name)
+    return dead_after

@@ -41,8 +41,8 @@ def gradients_of(subjects: Sequence[Subject]) -> list[Subject]:
     first = next((s.model for s in subjects if s.model is not None), None)
     if first is None:
         raise ArgumentError("gradients are compared with those of an ONNX model", hint="name one")
-    own = _weights(first)
-    shared = [n for n in own if all(_has(s, n, own[n]) for s in subjects)]
+    shapes = _weights(first)
+    shared = [n for n in shapes if all(_has(s, n, shapes[n]) for s in subjects)]
     return [_gradient(s, shared) for s in subjects]
 
 
@@ -114,20 +114,20 @@ class ModuleGradient(ModuleSubject):
         tensors = {k: torch.from_numpy(np.array(v)) for k, v in feeds.items()}
         wrt = {k: t.requires_grad_() for k, t in tensors.items() if t.is_floating_point()}
         with reported(self.name):
-            held = dict(module.named_parameters())
-            wrt |= {name: held[module.names[name]] for name in self.weights}
+            parameters = dict(module.named_parameters())
+            wrt |= {name: parameters[module.names[name]] for name in self.weights}
             total = sum(
                 (y.reshape(-1) * torch.from_numpy(weighting(y.numel())).to(y.dtype)).sum()
                 for y in _listed(module(*tensors.values()))
                 if y.is_floating_point()
             )
-            made = torch.autograd.grad(total, list(wrt.values()), materialize_grads=True)
-        return {f"grad/{k}": array_of(g) for k, g in zip(wrt, made, strict=True)}
+            gradients = torch.autograd.grad(total, list(wrt.values()), materialize_grads=True)
+        return {f"grad/{k}": array_of(g) for k, g in zip(wrt, gradients, strict=True)}
 
 
-def _listed(found: Any) -> Sequence[Any]:
+def _listed(result: Any) -> Sequence[Any]:
     """What a module or function returned, as a sequence."""
-    return found if isinstance(found, (tuple, list)) else (found,)
+    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 class FunctionGradient(Subject):
@@ -147,24 +147,28 @@ class FunctionGradient(Subject):
         if kind not in ("jax", "tensorflow"):
             raise UnsupportedOp(f"nothing differentiates what returns a {type(first).__name__}")
         with reported(self.name):
-            found = (self._by_jax if kind == "jax" else self._by_tensorflow)(dict(feeds))
-        return {f"grad/{k}": array_of(g) for k, g in found.items()}
+            gradients = (self._by_jax if kind == "jax" else self._by_tensorflow)(dict(feeds))
+        return {f"grad/{k}": array_of(g) for k, g in gradients.items()}
 
     def _by_jax(self, feeds: dict[str, Any]) -> dict[str, Any]:
         jax = sys.modules["jax"]
         apply, params = applied(self.function)
         wrt: dict[str, Any] = {k: v for k, v in feeds.items() if is_float(v)}
-        held = {n: params[n] for n in self.weights}
+        weights = {n: params[n] for n in self.weights}
 
-        def total(wrt: dict[str, Any], held: dict[str, Any]) -> Any:
-            given = [wrt.get(k, v) for k, v in feeds.items()]
-            found = apply({**params, **held}, *given) if params is not None else apply(*given)
+        def total(wrt: dict[str, Any], weights: dict[str, Any]) -> Any:
+            arguments = [wrt.get(k, v) for k, v in feeds.items()]
+            outputs = (
+                apply({**params, **weights}, *arguments)
+                if params is not None
+                else apply(*arguments)
+            )
             floats = [
-                y for y in _listed(found) if jax.numpy.issubdtype(y.dtype, jax.numpy.floating)
+                y for y in _listed(outputs) if jax.numpy.issubdtype(y.dtype, jax.numpy.floating)
             ]
             return sum((y.reshape(-1) * weighting(y.size).astype(y.dtype)).sum() for y in floats)
 
-        by_inputs, by_weights = jax.grad(total, argnums=(0, 1))(wrt, held)
+        by_inputs, by_weights = jax.grad(total, argnums=(0, 1))(wrt, weights)
         return {**by_inputs, **by_weights}
 
     def _by_tensorflow(self, feeds: dict[str, Any]) -> dict[str, Any]:
@@ -182,5 +186,5 @@ class FunctionGradient(Subject):
                 parts.append(tf.reduce_sum(tf.reshape(y, [-1]) * weight))
             total = tf.add_n(parts)
         unconnected = tf.UnconnectedGradients.ZERO
-        made = tape.gradient(total, list(wrt.values()), unconnected_gradients=unconnected)
-        return dict(zip(wrt, map(tf.convert_to_tensor, made), strict=True))
+        gradients = tape.gradient(total, list(wrt.values()), unconnected_gradients=unconnected)
+        return dict(zip(wrt, map(tf.convert_to_tensor, gradients), strict=True))

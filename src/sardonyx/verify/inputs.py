@@ -54,39 +54,39 @@ class Range:
 
 
 def size_choices(
-    model: Model, seed: int, given: Mapping[str, int] | None = None
+    model: Model, seed: int, fixed: Mapping[str, int] | None = None
 ) -> Iterator[dict[str, int]]:
     """Sizes for the symbolic dimensions, the preferred ones first."""
     names = symbols(model)
-    fixed = {k: v for k, v in (given or {}).items() if k in names}
-    unknown = set(given or {}) - set(names)
+    chosen_sizes = {k: v for k, v in (fixed or {}).items() if k in names}
+    unknown = set(fixed or {}) - set(names)
     if unknown:
         raise ArgumentError(
             "these are no dimensions of the inputs",
             [[quote(n)] for n in sorted(unknown)],
             hint=f"it has {', '.join(names) or 'none'}",
         )
-    free = [n for n in names if n not in fixed]
+    free = [n for n in names if n not in chosen_sizes]
     if not free:
-        yield fixed
+        yield chosen_sizes
         return
     batches = [n for n in free if n in _leading(model)]
     others = [n for n in free if n not in batches]
     for pool in LADDER if others else LADDER[:1]:
-        sizes = fixed | _drawn(others, pool, seed)
-        taken = tuple(s for s in FIRST if s not in sizes.values()) or FIRST
-        yield sizes | _drawn(batches, taken, seed)
+        sizes = chosen_sizes | _drawn(others, pool, seed)
+        batch_pool = tuple(s for s in FIRST if s not in sizes.values()) or FIRST
+        yield sizes | _drawn(batches, batch_pool, seed)
         if len(batches) > 1:
-            yield sizes | dict.fromkeys(batches, taken[seed % len(taken)])
+            yield sizes | dict.fromkeys(batches, batch_pool[seed % len(batch_pool)])
     for size in EQUAL:
-        yield fixed | dict.fromkeys(free, size + seed % 2)
+        yield chosen_sizes | dict.fromkeys(free, size + seed % 2)
 
 
 def _drawn(names: list[str], pool: tuple[int, ...], seed: int) -> dict[str, int]:
     """Sizes out of a pool, another start for each seed, no two alike."""
     start = seed % len(pool)
-    turned = pool[start:] + pool[:start]
-    return {n: turned[i % len(turned)] + i // len(turned) * 20 for i, n in enumerate(names)}
+    rotated = pool[start:] + pool[:start]
+    return {n: rotated[i % len(rotated)] + i // len(rotated) * 20 for i, n in enumerate(names)}
 
 
 def _leading(model: Model) -> set[str]:
@@ -101,12 +101,12 @@ def _leading(model: Model) -> set[str]:
 
 def symbols(model: Model) -> list[str]:
     """The names of the symbolic dimensions; one that has no name is called after its place."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for value in model.inputs:
         for axis, dim in enumerate(value.shape or ()):
             if not isinstance(dim, int):
-                found[_symbol(value, axis)] = None
-    return list(found)
+                names[_symbol(value, axis)] = None
+    return list(names)
 
 
 def _symbol(value: ir.Value, axis: int) -> str:
@@ -120,20 +120,20 @@ def sample(model: Model, seed: int, sizes: Mapping[str, int]) -> dict[str, Any]:
     """One set of random inputs; the same for the same seed and sizes."""
     rng = np.random.default_rng(seed)
     traced = {v.name: v for v in normalize(model).inputs}
-    found = {}
+    feeds = {}
     for value in model.inputs:
         if _is_optional(value):
             continue
         name = value.name or ""
-        found[name] = _make(traced.get(name, value), value, rng, sizes)
+        feeds[name] = _make(traced.get(name, value), value, rng, sizes)
     for value in model.inputs:
         longest = _length_limit(value, model)
-        if longest is not None and value.name in found:
-            size = found[longest].shape[1]
-            old = found[value.name]
+        if longest is not None and value.name in feeds:
+            size = feeds[longest].shape[1]
+            old = feeds[value.name]
             low = max(1, (size + 1) // 2)
-            found[value.name] = np.asarray(rng.integers(low, size + 1, old.shape)).astype(old.dtype)
-    return found
+            feeds[value.name] = np.asarray(rng.integers(low, size + 1, old.shape)).astype(old.dtype)
+    return feeds
 
 
 def _length_limit(value: ir.Value, model: Model) -> str | None:
@@ -186,12 +186,12 @@ def _array(
     if dtype == np.dtype(object):
         return rng.choice(np.array(WORDS, object), shape)
     if dtype == np.dtype(bool):
-        made = rng.integers(0, 2, shape).astype(bool)
-        if made.ndim:
-            made[..., :1] = True
-        if made.size > 1:
-            made[..., -1:] &= made.shape[-1] == 1
-        return made
+        array = rng.integers(0, 2, shape).astype(bool)
+        if array.ndim:
+            array[..., :1] = True
+        if array.size > 1:
+            array[..., -1:] &= array.shape[-1] == 1
+        return array
     limits = value_range(value, sizes)
     if limits is not None:
         return np.asarray(rng.integers(limits.low, max(limits.high, limits.low + 1), shape)).astype(
@@ -202,31 +202,31 @@ def _array(
         return np.asarray(rng.integers(low, high, shape)).astype(dtype)
     if dtype.kind == "c":
         return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype)
-    made = np.asarray(rng.normal(size=shape))
+    array = np.asarray(rng.normal(size=shape))
     if any(node.op_type in POSITIVE and place == 0 for node, place in value.uses()):
-        made = np.abs(made) + 0.1
-    return made.astype(dtype)
+        array = np.abs(array) + 0.1
+    return array.astype(dtype)
 
 
 def value_range(value: ir.Value, sizes: Mapping[str, int]) -> Range | None:
     """What the readers of a value allow it to be; None where nothing says."""
-    low, high, seen = None, None, {value}
+    low, high, visited = None, None, {value}
     pending = [value]
     while pending:
         for node, place in pending.pop().uses():
-            found = _demand(node, place, sizes)
-            if found is not None:
-                low = found.low if low is None else max(low, found.low)
-                high = found.high if high is None else min(high, found.high)
+            demand = _demand(node, place, sizes)
+            if demand is not None:
+                low = demand.low if low is None else max(low, demand.low)
+                high = demand.high if high is None else min(high, demand.high)
             elif (node.op_type in PASSED_ON and place == 0) or node.op_type in ("Concat", "Where"):
-                pending += [v for v in node.outputs if v not in seen]
-                seen.update(node.outputs)
+                pending += [v for v in node.outputs if v not in visited]
+                visited.update(node.outputs)
             for body in bodies(node):
                 if node.op_type in ("Loop", "Scan"):
                     inner = body.inputs[place] if place < len(body.inputs) else None
-                    if inner is not None and inner not in seen:
+                    if inner is not None and inner not in visited:
                         pending.append(inner)
-                        seen.add(inner)
+                        visited.add(inner)
     return None if low is None or high is None else Range(low, high)
 
 
@@ -240,8 +240,12 @@ def _demand(node: ir.Node, place: int, sizes: Mapping[str, int]) -> Range | None
         return None if size is None else Range(0, size)
     if op == "OneHot" and place == 0:
         depth = node.inputs[1]
-        fixed = depth.const_value if depth is not None else None
-        return Range(0, int(fixed.numpy().reshape(-1)[0])) if fixed is not None else Range(0, SMALL)
+        constant = depth.const_value if depth is not None else None
+        return (
+            Range(0, int(constant.numpy().reshape(-1)[0]))
+            if constant is not None
+            else Range(0, SMALL)
+        )
     if op in ("LSTM", "GRU", "RNN") and place == 4:
         size = _size(node.inputs[0], 0, sizes)
         return None if size is None else Range(1, size + 1)

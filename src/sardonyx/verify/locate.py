@@ -158,6 +158,6 @@ class Locator:
         part.forced = float("inf") if part.problem else search.worst
         self.report.measurements.append(part)
         self.report.replays[label] = search.replays
-        known = any(c.subject == label for c in self.report.culprits)
-        if search.culprit is not None and not known:
+        is_named = any(c.subject == label for c in self.report.culprits)
+        if search.culprit is not None and not is_named:
             self.report.culprits.append(Culprit.of(label, search))

@@ -128,29 +128,29 @@ def measure(
     lenient -- types need only be of one kind: frameworks outside ONNX choose widths themselves
     """
     shape = list(np.shape(c)) if not isinstance(c, (list, dict)) else [len(c)]
-    found = Measurement(*key, shape, _type_name(c))
+    measurement = Measurement(*key, shape, _type_name(c))
     if isinstance(c, (list, dict)) or isinstance(r, (list, dict)):
-        return _collection(found, c, r, baselines, tolerances, lenient)
+        return _collection(measurement, c, r, baselines, tolerances, lenient)
     if c is None or r is None:
-        found.problem = "" if c is None and r is None else "one is empty, the other is not"
-        return found
+        measurement.problem = "" if c is None and r is None else "one is empty, the other is not"
+        return measurement
     c, r = np.asarray(c), np.asarray(r)
-    wanted = (
+    expected_dtype = (
         dtype if dtype is not None else np.asarray(baselines[0]).dtype if baselines else c.dtype
     )
-    found.problem = _unlike(c, r, wanted, lenient)
-    if found.problem:
-        return found
-    if _is_float(wanted):
-        found.rms_noise = noise
-        _floats(found, c, r, baselines, wanted, tolerances)
+    measurement.problem = _unlike(c, r, expected_dtype, lenient)
+    if measurement.problem:
+        return measurement
+    if _is_float(expected_dtype):
+        measurement.rms_noise = noise
+        _floats(measurement, c, r, baselines, expected_dtype, tolerances)
     else:
-        found.wrong = int(np.sum(c != r)) if c.size else 0
-    return found
+        measurement.wrong = int(np.sum(c != r)) if c.size else 0
+    return measurement
 
 
 def _floats(
-    found: Measurement,
+    measurement: Measurement,
     c: np.ndarray,
     r: np.ndarray,
     baselines: Sequence[Any],
@@ -163,31 +163,31 @@ def _floats(
         rounded = exact.astype(dtype).astype(np.float64)
     # Where the model overflows in its own precision, the baseline shows where: both are right.
     if not any(_same_places(c, like) for like in (rounded, *others)):
-        found.problem = "NaN or infinity at other places"
+        measurement.problem = "NaN or infinity at other places"
         return
     finite = np.isfinite(c) & np.isfinite(exact)
     for other in others:
         finite &= np.isfinite(other)
     c, exact = c[finite], exact[finite]
     error = np.abs(c - exact)
-    found.eps, found.finite = EPS[dtype.name], c.size
-    found.largest = float(np.max(np.abs(exact), initial=0.0))
-    found.rms_error, found.peak_error = rms(error), float(np.max(error, initial=0.0))
+    measurement.eps, measurement.finite = EPS[dtype.name], c.size
+    measurement.largest = float(np.max(np.abs(exact), initial=0.0))
+    measurement.rms_error, measurement.peak_error = rms(error), float(np.max(error, initial=0.0))
     for other in others:
         noise = np.abs(other[finite] - exact)
-        found.rms_noise = max(found.rms_noise, rms(noise))
-        found.peak_noise = max(found.peak_noise, float(np.max(noise, initial=0.0)))
+        measurement.rms_noise = max(measurement.rms_noise, rms(noise))
+        measurement.peak_noise = max(measurement.peak_noise, float(np.max(noise, initial=0.0)))
     with np.errstate(all="ignore"):
         relative = np.where(exact == 0, 0.0, error / np.abs(exact))
-    found.max_rel = float(np.max(relative, initial=0.0))
-    found.histogram = _histogram(error, found.floor)
+    measurement.max_rel = float(np.max(relative, initial=0.0))
+    measurement.histogram = _histogram(error, measurement.floor)
     if tolerances is not None:
         rtol, atol = tolerances
-        found.within = bool(np.all(error <= atol + rtol * np.abs(exact)))
+        measurement.within = bool(np.all(error <= atol + rtol * np.abs(exact)))
 
 
 def _collection(
-    found: Measurement,
+    measurement: Measurement,
     c: Any,
     r: Any,
     baselines: Sequence[Any],
@@ -197,25 +197,25 @@ def _collection(
     """Sequences and maps: element by element, the worst counts."""
     if isinstance(c, dict) and isinstance(r, dict):
         if c.keys() != r.keys():
-            found.problem = "other keys"
-            return found
+            measurement.problem = "other keys"
+            return measurement
         order = list(r)
         c, r = [_single(c[k]) for k in order], [r[k] for k in order]
         baselines = [[_single(b[k]) for k in order] for b in baselines]
     if type(c) is not type(r) or len(c) != len(r):
-        found.problem = (
+        measurement.problem = (
             f"{len(c) if isinstance(c, list) else 'not a sequence'}, not {len(r)} elements"
         )
-        return found
-    key = (found.subject, found.output, found.run)
+        return measurement
+    key = (measurement.subject, measurement.output, measurement.run)
     parts = [
         measure(key, x, y, [b[i] for b in baselines], tolerances=tolerances, lenient=lenient)
         for i, (x, y) in enumerate(zip(c, r, strict=True))
     ]
     if not parts:
-        return found
+        return measurement
     top = max(parts, key=lambda m: m.ratio)
-    top.shape, top.dtype = found.shape, f"sequence of {top.dtype}"
+    top.shape, top.dtype = measurement.shape, f"sequence of {top.dtype}"
     return top
 
 
@@ -228,10 +228,12 @@ def _unlike(c: np.ndarray, r: np.ndarray, dtype: np.dtype, lenient: bool) -> str
     if c.shape != r.shape:
         return f"shape {list(c.shape)}, not {list(r.shape)}"
     kinds = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
-    ours, theirs = (
+    actual_kind, expected_kind = (
         "float" if _is_float(d) else kinds.get(d.kind, "text") for d in (c.dtype, dtype)
     )
-    if (lenient and ours != theirs) or (not lenient and c.dtype != dtype and ours != "text"):
+    if (lenient and actual_kind != expected_kind) or (
+        not lenient and c.dtype != dtype and actual_kind != "text"
+    ):
         return f"type {c.dtype}, not {dtype}"
     return ""
 

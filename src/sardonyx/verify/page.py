@@ -63,8 +63,8 @@ def _histogram(m: Measurement) -> str:
     low, high = BINS
     names = ["exact"] + [f"1e{d} – 1e{d + 1}" for d in range(low, high)]
     bars = [(name, float(count)) for name, count in zip(names, m.histogram)]
-    held = [i for i, (_, count) in enumerate(bars) if count]
-    bars = bars[held[0] : held[-1] + 1]
+    filled = [i for i, (_, count) in enumerate(bars) if count]
+    bars = bars[filled[0] : filled[-1] + 1]
     where = f"{m.subject}, {m.output}, {m.run}"
     return html.bar_chart(f"{where}: elements by error, over the noise floor", bars)
 
@@ -88,11 +88,11 @@ def _culprit(culprit: Culprit, rows: list[Replay]) -> str:
     """The culprit in words, and drawn: what it reads on the left, what reads it on the right."""
     target = culprit.replay
     before = [r for r in rows if set(r.outputs) & set(target.inputs) and r.path == target.path]
-    known = {name for r in before for name in r.outputs}
-    loose = [name for name in target.inputs if name not in known]
+    producers = {name for r in before for name in r.outputs}
+    loose = [name for name in target.inputs if name not in producers]
     left = [(r.op, r.node, r.ratio) for r in before] + [("value", n, 0.0) for n in loose]
-    known_ratios = {r.node: r.ratio for r in rows if r.path == target.path}
-    right = [(op, name, known_ratios.get(name, math.nan)) for op, name in target.readers]
+    ratios = {r.node: r.ratio for r in rows if r.path == target.path}
+    right = [(op, name, ratios.get(name, math.nan)) for op, name in target.readers]
     drawing = _drawing(left[:8], (target.op, target.node, target.ratio), right[:8])
     return html.section("Culprit", f"<p>{html.text(culprit)}</p>", drawing)
 

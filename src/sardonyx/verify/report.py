@@ -38,11 +38,11 @@ class Culprit:
     def of(cls, subject: str, search: Search) -> Culprit:
         assert search.culprit is not None
         before = search.replays[: search.replays.index(search.culprit)]
-        rest = [r.ratio for r in before if math.isfinite(r.ratio)]
+        ratios = [r.ratio for r in before if math.isfinite(r.ratio)]
         return cls(
             subject,
             search.culprit,
-            max(rest, default=0.0),
+            max(ratios, default=0.0),
             len(set(search.not_compared)),
             search.case,
         )
@@ -126,12 +126,14 @@ class Report:
 
     def rows(self) -> list[Measurement]:
         """Per subject and output the worst run, the worst first."""
-        found: dict[tuple[str, str], Measurement] = {}
+        worst_runs: dict[tuple[str, str], Measurement] = {}
         for part in self.measurements:
             key = (part.subject, part.output)
-            if key not in found or part.ratio > found[key].ratio:
-                found[key] = part
-        return sorted(found.values(), key=lambda m: -(m.ratio if m.forced is None else m.forced))
+            if key not in worst_runs or part.ratio > worst_runs[key].ratio:
+                worst_runs[key] = part
+        return sorted(
+            worst_runs.values(), key=lambda m: -(m.ratio if m.forced is None else m.forced)
+        )
 
     def __str__(self) -> str:
         names = " -> ".join(f"{s['name']} {s['version']}".strip() for s in self.subjects)
@@ -197,28 +199,28 @@ class Report:
     def from_json(cls, text: str, bands: tuple[float, float] | None = None) -> Report:
         """A saved report, judged by its own bands or by new ones; nothing is run."""
         try:
-            stored = _numbers(json.loads(text))
-            if stored["format"] != FORMAT:
-                raise ArgumentError(f"the report has format {stored['format']}, not {FORMAT}")
+            content = _numbers(json.loads(text))
+            if content["format"] != FORMAT:
+                raise ArgumentError(f"the report has format {content['format']}, not {FORMAT}")
             culprits = []
-            for row in stored["culprits"]:
+            for row in content["culprits"]:
                 subject, others, skipped = (
                     row.pop(k) for k in ("subject", "others", "not_compared")
                 )
                 culprits.append(Culprit(subject, _replay(row), others, skipped))
             return cls(
-                stored["subjects"],
-                checked_bands(bands or tuple(stored["bands"])),
-                [Measurement(**m) for m in stored["measurements"]],
+                content["subjects"],
+                checked_bands(bands or tuple(content["bands"])),
+                [Measurement(**m) for m in content["measurements"]],
                 culprits,
-                {k: [_replay(r) for r in rows] for k, rows in stored["replays"].items()},
-                stored["notes"],
-                stored["runs"],
-                stored["seeds"],
-                stored["reference"],
-                stored["comparable"],
-                stored["tolerances"],
-                stored["versions"],
+                {k: [_replay(r) for r in rows] for k, rows in content["replays"].items()},
+                content["notes"],
+                content["runs"],
+                content["seeds"],
+                content["reference"],
+                content["comparable"],
+                content["tolerances"],
+                content["versions"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"this is no saved report: {error}") from error
@@ -231,10 +233,10 @@ class Report:
         target.mkdir(parents=True, exist_ok=True)
         path = target / "report.json"
         path.write_text(self.to_json(), encoding="utf-8")
-        made = [path, *datasets.write(target, self.data)]
+        paths = [path, *datasets.write(target, self.data)]
         if self.culprit is not None and self.culprit.case is not None:
-            made += self.culprit.case.save(target)
-        return made
+            paths += self.culprit.case.save(target)
+        return paths
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page."""
@@ -270,8 +272,8 @@ def _digest(subject: Subject) -> str:
 
 
 def _replay(row: dict[str, Any]) -> Replay:
-    made = {**row, "readers": tuple(map(tuple, row.get("readers", ())))}
-    return Replay(**made | {k: tuple(row[k]) for k in ("path", "inputs", "outputs")})
+    fields = {**row, "readers": tuple(map(tuple, row.get("readers", ())))}
+    return Replay(**fields | {k: tuple(row[k]) for k in ("path", "inputs", "outputs")})
 
 
 # JSON has no infinities: they are written as words, and read back.

@@ -21,17 +21,17 @@ IR_VERSION = 13
 
 def reads(node: ir.Node) -> list[ir.Value]:
     """Every value that a node reads, also inside its bodies, each once."""
-    found = dict.fromkeys(v for v in node.inputs if v is not None)
+    values = dict.fromkeys(v for v in node.inputs if v is not None)
     inner = [part for body in bodies(node) for part in graphs(body)]
-    own: set[ir.Value] = set()
+    inner_values: set[ir.Value] = set()
     for part in inner:
-        own.update(part.inputs)
-        own.update(part.initializers.values())
-        own.update(v for n in part for v in n.outputs)
+        inner_values.update(part.inputs)
+        inner_values.update(part.initializers.values())
+        inner_values.update(v for n in part for v in n.outputs)
     for part in inner:
         used = [v for n in part for v in n.inputs if v is not None]
-        found.update(dict.fromkeys(v for v in (*used, *part.outputs) if v not in own))
-    return list(found)
+        values.update(dict.fromkeys(v for v in (*used, *part.outputs) if v not in inner_values))
+    return list(values)
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -41,28 +41,28 @@ def is_constant(value: ir.Value) -> bool:
 
 def between(outputs: Iterable[ir.Value], stop: Callable[[ir.Value], bool]) -> list[ir.Node]:
     """The nodes that make `outputs` out of values where `stop` holds, in order."""
-    chosen: dict[ir.Node, None] = {}
+    selection: dict[ir.Node, None] = {}
     graph = None
     pending = [v.producer() for v in outputs]
     while pending:
         node = pending.pop()
-        if node is None or node in chosen:
+        if node is None or node in selection:
             continue
         graph = node.graph if graph is None else graph
         if node.graph is not graph:
             continue
-        chosen[node] = None
+        selection[node] = None
         pending.extend(v.producer() for v in reads(node) if not stop(v) and not is_constant(v))
-    if len(chosen) < 2 or graph is None:
-        return list(chosen)
-    return [node for node in graph if node in chosen]
+    if len(selection) < 2 or graph is None:
+        return list(selection)
+    return [node for node in graph if node in selection]
 
 
 def boundary(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """What the nodes read, and neither make themselves nor find among the model's constants."""
-    made = {v for node in nodes for v in node.outputs}
-    found = dict.fromkeys(v for node in nodes for v in reads(node) if v not in made)
-    return [v for v in found if not is_constant(v)]
+    produced = {v for node in nodes for v in node.outputs}
+    values = dict.fromkeys(v for node in nodes for v in reads(node) if v not in produced)
+    return [v for v in values if not is_constant(v)]
 
 
 def piece(
@@ -77,9 +77,9 @@ def piece(
             proto.opset_import.add(domain=domain, version=version)
     graph = proto.graph
     graph.name = nodes[0].op_type if len(nodes) == 1 else "piece"
-    made = {v: v.name for node in nodes for v in node.outputs}
+    produced = {v: v.name for node in nodes for v in node.outputs}
     for value in dict.fromkeys(v for node in nodes for v in reads(node)):
-        if value in made:
+        if value in produced:
             continue
         if is_constant(value):
             assert value.const_value is not None
@@ -90,9 +90,9 @@ def piece(
             graph.input.append(_info(value, values[value.name or ""]))
     for node in nodes:
         graph.node.append(ir.serde.serialize_node(node))
-    wanted = set(outputs)
-    for value in made:
-        if value.name in wanted:
+    output_names = set(outputs)
+    for value in produced:
+        if value.name in output_names:
             graph.output.append(_info(value, None))
     return from_proto(proto)
 

@@ -196,14 +196,14 @@ class SavedSubject(Subject):
             raise ArgumentError(f"{quote(path)} holds no outputs")
 
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-        found = self.outputs.get(run, self.outputs.get(""))
-        if found is None:
+        outputs = self.outputs.get(run, self.outputs.get(""))
+        if outputs is None:
             raise ArgumentError(
                 f"{quote(self.path.name)} has no outputs for {quote(run)}",
                 hint="give its own folder as inputs",
             )
         return {
-            k.removeprefix("output/"): v for k, v in found.items() if not k.startswith("input/")
+            k.removeprefix("output/"): v for k, v in outputs.items() if not k.startswith("input/")
         }
 
 

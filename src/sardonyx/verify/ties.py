@@ -66,10 +66,10 @@ def tied(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
     if node.op_type == "Round":
         scale, steps = np.ones((), x.dtype), np.array([0.5, -0.5, 1.5, -1.5, 2.5, -2.5])
     else:
-        found = _scale_along(node, x, np.asarray(inputs[1]))
-        if found is None:
+        aligned = _scale_along(node, x, np.asarray(inputs[1]))
+        if aligned is None:
             return None
-        scale, steps = found, np.array([0.5, -0.5])
+        scale, steps = aligned, np.array([0.5, -0.5])
         if np.all(np.frexp(scale.astype(np.float64))[0] == 0.5):
             steps = np.array([0.5, -0.5, 1.5, -1.5, 2.5])
     count = np.resize(steps, x.size).reshape(x.shape)
@@ -94,7 +94,7 @@ def explained(
     node: ir.Node,
     inputs: Sequence[Any],
     slack: Sequence[float],
-    got: Sequence[Any],
+    actual: Sequence[Any],
     expected: Sequence[Any],
 ) -> tuple[int, int]:
     """(elements that differ, those of them that rounding explains) over the outputs of a jump.
@@ -103,13 +103,13 @@ def explained(
     """
     pairs = [
         (np.asarray(g), np.asarray(e))
-        for g, e in zip(got, expected)
+        for g, e in zip(actual, expected)
         if g is not None and e is not None
     ]
     if any(g.shape != e.shape for g, e in pairs):
         return 1, 0
     if node.op_type in SELECTIONS:
-        return _selection(node, inputs, slack, got, expected)
+        return _selection(node, inputs, slack, actual, expected)
     wrong = [g != e for g, e in pairs if g.dtype.kind != "f"]
     count = sum(int(w.sum()) for w in wrong)
     near = on_the_line(node, inputs, slack)
@@ -134,7 +134,7 @@ def on_the_line(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) ->
 
 
 def requantized(
-    node: ir.Node, inputs: Sequence[Any], slack: float, got: np.ndarray, expected: np.ndarray
+    node: ir.Node, inputs: Sequence[Any], slack: float, actual: np.ndarray, expected: np.ndarray
 ) -> tuple[int, int]:
     """(elements that differ, those on a tie by one step) of what a quantizer made of `inputs`.
 
@@ -144,9 +144,9 @@ def requantized(
     if expected.dtype.kind == "f":
         scale = _scale_along(node, inputs[0], np.asarray(inputs[1])) if len(inputs) > 1 else None
         if scale is None:
-            return int(np.sum(got != expected)), 0
+            return int(np.sum(actual != expected)), 0
         step = np.abs(scale.astype(np.float64))
-    apart = np.abs(got.astype(np.float64) - expected.astype(np.float64)) / step
+    apart = np.abs(actual.astype(np.float64) - expected.astype(np.float64)) / step
     near = on_the_line(node, inputs, [slack] + [0.0] * (len(inputs) - 1))
     wrong = apart > HALF
     if near is None or near.shape != wrong.shape:
@@ -160,13 +160,13 @@ def bias_step(nodes: Sequence[ir.Node]) -> float:
     A sum of products of integers has the step `scale of x` * `scale of w`. A bias that the model
     keeps in floats is rounded to it by any engine that computes in integers.
     """
-    found = 0.0
+    step = 0.0
     for node in nodes:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if node.op_type in ("Conv", "Gemm") and bias is not None and bias.const_value is not None:
             scales = [_dequantizer_scale(v) for v in node.inputs[:2]]
-            found = max(found, 0.5 * scales[0] * scales[1])
-    return found
+            step = max(step, 0.5 * scales[0] * scales[1])
+    return step
 
 
 def _dequantizer_scale(value: ir.Value | None) -> float:
@@ -224,26 +224,31 @@ def _selection(
     node: ir.Node,
     inputs: Sequence[Any],
     slack: Sequence[float],
-    got: Sequence[Any],
+    actual: Sequence[Any],
     expected: Sequence[Any],
 ) -> tuple[int, int]:
     """Other indices are right if they point at values that are equal up to rounding."""
     x = np.asarray(inputs[0], np.float64)
     place = 1 if node.op_type == "TopK" else 0
-    if len(got) <= place or got[place] is None:
+    if len(actual) <= place or actual[place] is None:
         return 0, 0
-    ours, theirs = np.asarray(got[place]), np.asarray(expected[place])
+    actual_index, expected_index = np.asarray(actual[place]), np.asarray(expected[place])
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
     if node.op_type == "TopK" and "axis" not in node.attributes:
         axis = -1
-    if node.op_type != "TopK" and ours.ndim < x.ndim:
-        ours, theirs = np.expand_dims(ours, axis), np.expand_dims(theirs, axis)
-    wrong = ours != theirs
+    if node.op_type != "TopK" and actual_index.ndim < x.ndim:
+        actual_index, expected_index = (
+            np.expand_dims(actual_index, axis),
+            np.expand_dims(expected_index, axis),
+        )
+    wrong = actual_index != expected_index
     count = int(wrong.sum())
     if not count:
         return 0, 0
     size = x.shape[axis]
-    if ours.min() < -size or ours.max() >= size:
+    if actual_index.min() < -size or actual_index.max() >= size:
         return count, 0
-    apart = np.abs(np.take_along_axis(x, ours, axis) - np.take_along_axis(x, theirs, axis))
+    apart = np.abs(
+        np.take_along_axis(x, actual_index, axis) - np.take_along_axis(x, expected_index, axis)
+    )
     return count, int((wrong & (apart <= REACH * slack[0])).sum())

@@ -92,13 +92,13 @@ class Trajectory:
         if self.verdict != DIFFERENT:
             return None
         candidates = [worst] if worst.median > self.bands[1] else self.variables
-        found = [
+        crossings = [
             (step, v.name)
             for v in candidates
             for step, r in enumerate(v.forced)
             if r > self.bands[1]
         ]
-        step, name = min(found)
+        step, name = min(crossings)
         return step + 1, name
 
     @property
@@ -184,12 +184,14 @@ def verify_training(
     graphs = [compile_step(loaded, record) for record in loaded.records]
     batches = list(_batches(graphs, data, steps, seed))
     start = _start(loaded)
-    found = []
+    trajectories = []
     for other in others or ("onnxruntime",):
         label, side = _side(other, loaded, graphs)
         exact, plain = _Graphs(graphs, start, _exactly), _Graphs(graphs, start, _plainly)
-        found.append(_compare(label, side, exact, plain, start, batches, bands or GRADIENT_BANDS))
-    return Trajectories(found)
+        trajectories.append(
+            _compare(label, side, exact, plain, start, batches, bands or GRADIENT_BANDS)
+        )
+    return Trajectories(trajectories)
 
 
 def _exactly(model: Model) -> Any:
@@ -213,8 +215,8 @@ class _Graphs:
             feeds = {n: inputs[n] for n in graph.inputs}
             feeds |= {n: np.asarray(inputs.get(n, v)) for n, v in graph.hyper.items()}
             feeds |= {n: self.values[n] for n in graph.state}
-            found = run(feeds)
-            self.values.update({n: np.asarray(found[out]) for n, out in graph.updates.items()})
+            outputs = run(feeds)
+            self.values.update({n: np.asarray(outputs[out]) for n, out in graph.updates.items()})
 
     def state(self) -> State:
         return dict(self.values)
@@ -224,13 +226,13 @@ class _Graphs:
 
 
 def _start(model: Model) -> State:
-    found = {}
+    state = {}
     for record in model.records:
         for name in state_names(model, record):
             tensor = state_tensor(model, record, name)
             assert tensor is not None
-            found[name] = np.array(tensor.numpy())
-    return found
+            state[name] = np.array(tensor.numpy())
+    return state
 
 
 def _side(other: Any, model: Model, graphs: Sequence[StepGraph]) -> tuple[str, Side]:
@@ -296,8 +298,8 @@ def _advance(
         side.step(batch)
     c, r, b = (side.state() for side in sides)
     for name, variable in variables.items():
-        found = measure(("", name, ""), c[name], r[name], [b[name]], start[name].dtype)
-        getattr(variable, kind).append(found.ratio)
+        measurement = measure(("", name, ""), c[name], r[name], [b[name]], start[name].dtype)
+        getattr(variable, kind).append(measurement.ratio)
 
 
 def _batches(
@@ -322,6 +324,6 @@ def _batches(
         batch: dict[str, Any] = {}
         for graph in graphs:
             sizes = next(size_choices(graph.model, seed))
-            made = sample(graph.model, seed + step, sizes)
-            batch |= {n: made[n] for n in graph.inputs}
+            feeds = sample(graph.model, seed + step, sizes)
+            batch |= {n: feeds[n] for n in graph.inputs}
         yield batch

@@ -45,9 +45,9 @@ for _registry in (LOWERINGS, GRADIENT_RULES, *KERNELS.values()):
 
 def used() -> list[str]:
     """The operators whose rules were looked up since this was last asked."""
-    found = sorted(_looked_up)
+    operators = sorted(_looked_up)
     _looked_up.clear()
-    return found
+    return operators
 
 
 # "error": nodes that the framework itself cannot take are refused, rather than run in numpy.
@@ -85,11 +85,13 @@ def onnx_gradient(engine: str) -> Callable[..., dict[str, Any]]:
         loaded = sardonyx.load(model)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some inputs do not count: their gradient is zero
-            made = grad(loaded, of=list(seeds), wrt=list(wrt), seeds="input", outputs=False)
-        names = [v.name or "" for v in made.inputs]
-        given = {**inputs, **{f"seed/{name}": seed for name, seed in seeds.items()}}
-        found = backend.prepare(made).run({name: given[name] for name in names if name in given})
-        outputs = dict(zip([v.name for v in made.outputs], found, strict=True))
+            graph = grad(loaded, of=list(seeds), wrt=list(wrt), seeds="input", outputs=False)
+        names = [v.name or "" for v in graph.inputs]
+        feeds = {**inputs, **{f"seed/{name}": seed for name, seed in seeds.items()}}
+        gradients = backend.prepare(graph).run(
+            {name: feeds[name] for name in names if name in feeds}
+        )
+        outputs = dict(zip([v.name for v in graph.outputs], gradients, strict=True))
         return {name: outputs[f"grad/{name}"] for name in wrt}
 
     return gradient
@@ -97,6 +99,6 @@ def onnx_gradient(engine: str) -> Callable[..., dict[str, Any]]:
 
 def outputs_of(module: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of a converted module by name, given its inputs by name."""
-    found = module(*(tensors[name] for name in module.input_names))
-    found = found if isinstance(found, (tuple, list)) else (found,)
-    return dict(zip(module.output_names, found, strict=True))
+    outputs = module(*(tensors[name] for name in module.input_names))
+    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    return dict(zip(module.output_names, outputs, strict=True))

@@ -44,14 +44,14 @@ def gradient(model, inputs, seeds, wrt):
     apply, params = sardonyx.to_jax(loaded)
     outputs = [v.name for v in loaded.outputs]
 
-    def objective(chosen, others):
-        found = apply(params, **chosen, **others)
+    def objective(variables, others):
+        found = apply(params, **variables, **others)
         found = dict(zip(outputs, found if isinstance(found, tuple) else (found,), strict=True))
         return sum(jax.numpy.sum(found[name] * seed) for name, seed in seeds.items())
 
-    def differentiated(given):
-        others = {name: value for name, value in given.items() if name not in wrt}
-        return jax.grad(objective)({name: given[name] for name in wrt}, others)
+    def differentiated(values):
+        others = {name: value for name, value in values.items() if name not in wrt}
+        return jax.grad(objective)({name: values[name] for name in wrt}, others)
 
     with jax.enable_x64(True):
         found = compiled(differentiated, inputs)
@@ -64,14 +64,16 @@ def compiled(function, feeds):
     First all arrays are arguments, then only those that hold no sizes, axes or scales. What still
     has sizes that depend on values, or texts, runs node by node.
     """
-    given = {n: v for n, v in feeds.items() if isinstance(v, np.ndarray) and not is_string(v.dtype)}
-    large = {n: v for n, v in given.items() if v.ndim > 1 and not is_integer(v.dtype)}
-    for arguments in (given, large):
-        held = {n: XP.asarray(v) if n in given else v for n, v in feeds.items()}
-        made = jax.jit(lambda values, held=held: function({**held, **values}))
+    traced = {
+        n: v for n, v in feeds.items() if isinstance(v, np.ndarray) and not is_string(v.dtype)
+    }
+    large = {n: v for n, v in traced.items() if v.ndim > 1 and not is_integer(v.dtype)}
+    for arguments in (traced, large):
+        held = {n: XP.asarray(v) if n in traced else v for n, v in feeds.items()}
+        program = jax.jit(lambda values, held=held: function({**held, **values}))
         try:
             # Waited for while the function lives: what it holds is freed with it, in use or not.
-            return jax.block_until_ready(made(arguments))
+            return jax.block_until_ready(program(arguments))
         except (EngineError, TypeError):  # jax's errors about values that are not there are both
             continue
-    return function({n: XP.asarray(v) if n in given else v for n, v in feeds.items()})
+    return function({n: XP.asarray(v) if n in traced else v for n, v in feeds.items()})

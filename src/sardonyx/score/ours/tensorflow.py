@@ -30,9 +30,9 @@ def _taped(module, inputs, seeds, wrt):
             tape.watch(tensors[name])
         outputs = ours.outputs_of(module, tensors)
         objective = sum(tf.reduce_sum(outputs[n] * seed) for n, seed in seeds.items())
-    found = tape.gradient(
+    gradients = tape.gradient(
         objective,
         [tensors[name] for name in wrt],
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
-    return {n: np.asarray(tf.convert_to_tensor(g)) for n, g in zip(wrt, found, strict=True)}
+    return {n: np.asarray(tf.convert_to_tensor(g)) for n, g in zip(wrt, gradients, strict=True)}

@@ -17,14 +17,14 @@ def gradient(model, inputs, seeds, wrt):
     for name in wrt:
         tensors[name].requires_grad_()
     outputs = ours.outputs_of(sardonyx.to_torch(model), tensors)
-    chosen = {name: seed for name, seed in seeds.items() if outputs[name].requires_grad}
-    found = torch.autograd.grad(
-        [outputs[name] for name in chosen],
+    connected = {name: seed for name, seed in seeds.items() if outputs[name].requires_grad}
+    gradients = torch.autograd.grad(
+        [outputs[name] for name in connected],
         [tensors[name] for name in wrt],
-        [XP.asarray(seed) for seed in chosen.values()],
+        [XP.asarray(seed) for seed in connected.values()],
         allow_unused=True,
     )
     return {
         name: np.zeros_like(inputs[name]) if g is None else XP.to_numpy(g, inputs[name].dtype)
-        for name, g in zip(wrt, found, strict=True)
+        for name, g in zip(wrt, gradients, strict=True)
     }

@@ -30,16 +30,16 @@ def run(model, inputs):
     proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     context = iree.runtime.SystemContext(config=CONFIG)
     context.add_vm_module(iree.runtime.VmModule.copy_buffer(context.instance, _compiled(proto)))
-    found = context.modules.module[proto.graph.name or "main"](*inputs.values())
-    found = found if isinstance(found, (list, tuple)) else [found]
-    return [_signed(v.to_host(), o) for v, o in zip(found, proto.graph.output)]
+    outputs = context.modules.module[proto.graph.name or "main"](*inputs.values())
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    return [_signed(v.to_host(), o) for v, o in zip(outputs, proto.graph.output)]
 
 
 def _signed(value, declared):
     """Its integers have no sign, and stand for other types of their size: the bits are right."""
-    wanted = onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
-    is_bits = value.dtype.kind in "iu" and wanted.kind in "uV"
-    return value.view(wanted) if is_bits and value.itemsize == wanted.itemsize else value
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
+    is_bits = value.dtype.kind in "iu" and dtype.kind in "uV"
+    return value.view(dtype) if is_bits and value.itemsize == dtype.itemsize else value
 
 
 def _compiled(proto):
@@ -55,8 +55,8 @@ def _compiled(proto):
         invocation.enable_console_diagnostics()
         source = api.Source.wrap_buffer(session, text)
         with _redirected(said):
-            done = invocation.parse_source(source) and invocation.execute()
-        if not done:
+            ok = invocation.parse_source(source) and invocation.execute()
+        if not ok:
             said.seek(0)
             words = said.read().decode(errors="replace").partition("error: ")[2]
             raise ValueError(words.partition("\n")[0] or "it does not compile")

@@ -18,9 +18,9 @@ def version():
 
 
 def run(model, inputs):
-    given = list(inputs.values())
-    function, params = call_onnx.call_onnx_model(onnx.load(model), given)
-    return [_plain(value) for value in function(params, given)]
+    arguments = list(inputs.values())
+    function, params = call_onnx.call_onnx_model(onnx.load(model), arguments)
+    return [_plain(value) for value in function(params, arguments)]
 
 
 def _plain(value):
@@ -34,11 +34,11 @@ def gradient(model, inputs, seeds, wrt):
     outputs = [output.name for output in proto.graph.output]
     function, params = call_onnx.call_onnx_model(proto, list(inputs.values()))
 
-    def objective(*chosen):
-        given = {**inputs, **dict(zip(wrt, chosen))}
-        found = dict(zip(outputs, function(params, list(given.values()))))
-        return sum(jax.numpy.sum(found[name] * seed) for name, seed in seeds.items())
+    def objective(*variables):
+        feeds = {**inputs, **dict(zip(wrt, variables))}
+        results = dict(zip(outputs, function(params, list(feeds.values()))))
+        return sum(jax.numpy.sum(results[name] * seed) for name, seed in seeds.items())
 
     places = tuple(range(len(wrt)))
-    found = jax.grad(objective, places)(*(jax.numpy.asarray(inputs[n]) for n in wrt))
-    return {name: numpy.asarray(value) for name, value in zip(wrt, found)}
+    gradients = jax.grad(objective, places)(*(jax.numpy.asarray(inputs[n]) for n in wrt))
+    return {name: numpy.asarray(value) for name, value in zip(wrt, gradients)}

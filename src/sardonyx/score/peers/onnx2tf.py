@@ -36,10 +36,10 @@ def run(model, inputs):
             )
         except SystemExit:
             raise RuntimeError(_reason(said.getvalue())) from None
-    found = converted(list(inputs.values()))
-    found = found if isinstance(found, (list, tuple)) else [found]
+    outputs = converted(list(inputs.values()))
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     declared = onnx.load(model).graph.output
-    return [_channels_first(numpy.asarray(v), d) for v, d in zip(found, declared)]
+    return [_channels_first(numpy.asarray(v), d) for v, d in zip(outputs, declared)]
 
 
 def _reason(said):

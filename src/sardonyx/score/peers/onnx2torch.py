@@ -27,19 +27,19 @@ def gradient(model, inputs, seeds, wrt):
     outputs = onnx2torch.convert(model).eval()(*tensors.values())
     outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     names = [output.name for output in onnx.load(model).graph.output]
-    chosen = [
+    variables = [
         (value, seeds[name])
         for name, value in zip(names, outputs)
         if name in seeds and value.requires_grad
     ]
-    found = torch.autograd.grad(
-        [value for value, _ in chosen],
+    gradients = torch.autograd.grad(
+        [value for value, _ in variables],
         [tensors[name] for name in wrt],
-        [_tensor(seed) for _, seed in chosen],
+        [_tensor(seed) for _, seed in variables],
         allow_unused=True,
     )
     zeros = (torch.zeros_like(tensors[name]) for name in wrt)
-    return {n: _plain(z if g is None else g) for n, g, z in zip(wrt, found, zeros)}
+    return {n: _plain(z if g is None else g) for n, g, z in zip(wrt, gradients, zeros)}
 
 
 def _tensor(value):

@@ -30,9 +30,9 @@ def run(model, inputs):
 def _tensor(value):
     for name, dtype in FOREIGN.items():
         if value.dtype == dtype:
-            made = openvino.Tensor(getattr(openvino.Type, name), value.shape)
-            made.data[...] = value.view(made.data.dtype)
-            return made
+            tensor = openvino.Tensor(getattr(openvino.Type, name), value.shape)
+            tensor.data[...] = value.view(tensor.data.dtype)
+            return tensor
     return openvino.Tensor(value)
 
 

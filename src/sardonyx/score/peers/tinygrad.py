@@ -31,8 +31,8 @@ def run(model, inputs):
 
 def gradient(model, inputs, seeds, wrt):
     tensors = {n: Tensor(value) for n, value in inputs.items() if n in wrt}
-    found = OnnxRunner(model)({**inputs, **tensors})
-    objective = sum((found[name] * Tensor(seed)).sum() for name, seed in seeds.items())
+    outputs = OnnxRunner(model)({**inputs, **tensors})
+    objective = sum((outputs[name] * Tensor(seed)).sum() for name, seed in seeds.items())
     gradients = objective.gradient(*(tensors[name] for name in wrt))
     return {name: value.numpy() for name, value in zip(wrt, gradients)}
 
@@ -42,5 +42,5 @@ def _plain(value):
         return [_plain(item) for item in value]
     if not isinstance(value, Tensor):
         return value
-    found = value.numpy()
-    return found.astype(NARROW[value.dtype]) if value.dtype in NARROW else found
+    array = value.numpy()
+    return array.astype(NARROW[value.dtype]) if value.dtype in NARROW else array
