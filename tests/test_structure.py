@@ -153,7 +153,7 @@ def test_data_flows_one_way() -> None:
 
 
 def test_no_import_is_hidden_from_the_flow() -> None:
-    # A module name that is computed whole could be anything: these walk their own package or name a wheel.
+    # A computed module name could be anything: these walk their own package or name a wheel.
     own_modules = {
         "engines/onnxruntime/extensions.py",
         "grad/__init__.py",
