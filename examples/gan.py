@@ -73,10 +73,10 @@ def with_two_records(gan: onnx.ModelProto) -> sx.Model:
     real, made = (sx.loss.custom(loss, labels=[]) for loss in (is_real, is_made))
     adam = sx.optim.adam(2e-3, b1=0.5)
     critic = [
-        sx.loss.Term(real, output="score_of_points"),
-        sx.loss.Term(made, output="score_of_samples"),
+        sx.loss.Term(real, prediction="score_of_points"),
+        sx.loss.Term(made, prediction="score_of_samples"),
     ]
-    artist = [sx.loss.Term(real, output="score_of_samples")]
+    artist = [sx.loss.Term(real, prediction="score_of_samples")]
     net = sx.trainable(sx.load(gan), critic, adam, train="d.*", name="critic")
     return sx.trainable(net, artist, adam, train="g.*", name="artist")
 

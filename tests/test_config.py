@@ -12,6 +12,7 @@ import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.errors import ArgumentError, MissingExtra
 from sardonyx.model import Model, record_proto
+from sardonyx.record.describe import settings_of
 
 from .networks import mlp
 
@@ -106,11 +107,11 @@ def test_several_weighted_losses(tmp_path: Path) -> None:
         optimizer = "sgd"
         [[loss]]
         name = "mse"
-        output = "scores"
+        prediction = "scores"
         labels = ["target"]
         [[loss]]
         name = "l1"
-        output = "a0"
+        prediction = "a0"
         labels = ["hidden"]
         weight = 0.25
         """,
@@ -161,6 +162,8 @@ def test_all_unknown_settings_are_reported_at_once(tmp_path: Path) -> None:
         ("[loss]\nname = 'mse'\nweight = [1.0, 2.0]", "class_weight"),
         ("[loss]\nlabel_smoothing = 0.1", "either a name or a graph"),
         ("optimizer = 'adamx'", "did you mean adam"),
+        ("output = 'scores'", "called prediction"),
+        ("[loss]\nname = 'mse'\noutput = 'scores'", "called prediction"),
     ],
 )
 def test_what_a_file_cannot_say(tmp_path: Path, text: str, message: str) -> None:
@@ -264,3 +267,17 @@ def test_graph_that_is_no_loss_here(text: str, message: str) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> {text}')
     with pytest.raises(ArgumentError, match=message):
         sx.trainable(mlp(), model)
+
+
+def test_unknown_arguments_are_named_and_the_old_one_says_its_new_name() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        sx.trainable(mlp(), output="scores", batchnorm="frozen")  # type: ignore[arg-type]
+    assert "2 arguments" in str(caught.value)
+    assert "called prediction" in str(caught.value)
+    assert "did you mean batch_norm" in str(caught.value)
+    net = sx.trainable(mlp(), "mse", prediction="a0")
+    assert [term["prediction"] for term in settings_of(net)["loss_terms"]] == ["a0"]
+    with pytest.raises(ArgumentError, match="did you mean cross_entropy"):
+        sx.trainable(mlp(), "cross_entrpy")
+    with pytest.raises(ArgumentError, match="did you mean adamw"):
+        sx.trainable(mlp(), "mse", "adamww")

@@ -115,7 +115,7 @@ def test_a_function_sees_everything_and_may_be_watched() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no metric is called"):
         sx.train(mlp(), DATA, steps=1, metrics=["accurracy"])
-    with pytest.raises(ArgumentError, match="no figure"):
+    with pytest.raises(ArgumentError, match="no metric"):
         sx.train(mlp(), DATA, epochs=1, watch="val_loss")
 
 

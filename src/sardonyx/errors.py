@@ -18,6 +18,7 @@ Each error says what, where and a hint; all problems of one kind are reported at
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -73,6 +74,17 @@ def table(rows: Iterable[Sequence[object]]) -> list[str]:
     if len(cells) > SHOWN:
         lines.append(f"  … and {len(cells) - SHOWN} more")
     return lines
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """A hint for a name that does not exist: the closest of `options`, or all of them.
+
+    >>> did_you_mean("adamm", ["sgd", "adam"])
+    'did you mean adam?'
+    """
+    options = sorted(options)
+    close = difflib.get_close_matches(name, options, 1)
+    return f"did you mean {close[0]}?" if close else f"one of {', '.join(options)}"
 
 
 class SardonyxError(Exception):

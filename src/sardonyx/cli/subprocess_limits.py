@@ -51,24 +51,24 @@ class Confinement:
     """Nodes run, in our own interpreter."""
 
 
-def confinement(given: Sequence[str] = ()) -> Confinement:
+def confinement(texts: Sequence[str] = ()) -> Confinement:
     """Limits from texts such as `memory=4`.
 
     >>> confinement(["memory=4", "seconds=60"]).seconds
     60.0
     """
-    known = [f.name for f in fields(Confinement)]
-    found: dict[str, float] = {}
-    for text in given:
+    names = [f.name for f in fields(Confinement)]
+    limits: dict[str, float] = {}
+    for text in texts:
         name, _, number = text.partition("=")
         try:
-            found[name] = float(number)
+            limits[name] = float(number)
         except ValueError:
-            found[name] = 0.0
-        if name not in known or not 0 < found[name] < float("inf"):
-            hint = f"--limit NAME=NUMBER with one of {', '.join(known)}"
+            limits[name] = 0.0
+        if name not in names or not 0 < limits[name] < float("inf"):
+            hint = f"--limit NAME=NUMBER with one of {', '.join(names)}"
             raise ArgumentError(f"cannot read the limit {quote(text)}", hint=hint)
-    return Confinement(**found)
+    return Confinement(**limits)
 
 
 def is_inside() -> bool:
@@ -92,11 +92,13 @@ def enter() -> None:
     )
 
 
-def _lower(which: int, wanted: int) -> None:
-    hard = resource.getrlimit(which)[1]
+def _lower(resource_id: int, limit: int) -> None:
+    hard = resource.getrlimit(resource_id)[1]
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(which, (wanted, wanted if which != resource.RLIMIT_CPU else wanted + 5))
+        limit = min(limit, hard)
+    resource.setrlimit(
+        resource_id, (limit, limit if resource_id != resource.RLIMIT_CPU else limit + 5)
+    )
 
 
 def run_again(arguments: Sequence[str], limits: Confinement) -> int:

@@ -44,15 +44,15 @@ def confinable(function: Callable[..., None], arguments: list[str]) -> Callable[
         return function
 
     @functools.wraps(function)
-    def command(**given: Any) -> None:
-        untrusted, limit = given.pop("untrusted"), given.pop("limit")
+    def command(**options: Any) -> None:
+        untrusted, limit = options.pop("untrusted"), options.pop("limit")
         if untrusted:
             from sardonyx.cli import subprocess_limits
 
             if not subprocess_limits.is_inside():
                 limits = subprocess_limits.confinement(limit or ())
                 raise typer.Exit(subprocess_limits.run_again(arguments, limits))
-        function(**given)
+        function(**options)
 
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

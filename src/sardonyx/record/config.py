@@ -1,7 +1,7 @@
 """Configuration files: TOML or YAML with everything that `trainable` takes.
 
     train = ["head.*"]                     clip_norm = 1.0
-    [loss]                                 [[loss]]      several, each with `output` and `weight`
+    [loss]                                 [[loss]]      several: `prediction` and `weight` each
     name = "cross_entropy"                 graph = "my_loss.onnx"      instead of a name
     [optimizer]                            [optimizer.schedule]
     name = "adamw"                         name = "linear_warmup"
@@ -14,7 +14,6 @@ All unknown keys of a file are reported at once. Paths are relative to the file.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import tomllib
@@ -22,19 +21,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import ArgumentError, MissingExtra, quote
+from sardonyx.errors import ArgumentError, MissingExtra, did_you_mean, quote
 from sardonyx.initializer import Initializer, as_initializer
 from sardonyx.record import loss as losses
 from sardonyx.record import optim, schedule
 
 NUMBER = (int, float)
-TERM = ("name", "graph", "output", "labels", "weight", "class_weight")
+TERM = ("name", "graph", "prediction", "labels", "weight", "class_weight")
+RENAMED = {"output": "the tensor that meets the label is called prediction"}
 # What a key may hold, where that is a plain value; tables have a reader of their own.
 KINDS: dict[str, tuple[str, Any]] = {
     "train": ("a pattern or a list of them", (str, list)),
     "freeze": ("a pattern or a list of them", (str, list)),
     "lr": ("a number", NUMBER),
-    "output": ("a name", str),
+    "prediction": ("a name", str),
     "labels": ("a list of names", list),
     "clip_norm": ("a number", NUMBER),
     "clip_value": ("a number", NUMBER),
@@ -62,9 +62,7 @@ class _Problems:
 
     def unknown(self, where: str, keys: Sequence[str], allowed: Sequence[str]) -> None:
         for key in keys:
-            close = difflib.get_close_matches(key, allowed, 1)
-            listed = f"one of {', '.join(sorted(allowed))}"
-            self.rows.append([where, quote(key), f"did you mean {close[0]}?" if close else listed])
+            self.rows.append([where, quote(key), RENAMED.get(key) or did_you_mean(key, allowed)])
 
     def add(self, where: str, key: str, what: str) -> None:
         self.rows.append([where, quote(key), what])
@@ -167,7 +165,9 @@ def _losses(given: Any, folder: Path, problems: _Problems) -> list[losses.Term]:
             continue
         loss = _loss(table, own, where, folder, problems)
         if loss is not None:
-            terms.append(losses.Term(loss, table.get("output"), table.get("labels"), float(weight)))
+            terms.append(
+                losses.Term(loss, table.get("prediction"), table.get("labels"), float(weight))
+            )
     return terms
 
 

@@ -122,7 +122,7 @@ def _loss_table(term: Term) -> dict[str, Any]:
     settings = _plain(_set(term.loss.settings))
     if "weight" in settings:
         settings["class_weight"] = settings.pop("weight")
-    where = {"output": term.output, "labels": term.labels}
+    where = {"prediction": term.prediction, "labels": term.labels}
     more = {} if term.weight == 1.0 else {"weight": term.weight}
     return {"name": term.loss.name, **settings, **_plain(_set(where)), **more}
 

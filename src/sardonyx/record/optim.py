@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, did_you_mean
 from sardonyx.record.bounds import check_numbers
 from sardonyx.record.builder import RATE
 from sardonyx.record.schedule import Schedule
@@ -313,7 +313,7 @@ _SETTINGS = {
 def named(name: str, **settings: Any) -> Optimizer:
     """The optimizer called `name`, e.g. `named("adamw", lr=1e-3)`."""
     if name not in MAKERS:
-        raise ArgumentError(f"no optimizer is called {name!r}", hint=f"one of {', '.join(MAKERS)}")
+        raise ArgumentError(f"no optimizer is called {name!r}", hint=did_you_mean(name, MAKERS))
     unknown = set(settings) - _SETTINGS[name]
     if unknown:
         raise ArgumentError(

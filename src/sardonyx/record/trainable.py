@@ -8,11 +8,11 @@ operators.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import onnx
@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
 from sardonyx.edit import surgery
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable
 from sardonyx.initializer import Initializer
 from sardonyx.model import Model, load
@@ -31,7 +31,7 @@ from sardonyx.record import info, optim
 from sardonyx.record import loss as losses
 from sardonyx.record.bounds import check_numbers
 from sardonyx.record.builder import ROLE, SEED, RecordBuilder
-from sardonyx.record.config import with_config
+from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
@@ -51,7 +51,7 @@ def trainable(
     *,
     lr: float | None = None,
     freeze: str | Sequence[str] = (),
-    output: str | None = None,
+    prediction: str | None = None,
     labels: Sequence[str] | None = None,
     groups: Mapping[str, Mapping[str, Any]] | None = None,
     batch_norm: Mode = "train",
@@ -67,6 +67,7 @@ def trainable(
     form: str = "symbolic",
     name: str = "train",
     config: str | Path | None = None,
+    **unknown: Never,
 ) -> Model:
     """Add a training record to a model; the file still serves inference as before.
 
@@ -77,7 +78,8 @@ def trainable(
     lr          -- its learning rate, where the optimizer is not an object that has one
     train       -- patterns of the parameters to train ("head.*"); all weights if not given
     freeze      -- patterns of parameters that stay as they are
-    output      -- the output that meets the label; labels -- names for the label inputs
+    prediction  -- the tensor that the loss compares with the label; the first output if not given
+    labels      -- names for the label inputs
     groups      -- settings by pattern: {"head.*": {"lr": 1e-2}, "*.bias": {"weight_decay": 0}}
     batch_norm, dropout -- "train" or "frozen", or by pattern of the node's name
     clip_norm, clip_value, l1, l2, accumulate, ema -- as they say
@@ -90,7 +92,8 @@ def trainable(
     >>> len(net.records)
     1
     """
-    asked = {k: v for k, v in locals().items() if k not in ("model", "config")}
+    asked = {k: v for k, v in locals().items() if k not in ("model", "config", "unknown")}
+    refuse_unknown(unknown, "trainable")
     if config is not None:
         return trainable(model, **with_config(config, trainable, asked))
     if form not in ("symbolic", "expanded"):
@@ -108,7 +111,7 @@ def trainable(
             f"{quote(node.name)} {mode}",
             "running statistics and masks while training",
         )
-    terms = _terms(base, loss, output, labels, choices)
+    terms = _terms(base, loss, prediction, labels, choices)
     total, loss_terms = _losses(builder, values, terms, choices)
     total = _penalties(builder, total, parameters, l1, l2)
     total = builder.output(builder.local("loss"), total)
@@ -135,6 +138,21 @@ def trainable(
     describe(base, described)
     info.check(base)
     return expand_records(base) if form == "expanded" else base
+
+
+def refuse_unknown(names: Iterable[str], function: str) -> None:
+    """An error that names every argument which `trainable` does not have."""
+    arguments = [
+        n for n in inspect.signature(trainable).parameters if n not in ("model", "unknown")
+    ]
+    rows = [
+        [quote(name), RENAMED.get(name) or did_you_mean(name, arguments)]
+        for name in names
+        if name not in arguments
+    ]
+    if rows:
+        count = f"{len(rows)} argument{'s' * (len(rows) > 1)}"
+        raise ArgumentError(f"{function} got {count} that it does not have", rows)
 
 
 def _rest(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +208,8 @@ def choose_parameters(
     chosen = [n for n in chosen if not matches(n, frozen)]
     if not chosen:
         raise ArgumentError(
-            "there is nothing to train in this model", hint="train=['pattern'] names weights"
+            "there is nothing to train in this model",
+            hint="train=['pattern'] (--train pattern) names weights",
         )
     count = sum([initializers[n].const_value.size for n in chosen])  # type: ignore[misc, union-attr]
     why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
@@ -204,7 +223,7 @@ def choose_parameters(
 def _terms(
     model: Model,
     loss: LossLike | Sequence[Term] | None,
-    output: str | None,
+    prediction: str | None,
     labels: Sequence[str] | None,
     choices: Choices,
 ) -> list[Term]:
@@ -213,15 +232,18 @@ def _terms(
             share = "" if term.weight == 1.0 else f" × {term.weight:g}"
             choices.add("loss", f"{term.loss.name}{share}", "as asked")
         alone = labels if len(loss) == 1 else None
-        return [replace(t, output=t.output or output, labels=t.labels or alone) for t in loss]
+        return [
+            replace(t, prediction=t.prediction or prediction, labels=t.labels or alone)
+            for t in loss
+        ]
     if loss is None:
-        value = _prediction(model, output)
+        value = _prediction(model, prediction)
         guessed, why = guess_loss(value)
         choices.add("loss", guessed, why)
         return [Term(losses.named(guessed, **_class_axis(guessed, value)), value.name, labels)]
     made = as_loss(loss)
     choices.add("loss", made.name, "as asked")
-    return [Term(made, output, labels)]
+    return [Term(made, prediction, labels)]
 
 
 def as_loss(given: LossLike) -> losses.Loss:
@@ -271,7 +293,7 @@ def guess_loss(prediction: ir.Value) -> tuple[str, str]:
         return "cross_entropy", f"{shape[1]} columns without activation: taken for class scores"
     raise ArgumentError(
         f"the loss cannot be guessed from {quote(prediction.name)} of shape {shape}",
-        hint='name one: trainable(model, loss="mse")',
+        hint='name one: loss="mse" (--loss mse)',
     )
 
 
@@ -296,7 +318,7 @@ def _losses(
     """
     op, parts, loss_terms = builder.op, [], []
     for index, term in enumerate(terms):
-        served = _logits(_prediction(builder.model, term.output), term.loss, choices)
+        served = _logits(_prediction(builder.model, term.prediction), term.loss, choices)
         prediction = values.get(served, served)
         names = term.labels or _label_names(
             builder.model, term.loss, index if len(terms) > 1 else None

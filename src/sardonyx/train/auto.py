@@ -67,13 +67,13 @@ def _trial(rep: Any, batch: Batch) -> float:
     """Seconds of one step; the state is as before afterwards."""
     state = rep.state()
     times = []
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for step in range(WARM_UP + STEPS):
-        before = time.perf_counter()
+        step_started = time.perf_counter()
         rep.step(batch)
-        if step >= WARM_UP or before - begun > PATIENCE:
-            times.append(time.perf_counter() - before)
-        if time.perf_counter() - begun > PATIENCE:
+        if step >= WARM_UP or step_started - started > PATIENCE:
+            times.append(time.perf_counter() - step_started)
+        if time.perf_counter() - started > PATIENCE:
             break
     rep.load_state(state)
-    return min(times or [time.perf_counter() - begun])
+    return min(times or [time.perf_counter() - started])

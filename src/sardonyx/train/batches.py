@@ -20,8 +20,8 @@ def batch_count(source: Source, batch_size: int, drop_last: bool) -> int | None:
     """How many batches an epoch has; None where only the stream knows."""
     if isinstance(source, Stream):
         return source.length
-    whole, rest = divmod(len(source), batch_size)
-    return max(whole + bool(rest and not drop_last), 1)
+    full_batches, remainder = divmod(len(source), batch_size)
+    return max(full_batches + bool(remainder and not drop_last), 1)
 
 
 def epoch_blocks(
@@ -45,22 +45,22 @@ def epoch_blocks(
     order = np.arange(len(source))
     if seed is not None:
         order = np.random.default_rng([seed, epoch]).permutation(len(source))
-    wanted = {item.field for item in links}
+    fields = {item.field for item in links}
     count = batch_count(source, batch_size, drop_last) or 0
-    together = _batches_at_once(source, wanted, batch_size)
-    for first in range(start, count, together):
-        chosen = order[first * batch_size : min(first + together, count) * batch_size]
-        rows = convert(source.take(chosen, wanted), links)
+    batches_per_block = _batches_at_once(source, fields, batch_size)
+    for first in range(start, count, batches_per_block):
+        block_rows = order[first * batch_size : min(first + batches_per_block, count) * batch_size]
+        rows = convert(source.take(block_rows, fields), links)
         yield [
             {name: array[begin : begin + batch_size] for name, array in rows.items()}
-            for begin in range(0, len(chosen), batch_size)
+            for begin in range(0, len(block_rows), batch_size)
         ]
 
 
-def _batches_at_once(source: Table, wanted: set[str], batch_size: int) -> int:
+def _batches_at_once(source: Table, fields: set[str], batch_size: int) -> int:
     """Gathering a batch of small rows costs less than waking a thread for it: many share one."""
-    row = source.row_bytes(wanted)
-    return 1 if row is None else max(BLOCK // max(row * batch_size, 1), 1)
+    row_bytes = source.row_bytes(fields)
+    return 1 if row_bytes is None else max(BLOCK // max(row_bytes * batch_size, 1), 1)
 
 
 class Prefetch:

@@ -62,14 +62,14 @@ class Table:
         one = self.take(np.array([0]))
         return {name: Field(a.dtype, a.shape[1:]) for name, a in one.items()}
 
-    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
-        """The given rows, of the fields that are wanted at least."""
-        names = self.columns if wanted is None else wanted
+    def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:
+        """These rows, of the fields `names` at least."""
+        names = self.columns if names is None else names
         return {name: _rows(self.columns[name], rows) for name in names}
 
-    def row_bytes(self, wanted: Collection[str]) -> int | None:
+    def row_bytes(self, names: Collection[str]) -> int | None:
         """How large a row is in memory; None where it must be read first."""
-        arrays = [self.columns[name] for name in wanted]
+        arrays = [self.columns[name] for name in names]
         if not all(type(array) is np.ndarray for array in arrays):
             return None
         return sum(array.nbytes // self.length for array in arrays)
@@ -80,9 +80,9 @@ class Table:
         count = max(1, round(self.length * share))
         if count >= self.length:
             raise DataError(f"a validation share of {share} leaves nothing to train on")
-        held = np.sort(order[:count])
-        kept = np.sort(order[count:])
-        return Subset(self, kept), Subset(self, held)
+        validation_rows = np.sort(order[:count])
+        training_rows = np.sort(order[count:])
+        return Subset(self, training_rows), Subset(self, validation_rows)
 
 
 def _rows(column: Any, rows: np.ndarray) -> np.ndarray:
@@ -97,11 +97,11 @@ class Subset(Table):
         self.table, self.rows = table, rows
         self.origin, self.length = table.origin, len(rows)
 
-    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
-        return self.table.take(self.rows[rows], wanted)
+    def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:
+        return self.table.take(self.rows[rows], names)
 
-    def row_bytes(self, wanted: Collection[str]) -> int | None:
-        return self.table.row_bytes(wanted)
+    def row_bytes(self, names: Collection[str]) -> int | None:
+        return self.table.row_bytes(names)
 
 
 class Images(Table):
@@ -125,13 +125,13 @@ class Images(Table):
         self.size, self.channels = size, channels
         self.origin, self.length = str(folder), len(found)
 
-    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
+    def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:
         return {
             "image": np.stack([self._read(self.paths[i]) for i in rows]),
             "label": self.labels[rows],
         }
 
-    def row_bytes(self, wanted: Collection[str]) -> int | None:
+    def row_bytes(self, names: Collection[str]) -> int | None:
         return None
 
     def _read(self, path: Path) -> np.ndarray:
@@ -176,12 +176,12 @@ class DataSet(Table):
         if not self.length:
             raise DataError("the data set has no rows")
 
-    def take(self, rows: np.ndarray, wanted: Collection[str] | None = None) -> Rows:
-        found = self.source[[int(r) for r in rows]]
+    def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:
+        batch = self.source[[int(r) for r in rows]]
         # a format may show fewer columns than there are
-        return {name: self._column(found[name]) for name in self.names if name in found}
+        return {name: self._column(batch[name]) for name in self.names if name in batch}
 
-    def row_bytes(self, wanted: Collection[str]) -> int | None:
+    def row_bytes(self, names: Collection[str]) -> int | None:
         return None
 
     def _column(self, values: Any) -> np.ndarray:
@@ -311,13 +311,13 @@ def _open_path(
 
 def _open_npy(path: Path) -> Table:
     """Memory-mapped, together with its neighbour of labels: `x.npy` and `label.npy`."""
-    found = {"x": _mapped(path)}
+    columns = {"x": _mapped(path)}
     for name in ("label", "labels", "y", "target"):
         beside = path.with_name(f"{name}.npy")
         if beside.exists() and beside != path:
-            found["label"] = _mapped(beside)
+            columns["label"] = _mapped(beside)
             break
-    return Table(found, path.name)
+    return Table(columns, path.name)
 
 
 def _mapped(path: Path) -> np.ndarray:

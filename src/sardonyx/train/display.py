@@ -187,8 +187,8 @@ class Live(Lines):
         speed = self.speed(run, now)
         words = [f"loss {run.losses[-1]:.4f}"]
         if run.history:
-            kept = {n: v for n, v in run.history[-1].items() if n.startswith("val_")}
-            words += [f"{n} {v:.4f}" for n, v in list(kept.items())[:2]]
+            validation = {n: v for n, v in run.history[-1].items() if n.startswith("val_")}
+            words += [f"{n} {v:.4f}" for n, v in list(validation.items())[:2]]
         left = self.left(run, speed)
         words += [speed_text(speed), f"{left} left" if left else f"step {run.position.step}"]
         self.bar.update(
@@ -215,12 +215,12 @@ def speed_text(speed: float) -> str:
 
 def duration(seconds: float) -> str:
     """A length of time in two units at most."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"
 
 
 def history_text(metrics: dict[str, float]) -> str:

@@ -102,9 +102,9 @@ def evaluate_rep(
     """Metrics of all records, and metrics of the first loss_term of prediction and label, over all
     of `source`; the model is as it is now.
     """
-    known = descriptions(run.rep.model)
-    loss_term = next((m for d in known for m in d.get("loss_terms", []) if m["labels"]), None)
-    made = metric.make(names) if loss_term else []
+    records = descriptions(run.rep.model)
+    loss_term = next((m for d in records for m in d.get("loss_terms", []) if m["labels"]), None)
+    judges = metric.make(names) if loss_term else []
     sums: dict[str, float] = {}
     rows = 0
     size = batch_size or run.position.batch_size
@@ -112,16 +112,16 @@ def evaluate_rep(
     for batch in chain.from_iterable(blocks):
         count = len(next(iter(batch.values())))
         rows += count
-        for which, described in enumerate(known):
-            own = loss_term if loss_term in described.get("loss_terms", []) else None
-            wanted = [own["prediction"]] if own and made else []
-            found = run.rep.evaluate(batch, described.get("forward"), wanted, which)
-            for name, value in found.items():
-                if name not in wanted and value.size == 1:
+        for which, described in enumerate(records):
+            term = loss_term if loss_term in described.get("loss_terms", []) else None
+            predictions = [term["prediction"]] if term and judges else []
+            outputs = run.rep.evaluate(batch, described.get("forward"), predictions, which)
+            for name, value in outputs.items():
+                if name not in predictions and value.size == 1:
                     sums[name] = sums.get(name, 0.0) + float(value) * count
-            if own and made:
-                metric.add_all(made, own, found[wanted[0]], batch[own["labels"][0]])
-    return {n: s / max(rows, 1) for n, s in sums.items()} | {m.name: m.value() for m in made}
+            if term and judges:
+                metric.add_all(judges, term, outputs[predictions[0]], batch[term["labels"][0]])
+    return {n: s / max(rows, 1) for n, s in sums.items()} | {m.name: m.value() for m in judges}
 
 
 def chosen_metrics(given: Sequence[Any] | None, settings: dict[str, Any]) -> Sequence[Any]:
@@ -165,7 +165,7 @@ def links_for(
 
 
 def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
-    found = {}
+    class_counts = {}
     values = {v.name: v for node in net.graph for v in node.outputs}
     for loss_term in settings.get("loss_terms", []):
         if loss_term["loss"] != "cross_entropy" or loss_term["settings"].get("probabilities"):
@@ -173,8 +173,8 @@ def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int |
         value = values.get(loss_term["prediction"])
         axis = loss_term["settings"].get("axis", 1)
         if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
-            found[loss_term["labels"][0]] = (
+            class_counts[loss_term["labels"][0]] = (
                 value.shape[axis],
                 loss_term["settings"].get("ignore_index"),
             )
-    return found
+    return class_counts

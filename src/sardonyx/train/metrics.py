@@ -77,10 +77,10 @@ class F1(Metric):
         self.counts: dict[int, np.ndarray] = {}
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
-        found = _classes(prediction, label)
-        for c in np.union1d(found, label):
-            hits = ((found == c) & (label == c)).sum()
-            row = np.array([hits, (found == c).sum(), (label == c).sum()])
+        predicted = _classes(prediction, label)
+        for c in np.union1d(predicted, label):
+            hits = ((predicted == c) & (label == c)).sum()
+            row = np.array([hits, (predicted == c).sum(), (label == c).sum()])
             self.counts[int(c)] = self.counts.get(int(c), np.zeros(3, np.int64)) + row
 
     def value(self) -> float:
@@ -116,8 +116,8 @@ class AUC(Metric):
         if scores.shape[1] == 1:
             return _area(scores[:, 0], labels)
         areas = [_area(scores[:, c], labels == c) for c in range(scores.shape[1])]
-        known = [area for area in areas if not np.isnan(area)]  # the others have no rows
-        return float(np.mean(known)) if known else float("nan")
+        defined = [area for area in areas if not np.isnan(area)]  # the others have no rows
+        return float(np.mean(defined)) if defined else float("nan")
 
 
 def _probabilities(scores: np.ndarray) -> np.ndarray:
@@ -209,40 +209,43 @@ MAKERS: dict[str, Callable[[], Metric]] = {
 }
 
 
-def make(given: Sequence[Any]) -> list[Metric]:
+def make(names: Sequence[Any]) -> list[Metric]:
     """Fresh metrics out of names ("accuracy", "top5"), functions, or functions that make a
     Metric.
     """
-    made: list[Metric] = []
-    for item in given:
+    metrics: list[Metric] = []
+    for item in names:
         if isinstance(item, str) and item in MAKERS:
-            made.append(MAKERS[item]())
+            metrics.append(MAKERS[item]())
         elif isinstance(item, str) and item.startswith("top") and item[3:].isdigit():
-            made.append(TopK(int(item[3:])))
+            metrics.append(TopK(int(item[3:])))
         elif isinstance(item, type) and issubclass(item, Metric):
-            made.append(item())
+            metrics.append(item())
         elif callable(item):
-            made.append(Function(item))
+            metrics.append(Function(item))
         else:
             raise ArgumentError(
                 f"no metric is called {item!r}",
                 hint=f"one of {', '.join(MAKERS)}, top5, or a function",
             )
-    return made
+    return metrics
 
 
-def lower_is_better(metric: str, given: Sequence[Any]) -> bool:
+def lower_is_better(metric: str, names: Sequence[Any]) -> bool:
     """Whether a metric of the loop improves by falling: losses do, metrics say it themselves."""
-    better = {m.name: m.better for m in make(given)}
+    better = {m.name: m.better for m in make(names)}
     return better.get(metric.removeprefix("val_"), "lower") == "lower"
 
 
 def add_all(
-    made: Sequence[Metric], loss_term: Mapping[str, Any], prediction: np.ndarray, label: np.ndarray
+    metrics: Sequence[Metric],
+    loss_term: Mapping[str, Any],
+    prediction: np.ndarray,
+    label: np.ndarray,
 ) -> None:
     """Show one batch to all metrics; `loss_term` says how the loss reads prediction and label."""
     rows, classes = _rows(loss_term, prediction, label)
-    for item in made:
+    for item in metrics:
         if item.whole:
             item.add(prediction, label)
             continue

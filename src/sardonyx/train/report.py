@@ -92,7 +92,7 @@ def _series(run: Run) -> list[tuple[str, dict[str, list[tuple[float, float]]], s
     """Every chart: its name, its lines, and what runs across."""
     first = run.position.step - len(run.losses)
     steps = thin([(first + i + 1.0, v) for i, v in enumerate(run.losses)])
-    found = [("steps", {"loss": steps}, "step")] if steps else []
+    charts = [("steps", {"loss": steps}, "step")] if steps else []
     names = [n for n in (run.history[-1] if run.history else {}) if n not in ("epoch", "step")]
     for name in dict.fromkeys(n.removeprefix("val_") for n in names):
         lines = {
@@ -100,8 +100,8 @@ def _series(run: Run) -> list[tuple[str, dict[str, list[tuple[float, float]]], s
             for kind in (name, f"val_{name}")
             if kind in names
         }
-        found.append((name.replace("/", "."), lines, "epoch"))
-    return found
+        charts.append((name.replace("/", "."), lines, "epoch"))
+    return charts
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -63,9 +63,11 @@ class Run:
             return with_position(self.rep.to_model(state), position)
         if self.best_file is None or not self.best_file.exists():
             return None
-        kept = load(self.best_file)
-        found = position_of(kept)
-        return kept if found and found.best_epoch == self.position.best_epoch else None
+        best = load(self.best_file)
+        best_position = position_of(best)
+        return (
+            best if best_position and best_position.best_epoch == self.position.best_epoch else None
+        )
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -98,16 +100,18 @@ class RunSettings:
 
     def total(self, count: int | None) -> int | None:
         """How many steps the run has, where that is known; `count` is those of an epoch."""
-        known = None if self.epochs is None or count is None else self.epochs * count
-        given = [n for n in (known, self.steps) if n is not None]
-        return min(given) if given and (known is not None or self.epochs is None) else None
+        from_epochs = None if self.epochs is None or count is None else self.epochs * count
+        lengths = [n for n in (from_epochs, self.steps) if n is not None]
+        return (
+            min(lengths) if lengths and (from_epochs is not None or self.epochs is None) else None
+        )
 
 
 def prepare(engine: str, model: Model, options: Mapping[str, Any] | None = None) -> Any:
     """A model in training on the engine called `engine`."""
     try:
-        room = importlib.import_module(f"sardonyx.engines.{engine}")
-        make = room.prepare_training
+        package = importlib.import_module(f"sardonyx.engines.{engine}")
+        make = package.prepare_training
     except (ModuleNotFoundError, AttributeError) as error:
         raise ArgumentError(
             f"no engine called {engine!r} can train", hint=f"one of {', '.join(ENGINES)}, auto"

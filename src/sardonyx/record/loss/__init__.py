@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, did_you_mean
 from sardonyx.record.loss.alignment import ctc
 from sardonyx.record.loss.classification import binary_cross_entropy, cross_entropy, hinge
 from sardonyx.record.loss.embeddings import contrastive, cosine, kl_divergence, triplet
@@ -60,7 +60,7 @@ def named(name: str, **settings: Any) -> Loss:
     """The loss called `name`, e.g. `named("cross_entropy", label_smoothing=0.1)`."""
     found = MAKERS.get(name)
     if found is None:
-        raise ArgumentError(f"no loss is called {name!r}", hint=f"one of {', '.join(MAKERS)}")
+        raise ArgumentError(f"no loss is called {name!r}", hint=did_you_mean(name, MAKERS))
     try:
         return found(**settings)
     except TypeError as error:

@@ -56,10 +56,13 @@ class Loss:
 
 @dataclass
 class Term:
-    """One part of a total loss: which output it looks at, its labels, and how much it counts."""
+    """One part of a total loss: the tensor that it judges, its labels, and its weight.
+
+    prediction -- the name of an output or any other tensor of the model; its first output if None
+    """
 
     loss: Loss
-    output: str | None = None
+    prediction: str | None = None
     labels: Sequence[str] | None = None
     weight: float = 1.0
 
