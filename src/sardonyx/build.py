@@ -1,9 +1,9 @@
 """`op`: write ONNX as Python. `op.Softmax(x, axis=1)` makes a checked node and returns its output.
 
 A Builder collects nodes. Names in capitals are operators of ONNX; lower-case methods are small
-idioms that know shapes (`dim`, `shape`, `reshape`, `total`, …) and emit nothing where the answer is
+idioms that use shapes (`dim`, `shape`, `reshape`, `total`, …) and emit nothing where the result is
 known while building. Python numbers, lists and arrays become constants, with the element type that
-the schema asks for. While a builder is active (`with builder:`), `+ - * /` on values build nodes
+the schema requires. While a builder is active (`with builder:`), `+ - * /` on values build nodes
 too.
 """
 
@@ -111,9 +111,7 @@ class Builder:
         domain: str = "",
         outputs: int | None = None,
     ) -> Any:
-        """Add one node. Returns its output, or a tuple where `outputs` asks for a number of
-        them.
-        """
+        """Add one node. Returns its output, or a tuple if `outputs` gives their number."""
         schema = opset.schema(op_type, domain)
         if schema is None and domain in opset.INSIDE:
             raise ArgumentError(f"{op_type} is not an operator of opset {opset.OPSET}")
@@ -138,11 +136,13 @@ class Builder:
         if all(v is None or isinstance(v, ir.Value) for v in values):
             return values  # type: ignore[return-value]
         formal = _formal_types(schema, len(values))
-        known = {t: v.dtype for t, v in zip(formal, values, strict=True) if isinstance(v, ir.Value)}
+        dtypes = {
+            t: v.dtype for t, v in zip(formal, values, strict=True) if isinstance(v, ir.Value)
+        }
         return [
             v
             if v is None or isinstance(v, ir.Value)
-            else self.const(v, _constant_type(schema, t, v, known))
+            else self.const(v, _constant_type(schema, t, v, dtypes))
             for t, v in zip(formal, values, strict=True)
         ]
 
@@ -159,19 +159,19 @@ class Builder:
         NOTE [Pad without axes]: onnxruntime 1.31 moves a Transpose through Pad and permutes the
         pads as if they covered every axis; with an `axes` input it then reads out of bounds.
         """
-        chosen = constant(axes) if isinstance(axes, ir.Value) else axes
-        if chosen is None or not isinstance(x, ir.Value) or x.shape is None:
+        which_axes = constant(axes) if isinstance(axes, ir.Value) else axes
+        if which_axes is None or not isinstance(x, ir.Value) or x.shape is None:
             return self.call("Pad", [x, pads, value, axes], attributes)
         count = len(x.shape)
-        where = [int(a) % count for a in np.reshape(np.asarray(chosen), -1)]
+        where = [int(a) % count for a in np.reshape(np.asarray(which_axes), -1)]
         where += [a + count for a in where]
         if isinstance(pads, ir.Value) and constant(pads) is None:
             zeros = self.const(np.zeros(2 * count, np.int64))
             full: Operand = self.ScatterElements(zeros, np.array(where, np.int64), pads, axis=0)
         else:
-            known = constant(pads) if isinstance(pads, ir.Value) else np.asarray(pads)
+            sizes = constant(pads) if isinstance(pads, ir.Value) else np.asarray(pads)
             full = np.zeros(2 * count, np.int64)
-            full[where] = known
+            full[where] = sizes
         return self.call("Pad", [x, full, value], attributes)
 
     # -- constants -----------------------------------------------------------
@@ -252,12 +252,12 @@ class Builder:
     def reshape(self, x: ir.Value, dims: Sequence[Dim] | ir.Value, allowzero: int = 0) -> ir.Value:
         """Reshape, unless the shape is known to be that already."""
         target = dims if isinstance(dims, ir.Value) else self.join(dims)
-        wanted = content(target)
-        if wanted is not None and x.shape is not None and _same_dims(tuple(x.shape), wanted):
+        sizes = content(target)
+        if sizes is not None and x.shape is not None and _same_dims(tuple(x.shape), sizes):
             return x
         out = self.Reshape(x, target, allowzero=allowzero)
-        if wanted is not None and not any(isinstance(d, int) and d <= 0 for d in wanted):
-            out.shape = ir.Shape(wanted)
+        if sizes is not None and not any(isinstance(d, int) and d <= 0 for d in sizes):
+            out.shape = ir.Shape(sizes)
         return out
 
     def reshape_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
@@ -327,7 +327,7 @@ class Builder:
         _active.reset(token)
 
 
-# -- what is known of a value ---------------------------------------------------
+# -- shapes and constants of values ---------------------------------------------
 
 
 def rank(x: ir.Value) -> int:
@@ -429,9 +429,7 @@ BINARY = frozenset(["Add", "Sub", "Mul", "Div"])
 
 
 def _infer_elementwise(node: ir.Node) -> bool:
-    """The plain cases of the commonest operators, without asking ONNX; whether it was one of
-    them.
-    """
+    """Handle the plain cases of the commonest operators without ONNX; whether it was one."""
     if (
         node.domain
         or len(node.outputs) != 1
@@ -486,29 +484,27 @@ def infer(node: ir.Node, version: int | None = None) -> None:
         proto.attribute.append(ir.serde.serialize_attribute(attr))
     if len(types) < sum(1 for n in names if n):
         return
-    for key, found in opset.infer_outputs(proto, types, data, version).items():
+    for key, inferred in opset.infer_outputs(proto, types, data, version).items():
         value = node.outputs[int(key[1:])]
-        known = ir.serde.deserialize_type_proto_for_type(found)
-        if known is not None and value.type is None:
-            value.type = known
-        shape = ir.serde.deserialize_type_proto_for_shape(found)
+        value_type = ir.serde.deserialize_type_proto_for_type(inferred)
+        if value_type is not None and value.type is None:
+            value.type = value_type
+        shape = ir.serde.deserialize_type_proto_for_shape(inferred)
         if shape is not None and value.shape is None:
             value.shape = shape
     _types_by_schema(node, version)
 
 
 def _types_by_schema(node: ir.Node, version: int | None) -> None:
-    """Where ONNX gives up, an output still has the type of the inputs that share its type
-    variable.
-    """
+    """Where ONNX infers nothing, an output has the type of inputs that share its type variable."""
     schema = opset.schema(node.op_type, node.domain, version)
     if schema is None or all(v.type is not None for v in node.outputs):
         return
     formal = _formal_types(schema, len(node.inputs))
-    known = {t: x.type for t, x in zip(formal, node.inputs, strict=True) if x is not None}
+    types = {t: x.type for t, x in zip(formal, node.inputs, strict=True) if x is not None}
     for value, parameter in zip(node.outputs, schema.outputs, strict=False):
         if value.type is None:
-            value.type = known.get(parameter.type_str)
+            value.type = types.get(parameter.type_str)
 
 
 def _formal_types(schema: opset.Schema | None, count: int) -> list[str]:
@@ -519,10 +515,10 @@ def _formal_types(schema: opset.Schema | None, count: int) -> list[str]:
 
 
 def _constant_type(
-    schema: opset.Schema | None, formal: str, value: Any, known: dict[str, ir.DataType | None]
+    schema: opset.Schema | None, formal: str, value: Any, dtypes: dict[str, ir.DataType | None]
 ) -> ir.DataType | None:
-    if known.get(formal) is not None:
-        return known[formal]
+    if dtypes.get(formal) is not None:
+        return dtypes[formal]
     if isinstance(value, (np.ndarray, np.generic)):
         return None
     allowed: Sequence[str] = [formal]
@@ -543,9 +539,9 @@ def _constant_type(
     return ir.DataType[{"float": "FLOAT", "double": "DOUBLE"}.get(only[7:-1], only[7:-1].upper())]
 
 
-def _attributes(op_type: str, schema: opset.Schema | None, given: dict[str, Any]) -> list[ir.Attr]:
+def _attributes(op_type: str, schema: opset.Schema | None, values: dict[str, Any]) -> list[ir.Attr]:
     attributes = []
-    for name, value in given.items():
+    for name, value in values.items():
         if value is None:
             continue
         kind = None

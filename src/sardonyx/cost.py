@@ -1,4 +1,4 @@
-"""What one run costs, by shapes alone: floating-point operations and memory of activations.
+"""The cost of one run, from shapes alone: floating-point operations and memory of activations.
 
 A multiplication and an addition count as two operations. Operators without a formula here count
 one per element of output; those that only move data count none. A node whose shapes are not known
@@ -101,8 +101,8 @@ def node_flops(node: ir.Node) -> int | None:
     """The floating-point operations of one node; None where a shape is not known."""
     if node.domain == "" and node.op_type in MOVES:
         return 0
-    used = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
-    if not all(is_static(v) for v in used):
+    operands = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+    if not all(is_static(v) for v in operands):
         return None
     formula = FORMULAS.get(node.op_type) if node.domain == "" else None
     if formula is not None:
@@ -203,19 +203,19 @@ def _memory(graph: ir.Graph) -> tuple[int, int]:
             for value in inner.inputs:
                 if value is not None:
                     last[value] = position
-    kept = set(graph.outputs)
+    outputs = set(graph.outputs)
     ending: dict[int, int] = {}
     total = peak = alive = 0
     for value in graph.inputs:
         if value.name not in graph.initializers:
             alive += _bytes(value)
-            if value in last and value not in kept:
+            if value in last and value not in outputs:
                 ending[last[value]] = ending.get(last[value], 0) + _bytes(value)
     for position, node in enumerate(nodes):
         for value in node.outputs:
             size = _bytes(value)
             total, alive = total + size, alive + size
-            if value not in kept:
+            if value not in outputs:
                 end = last.get(value, position)
                 ending[end] = ending.get(end, 0) + size
         peak = max(peak, alive)

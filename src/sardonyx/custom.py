@@ -1,8 +1,8 @@
 """Custom operators: a body in ONNX operators carries one everywhere.
 
 `define` gives an operator its body: values on every engine and gradients of any order follow from
-it, and saved files need nothing else. A lowering or gradient of its own (`sardonyx.lower`,
-`sardonyx.gradient_rule`) is compared with the body by `check_operator`.
+it, and saved files need nothing else. `check_operator` compares a lowering (`sardonyx.lowering`) or
+a gradient rule (`sardonyx.gradient_rule`) registered for the operator with that body.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def define(function: str | onnx.FunctionProto) -> tuple[str, str]:
     >>> sx.undefine("com.acme", "Smooth")
     """
     proto = onnx.parser.parse_function(function) if isinstance(function, str) else function
-    made = ir.serde.deserialize_function(proto)
-    key = made.identifier()
+    definition = ir.serde.deserialize_function(proto)
+    key = definition.identifier()
     if key[0] in ("", "ai.onnx"):
-        raise ArgumentError(f"{quote(key[1])} needs a domain of its own")
+        raise ArgumentError(f"{quote(key[1])} needs a domain other than that of ONNX")
     if key in DEFINED:
         raise ArgumentError(f"{key[0]}::{key[1]} is defined already", hint="undefine it first")
-    DEFINED[key] = made
+    DEFINED[key] = definition
     return key[0], key[1]
 
 
 def undefine(domain: str, op: str) -> None:
-    """Take back what `define` did.
+    """Remove the body that `define` registered.
 
     >>> import sardonyx as sx
     >>> sx.undefine("com.acme", "NeverDefined")
@@ -99,12 +99,12 @@ def run(engine: str, model: Model, feeds: dict[str, Any], **settings: Any) -> di
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         runner = importlib.import_module(f"sardonyx.engines.{engine}").Runner(model, **settings)
-    found: dict[str, Any] = runner(feeds)
-    return found
+    outputs: dict[str, Any] = runner(feeds)
+    return outputs
 
 
 def bare(case: Case, typed: Model) -> Model:
-    """The operator as one node that nothing replaces, its outputs typed like those of its body."""
+    """The operator as one node that is never inlined; its outputs have the types of its body's."""
     model = model_of(case, np.float32)
     for value, like in zip(model.outputs, typed.outputs, strict=True):
         value.type, value.shape = like.type, like.shape
@@ -112,11 +112,11 @@ def bare(case: Case, typed: Model) -> Model:
     return model
 
 
-def differences(what: str, found: dict[str, Any], wanted: dict[str, Any]) -> list[list[str]]:
+def differences(what: str, outputs: dict[str, Any], expected: dict[str, Any]) -> list[list[str]]:
     """Rows for the outputs that differ by more than rounding."""
     rows = []
-    for name, exact in wanted.items():
-        value = np.asarray(found[name])
+    for name, exact in expected.items():
+        value = np.asarray(outputs[name])
         if value.shape != exact.shape:
             rows.append([what, quote(name), f"{value.shape}, not {exact.shape}"])
             continue
@@ -135,8 +135,8 @@ def _gradients(case: Case, single: Model, feeds: dict[str, Any]) -> list[list[st
         return [["the gradient of its body", str(error)]]
     if GRADIENT_RULES.get(case.op, case.domain) is None or not wrt:
         return []
-    found, wanted = (
+    from_rule, from_body = (
         run("numpy", grad(model, wrt=wrt, outputs=False), feeds)
         for model in (bare(case, single), single)
     )
-    return differences("its own gradient", found, wanted)
+    return differences("its own gradient", from_rule, from_body)

@@ -5,7 +5,7 @@
     │   ├── LimitExceeded        a budget of `Limits` would be exceeded
     │   ├── ExternalDataError    external data is missing, outside the folder, or does not fit
     │   └── RecordError          a training record (TrainingInfoProto) breaks a rule
-    ├── UnsupportedOp            an operator has no rule for what was asked
+    ├── UnsupportedOp            an operator has no rule for the operation requested
     ├── ArgumentError            the caller's arguments do not fit the model
     │   └── DataError            the caller's data does not fit the model
     ├── VersionError             the target runtime cannot take this model
@@ -13,7 +13,7 @@
     ├── TrainingStopped          training cannot go on (a loss that is not finite, a lost lock)
     └── MissingExtra             an optional package is not installed
 
-Each error says what, where and a hint; all problems of one kind are reported at once.
+Each error has what went wrong, where, and a hint; all problems of one kind are reported at once.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def table(rows: Iterable[Sequence[object]]) -> list[str]:
     cells = [[str(c) for c in row] for row in rows]
     if not cells:
         return []
-    shown = cells[:SHOWN]
-    columns = max(len(row) for row in shown)
+    visible = cells[:SHOWN]
+    columns = max(len(row) for row in visible)
     widths = [
-        max((len(row[i]) for row in shown if i < len(row)), default=0) for i in range(columns)
+        max((len(row[i]) for row in visible if i < len(row)), default=0) for i in range(columns)
     ]
     lines = [
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip()
-        for row in shown
+        for row in visible
     ]
     if len(cells) > SHOWN:
         lines.append(f"  … and {len(cells) - SHOWN} more")
@@ -114,7 +114,7 @@ class ModelError(SardonyxError):
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Whatever a library below raises inside becomes a `ModelError`, with it as the cause.
+    """Turn any other library's exception into a `ModelError`, with the original as its cause.
 
     >>> with translated("the model cannot be read"):
     ...     raise ValueError("odd")
@@ -127,7 +127,9 @@ def translated(what: str) -> Iterator[None]:
     except (SardonyxError, Warning):
         raise
     except (RecursionError, MemoryError) as error:
-        raise ModelError(f"{what}: it asks for too much ({type(error).__name__})") from error
+        raise ModelError(
+            f"{what}: it needs too much memory or stack ({type(error).__name__})"
+        ) from error
     except Exception as error:
         raise ModelError(f"{what}: {type(error).__name__}: {quote(error)}") from error
 
@@ -145,7 +147,7 @@ class RecordError(ModelError):
 
 
 class UnsupportedOp(SardonyxError):
-    """An operator has no rule for what was asked."""
+    """An operator has no rule for the operation requested."""
 
 
 class ArgumentError(SardonyxError):

@@ -42,14 +42,14 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:11px sys
 
 def text(value: object) -> str:
     """Any value as HTML text: markup, control characters and directional marks made harmless."""
-    shown = "".join(
+    visible = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
     )
-    return html.escape(shown)
+    return html.escape(visible)
 
 
 def page(title: str, subtitle: str, *parts: str, style: str = "") -> str:
-    """A whole page out of its parts; `style` is what it needs beyond the style of all."""
+    """A whole page out of its parts; `style` is CSS beyond the common style."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -71,13 +71,13 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{text(title)}</h2>\n" + "\n".join(parts) + "</section>"
 
 
-def cards(figures: Mapping[str, object]) -> str:
+def cards(numbers: Mapping[str, object]) -> str:
     """The few numbers that a reader wants first."""
-    made = "".join(
+    items = "".join(
         f'<div class="card"><b>{text(v)}</b><span>{text(k)}</span></div>'
-        for k, v in figures.items()
+        for k, v in numbers.items()
     )
-    return f'<div class="cards">{made}</div>'
+    return f'<div class="cards">{items}</div>'
 
 
 def table(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:

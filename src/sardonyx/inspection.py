@@ -2,7 +2,7 @@
 
 Inputs and outputs, versions, weights and constants with the reason, operators, cost for given input
 sizes, training records, what would stop the model from training or converting. Nothing is run; the
-table that people read is made in `cli/inspect.py`. The formulas for the cost are in `cost.py`.
+table for people is printed by `cli/inspect.py`. The formulas for the cost are in `cost.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Blocker:
 
 @dataclass
 class Inspection:
-    """Everything that `inspect` found; `as_dict` gives it as JSON takes it."""
+    """Everything that `inspect` gathered; `as_dict` returns it as plain data, ready for JSON."""
 
     name: str
     producer: str
@@ -76,10 +76,10 @@ class Inspection:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        found = asdict(self)
-        for row, tensor in zip(found["tensors"], self.tensors, strict=True):
+        data = asdict(self)
+        for row, tensor in zip(data["tensors"], self.tensors, strict=True):
             row["dtype"] = tensor.dtype.name.lower()
-        return found
+        return data
 
 
 @translated("the model cannot be inspected")
@@ -172,14 +172,14 @@ def _training(record: Any) -> Training:
 
 
 def _unconvertible(model: Model) -> list[Blocker]:
-    """The nodes that no framework can be given, because nothing here says what they compute."""
+    """The nodes that cannot be converted, because they have neither a lowering nor a body."""
     import sardonyx.engines.numpy.backend  # noqa: F401  (registers the shared rules and numpy's)
     from sardonyx.lower.driver import FRAMEWORKS, find
 
-    every = [node for part in graphs(normalize(model).graph) for node in part]
+    nodes = [node for part in graphs(normalize(model).graph) for node in part]
     return [
         Blocker(op_name((n.domain, n.op_type)), n.name or "", "it has no lowering")
-        for n in every
+        for n in nodes
         if not opset.has_body(n.op_type, n.domain)
         and not any(find(n.op_type, n.domain, framework) for framework in FRAMEWORKS)
     ]

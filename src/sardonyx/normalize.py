@@ -2,10 +2,10 @@
 
 inline functions → upgrade to the opset inside → constants as initializers → shapes → explicit form
 
-After it, no rule has to look at a version, a function call, a Constant node, an auto_pad or a
-negative axis (`passes/explicit.py` says exactly what), and every value has a type and a shape
-where one can be known. Names of the user's nodes and values survive, but for those of Constant and
-call nodes, which are gone. Training records come along as they are.
+After it, no rule has to handle a version, a function call, a Constant node, an auto_pad or a
+negative axis (`passes/explicit.py` has the full list), and every value has a type and a shape
+where one can be known. Names of the user's nodes and values stay, except those of Constant and
+call nodes, which are gone. Training records are copied unchanged.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ def _write_defaults(graph: ir.Graph) -> None:
 
 
 def _drop_initializer_inputs(graph: ir.Graph) -> None:
-    """Before IR 4 an initializer had to be listed as an input as well; nobody may feed it there."""
-    kept = [v for v in graph.inputs if v.name not in graph.initializers]
+    """Before IR 4 every initializer was also listed as an input, without being one that is fed."""
+    inputs = [v for v in graph.inputs if v.name not in graph.initializers]
     graph.inputs.clear()
-    graph.inputs.extend(kept)
+    graph.inputs.extend(inputs)
 
 
 def _stamp(model: ir.Model) -> None:
-    """Write the versions inside on the model, and on none of its nodes."""
-    # Training records share the imports of the model, and none of its nodes.
-    used = {"", *(d for d in (opset.TRAINING_DOMAIN,) if d in model.opset_imports)}
+    """Set the model's opset imports to the internal versions, and clear those of its nodes."""
+    # Training records use the imports of the model, but their nodes are not in its graph.
+    domains = {"", *(d for d in (opset.TRAINING_DOMAIN,) if d in model.opset_imports)}
     old_trees = False
     for part in graphs(model.graph):
         for node in part:
             node.version = None
-            used.add(node.domain)
+            domains.add(node.domain)
             old_trees |= node.domain == ML and opset.schema(node.op_type, ML) is None
     for domain in ("ai.onnx", *opset.INSIDE):
         model.opset_imports.pop(domain, None)
-    model.opset_imports.update({d: v for d, v in opset.INSIDE.items() if d in used})
+    model.opset_imports.update({d: v for d, v in opset.INSIDE.items() if d in domains})
     if old_trees:
         model.opset_imports[ML] = LAST_ML_WITH_OLD_TREES
     model.ir_version = max(model.ir_version or 0, IR_INSIDE)

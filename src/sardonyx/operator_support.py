@@ -1,4 +1,4 @@
-"""What is known about each operator, read off the registries: nothing here is listed by hand."""
+"""How each operator is supported, read from the registries: nothing here is listed by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def coverage(pattern: str = "*") -> list[Coverage]:
     ['rule']
     """
     tagged = set(opset.differentiable_ops())
-    found = [
+    rows = [
         Coverage(
             op, domain, opset.family(op, domain), _gradient(op, domain), not domain and op in tagged
         )
@@ -52,7 +52,7 @@ def coverage(pattern: str = "*") -> list[Coverage]:
         for op in opset.live_ops(domain)
         if fnmatchcase(op.lower(), pattern.lower())
     ]
-    return sorted(found, key=lambda c: (c.domain, c.family, c.operator))
+    return sorted(rows, key=lambda c: (c.domain, c.family, c.operator))
 
 
 def _gradient(op: str, domain: str) -> str:
@@ -68,11 +68,11 @@ def summary(rows: Iterable[Coverage]) -> str:
     rows = list(rows)
     counts = Counter(c.gradient for c in rows)
     tagged = [c for c in rows if c.tagged]
-    done = sum(c.gradient != "missing" for c in tagged)
+    covered = sum(c.gradient != "missing" for c in tagged)
     parts = ", ".join(f"{counts[kind]} {kind}" for kind in GRADIENT if counts[kind])
     return (
         f"{len(rows)} operators: {parts}. "
-        f"Of the {len(tagged)} that ONNX tags Differentiable, {done} are covered."
+        f"Of the {len(tagged)} that ONNX tags Differentiable, {covered} are covered."
     )
 
 

@@ -1,8 +1,8 @@
-"""The one opset inside, and what ONNX's schemas say about its operators.
+"""The one internal opset, and what ONNX's schemas define for its operators.
 
 This is the only module that imports `onnx.defs`: schema look-up, attribute defaults, the family of
-an operator (the file name of its rules in every room), function bodies, type and shape inference of
-one node.
+an operator (the file name of its rules in every package), function bodies, type and shape inference
+of one node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPSET = 28
 ML_OPSET = 5
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 INSIDE = {"": OPSET, "ai.onnx.ml": ML_OPSET, TRAINING_DOMAIN: 1, "ai.onnx.preview": 1}
-# Deprecated, but inside: what came after them cannot say all that they do.
+# Deprecated, yet kept: their successors cannot express everything that they do.
 KEPT = {("ai.onnx.ml", "TreeEnsembleClassifier"): 3, ("ai.onnx.ml", "TreeEnsembleRegressor"): 3}
 
 Schema = onnx.defs.OpSchema
@@ -47,10 +47,10 @@ def schema(op: str, domain: str = "", version: int | None = None) -> Schema | No
     domain = domain_name(domain)
     version = INSIDE.get(domain, 1) if version is None else version
     try:
-        found = onnx.defs.get_schema(op, version, domain)
+        operator = onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:
         return None
-    return None if found.deprecated else found
+    return None if operator.deprecated else operator
 
 
 def kept_schema(op: str, domain: str = "") -> Schema | None:
@@ -61,9 +61,9 @@ def kept_schema(op: str, domain: str = "") -> Schema | None:
 
 @functools.cache
 def history(op: str, domain: str = "") -> tuple[Schema, ...]:
-    """Every version that ONNX ever had of `op`, oldest first."""
-    every = [s for s in _all_schemas() if s.name == op and s.domain == domain_name(domain)]
-    return tuple(sorted(every, key=lambda s: s.since_version))
+    """Every version of `op` in ONNX, oldest first."""
+    versions = [s for s in _all_schemas() if s.name == op and s.domain == domain_name(domain)]
+    return tuple(sorted(versions, key=lambda s: s.since_version))
 
 
 @functools.cache
@@ -85,8 +85,8 @@ def family(op: str, domain: str = "") -> str:
     >>> family("Gather"), family("Conv")
     ('tensor', 'nn')
     """
-    found = schema(op, domain) or (history(op, domain) or (None,))[-1]
-    return PurePosixPath(found.file).parent.name if found else "custom"
+    operator = schema(op, domain) or (history(op, domain) or (None,))[-1]
+    return PurePosixPath(operator.file).parent.name if operator else "custom"
 
 
 @dataclass(frozen=True)
@@ -102,27 +102,27 @@ class Signature:
 
 
 def signature(op: str, domain: str, version: int) -> Signature | None:
-    """What the schema of `op` as of `version` asks for, or None if there is none."""
-    found = schema(op, domain, version)
-    if found is None:
+    """The signature of `op` as of `version`, or None if it has no schema."""
+    operator = schema(op, domain, version)
+    if operator is None:
         return None
     return Signature(
-        found.min_input,
-        found.max_input,
-        found.min_output,
-        found.max_output,
-        tuple(name for name, a in found.attributes.items() if a.required),
-        {n: int(a.type.value) for n, a in found.attributes.items()},  # type: ignore[attr-defined]
+        operator.min_input,
+        operator.max_input,
+        operator.min_output,
+        operator.max_output,
+        tuple(name for name, a in operator.attributes.items() if a.required),
+        {n: int(a.type.value) for n, a in operator.attributes.items()},  # type: ignore[attr-defined]
     )
 
 
 @functools.cache
 def attribute_defaults(op: str, domain: str = "", version: int | None = None) -> dict[str, Any]:
     """Every attribute of `op` with its default; None for one that has no default."""
-    found = schema(op, domain, version)
-    if found is None:
+    operator = schema(op, domain, version)
+    if operator is None:
         return {}
-    return {name: attribute_value(a.default_value) for name, a in found.attributes.items()}
+    return {name: attribute_value(a.default_value) for name, a in operator.attributes.items()}
 
 
 def attribute_value(proto: onnx.AttributeProto) -> Any:
@@ -151,30 +151,30 @@ def differentiable_ops() -> tuple[str, ...]:
     )
 
 
-def _is_function(found: Any) -> bool:
-    return bool(found.has_function or found.has_context_dependent_function)
+def _is_function(operator: Any) -> bool:
+    return bool(operator.has_function or operator.has_context_dependent_function)
 
 
 def has_body(op: str, domain: str = "") -> bool:
     """Whether ONNX defines `op` by a function body."""
-    found = schema(op, domain)
-    return found is not None and _is_function(found)
+    operator = schema(op, domain)
+    return operator is not None and _is_function(operator)
 
 
 def body(
     node: onnx.NodeProto, input_types: list[onnx.TypeProto], version: int | None = None
 ) -> onnx.FunctionProto | None:
     """The function body by which ONNX defines `node`, for these input types, or None."""
-    found = schema(node.op_type, node.domain, version)
-    if found is None:
+    operator = schema(node.op_type, node.domain, version)
+    if operator is None:
         return None
     function = onnx.FunctionProto()
-    if found.has_function:  # type: ignore[attr-defined]
-        function.CopyFrom(found.function_body)
-    elif found.has_context_dependent_function:  # type: ignore[attr-defined]
+    if operator.has_function:  # type: ignore[attr-defined]
+        function.CopyFrom(operator.function_body)
+    elif operator.has_context_dependent_function:  # type: ignore[attr-defined]
         serialized = [t.SerializeToString() for t in input_types]
         try:
-            build = found.get_context_dependent_function  # type: ignore[attr-defined]
+            build = operator.get_context_dependent_function  # type: ignore[attr-defined]
             data = build(node.SerializeToString(), serialized)
         except Exception:  # the C++ builder throws when the types do not suffice
             return None
@@ -191,14 +191,14 @@ def infer_outputs(
     version: int | None = None,
 ) -> dict[str, onnx.TypeProto]:
     """Types and shapes of one node's outputs, from those of its inputs; empty where unknown."""
-    found = schema(node.op_type, node.domain, version)
-    if found is None or not found.has_type_and_shape_inference_function:
+    operator = schema(node.op_type, node.domain, version)
+    if operator is None or not operator.has_type_and_shape_inference_function:
         return {}
     domain = domain_name(node.domain)
     stamp = INSIDE.get(domain, 1) if version is None else version
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
-            found,
+            operator,
             node,
             input_types,
             input_data,
@@ -210,7 +210,7 @@ def infer_outputs(
 
 
 def holds_map(proto: onnx.TypeProto) -> bool:
-    """Whether a type is, or contains, a map: onnx_ir has no word for it."""
+    """Whether a type is, or contains, a map, which onnx_ir cannot represent."""
     while True:
         kind = proto.WhichOneof("value")
         if kind not in ("sequence_type", "optional_type"):

@@ -27,7 +27,7 @@ def op_name(op: OpId) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """A registered function and what the engine needs to know to call it."""
+    """A registered function and what a driver needs to know to call it."""
 
     function: Callable[..., Any]
     tensors: int | None  # how many positional tensors it takes; None: any number
@@ -44,7 +44,7 @@ class Registry:
     """Rules of one kind, by (domain, op_type).
 
     leading  -- how many parameters come before the tensors
-    special  -- keyword-only parameters that are not attributes (what the engine can hand out)
+    special  -- keyword-only parameters that are not attributes (what the driver can pass)
     """
 
     def __init__(self, kind: str, leading: int, special: Iterable[str] = ()):

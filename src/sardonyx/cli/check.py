@@ -14,7 +14,7 @@ def check(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
     untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="Said of every model: none is ever run here.")
+        bool, typer.Option("--untrusted", help="Accepted for symmetry: no model is ever run here.")
     ] = False,
 ) -> None:
     """List everything that is wrong with a model, without running it; 1 if there is anything."""
@@ -30,7 +30,7 @@ def check(
 
 
 def find(path: Path) -> list[dict[str, str]]:
-    """What each stage has to say; a stage is left out where an earlier one failed."""
+    """The problems that each stage reports; the stages after a failed one are skipped."""
     from sardonyx.errors import SardonyxError
     from sardonyx.model import load
     from sardonyx.normalize import normalize

@@ -33,18 +33,18 @@ def inspect(
     from sardonyx.inspection import inspect as gather
     from sardonyx.model import load
 
-    found = gather(load(model), _sizes(size or []))
+    inspection = gather(load(model), _sizes(size or []))
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
+        typer.echo(json.dumps(inspection.as_dict(), indent=2))
         return
     from rich.console import Console
 
-    _show(Console(highlight=False), model, found, None if weights else SHOWN)
+    _show(Console(highlight=False), model, inspection, None if weights else SHOWN)
 
 
-def _sizes(given: list[str]) -> dict[str, int]:
+def _sizes(texts: list[str]) -> dict[str, int]:
     sizes = {}
-    for text in given:
+    for text in texts:
         name, _, number = text.rpartition("=")
         if not name or not number.isdecimal() or int(number) < 1:
             raise ArgumentError(f"cannot read the size {quote(text)}", hint="--size batch=8")
@@ -52,27 +52,26 @@ def _sizes(given: list[str]) -> dict[str, int]:
     return sizes
 
 
-def _show(console: Console, path: Path, found: Inspection, shown: int | None) -> None:
+def _show(console: Console, path: Path, inspection: Inspection, shown: int | None) -> None:
     from rich.markup import escape
 
-    opsets = ", ".join(f"{quote(d)[1:-1]} {v}" for d, v in found.opsets.items())
-    made = f", made by {quote(found.producer)[1:-1]}" if found.producer else ""
-    console.print(
-        f"[bold]{escape(quote(path.name)[1:-1])}[/]  IR {found.ir_version}, {escape(opsets + made)}"
-    )
-    _tensors(console, "inputs", found.inputs)
-    _tensors(console, "outputs", found.outputs)
-    _operators(console, found)
-    _weights(console, found, shown)
-    _cost(console, found)
-    for number, record in enumerate(found.training):
+    opsets = ", ".join(f"{quote(d)[1:-1]} {v}" for d, v in inspection.opsets.items())
+    producer = f", made by {quote(inspection.producer)[1:-1]}" if inspection.producer else ""
+    versions = f"IR {inspection.ir_version}, {opsets}{producer}"
+    console.print(f"[bold]{escape(quote(path.name)[1:-1])}[/]  {escape(versions)}")
+    _tensors(console, "inputs", inspection.inputs)
+    _tensors(console, "outputs", inspection.outputs)
+    _operators(console, inspection)
+    _weights(console, inspection, shown)
+    _cost(console, inspection)
+    for number, record in enumerate(inspection.training):
         console.print(
             f"\n[bold]training record {number}[/]  updates {len(record.updated)} tensors, "
             f"{len(record.state)} state tensors of {amount(record.state_bytes)}B, "
             f"{sum(record.operators.values())} nodes"
         )
-    _blockers(console, found)
-    _unconvertible(console, found)
+    _blockers(console, inspection)
+    _unconvertible(console, inspection)
 
 
 def _table(*columns: str) -> Any:
@@ -99,21 +98,21 @@ def _dim(dim: int | str | None) -> str:
     return "?" if dim is None else str(dim) if isinstance(dim, int) else quote(dim)[1:-1]
 
 
-def _operators(console: Console, found: Inspection) -> None:
+def _operators(console: Console, inspection: Inspection) -> None:
     from rich.markup import escape
 
-    rows = list(found.operators.items())
+    rows = list(inspection.operators.items())
     listed = ", ".join(f"{quote(op)[1:-1]} {count}" for op, count in rows[:SHOWN])
     more = f", … and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    functions = f", {found.functions} functions" if found.functions else ""
-    console.print(f"[bold]{found.nodes} nodes{functions}[/]  {escape(listed + more)}\n")
+    functions = f", {inspection.functions} functions" if inspection.functions else ""
+    console.print(f"[bold]{inspection.nodes} nodes{functions}[/]  {escape(listed + more)}\n")
 
 
-def _weights(console: Console, found: Inspection, shown: int | None) -> None:
+def _weights(console: Console, inspection: Inspection, shown: int | None) -> None:
     from rich.markup import escape
 
     order = {"weight": 0, "statistic": 1, "constant": 2}
-    rows = sorted(found.tensors, key=lambda w: (order[w.kind], -w.size))
+    rows = sorted(inspection.tensors, key=lambda w: (order[w.kind], -w.size))
     table = _table("tensor", "kind", "type", "shape", "why")
     for row in rows[:shown]:
         shape = ", ".join(map(str, row.shape))
@@ -133,14 +132,15 @@ def _weights(console: Console, found: Inspection, shown: int | None) -> None:
         if any(w.kind == kind for w in rows)
     )
     console.print(
-        f"[bold]{found.parameters:,} parameters[/] ({amount(found.parameter_bytes)}B); {counts}"
+        f"[bold]{inspection.parameters:,} parameters[/] "
+        f"({amount(inspection.parameter_bytes)}B); {counts}"
     )
 
 
-def _cost(console: Console, found: Inspection) -> None:
+def _cost(console: Console, inspection: Inspection) -> None:
     from rich.markup import escape
 
-    cost = found.cost
+    cost = inspection.cost
     sizes = ", ".join(f"{quote(name)[1:-1]}={size}" for name, size in cost.sizes.items())
     console.print(
         f"[bold]{amount(cost.flops)}FLOP[/] per run, "
@@ -151,17 +151,17 @@ def _cost(console: Console, found: Inspection) -> None:
         console.print(f"  {cost.unknown_nodes} nodes not counted: their shapes depend on data")
 
 
-def _blockers(console: Console, found: Inspection) -> None:
+def _blockers(console: Console, inspection: Inspection) -> None:
     from rich.markup import escape
 
-    if not found.blockers:
+    if not inspection.blockers:
         verdict = (
-            "nothing stops it from training" if found.parameters else "it has nothing to train"
+            "nothing stops it from training" if inspection.parameters else "it has nothing to train"
         )
         console.print(f"\n{verdict}")
         return
     table = _table("stops training", "node", "why")
-    for blocker in found.blockers:
+    for blocker in inspection.blockers:
         table.add_row(
             escape(quote(blocker.operator)[1:-1]), escape(quote(blocker.node)), blocker.reason
         )
@@ -169,14 +169,14 @@ def _blockers(console: Console, found: Inspection) -> None:
     console.print(table)
 
 
-def _unconvertible(console: Console, found: Inspection) -> None:
+def _unconvertible(console: Console, inspection: Inspection) -> None:
     from rich.markup import escape
 
-    if not found.unconvertible:
+    if not inspection.unconvertible:
         console.print("nothing stops it from converting")
         return
     table = _table("stops converting", "node", "why")
-    for blocker in found.unconvertible[:SHOWN]:
+    for blocker in inspection.unconvertible[:SHOWN]:
         name = escape(quote(blocker.operator)[1:-1])
         table.add_row(name, escape(quote(blocker.node)), blocker.reason)
     console.print(table)

@@ -1,4 +1,4 @@
-"""`sardonyx ops`: the operators and what is known about each."""
+"""`sardonyx ops`: the operators and how each is supported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate for files that nobody vouches for: what a model may cost, and the scan that checks it.
+"""Untrusted files: the resources that a model may use, and the scan that enforces them.
 
 `parse` turns bytes into a message, `scan` goes over the message once, before anything transforms
 it: by explicit stacks, in time linear in the file, never expanding to count. The pass itself is in
@@ -142,8 +142,8 @@ def _guess(data: bytes | bytearray | memoryview) -> str:
 
 
 def _raise_hint(fields: Iterable[str]) -> str:
-    wanted = ", ".join(f"{name}=..." for name in fields)
-    return f"load(..., limits=Limits({wanted})) if you trust this file"
+    settings = ", ".join(f"{name}=..." for name in fields)
+    return f"load(..., limits=Limits({settings})) if you trust this file"
 
 
 def scan(proto: onnx.ModelProto, limits: Limits) -> Counts:

@@ -1,7 +1,7 @@
-"""Archives of arrays that nobody vouches for: what they say they hold, before anything is unpacked.
+"""Untrusted archives of arrays: their declared sizes are checked before anything is unpacked.
 
 An `.npz` is a zip file of arrays. Each entry declares its size, and each array in it a shape: both
-are read first, without unpacking more than a header, and nothing is allocated on their word alone.
+are read first, unpacking no more than a header, and nothing is allocated because of them alone.
 """
 
 from __future__ import annotations

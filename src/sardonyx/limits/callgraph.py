@@ -19,7 +19,7 @@ ENDLESS = 2**62
 
 @dataclass(slots=True)
 class Placement:
-    """How often, how deep and through how many calls something stands in an expanded body."""
+    """How often, how deep and through how many calls something occurs in an expanded body."""
 
     count: int = 0
     depth: int = 0
@@ -33,7 +33,7 @@ class Placement:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A node that calls a function: how deep it stands in its body, and the graphs it passes."""
+    """A node that calls a function: its depth in its body, and the graphs that it passes."""
 
     callee: Hashable
     depth: int

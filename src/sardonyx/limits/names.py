@@ -1,9 +1,9 @@
-"""Whether the names of a model's graphs make sense: each made once, each read one made somewhere.
+"""The names of a model's graphs: each is defined once, and each name that is read is defined.
 
 The order of nodes does not matter (many exporters write unsorted graphs), cycles do. A graph inside
-a node may read the names of the graphs around it and may shadow them; a function may not look out;
-a training graph may also read what the model and the other training graphs make, because what a
-training record allows is checked where records are read.
+a node may read the names of the graphs around it and may shadow them; a function may not;
+a training graph may also read names of the model and of the other training graphs: the rules of
+training records are checked where records are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INPUT, _INITIALIZER = -1, -2
 
 
 class Scope:
-    """One graph or function: who makes each name, and what each node reads."""
+    """One graph or function: which node defines each name, and what each node reads."""
 
     __slots__ = (
         "body",
@@ -122,7 +122,7 @@ def check_names(scopes: Sequence[Scope], problems: Problems) -> None:
 
 
 def _free_names(scope: Scope) -> tuple[dict[str, str], bool]:
-    """Return the names read but not made here, with where, and whether the nodes are in order."""
+    """The names read but not defined here, with their places; whether the nodes are in order."""
     makers, captured = scope.makers, scope.captured
     free: dict[str, str] = {}
     is_sorted = True
@@ -162,11 +162,11 @@ def _check_cycles(scope: Scope, problems: Problems) -> None:
     after: list[list[int]] = [[] for _ in range(count)]
     for index, names in enumerate(scope.reads):
         reads = [*names, *scope.captured.get(index, ())]
-        found = [m for m in (scope.makers.get(name, _INPUT) for name in reads) if m >= 0]
-        before.append(found)
-        for maker in found:
+        producers = [m for m in (scope.makers.get(name, _INPUT) for name in reads) if m >= 0]
+        before.append(producers)
+        for maker in producers:
             after[maker].append(index)
-    waiting = [len(found) for found in before]
+    waiting = [len(producers) for producers in before]
     ready = [index for index, missing in enumerate(waiting) if not missing]
     while ready:
         for reader in after[ready.pop()]:
@@ -196,5 +196,5 @@ def _report_cycle(
         index = next(maker for maker in before[index] if waiting[maker])
     if seen[index] == start:
         cycle = path[path.index(index) :][::-1]
-        shown = " → ".join(scope.where(i) for i in [*cycle[:4], cycle[0]])
-        problems.add(scope.where(cycle[0]), f"is in a cycle of {len(cycle)} nodes: {shown}")
+        description = " → ".join(scope.where(i) for i in [*cycle[:4], cycle[0]])
+        problems.add(scope.where(cycle[0]), f"is in a cycle of {len(cycle)} nodes: {description}")

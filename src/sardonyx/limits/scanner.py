@@ -1,8 +1,8 @@
-"""The single pass over a model that nobody vouches for: budgets, and the soundness of each message.
+"""The single pass over an untrusted model: budgets, and the soundness of each message.
 
 A `Scanner` visits every graph, function and training graph from a queue, never by recursion, and
-collects what it finds; it raises nothing. `limits.scan` is the way in. Single tensors and
-attributes are judged in `wellformed.py`, names in `names.py`, inlined sizes in `callgraph.py`.
+collects problems; it raises nothing. `limits.scan` is the entry point. Single tensors and
+attributes are checked in `wellformed.py`, names in `names.py`, inlined sizes in `callgraph.py`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from . import Limits
 
 Label = Callable[[], str]
-SMALL = 4096  # nodes of a model whose functions may be called as often as they like
+UNLIMITED_EXPANSION = 4096  # nodes up to which functions may be called as often as they like
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a scan found: sizes after inlining, and how many texts were not valid UTF-8."""
+    """The result of a scan: sizes after inlining, and how many texts were not valid UTF-8."""
 
     nodes: int
     inlined_bytes: int
@@ -100,8 +100,8 @@ class Scanner:
         """Check and return the sizes that the model has after inlining, once it was walked."""
         costs = Costs(self._functions, self._roots)
         for cycle in costs.recursive:
-            shown = " → ".join(body.label for body in [*cycle[:4], cycle[0]])
-            self.problems.add(cycle[0].label, f"calls itself: {shown}")
+            description = " → ".join(body.label for body in [*cycle[:4], cycle[0]])
+            self.problems.add(cycle[0].label, f"calls itself: {description}")
         nodes = sum(b.nodes for b in self._roots)
         size = sum(b.bytes for b in self._roots)
         calls = max(b.call_depth for b in self._roots)
@@ -111,7 +111,7 @@ class Scanner:
         if self._functions:
             self._exceed("call_depth", calls, "the deepest call of functions")
             self._exceed("inlined_bytes", size, "the model, its functions inlined")
-        if nodes > SMALL:
+        if nodes > UNLIMITED_EXPANSION:
             growth = -(-nodes // max(self._nodes, 1))
             self._exceed("expansion", growth, "nodes after inlining for each node in the file")
         return Counts(nodes, size, calls, depth, self._name_bytes, self._repaired)
@@ -119,8 +119,8 @@ class Scanner:
     def _exceed(self, field: str, value: int, where: str) -> None:
         limit = getattr(self.limits, field)
         if value > limit:
-            shown = "without end" if value >= ENDLESS else amount(value)
-            self.over.add(where, f"{field} is {shown}", f"limit {amount(limit)}")
+            text = "without end" if value >= ENDLESS else amount(value)
+            self.over.add(where, f"{field} is {text}", f"limit {amount(limit)}")
             self.exceeded[field] = None
 
     # Scopes: graphs, functions and training graphs wait in a queue.
@@ -182,9 +182,9 @@ class Scanner:
     def _function_signature(self, scope: Scope, function: onnx.FunctionProto) -> None:
         self._opsets(function, scope.label)
         inputs, outputs = self._strings(function, "input"), self._strings(function, "output")
-        declared = self._strings(function, "attribute")
-        own = (function.domain, function.overload)
-        self._names([*own, *inputs, *outputs, *declared], lambda: scope.label)
+        attributes = self._strings(function, "attribute")
+        identity = (function.domain, function.overload)
+        self._names([*identity, *inputs, *outputs, *attributes], lambda: scope.label)
         for name in inputs:
             scope.declare_input(name, self.problems)
         scope.outputs.extend(outputs)
@@ -340,8 +340,8 @@ class Scanner:
             names = [fields.get("denotation", "")]
             tensor = fields.get("tensor_type") or fields.get("sparse_tensor_type")
             for dim in tensor.shape.dim if tensor else ():
-                found = self._read(dim)
-                names += (found.get("dim_param", ""), found.get("denotation", ""))
+                dim_fields = self._read(dim)
+                names += (dim_fields.get("dim_param", ""), dim_fields.get("denotation", ""))
             if "opaque_type" in fields:
                 self._read(level.opaque_type)
                 names += (level.opaque_type.domain, level.opaque_type.name)

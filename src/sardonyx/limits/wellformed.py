@@ -1,8 +1,8 @@
-"""What one tensor, sparse tensor, attribute or type of a file must look like to be believed.
+"""Checks of one tensor, sparse tensor, attribute or type of an untrusted file.
 
 Each function looks at one message and returns what is wrong with it, or None. Sizes are counted
 in unbounded integers against the data present, and nothing is allocated from a size that a file
-merely claims. Names, nesting and budgets are in `limits.py`; bytes in other files in `external.py`.
+merely claims. Names, nesting and budgets are in `scanner.py`; external data in `external.py`.
 """
 
 from __future__ import annotations
@@ -92,23 +92,23 @@ class Problems:
         """Raise `error` if there was a problem; `many` holds a `{}` for the count."""
         if not self.count:
             return
-        shown = self._fitting()
-        more = self.count - len(shown)
-        rows = [*shown, [f"… and {more:,} more"]] if more else shown
+        rows_shown = self._fitting()
+        more = self.count - len(rows_shown)
+        rows = [*rows_shown, [f"… and {more:,} more"]] if more else rows_shown
         raise error(one if self.count == 1 else many.format(f"{self.count:,}"), rows, hint)
 
     def _fitting(self) -> list[list[str]]:
         """The first rows whose table stays short, because names may be as long as they like."""
-        shown: list[list[str]] = []
+        fitting: list[list[str]] = []
         widths: dict[int, int] = {}
         for row in self.rows:
             cells = [c if len(c) <= CELL_WIDTH else f"{c[: CELL_WIDTH - 1]}…" for c in row]
             for column, cell in enumerate(cells):
                 widths[column] = max(widths.get(column, 0), len(cell.encode()))
-            if shown and (len(shown) + 1) * sum(widths.values()) > TABLE_BYTES:
+            if fitting and (len(fitting) + 1) * sum(widths.values()) > TABLE_BYTES:
                 break
-            shown.append(cells)
-        return shown
+            fitting.append(cells)
+        return fitting
 
 
 def amount(number: int) -> str:

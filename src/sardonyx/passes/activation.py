@@ -1,7 +1,7 @@
 """The activation that a model ends with, as one operator or spelled out in several.
 
 Exporters write Softmax, LogSoftmax and Sigmoid also as the exponentials, sums and quotients that
-they are. A loss that applies the activation itself, and a head that is to be replaced, want the
+they are. A loss that applies the activation itself, and a head that is replaced, start from the
 tensor before it.
 """
 
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.build import constant
 
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
-# What a reduced tensor passes through to be broadcast again.
+# Operators between a reduction and the place where its result is broadcast.
 SPREADING = ("Reshape", "Expand", "Unsqueeze", "Identity", "Cast", "Squeeze", "Tile")
 
 
@@ -40,10 +40,10 @@ def final_activation(value: ir.Value) -> Activation | None:
     if node.op_type in ACTIVATIONS:
         before = node.inputs[0]
         return None if before is None else Activation(node.op_type, before, (node,))
-    found = _softmax(node) or _log_softmax(node) or _sigmoid(node)
-    if found is None:
+    match = _softmax(node) or _log_softmax(node) or _sigmoid(node)
+    if match is None:
         return None
-    kind, logits = found
+    kind, logits = match
     return Activation(kind, logits, tuple(_between(logits, node)))
 
 
@@ -108,7 +108,7 @@ def _reduced(value: ir.Value | None, op_type: str) -> ir.Value | None:
 
 
 def _through(value: ir.Value | None) -> ir.Value | None:
-    """Back over what only spreads a tensor; over a maximum with minus infinity, too."""
+    """The tensor before operators that only broadcast it, or take its maximum with -inf."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type in SPREADING:
             value = node.inputs[0]
@@ -123,29 +123,29 @@ def _through(value: ir.Value | None) -> ir.Value | None:
 
 
 def _is_one(value: ir.Value | None) -> bool:
-    found = constant(value)
-    return found is not None and bool((np.asarray(found) == 1).all())
+    array = constant(value)
+    return array is not None and bool((np.asarray(array) == 1).all())
 
 
 def _is_lowest(value: ir.Value | None) -> bool:
-    found = constant(value)
-    return found is not None and bool((np.asarray(found) == -np.inf).all())
+    array = constant(value)
+    return array is not None and bool((np.asarray(array) == -np.inf).all())
 
 
 def _between(logits: ir.Value, last: ir.Node) -> list[ir.Node]:
     """The nodes that compute the activation from its logits, the last one first."""
-    later: set[ir.Node] = set()
-    ahead = [logits]
-    while ahead:
-        for reader in {reader for reader, _ in ahead.pop().uses()} - later:
-            later.add(reader)
-            ahead += [] if reader is last else reader.outputs
-    found: dict[ir.Node, None] = {last: None}
-    behind = [last]
-    while behind:
-        for value in behind.pop().inputs:
+    downstream: set[ir.Node] = set()
+    pending_values = [logits]
+    while pending_values:
+        for reader in {reader for reader, _ in pending_values.pop().uses()} - downstream:
+            downstream.add(reader)
+            pending_values += [] if reader is last else reader.outputs
+    nodes: dict[ir.Node, None] = {last: None}
+    pending_nodes = [last]
+    while pending_nodes:
+        for value in pending_nodes.pop().inputs:
             node = value.producer() if value is not None and value is not logits else None
-            if node is not None and node in later and node not in found:
-                found[node] = None
-                behind.append(node)
-    return list(found)
+            if node is not None and node in downstream and node not in nodes:
+                nodes[node] = None
+                pending_nodes.append(node)
+    return list(nodes)

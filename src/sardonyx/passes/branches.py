@@ -1,8 +1,8 @@
 """An If whose condition is known becomes its branch; the other branch goes.
 
-What normalization knows of shapes decides many conditions of exported models. Names of the branch
-stay where nothing else has them. onnxruntime would do the same later, but loses what a deeper
-body reads from a branch.
+Known shapes decide many conditions of exported models. Names in the branch stay unless something
+else has them. onnxruntime would do the same later, but loses values of a branch that a deeper body
+reads.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sardonyx.passes.nesting import bodies, names
 def take_known_branches(graph: ir.Graph) -> int:
     """Replace every If with a constant condition, at any depth; returns how many there were."""
     namer: Builder | None = None
-    taken = 0
+    count = 0
     pending = [graph]
     while pending:
         current = pending.pop()
         for node in list(current):
-            chosen = _known_branch(node)
-            if chosen is None:
+            branch = _known_branch(node)
+            if branch is None:
                 continue
             if namer is None:
                 namer = Builder()
                 namer.reserve(names(graph))
-            _take(current, node, chosen, namer)
-            taken += 1
-        if taken:
+            _take(current, node, branch, namer)
+            count += 1
+        if count:
             for node in current:
                 if any(v.shape is None for v in node.outputs):
                     infer(node)
@@ -38,7 +38,7 @@ def take_known_branches(graph: ir.Graph) -> int:
             pending.append(current)
         else:
             pending.extend(body for node in current for body in bodies(node))
-    return taken
+    return count
 
 
 def _known_branch(node: ir.Node) -> ir.Graph | None:
@@ -57,12 +57,12 @@ def _known_branch(node: ir.Node) -> ir.Graph | None:
 
 
 def _take(graph: ir.Graph, node: ir.Node, branch: ir.Graph, namer: Builder) -> None:
-    used = _names_here(graph)
+    used_names = _names_here(graph)
 
     def rename(name: str) -> str:
-        if name in used:
+        if name in used_names:
             return namer.fresh(name)
-        used.add(name)
+        used_names.add(name)
         namer.reserve([name])
         return name
 
@@ -77,9 +77,9 @@ def _take(graph: ir.Graph, node: ir.Node, branch: ir.Graph, namer: Builder) -> N
 
 def _names_here(graph: ir.Graph) -> set[str]:
     """The names that a new value of `graph` must not have: its own."""
-    found = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+    names_here = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
     for node in graph:
-        found.update(v.name for v in node.outputs if v.name)
+        names_here.update(v.name for v in node.outputs if v.name)
         if node.name:
-            found.add(node.name)
-    return found
+            names_here.add(node.name)
+    return names_here

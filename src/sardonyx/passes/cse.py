@@ -49,8 +49,8 @@ def merge_common(graph: ir.Graph) -> int:
             merged += merge_common(body)
         if inner or node.domain not in opset.INSIDE or is_random(node):
             continue
-        kept = seen.setdefault(_key(node), node)
-        if kept is not node and _replace(node, kept):
+        first = seen.setdefault(_key(node), node)
+        if first is not node and _replace(node, first):
             graph.remove(node, safe=True)
             merged += 1
     return merged
@@ -70,11 +70,11 @@ def _attribute_key(attr: ir.Attr) -> tuple[str, str]:
     return str(attr.type), repr(attr.ref_attr_name if attr.is_ref() else attr.value)
 
 
-def _replace(node: ir.Node, kept: ir.Node) -> bool:
+def _replace(node: ir.Node, other: ir.Node) -> bool:
     """Let the readers of `node` read `kept`; not where a graph output would lose its name."""
     if any(v.is_graph_output() for v in node.outputs):
         return False
-    for old, new in zip(node.outputs, kept.outputs, strict=True):
+    for old, new in zip(node.outputs, other.outputs, strict=True):
         old.replace_all_uses_with(new)
         if new.type is None:
             new.type = old.type

@@ -1,4 +1,4 @@
-"""Remove what nobody reads: nodes and initializers. Graph inputs and outputs always stay."""
+"""Remove nodes and initializers that nothing reads. Graph inputs and outputs always stay."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def remove_dead(graph: ir.Graph, keep: Collection[str] = ()) -> int:
 
     keep -- names of initializers and node outputs that stay although nothing reads them
     """
-    kept = frozenset(keep)
-    removed = _remove_nodes(graph, kept)
+    names = frozenset(keep)
+    removed = _remove_nodes(graph, names)
     for part in graphs(graph):
-        _remove_initializers(part, kept)
+        _remove_initializers(part, names)
     return removed
 
 

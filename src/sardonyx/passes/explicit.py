@@ -1,4 +1,4 @@
-"""One way to say each thing, so that no rule has to know the others.
+"""One form for each operation, so that no rule has to handle the others.
 
 - `auto_pad` becomes `pads`, or a Pad with pads computed at run time where sizes are not known
 - convolutions and pools carry `kernel_shape`, `strides`, `dilations` and `pads`
@@ -6,10 +6,10 @@
 - vectors in MatMul become matrices; Split names its sizes; axes are not negative
 - trailing inputs and outputs that are empty go
 
-What is not known stays as it is: `auto_pad` of a MaxPool that also gives indices, or of a quantized
-convolution, and `output_shape`, on sizes that only a run tells (or larger than any output_padding
-may make them); axes of a tensor of unknown rank. Names stay: what a node's output was called, the
-last of the new nodes calls its own.
+Some forms stay where sizes are known only at run time: `auto_pad` of a MaxPool that also returns
+indices or of a quantized convolution, and `output_shape` (also where it is larger than any
+output_padding allows). Axes of a tensor of unknown rank stay as well. Names are kept: the last of
+the nodes that replace a node gives its output the old name.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def _rank(node: ir.Node) -> int | None:
 def _positive_axis(node: ir.Node) -> None:
     for name in ("axis", "axes"):
         default = opset.attribute_defaults(node.op_type).get(name)
-        given = node.attributes.get(name)
-        if given is None and default is None:
+        attribute = node.attributes.get(name)
+        if attribute is None and default is None:
             continue
-        value: Any = given.value if given is not None else default
+        value: Any = attribute.value if attribute is not None else default
         axes = [value] if isinstance(value, int) else list(value)
         rank = _rank(node)
         if rank is None or all(a >= 0 for a in axes):
@@ -116,10 +116,10 @@ def _positive_axes(op: Builder, node: ir.Node) -> None:
     position = AXES_INPUT.get(node.op_type, 1 if node.op_type.startswith("Reduce") else None)
     if position is None or len(node.inputs) <= position:
         return
-    given, rank = node.inputs[position], _rank(node)
-    if given is None or given.is_graph_input() or not rank:
+    axes_input, rank = node.inputs[position], _rank(node)
+    if axes_input is None or axes_input.is_graph_input() or not rank:
         return
-    axes = constant(given)
+    axes = constant(axes_input)
     if axes is None or axes.dtype.kind != "i" or not (axes < 0).any():
         return
     node.replace_input_with(position, op.const(np.where(axes < 0, axes + rank, axes)))
@@ -147,9 +147,9 @@ class Window:
         return [] if attr is None else [int(v) for v in attr.as_ints()]
 
     def _kernel(self, weight: int | None) -> list[int] | None:
-        given = self._ints("kernel_shape")
-        if given or weight is None:
-            return given or None
+        kernel = self._ints("kernel_shape")
+        if kernel or weight is None:
+            return kernel or None
         w = self.node.inputs[weight]
         if w is None or w.shape is None or not all(isinstance(d, int) for d in w.shape[2:]):
             return None
@@ -162,14 +162,14 @@ class Window:
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     def write(self, **changed: Sequence[int]) -> None:
-        """Put everything that is known on the node; `auto_pad` is resolved then."""
-        found = {"strides": self.strides, "pads": self.pads, **changed}
+        """Write all window attributes on the node, in place of `auto_pad`."""
+        attributes = {"strides": self.strides, "pads": self.pads, **changed}
         if self.kernel is not None:
-            found["kernel_shape"] = self.kernel
+            attributes["kernel_shape"] = self.kernel
         allowed = opset.attribute_defaults(self.node.op_type)
         if "dilations" in allowed:
-            found["dilations"] = self.dilations
-        for name, values in found.items():
+            attributes["dilations"] = self.dilations
+        for name, values in attributes.items():
             self.node.attributes.add(ir.AttrInt64s(name, list(values)))
         self.node.attributes.pop("auto_pad", None)
 
@@ -206,7 +206,7 @@ def _same_totals(window: Window, sizes: list[Any]) -> list[int] | None:
 
 
 def _resolve(op: Builder, node: ir.Node, weight: int | None, pad: Rewrite | None) -> None:
-    """Fill in the window; `pad` rewrites a node whose padding only a run tells."""
+    """Fill in the window; `pad` rewrites a node whose padding is known only at run time."""
     window = Window(node, weight)
     if window.rank is None:
         return
@@ -225,7 +225,7 @@ def _resolve(op: Builder, node: ir.Node, weight: int | None, pad: Rewrite | None
 
 
 def _run_time_pads(op: Builder, x: ir.Value, window: Window) -> ir.Value:
-    """The pads input of a Pad that does what SAME means, computed from the shape of `x`."""
+    """The pads input of a Pad equivalent to SAME, computed from the shape of `x`."""
     i64 = ir.DataType.INT64
     sizes = op.Shape(x, start=2)
     strides, extent = (op.const(v, i64) for v in (window.strides, window.extent))
@@ -240,7 +240,7 @@ def _run_time_pads(op: Builder, x: ir.Value, window: Window) -> ir.Value:
 
 
 def _pad_input(op: Builder, node: ir.Node, weight: int | None, fill: float) -> None:
-    """Pad the input of `node` ahead of it; the node itself pads no more."""
+    """Pad the input of `node` by a node before it; the node itself no longer pads."""
     x = node.inputs[0]
     assert x is not None and x.dtype is not None
     window = Window(node, weight)
@@ -333,12 +333,12 @@ def conv_transpose(op: Builder, node: ir.Node) -> None:
     if window.rank is None:
         return
     extra = window._ints("output_padding") or [0] * window.rank
-    wanted = window._ints("output_shape")[-window.rank :]
+    output_shape = window._ints("output_shape")[-window.rank :]
     same = window.auto_pad in ("SAME_UPPER", "SAME_LOWER")
-    if wanted or same:
+    if output_shape or same:
         if window.kernel is None:
             return
-        totals = _transposed_totals(window, _spatial(node), extra, wanted)
+        totals = _transposed_totals(window, _spatial(node), extra, output_shape)
         if totals is None:
             return
         # A negative total asks for elements beyond the last window: that is output padding.
@@ -351,22 +351,22 @@ def conv_transpose(op: Builder, node: ir.Node) -> None:
         window.pads = [0] * (2 * window.rank)
     window.write(output_padding=extra)
     node.attributes.pop("output_shape", None)
-    if wanted or same:
+    if output_shape or same:
         # ONNX's own inference is wrong for SAME_* where the kernel is smaller than the stride.
         node.outputs[0].shape = None
         infer(node)
 
 
 def _transposed_totals(
-    window: Window, sizes: list[Any], extra: list[int], wanted: list[int]
+    window: Window, sizes: list[Any], extra: list[int], output_shape: list[int]
 ) -> list[int] | None:
     totals = []
     for axis, (stride, extent) in enumerate(zip(window.strides, window.extent, strict=True)):
         size = sizes[axis] if axis < len(sizes) else None
-        if not wanted:
+        if not output_shape:
             totals.append(extent + extra[axis] - stride)  # the size cancels out
         elif isinstance(size, int):
-            totals.append(stride * (size - 1) + extra[axis] + extent - wanted[axis])
+            totals.append(stride * (size - 1) + extra[axis] + extent - output_shape[axis])
         else:
             return None
     return totals

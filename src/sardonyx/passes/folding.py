@@ -177,8 +177,8 @@ def _shape_of(node: ir.Node) -> Known | None:
             return None
         return np.array(math.prod(d for d in dims if isinstance(d, int)), np.int64)
     start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(dims))
-    picked = dims[slice(*_clamp(start, end, len(dims)))]
-    return _settle(_objects(picked, (len(picked),)))
+    selected = dims[slice(*_clamp(start, end, len(dims)))]
+    return _settle(_objects(selected, (len(selected),)))
 
 
 def _clamp(start: int, end: int, rank: int) -> tuple[int, int]:
@@ -238,8 +238,8 @@ def _range_size(_: ir.Node, inputs: Inputs) -> int | None:
 
 
 def _axes(node: ir.Node, inputs: Inputs, position: int = 1) -> list[int] | None:
-    given = inputs[position] if len(inputs) > position else None
-    return None if given is None else [int(a) for a in np.atleast_1d(given)]
+    axes = inputs[position] if len(inputs) > position else None
+    return None if axes is None else [int(a) for a in np.atleast_1d(axes)]
 
 
 def _cast(node: ir.Node, inputs: Inputs) -> Known | None:
@@ -270,10 +270,10 @@ def _slice(node: ir.Node, inputs: Inputs) -> Known | None:
     data, *rest = inputs
     if not all(a is None or is_whole(a) for a in rest):
         return None
-    given = [None if a is None else [int(v) for v in a] for a in (*rest, None, None)[:4]]
-    starts, ends = given[0] or [], given[1] or []
-    axes = list(range(len(starts))) if given[2] is None else given[2]
-    steps = [1] * len(axes) if given[3] is None else given[3]
+    settings = [None if a is None else [int(v) for v in a] for a in (*rest, None, None)[:4]]
+    starts, ends = settings[0] or [], settings[1] or []
+    axes = list(range(len(starts))) if settings[2] is None else settings[2]
+    steps = [1] * len(axes) if settings[3] is None else settings[3]
     where: list[slice] = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         where[axis] = slice(start, end, step)

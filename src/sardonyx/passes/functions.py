@@ -59,9 +59,9 @@ def inline(model: ir.Model) -> None:
             if function is None:
                 pending_graphs.extend(bodies(node))
                 continue
-            given = {n: a for n, a in function.attributes.items() if a.value is not None}
-            given.update(node.attributes)
-            new_nodes, results = _instantiate(function.graph, node, given, model.graph, namer)
+            attributes = {n: a for n, a in function.attributes.items() if a.value is not None}
+            attributes.update(node.attributes)
+            new_nodes, results = _instantiate(function.graph, node, attributes, model.graph, namer)
             imports = {opset.domain_name(d): v for d, v in function.opset_imports.items()}
             for new in _all_nodes(new_nodes):
                 new.version = imports.get(new.domain)
@@ -89,8 +89,8 @@ def _instantiate(
     for value in body.initializers.values():
         values[value] = _copy_value(value, ir.Value(), rename(value.name or "const"))
         root.register_initializer(values[value])  # type: ignore[arg-type]
-    given = list(call.inputs) + [None] * len(body.inputs)
-    values.update(zip(body.inputs, given, strict=False))
+    actual = list(call.inputs) + [None] * len(body.inputs)
+    values.update(zip(body.inputs, actual, strict=False))
     nodes = copy_nodes(body, values, attributes, rename)
     return nodes, [values.get(v, v) for v in body.outputs]
 
@@ -128,17 +128,17 @@ def _copy_attribute(
 ) -> ir.Attr | None:
     """The attribute with references resolved; None where the call leaves it out."""
     if attr.is_ref():
-        given = attributes.get(attr.ref_attr_name or "")
-        if given is None:
+        actual = attributes.get(attr.ref_attr_name or "")
+        if actual is None:
             return None
-        if given.is_ref():
-            return ir.RefAttr(attr.name, given.ref_attr_name or "", given.type)
-        return ir.Attr(attr.name, given.type, given.value)
+        if actual.is_ref():
+            return ir.RefAttr(attr.name, actual.ref_attr_name or "", actual.type)
+        return ir.Attr(attr.name, actual.type, actual.value)
     if attr.type == ir.AttributeType.GRAPH:
         return ir.AttrGraph(attr.name, _copy_graph(attr.value, values, attributes, rename))
     if attr.type == ir.AttributeType.GRAPHS:
-        every = [_copy_graph(g, values, attributes, rename) for g in attr.value]
-        return ir.AttrGraphs(attr.name, every)
+        copies = [_copy_graph(g, values, attributes, rename) for g in attr.value]
+        return ir.AttrGraphs(attr.name, copies)
     return attr
 
 
@@ -176,18 +176,18 @@ def _copy_value(old: ir.Value, new: ir.Value, name: str) -> ir.Value:
 def replace(node: ir.Node, new_nodes: list[ir.Node], results: list[ir.Value | None]) -> None:
     """Put `new_nodes` in the place of `node`; `results` take over its outputs, names included."""
     graph = node.graph
-    made = {v for n in new_nodes for v in n.outputs}
-    taken: set[ir.Value] = set()
+    new_values = {v for n in new_nodes for v in n.outputs}
+    assigned: set[ir.Value] = set()
     swaps = []
     for old, new in zip(node.outputs, results, strict=False):
         if not old.name:
             continue
-        if new not in made or new in taken:
+        if new not in new_values or new in assigned:
             # A result that is an input, or that two outputs share, needs a value of its own.
             identity = ir.Node("", "Identity", [new], name=f"{node.name or node.op_type}/Identity")
             new_nodes.append(identity)
             new = identity.outputs[0]
-        taken.add(new)
+        assigned.add(new)
         swaps.append((old, new))
     if graph is not None:
         graph.insert_before(node, new_nodes)
@@ -240,10 +240,10 @@ def expand(node: ir.Node, namer: Builder | None = None) -> list[ir.Node] | None:
     if definition is None:
         return None
     # Outputs that the node leaves out have no node in a definition made for it, yet are listed.
-    made = {name for inner in definition.node for name in inner.output} | set(definition.input)
+    produced = {name for inner in definition.node for name in inner.output} | set(definition.input)
     outputs = list(definition.output)
     del definition.output[:]
-    definition.output.extend(name for name in outputs if name in made)
+    definition.output.extend(name for name in outputs if name in produced)
     function = ir.serde.deserialize_function(definition)
     body = _copy_graph(function.graph, {}, _attributes(node), str)
     for formal, value in zip(body.inputs, node.inputs, strict=False):
@@ -258,20 +258,20 @@ def expand(node: ir.Node, namer: Builder | None = None) -> list[ir.Node] | None:
     for new in nodes:
         infer(new)
     present = iter(results)
-    replace(node, nodes, [next(present) if name in made else None for name in outputs])
+    replace(node, nodes, [next(present) if name in produced else None for name in outputs])
     return nodes
 
 
 def _attributes(node: ir.Node) -> dict[str, ir.Attr]:
     """The node's attributes, with the defaults of the schema where it has none."""
     schema = opset.schema(node.op_type, node.domain)
-    found = {
+    attributes = {
         name: ir.serde.deserialize_attribute(attr.default_value)
         for name, attr in (schema.attributes.items() if schema else ())
         if attr.default_value.type != onnx.AttributeProto.UNDEFINED
     }
-    found.update(node.attributes)
-    return found
+    attributes.update(node.attributes)
+    return attributes
 
 
 def _definition(node: ir.Node) -> onnx.FunctionProto | None:

@@ -21,17 +21,17 @@ def hoist_initializers(graph: ir.Graph) -> int:
     parts = list(graphs(graph))[1:]
     if not any(part.initializers for part in parts):
         return 0
-    used = _uses_of_names(graph)
+    name_counts = _uses_of_names(graph)
     namer = Builder()
     namer.reserve(names(graph))
     moved = 0
     for part in parts:
         for name, value in list(part.initializers.items()):
             if value.is_graph_output():
-                continue  # what a body gives out has to be its own
+                continue  # a body's outputs must belong to the body
             del part.initializers[name]
-            if used[name] > 1:
-                used[name] -= 1
+            if name_counts[name] > 1:
+                name_counts[name] -= 1
                 value.name = namer.fresh(name)
                 if value.const_value is not None:
                     value.const_value.name = value.name
@@ -42,9 +42,9 @@ def hoist_initializers(graph: ir.Graph) -> int:
 
 def _uses_of_names(graph: ir.Graph) -> Counter[str]:
     """How many different values have each name."""
-    every: set[ir.Value] = set()
+    values: set[ir.Value] = set()
     for part in graphs(graph):
-        every.update(part.inputs)
-        every.update(part.initializers.values())
-        every.update(v for node in part for v in node.outputs)
-    return Counter(v.name for v in every if v.name)
+        values.update(part.inputs)
+        values.update(part.initializers.values())
+        values.update(v for node in part for v in node.outputs)
+    return Counter(v.name for v in values if v.name)

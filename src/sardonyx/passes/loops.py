@@ -1,8 +1,8 @@
 """Shapes inside loops: a state has the shape of its initial value, if every iteration keeps it.
 
 ONNX infers no shape for what a Loop carries, because an iteration may change it. Here the
-initial shape is assumed, the body inferred, and what comes out compared: sizes that differ are
-open, and the body is inferred again with those, until it agrees with itself.
+initial shape is assumed, the body inferred, and its outputs compared: sizes that differ become
+unknown, and the body is inferred again with those, until nothing changes.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def _settle_loop(node: ir.Node) -> None:
             _refine(value, dims)
         settle_loops(body)
         after = [v.shape for v in body.outputs[1 : 1 + count]]
-        found = [_agreed(a, dims) for a, dims in zip(after, assumed, strict=True)]
-        if all(_same(a, b) for a, b in zip(found, assumed, strict=True)):
+        agreed = [_agreed(a, dims) for a, dims in zip(after, assumed, strict=True)]
+        if all(_same(a, b) for a, b in zip(agreed, assumed, strict=True)):
             break
-        assumed = found
+        assumed = agreed
         for value in open_values:
             value.shape = None
     for value, dims in zip(node.outputs, assumed, strict=False):

@@ -9,15 +9,15 @@ import onnx_ir as ir
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node holds as attributes."""
-    found: list[ir.Graph] = []
+    graphs_inside: list[ir.Graph] = []
     for attr in node.attributes.values():
         if attr.is_ref():
             continue
         if attr.type == ir.AttributeType.GRAPH:
-            found.append(attr.value)
+            graphs_inside.append(attr.value)
         elif attr.type == ir.AttributeType.GRAPHS:
-            found.extend(attr.value)
-    return found
+            graphs_inside.extend(attr.value)
+    return graphs_inside
 
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -60,12 +60,12 @@ def reads(node: ir.Node) -> list[ir.Value]:
 
 def names(graph: ir.Graph) -> set[str]:
     """Every name of a value or a node, at any depth."""
-    found: set[str] = set()
+    every_name: set[str] = set()
     for part in graphs(graph):
-        found.update(v.name for v in part.inputs if v.name)
-        found.update(part.initializers)
+        every_name.update(v.name for v in part.inputs if v.name)
+        every_name.update(part.initializers)
         for node in part:
             if node.name:
-                found.add(node.name)
-            found.update(v.name for v in node.outputs if v.name)
-    return found
+                every_name.add(node.name)
+            every_name.update(v.name for v in node.outputs if v.name)
+    return every_name

@@ -1,8 +1,8 @@
-"""Ranks that readers imply: what Conv reads has the rank of its weights, an LSTM reads rank 3.
+"""Ranks implied by consumers: the input of Conv has the rank of its weights, that of LSTM rank 3.
 
 Shape inference goes forwards and loses the rank where the branches of an If disagree on it. One
-sweep backwards finds it again from those who read the value. Only values of the same graph are
-refined: a branch tells nothing about what it reads from outside, for it may never run.
+sweep backwards recovers it from the value's consumers. Only values of the same graph are refined: a
+branch implies nothing about the values around it, because it may never run.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ def imply_ranks(graph: ir.Graph) -> None:
 
 
 def _sweep(graph: ir.Graph) -> bool:
-    found = False
+    changed = False
     for node in reversed(graph):
         for value, rank in _demands(node):
             if value.shape is None and rank >= 0 and _belongs(value, graph):
                 value.shape = ir.Shape([None] * rank)
-                found = True
-    return found
+                changed = True
+    return changed
 
 
 def _belongs(value: ir.Value, graph: ir.Graph) -> bool:
-    """Whether `graph` itself computes the value or is given it."""
+    """Whether `graph` itself computes the value or has it as an input."""
     producer = value.producer()
     if producer is None:
         return value.is_graph_input() and value.graph is graph
@@ -89,7 +89,7 @@ def _belongs(value: ir.Value, graph: ir.Graph) -> bool:
 
 
 def _demands(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
-    """The inputs of `node` whose rank the node itself tells, and that rank."""
+    """The inputs of `node` whose rank the node implies, and that rank."""
     if node.domain != "":
         return
     for i, value in enumerate(node.inputs):
@@ -112,9 +112,9 @@ def _demanded(node: ir.Node, position: int) -> int | None:
     if node.op_type in SAME_RANK or node.op_type == "Concat":
         return len(out)
     if node.op_type in ("Unsqueeze", "Squeeze") and len(node.inputs) > 1:
-        given = node.inputs[1]
-        axes = constant(given)
-        if given is None or axes is None or given.is_graph_input():
+        axes_input = node.inputs[1]
+        axes = constant(axes_input)
+        if axes_input is None or axes is None or axes_input.is_graph_input():
             return None
         return len(out) + axes.size * (-1 if node.op_type == "Unsqueeze" else 1)
     return None

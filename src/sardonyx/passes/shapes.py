@@ -1,4 +1,4 @@
-"""Types and shapes of every value: inferred, symbols kept, data-dependent sizes left open.
+"""Types and shapes of every value: inferred, symbols kept, data-dependent sizes left unknown.
 
 ONNX infers the whole graph in one pass, without its data propagation (which has no bound on
 memory). Then one walk in Python carries what is known of integer tensors (`folding`) through the
@@ -38,9 +38,7 @@ Declared = list[tuple[ir.Value, ir.Shape]]
 
 
 def forget_shapes(graph: ir.Graph) -> Declared:
-    """Take the declared shapes off all computed values: files declare wrong ones, and nobody
-    checks.
-    """
+    """Remove the declared shapes of all computed values: files declare wrong ones, unchecked."""
     declared = []
     for part in graphs(graph):
         for node in part:
@@ -53,28 +51,28 @@ def forget_shapes(graph: ir.Graph) -> Declared:
 
 
 def recall_shapes(declared: Declared) -> bool:
-    """Give declared shapes back where inference could not tell; whether anything was added."""
+    """Restore declared shapes where inference found none; whether anything was added."""
     changed = False
     for value, shape in declared:
         if value.shape is None:
             value.shape = shape
             changed = True
         elif len(value.shape) == len(shape):
-            known = [
+            dims = [
                 d if isinstance(d, int) or _weight(d.value) == 2 else e
                 for d, e in zip(value.shape, shape, strict=True)
             ]
-            changed |= set_shape(value, known)
+            changed |= set_shape(value, dims)
     return changed
 
 
 def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
-    """What ONNX infers by itself, at the opset of the skeleton; whether it took the graph."""
+    """Run ONNX's inference at the opset of the skeleton; whether it accepted the graph."""
     _hide_defaults(skeleton.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
-        return False  # one node that ONNX cannot take must not cost the shapes of all others
+        return False  # one node that ONNX refuses must not cost the shapes of all others
     _copy_back(graph, inferred.graph)
     return True
 
@@ -82,19 +80,19 @@ def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
 def _hide_defaults(graph: onnx.GraphProto) -> None:
     """An initializer that is also an input may be overridden: its value decides no shape."""
     inputs = {info.name for info in graph.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name not in inputs]
-    if len(kept) < len(graph.initializer):
+    constants = [tensor for tensor in graph.initializer if tensor.name not in inputs]
+    if len(constants) < len(graph.initializer):
         graph.ClearField("initializer")
-        graph.initializer.extend(kept)
+        graph.initializer.extend(constants)
 
 
 def _copy_back(graph: ir.Graph, proto: onnx.GraphProto) -> None:
     """Types by name, graph by graph: two branches may use one name for different values."""
-    found = {info.name: info.type for info in (*proto.value_info, *proto.output)}
+    types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
     for node, node_proto in zip(graph, proto.node, strict=True):
         for value in node.outputs:
-            if value.name in found:
-                _merge(value, found[value.name])
+            if value.name in types:
+                _merge(value, types[value.name])
         if inner := bodies(node):
             protos = [
                 g for a in node_proto.attribute for g in ([a.g] if a.HasField("g") else a.graphs)
@@ -132,14 +130,14 @@ def set_shape(value: ir.Value, dims: Sequence[Any]) -> bool:
     return True
 
 
-def _finer(known: Any, new: Any) -> Any:
-    if isinstance(known, int) or isinstance(new, int):
-        return known if isinstance(known, int) else new
-    return new if _weight(new.value) > _weight(known.value) else known
+def _finer(current: Any, new: Any) -> Any:
+    if isinstance(current, int) or isinstance(new, int):
+        return current if isinstance(current, int) else new
+    return new if _weight(new.value) > _weight(current.value) else current
 
 
 def _weight(symbol: str | None) -> int:
-    """The user's symbols say more than those that ONNX made up, and those more than nothing."""
+    """A user's symbol is worth more than one that ONNX generated, and that more than none."""
     return 0 if symbol is None else 1 if symbol.startswith(MADE_UP) else 2
 
 
@@ -196,8 +194,8 @@ class _Walk:
             build.infer(node)
         finally:
             for value, (kind, shape) in zip(node.outputs, before, strict=True):
-                found, value.shape = value.shape, shape
-                grew = found is not None and set_shape(value, list(found))
+                inferred, value.shape = value.shape, shape
+                grew = inferred is not None and set_shape(value, list(inferred))
                 if grew or (kind is None and value.type is not None):
                     self.changed.add(value)
 
@@ -235,8 +233,8 @@ class _Walk:
     def _infer_scan(self, node: ir.Node) -> None:
         """A state keeps its shape, elements are stacked."""
         states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
-        made = [value for body in bodies(node) for value in body.outputs]
-        for i, (outer, inner) in enumerate(zip(node.outputs, made, strict=False)):
+        body_outputs = [value for body in bodies(node) for value in body.outputs]
+        for i, (outer, inner) in enumerate(zip(node.outputs, body_outputs, strict=False)):
             if inner.shape is None:
                 continue
             dims: Dims = list(inner.shape)
@@ -300,8 +298,8 @@ def _from_content(node: ir.Node) -> Dims | None:
         return None
     array = folding.known(target)
     if array is not None and array.size <= folding.PROPAGATED_ELEMENTS:
-        wanted: Dims = [v if isinstance(v, ir.SymbolicDim) else int(v) for v in array.flat]
-        dims = compute(node, wanted)
+        sizes: Dims = [v if isinstance(v, ir.SymbolicDim) else int(v) for v in array.flat]
+        dims = compute(node, sizes)
         return None if dims is None or any(isinstance(d, int) and d < 0 for d in dims) else dims
     if node.op_type == "Expand" or target.shape is None or len(target.shape) != 1:
         return None
@@ -311,23 +309,23 @@ def _from_content(node: ir.Node) -> Dims | None:
     return [folding.UNKNOWN] * length
 
 
-def _reshape(node: ir.Node, wanted: Dims) -> Dims | None:
+def _reshape(node: ir.Node, target: Dims) -> Dims | None:
     x = node.inputs[0]
     source = list(x.shape) if x is not None and x.shape is not None else None
     if not node.attributes.get_int("allowzero", 0):
         copied: Dims = []
-        for axis, size in enumerate(wanted):
+        for axis, size in enumerate(target):
             if isinstance(size, int) and size == 0:
                 size = (
                     source[axis] if source is not None and axis < len(source) else folding.UNKNOWN
                 )
             copied.append(size)
-        wanted = copied
-    if -1 in wanted:
-        axis = wanted.index(-1)
-        rest = wanted[:axis] + wanted[axis + 1 :]
-        wanted[axis] = folding.UNKNOWN if source is None else quotient(source, rest)
-    return wanted
+        target = copied
+    if -1 in target:
+        axis = target.index(-1)
+        rest = target[:axis] + target[axis + 1 :]
+        target[axis] = folding.UNKNOWN if source is None else quotient(source, rest)
+    return target
 
 
 def quotient(above: Dims, below: Dims) -> int | ir.SymbolicDim:
@@ -349,11 +347,11 @@ def quotient(above: Dims, below: Dims) -> int | ir.SymbolicDim:
     return folding.UNKNOWN
 
 
-def _expand(node: ir.Node, wanted: Dims) -> Dims | None:
+def _expand(node: ir.Node, target: Dims) -> Dims | None:
     x = node.inputs[0]
     if x is None or x.shape is None:
         return None
-    return broadcast(list(x.shape), wanted)
+    return broadcast(list(x.shape), target)
 
 
 def broadcast(a: Dims, b: Dims) -> Dims:
@@ -373,13 +371,13 @@ def _broadcast_dim(a: Any, b: Any) -> Any:
     return folding.UNKNOWN
 
 
-def _sizes(node: ir.Node, wanted: Dims) -> Dims:
-    return wanted
+def _sizes(node: ir.Node, target: Dims) -> Dims:
+    return target
 
 
-def _resize(node: ir.Node, wanted: Dims) -> Dims | None:
+def _resize(node: ir.Node, target: Dims) -> Dims | None:
     policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
-    return None if "axes" in node.attributes or policy != "stretch" or not wanted else wanted
+    return None if "axes" in node.attributes or policy != "stretch" or not target else target
 
 
 FROM_CONTENT = {

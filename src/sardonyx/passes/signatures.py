@@ -1,8 +1,8 @@
-"""Whether nodes say what their operators ask for: inputs, outputs, attributes, and bodies that fit.
+"""Whether nodes match the schemas of their operators: inputs, outputs, attributes and bodies.
 
-What a file may leave out, and what it may not, is in ONNX's schemas, at the version that the node
-is written in. Everything that comes after takes it for granted, so it is asked once, before
-anything is rewritten. Operators that ONNX does not know are not judged.
+ONNX's schemas define what a file may leave out, at the version that the node is written in.
+Everything that follows relies on it, so it is checked once, before anything is rewritten. Operators
+that ONNX does not define are not checked.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _BODIES = {
 
 
 @functools.cache
-def _asked(op: str, domain: str, version: int) -> opset.Signature | None:
+def _signature(op: str, domain: str, version: int) -> opset.Signature | None:
     return opset.signature(op, domain, version)
 
 
 def require_signatures(graph: ir.Graph, imports: Mapping[str, int]) -> None:
-    """Raise one error that names every node that its operator's schema does not take."""
+    """Raise one error that names every node that does not match its operator's schema."""
     versions = {opset.domain_name(domain): version for domain, version in imports.items()}
     problems = Problems()
     for part in graphs(graph):
         for node in part:
             domain = opset.domain_name(node.domain)
             version = node.version or versions.get(domain)
-            asked = None if version is None else _asked(node.op_type, domain, version)
-            problem = None if asked is None else _problem(node, asked)
+            signature = None if version is None else _signature(node.op_type, domain, version)
+            problem = None if signature is None else _problem(node, signature)
             if problem is None and domain == "" and node.op_type in _BODIES:
                 problem = _body_problem(node, version or 0)
             if problem is not None:
                 problems.add(_label(node), problem)
     problems.raise_if_any(
         ModelError,
-        "a node is not what its operator takes",
-        "{} nodes are not what their operators take",
+        "a node does not match its operator's schema",
+        "{} nodes do not match the schemas of their operators",
         "the file is damaged, or its exporter has a defect: export it again",
     )
 
@@ -57,19 +57,20 @@ def _label(node: ir.Node) -> str:
     return f"node {quote(name)} ({quote(node.op_type)[1:-1]})"
 
 
-def _problem(node: ir.Node, asked: opset.Signature) -> str | None:
-    given = len(node.inputs)
-    if not asked.least_inputs <= given <= asked.most_inputs:
-        return f"has {given} inputs, {_range(asked.least_inputs, asked.most_inputs)}"
-    if len(node.outputs) > asked.most_outputs:
-        return f"has {len(node.outputs)} outputs, {_range(asked.least_outputs, asked.most_outputs)}"
-    missing = [quote(name) for name in asked.required if name not in node.attributes]
+def _problem(node: ir.Node, signature: opset.Signature) -> str | None:
+    count = len(node.inputs)
+    if not signature.least_inputs <= count <= signature.most_inputs:
+        return f"has {count} inputs, {_range(signature.least_inputs, signature.most_inputs)}"
+    if len(node.outputs) > signature.most_outputs:
+        allowed = _range(signature.least_outputs, signature.most_outputs)
+        return f"has {len(node.outputs)} outputs, {allowed}"
+    missing = [quote(name) for name in signature.required if name not in node.attributes]
     if missing:
         return f"lacks {', '.join(missing)}"
     for name, attr in node.attributes.items():
-        wanted = asked.types.get(name)
-        if wanted is not None and int(attr.type) != wanted:
-            return f"has {quote(name)} of another type than {ir.AttributeType(wanted).name}"
+        expected = signature.types.get(name)
+        if expected is not None and int(attr.type) != expected:
+            return f"has {quote(name)} of another type than {ir.AttributeType(expected).name}"
     return None
 
 
@@ -80,7 +81,7 @@ def _range(least: int, most: int) -> str:
 
 
 def _body_problem(node: ir.Node, version: int) -> str | None:
-    """How the bodies of a node fit to what goes in and comes out of it."""
+    """The mismatch between a node's bodies and its inputs and outputs, or None."""
     if any(node.attributes[n].is_ref() for n in _BODIES[node.op_type] if n in node.attributes):
         return None
     for name in _BODIES[node.op_type]:

@@ -25,7 +25,7 @@ def check_whole(model: Model, what: str) -> None:
 
 
 def complaint(proto: onnx.ModelProto) -> str | None:
-    """What ONNX's checker says of a model, or None."""
+    """The complaint of ONNX's checker about a model, or None."""
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
@@ -34,18 +34,16 @@ def complaint(proto: onnx.ModelProto) -> str | None:
 
 
 def without_payloads(skeleton: onnx.ModelProto) -> onnx.ModelProto:
-    """A skeleton whose absent payloads are inputs instead: the checker would look for their
-    files.
-    """
+    """A skeleton whose absent payloads become inputs: the checker would look for their files."""
     declared = {i.name for i in skeleton.graph.input}
-    kept = []
+    inline = []
     for tensor in skeleton.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            kept.append(tensor)
+            inline.append(tensor)
         elif tensor.name not in declared:
             skeleton.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
     skeleton.graph.ClearField("initializer")
-    skeleton.graph.initializer.extend(kept)
+    skeleton.graph.initializer.extend(inline)
     return skeleton

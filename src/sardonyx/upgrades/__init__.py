@@ -1,4 +1,4 @@
-"""Upgrades: how a node written for an older opset reads in the one opset inside.
+"""Upgrades: nodes written for an older opset become nodes of the internal one.
 
 One small function per signature change, named after it (`softmax_11_13`), in opset order, in the
 file of ONNX's family of the operator. A bump that only widens types, or adds an input or attribute

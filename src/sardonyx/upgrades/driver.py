@@ -1,8 +1,8 @@
-"""The walk that brings every node to the opset inside, and what adapters are written with.
+"""The driver that brings every node to the internal opset, and the functions that adapters use.
 
 An adapter is `function(op, node)`, registered for the version from which the new form holds. It
 changes the node in place into the form of that version and returns None, or returns replacements
-for the node's outputs, built with `op` in the form of the opset inside: then the node is done.
+for the node's outputs, built with `op` at the internal opset: then the node is done.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Adapter(NamedTuple):
 
     to: int  # the version from which the new form holds
     function: Callable[[Builder, ir.Node], Any]
-    shapes: bool  # whether it asks for ranks or types of its inputs
+    shapes: bool  # whether it needs ranks or types of its inputs
 
 
 ADAPTERS: dict[OpId, list[Adapter]] = {}
@@ -36,11 +36,11 @@ def upgrade(*ops: str, to: int, domain: str = "", shapes: bool = False) -> Calla
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op in ops:
-            known = ADAPTERS.setdefault((domain, op), [])
-            if any(a.to == to for a in known):
+            adapters = ADAPTERS.setdefault((domain, op), [])
+            if any(a.to == to for a in adapters):
                 raise ValueError(f"{op_name((domain, op))} already has an adapter to {to}")
-            known.append(Adapter(to, function, shapes))
-            known.sort(key=lambda a: a.to)
+            adapters.append(Adapter(to, function, shapes))
+            adapters.sort(key=lambda a: a.to)
         return function
 
     return register
@@ -91,13 +91,13 @@ def _version(node: ir.Node, versions: dict[str, int]) -> int:
 
 
 def _adapters(node: ir.Node, version: int) -> list[Adapter]:
-    known = ADAPTERS.get((opset.domain_name(node.domain), node.op_type), ())
-    return [a for a in known if version < a.to]
+    adapters = ADAPTERS.get((opset.domain_name(node.domain), node.op_type), ())
+    return [a for a in adapters if version < a.to]
 
 
 def _outdated(graph: ir.Graph, versions: dict[str, int]) -> dict[ir.Node, int]:
-    found = ((node, _version(node, versions)) for node in _nodes(graph))
-    return {node: version for node, version in found if _adapters(node, version)}
+    nodes = ((node, _version(node, versions)) for node in _nodes(graph))
+    return {node: version for node, version in nodes if _adapters(node, version)}
 
 
 def _names(graph: ir.Graph) -> set[str]:
@@ -185,7 +185,7 @@ def _insert_constants(graph: ir.Graph, builder: Builder) -> None:
         graph.insert_before(graph[0], nodes)
 
 
-# -- what adapters are written with ---------------------------------------------------
+# -- functions that adapters use ------------------------------------------------------
 
 
 def take(node: ir.Node, name: str, default: Any = None) -> Any:

@@ -38,8 +38,8 @@ def dropout_6_7(op, node):
     if take(node, "is_test", 0):
         return None
     x = node.inputs[0]
-    y, kept = op.Dropout(x, take(node, "ratio", 0.5), True, outputs=2)
-    return y, op.CastLike(kept, x) if _has_mask(node) else None
+    y, mask = op.Dropout(x, take(node, "ratio", 0.5), True, outputs=2)
+    return y, op.CastLike(mask, x) if _has_mask(node) else None
 
 
 @upgrade("BatchNormalization", to=9, shapes=True)
@@ -74,7 +74,7 @@ def _has_mask(node: ir.Node) -> bool:
 
 
 def _nothing(op: Builder, x: ir.Value) -> ir.Value:
-    """The mask before 12, where nothing says what it holds: what onnxruntime gives."""
+    """The mask before 12, whose values ONNX does not define: those of onnxruntime."""
     return op.fill(0, x, ir.DataType.BOOL)
 
 

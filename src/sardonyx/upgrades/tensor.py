@@ -89,11 +89,11 @@ def resize_10_11(op, node):
     mode = take(node, "mode", "nearest")
     if mode != "nearest":
         return resize_10(op, x, scales, mode, "floor")
-    known = constant(scales)
-    if known is None or (known.min() < 1 < known.max()):
+    factors = constant(scales)
+    if factors is None or (factors.min() < 1 < factors.max()):
         smaller = resize_10(op, x, op.Min(scales, 1.0), mode, "ceil")
         return resize_10(op, smaller, op.Max(scales, 1.0), mode, "floor")
-    return resize_10(op, x, scales, mode, "ceil" if known.min() < 1 else "floor")
+    return resize_10(op, x, scales, mode, "ceil" if factors.min() < 1 else "floor")
 
 
 def resize_10(op, x, scales, mode, nearest_mode):
