@@ -72,7 +72,7 @@ class _Entry:
 
 
 class _File:
-    """The bytes of one opened file, and its checksum once somebody asked."""
+    """The bytes of one opened file, and its checksum, computed on first use."""
 
     def __init__(self, data: Any, size: int):
         self.data, self.size = data, size
@@ -85,7 +85,7 @@ class _File:
 
 
 class _Mapped(mmap.mmap):
-    """A file mapped to be read, which can be mapped once more by whoever wants to write."""
+    """A file mapped for reading, which can be mapped a second time for private writes."""
 
     open_again: Callable[[], int]
     identity: tuple[int, ...]
@@ -153,11 +153,11 @@ def is_mapped(array: np.ndarray) -> bool:
 
 
 def _mapping_of(array: np.ndarray) -> _Mapped | None:
-    found: Any = array
-    while isinstance(found, np.ndarray):
-        found = found.base
-    found = found.obj if isinstance(found, memoryview) else found
-    return found if isinstance(found, _Mapped) else None
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    return owner if isinstance(owner, _Mapped) else None
 
 
 class ExternalData:
@@ -175,7 +175,7 @@ class ExternalData:
         limits: Limits | None = None,
     ):
         if trust not in (None, "local"):
-            raise ArgumentError(f"trust is {trust!r}", hint='give trust="local" or nothing')
+            raise ArgumentError(f"trust is {trust!r}", hint='use trust="local" or leave it out')
         self._trusted = trust == "local"
         self._limits = limits or Limits()
         if directory is None and model_path is not None:
@@ -225,7 +225,7 @@ class ExternalData:
 
     def _hint(self, advice: dict[str, None]) -> str:
         if self._directory is None:
-            return "give the model by its path, or the directory of its data"
+            return "load the model from its path, or pass the directory of its data"
         ways = [way for way in advice if way]
         return f"{', '.join(ways or [_MOVE])}, or {_TRUST}" if ways else _MOVE
 
@@ -245,20 +245,20 @@ class ExternalData:
             span = f"bytes {entry.offset:,} to {entry.offset + size:,}"
             raise _Refused(f"has {file.size:,} bytes, and the tensor {span}")
         if entry.checksum is not None and file.sha1() != entry.checksum:
-            raise _Refused("has another SHA-1 checksum than the model says")
+            raise _Refused("has a SHA-1 checksum that differs from the model's")
         return file, entry.offset, size
 
     def _file(self, location: str) -> _File:
-        found = self._files.get(location)
-        if found is None:
+        file = self._files.get(location)
+        if file is None:
             try:
-                found = self._open(location)
+                file = self._open(location)
             except _Refused as refused:
-                found = refused
-            self._files[location] = found
-        if isinstance(found, _Refused):
-            raise _Refused(found.why, found.trustable)
-        return found
+                file = refused
+            self._files[location] = file
+        if isinstance(file, _Refused):
+            raise _Refused(file.why, file.trustable)
+        return file
 
     def _open(self, location: str) -> _File:
         if self._directory is None:
@@ -273,7 +273,7 @@ class ExternalData:
             os.close(handle)
 
     def _alone(self) -> ExternalData:
-        """The same rules without the files: a mapping that held them would never be let go."""
+        """The same rules without the files: a mapping must not keep them alive."""
         twin = copy.copy(self)
         twin._files = {}
         return twin
@@ -351,10 +351,10 @@ def _row(tensor: TensorProto, where: str, refused: _Refused) -> list[str]:
     locations = [e.value for e in tensor.external_data if e.key == "location"]
     if not locations:
         return [where, "no location", refused.why]
-    shown = locations[0]
-    if isinstance(shown, str) and _is_absolute(shown):
-        shown = "/…/" + re.split(r"[/\\]", shown)[-1]
-    return [where, f"location {quote(shown)}", refused.why]
+    location = locations[0]
+    if isinstance(location, str) and _is_absolute(location):
+        location = "/…/" + re.split(r"[/\\]", location)[-1]
+    return [where, f"location {quote(location)}", refused.why]
 
 
 def _is_absolute(location: str) -> bool:
@@ -362,27 +362,27 @@ def _is_absolute(location: str) -> bool:
 
 
 def _entry(tensor: TensorProto) -> _Entry:
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for pair in tensor.external_data:
         key, value = pair.key, pair.value
         if key not in _KEYS:
             raise _Refused(f"comes with the unknown key {quote(key)}")
-        if key in found:
+        if key in entries:
             raise _Refused(f"comes with {key} twice")
         if isinstance(value, bytes):
             raise _Refused(f"comes with a {key} that is not valid UTF-8")
-        found[key] = value
-    if "location" not in found:
-        raise _Refused("says no location")
+        entries[key] = value
+    if "location" not in entries:
+        raise _Refused("has no location")
     for key in ("offset", "length"):
-        if key in found and not _DECIMAL.fullmatch(found[key]):
-            raise _Refused(f"has the {key} {quote(found[key])}, which is no plain number")
-    checksum = found.get("checksum")
+        if key in entries and not _DECIMAL.fullmatch(entries[key]):
+            raise _Refused(f"has the {key} {quote(entries[key])}, which is no plain number")
+    checksum = entries.get("checksum")
     if checksum is not None and not _SHA1.fullmatch(checksum):
         raise _Refused("has a checksum that is no SHA-1 in hexadecimal")
-    length = int(found["length"]) if "length" in found else None
-    offset = int(found.get("offset", "0"))
-    return _Entry(found["location"], offset, length, checksum and checksum.lower())
+    length = int(entries["length"]) if "length" in entries else None
+    offset = int(entries.get("offset", "0"))
+    return _Entry(entries["location"], offset, length, checksum and checksum.lower())
 
 
 def _components(location: str) -> list[str]:
@@ -463,7 +463,7 @@ def _kind(mode: int) -> str:
 
 
 def tensors(proto: onnx.ModelProto) -> Iterator[tuple[TensorProto, str]]:
-    """Yield every tensor of a model, with where it stands: graphs, functions, training records."""
+    """Yield every tensor of a model, with its location: graphs, functions, training records."""
     queue: deque[tuple[Any, str]] = deque([(proto.graph, "")])
     for function in proto.functions:
         label = f"function {quote(function.name)}"

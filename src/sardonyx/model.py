@@ -1,7 +1,7 @@
-"""Model: one ONNX model in memory, as the file has it; `load` brings it in, `save` writes it out.
+"""Model: one ONNX model in memory, as the file has it; `load` reads it, `save` writes it.
 
 A Model is the graph (`onnx_ir`), plus its training records, which onnx_ir and most tools drop. It
-stays faithful to the file: its opset, functions, names. What regularity the rules need is made by
+keeps the file's opset, functions and names. The regular form that the rules need is made by
 `normalize`, on a copy that shares the weights.
 """
 
@@ -164,7 +164,7 @@ class Model:
 
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor's values say nothing about shapes; those of small integer tensors may."""
+    """Whether a tensor is too large to hold a shape, so that shape inference needs no values."""
     if tensor.dtype == ir.DataType.STRING:
         return False
     return tensor.nbytes > (INLINE_INTEGER_BYTES if tensor.dtype.is_integer() else INLINE_BYTES)
@@ -179,7 +179,7 @@ def _stub(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
     return ir.ExternalTensor(STUB, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name or "")
 
 
-# -- the way in -------------------------------------------------------------------
+# -- loading ----------------------------------------------------------------------
 
 
 def load(
@@ -194,7 +194,7 @@ def load(
     source     -- a path, the bytes of a file, a ModelProto, or a Model (returned as it is)
     directory  -- where external data lies, when `source` is not a path
     trust      -- "local" accepts links and hard links out of the model's folder
-    limits     -- the budget for files nobody vouches for
+    limits     -- the resource limits for untrusted files
 
     >>> import sardonyx as sx
     >>> sx.load(b"not a model")
@@ -228,7 +228,7 @@ def load(
 def from_proto(
     proto: onnx.ModelProto, external: ExternalData | None = None, source: Path | None = None
 ) -> Model:
-    """A Model of a checked ModelProto, which it takes over (the message is changed)."""
+    """The Model of a checked ModelProto; the message is consumed."""
     records = [_record(info, external) for info in proto.training_info]
     proto.ClearField("training_info")
     _densify(proto, external)
@@ -304,9 +304,9 @@ def record_proto(record: Record) -> onnx.TrainingInfoProto:
 def _tensor(proto: onnx.TensorProto, external: ExternalData | None) -> ir.TensorProtocol:
     if proto.data_location == onnx.TensorProto.EXTERNAL:
         return _mapped(proto, external)
-    kept = onnx.TensorProto()
-    kept.CopyFrom(proto)
-    return ir.serde.deserialize_tensor(kept)
+    copy = onnx.TensorProto()
+    copy.CopyFrom(proto)
+    return ir.serde.deserialize_tensor(copy)
 
 
 def _mapped(proto: onnx.TensorProto, external: ExternalData | None) -> ir.TensorProtocol:
@@ -411,13 +411,13 @@ def _dense(sparse: onnx.SparseTensorProto, external: ExternalData | None) -> onn
 
 
 def _is_sorted(graph: ir.Graph) -> bool:
-    seen: set[ir.Node] = set()
+    passed: set[ir.Node] = set()
     for node in graph:
-        for used in _uses(node):
-            producer = used.producer()
-            if producer is not None and producer.graph is graph and producer not in seen:
+        for value in _uses(node):
+            producer = value.producer()
+            if producer is not None and producer.graph is graph and producer not in passed:
                 return False
-        seen.add(node)
+        passed.add(node)
     return True
 
 

@@ -1,4 +1,4 @@
-"""The way out: `save` writes a model that its reader takes, atomically, external data included.
+"""`save` writes a model that its runtime accepts, atomically, external data included.
 
 The file appears whole or not at all: new external data goes to a new file beside the model, then
 the model is written under a temporary name and renamed, then data that only the old file named is
@@ -38,7 +38,7 @@ ALIGNMENT = 4096  # onnxruntime maps a tensor from the file only at a page bound
 CHUNK = 16 * 2**20
 
 
-Held = list[tuple[Any, ir.TensorProtocol]]  # a tensor, and what holds it
+Holdings = list[tuple[Any, ir.TensorProtocol]]  # what holds a tensor, and the tensor
 Places = dict[int, ir.ExternalTensor]
 
 
@@ -52,10 +52,10 @@ def save(
 ) -> Path:
     """Write `model` to `path`: the lowest versions that it needs, none above what the target takes.
 
-    runtime   -- what will read it: "onnxruntime", "onnxruntime==1.20", or None: write it as it is
+    runtime   -- the runtime that will read it: "onnxruntime", "onnxruntime==1.20"; None: any
     opset     -- the highest version of the standard operators, instead of what `runtime` takes
-    external  -- True: weights in a file beside the model; a number: tensors of so many bytes
-                 or more; False: all in one file; None: beside it when there is no room in one file
+    external  -- True: weights in a file beside the model; a number: only tensors of at least so
+                 many bytes; False: all in one file; None: in one file if it stays below 2 GB
 
     >>> import onnx, sardonyx as sx
     >>> model = sx.load(onnx.parser.parse_model(
@@ -66,23 +66,23 @@ def save(
     """
     path = Path(path)
     fitted = fit(model, runtime=runtime, opset=opset)
-    held = [(holder, t) for holder, t in _tensors(fitted) if t.dtype != ir.DataType.STRING]
-    tensors = _outside(held, external)
+    holdings = [(holder, t) for holder, t in _tensors(fitted) if t.dtype != ir.DataType.STRING]
+    tensors = _outside(holdings, external)
     with _reported(path), _Files(path) as files:
         places = files.write_data(tensors) if tensors else {}
-        files.write_model(_serialize(fitted, held, places))
+        files.write_model(_serialize(fitted, holdings, places))
     return path
 
 
-def _outside(held: Held, external: bool | int | None) -> list[ir.TensorProtocol]:
+def _outside(holdings: Holdings, external: bool | int | None) -> list[ir.TensorProtocol]:
     """The tensors that go to a file of their own, each once."""
-    found = {id(tensor): tensor for _, tensor in held}
+    distinct = {id(tensor): tensor for _, tensor in holdings}
     if external is None:
-        external = sum(t.nbytes for t in found.values()) > INLINE_TOTAL
+        external = sum(t.nbytes for t in distinct.values()) > INLINE_TOTAL
     if external is False:
         return []
     least = EXTERNAL_BYTES if external is True else int(external)
-    return [t for t in found.values() if t.nbytes >= least]
+    return [t for t in distinct.values() if t.nbytes >= least]
 
 
 def _tensors(model: Model) -> Iterator[tuple[Any, ir.TensorProtocol]]:
@@ -104,9 +104,9 @@ def _tensors(model: Model) -> Iterator[tuple[Any, ir.TensorProtocol]]:
                 yield proto, ir.serde.deserialize_tensor(proto)
 
 
-def _serialize(model: Model, held: Held, places: Places) -> bytes:
+def _serialize(model: Model, holdings: Holdings, places: Places) -> bytes:
     """The model as bytes, in which the tensors of `places` are named, not contained."""
-    swapped = [(holder, t) for holder, t in held if id(t) in places]
+    swapped = [(holder, t) for holder, t in holdings if id(t) in places]
     before = {id(h): h.SerializeToString() for h, _ in swapped if isinstance(h, onnx.TensorProto)}
     try:
         for holder, tensor in swapped:
@@ -148,18 +148,19 @@ def _reported(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise SardonyxError(
-            f"cannot write {quote(path)}: {reason}", hint="what was there before is unchanged"
+            f"cannot write {quote(path)}: {reason}",
+            hint="the file that was there before is unchanged",
         ) from error
 
 
 class _Files:
-    """The files of one save: made under new names, put in place by one rename, or removed."""
+    """The files of one save: written under new names, then renamed into place, or removed."""
 
     def __init__(self, path: Path):
         self.path = path
         self.tag = secrets.token_hex(3)
         self.data_name = f"{path.name}.{self.tag}.data"
-        self.made: list[Path] = []
+        self.created: list[Path] = []
         self.open: list[IO[bytes]] = []
         self.placed = False
 
@@ -169,15 +170,15 @@ class _Files:
     def __exit__(self, *_: object) -> None:
         for file in self.open:
             file.close()
-        for made in () if self.placed else self.made:
+        for path in () if self.placed else self.created:
             with contextlib.suppress(OSError):
-                made.unlink()
+                path.unlink()
 
     def _create(self, name: str) -> IO[bytes]:
-        """A new file, locked while this save lasts: no other save takes it for a leftover."""
+        """A new file, locked during this save, so that no other save takes it for a leftover."""
         path = self.path.with_name(name)
         file = open(path, "xb")  # noqa: SIM115  (closed in __exit__, after the rename)
-        self.made.append(path)
+        self.created.append(path)
         self.open.append(file)
         if fcntl is not None:
             with contextlib.suppress(OSError):
@@ -211,9 +212,9 @@ class _Files:
         file = self._create(temporary)
         file.write(data)
         with contextlib.suppress(OSError):
-            before = self.path.lstat()
-            if stat.S_ISREG(before.st_mode):
-                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+            status = self.path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
         _sync(file)
         os.replace(self.path.with_name(temporary), self.path)
         self.placed = True
@@ -223,10 +224,14 @@ class _Files:
     def _remove_leftovers(self) -> None:
         """Remove data that no model names any more, and what an interrupted save left behind."""
         name = re.escape(self.path.name)
-        ours = re.compile(rf"{name}\.[0-9a-f]{{6}}\.data|\.{name}\.[0-9a-f]{{6}}\.tmp")
-        kept = {path.name for path in self.made}
+        generated = re.compile(rf"{name}\.[0-9a-f]{{6}}\.data|\.{name}\.[0-9a-f]{{6}}\.tmp")
+        current = {path.name for path in self.created}
         for other in self.path.parent.iterdir():
-            if ours.fullmatch(other.name) and other.name not in kept and not _is_in_use(other):
+            if (
+                generated.fullmatch(other.name)
+                and other.name not in current
+                and not _is_in_use(other)
+            ):
                 with contextlib.suppress(OSError):
                     other.unlink()
 

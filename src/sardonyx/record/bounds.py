@@ -1,4 +1,4 @@
-"""Which numbers settings may be: a learning rate is not negative, a momentum of Adam below one."""
+"""The range of each numeric setting: a learning rate is not negative, b1 of Adam is below one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Bound:
 
     low: float = 0.0
     high: float = math.inf
-    above: bool = False  # `low` itself is out
+    above: bool = False  # `low` itself is excluded
     whole: bool = False
 
     def __contains__(self, value: Any) -> bool:
@@ -43,7 +43,7 @@ BOUNDS = {
 
 
 def check_numbers(settings: Mapping[str, Any], of: str) -> None:
-    """An error that names every setting which is not a number that it may be."""
+    """Raise an error that names every setting which is out of range."""
     wrong = [
         [quote(name), f"is {BOUNDS[name]}, not {value!r}"]
         for name, value in settings.items()

@@ -1,4 +1,4 @@
-"""RecordBuilder: a training step while it is being written; what it collects becomes a `Record`.
+"""RecordBuilder collects the parts of a training step, which become a `Record`.
 
 It hands out the step's inputs (labels, hyperparameters), its state (slots, counters) and roles, and
 turns the nodes that its builder collected into the `algorithm` graph of a TrainingInfoProto.
@@ -38,7 +38,7 @@ class RecordBuilder:
     model  -- the inference model, at the opset inside; read, never changed
     op     -- builds the nodes of the algorithm; it may read any value of the model's graph
     name   -- what the record is called
-    prefix -- before the names of its state, hyperparameters and metrics: records keep theirs apart
+    prefix -- of the names of its state, hyperparameters and metrics, which keeps records apart
     """
 
     model: Model
@@ -69,7 +69,7 @@ class RecordBuilder:
         return cls(model, op, name, f"{name}/" if model.records else "")
 
     def local(self, name: str) -> str:
-        """`name` as this record spells it."""
+        """`name` with the prefix of this record."""
         return self.prefix + name
 
     # -- inputs ----------------------------------------------------------------
@@ -96,7 +96,7 @@ class RecordBuilder:
     # -- state -----------------------------------------------------------------
 
     def slot(self, name: str, start: np.ndarray, role: str = "slot") -> Slot:
-        """A state variable that starts at `start`; set `.next` to what a step makes of it."""
+        """A state variable that starts at `start`; set `.next` to its value after a step."""
         name = self.local(name)
         if name not in self.slots:
             self.op.reserve([name])
@@ -124,7 +124,7 @@ class RecordBuilder:
     # -- the record --------------------------------------------------------------
 
     def record(self) -> Record:
-        """What was collected, as a training record."""
+        """The finished training record."""
         graph = onnx.GraphProto(name=self.name)
         bindings: list[tuple[str, str]] = []
         changed = {name: s.next for name, s in self.slots.items() if s.next is not None}

@@ -1,4 +1,4 @@
-"""Configuration files: TOML or YAML with everything that `trainable` takes.
+"""Configuration files: TOML, YAML or JSON with the arguments of `trainable`.
 
     train = ["head.*"]                     clip_norm = 1.0
     [loss]                                 [[loss]]      several: `prediction` and `weight` each
@@ -29,7 +29,7 @@ from sardonyx.record import optim, schedule
 NUMBER = (int, float)
 TERM = ("name", "graph", "prediction", "labels", "weight", "class_weight")
 RENAMED = {"output": "the tensor that meets the label is called prediction"}
-# What a key may hold, where that is a plain value; tables have a reader of their own.
+# What a key may hold.
 KINDS: dict[str, tuple[str, Any]] = {
     "train": ("a pattern or a list of them", (str, list)),
     "freeze": ("a pattern or a list of them", (str, list)),
@@ -55,7 +55,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 
 
 class _Problems:
-    """What is wrong with a file, with where it stands."""
+    """What is wrong with a file, and where."""
 
     def __init__(self) -> None:
         self.rows: list[list[str]] = []
@@ -76,12 +76,12 @@ def read(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise ArgumentError(f"cannot read {quote(path)}: {error.strerror}") from error
     try:
-        found = READERS.get(path.suffix.lower(), tomllib.loads)(text)
+        contents = READERS.get(path.suffix.lower(), tomllib.loads)(text)
     except (tomllib.TOMLDecodeError, ValueError) as error:
         raise ArgumentError(f"{quote(path)} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(contents, dict):
         raise ArgumentError(f"{quote(path)} holds no table of settings")
-    return found
+    return contents
 
 
 def _yaml(text: str) -> Any:
@@ -99,13 +99,13 @@ READERS: dict[str, Callable[[str], Any]] = {".yaml": _yaml, ".yml": _yaml, ".jso
 
 
 def with_config(
-    path: str | Path, function: Callable[..., Any], given: Mapping[str, Any]
+    path: str | Path, function: Callable[..., Any], passed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call: those of the file, then those given that differ from their
+    """The arguments of a call: those of the file, then those passed that differ from their
     defaults.
     """
     defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
-    explicit = {k: v for k, v in given.items() if v is not defaults[k] and v != defaults[k]}
+    explicit = {k: v for k, v in passed.items() if v is not defaults[k] and v != defaults[k]}
     return {**arguments(read(path), Path(path).parent, path), **explicit}
 
 
@@ -122,16 +122,18 @@ def arguments(
             problems.add("file", key, f"is {what}, not {settings[key]!r}")
     if problems.rows:  # a table that is no table cannot be looked into
         _refuse(source, problems)
-    made = {k: v for k, v in settings.items() if k not in ("loss", "optimizer", "initialize")}
+    result = {k: v for k, v in settings.items() if k not in ("loss", "optimizer", "initialize")}
     if "loss" in settings:
-        made["loss"] = _losses(settings["loss"], folder, problems)
+        result["loss"] = _losses(settings["loss"], folder, problems)
     if "optimizer" in settings:
-        made["optimizer"] = _optimizer(settings["optimizer"], problems)
+        result["optimizer"] = _optimizer(settings["optimizer"], problems)
     if "initialize" in settings:
-        made["initialize"] = {p: _start(p, v, problems) for p, v in settings["initialize"].items()}
+        result["initialize"] = {
+            p: _initializer(p, v, problems) for p, v in settings["initialize"].items()
+        }
     _groups(settings, problems)
     _refuse(source, problems)
-    return made
+    return result
 
 
 def _refuse(source: object, problems: _Problems) -> None:
@@ -147,23 +149,23 @@ def _refuse(source: object, problems: _Problems) -> None:
 # -- losses -----------------------------------------------------------------------------
 
 
-def _losses(given: Any, folder: Path, problems: _Problems) -> list[losses.Term]:
-    several = isinstance(given, list)
+def _losses(entries: Any, folder: Path, problems: _Problems) -> list[losses.Term]:
+    several = isinstance(entries, list)
     terms = []
-    for index, entry in enumerate(given if several else [given]):
+    for index, entry in enumerate(entries if several else [entries]):
         where = f"loss {index}" if several else "loss"
         table = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict):
             problems.add(where, str(entry), "is no loss")
             continue
-        own = {k: v for k, v in table.items() if k not in TERM}
+        settings = {k: v for k, v in table.items() if k not in TERM}
         if "class_weight" in table:
-            own["weight"] = table["class_weight"]
+            settings["weight"] = table["class_weight"]
         weight = table.get("weight", 1.0)
         if not isinstance(weight, NUMBER):
             problems.add(where, "weight", "is the weight of this loss, a number; see class_weight")
             continue
-        loss = _loss(table, own, where, folder, problems)
+        loss = _loss(table, settings, where, folder, problems)
         if loss is not None:
             terms.append(
                 losses.Term(loss, table.get("prediction"), table.get("labels"), float(weight))
@@ -172,34 +174,38 @@ def _losses(given: Any, folder: Path, problems: _Problems) -> list[losses.Term]:
 
 
 def _loss(
-    table: Mapping[str, Any], own: dict[str, Any], where: str, folder: Path, problems: _Problems
+    table: Mapping[str, Any],
+    settings: dict[str, Any],
+    where: str,
+    folder: Path,
+    problems: _Problems,
 ) -> losses.Loss | None:
     if ("name" in table) == ("graph" in table):
         problems.add(where, "name", "a loss has either a name or a graph")
         return None
     if "graph" in table:
-        problems.unknown(where, list(own), TERM)
+        problems.unknown(where, list(settings), TERM)
         return losses.graph(folder / str(table["graph"]))
     makers = losses.MAKERS
     name = str(table["name"])
     if name not in makers:
         problems.unknown(where, [name], list(makers))
         return None
-    return _make(makers[name], own, where, TERM, problems, renamed={"weight": "class_weight"})
+    return _make(makers[name], settings, where, TERM, problems, renamed={"weight": "class_weight"})
 
 
 def _make(
     maker: Callable[..., Any],
     settings: dict[str, Any],
     where: str,
-    more: Sequence[str],
+    keys: Sequence[str],
     problems: _Problems,
     renamed: Mapping[str, str] | None = None,
 ) -> Any:
-    known = list(inspect.signature(maker).parameters)
-    shown = [(renamed or {}).get(k, k) for k in known]
-    unknown = [k for k in settings if k not in known]
-    problems.unknown(where, unknown, [*shown, *more])
+    parameters = list(inspect.signature(maker).parameters)
+    spellings = [(renamed or {}).get(k, k) for k in parameters]
+    unknown = [k for k in settings if k not in parameters]
+    problems.unknown(where, unknown, [*spellings, *keys])
     try:
         return None if unknown else maker(**settings)
     except (ArgumentError, TypeError) as error:
@@ -210,8 +216,8 @@ def _make(
 # -- optimizers -------------------------------------------------------------------------
 
 
-def _optimizer(given: Any, problems: _Problems) -> optim.Optimizer | None:
-    table = {"name": given} if isinstance(given, str) else dict(given)
+def _optimizer(setting: Any, problems: _Problems) -> optim.Optimizer | None:
+    table = {"name": setting} if isinstance(setting, str) else dict(setting)
     name = str(table.pop("name", "adamw"))
     if name not in optim.MAKERS:
         problems.unknown("optimizer", [name], list(optim.MAKERS))
@@ -221,8 +227,8 @@ def _optimizer(given: Any, problems: _Problems) -> optim.Optimizer | None:
     return _make(optim.MAKERS[name], table, "optimizer", ("name",), problems)
 
 
-def _schedule(given: Any, where: str, problems: _Problems) -> schedule.Schedule | None:
-    table = {"name": given} if isinstance(given, str) else dict(given)
+def _schedule(setting: Any, where: str, problems: _Problems) -> schedule.Schedule | None:
+    table = {"name": setting} if isinstance(setting, str) else dict(setting)
     makers = {**schedule.NAMES, "sequence": schedule.sequence}
     name = str(table.pop("name", ""))
     if name not in makers:
@@ -238,30 +244,32 @@ def _schedule(given: Any, where: str, problems: _Problems) -> schedule.Schedule 
 
 
 def _groups(settings: Mapping[str, Any], problems: _Problems) -> None:
-    """Look at the settings of groups; the optimizer itself applies them."""
+    """Check the settings of groups; the optimizer applies them."""
     chosen = settings.get("optimizer", "adamw")
     name = chosen if isinstance(chosen, str) else str(chosen.get("name", "adamw"))
-    known = list(inspect.signature(optim.MAKERS[name]).parameters) if name in optim.MAKERS else None
+    parameters = (
+        list(inspect.signature(optim.MAKERS[name]).parameters) if name in optim.MAKERS else None
+    )
     for pattern, group in settings.get("groups", {}).items():
         where = f'groups."{pattern}"'
         if not isinstance(group, dict):
             problems.add("groups", pattern, "is no table")
-        elif known is not None:
-            problems.unknown(where, [k for k in group if k not in known], known)
+        elif parameters is not None:
+            problems.unknown(where, [k for k in group if k not in parameters], parameters)
             if "schedule" in group:
                 group["schedule"] = _schedule(group["schedule"], f"{where}.schedule", problems)
 
 
-def _start(pattern: str, given: Any, problems: _Problems) -> Initializer | None:
+def _initializer(pattern: str, setting: Any, problems: _Problems) -> Initializer | None:
     where = f'initialize."{pattern}"'
-    table = {"kind": given} if isinstance(given, str) else given
+    table = {"kind": setting} if isinstance(setting, str) else setting
     if not isinstance(table, dict):
         problems.add("initialize", pattern, "is a name or a table")
         return None
     try:
-        made = as_initializer(str(table.get("kind", "")))
+        initializer = as_initializer(str(table.get("kind", "")))
     except ArgumentError as error:
         problems.add(where, str(table.get("kind")), error.hint or str(error))
         return None
     problems.unknown(where, [k for k in table if k not in ("kind", "scale")], ["kind", "scale"])
-    return Initializer(made.kind, table.get("scale"))
+    return Initializer(initializer.kind, table.get("scale"))

@@ -1,8 +1,8 @@
 """What `trainable` decided for each record, written into the model's metadata and read back.
 
-A description has the choices with their reasons, where predictions meet labels, and the arguments
-as a configuration file would say them: enough to make the record again with one setting changed.
-A loss or an optimizer of one's own has no such words; it is listed under `own`.
+A description has the choices with their reasons, the loss terms, and the arguments in the form of
+a configuration file: enough to build the record again with one setting changed. A user-defined loss
+or optimizer cannot be written in this form; it is listed under `own`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTINGS = "sardonyx.training"
 
 @dataclass
 class Choice:
-    """One decision, as shown to people: what, which value, and why."""
+    """One decision, for display: what, which value, and why."""
 
     what: str
     value: str
@@ -48,42 +48,42 @@ class Choices:
 
 def describe(model: Model, description: Mapping[str, Any]) -> None:
     """Keep the description of one more record with the model; its `name` is the algorithm's."""
-    kept = [d for d in _stored(model) if d.get("name") != description["name"]]
-    model.metadata[SETTINGS] = json.dumps([*kept, description])
+    others = [d for d in _stored(model) if d.get("name") != description["name"]]
+    model.metadata[SETTINGS] = json.dumps([*others, description])
 
 
 def descriptions(model: Model) -> list[dict[str, Any]]:
-    """What is known of each record, in their order; empty for a record made elsewhere."""
-    known = {d.get("name"): d for d in _stored(model)}
-    return [known.get(record.algorithm.name, {}) for record in model.records]
+    """The description of each record, in order; empty for a record of another tool."""
+    stored = {d.get("name"): d for d in _stored(model)}
+    return [stored.get(record.algorithm.name, {}) for record in model.records]
 
 
 def _stored(model: Model) -> list[dict[str, Any]]:
     try:
-        found = json.loads(model.metadata.get(SETTINGS, "[]"))
+        entries = json.loads(model.metadata.get(SETTINGS, "[]"))
     except ValueError:  # another tool's entry of this name: the record itself is what counts
         return []
-    return [d for d in found if isinstance(d, dict)] if isinstance(found, list) else []
+    return [d for d in entries if isinstance(d, dict)] if isinstance(entries, list) else []
 
 
 def settings_of(model: Model) -> dict[str, Any]:
     """What was written down about all records together: choices, loss terms, the training forward.
 
-    With several records, what a choice is about says of which record.
+    With several records, each choice is prefixed by the name of its record.
     """
-    found = descriptions(model)
-    several = len(found) > 1
+    described = descriptions(model)
+    several = len(described) > 1
     rows = [
         [f"{d['name']}: {what}" if several else what, value, why]
-        for d in found
+        for d in described
         for what, value, why in d.get("choices", [])
     ]
-    made: dict[str, Any] = {"choices": rows} if rows else {}
-    loss_terms = [m for d in found for m in d.get("loss_terms", [])]
+    settings: dict[str, Any] = {"choices": rows} if rows else {}
+    loss_terms = [m for d in described for m in d.get("loss_terms", [])]
     if loss_terms:
-        made["loss_terms"] = loss_terms
-    forward = {k: v for d in found for k, v in d.get("forward", {}).items()}
-    return {**made, "forward": forward} if any(found) else made
+        settings["loss_terms"] = loss_terms
+    forward = {k: v for d in described for k, v in d.get("forward", {}).items()}
+    return {**settings, "forward": forward} if any(described) else settings
 
 
 def choices(model: Model) -> list[Choice]:
@@ -91,27 +91,27 @@ def choices(model: Model) -> list[Choice]:
     return [Choice(*row) for row in settings_of(model).get("choices", [])]
 
 
-# -- arguments in words -------------------------------------------------------------------
+# -- arguments as a table -----------------------------------------------------------------
 
 
 def as_table(
     terms: Sequence[Term], optimizer: Optimizer, rest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of `trainable` as a configuration file would say them; `own` names the rest."""
+    """The arguments of `trainable` in the form of a configuration file; `own` names the rest."""
     table: dict[str, Any] = {"loss": [_loss_table(term) for term in terms]}
-    own = [] if all(_is_known(term) for term in terms) else ["loss"]
+    undescribed = [] if all(_is_known(term) for term in terms) else ["loss"]
     if optimizer.every != 1:
         rest = {**rest, "accumulate": optimizer.every}
     whole = {"name": optimizer.text, **_set(optimizer.settings)}
     for key, value in {"optimizer": whole, **_set(rest)}.items():
         try:
             table[key] = _plain(value)
-        except _NoWords:
+        except _Undescribed:
             table[key] = {"name": optimizer.text} if key == "optimizer" else {}
-            own.append(key)
-    if optimizer.text not in optim.MAKERS and "optimizer" not in own:
-        own.append("optimizer")
-    return {**table, "own": own} if own else table
+            undescribed.append(key)
+    if optimizer.text not in optim.MAKERS and "optimizer" not in undescribed:
+        undescribed.append("optimizer")
+    return {**table, "own": undescribed} if undescribed else table
 
 
 def _is_known(term: Term) -> bool:
@@ -122,24 +122,24 @@ def _loss_table(term: Term) -> dict[str, Any]:
     settings = _plain(_set(term.loss.settings))
     if "weight" in settings:
         settings["class_weight"] = settings.pop("weight")
-    where = {"prediction": term.prediction, "labels": term.labels}
-    more = {} if term.weight == 1.0 else {"weight": term.weight}
-    return {"name": term.loss.name, **settings, **_plain(_set(where)), **more}
+    placement = {"prediction": term.prediction, "labels": term.labels}
+    weight = {} if term.weight == 1.0 else {"weight": term.weight}
+    return {"name": term.loss.name, **settings, **_plain(_set(placement)), **weight}
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if v is not None}
 
 
-class _NoWords(Exception):
-    """A part that was made by a function of the user's."""
+class _Undescribed(Exception):
+    """A user-defined function, which a table cannot describe."""
 
 
 def _plain(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, Schedule):
         if not value.settings:
-            raise _NoWords
+            raise _Undescribed
         return _plain(_set(value.settings))
     if isinstance(value, Initializer):
         return _plain(_set({"kind": value.kind, "scale": value.scale}))

@@ -38,15 +38,15 @@ def expand_record(model: Model, record: Record) -> Record:
     """
     step = compile_step(model, record)
     graph = step.model.graph
-    taken = {v.name for node in model.graph for v in node.outputs}
-    taken |= {node.name for node in model.graph}
+    reserved = {v.name for node in model.graph for v in node.outputs}
+    reserved |= {node.name for node in model.graph}
     names = {v.name for node in graph.all_nodes() for v in node.outputs}
     outputs = [*metrics(record), *(value for _, value in record.update_binding)]
     for node in graph:
-        if node.name and node.name in taken:
+        if node.name and node.name in reserved:
             node.name = f"train/{node.name}"
         for value in node.outputs:
-            if value.name in taken and value.name not in outputs:
+            if value.name in reserved and value.name not in outputs:
                 new = f"train/{value.name}"
                 while new in names:
                     new += "_"
@@ -60,10 +60,10 @@ def expand_record(model: Model, record: Record) -> Record:
         for value in node.outputs:
             if value.name and value.type is not None and value.name not in declared:
                 algorithm.value_info.append(ir.serde.serialize_value(value))
-    ours = set(model.graph.initializers)
+    initializers = set(model.graph.initializers)
     state = {n: t for n, t in record.state.items() if _is_kept(n, record)}
     for name, value in graph.initializers.items():
-        if name not in ours and value.const_value is not None:
+        if name not in initializers and value.const_value is not None:
             state[name] = value.const_value
     return Record(
         algorithm,

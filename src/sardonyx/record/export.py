@@ -1,10 +1,10 @@
 """The step as plain ONNX files, for runtimes without sardonyx: C++, C#, Java, mobile, web.
 
     train.onnx       data, hyperparameters and state in; metrics and new state out
-    evaluate.onnx    data and state in; metrics and predictions out, as the served model gives them
-    initialize.onnx  nothing in; every state variable at its start out
+    evaluate.onnx    data and state in; metrics and predictions of the served model out
+    initialize.onnx  nothing in; the starting value of every state variable out
     infer.onnx       the served model, its state as inputs
-    step.json        what each takes and gives, which output becomes which state, defaults
+    step.json        inputs, outputs and defaults of each, and which output becomes which state
 
 A trainer runs `initialize` once, then `train` in a loop, and hands each new state to the next call.
 """
@@ -51,8 +51,8 @@ def export_step(
     """Write the training step of a model as plain ONNX files with a description; the path of
     `step.json`.
 
-    current  -- initialize.onnx gives the state as it is now, and not as the record starts it
-    runtime  -- the oldest runtime that must take the files
+    current  -- initialize.onnx returns the current state instead of the record's starting values
+    runtime  -- the oldest runtime that must accept the files
 
     >>> import sardonyx as sx
     >>> sx.export_step("trainable.onnx", "step")  # doctest: +SKIP
@@ -103,7 +103,7 @@ def _write_step(
 
 
 def _signature(graph: StepGraph) -> dict[str, Any]:
-    """What a graph takes and gives, by the role of each tensor."""
+    """The inputs and outputs of a graph, by the role of each tensor."""
     inputs = {v.name: v for v in graph.model.graph.inputs}
     outputs = {v.name: v for v in graph.model.graph.outputs}
     return {
@@ -146,20 +146,20 @@ def _state_array(model: Model, name: str) -> np.ndarray:
         tensor = info.state_tensor(model, record, name)
         if tensor is not None:
             return tensor.numpy()
-    raise ArgumentError(f"no record knows the state {name!r}")
+    raise ArgumentError(f"no record has a state variable {name!r}")
 
 
 def _write_initialization(
     model: Model, folder: Path, current: bool, runtime: str | None
 ) -> Mapping[str, str]:
-    """One graph without inputs that gives every state variable; state → output."""
+    """Write one graph without inputs that returns every state variable; state → output."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": model.opset}, name="initialize")
     whole = Model(ir.Model(graph, ir_version=10))
     outputs: dict[str, str] = {}
     for index, record in enumerate([] if current else model.records):
         part = normalize(_initialization(model, record)).copy()
-        found = _absorb(whole, part, f"{index}/" if index else "")
-        outputs.update({key: found[value] for key, value in record.initialization_binding})
+        renamed = _absorb(whole, part, f"{index}/" if index else "")
+        outputs.update({key: renamed[value] for key, value in record.initialization_binding})
     op = Builder("initialize")
     op.reserve(all_names(whole.graph))
     for name in all_state(model):
@@ -187,7 +187,7 @@ def _absorb(whole: Model, part: Model, prefix: str) -> dict[str, str]:
     """Move the nodes of `part` into `whole`; how its outputs are called there."""
     graph = part.graph
     outputs = list(graph.outputs)
-    before = [v.name or "" for v in outputs]
+    original = [v.name or "" for v in outputs]
     for value in [*graph.initializers.values(), *(v for node in graph for v in node.outputs)]:
         if value.name:
             value.name = prefix + value.name
@@ -202,4 +202,4 @@ def _absorb(whole: Model, part: Model, prefix: str) -> dict[str, str]:
         whole.graph.register_initializer(value)
     whole.graph.outputs.extend(outputs)
     whole.graph.opset_imports.update(part.ir.opset_imports)
-    return dict(zip(before, (v.name or "" for v in outputs), strict=True))
+    return dict(zip(original, (v.name or "" for v in outputs), strict=True))

@@ -88,16 +88,16 @@ def check(model: Model) -> None:
     if (model.ir.ir_version or 0) < 7:
         problems.append(["ir_version", str(model.ir.ir_version), "training records need 7 or more"])
     for index, record in enumerate(model.records):
-        found = [
+        defects = [
             *_bindings(model, record),
             *_initialization(model, record),
             *_gradients(model, record),
             *_shapes(model, record),
             *_names_and_order(model, record),
         ]
-        if not found:
-            found = _official(model, record)
-        problems += [[f"record {index}", *row] for row in found]
+        if not defects:
+            defects = _official(model, record)
+        problems += [[f"record {index}", *row] for row in defects]
     problems += _shared_state(model)
     _warn(model)
     if problems:
@@ -111,7 +111,7 @@ def check(model: Model) -> None:
 
 
 def _warn(model: Model) -> None:
-    """What is allowed, yet seldom meant."""
+    """Warn of what is allowed but probably unintended."""
     domains = {opset.domain_name(d) for d in model.ir.opset_imports}
     if TRAINING_DOMAIN not in domains and any(
         uses_training_ops(r.algorithm.node) for r in model.records
@@ -159,35 +159,35 @@ def _initialization(model: Model, record: Record) -> list[list[str]]:
     if graph.input:
         names = ", ".join(quote(i.name) for i in graph.input)
         problems.append(["initialization", names, "an initialization has no inputs"])
-    known = {t.name for t in graph.initializer} | {i.name for i in graph.input} | {""}
+    computed = {t.name for t in graph.initializer} | {i.name for i in graph.input} | {""}
     for node in graph.node:
         for name in node.input:
-            if name not in known:
+            if name not in computed:
                 outside = name in model.graph.initializers or name in record.state
                 why = "is an initializer of another graph" if outside else "is not computed there"
                 problems.append(["initialization", quote(name), why])
-        known.update(node.output)
+        computed.update(node.output)
     problems += [
         ["initialization", quote(o.name), "is an output that is not computed"]
         for o in graph.output
-        if o.name not in known
+        if o.name not in computed
     ]
     return problems
 
 
 def _gradients(model: Model, record: Record) -> list[list[str]]:
-    known = _names(model, record)
+    names = _names(model, record)
     problems = []
     for node in record.algorithm.node:
         if node.op_type != "Gradient" or node.domain not in TRAINING_DOMAINS:
             continue
         where = f"Gradient {quote(node.name or next(iter(node.output), None))}"
-        given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        xs = [x.decode() for x in given.get("xs", [])]
-        zs = [z.decode() for z in given.get("zs", [])]
-        y = given.get("y", b"").decode()
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        xs = [x.decode() for x in attributes.get("xs", [])]
+        zs = [z.decode() for z in attributes.get("zs", [])]
+        y = attributes.get("y", b"").decode()
         problems += [
-            [where, quote(n), "is not in the graph"] for n in (*xs, *zs, y) if n not in known
+            [where, quote(n), "is not in the graph"] for n in (*xs, *zs, y) if n not in names
         ]
         if len(node.input) != len(xs) + len(zs):
             problems.append([where, f"{len(node.input)} inputs", f"for {len(xs) + len(zs)} names"])
@@ -223,18 +223,18 @@ def _shapes(model: Model, record: Record) -> list[list[str]]:
 
 
 def _differences(tensor: ir.TensorProtocol, declared: onnx.TypeProto.Tensor) -> list[str]:
-    found = []
+    differences = []
     if declared.elem_type and declared.elem_type != int(tensor.dtype):
-        found.append(f"{tensor.dtype} ← {onnx.TensorProto.DataType.Name(declared.elem_type)}")
+        differences.append(f"{tensor.dtype} ← {onnx.TensorProto.DataType.Name(declared.elem_type)}")
     if declared.HasField("shape"):
         dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
-        ours = list(tensor.shape.numpy())
-        fits = len(dims) == len(ours) and all(
-            a in (None, b) for a, b in zip(dims, ours, strict=True)
+        expected = list(tensor.shape.numpy())
+        fits = len(dims) == len(expected) and all(
+            a in (None, b) for a, b in zip(dims, expected, strict=True)
         )
         if not fits:
-            found.append(f"{ours} ← {dims}")
-    return found
+            differences.append(f"{expected} ← {dims}")
+    return differences
 
 
 def _names_and_order(model: Model, record: Record) -> list[list[str]]:
@@ -250,16 +250,16 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
     defined.update(names)
     defined.update(i.name for i in record.algorithm.input if i.name not in names)
     late: set[str] = {o for n in record.algorithm.node for o in n.output if o}
-    known = {n for n in defined if n} | {""}
+    computed = {n for n in defined if n} | {""}
     for node in record.algorithm.node:
         for name in node.input:
-            if name not in known:
+            if name not in computed:
                 why = (
                     "is read before it is computed" if name in late else "is not computed anywhere"
                 )
                 problems.append([f"node {quote(node.name)}", quote(name), why])
         defined.update(o for o in node.output if o)
-        known.update(node.output)
+        computed.update(node.output)
     problems += [
         ["joined graph", quote(n), f"is defined {c} times"]
         for n, c in defined.items()
@@ -269,7 +269,7 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
 
 
 def _official(model: Model, record: Record) -> list[list[str]]:
-    """What ONNX's checker says of the joined graph: unknown operators, attributes, versions."""
+    """The complaint of ONNX's checker: unknown operators, attributes, versions."""
     proto = model.skeleton()
     for name, tensor in record.state.items():
         info = onnx.helper.make_tensor_value_info(
@@ -287,8 +287,8 @@ def _official(model: Model, record: Record) -> list[list[str]]:
     if "ai.onnx.preview" not in {i.domain for i in proto.opset_import}:
         proto.opset_import.add(domain="ai.onnx.preview", version=1)
     proto.ir_version = max(proto.ir_version, 8)
-    found = complaint(proto)
-    return [["joined graph", found.splitlines()[0]]] if found else []
+    message = complaint(proto)
+    return [["joined graph", message.splitlines()[0]]] if message else []
 
 
 def _shared_state(model: Model) -> list[list[str]]:

@@ -1,5 +1,5 @@
-"""The `initialization` graph of a record: starting values as ONNX nodes (`starts.py` says what
-they are).
+"""The `initialization` graph of a record: starting values as ONNX nodes
+(`initializer.py` defines them).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ ORTHOGONAL_STEPS = 40
 def write_initialization(
     record: Record, model: Model, builder: RecordBuilder, patterns: Mapping[str, str | Initializer]
 ) -> None:
-    """Give the record an initialization: slots as they start, parameters as `patterns` say."""
+    """Give the record an initialization: of its slots, and of the parameters in `patterns`."""
     op = Builder("initialize")
     outputs: list[tuple[str, ir.Value]] = []
     for name, slot in builder.slots.items():
         outputs.append((name, _constant(op, slot.start)))
-    for pattern, given in patterns.items():
-        found = [n for n in builder.updates if fnmatchcase(n, pattern)]
-        if not found:
+    for pattern, initializer in patterns.items():
+        parameters = [n for n in builder.updates if fnmatchcase(n, pattern)]
+        if not parameters:
             raise ArgumentError(f"no trained parameter matches {quote(pattern)} in `initialize`")
-        for name in found:
-            outputs.append((name, _start(op, given, model.graph.initializers[name])))
+        for name in parameters:
+            outputs.append((name, _start(op, initializer, model.graph.initializers[name])))
     graph = onnx.GraphProto(name="initialize")
     for name, value in outputs:
         result = op.Identity(value)
@@ -61,8 +61,8 @@ def _constant(op: Builder, start: np.ndarray) -> ir.Value:
     return op.const(start)
 
 
-def _start(op: Builder, given: str | Initializer, value: ir.Value) -> ir.Value:
-    start, input_first = as_used(given, value)
+def _start(op: Builder, initializer: str | Initializer, value: ir.Value) -> ir.Value:
+    start, input_first = as_used(initializer, value)
     shape, dtype = tuple(value.const_value.shape.numpy()), value.const_value.dtype  # type: ignore[union-attr]
     if not input_first:
         return _random(op, start, shape, dtype)

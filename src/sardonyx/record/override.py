@@ -1,7 +1,7 @@
-"""Options for a model that carries its record: what is not named stays as the file says.
+"""Changes to the record that a model carries: settings that are not passed stay as they are.
 
-The record is made again from its description with the new settings in it, and every setting that
-changed is a row for people: its name, what the file says, what counts now.
+The record is built again from its description with the new settings, and every setting that
+changed becomes a row to display: its name, the value in the file, the new value.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from sardonyx.record.describe import SETTINGS, describe, descriptions
 from sardonyx.record.trainable import trainable
 
 Rows = list[list[str]]
-KEPT = ("slot", "step")  # the roles of state that a record made again takes over
+KEPT = ("slot", "step")  # the roles of state that the new record takes over
 DROP = "model.records.clear() drops the record and keeps the weights"
 
 
-def override(model: Model, given: Mapping[str, Any]) -> tuple[Model, Rows]:
-    """The model with its record changed by the arguments `given`, and a row for every change."""
+def override(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, Rows]:
+    """The model with its record changed by `arguments`, and a row for every change."""
     if len(model.records) > 1:
         raise ArgumentError(
             f"the file carries {len(model.records)} training records; these options describe one",
-            [[f"option {quote(k)}"] for k in given],
+            [[f"option {quote(k)}"] for k in arguments],
             hint=f"train it as it is, or make new records: {DROP}",
         )
     (record,), (description,) = model.records, descriptions(model)
     before = description.get("arguments")
-    asked = _expanded(given)
-    made = trainable(_bare(model), **_merged(before, asked))
-    (after,) = descriptions(made)
+    expanded = _expanded(arguments)
+    changed = trainable(_bare(model), **_merged(before, expanded))
+    (after,) = descriptions(changed)
     if before is None:
-        return made, [["record", "made elsewhere", "made anew"]]
+        return changed, [["record", "made elsewhere", "made anew"]]
     rows = changes(before, after["arguments"])
     for key in after["arguments"].get("own", []):
-        if key in asked:  # two functions may have one name
+        if key in expanded:  # two functions may have one name
             rows.append([key, *_names(before[key]), f"{_names(after['arguments'][key])[0]}, given"])
     if not rows:
         return model, []
-    _keep_reasons(made, description, after)
-    return made, [*rows, *_take_state(model, record, made)]
+    _keep_reasons(changed, description, after)
+    return changed, [*rows, *_take_state(model, record, changed)]
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rows:
@@ -55,17 +55,17 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rows:
     return [[n, _shown(old.get(n)), _shown(new.get(n))] for n in names]
 
 
-def refuse_changes(model: Model, given: Mapping[str, Any], where: str) -> None:
-    """A run that is continued keeps its settings: an error that lists those that differ."""
-    found = [d["arguments"] for d in descriptions(model) if "arguments" in d]
-    if len(found) != 1 or not given:
+def refuse_changes(model: Model, arguments: Mapping[str, Any], where: str) -> None:
+    """Raise an error that lists settings which differ from those of the run to be continued."""
+    described = [d["arguments"] for d in descriptions(model) if "arguments" in d]
+    if len(described) != 1 or not arguments:
         return
     try:
-        made = trainable(_bare(model), **_merged(found[0], _expanded(given)))
+        changed = trainable(_bare(model), **_merged(described[0], _expanded(arguments)))
     except ArgumentError:
-        rows = [[k, "as the file says", _shown(v)] for k, v in given.items()]
+        rows = [[k, "as in the file", _shown(v)] for k, v in arguments.items()]
     else:
-        rows = changes(found[0], descriptions(made)[0]["arguments"])
+        rows = changes(described[0], descriptions(changed)[0]["arguments"])
     if rows:
         refuse_other(where, rows)
 
@@ -74,7 +74,7 @@ def refuse_other(where: str, rows: Rows) -> None:
     raise ArgumentError(
         f"{quote(where)} was begun with other settings",
         [[name, f"{old} → {new}"] for name, old, new in rows],
-        hint="leave these out to continue it as it was begun, or start a new run from it: "
+        hint="leave these out to continue it, or start a new run from it: "
         "train it into another output, without resume",
     )
 
@@ -89,59 +89,59 @@ def _bare(model: Model) -> Model:
     return bare
 
 
-def _expanded(given: Mapping[str, Any]) -> dict[str, Any]:
+def _expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments, those of a configuration file among them."""
-    if given.get("config") is None:
-        return dict(given)
-    rest = {k: v for k, v in given.items() if k != "config"}
-    return config.with_config(given["config"], trainable, rest)
+    if arguments.get("config") is None:
+        return dict(arguments)
+    rest = {k: v for k, v in arguments.items() if k != "config"}
+    return config.with_config(arguments["config"], trainable, rest)
 
 
-def _merged(before: Mapping[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the file with those given in their place."""
+def _merged(before: Mapping[str, Any] | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the file, replaced by those passed."""
     if before is None:
-        if "loss" in given:
-            return given
+        if "loss" in arguments:
+            return arguments
         raise ArgumentError(
             "the record was made elsewhere: it cannot be changed in part",
-            [[f"option {quote(k)}"] for k in given],
-            hint=f"give the loss too, and a new record takes its place; or {DROP}",
+            [[f"option {quote(k)}"] for k in arguments],
+            hint=f"pass the loss too, and a new record replaces it; or {DROP}",
         )
-    missing = [k for k in before.get("own", []) if k not in given]
+    missing = [k for k in before.get("own", []) if k not in arguments]
     if missing:
         raise ArgumentError(
-            "the record cannot be made again from what the file says",
-            [[k, *_names(before[k]), "was given as a function or graph"] for k in missing],
-            hint=f"give {' and '.join(missing)} again with the other options",
+            "the file does not describe the whole record",
+            [[k, *_names(before[k]), "was a function or a graph"] for k in missing],
+            hint=f"pass {' and '.join(missing)} again with the other options",
         )
-    known = {k: v for k, v in before.items() if k != "own" and k not in before.get("own", [])}
-    given = dict(given)
-    if "lr" in given and "optimizer" not in given:
+    settings = {k: v for k, v in before.items() if k != "own" and k not in before.get("own", [])}
+    arguments = dict(arguments)
+    if "lr" in arguments and "optimizer" not in arguments:
         # The rate of the file's optimizer, not of the default one.
-        rate = given.pop("lr")
-        given["optimizer"] = {**before["optimizer"], "lr": rate}
-    if isinstance(given.get("optimizer"), Mapping):
-        known["optimizer"] = given.pop("optimizer")
-    return {**config.arguments(known, Path()), **given}
+        rate = arguments.pop("lr")
+        arguments["optimizer"] = {**before["optimizer"], "lr": rate}
+    if isinstance(arguments.get("optimizer"), Mapping):
+        settings["optimizer"] = arguments.pop("optimizer")
+    return {**config.arguments(settings, Path()), **arguments}
 
 
-def _names(given: Any) -> list[str]:
-    """What a part of one's own is called, where it has a name."""
-    parts = given if isinstance(given, list) else [given]
+def _names(setting: Any) -> list[str]:
+    """The names of user-defined parts, where they have one."""
+    parts = setting if isinstance(setting, list) else [setting]
     return [", ".join(quote(p["name"]) for p in parts if "name" in p)]
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by dotted names; the only loss is not counted."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
-            found |= _flat({key: value[0]}, prefix)
+            settings |= _flat({key: value[0]}, prefix)
         elif isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
+            settings |= _flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return {k.removesuffix(".name"): v for k, v in found.items()}
+            settings[prefix + key] = value
+    return {k.removesuffix(".name"): v for k, v in settings.items()}
 
 
 def _shown(value: Any) -> str:
@@ -156,29 +156,30 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _keep_reasons(made: Model, before: Mapping[str, Any], after: dict[str, Any]) -> None:
-    """What the file had decided keeps its reason; what changed was asked for."""
+def _keep_reasons(changed: Model, before: Mapping[str, Any], after: dict[str, Any]) -> None:
+    """Unchanged choices keep the reason that the file gives."""
     old = {(what, value): why for what, value, why in before.get("choices", [])}
     after["choices"] = [
-        [what, value, old.get((what, value), "as asked, in place of what the file says")]
+        [what, value, old.get((what, value), "set by an argument, instead of the file's value")]
         for what, value, _ in after["choices"]
     ]
-    describe(made, after)
+    describe(changed, after)
 
 
-def _take_state(model: Model, record: Record, made: Model) -> Rows:
-    """Let the new record go on from the old one's slots and count, if they are the same ones."""
-    (new,) = made.records
-    ours, theirs = _slots(made, new), _slots(model, record)
-    same = ours.keys() == theirs.keys() and all(
-        ours[n].shape == theirs[n].shape and ours[n].dtype == theirs[n].dtype for n in ours
+def _take_state(model: Model, record: Record, changed: Model) -> Rows:
+    """Let the new record continue with the old one's slots and step count, if they match."""
+    (new,) = changed.records
+    new_slots, old_slots = _slots(changed, new), _slots(model, record)
+    same = new_slots.keys() == old_slots.keys() and all(
+        new_slots[n].shape == old_slots[n].shape and new_slots[n].dtype == old_slots[n].dtype
+        for n in new_slots
     )
-    optimizers = [descriptions(m)[0]["arguments"]["optimizer"]["name"] for m in (model, made)]
-    kept = same and optimizers[0] == optimizers[1]
-    if kept:
-        new.state.update(theirs)
-    words = "kept" if kept else "starts afresh"
-    return [["optimizer's state", f"{len(theirs)} tensors", words]] if theirs else []
+    optimizers = [descriptions(m)[0]["arguments"]["optimizer"]["name"] for m in (model, changed)]
+    is_continued = same and optimizers[0] == optimizers[1]
+    if is_continued:
+        new.state.update(old_slots)
+    words = "kept" if is_continued else "starts afresh"
+    return [["optimizer's state", f"{len(old_slots)} tensors", words]] if old_slots else []
 
 
 def _slots(model: Model, record: Record) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class StepGraph:
     hyper     -- scalars with a default that the caller may feed
     state     -- names of the variables that the graph reads
     updates   -- variable → the output that becomes its new value
-    metrics   -- outputs for people: losses, norms
+    metrics   -- outputs to display: losses, norms
     """
 
     model: Model
@@ -75,10 +75,9 @@ def compile_step(model: Model, record: Record) -> StepGraph:
 def compile_evaluation(
     model: Model, record: Record, forward: Mapping[str, str], predictions: Sequence[str]
 ) -> StepGraph:
-    """The metrics of a record, and `predictions`, as the served graph gives them: nothing is
-    updated.
+    """The metrics of a record, and `predictions`, computed by the served graph, without updates.
 
-    forward -- tensors of the served graph → their copies in training mode, which are set back
+    forward -- tensors of the served graph → their copies in training mode, which they replace
     """
     joined = combine(model, record)
     values = {v.name: v for node in joined.graph for v in node.outputs}
@@ -122,12 +121,12 @@ def compile_inference(model: Model) -> StepGraph:
 
 def distinct_outputs(graph: StepGraph) -> StepGraph:
     """One output for each variable: two buffers cannot be bound to one, nor one to an input."""
-    taken: set[str] = set(graph.metrics)
+    outputs: set[str] = set(graph.metrics)
     model, updates = graph.model, dict(graph.updates)
     values = {v.name: v for v in model.outputs}
     for name, output in graph.updates.items():
-        if output not in taken and values[output].producer() is not None:
-            taken.add(output)
+        if output not in outputs and values[output].producer() is not None:
+            outputs.add(output)
             continue
         if model is graph.model:
             model = model.copy()
@@ -156,14 +155,14 @@ def _set_outputs(model: Model, names: list[str]) -> None:
 
 def _free(graph: ir.Graph, names: set[str]) -> list[str]:
     """Make initializers plain inputs; those that the graph has, in order."""
-    found = []
+    freed = []
     for name in [n for n in graph.initializers if n in names]:
         value = graph.initializers.pop(name)
         value.const_value = None
         if not value.is_graph_input():
             graph.inputs.append(value)
-        found.append(name)
-    return found
+        freed.append(name)
+    return freed
 
 
 def _defaults(joined: Model, variables: set[str]) -> dict[str, np.ndarray]:
@@ -180,6 +179,6 @@ def _array(graph: ir.Graph, name: str) -> np.ndarray:
 
 def _drop_unused_inputs(graph: ir.Graph) -> None:
     """Inputs that nothing reads any more would only cost time."""
-    kept = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
+    read = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
     graph.inputs.clear()
-    graph.inputs.extend(kept)
+    graph.inputs.extend(read)

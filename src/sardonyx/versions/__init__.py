@@ -1,9 +1,9 @@
 """Fitting versions: the opset and IR that a model needs, not above what its target takes.
 
-A model whose versions the target accepts is left alone. Any other is stamped anew: for each node,
-the history of its operator says how far down the same words mean the same. What is too new is
-reworded (`downgrades.py`) or replaced by ONNX's definition of the operator; what still does not
-fit is listed, all of it at once, before anything is written.
+A model whose versions the target accepts is left alone. Any other gets a new opset: for each node,
+the history of its operator tells the oldest version at which the same node means the same. A node
+that is too new is rewritten (`downgrades.py`) or replaced by ONNX's definition of the operator; the
+nodes for which neither works are listed, all at once, before anything is written.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from sardonyx.versions.features import least_ir, newest_feature
 
 ML = "ai.onnx.ml"
 NEWEST, NEWEST_IR = opset.INSIDE, 14
-REWORDED = "sardonyx.reworded"  # the version up to which a node that was reworded reads right
-FLOOR = {"": 13, ML: 1}  # older stamps gain no reader, and axes and Softmax meant other things
+REWORDED = "sardonyx.reworded"  # the version that a rewritten node was written for
+FLOOR = {"": 13, ML: 1}  # below it, axes and Softmax meant other things, and no runtime needs it
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ def target(runtime: str | None) -> Target:
     match = re.fullmatch(r"onnxruntime(?:-gpu)?(?:==(\d+)\.(\d+)(?:\.\S*)?)?", runtime.strip())
     if match is None:
         raise ArgumentError(
-            f"unknown runtime {quote(runtime)}", hint='say "onnxruntime" or "onnxruntime==1.20"'
+            f"unknown runtime {quote(runtime)}", hint='use "onnxruntime" or "onnxruntime==1.20"'
         )
-    wanted = (int(match[1]), int(match[2])) if match[1] else _installed()
-    known = [release for release in ONNXRUNTIME if release <= wanted]
-    if not known:
+    version = (int(match[1]), int(match[2])) if match[1] else _installed()
+    releases = [release for release in ONNXRUNTIME if release <= version]
+    if not releases:
         oldest = ".".join(map(str, min(ONNXRUNTIME)))
         raise ArgumentError(f"{runtime} is too old", hint=f"onnxruntime {oldest} or later")
-    accepted, ir_version, ml = ONNXRUNTIME[max(known)]
-    name = f"onnxruntime {wanted[0]}.{wanted[1]}"
+    accepted, ir_version, ml = ONNXRUNTIME[max(releases)]
+    name = f"onnxruntime {version[0]}.{version[1]}"
     gaps = (ONNXRUNTIME_MISSING, ONNXRUNTIME_EXPANDED)
     return Target(name, accepted, ir_version, ml, ONNXRUNTIME_OLDEST, *gaps)
 
@@ -133,32 +133,32 @@ def fit(
     opset    -- the highest version of the standard operators; instead of what `runtime` takes
     ir       -- the highest IR version; instead of what `runtime` takes
     """
-    wanted = target(runtime)
+    limits = target(runtime)
     if opset is not None:
-        wanted = replace(wanted, name=f"opset {opset}", opset=opset)
+        limits = replace(limits, name=f"opset {opset}", opset=opset)
     if ir is not None:
-        wanted = replace(wanted, ir=ir)
-    fitted = model if _accepts(wanted, model) else _restamp(model, wanted, exact=opset)
-    return _fit_ir(fitted, wanted, restamped=fitted is not model)
+        limits = replace(limits, ir=ir)
+    fitted = model if _accepts(limits, model) else _restamp(model, limits, exact=opset)
+    return _fit_ir(fitted, limits, restamped=fitted is not model)
 
 
-def _accepts(wanted: Target, model: Model) -> bool:
+def _accepts(limits: Target, model: Model) -> bool:
     imports = [model.ir.opset_imports, *(f.opset_imports for f in model.ir.functions.values())]
     for domain, version in ((d, v) for i in imports for d, v in i.items()):
-        known = _known(domain)
-        if known is not None and version > wanted.ceiling(known):
+        standard = _known(domain)
+        if standard is not None and version > limits.ceiling(standard):
             return False
-    if 0 < model.opset < wanted.oldest and not model.records:
+    if 0 < model.opset < limits.oldest and not model.records:
         return False
-    every = [model.graph, *(f.graph for f in model.ir.functions.values())]
-    gaps = {**wanted.missing, **wanted.expanded}
-    return all(model.opset <= _limit(wanted, g, gaps) for g in every)
+    bodies = [model.graph, *(f.graph for f in model.ir.functions.values())]
+    gaps = {**limits.missing, **limits.expanded}
+    return all(model.opset <= _limit(limits, g, gaps) for g in bodies)
 
 
-def _limit(wanted: Target, graph: ir.Graph, gaps: Mapping[str, int]) -> int:
+def _limit(limits: Target, graph: ir.Graph, gaps: Mapping[str, int]) -> int:
     """The opset up to which the target has every operator of the graph."""
-    used = (n.op_type for part in graphs(graph) for n in part if n.domain == "")
-    return min([wanted.opset, *(gaps.get(op, wanted.opset + 1) - 1 for op in used)])
+    op_types = (n.op_type for part in graphs(graph) for n in part if n.domain == "")
+    return min([limits.opset, *(gaps.get(op, limits.opset + 1) - 1 for op in op_types)])
 
 
 def _known(domain: str) -> str | None:
@@ -169,15 +169,15 @@ def _known(domain: str) -> str | None:
 # -- IR -------------------------------------------------------------------------------
 
 
-def _fit_ir(model: Model, wanted: Target, restamped: bool) -> Model:
+def _fit_ir(model: Model, limits: Target, restamped: bool) -> Model:
     current = model.ir.ir_version or 0
     least = least_ir(model)
-    if least > wanted.ir:
+    if least > limits.ir:
         what, version = newest_feature(model)
         raise VersionError(
-            f"the model needs IR {version}, {wanted.name} takes IR {wanted.ir}", [[what]]
+            f"the model needs IR {version}, {limits.name} takes IR {limits.ir}", [[what]]
         )
-    chosen = least if restamped or current > wanted.ir else max(current, least)
+    chosen = least if restamped or current > limits.ir else max(current, least)
     if chosen == current:
         return model
     if not restamped:
@@ -189,21 +189,21 @@ def _fit_ir(model: Model, wanted: Target, restamped: bool) -> Model:
 # -- opsets ---------------------------------------------------------------------------
 
 
-def _restamp(model: Model, wanted: Target, exact: int | None) -> Model:
+def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
     copy = model.copy()
     inline(copy.ir)
     mixed = any(n.version is not None for g in graphs(copy.graph) for n in g)
-    if mixed or copy.opset < wanted.oldest:
+    if mixed or copy.opset < limits.oldest:
         _to_inside(copy)
     infer_types(copy.graph, copy.skeleton(attributes=True))
     records = [_RecordGraphs(record, copy) for record in copy.records]
     parts = [copy.graph, *(g for r in records for g in r.graphs)]
     imports = {opset.domain_name(d): v for d, v in copy.ir.opset_imports.items()}
     for domain in (d for d in (*FLOOR,) if d in imports):
-        ceiling = min(wanted.ceiling(domain), imports[domain])
+        ceiling = min(limits.ceiling(domain), imports[domain])
         if domain == "":
-            ceiling = min(ceiling, _limit(wanted, copy.graph, wanted.missing))
-        stamp = _Stamper(domain, imports[domain], ceiling, wanted).stamp(parts)
+            ceiling = min(ceiling, _limit(limits, copy.graph, limits.missing))
+        stamp = _Stamper(domain, imports[domain], ceiling, limits).stamp(parts)
         imports[domain] = exact if exact and domain == "" and exact <= ceiling else stamp
     copy.ir.opset_imports.clear()
     copy.ir.opset_imports.update(imports)
@@ -292,10 +292,10 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 class _Stamper:
-    """Finds the version at which every node of some graphs can stand, rewording what is too new."""
+    """Finds the version at which every node of some graphs is valid, rewriting what is too new."""
 
-    def __init__(self, domain: str, current: int, ceiling: int, wanted: Target):
-        self.domain, self.current, self.ceiling, self.wanted = domain, current, ceiling, wanted
+    def __init__(self, domain: str, current: int, ceiling: int, limits: Target):
+        self.domain, self.current, self.ceiling, self.limits = domain, current, ceiling, limits
         self.blocked: list[list[str]] = []
 
     def stamp(self, parts: Iterable[ir.Graph]) -> int:
@@ -303,8 +303,8 @@ class _Stamper:
         need = max((self._lower(graph) for graph in parts), default=0)
         if self.blocked:
             raise VersionError(
-                f"{self.wanted.name} takes opset {self.ceiling} here; "
-                f"{len(self.blocked)} of the model's nodes cannot be said in it",
+                f"{self.limits.name} takes opset {self.ceiling} here; "
+                f"{len(self.blocked)} of the model's nodes have no equivalent at that opset",
                 self.blocked,
                 hint="name a newer runtime or opset, or runtime=None to write it as it is",
             )
@@ -327,7 +327,7 @@ class _Stamper:
             if node.domain != self.domain:
                 continue
             low = lowest(node, self.current)
-            gap = self.wanted.expanded.get(node.op_type, self.ceiling + 1)
+            gap = self.limits.expanded.get(node.op_type, self.ceiling + 1)
             if low > self.ceiling or (node.domain == "" and gap <= self.ceiling):
                 reworded = self._reword(op, node, low)
                 if reworded is not None:
@@ -345,18 +345,18 @@ class _Stamper:
         return need
 
     def _reword(self, op: Builder, node: ir.Node, low: int) -> list[ir.Node] | None:
-        """Say the same in older words; the nodes to look at again, or None if it cannot be said."""
+        """Rewrite a node in older operators; the nodes to check again, or None."""
         downgrade = DOWNGRADES.get((node.domain, node.op_type, low))
         if downgrade is not None:
             with op.named(node.name or node.op_type):
-                done = downgrade(op, node)
-            if done:
+                reworded = downgrade(op, node)
+            if reworded:
                 assert node.graph is not None
-                new = list(op.nodes)
-                node.graph.insert_before(node, new)
+                nodes = list(op.nodes)
+                node.graph.insert_before(node, nodes)
                 op.nodes.clear()
                 node.meta[REWORDED] = low - 1
-                return [*new, node]
+                return [*nodes, node]
             op.nodes.clear()
         return expand(node, op)
 
@@ -397,7 +397,7 @@ class _Form:
 @functools.cache
 def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
     """Every signature that the operator had, newest first."""
-    found = []
+    signatures = []
     for schema in reversed(opset.history(op_type, domain)):
         allowed = {
             c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints
@@ -409,7 +409,7 @@ def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
             )
             for side in (schema.inputs, schema.outputs)
         ]
-        found.append(
+        signatures.append(
             _Form(
                 schema.since_version,
                 schema.deprecated,
@@ -424,11 +424,11 @@ def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
                 {n: opset.attribute_value(a.default_value) for n, a in schema.attributes.items()},
             )
         )
-    return tuple(found)
+    return tuple(signatures)
 
 
 def lowest(node: ir.Node, version: int) -> int:
-    """The lowest opset whose words say what `node` says in those of `version`."""
+    """The lowest opset at which `node` means what it means at `version`."""
     every = forms(node.op_type, node.domain)
     version = node.meta.get(REWORDED, version)
     now = next((f for f in every if f.since <= version), None)
@@ -478,7 +478,7 @@ def _is_default(attr: ir.Attr, default: Any) -> bool:
 
 
 def _reword_defaults(node: ir.Node, current: int, version: int) -> None:
-    """Drop what the older form does not know, say what it takes for granted differently."""
+    """Drop attributes that the older form lacks; write those whose default was another."""
     current = node.meta.pop(REWORDED, current)
     every = forms(node.op_type, node.domain)
     now = next((f for f in every if f.since <= current), None)

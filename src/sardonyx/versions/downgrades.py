@@ -1,8 +1,8 @@
-"""Downgrades: how a node of a newer opset reads in the words of an older one.
+"""Downgrades: how a node of a newer opset is written at an older one.
 
 One small function per signature change, named after it (`reduce_18_13`), as in `upgrades/`, the
 other way round. A downgrade is `function(op, node)`: it changes the node in place and returns
-True, or returns False where this node says what the older form cannot. A change of types, or an
+True, or returns False where the older form has no equivalent. A change of types, or an
 attribute that has its default, needs none; an operator that ONNX defines by a function is replaced
 by its definition where it has none.
 """
@@ -17,12 +17,12 @@ from sardonyx.build import Builder, constant
 
 Downgrade = Callable[[Builder, ir.Node], bool]
 DOWNGRADES: dict[tuple[str, str, int], Downgrade] = {}
-# Which nodes say what older forms do not mean, though their signature is the same.
+# Which nodes mean something that older forms do not, though their signature is the same.
 ONLY_SINCE: dict[tuple[str, str, int], Callable[[ir.Node], bool]] = {}
 
 
 def downgrade(*op_types: str, since: int) -> Callable[[Downgrade], Downgrade]:
-    """Register how nodes of the form that began with opset `since` read in the form before it."""
+    """Register how nodes of the form that began with opset `since` look in the form before."""
 
     def register(function: Downgrade) -> Downgrade:
         for op_type in op_types:
@@ -136,8 +136,8 @@ def split_18_13(op: Builder, node: ir.Node) -> bool:
     count = len(node.outputs)
     if not isinstance(size, int):
         return False
-    each = -(-size // count)
-    sizes = [max(min(each, size - i * each), 0) for i in range(count)]
+    share = -(-size // count)
+    sizes = [max(min(share, size - i * share), 0) for i in range(count)]
     node.resize_inputs(2)
     node.replace_input_with(1, op.const(sizes, ir.DataType.INT64))
     node.attributes.pop("num_outputs", None)
@@ -157,8 +157,8 @@ def gridsample_20_16(op: Builder, node: ir.Node) -> bool:
 
 @downgrade("DFT", since=20)
 def dft_20_17(op: Builder, node: ir.Node) -> bool:
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    axis = -2 if given is None else constant(given)
+    axis_input = node.inputs[2] if len(node.inputs) > 2 else None
+    axis = -2 if axis_input is None else constant(axis_input)
     if axis is None:
         return False
     node.attributes.add(ir.AttrInt64("axis", int(axis)))

@@ -33,7 +33,7 @@ def least_ir(model: Model) -> int:
 
 
 def newest_feature(model: Model) -> Feature:
-    """What asks for the highest IR version, and which."""
+    """The feature that needs the highest IR version, and that version."""
     return max(_features(model), key=lambda feature: feature[1])
 
 
