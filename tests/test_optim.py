@@ -47,7 +47,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         scale = np.abs(value).max()
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6 * scale, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9 * scale, err_msg=name)
 
 
 O = torch.optim
@@ -156,16 +156,112 @@ def test_clip_by_value() -> None:
     )
 
 
-def test_accumulation_averages_gradients() -> None:
-    found = ours(sx.optim.adam(0.01), accumulate=5)
+def clip_norm(limit: float):  # type: ignore[no-untyped-def]
+    return lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+
+def clip_value(limit: float):  # type: ignore[no-untyped-def]
+    return lambda parameters: torch.nn.utils.clip_grad_value_(parameters, limit)
+
+
+# Settings beside `accumulate`: our optimizer and settings, torch's optimizer, clipping, schedule.
+ACCUMULATED = {
+    "adam": (sx.optim.adam(0.01), {}, lambda p: O.Adam(p, 0.01), None, None),
+    "clip_norm": (
+        sx.optim.sgd(0.1), {"clip_norm": 0.05}, lambda p: O.SGD(p, 0.1), clip_norm(0.05), None,
+    ),
+    "clip_value": (
+        sx.optim.sgd(0.1), {"clip_value": 0.01}, lambda p: O.SGD(p, 0.1), clip_value(0.01), None,
+    ),
+    "schedule": (
+        sx.optim.adamw(0.01, schedule=sx.schedule.step(3, 0.5)), {},
+        lambda p: O.AdamW(p, 0.01), None, lambda o: O.lr_scheduler.StepLR(o, 3, 0.5),
+    ),
+    "warm-up and clip_norm": (
+        sx.optim.sgd(0.1, 0.9, schedule=sx.schedule.linear_warmup(6)), {"clip_norm": 0.05},
+        lambda p: O.SGD(p, 0.1, 0.9), clip_norm(0.05),
+        lambda o: O.lr_scheduler.LambdaLR(o, lambda t: min((t + 1) / 6, 1.0)),
+    ),
+    "dampening": (
+        sx.optim.sgd(0.05, 0.9, dampening=0.3), {},
+        lambda p: O.SGD(p, 0.05, 0.9, dampening=0.3), None, None,
+    ),
+    "adagrad's decay": (
+        sx.optim.adagrad(0.05, 0.1), {}, lambda p: O.Adagrad(p, 0.05, 0.1), None, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACCUMULATED)
+def test_everything_is_counted_by_updates_where_gradients_are_accumulated(name: str) -> None:
+    optimizer, settings, make, clip, schedule = ACCUMULATED[name]
+    net = sx.trainable(mlp(dtype=np.float64), "mse", optimizer, accumulate=5, ema=0.9, **settings)
+    rep = prepare_training(net, threads=1)
     parameters, forward = torch_mlp(mlp(dtype=np.float64))
-    optimizer = O.Adam(parameters.values(), 0.01)
+    average = {n: p.detach().clone() for n, p in parameters.items()}
+    theirs = make(list(parameters.values()))
+    scheduler = schedule(theirs) if schedule else None
+    for i, (x, y) in enumerate(batches()):
+        rep.step({"x": x, "label": y})
+        (torch.nn.functional.mse_loss(forward(torch.tensor(x)), torch.tensor(y)) / 5).backward()
+        if i % 5 < 4:
+            continue
+        if clip:
+            clip(parameters.values())
+        theirs.step()
+        if scheduler:
+            scheduler.step()
+        theirs.zero_grad()
+        average = {n: 0.9 * average[n] + 0.1 * p.detach() for n, p in parameters.items()}
+    state = rep.state()
+    assert_same(
+        {n: state[n] for n in average}, {n: p.detach().numpy() for n, p in parameters.items()}
+    )
+    assert_same({n: state[f"{n}/ema"] for n in average}, {n: a.numpy() for n, a in average.items()})
+
+
+def test_groups_are_clipped_together_after_accumulation() -> None:
+    group = {"*.bias": {"lr": 0.02}}
+    found = ours(sx.optim.sgd(0.1), accumulate=5, clip_norm=0.05, groups=group)
+    parameters, forward = torch_mlp(mlp(dtype=np.float64))
+    biases = [p for n, p in parameters.items() if n.endswith("bias")]
+    rest = [p for n, p in parameters.items() if not n.endswith("bias")]
+    optimizer = O.SGD([{"params": biases, "lr": 0.02}, {"params": rest}], 0.1)
     for i, (x, y) in enumerate(batches()):
         (torch.nn.functional.mse_loss(forward(torch.tensor(x)), torch.tensor(y)) / 5).backward()
         if i % 5 == 4:
+            torch.nn.utils.clip_grad_norm_(parameters.values(), 0.05)
             optimizer.step()
             optimizer.zero_grad()
     assert_same(found, {n: p.detach().numpy() for n, p in parameters.items()})
+
+
+CHAINS = {
+    "adam": sx.optim.chain(sx.optim.scale_by_adam(), sx.optim.scale_by_rate(0.01)),
+    "adam, ema": sx.optim.chain(
+        sx.optim.scale_by_adam(), sx.optim.scale_by_rate(0.01), sx.optim.ema(0.9)
+    ),
+    "accumulated": sx.optim.chain(sx.optim.accumulate(sx.optim.adam(0.01), 1)),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_of_ones_own_match_torch(name: str) -> None:
+    assert_same(ours(CHAINS[name]), theirs(lambda p: O.Adam(p, 0.01)))
+
+
+def test_a_chain_accumulates_where_a_part_does() -> None:
+    chain = sx.optim.chain(sx.optim.clip_by_value(0.01), sx.optim.accumulate(sx.optim.sgd(0.1), 5))
+    assert_same(ours(chain), ours(sx.optim.sgd(0.1), accumulate=5, clip_value=0.01))
+    with pytest.raises(ArgumentError, match="accumulate over"):
+        sx.optim.chain(chain, sx.optim.accumulate(sx.optim.sgd(), 2))
+
+
+def test_hyperparameters_of_a_double_record_are_double() -> None:
+    net = sx.trainable(mlp(dtype=np.float64), "mse", sx.optim.adamw(1e-3, weight_decay=0.01))
+    state = net.records[0].state
+    assert state["learning_rate"].numpy().tolist() == 1e-3
+    assert state["weight_decay"].numpy().tolist() == 0.01
 
 
 def test_groups_have_their_own_settings() -> None:

@@ -7,7 +7,7 @@ exactly what is asked, they are written instead (`standard.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, did_you_mean
 from sardonyx.record.bounds import check_numbers
-from sardonyx.record.builder import RATE
+from sardonyx.record.builder import RATE, RecordBuilder
 from sardonyx.record.schedule import Schedule
 from sardonyx.record.standard import adagrad_operator, adam_operator, momentum_operator, preferred
 from sardonyx.record.transform import (
@@ -25,6 +25,7 @@ from sardonyx.record.transform import (
     UpdateContext,
     add_decayed_weights,
     add_weight_decay,
+    apply_scale,
     clip_by_global_norm,
     clip_by_value,
     descend,
@@ -77,8 +78,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A chain of transformations; `text` is what a report says of it, `settings` its
-    hyperparameters.
+    """A chain of transformations.
+
+    text     -- its name in reports
+    settings -- its hyperparameters
+    every    -- how many steps make one update, see `accumulate`
     """
 
     updates: tuple[Update, ...]
@@ -87,8 +91,14 @@ class Optimizer:
     every: int = 1
 
     def __call__(self, step: UpdateContext, parameters: list[Parameter]) -> None:
-        for update in self.updates:
-            update(step, parameters)
+        with step.op.named(f"train/{self.text}"):
+            for update in self.updates:
+                if not getattr(update, "takes_scale", False):
+                    apply_scale(step, parameters)
+                update(step, parameters)
+            apply_scale(step, [p for p in parameters if p.final is None])
+            for p in parameters:
+                new_value(step.op, p)
 
     def schedule(self, schedule: Schedule) -> Optimizer:
         """The same optimizer with a learning rate that changes over the steps."""
@@ -102,11 +112,17 @@ class Optimizer:
 
 
 def chain(*parts: Update | Optimizer) -> Optimizer:
-    """Apply transformations (or whole optimizers) one after the other."""
+    """Apply transformations (or whole optimizers) one after the other.
+
+    Where a part accumulates gradients, the whole chain sees the accumulated ones.
+    """
     updates: list[Update] = []
     for part in parts:
         updates += part.updates if isinstance(part, Optimizer) else [part]
-    return Optimizer(tuple(updates))
+    counts = {part.every for part in parts if isinstance(part, Optimizer)} - {1}
+    if len(counts) > 1:
+        raise ArgumentError(f"parts of one chain accumulate over {sorted(counts)} steps")
+    return Optimizer(tuple(updates), every=counts.pop() if counts else 1)
 
 
 # -- optimizers -------------------------------------------------------------------------
@@ -288,7 +304,10 @@ def _made(name: str, settings: dict[str, Any], *updates: Update) -> Optimizer:
 
 
 def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
-    """Average the gradients of `every` steps before the optimizer sees them."""
+    """Average the gradients of `every` steps, then update once.
+
+    Clipping, schedules, bias corrections and moving averages see updates, not steps.
+    """
     check_numbers({"accumulate": every}, "the optimizer")
     return replace(optimizer, every=every)
 
@@ -324,45 +343,27 @@ def named(name: str, **settings: Any) -> Optimizer:
 
 
 def apply(
-    step: UpdateContext, optimizer: Optimizer, parameters: Sequence[Parameter]
+    builder: RecordBuilder, parameters: list[Parameter], every: int, write: Callable[[], None]
 ) -> dict[str, ir.Value]:
-    """Write the optimizer's nodes; the new value of each parameter, by name."""
-    group = list(parameters)
-    if optimizer.every == 1:
-        optimizer(step, group)
-        return {p.name: new_value(step.op, p) for p in group}
-    return _accumulated(step, optimizer, group)
+    """The new value of each parameter, by name, after `write` has written one update of all.
 
-
-def _accumulated(
-    step: UpdateContext, optimizer: Optimizer, group: list[Parameter]
-) -> dict[str, ir.Value]:
-    """Every `every`-th step is real, the others only add up gradients: all state waits for it."""
-    op, k = step.op, optimizer.every
-    raw = step.builder.count()
-    with op:
-        due = op.Equal(op.Mod(raw + 1, k), 0)
-        sums = {}
-        for p in group:
-            acc = step.slot(p, "accumulated")
-            sums[p.name] = total = acc.value + p.update
-            acc.next = op.Where(due, 0.0, total)
-            p.update = total * (1.0 / k)
-        before = set(step.builder.slots)
-        counted = _Accumulating(step.builder, step.group, k)
-        optimizer(counted, group)
-        for name in set(step.builder.slots) - before:
-            slot = step.builder.slots[name]
-            if slot.next is not None:
+    Only every `every`-th step is an update, from the mean of the gradients; the steps between add
+    up gradients and leave the parameters and all state that `write` creates as they are.
+    """
+    if every == 1:
+        write()
+        return {p.name: new_value(builder.op, p) for p in parameters}
+    op = builder.op
+    with op, op.named("train/accumulate"):
+        due = op.Equal(op.Mod(builder.count() + 1, every), 0)
+        for p in parameters:
+            accumulated = UpdateContext(builder).slot(p, "accumulated")
+            total = accumulated.value + p.update
+            accumulated.next = op.Where(due, 0.0, total)
+            p.update = total * (1.0 / every)
+        before = set(builder.slots)
+        write()
+        for name, slot in builder.slots.items():
+            if name not in before and slot.next is not None:
                 slot.next = op.Where(due, slot.next, slot.value)
-        return {p.name: op.Where(due, new_value(op, p), p.value) for p in group}
-
-
-@dataclass
-class _Accumulating(UpdateContext):
-    """Counts updates, not steps."""
-
-    every: int = 1
-
-    def done(self) -> ir.Value:
-        return self.op.Div(self.builder.count(), self.every)
+        return {p.name: op.Where(due, new_value(op, p), p.value) for p in parameters}

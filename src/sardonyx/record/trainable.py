@@ -8,7 +8,7 @@ operators.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -465,7 +465,7 @@ def _optimizer(
 
 def _update(
     builder: RecordBuilder,
-    chosen: optim.Optimizer,
+    optimizer: optim.Optimizer,
     values: Sequence[ir.Value],
     gradients: Sequence[ir.Value],
     groups: Mapping[str, Mapping[str, Any]] | None,
@@ -477,34 +477,38 @@ def _update(
         optim.Parameter(v.name or "", v, g, v.const_value.numpy)  # type: ignore[union-attr]
         for v, g in zip(values, gradients, strict=True)
     ]
-    whole = optim.UpdateContext(builder)
+    double = any(v.dtype == ir.DataType.DOUBLE for v in values)
+    whole = optim.UpdateContext(builder, "", optimizer.every, np.float64 if double else np.float32)
+    stages: list[tuple[optim.Update, optim.UpdateContext, list[optim.Parameter]]] = []
     if clip_value is not None:
-        optim.clip_by_value(clip_value)(whole, parameters)
+        stages.append((optim.clip_by_value(clip_value), whole, parameters))
     if clip_norm is not None:
-        optim.clip_by_global_norm(clip_norm)(whole, parameters)
-    left = list(parameters)
-    for pattern, settings in (groups or {}).items():
-        group = [p for p in left if fnmatchcase(p.name, pattern)]
+        stages.append((optim.clip_by_global_norm(clip_norm), whole, parameters))
+    for settings, context, group in _groups(whole, parameters, groups or {}):
+        stages.append((optimizer.with_(**settings) if settings else optimizer, context, group))
+    if ema is not None:
+        stages.append((optim.ema(ema), whole, parameters))
+
+    def write() -> None:
+        for stage, context, group in stages:
+            stage(context, group)
+
+    builder.updates.update(optim.apply(builder, parameters, optimizer.every, write))
+    builder.roles.update(dict.fromkeys((p.name for p in parameters), "parameter"))
+
+
+def _groups(
+    whole: optim.UpdateContext,
+    parameters: Sequence[optim.Parameter],
+    groups: Mapping[str, Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], optim.UpdateContext, list[optim.Parameter]]]:
+    """The parameters of each pattern with its settings, the first match counts; then the rest."""
+    rest = list(parameters)
+    for pattern, settings in groups.items():
+        group = [p for p in rest if fnmatchcase(p.name, pattern)]
         if not group:
             raise ArgumentError(f"no trained parameter matches the group {quote(pattern)}")
-        left = [p for p in left if p not in group]
-        _apply(builder, chosen.with_(**settings), optim.UpdateContext(builder, pattern), group, ema)
-    if left:
-        _apply(builder, chosen, whole, left, ema)
-
-
-def _apply(
-    builder: RecordBuilder,
-    chosen: optim.Optimizer,
-    step: optim.UpdateContext,
-    group: list[optim.Parameter],
-    ema: float | None,
-) -> None:
-    with builder.op.named(f"train/{chosen.text}"):
-        builder.updates.update(optim.apply(step, chosen, group))
-        if ema is not None:
-            for p in group:
-                p.final = builder.updates[p.name]
-            optim.ema(ema)(step, group)
-    for p in group:
-        builder.roles[p.name] = "parameter"
+        rest = [p for p in rest if p not in group]
+        yield settings, replace(whole, group=pattern), group
+    if rest:
+        yield {}, whole, rest

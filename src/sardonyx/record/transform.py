@@ -13,30 +13,42 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder, rank
+from sardonyx.build import HALF, Builder, rank
 from sardonyx.record.builder import RATE, RecordBuilder, Slot
 from sardonyx.record.schedule import Schedule
 
-DOUBLE = ir.DataType.DOUBLE
+FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
 @dataclass
 class Parameter:
-    """A parameter during one step: its tensor, its update so far (at first the gradient)."""
+    """A parameter during one update.
+
+    update -- the update so far, at first the gradient
+    scale  -- a float64 scalar that `update` is still to be multiplied by, see `descend`
+    final  -- the new value, where a transformation writes it itself
+    """
 
     name: str
     value: ir.Value
     update: ir.Value
     data: Callable[[], np.ndarray]
-    final: ir.Value | None = None  # set by a transformation that writes the new parameter itself
+    scale: ir.Value | None = None
+    final: ir.Value | None = None
 
 
 @dataclass
 class UpdateContext:
-    """What a transformation sees: the builder it writes into, and its group."""
+    """What a transformation sees: the builder it writes into, and its group.
+
+    every      -- how many steps make one update: more than one where gradients are accumulated
+    hyper_type -- the type of hyperparameters: float64 where a parameter is, else float32
+    """
 
     builder: RecordBuilder
     group: str = ""
+    every: int = 1
+    hyper_type: type[np.floating] = np.float32
 
     @property
     def op(self) -> Builder:
@@ -51,7 +63,8 @@ class UpdateContext:
 
     def done(self) -> ir.Value:
         """How many updates were made before this one, an int64 scalar."""
-        return self.builder.count()
+        steps = self.builder.count()
+        return steps if self.every == 1 else self.op.Div(steps, self.every)
 
     def steps(self) -> ir.Value:
         """The number of this update, 1 in the first, as float64."""
@@ -62,7 +75,7 @@ class UpdateContext:
         default.
         """
         full = f"{name}/{self.group}" if self.group else name
-        return self.op.cast(self.builder.hyper(full, value), DOUBLE)
+        return self.op.cast(self.builder.hyper(full, value, self.hyper_type), DOUBLE)
 
     def like(self, scalar: ir.Value, p: Parameter) -> ir.Value:
         """A float64 scalar in the type of the parameter."""
@@ -87,12 +100,12 @@ def scale_by_rate(lr: float, schedule: Schedule | None = None) -> Update:
 
 
 def rate(step: UpdateContext, lr: float, schedule: Schedule | None) -> ir.Value:
-    """The learning rate of this step, a float64 scalar."""
+    """The learning rate of this update, a float64 scalar."""
     base = step.hyper(RATE, lr)
     if schedule is None:
         return base
     with step.op.named("train/schedule"), step.op:
-        t = step.op.cast(step.builder.count(), DOUBLE)
+        t = step.op.cast(step.done(), DOUBLE)
         return step.op.Mul(base, schedule.factor(step.op, t))
 
 
@@ -121,7 +134,7 @@ def trace(momentum: float, nesterov: bool = False, dampening: float = 0.0) -> Up
             with op:
                 g = p.update
                 if dampening:
-                    first = op.Equal(step.builder.count(), 0)
+                    first = op.Equal(step.done(), 0)
                     g = g * op.Where(first, step.like(op.const(1.0, DOUBLE), p), 1.0 - dampening)
                 slot.next = slot.value * momentum + g
                 p.update = p.update + slot.next * momentum if nesterov else slot.next
@@ -148,19 +161,14 @@ def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Upda
                 m.next = m.value * b1 + p.update
                 v.next = v.value * b2 + p.update * p.update
                 p.update = m.next / (op.Sqrt(v.next) + step.like(offset, p))
-                _later(p, scale)
+                p.scale = scale
 
     return update
 
 
-def _later(p: Parameter, scale: ir.Value) -> None:
-    """A scalar factor that the learning rate absorbs, instead of one more pass over the tensor."""
-    p.update.meta["factor"] = scale
-
-
 def descend(lr: float, schedule: Schedule | None = None, decay: float = 0.0) -> Update:
     """Subtract the learning rate times the update; with `decay`, shrink the parameter first
-    (AdamW).
+    (AdamW). A pending scale is multiplied into the rate: one pass over the tensor fewer.
     """
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
@@ -169,11 +177,11 @@ def descend(lr: float, schedule: Schedule | None = None, decay: float = 0.0) -> 
             lr_now = rate(step, lr, schedule)
             shrink = 1.0 - lr_now * step.hyper("weight_decay", decay) if decay else None
             for p in parameters:
-                factor = p.update.meta.get("factor")
-                scale = lr_now if factor is None else lr_now * factor
+                scale = lr_now if p.scale is None else lr_now * p.scale
                 start = p.value if shrink is None else p.value * step.like(shrink, p)
                 p.final = start - p.update * step.like(scale, p)
 
+    update.takes_scale = True  # type: ignore[attr-defined]
     return update
 
 
@@ -212,8 +220,7 @@ def scale_by_adagrad(lr_decay: float, eps: float, start: float) -> Update:
                 h.next = h.value + p.update * p.update
                 p.update = p.update / (op.Sqrt(h.next) + eps)
                 if lr_decay:
-                    done = op.cast(step.builder.count(), DOUBLE)
-                    _later(p, 1.0 / (1.0 + done * lr_decay))
+                    p.scale = 1.0 / (1.0 + op.cast(step.done(), DOUBLE) * lr_decay)
 
     return update
 
@@ -240,20 +247,21 @@ def scale_by_trust_ratio() -> Update:
         op = step.op
         with op:
             for p in parameters:
-                u = _absorb(step, p)
-                wide = op.cast(u, DOUBLE)
+                wide = op.cast(p.update, DOUBLE)
                 w = op.Sqrt(op.ReduceSumSquare(op.cast(p.value, DOUBLE), keepdims=0))
                 n = op.Sqrt(op.ReduceSumSquare(wide, keepdims=0))
                 usable = op.And(op.Greater(w, 0.0), op.Greater(n, 0.0))
                 ratio = op.Where(usable, w / op.Where(usable, n, 1.0), 1.0)
-                p.update = u * step.like(ratio, p)
+                p.update = p.update * step.like(ratio, p)
 
     return update
 
 
-def _absorb(step: UpdateContext, p: Parameter) -> ir.Value:
-    factor = p.update.meta.get("factor")
-    return p.update if factor is None else step.op.Mul(p.update, step.like(factor, p))
+def apply_scale(step: UpdateContext, parameters: list[Parameter]) -> None:
+    """Multiply the updates by their pending scales."""
+    for p in parameters:
+        if p.scale is not None:
+            p.update, p.scale = step.op.Mul(p.update, step.like(p.scale, p)), None
 
 
 def add_decayed_weights(weight_decay: float) -> Update:
@@ -266,7 +274,7 @@ def add_decayed_weights(weight_decay: float) -> Update:
             return
         factor = step.hyper("weight_decay", weight_decay)
         for p in parameters:
-            p.update = step.op.Add(_absorb(step, p), step.op.Mul(p.value, step.like(factor, p)))
+            p.update = step.op.Add(p.update, step.op.Mul(p.value, step.like(factor, p)))
 
     return update
 
@@ -338,17 +346,16 @@ def clip_by_global_norm(limit: float) -> Update:
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         op = step.op
         with op, op.named("train/clip"):
-            squares = [
-                op.cast(
-                    op.ReduceSumSquare(op.cast(p.update, ir.DataType.FLOAT), keepdims=0), DOUBLE
-                )
-                for p in parameters
+            wide = [
+                op.cast(p.update, FLOAT) if p.update.dtype in HALF else p.update for p in parameters
             ]
+            squares = [op.cast(op.ReduceSumSquare(g, keepdims=0), DOUBLE) for g in wide]
             norm = op.Sqrt(op.Sum(*squares))
             factor = op.Min(limit / (norm + 1e-6), 1.0)
             name = step.builder.local("grad_norm")
             if name not in step.builder.results:
-                step.builder.output(name, op.cast(norm, ir.DataType.FLOAT))
+                kind = ir.DataType.from_numpy(np.dtype(step.hyper_type))
+                step.builder.output(name, op.cast(norm, kind))
             for p in parameters:
                 p.update = p.update * step.like(factor, p)
 
@@ -356,7 +363,10 @@ def clip_by_global_norm(limit: float) -> Update:
 
 
 def ema(decay: float = 0.999) -> Update:
-    """Keep an exponential moving average of a parameter in the slot `<name>/ema`; put it last."""
+    """Keep an exponential moving average of a parameter in the slot `<name>/ema`.
+
+    It comes last in a chain: it reads the new value.
+    """
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         op = step.op
@@ -369,7 +379,7 @@ def ema(decay: float = 0.999) -> Update:
 
 
 def new_value(op: Builder, p: Parameter) -> ir.Value:
-    """The parameter after this step."""
+    """The parameter after this update."""
     if p.final is None:
         p.final = op.Add(p.value, p.update)
     return p.final
