@@ -240,7 +240,7 @@ TRAINING = {
 def test_torch_warns_of_files_that_train_by_themselves(torch: Any, op: str) -> None:
     values = {"share": np.asarray(0.5), "yes": np.asarray(True), "one": np.ones(2)}
     used = {k: v for k, v in values.items() if f" {k}" in TRAINING[op]}
-    with pytest.warns(UserWarning, match=f'the file itself trains: {op} "y" does so after eval'):
+    with pytest.warns(UserWarning, match=f'training mode is set in the file: {op} "y" trains even'):
         sx.to_torch(network(f"m (float[N,2] x) => (float[N,2] y) {{ {TRAINING[op]} }}", used))
 
 

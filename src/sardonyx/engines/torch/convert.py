@@ -29,7 +29,7 @@ from sardonyx.model import Model, load
 
 
 def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
-    """torch's own kernel, which moves the running statistics itself."""
+    """Use torch's own kernel, which updates the running statistics itself."""
     momentum = node.attributes.get_float("momentum", 0.9)
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     node.domain = NATIVE
@@ -43,20 +43,20 @@ SWITCHES = {"BatchNormalization": _train_batch_norm}
 
 
 class Scope(torch.nn.Module):
-    """A part of the names of a model's tensors: it holds some of them and computes nothing."""
+    """One level of the dotted names of a model's tensors: it holds tensors and computes nothing."""
 
     def extra_repr(self) -> str:
-        held = {**self._parameters, **self._buffers}
-        return ", ".join(f"{n}: {list(t.shape)}" for n, t in held.items() if t is not None)
+        tensors = {**self._parameters, **self._buffers}
+        return ", ".join(f"{n}: {list(t.shape)}" for n, t in tensors.items() if t is not None)
 
 
 class OnnxModule(Scope):
     """An ONNX model as a torch module; made by `sardonyx.to_torch`.
 
-    served, training_graph -- the fx graphs that `eval()` and `train()` run (one, where nothing
-                              differs)
+    served, training_graph -- the fx graphs that run in evaluation and in training mode (the second
+                              is None where the modes do not differ)
     names     -- ONNX name → key of the state dict
-    untraced  -- why the model runs node by node rather than as a graph; empty where it does not
+    untraced  -- why the model runs node by node rather than as a graph; empty for a graph
     """
 
     served: Any
@@ -90,13 +90,14 @@ class OnnxModule(Scope):
             owner.register_buffer(last, tensor)
 
     def _build(self, parts: Native, memory: Memory) -> None:
-        held = dict(zip(parts.kinds, self._tensors(), strict=True))
+        tensors = dict(zip(parts.kinds, self._tensors(), strict=True))
         models = [parts.served, *([] if parts.training is None else [parts.training])]
         functions = [function_of(model, parts, Sharing(memory)) for model in models]
         try:
             names = [*self._held, *self.input_names]
             functions = [
-                named(quicken(trace(function, held, parts.inputs)), names) for function in functions
+                named(quicken(trace(function, tensors, parts.inputs)), names)
+                for function in functions
             ]
         except EngineError as error:
             self.untraced = str(error)
@@ -106,7 +107,7 @@ class OnnxModule(Scope):
         return [self._tensor(key) for key in self._held]
 
     def _quick_tensors(self) -> list[Any]:
-        """The same, without a walk through modules: that is most of the time of a small call."""
+        """The same without a walk through modules, which is most of the time of a small call."""
         if torch.compiler.is_compiling():
             return self._tensors()
         try:
@@ -123,30 +124,30 @@ class OnnxModule(Scope):
         return owner, name in owner._parameters, name
 
     def _tensor(self, key: str) -> Any:
-        found: Any = self
+        owner: Any = self
         for part in key.split("."):
-            found = getattr(found, part)
-        return found
+            owner = getattr(owner, part)
+        return owner
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        given = self._given(inputs, named)
+        feeds = self._given(inputs, named)
         if self.training and self.training_graph is not None:
-            found = self.training_graph(*self._quick_tensors(), *given)
+            outputs = self.training_graph(*self._quick_tensors(), *feeds)
             count = len(self.output_names)
-            for key, value in zip(self._updated, found[count:]):
+            for key, value in zip(self._updated, outputs[count:]):
                 self._tensor(key).copy_(value.detach())
-            found = found[:count]
+            outputs = outputs[:count]
         else:
-            found = self.served(*self._quick_tensors(), *given)
-        return found[0] if len(found) == 1 else tuple(found)
+            outputs = self.served(*self._quick_tensors(), *feeds)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _given(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """The inputs in order."""
         if not named and len(inputs) == len(self.input_names):
             return inputs
         spelled = dict(zip(argument_names(self.input_names), self.input_names))
-        found = bind(self.input_names, inputs, {spelled.get(n, n): v for n, v in named.items()})
-        return tuple(found[name] for name in self.input_names)
+        feeds = bind(self.input_names, inputs, {spelled.get(n, n): v for n, v in named.items()})
+        return tuple(feeds[name] for name in self.input_names)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _empty, (tuple(self.input_names),), self.__dict__.copy()
@@ -190,9 +191,9 @@ def class_of(inputs: tuple[str, ...]) -> type[OnnxModule]:
 
 
 def _empty(inputs: tuple[str, ...]) -> OnnxModule:
-    """A module to be filled by `pickle` or `copy`."""
-    made = class_of(inputs)
-    return made.__new__(made)
+    """A module without content, which `pickle` or `copy` fills."""
+    cls = class_of(inputs)
+    return cls.__new__(cls)
 
 
 def module_of(parts: Native, share: bool | None) -> OnnxModule:
@@ -200,15 +201,15 @@ def module_of(parts: Native, share: bool | None) -> OnnxModule:
 
 
 def function_of(model: Model, parts: Native, xp: Torch) -> Any:
-    """The outputs of a graph as a function of what the module holds, then of its inputs."""
+    """The outputs of a graph as a function of the module's tensors, then of the model's inputs."""
     program = Program(model, xp, parameters=parts.kinds, **parts.outside)
     names = [v.name or "" for v in parts.inputs]
     count = len(parts.kinds)
 
-    def run(*given: Any) -> list[Any]:
-        feeds = dict(zip(names, given[count:], strict=True))
-        found = map(program.convert, program(feeds, dict(zip(parts.kinds, given))))
-        return [_typed(xp, v, t) for v, t in zip(found, program.output_types, strict=True)]
+    def run(*values: Any) -> list[Any]:
+        feeds = dict(zip(names, values[count:], strict=True))
+        outputs = map(program.convert, program(feeds, dict(zip(parts.kinds, values))))
+        return [_typed(xp, v, t) for v, t in zip(outputs, program.output_types, strict=True)]
 
     return run
 
@@ -222,16 +223,16 @@ def _typed(xp: Torch, value: Any, dtype: np.dtype | None) -> Any:
 
 def keys(names: Mapping[str, Any]) -> dict[str, str]:
     """A key of a state dict for each ONNX name: the name itself, wherever torch allows it."""
-    found: dict[str, str] = {}
+    state_keys: dict[str, str] = {}
     prefixes = {n[: m.start()] for n in names for m in re.finditer(r"\.", n)}
     for name in names:
         parts = name.split(".")
         is_fit = all(parts) and name not in prefixes and not any(map(_is_taken, parts[:1]))
         key = name if is_fit else re.sub(r"\.", "_", name).strip() or "_"
-        while key in found.values() or (not is_fit and (key in names or _is_taken(key))):
+        while key in state_keys.values() or (not is_fit and (key in names or _is_taken(key))):
             key += "_"
-        found[name] = key
-    return found
+        state_keys[name] = key
+    return state_keys
 
 
 def _is_taken(part: str) -> bool:
@@ -270,7 +271,7 @@ def to_torch(
     share    -- None: weights in external data are the file's own pages until they are written to,
                 which changes neither file nor model; others are copied. True: those of a model in
                 memory are not copied either, and change with the module. False: all are copied
-    fallback -- nodes that torch cannot take run in numpy, with ("warn") or without a word
+    fallback -- nodes that torch cannot run are run in NumPy, with a warning ("warn") or without
                 ("allow"), or are refused ("error")
     place    -- pattern of names or operators → the engine to which nodes are sent by choice
 
@@ -287,16 +288,16 @@ def to_torch(
 
 
 def _warn_of_training(served: Model) -> None:
-    """A file may say itself that a node trains; then it does so after `eval()` as well."""
-    found = []
+    """A node may be in training mode in the file itself; then it stays so after `eval()`."""
+    rows = []
     for node in served.graph:
         if node.domain == "" and _trains(node):
-            found.append(f"{node.op_type} {quote(node.name or node.outputs[0].name)}")
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            rows.append(f"{node.op_type} {quote(node.name or node.outputs[0].name)}")
+    if rows:
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         warnings.warn(
-            f"the file itself trains: {found[0]}{more} does so after eval() too, as in every "
-            "runtime; export the model for inference, train() makes it train again",
+            f"training mode is set in the file: {rows[0]}{more} trains even after eval(), as in "
+            "every runtime; export the model for inference, and call train() to train it",
             stacklevel=3,
         )
 
@@ -329,11 +330,11 @@ def from_torch(
     array([0., 0., 0.], dtype=float32)
     """
     if isinstance(module, (str, Path)):
-        from sardonyx.engines.torch.source import read_weights as back
+        from sardonyx.engines.torch.source import read_weights
 
         onto = load(onto)
-        found = back.named(back.read(Path(module)), onto)
-        return written_back(onto, found, cast=cast, source="the folder")
+        arrays_by_name = read_weights.named(read_weights.read(Path(module)), onto)
+        return written_back(onto, arrays_by_name, cast=cast, source="the folder")
     module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
     state = module.state_dict() if isinstance(module, torch.nn.Module) else module
     names = module.names if isinstance(module, OnnxModule) else {key: key for key in state}
@@ -341,26 +342,24 @@ def from_torch(
     if missing:
         raise ArgumentError("the state dict lacks tensors of the model", missing)
     xp = arrays("cpu")
-    found = {name: xp.to_numpy(state[key]) for name, key in names.items()}
-    return written_back(onto, found, cast=cast, source="the module")
+    arrays_by_name = {name: xp.to_numpy(state[key]) for name, key in names.items()}
+    return written_back(onto, arrays_by_name, cast=cast, source="the module")
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:
-    """Write a model as an exported program of torch (.pt2), with the sizes free that the model's
-    are.
-    """
+    """Write a model as an exported program of torch (.pt2), with the free sizes of the model."""
     parts = native(model, SWITCHES, fallback="error")
     with refused("torch"):
         module = module_of(parts, share=True)
     if module.untraced:
         raise EngineError(f"the model cannot be exported: {module.untraced}")
     hints: dict[str, int] = {}
-    given, sizes = [], []
+    examples, sizes = [], []
     for value in parts.inputs:
         tensor, free = example(value, hints)
-        given.append(tensor)
+        examples.append(tensor)
         sizes.append({axis: torch.export.Dim.AUTO for axis, is_free in enumerate(free) if is_free})
-    exported = torch.export.export(module, tuple(given), dynamic_shapes=tuple(sizes))
+    exported = torch.export.export(module, tuple(examples), dynamic_shapes=tuple(sizes))
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(exported, path)
     loaded = torch.export.load(path).module()

@@ -1,7 +1,7 @@
-"""A traced graph with torch's own Python functions in place of operators called by their schema.
+"""Replaces the operators of a traced graph by torch's Python functions.
 
-They are the same kernels; the way to them is half as long, which counts where a model is small or a
-GPU is quick.
+The kernels are the same, but calling them takes half as long as through an operator's schema, which
+matters for small models and fast GPUs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ METHODS: dict[Any, str] = {
 
 
 def quicken(module: Any) -> Any:
-    """`module`, an fx graph, with the functions above; its meaning stays."""
+    """`module`, an fx graph, with the functions above in place of operators."""
     for inner in module.children():
         quicken(inner)
     for node in module.graph.nodes:

@@ -1,4 +1,4 @@
-"""torch's own kernels of ONNX's family math: one pass over memory, not several."""
+"""torch's kernels for ONNX's family math: one pass over memory instead of several."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def gelu(xp, x, *, approximate):
 
 @lowering("Mod", only="torch", either=("a", "b"))
 def mod(xp, a, b, *, fmod):
-    """As everywhere; what is left of a size is a size."""
-    known = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    if known and not fmod and (is_symbolic(a) or is_symbolic(b)):
+    """The shared rule; the remainder of symbolic sizes stays symbolic."""
+    are_numpy = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    if are_numpy and not fmod and (is_symbolic(a) or is_symbolic(b)):
         a, b = np.broadcast_arrays(a.astype(object), b.astype(object))
         rest = [p % q for p, q in zip(a.flat, b.flat)]
         return settle(rest, a.shape)

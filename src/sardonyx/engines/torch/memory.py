@@ -1,8 +1,8 @@
-"""Tensors over the memory in which a model has its weights: nothing is copied before it is written.
+"""Tensors that share the memory of a model's weights, copied only when they are written to.
 
-External data is mapped once more for each conversion, so that what is written stays with the
-module: page by page, the system copies what changes. Whether that is so for a tensor depends on its
-type (torch must have it) and its address (a multiple of the element's size); else it is copied.
+External data is mapped anew for each conversion, copy-on-write: pages that training changes belong
+to the module alone. A tensor is mapped where torch has its type and its address is a multiple of
+the element's size; otherwise it is copied.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sardonyx.lower.xp import BFLOAT16
 
 
 class Memory:
-    """Where the tensors of one conversion lie.
+    """Allocates the tensors of one conversion.
 
-    share -- None: in the file, where the model has them there, else in memory of their own;
-             True: in the model's own arrays as well, which then change with the module;
-             False: always in memory of their own
+    share -- None: tensors in external data are mapped, others are copied;
+             True: others share the model's arrays, which then change with the module;
+             False: all are copied
     """
 
     def __init__(self, share: bool | None):
@@ -30,39 +30,39 @@ class Memory:
         self._private = Private()
 
     def tensor(self, array: np.ndarray) -> Any:
-        """A tensor to train."""
-        held = None if self.share is False else self._private.array(array)
-        if held is None and self.share:
-            held = array
-        found = None if held is None else over(held)
-        return Torch().asarray(array) if found is None else found
+        """A trainable tensor."""
+        mapped = None if self.share is False else self._private.array(array)
+        if mapped is None and self.share:
+            mapped = array
+        view = None if mapped is None else over(mapped)
+        return Torch().asarray(array) if view is None else view
 
     def constant(self, array: np.ndarray) -> Any | None:
         """A tensor over mapped memory; None for an array that is not mapped."""
-        held = None if self.share is False else self._private.array(array)
-        return None if held is None else over(held)
+        mapped = None if self.share is False else self._private.array(array)
+        return None if mapped is None else over(mapped)
 
 
 def over(array: np.ndarray) -> Any | None:
-    """A tensor that is the array's memory; None where torch cannot have it."""
+    """A tensor that shares the array's memory; None where torch cannot."""
     if array.dtype not in DTYPES or not array.flags.aligned:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # memory that is only to be read: `share=True` says so
+        warnings.simplefilter("ignore")  # read-only memory, which `share=True` asks for
         if array.dtype == BFLOAT16:
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
 
 class Sharing(Torch):
-    """The namespace of a program whose mapped constants stay where they are."""
+    """The namespace of a program whose mapped constants are not copied."""
 
     def __init__(self, memory: Memory):
         super().__init__("cpu")
         self.memory = memory
 
     def asarray(self, array, dtype=None):
-        found = None
+        mapped = None
         if dtype is None and isinstance(array, np.ndarray):
-            found = self.memory.constant(array)
-        return super().asarray(array, dtype) if found is None else found
+            mapped = self.memory.constant(array)
+        return super().asarray(array, dtype) if mapped is None else mapped

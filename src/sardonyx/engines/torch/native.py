@@ -1,4 +1,4 @@
-"""torch's own kernels for what conversions make of idioms, and for layers while they train."""
+"""torch's kernels for the nodes that conversions make of idioms, and for layers in training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
 
 @lowering("BatchNormalization", domain=NATIVE, only="torch")
 def batch_normalization(xp, x, scale, b, mean, var, *, epsilon, momentum):
-    """The norm of the batch; the running statistics move in place, as torch's own layer does it."""
+    """Normalize by the batch, and update the running statistics in place as torch's layer does."""
     return F.batch_norm(x, mean, var, scale, b, True, 1 - momentum, epsilon)
 
 

@@ -1,4 +1,4 @@
-"""torch's own kernels for ONNX's family nn; options that they lack go to the shared rules."""
+"""torch's kernels for ONNX's family nn; options that they lack go to the shared rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_float(x):
 
 
 def end_padded(x, window, value):
-    """`x` and the padding left to the kernel: all, where that is the same at both ends, or none."""
+    """`x` and the padding that the kernel adds: all if both ends get the same, otherwise none."""
     if window.before == window.after:
         return x, window.before
     pairs = zip(reversed(window.before), reversed(window.reach))
@@ -31,26 +31,26 @@ def end_padded(x, window, value):
 
 
 @lowering("Conv", only="torch")
-def convolution(xp, x, w, b=None, **given):
-    kernel = given["kernel_shape"] or w.shape[2:]
+def convolution(xp, x, w, b=None, **attributes):
+    kernel = attributes["kernel_shape"] or w.shape[2:]
     if len(kernel) not in CONV or not is_float(x):
-        return conv.conv(xp, x, w, b, **given)
-    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad"))
+        return conv.conv(xp, x, w, b, **attributes)
+    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad"))
     window = window_of(x.shape[2:], kernel, *settings)
     x, padding = end_padded(x, window, 0)
     run = CONV[window.rank]
-    return run(x, w, b, window.strides, padding, window.dilations, given["group"])
+    return run(x, w, b, window.strides, padding, window.dilations, attributes["group"])
 
 
 @lowering("ConvTranspose", only="torch")
-def conv_transpose(xp, x, w, b=None, **given):
-    kernel = given["kernel_shape"] or w.shape[2:]
+def conv_transpose(xp, x, w, b=None, **attributes):
+    kernel = attributes["kernel_shape"] or w.shape[2:]
     if len(kernel) not in TRANSPOSED or not is_float(x):
-        return conv.conv_transpose(xp, x, w, b, **given)
+        return conv.conv_transpose(xp, x, w, b, **attributes)
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
-    canvas = conv.canvas_of(x.shape[2:], kernel, *(given[n] for n in names))
+    canvas = conv.canvas_of(x.shape[2:], kernel, *(attributes[n] for n in names))
     run = TRANSPOSED[len(kernel)]
-    group, dilations = given["group"], canvas.dilations
+    group, dilations = attributes["group"], canvas.dilations
     if canvas.begin == canvas.end and fits(canvas):
         return run(x, w, b, canvas.strides, canvas.begin, canvas.extra, group, dilations)
     y = run(x, w, None, canvas.strides, 0, 0, group, dilations)
@@ -60,62 +60,62 @@ def conv_transpose(xp, x, w, b=None, **given):
 
 
 def fits(canvas):
-    """torch takes no more output padding than this."""
+    """Whether torch accepts this much output padding."""
     limits = zip(canvas.extra, canvas.strides, canvas.dilations)
     return all(e < max(s, d) for e, s, d in limits)
 
 
 @lowering("MaxPool", only="torch")
-def max_pool(xp, x, *, count, **given):
-    window = pool_window(x, given)
+def max_pool(xp, x, *, count, **attributes):
+    window = pool_window(x, attributes)
     even = window.before == window.after
     plain = window.rank in MAX and is_float(x) and is_half_at_most(window)
-    if not plain or (count > 1 and (given["storage_order"] or not even)):
-        return pool.max_pool(xp, x, count=count, **given)
+    if not plain or (count > 1 and (attributes["storage_order"] or not even)):
+        return pool.max_pool(xp, x, count=count, **attributes)
     padded, padding = end_padded(x, window, lowest(xp.dtype(x)))
-    found = MAX[window.rank](
+    pooled = MAX[window.rank](
         padded,
         window.kernel,
         window.strides,
         padding,
         window.dilations,
-        ceil_mode=even and bool(given["ceil_mode"]),
+        ceil_mode=even and bool(attributes["ceil_mode"]),
         return_indices=count > 1,
     )
     if count == 1:
-        return cut(found, window)
-    y, places = found
+        return cut(pooled, window)
+    y, places = pooled
     return y, places + pool.plane_starts(xp, x)
 
 
 def is_half_at_most(window):
-    """torch pads by no more than half of the kernel."""
+    """Whether the padding is at most half of the kernel, torch's limit."""
     return all(2 * p <= k for p, k in zip(window.before, window.kernel))
 
 
 def cut(y, window):
-    """Without a last window that would begin in the padding: one too many may be for ceil_mode."""
+    """`y` without a last window that begins in the padding, which ceil_mode may have added."""
     if window.after == window.reach or all(isinstance(n, int) for n in window.sizes):
         return y
     return y[(..., *(slice(n) for n in window.outputs))]
 
 
-def pool_window(x, given):
-    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
-    return window_of(x.shape[2:], given["kernel_shape"], *settings)
+def pool_window(x, attributes):
+    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
+    return window_of(x.shape[2:], attributes["kernel_shape"], *settings)
 
 
 @lowering("AveragePool", only="torch")
-def average_pool(xp, x, **given):
-    window = pool_window(x, given)
+def average_pool(xp, x, **attributes):
+    window = pool_window(x, attributes)
     if window.rank not in MEAN or window.is_dilated or not is_float(x):
-        return pool.average_pool(xp, x, **given)
+        return pool.average_pool(xp, x, **attributes)
     run = MEAN[window.rank]
     if not window.is_padded:
         return run(x, window.kernel, window.strides)
-    with_pads = given["count_include_pad"]
+    with_pads = attributes["count_include_pad"]
     if window.before == window.after and is_half_at_most(window):
-        ceil = bool(given["ceil_mode"])
+        ceil = bool(attributes["ceil_mode"])
         return run(x, window.kernel, window.strides, window.before, ceil, bool(with_pads))
     pairs = zip(reversed(window.before), reversed(window.reach))
     mean = run(F.pad(x, [p for pair in pairs for p in pair]), window.kernel, window.strides)
@@ -124,21 +124,21 @@ def average_pool(xp, x, **given):
 
 
 @lowering("BatchNormalization", only="torch")
-def batch_normalization(xp, x, scale, b, input_mean, input_var, *, count, **given):
+def batch_normalization(xp, x, scale, b, input_mean, input_var, *, count, **attributes):
     same = len({v.dtype for v in (x, scale, b, input_mean, input_var)}) == 1
-    if given["training_mode"] or not same:
+    if attributes["training_mode"] or not same:
         return norm.batch_normalization(
-            xp, x, scale, b, input_mean, input_var, count=count, **given
+            xp, x, scale, b, input_mean, input_var, count=count, **attributes
         )
-    return F.batch_norm(x, input_mean, input_var, scale, b, eps=given["epsilon"])
+    return F.batch_norm(x, input_mean, input_var, scale, b, eps=attributes["epsilon"])
 
 
 @lowering("LayerNormalization", only="torch")
-def layer_normalization(xp, x, scale, b=None, *, count, dtypes, **given):
-    form = x.shape[positive(given["axis"], x.ndim) :]
+def layer_normalization(xp, x, scale, b=None, *, count, dtypes, **attributes):
+    form = x.shape[positive(attributes["axis"], x.ndim) :]
     if count > 1 or scale.shape != form or (b is not None and b.shape != form):
-        return norm.layer_normalization(xp, x, scale, b, count=count, dtypes=dtypes, **given)
-    return F.layer_norm(x, form, scale, b, given["epsilon"])
+        return norm.layer_normalization(xp, x, scale, b, count=count, dtypes=dtypes, **attributes)
+    return F.layer_norm(x, form, scale, b, attributes["epsilon"])
 
 
 @lowering("GroupNormalization", only="torch")
@@ -163,40 +163,43 @@ def scaled_dot_product(
     nonpad_kv_seqlen=None,
     *,
     count,
-    **given,
+    **attributes,
 ):
-    """torch's fused kernel where nothing between its steps is asked for."""
+    """torch's fused kernel, unless an option needs an intermediate result."""
     inputs = (q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen)
     halves = torch.float16, torch.bfloat16
-    plain = count < 4 and not given["softcap"] and given["softmax_precision"] is None
+    plain = count < 4 and not attributes["softcap"] and attributes["softmax_precision"] is None
     if not plain or q.dtype in halves or v.dtype != q.dtype:
-        return attention.attention(xp, *inputs, count=count, **given)
-    left, right = given["left_window_size"], given["right_window_size"]
-    # Its own causal mask begins at the first key: only right where no keys came before.
+        return attention.attention(xp, *inputs, count=count, **attributes)
+    left, right = attributes["left_window_size"], attributes["right_window_size"]
+    # torch's causal mask starts at the first key, which is right only without past keys.
     causal = (
-        bool(given["is_causal"]) and all(v is None for v in inputs[3:]) and left < 0 and right < 0
+        bool(attributes["is_causal"])
+        and all(v is None for v in inputs[3:])
+        and left < 0
+        and right < 0
     )
-    found = attention.gather_inputs(
-        xp, *inputs, given["q_num_heads"], given["kv_num_heads"], given["scale"],
-        causal=given["is_causal"] and not causal, left=left, right=right,
+    terms = attention.gather_inputs(
+        xp, *inputs, attributes["q_num_heads"], attributes["kv_num_heads"], attributes["scale"],
+        causal=attributes["is_causal"] and not causal, left=left, right=right,
     )  # fmt: skip
-    mask = joined_mask(found)
-    shared = found.q.shape[1] != found.k.shape[1]
+    mask = joined_mask(terms)
+    shared = terms.q.shape[1] != terms.k.shape[1]
     y = F.scaled_dot_product_attention(
-        found.q, found.k, found.v, mask, is_causal=causal, scale=found.scale, enable_gqa=shared
+        terms.q, terms.k, terms.v, mask, is_causal=causal, scale=terms.scale, enable_gqa=shared
     )
     if mask is not None:
         seen = mask if mask.dtype == torch.bool else mask != -np.inf
         y = torch.where(seen.any(-1, keepdim=True), y, 0.0)
     y = y if q.ndim == 4 else attention.merged(xp, y)
-    return (y, found.k, found.v)[:count]
+    return (y, terms.k, terms.v)[:count]
 
 
-def joined_mask(found):
-    """One mask of what limits who sees whom, of rank 2 at least; None for nothing."""
-    mask = found.allowed
-    if found.bias is not None:
-        mask = found.bias.to(found.q.dtype)
-        if found.allowed is not None:
-            mask = torch.where(found.allowed, mask, -np.inf)
+def joined_mask(terms):
+    """The attention mask as one tensor of rank 2 or more; None without a mask."""
+    mask = terms.allowed
+    if terms.bias is not None:
+        mask = terms.bias.to(terms.q.dtype)
+        if terms.allowed is not None:
+            mask = torch.where(terms.allowed, mask, -np.inf)
     return mask if mask is None or mask.ndim > 1 else mask[None]

@@ -1,7 +1,7 @@
-"""torch's own recurrent layers, for what they have: standard activations, whole sequences.
+"""torch's recurrent layers, for standard activations and whole sequences.
 
-torch writes them out step by step when it exports, for the length of the example: over a free
-length, an exported layer is a scan.
+On export, torch unrolls a layer for the length of the example; over a free length, an exported
+layer is therefore written as a scan.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from sardonyx.lower.driver import lowering
 ORDER = {"RNN": [0], "GRU": [1, 0, 2], "LSTM": [0, 2, 3, 1]}
 
 
-def is_standard(op, names, x, lengths, given):
+def is_standard(op, names, x, lengths, attributes):
     """Whether torch's layer computes the same."""
     per = len(rnn.DEFAULTS[op])
     defaults = list(rnn.DEFAULTS[op]) * (len(names) // per)
-    return names == defaults and lengths is None and not given["clip"] and x.numel() > 0
+    return names == defaults and lengths is None and not attributes["clip"] and x.numel() > 0
 
 
 def weights_of(op, w, r, b):
-    """The weights of all directions, as torch lists them."""
+    """The weights of all directions, in torch's order."""
     hidden, gates = r.shape[2], len(ORDER[op])
 
     def sorted_rows(value):
         parts = value.split(hidden)
         return torch.cat([parts[i] for i in ORDER[op]]) if gates > 1 else value
 
-    found = []
+    tensors = []
     for d in range(w.shape[0]):
-        found += [sorted_rows(w[d]), sorted_rows(r[d])]
+        tensors += [sorted_rows(w[d]), sorted_rows(r[d])]
         if b is not None:
-            found += [sorted_rows(part) for part in b[d].split(gates * hidden)]
-    return found
+            tensors += [sorted_rows(part) for part in b[d].split(gates * hidden)]
+    return tensors
 
 
-def run(function, op, x, w, r, b, initial, given):
-    """One layer of torch: outputs and last states in ONNX's layouts."""
-    batchwise = bool(given["layout"])
+def run(function, op, x, w, r, b, initial, attributes):
+    """Run one layer of torch: outputs and last states in ONNX's layouts."""
+    batchwise = bool(attributes["layout"])
     if batchwise:
         x = x.transpose(0, 1)
         initial = [v if v is None else v.transpose(0, 1) for v in initial]
-    backwards = given["direction"] == "reverse"
+    backwards = attributes["direction"] == "reverse"
     x = x.flip(0) if backwards else x
     directions, hidden = w.shape[0], r.shape[2]
     none = x.new_zeros((directions, x.shape[1], hidden))
@@ -67,9 +67,9 @@ def run(function, op, x, w, r, b, initial, given):
 
 
 def called(function, x, start, *rest):
-    """The layer; while a graph is traced, one node of it.
+    """Call the layer; while a graph is traced, record it as one node.
 
-    torch would work out the sizes of its results by going through it step by step.
+    torch would compute the sizes of its results by running through it step by step.
     """
     mode = get_proxy_mode()
     if mode is None or not mode.pre_dispatch:
@@ -84,29 +84,31 @@ def called(function, x, start, *rest):
 
 
 @lowering("LSTM", only="torch")
-def lstm(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None, p=None, **given):
-    names = rnn.activation_names("LSTM", given["activations"], w.shape[0])
-    plain = p is None and not given["input_forget"]
-    if not (plain and is_standard("LSTM", names, x, sequence_lens, given)):
-        return rnn.lstm(xp, x, w, r, b, sequence_lens, initial_h, initial_c, p, **given)
-    return run(lstm_layer, "LSTM", x, w, r, b, [initial_h, initial_c], given)
+def lstm(
+    xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None, p=None, **attributes
+):
+    names = rnn.activation_names("LSTM", attributes["activations"], w.shape[0])
+    plain = p is None and not attributes["input_forget"]
+    if not (plain and is_standard("LSTM", names, x, sequence_lens, attributes)):
+        return rnn.lstm(xp, x, w, r, b, sequence_lens, initial_h, initial_c, p, **attributes)
+    return run(lstm_layer, "LSTM", x, w, r, b, [initial_h, initial_c], attributes)
 
 
 @lowering("GRU", only="torch")
-def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
-    names = rnn.activation_names("GRU", given["activations"], w.shape[0])
-    standard = is_standard("GRU", names, x, sequence_lens, given)
-    if not (standard and given["linear_before_reset"]):
-        return rnn.gru(xp, x, w, r, b, sequence_lens, initial_h, **given)
-    return run(gru_layer, "GRU", x, w, r, b, [initial_h], given)
+def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **attributes):
+    names = rnn.activation_names("GRU", attributes["activations"], w.shape[0])
+    standard = is_standard("GRU", names, x, sequence_lens, attributes)
+    if not (standard and attributes["linear_before_reset"]):
+        return rnn.gru(xp, x, w, r, b, sequence_lens, initial_h, **attributes)
+    return run(gru_layer, "GRU", x, w, r, b, [initial_h], attributes)
 
 
 @lowering("RNN", only="torch")
-def plain_rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
-    names = rnn.activation_names("RNN", given["activations"], w.shape[0])
-    if not is_standard("RNN", names, x, sequence_lens, given):
-        return rnn.rnn(xp, x, w, r, b, sequence_lens, initial_h, **given)
-    return run(rnn_layer, "RNN", x, w, r, b, [initial_h], given)
+def plain_rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **attributes):
+    names = rnn.activation_names("RNN", attributes["activations"], w.shape[0])
+    if not is_standard("RNN", names, x, sequence_lens, attributes):
+        return rnn.rnn(xp, x, w, r, b, sequence_lens, initial_h, **attributes)
+    return run(rnn_layer, "RNN", x, w, r, b, [initial_h], attributes)
 
 
 # -- exported over a free length -----------------------------------------------------
@@ -134,7 +136,7 @@ def rnn_step(h, ahead, r, b):
 
 
 def exportable(layer, step, x, start, weights, has_biases, *settings):
-    """`layer` of torch, called as `run` above does; a scan where its length stays free."""
+    """`layer` of torch, called as in `run` above; a scan where an export leaves its length free."""
     if not torch.compiler.is_exporting() or isinstance(x.shape[0], int):
         return layer(x, start, weights, has_biases, *settings)
     states = list(start) if isinstance(start, (list, tuple)) else [start]
@@ -151,13 +153,13 @@ def exportable(layer, step, x, start, weights, has_biases, *settings):
     return (torch.cat(outputs, 2), *(torch.stack(column) for column in zip(*lasts)))
 
 
-def lstm_layer(*given):
-    return exportable(torch.lstm, lstm_step, *given)
+def lstm_layer(*arguments):
+    return exportable(torch.lstm, lstm_step, *arguments)
 
 
-def gru_layer(*given):
-    return exportable(torch.gru, gru_step, *given)
+def gru_layer(*arguments):
+    return exportable(torch.gru, gru_step, *arguments)
 
 
-def rnn_layer(*given):
-    return exportable(torch.rnn_tanh, rnn_step, *given)
+def rnn_layer(*arguments):
+    return exportable(torch.rnn_tanh, rnn_step, *arguments)

@@ -1,4 +1,4 @@
-"""torch's own ways for ONNX's family tensor: sizes that stay sizes when their type changes."""
+"""torch's kernels for ONNX's family tensor: symbolic sizes stay symbolic when cast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.lower.xp import is_integer, is_symbolic
 
 @lowering("Cast", only="torch", either=("x",))
 def cast(xp, x, *, to, saturate, round_mode, dtypes):
-    """As everywhere; a shape in 32 bits, as TensorFlow's exporter has it, is still a shape."""
+    """The shared rule; a shape cast to 32 bits, as TensorFlow's exporter does, stays a shape."""
     if isinstance(x, np.ndarray):
         if is_symbolic(x) and dtypes[0] is not None and is_integer(dtypes[0]):
             return x

@@ -65,27 +65,27 @@ def trace(
     held -- tensors whose sizes are what they are
     """
     try:
-        made, environment = _traced(function, held, inputs)
+        graph, environment = _traced(function, held, inputs)
     except EngineError as error:
         if isinstance(error.__cause__, NotStatic) or not _has_free_sizes(inputs):
             raise
         return _tidied(_traced_elsewhere(function, held, inputs, error))
     if not _holds_for(environment, lambda size: size + LARGER):
-        made, _ = _traced(function, held, inputs, LARGER)
-        _refuse_other_values(made, function, held, inputs)
-    return _tidied(made)
+        graph, _ = _traced(function, held, inputs, LARGER)
+        _refuse_other_values(graph, function, held, inputs)
+    return _tidied(graph)
 
 
 def argument_names(names: Sequence[str]) -> list[str]:
     """A Python name for each tensor: its own, wherever it is one."""
-    found: list[str] = []
+    arguments: list[str] = []
     for name in names:
         text = re.sub(r"[^A-Za-z0-9_]", "_", name)
         text = text if text.isidentifier() and not keyword.iskeyword(text) else f"input_{text}"
-        while text in (*found, "self"):
+        while text in (*arguments, "self"):
             text += "_"
-        found.append(text)
-    return found
+        arguments.append(text)
+    return arguments
 
 
 def named(module: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
@@ -116,12 +116,12 @@ def _traced_elsewhere(
     ]
     for more, by, other in tries:
         try:
-            made, environment = _traced(function, held, inputs, more, by)
+            graph, environment = _traced(function, held, inputs, more, by)
         except EngineError:
             continue
         if _holds_for(environment, other):
-            _refuse_other_values(made, function, held, inputs)
-            return made
+            _refuse_other_values(graph, function, held, inputs)
+            return graph
     raise problem
 
 
@@ -144,22 +144,22 @@ def _traced(
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     hints: dict[str, int] = {}
-    given = [mode.from_tensor(t.detach(), static_shapes=True) for t in held.values()]
+    fakes = [mode.from_tensor(t.detach(), static_shapes=True) for t in held.values()]
     for value in inputs:
         tensor, free = example(value, hints, more, by)
         sizes = [DimDynamic.DYNAMIC if f else DimDynamic.STATIC for f in free]
         context = StatelessSymbolicContext(dynamic_sizes=sizes)
-        given.append(mode.from_tensor(tensor, symbolic_context=context))
+        fakes.append(mode.from_tensor(tensor, symbolic_context=context))
     try:
         with warnings.catch_warnings(), allowance(trips=UNROLLED):
             warnings.simplefilter("ignore")
-            made = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*given)
+            graph = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*fakes)
     except EngineError:
         raise
     except Exception as error:
         raise EngineError(f"torch cannot trace the model: {error}") from error
     _refuse_fixed(environment, hints)
-    return made, environment
+    return graph, environment
 
 
 def _holds_for(environment: Any, other: Callable[[int], int]) -> bool:
@@ -171,7 +171,7 @@ def _holds_for(environment: Any, other: Callable[[int], int]) -> bool:
 
 
 def _refuse_other_values(
-    made: torch.fx.GraphModule,
+    graph_module: torch.fx.GraphModule,
     function: Callable[..., Any],
     held: Mapping[str, Any],
     inputs: Sequence[ir.Value],
@@ -192,8 +192,8 @@ def _refuse_other_values(
     except Exception:
         return  # the model does not take sizes that small
     try:
-        found = run(torch.fx.Interpreter(made).run)
-        torch.testing.assert_close(found, expected, equal_nan=True)
+        outputs = run(torch.fx.Interpreter(graph_module).run)
+        torch.testing.assert_close(outputs, expected, equal_nan=True)
     except (RuntimeError, AssertionError, IndexError, ValueError) as error:
         raise EngineError("the model is another graph at small sizes than at large") from error
 
@@ -212,26 +212,26 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    made: dict[Any, tuple[Any, list[list[str]]]] = {}
+    programs: dict[Any, tuple[Any, list[list[str]]]] = {}
 
-    def run(*given: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        names = [list(part) for part in given]
-        tensors = [tensor for part in given for tensor in part.values()]
+    def run(*parts: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        names = [list(part) for part in parts]
+        tensors = [tensor for part in parts for tensor in part.values()]
         key = tuple((t.shape, t.dtype, t.device) for t in tensors)
-        if key not in made:
+        if key not in programs:
             results: list[list[str]] = []
 
             def flat(*values: Any) -> list[Any]:
                 rest = iter(values)
-                found = function(*({n: next(rest) for n in part} for part in names))
-                results[:] = [list(part) for part in found]
-                return [value for part in found for value in part.values()]
+                outputs = function(*({n: next(rest) for n in part} for part in names))
+                results[:] = [list(part) for part in outputs]
+                return [value for part in outputs for value in part.values()]
 
             graph = _tidied(
                 make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
             )
-            made[key] = torch.compile(graph), results
-        graph, results = made[key]
+            programs[key] = torch.compile(graph), results
+        graph, results = programs[key]
         rest = iter(graph(*tensors))
         return tuple({n: next(rest) for n in part} for part in results)
 
@@ -272,13 +272,13 @@ def retarget(module: torch.fx.GraphModule, device: Any, floats: Mapping[Any, Any
         retarget(inner, device, floats)
     changed = False
     for node in module.graph.nodes:
-        wanted = dict(node.kwargs)
-        if wanted.get("device") is not None:
-            wanted["device"] = device
+        keywords = dict(node.kwargs)
+        if keywords.get("device") is not None:
+            keywords["device"] = device
         arguments = tuple(floats.get(a, a) if isinstance(a, torch.dtype) else a for a in node.args)
-        if isinstance(wanted.get("dtype"), torch.dtype):
-            wanted["dtype"] = floats.get(wanted["dtype"], wanted["dtype"])
-        if wanted != dict(node.kwargs) or arguments != tuple(node.args):
-            node.kwargs, node.args, changed = wanted, arguments, True
+        if isinstance(keywords.get("dtype"), torch.dtype):
+            keywords["dtype"] = floats.get(keywords["dtype"], keywords["dtype"])
+        if keywords != dict(node.kwargs) or arguments != tuple(node.args):
+            node.kwargs, node.args, changed = keywords, arguments, True
     if changed:
         module.recompile()

@@ -69,7 +69,7 @@ REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def widened(name, function):
-    """`function` on types that torch computes with; the result in the type that was given."""
+    """`function` on types that torch computes with; the result in the input's type."""
     keeps = name not in COMPARISONS and not name.startswith(("logical", "is"))
 
     def call(*xs):
@@ -78,14 +78,14 @@ def widened(name, function):
         if wide is None:
             return function(*xs)
         apply = UNSIGNED.get(name, function) if dtype == torch.uint64 else function
-        found = apply(*(x.to(wide) for x in xs))
-        return found.to(dtype) if keeps else found
+        outputs = apply(*(x.to(wide) for x in xs))
+        return outputs.to(dtype) if keeps else outputs
 
     return call
 
 
 def is_traced(value):
-    """Whether a tensor stands for one of a graph that is being built."""
+    """Whether a tensor belongs to a graph that is being traced."""
     if isinstance(value, list):
         return any(map(is_traced, value))
     return isinstance(value, (FakeTensor, FunctionalTensor))
@@ -111,17 +111,17 @@ def ordered(x):
 
 
 def free_in_front(before, after):
-    """How many sizes, some of them free, two shapes share in front of known ones; 0 for none."""
-    kept = 0
-    while kept < min(len(before), len(after)) and is_same(before[kept], after[kept]):
-        kept += 1
-    free = any(isinstance(d, torch.SymInt) for d in before[:kept])
-    known = all(isinstance(d, int) and d for d in (*before[kept:], *after[kept:]))
-    return kept if free and known and kept < min(len(before), len(after)) else 0
+    """How many leading sizes, some of them free, two shapes share before fixed ones."""
+    shared = 0
+    while shared < min(len(before), len(after)) and is_same(before[shared], after[shared]):
+        shared += 1
+    free = any(isinstance(d, torch.SymInt) for d in before[:shared])
+    are_numbers = all(isinstance(d, int) and d for d in (*before[shared:], *after[shared:]))
+    return shared if free and are_numbers and shared < min(len(before), len(after)) else 0
 
 
 def is_same(a, b):
-    """Whether two sizes are one number, asked so that a trace assumes nothing about them."""
+    """Whether two sizes are the same, tested so that a trace gains no assumption about them."""
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return a.node.expr == b.node.expr
     return isinstance(a, int) and isinstance(b, int) and a == b
@@ -191,22 +191,24 @@ class Torch(Arrays):
     # -- making
 
     def full(self, shape, value, dtype):
-        made = DTYPES[self.storage(dtype)]
+        torch_type = DTYPES[self.storage(dtype)]
         if isinstance(value, torch.Tensor):
-            return value.to(made).expand(tuple(shape))
+            return value.to(torch_type).expand(tuple(shape))
         value = value.item() if isinstance(value, np.generic) else value
-        return torch.full(tuple(shape), value, dtype=made, device=self.device)
+        return torch.full(tuple(shape), value, dtype=torch_type, device=self.device)
 
     def arange(self, start, stop, step, dtype):
-        made = DTYPES[dtype]
-        found = torch.arange(start, stop, step, dtype=WIDE.get(made, made), device=self.device)
-        return found if made not in WIDE else found.to(made)
+        torch_type = DTYPES[dtype]
+        numbers = torch.arange(
+            start, stop, step, dtype=WIDE.get(torch_type, torch_type), device=self.device
+        )
+        return numbers if torch_type not in WIDE else numbers.to(torch_type)
 
     def _draw(self, function, shape, dtype, seed):
-        made = {"dtype": DTYPES[dtype], "device": self.device}
+        options = {"dtype": DTYPES[dtype], "device": self.device}
         if seed is not None:  # absent, not None: with a generator, torch takes no symbolic sizes
-            made["generator"] = torch.Generator(self.device).manual_seed(abs(int(seed)))
-        return function(tuple(shape), **made)
+            options["generator"] = torch.Generator(self.device).manual_seed(abs(int(seed)))
+        return function(tuple(shape), **options)
 
     def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
         return self._draw(torch.rand, shape, dtype, seed) * (high - low) + low
@@ -218,12 +220,12 @@ class Torch(Arrays):
 
     def reshape(self, x, shape):
         shape = tuple(shape)
-        kept = free_in_front(x.shape, shape)
-        if kept:  # said without the free sizes, a graph need not read them
-            if x.ndim == kept + 1:
-                return x.unflatten(kept, shape[kept:])
-            if len(shape) == kept + 1:
-                return x.flatten(kept)
+        shared = free_in_front(x.shape, shape)
+        if shared:  # without naming the free sizes, so that the graph need not read them
+            if x.ndim == shared + 1:
+                return x.unflatten(shared, shape[shared:])
+            if len(shape) == shared + 1:
+                return x.flatten(shared)
         return torch.reshape(x, shape)
 
     def transpose(self, x, perm):
@@ -313,8 +315,8 @@ class Torch(Arrays):
 
     def sign(self, x):
         # torch's sign of NaN is 0
-        found = widened("sign", torch.sign)(x)
-        return torch.where(torch.isnan(x), x, found) if x.dtype.is_floating_point else found
+        signs = widened("sign", torch.sign)(x)
+        return torch.where(torch.isnan(x), x, signs) if x.dtype.is_floating_point else signs
 
     def floor(self, x):
         return torch.floor(x) if x.dtype.is_floating_point else x
@@ -339,8 +341,8 @@ class Torch(Arrays):
         if axis == ():
             return x
         dtype = WIDE.get(x.dtype, x.dtype)
-        found = torch.sum(x, axis, keepdim=keepdims, dtype=dtype)
-        return found if found.dtype == x.dtype else found.to(x.dtype)
+        total = torch.sum(x, axis, keepdim=keepdims, dtype=dtype)
+        return total if total.dtype == x.dtype else total.to(x.dtype)
 
     def mean(self, x, axis=None, keepdims=False):
         return self._reduce("mean", x, axis, keepdims)
@@ -410,39 +412,39 @@ class Torch(Arrays):
 
     def fft(self, real, imaginary, axis, inverse):
         x = real if imaginary is None else torch.complex(real, imaginary)
-        found = (torch.fft.ifft if inverse else torch.fft.fft)(x, dim=axis)
-        return found.real, found.imag
+        spectrum = (torch.fft.ifft if inverse else torch.fft.fft)(x, dim=axis)
+        return spectrum.real, spectrum.imag
 
     def bit_cast(self, x, dtype):
         return x.view(DTYPES[self.storage(dtype)])
 
     def scan(self, step, state, rows, kept):
-        """Written out where the number of rows is known, else one operation of the graph."""
+        """Unrolled where the number of rows is known, else one operation of the graph."""
         from sardonyx.engines.torch import controlflow
 
         if isinstance(rows[0].shape[0], int) or not controlflow.is_tracing():
             return super().scan(step, state, rows, kept)
         return controlflow.scanned(step, state, rows)
 
-    # -- outside
+    # -- other engines
 
     def call_out(self, region, values):
-        """Run a region elsewhere, as an operator of torch where only numbers cross."""
-        from sardonyx.engines import callout as outside
+        """Run a region on another engine, as an operator of torch where only numbers cross."""
+        from sardonyx.engines import callout
         from sardonyx.engines.torch.callout import call_out
 
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             if any(is_traced(v) for v in values):
-                raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
+                raise NotStatic(f"a graph cannot pass text or lists to {region.label}")
             arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
-            return tuple(self._back(v) for v in outside.run(region, arrays))
+            return tuple(self._back(v) for v in callout.run(region, arrays))
         if any(is_traced(v) for v in values):
-            region, values = outside.settled(region, values)
+            region, values = callout.settled(region, values)
         tensors = [v if isinstance(v, torch.Tensor) else self.known(v) for v in values]
         return call_out(region, tensors)
 
     def known(self, value):
-        """What is known while building, as a tensor."""
+        """A numpy array, of symbolic sizes too, as a tensor."""
         value = np.asarray(value)
         return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
 
