@@ -14,6 +14,12 @@ import sardonyx as sx
 from sardonyx.cli.__main__ import main
 from tests.mutants import MUTANTS, NETWORKS, Mutant, attr, replaced, weight
 from tests.networks import mlp, optimized
+from tests.public_models import models
+from tests.sweeps.verify import optimized as fused
+
+
+def constants(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [n for n in model.graph.node if n.op_type == "Constant"]
 
 
 def copy(network: str) -> onnx.ModelProto:
@@ -36,14 +42,16 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
 def test_a_model_has_no_changes_to_itself(network: str) -> None:
     found = sx.diff(copy(network), copy(network))
     assert not found, str(found)
-    assert found.renamed == 0
+    assert found.renamed == found.renamed_weights == 0
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"loops"}))
 def test_names_are_not_changes(network: str) -> None:
     found = sx.diff(copy(network), renamed(copy(network)))
     assert not found, str(found)
-    assert found.renamed > found.matched  # nodes and weights
+    count = len(copy(network).graph.node) - len(constants(copy(network)))
+    assert found.renamed == found.matched == count
+    assert found.renamed_weights == found.matched_weights > 0
 
 
 def test_order_of_nodes_is_not_a_change() -> None:
@@ -254,17 +262,75 @@ def test_functions() -> None:
     assert "twice" in changes[0].where
 
 
+OUTSIDE = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[4] x, bool b) => (float[4] y) { r = Relu (x) %s }"""
+WITH_BODY = """y = If (b) <then_branch = t () => (float[4] u) { e = Exp (r) u = Abs (e) },
+else_branch = f () => (float[4] v) { v = Neg (r) }>"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("e = Exp (r) y = Abs (e)", WITH_BODY),  # what reads `r` moved into a body
+        ("s = Neg (x) y = Add (r, s)", "c = Constant <value_float = 1.0> () y = Add (r, c)"),
+    ],
+    ids=["a body", "a Constant"],
+)
+def test_neighbours_outside_of_a_graph_are_not_its_nodes(before: str, after: str) -> None:
+    """Nodes of bodies, and Constants, may read or make what nodes of the graph do."""
+    a, b = (onnx.parser.parse_model(OUTSIDE % text) for text in (before, after))
+    for old, new in ((a, b), (b, a)):
+        found = sx.diff(old, new)
+        count = len(old.graph.node) - len(constants(old))
+        assert found.matched <= count and found.of("node")
+
+
+def test_weights_that_only_bodies_read_are_matched_by_their_readers() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2] x, bool b) => (float[2] y)
+    <float[2] %(p)sw = {1, 2}, float[2] %(p)sunread = {5, 6}> {
+      y = If (b) <then_branch = t () => (float[2] u) { u = Mul (x, %(p)sw) },
+                  else_branch = f () => (float[2] v) { v = Neg (x) }> }"""
+    found = sx.diff(*(onnx.parser.parse_model(text % {"p": p}) for p in ("", "new_")))
+    assert not found, str(found)
+    assert (found.matched_weights, found.renamed_weights) == (2, 2)
+
+
+PUBLIC = ["silero-vad/silero_vad_16k_op15.onnx", "pulsevad/pulsevad_2.1k_int8.onnx"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_models_against_what_onnxruntime_makes_of_them(name: str, tmp_path: Path) -> None:
+    path = models()[name]
+    changed = fused(str(path), tmp_path / "optimized.onnx")
+    for pair in ((path, changed), (changed, path)):
+        found = sx.diff(*pair)
+        nodes = sum(n.op_type != "Constant" for n in sx.load(pair[0]).graph.all_nodes())
+        gone = [c for c in found.of("node") if c.what == "removed"]
+        assert found.renamed <= found.matched and len(gone) + found.matched <= nodes
+
+
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(copy("cnn"), tmp_path / "a.onnx")
     changed = copy("cnn")
     changed.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.float32), "extra"))
     onnx.save(changed, tmp_path / "b.onnx")
     assert run(tmp_path / "a.onnx", tmp_path / "a.onnx") == 0
-    assert capsys.readouterr().out == "no changes (11 nodes)\n"
+    weights = len(copy("cnn").graph.initializer) + len(constants(copy("cnn")))
+    assert capsys.readouterr().out == f"no changes: 11 nodes, {weights} weights\n"
     assert run(tmp_path / "a.onnx", tmp_path / "b.onnx", "--json") == 1
     (change,) = json.loads(capsys.readouterr().out)["changes"]
     assert change.pop("size") == 0.0
     assert change == {"kind": "weight", "where": '"extra"', "what": "added", "detail": "float[2]"}
+
+
+def test_a_diff_has_a_short_repr_and_a_table_for_notebooks() -> None:
+    changed = copy("cnn")
+    changed.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.float32), "<b>"))
+    found = sx.diff(copy("cnn"), changed)
+    assert repr(found) == "<Diff: weight 1>"
+    assert "&lt;b&gt;" in found._repr_html_() and "<b>" not in found._repr_html_()
+    assert repr(sx.diff(changed, changed)) == "<Diff: no changes>"
 
 
 def run(*arguments: object) -> int:

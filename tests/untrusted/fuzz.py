@@ -149,6 +149,7 @@ def stages(folder: Path) -> dict[str, Callable[[Any], object]]:
     return {
         "inspect": inspect,
         "check": check,
+        "diff": lambda model: str(sardonyx.diff(parsed("perceptron"), model)),
         "convert": sardonyx.to_numpy,
         "grad": lambda model: sardonyx.grad(model, wrt=[v.name for v in model.inputs][:1]),
         "save": lambda model: sardonyx.save(model, folder / "saved.onnx"),

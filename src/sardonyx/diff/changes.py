@@ -7,19 +7,28 @@ read them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.diff.match import Matching, attributes, match, nodes_of, stored, tensor_of
+from sardonyx.diff.match import (
+    Matching,
+    attributes,
+    match,
+    nodes_of,
+    stored,
+    tensor_of,
+    weight_key,
+)
 from sardonyx.errors import quote, table
 from sardonyx.model import Model, Record, load
 
 NODE, WEIGHT, OPSET, METADATA, INTERFACE = "node", "weight", "version", "metadata", "interface"
 FUNCTION, TRAINING = "function", "training"
+SHOWN = 200  # changes in a notebook
 KINDS = (NODE, WEIGHT, INTERFACE, OPSET, FUNCTION, TRAINING, METADATA)
 
 
@@ -34,13 +43,15 @@ class Change:
     size: float = 0.0  # of a weight: the change, relative to what it was
 
 
-@dataclass
+@dataclass(repr=False)
 class Diff:
     """All changes from one model to another; falsy when there are none."""
 
     changes: list[Change] = field(default_factory=list)
-    renamed: int = 0  # tensors and nodes that only have another name
-    matched: int = 0
+    matched: int = 0  # nodes that have a counterpart in the other model
+    renamed: int = 0  # those of them that have another name there
+    matched_weights: int = 0
+    renamed_weights: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -51,21 +62,44 @@ class Diff:
     def as_dict(self) -> dict[str, Any]:
         return {
             "changes": [asdict(c) for c in self.changes],
-            "renamed": self.renamed,
             "matched": self.matched,
+            "renamed": self.renamed,
+            "matched_weights": self.matched_weights,
+            "renamed_weights": self.renamed_weights,
         }
 
+    def __repr__(self) -> str:
+        counts = {kind: len(self.of(kind)) for kind in KINDS}
+        text = ", ".join(f"{kind} {count}" for kind, count in counts.items() if count)
+        return f"<Diff: {text or 'no changes'}>"
+
+    def _repr_html_(self) -> str:
+        from sardonyx import html_page as html
+
+        rows = [[c.kind, c.what, c.where, c.detail] for c in self.changes[:SHOWN]]
+        more = f", {len(self.changes) - SHOWN} further changes" if self.changes[SHOWN:] else ""
+        changes = html.table(["kind", "change", "where", "detail"], rows) if rows else ""
+        return f"{changes}<p>{html.text(self._summary() + more)}</p>"
+
+    def _summary(self) -> str:
+        nodes = _counted(self.matched, "node", self.renamed)
+        weights = _counted(self.matched_weights, "weight", self.renamed_weights)
+        return f"{'matched' if self.changes else 'no changes'}: {nodes}, {weights}"
+
     def __str__(self) -> str:
-        if not self.changes:
-            tail = f", {self.renamed} renamed" if self.renamed else ""
-            return f"no changes ({self.matched} nodes{tail})"
         lines = []
         for kind in KINDS:
             changes = sorted(self.of(kind), key=lambda c: -c.size)  # the most changed weight first
             if changes:
                 lines.append(f"{kind} ({len(changes)})")
                 lines += table([c.what, c.where, c.detail] for c in changes)
-        return "\n".join([*lines, f"{self.matched} nodes alike, {self.renamed} only renamed"])
+        return "\n".join([*lines, self._summary()])
+
+
+def _counted(count: int, noun: str, renamed: int) -> str:
+    """A count in words, with how many of them were renamed."""
+    text = f"{count} {noun}" + ("s" if count != 1 else "")
+    return text + (f" ({renamed} renamed)" if renamed else "")
 
 
 def diff(a: Any, b: Any) -> Diff:
@@ -75,7 +109,7 @@ def diff(a: Any, b: Any) -> Diff:
 
     >>> import sardonyx as sx
     >>> print(sx.diff("model.onnx", "model.onnx"))
-    no changes (3 nodes)
+    no changes: 3 nodes, 4 weights
     """
     before, after = load(a), load(b)
     result = Diff()
@@ -141,31 +175,44 @@ def _signature(value: ir.Value) -> str:
 # -- nodes --------------------------------------------------------------------------------
 
 
+@dataclass
+class _Scope:
+    """What the graphs around a body, and the body itself, hold: matched nodes and weights."""
+
+    matching: Matching
+    names: tuple[frozenset[str | None], frozenset[str | None]]  # of all weights, in either model
+    weights: dict[tuple[ir.Value, ir.Value], None]  # pairs of weights that matched nodes read
+
+    @classmethod
+    def of(cls, a: ir.Graph, b: ir.Graph, outer: _Scope | None) -> _Scope:
+        matching = match(a, b)
+        names = (frozenset(v.name for v in stored(a)), frozenset(v.name for v in stored(b)))
+        if outer is None:
+            return cls(matching, names, {})
+        both = (outer.names[0] | names[0], outer.names[1] | names[1])
+        return cls(outer.matching.around(matching), both, outer.weights)
+
+
 def _graphs(
-    result: Diff,
-    a: ir.Graph,
-    b: ir.Graph,
-    inside: str,
-    outer: Matching | None = None,
+    result: Diff, a: ir.Graph, b: ir.Graph, inside: str, outer: _Scope | None = None
 ) -> None:
-    matching = match(a, b)
-    pairs = matching.pairs
-    around = matching if outer is None else outer.around(matching)
-    back = {new: old for old, new in pairs.items()}
-    weights: dict[tuple[ir.Value, ir.Value], None] = {}
-    names = {v.name for v in stored(a)}, {v.name for v in stored(b)}
+    scope = _Scope.of(a, b, outer)
+    pairs = {
+        node: scope.matching.pairs[node] for node in nodes_of(a) if node in scope.matching.pairs
+    }
+    matched = set(pairs.values())
     for old, new in pairs.items():
         result.matched += 1
         result.renamed += (old.name or "") != (new.name or "")
-        _node(result, old, new, around, weights, names, inside)
+        _node(result, old, new, scope, inside)
     for node in nodes_of(a):
         if node not in pairs:
             result.changes.append(Change(NODE, _label(node, inside), "removed", _reads(node)))
     for node in nodes_of(b):
-        if node not in back:
+        if node not in matched:
             result.changes.append(Change(NODE, _label(node, inside), "added", _reads(node)))
-    _outputs(result, a, b, around, inside)
-    _weights(result, a, b, weights, inside)
+    _outputs(result, a, b, scope.matching, inside)
+    _weights(result, a, b, scope.weights, inside)
 
 
 def _outputs(result: Diff, a: ir.Graph, b: ir.Graph, matching: Matching, inside: str) -> None:
@@ -193,15 +240,7 @@ def _reads(node: ir.Node) -> str:
     return f"reads {names}" if names else ""
 
 
-def _node(
-    result: Diff,
-    old: ir.Node,
-    new: ir.Node,
-    matching: Matching,
-    weights: dict[tuple[ir.Value, ir.Value], None],
-    names: tuple[Collection[str | None], Collection[str | None]],
-    inside: str,
-) -> None:
+def _node(result: Diff, old: ir.Node, new: ir.Node, scope: _Scope, inside: str) -> None:
     label = _label(new, inside)
     is_replaced = (old.domain, old.op_type) != (new.domain, new.op_type)
     if is_replaced:
@@ -217,17 +256,21 @@ def _node(
     count = max(len(old.inputs), len(new.inputs))
     for place in range(count):
         a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
-        if a is not None and b is not None and _is_version(a, b, *names):
-            weights[a, b] = None
-        elif not _is_same_source(a, b, matching):
+        if a is not None and b is not None and _is_version(a, b, *scope.names):
+            scope.weights[a, b] = None
+        elif not _is_same_source(a, b, scope.matching):
             before, after = _sources(a, b)
             result.changes.append(
                 Change(NODE, label, "rewired", f"input {place}: {before} → {after}")
             )
     for name, attr in old.attributes.items():
         other = new.attributes.get(name)
-        if attr.type == ir.AttributeType.GRAPH and other is not None and not attr.is_ref():
-            _graphs(result, attr.as_graph(), other.as_graph(), f"{label} / ", matching)
+        if other is not None and _is_body(attr) and _is_body(other):
+            _graphs(result, attr.as_graph(), other.as_graph(), f"{label} / ", scope)
+
+
+def _is_body(attr: ir.Attr) -> bool:
+    return attr.type == ir.AttributeType.GRAPH and not attr.is_ref()
 
 
 def _sources(a: ir.Value | None, b: ir.Value | None) -> tuple[str, str]:
@@ -291,26 +334,46 @@ def _weights(
     pairs: Mapping[tuple[ir.Value, ir.Value], None],
     inside: str,
 ) -> None:
-    """Weights through the nodes that read them, the rest by name; a Constant node is a weight."""
+    """Weights by the nodes that read them, the others by name; a Constant node is a weight.
+
+    pairs -- also of weights around this body or inside a body of this graph: a pair is compared
+             where the new weight is kept
+    """
     old_weights, new_weights = stored(a), stored(b)
     old_paired, new_paired = {old for old, _ in pairs}, {new for _, new in pairs}
-    free = {v.name: v for v in new_weights if v not in new_paired}
-    same_name = [(v, free[v.name]) for v in old_weights if v not in old_paired and v.name in free]
-    here = {*old_weights, *new_weights}
-    for old, new in (*pairs, *same_name):
-        if old not in here and new not in here:
-            continue  # it belongs outside of this body, where it is compared
-        result.renamed += old.name != new.name
+    unread = list(_unread([v for v in old_weights if v not in old_paired], new_weights, new_paired))
+    here = set(new_weights)
+    for old, new in (*(pair for pair in pairs if pair[1] in here), *unread):
+        result.matched_weights += 1
+        result.renamed_weights += old.name != new.name
         change = _tensor_change(tensor_of(old), tensor_of(new))
         if change:
             was = f" (was {quote(old.name)})" if old.name != new.name else ""
             result.changes.append(Change(WEIGHT, f"{inside}{quote(new.name)}{was}", *change))
-    old_paired.update(old for old, _ in same_name)
-    new_paired.update(new for _, new in same_name)
+    old_paired.update(old for old, _ in unread)
+    new_paired.update(new for _, new in unread)
     gone = [(v, "removed") for v in old_weights if v not in old_paired]
     for value, what in (*gone, *((v, "added") for v in new_weights if v not in new_paired)):
         label = f"{inside}{quote(value.name)}"
         result.changes.append(Change(WEIGHT, label, what, _signature(value)))
+
+
+def _unread(
+    old_weights: Sequence[ir.Value], new_weights: Sequence[ir.Value], paired: Collection[ir.Value]
+) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Pairs of weights that no matched node reads: by name, then by what they hold."""
+    free = {v.name: v for v in new_weights if v not in paired}
+    left = []
+    for old in old_weights:
+        if old.name in free:
+            yield old, free.pop(old.name)
+        else:
+            left.append(old)
+    by_content = {weight_key(v): v for v in free.values()}
+    for old in left:
+        new = by_content.pop(weight_key(old), None)
+        if new is not None:
+            yield old, new
 
 
 def _tensor_change(

@@ -9,6 +9,7 @@ same operator are paired, until the end: what then makes a value of the same nam
 from __future__ import annotations
 
 import difflib
+import zlib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,17 +82,18 @@ class _Pairs:
     def __init__(self, a: ir.Graph, b: ir.Graph):
         self.a, self.b = a, b
         self.pairs: dict[ir.Node, ir.Node] = {}
-        self.taken: set[ir.Node] = set()
+        self.free = set(nodes_of(b))  # the nodes of `b` that have no partner yet
 
     def rest(self, graph: ir.Graph) -> list[ir.Node]:
-        used = self.pairs if graph is self.a else self.taken
-        return [node for node in nodes_of(graph) if node not in used]
+        if graph is self.a:
+            return [node for node in nodes_of(graph) if node not in self.pairs]
+        return [node for node in nodes_of(graph) if node in self.free]
 
     def add(self, pairs: Iterable[tuple[ir.Node, ir.Node]]) -> None:
         for old, new in pairs:
-            if old not in self.pairs and new not in self.taken:
+            if old not in self.pairs and new in self.free:
                 self.pairs[old] = new
-                self.taken.add(new)
+                self.free.remove(new)
 
     def by_key(self, keys: Callable[[ir.Graph], Mapping[ir.Node, int]]) -> None:
         """Nodes with the same key; among several the one whose output has the same name."""
@@ -126,7 +128,7 @@ class _Pairs:
                 alike = [
                     other
                     for other in _beside(node, self.pairs)
-                    if other not in self.taken and _op(other) == _op(node)
+                    if other in self.free and _op(other) == _op(node)
                 ]
                 if alike:
                     key = _attributes_key(node)
@@ -144,7 +146,7 @@ class _Pairs:
         """Another operator in the place of one: under its name, or between the same neighbours."""
         self.by_name(replaced=True)
         for node in self.rest(self.a):
-            others = [n for n in _beside(node, self.pairs) if n not in self.taken]
+            others = [n for n in _beside(node, self.pairs) if n in self.free]
             if others:
                 self.add([(node, others[0])])
 
@@ -154,7 +156,11 @@ def _op(node: ir.Node) -> tuple[str, str]:
 
 
 def _beside(node: ir.Node, pairs: Mapping[ir.Node, ir.Node]) -> Iterator[ir.Node]:
-    """Where a node should be in the other graph, by what it reads and what reads it."""
+    """Where a node should be in the other graph, by what it reads and what reads it.
+
+    These may be Constant nodes, or nodes of a body or of the graph around it: the caller takes
+    only nodes of its own graph.
+    """
     for place, value in enumerate(node.inputs):
         producer = value.producer() if value is not None else None
         if value is not None and producer is not None and producer in pairs:
@@ -222,11 +228,16 @@ def _value_key(value: ir.Value | None, values: Mapping[ir.Value, int], contents:
         return None
     if value in values:
         return values[value]
+    return ("outside", value.name) if tensor_of(value) is None else weight_key(value, contents)
+
+
+def weight_key(value: ir.Value, contents: bool = True) -> Any:
+    """A key for a weight: its type and shape and, with `contents`, its elements."""
     tensor = tensor_of(value)
-    if tensor is not None:
-        digest = hash(tensor.tobytes()) if contents and tensor.dtype != ir.DataType.STRING else 0
-        return ("weight", tensor.dtype.name, tuple(tensor.shape.numpy()), digest)
-    return ("outside", value.name)
+    if tensor is None:
+        return ("no content", value.name)
+    digest = hash(tensor.tobytes()) if contents and tensor.dtype != ir.DataType.STRING else 0
+    return ("weight", tensor.dtype.name, tuple(tensor.shape.numpy()), digest)
 
 
 # -- weights ----------------------------------------------------------------------------------
@@ -320,9 +331,7 @@ def attributes(node: ir.Node) -> dict[str, Any]:
             values[name] = "body"
         elif attr.type == ir.AttributeType.TENSOR:
             array = attr.value.numpy()
-            values[name] = (
-                f"{array.dtype}{list(array.shape)} {hash(array.tobytes()) & 0xFFFFFF:06x}"
-            )
+            values[name] = f"{array.dtype}{list(array.shape)} {zlib.crc32(array.tobytes()):08x}"
             if array.size == 1:
                 values[name] = f"{array.dtype} {array.reshape(-1)[0]}"
         else:
