@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
 import sardonyx
 from sardonyx.cli import __main__ as cli
 from sardonyx.errors import ModelError
+
+from .networks import mlp
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,10 +75,106 @@ def test_failure_becomes_a_message_and_an_exit_code(
     assert message in printed.err
 
 
-def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing_with(ZeroDivisionError("a bug"), monkeypatch)
-    with pytest.raises(ZeroDivisionError):
+def test_a_defect_is_one_line_with_a_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(ZeroDivisionError("a\nbug"), monkeypatch)
+    with pytest.raises(SystemExit) as exit:
         cli.main(["inspect"])
+    printed = capsys.readouterr()
+    assert (exit.value.code, printed.out) == (3, "")
+    assert printed.err.count("\n") == 1
+    assert "ZeroDivisionError: a" in printed.err and "--traceback" in printed.err
+
+
+@pytest.mark.parametrize("place", (0, 1))
+def test_traceback_may_stand_before_and_after_the_command(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SARDONYX_TRACEBACK", "")
+    failing_with(ZeroDivisionError("a bug"), monkeypatch)
+    arguments = ["inspect"]
+    arguments.insert(place, "--traceback")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(arguments)
+
+
+def test_help_is_short_and_flags_have_no_type() -> None:
+    assert run("-h").stdout == run("--help").stdout
+    words = run("train", "-h").stdout
+    assert "--resume" in words and "<bool>" not in words and "list[" not in words
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [("sardonyx tr", {"train", "trainable"}), ("sardonyx train --ep", {"--epochs"})],
+)
+def test_shell_completion_knows_commands_and_their_options(words: str, options: set[str]) -> None:
+    request = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    environment = {**os.environ, **request, "_SARDONYX_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "sardonyx"], capture_output=True, text=True, env=environment
+    )
+    assert set(done.stdout.split()) == options
+
+
+# -- without the frameworks ---------------------------------------------------------------------
+
+BLOCK = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "jax", "jaxlib", "tensorflow", "flax", "keras"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def without_frameworks(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BLOCK + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_public_names_exist_without_any_framework() -> None:
+    done = without_frameworks("""
+import inspect
+import sardonyx as sx
+names = {name for name, _ in inspect.getmembers(sx)}
+assert names >= set(sx.__all__) and set(dir(sx)) >= set(sx.__all__)
+for name in ("to_torch", "to_jax", "to_tensorflow", "to_torch_source"):
+    assert hasattr(sx, name) and getattr(sx, name).__name__ == name
+    try:
+        getattr(sx, name)("model.onnx")
+    except sx.errors.MissingExtra as error:
+        print(error.extra)
+""")
+    assert done.stderr == ""
+    assert done.stdout.split() == ["torch", "jax", "tensorflow", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (["train", "MODEL", "DATA", "-o", "OUT", "--engine", "torch"], "torch"),
+        (["train", "MODEL", "DATA", "-o", "OUT", "--engine", "jax"], "jax"),
+        (["train", "MODEL", "DATA", "-o", "OUT", "--engine", "tensorflow"], "tensorflow"),
+        (["convert", "MODEL", "--to", "torch-source", "-o", "OUT"], "torch"),
+        (["convert", "MODEL", "--to", "jax", "-o", "OUT"], "jax"),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else value,
+)
+def test_commands_name_the_extra_that_is_missing(
+    command: list[str], extra: str, tmp_path: Path
+) -> None:
+    files = {"MODEL": "m.onnx", "DATA": "d.npz", "OUT": "out"}
+    sardonyx.save(mlp(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 6), np.float32), label=np.zeros(4, np.int64))
+    arguments = [str(tmp_path / files[word]) if word in files else word for word in command]
+    done = without_frameworks("from sardonyx.cli.__main__ import main\nmain()", *arguments)
+    assert done.returncode == 2
+    assert f'hint: pip install "sardonyx[{extra}]"' in done.stderr
+    assert "MissingExtra" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_traceback_is_shown_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,13 +74,32 @@ __all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        try:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        except Exception as error:
+            return _unavailable(name, error)
     elif name in _MODULES:
         value = importlib.import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _unavailable(name: str, error: Exception) -> Any:
+    """A function in the place of one whose framework is not installed: calling it says so."""
+    from sardonyx.errors import missing_extra
+
+    missing = missing_extra(error)
+    if missing is None:
+        raise error
+
+    def unavailable(*arguments: Any, **options: Any) -> Any:
+        raise type(missing)(missing.package, missing.extra) from error
+
+    unavailable.__name__ = unavailable.__qualname__ = name
+    unavailable.__doc__ = f"Needs {missing.package}: {missing.hint}"
+    return unavailable
 
 
 def __dir__() -> list[str]:

@@ -57,6 +57,15 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else _escape(c) for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 epoch", "1,204 steps".
+
+    >>> counted(1204, "step")
+    '1,204 steps'
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def table(rows: Iterable[Sequence[object]]) -> list[str]:
     """Lay out `rows` as indented, aligned columns; at most `SHOWN` of them, then a count."""
     cells = [[str(c) for c in row] for row in rows]
@@ -174,4 +183,21 @@ class MissingExtra(SardonyxError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str):
+        self.package, self.extra = package, extra
         super().__init__(f"{package} is not installed", hint=f'pip install "sardonyx[{extra}]"')
+
+
+# The extra of sardonyx that brings an optional package, by the name under which it is imported.
+EXTRAS = {
+    "onnxruntime": "cpu", "torch": "torch", "safetensors": "torch", "jax": "jax", "jaxlib": "jax",
+    "flax": "flax", "tensorflow": "tensorflow", "keras": "tensorflow", "tensorboard": "tensorboard",
+    "pyarrow": "parquet", "PIL": "images", "yaml": "yaml", "matplotlib": "plots",
+}  # fmt: skip
+
+
+def missing_extra(error: BaseException) -> MissingExtra | None:
+    """The error to show for a failed import, where an optional package is what is missing."""
+    if isinstance(error, MissingExtra) or not isinstance(error, ImportError):
+        return error if isinstance(error, MissingExtra) else None
+    package = (error.name or "").partition(".")[0]
+    return MissingExtra(package, EXTRAS[package]) if package in EXTRAS else None

@@ -1,9 +1,10 @@
 """The program `sardonyx`: its list of commands and what happens when one of them fails.
 
-Here is no command: each lives in a file of its own beside this one and is imported when it is
-called, so that `sardonyx --help` stays quick and no command pays for another's imports.
+Each command lives in a file of its own beside this one and is imported when it is called, so that
+`sardonyx --help` stays quick and no command pays for another's imports.
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 the answer is no
-(verify: different; check: findings), 2 wrong usage or no answer, 130 interrupted.
+(verify: different; check: findings), 2 wrong usage or no answer, 3 an unexpected error (a defect),
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sardonyx import __version__
 from sardonyx.cli import untrusted
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import SardonyxError, missing_extra, printable
 
 # name -> (module:function, one line of help), in the order in which a newcomer meets them
 COMMANDS = {
@@ -26,23 +27,44 @@ COMMANDS = {
     "check": ("check:check", "List everything that is wrong with a model, without running it."),
     "train": ("train:train", "Train or fine-tune a model on data, or continue a stopped run."),
     "evaluate": ("evaluate:evaluate", "Measure a model on data."),
-    "predict": ("predict:predict", "Run a model over data and save what comes out."),
+    "predict": ("predict:predict", "Run a model over data and save its outputs."),
     "trainable": ("trainable:trainable", "Write a model's training into its file."),
     "grad": ("grad:grad", "Write a model's gradient as an ONNX model."),
     "export-step": ("export_step:export_step", "Write the training step as plain ONNX files."),
     "convert": ("convert:convert", "Turn a model into PyTorch, JAX, TensorFlow or NumPy."),
     "verify": ("verify:verify", "Prove that two models give the same numbers, or name the node."),
     "diff": ("diff:diff", "Show what changed between two models."),
-    "ops": ("ops:ops", "List the operators and what is known about each."),
+    "ops": ("ops:ops", "List the operators and how each is supported."),
     "score": ("score:score", "Run the official suite over the installed engines."),
 }
-INTERRUPTED = 130
+FAILED, UNEXPECTED, INTERRUPTED = 2, 3, 130
 CONFINED = "SARDONYX_CONFINED"  # set for the child of a command called with --untrusted
+TRACEBACK = "SARDONYX_TRACEBACK"  # set by --traceback
 ARGUMENTS: list[str] = []  # those of the command that is called, its name first
+
+
+def _plain_flags(options: list[Any]) -> list[Any]:
+    """A switch takes no value, so its help shows no type; an option of many takes one at a time."""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+        elif getattr(option, "multiple", False) and option.metavar is None:
+            option.metavar = "<text> …"
+    return options
+
+
+class Command(TyperCommand):
+    """A command whose help shows `--flag` without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain_flags(super().get_params(ctx))
 
 
 class LazyGroup(TyperGroup):
     """A group that knows its commands by name and imports the one that is called."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain_flags(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, stub, rest = super().resolve_command(ctx, args)
@@ -58,12 +80,12 @@ def _load(name: str) -> Any:
     called = getattr(import_module(f"sardonyx.cli.{module}"), function)
     if name in untrusted.COMMANDS:
         called = untrusted.confinable(called, list(ARGUMENTS))
-    command.command(name, short_help=summary)(called)
+    command.command(name, cls=Command, short_help=summary)(called)
     return typer.main.get_command(command)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"sardonyx {__version__}")
         raise typer.Exit
 
@@ -80,13 +102,15 @@ def sardonyx(
     ] = False,
 ) -> None:
     """Train, convert and verify ONNX models."""
-    if traceback:
-        os.environ["SARDONYX_TRACEBACK"] = "1"
 
 
 def program() -> Any:
-    """Build the program with a light stand-in for every command."""
-    app = typer.Typer(cls=LazyGroup, add_completion=False, no_args_is_help=True)
+    """Build the program with a light placeholder for every command."""
+    app = typer.Typer(
+        cls=LazyGroup,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback()(sardonyx)
     group = typer.main.get_command(app)
     for name, (_, summary) in COMMANDS.items():
@@ -95,24 +119,44 @@ def program() -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit; a `SardonyxError` becomes a message on stderr."""
+    """Run the command line and exit; every exception becomes a message on stderr and a code."""
+    arguments = _take_traceback(sys.argv[1:] if arguments is None else arguments)
     try:
         if CONFINED in os.environ:
             from sardonyx.cli.subprocess_limits import enter
 
             enter()
         program()(arguments, prog_name="sardonyx")
-    except SardonyxError as error:
-        if os.environ.get("SARDONYX_TRACEBACK"):
-            raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except MemoryError:
-        print("EngineError: there is not enough memory", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        message, code = _message(error)
+        print(message, file=sys.stderr)
+        sys.exit(code)
+
+
+def _take_traceback(arguments: list[str]) -> list[str]:
+    """The arguments without `--traceback`, which may stand anywhere in front of a `--`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--traceback" in arguments[:end]:
+        os.environ[TRACEBACK] = "1"
+    return [a for a in arguments[:end] if a != "--traceback"] + arguments[end:]
+
+
+def _message(error: Exception) -> tuple[str, int]:
+    """What to print for an exception, and the exit code."""
+    error = missing_extra(error) or error
+    if isinstance(error, SardonyxError):
+        return f"{type(error).__name__}: {error}", FAILED
+    if isinstance(error, MemoryError):
+        return "EngineError: there is not enough memory", FAILED
+    first = printable((str(error).splitlines() or [""])[0])
+    kind = type(error).__name__
+    words = f"unexpected error: {kind}{f': {first}' if first else ''}"
+    return f"{words} (this is a defect; use --traceback to see where it arose)", UNEXPECTED
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from sardonyx.errors import EngineError, SardonyxError
 from sardonyx.model import Model
+from sardonyx.train.run import prepare
 
 # In the order in which they are tried; numpy is a reference, not a contender.
 CONTENDERS = ("onnxruntime", "torch", "jax", "tensorflow")
@@ -42,7 +42,7 @@ def fastest(
     refused: dict[str, str] = {}
     for name in installed() if engines is None else engines:
         try:
-            rep = _prepare(name, model, options)
+            rep = prepare(name, model, options)
             seconds[name] = _trial(rep, batch(rep))
             prepared[name] = rep
         except SardonyxError as error:
@@ -55,12 +55,6 @@ def fastest(
     times = [f"{n} {s * 1e3:.3g} ms" for n, s in sorted(seconds.items(), key=lambda item: item[1])]
     times += [f"{n} cannot" for n in refused]
     return prepared[best], ["engine", best, f"fastest in a trial: {', '.join(times)} a step"]
-
-
-def _prepare(name: str, model: Model, options: Mapping[str, Any] | None) -> Any:
-    return importlib.import_module(f"sardonyx.engines.{name}").prepare_training(
-        model, **(options or {})
-    )
 
 
 def _trial(rep: Any, batch: Batch) -> float:

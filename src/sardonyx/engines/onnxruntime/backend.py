@@ -14,7 +14,7 @@ from onnx.backend.base import BackendRep
 
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.legalize import substitute
-from sardonyx.engines.onnxruntime.session import Runner
+from sardonyx.engines.onnxruntime.session import Runner, ort
 from sardonyx.engines.onnxruntime.step import TrainingRep
 from sardonyx.errors import EngineError, VersionError, quote
 from sardonyx.grad.training import lower_training
@@ -79,7 +79,7 @@ class Backend(OnnxBackend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        return _kind(device) in PROVIDERS
+        return PROVIDERS.get(_kind(device), [""])[0] in ort.get_available_providers()
 
     @classmethod
     def prepare_training(cls, model: Any, device: str = "CPU", **kwargs: Any) -> TrainingRep:
