@@ -29,7 +29,7 @@ CASES = [
     text(
         "StringNormalizer",
         DAYS,
-        case_change_action="LOWERINGS",
+        case_change_action="LOWER",
         is_case_sensitive=1,
         stopwords=["monday"],
         id="lower",

@@ -1,6 +1,6 @@
 """Regions that run on another engine: their values and gradients over numpy arrays.
 
-How a region becomes part of a framework's own graph is in that framework's `outside.py`. The
+How a region becomes part of a framework's own graph is in that framework's `callout.py`. The
 gradient of a region is a region again, made from the ONNX gradient of its model: it runs on the
 same engine, and so do gradients of any order.
 """
@@ -23,12 +23,12 @@ from sardonyx.lower.xp import is_symbolic
 
 @contextlib.contextmanager
 def refused(framework: str) -> Iterator[None]:
-    """Around what is written to a file: nodes that run elsewhere are refused, all of them named."""
+    """Refuse nodes of other engines, all of them named, in a model that is written to a file."""
     try:
         yield
     except UnsupportedOp as error:
         raise UnsupportedOp(
-            f"a file of {framework} holds no other engine, but {error.what}",
+            f"a {framework} file cannot call another engine, but {error.what}",
             error.where,
             hint=f"sardonyx.to_{framework}(model) runs them in numpy, without a file",
         ) from error
@@ -36,11 +36,11 @@ def refused(framework: str) -> Iterator[None]:
 
 def run(region: Region, values: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of a region for numpy arrays, lists of them, or text."""
-    if "rep" not in region.held:
+    if "rep" not in region.cache:
         backend = importlib.import_module(f"sardonyx.engines.{region.engine}").Backend
-        region.held["rep"] = backend.prepare(region.model)
-    found = region.held["rep"].run(list(values))
-    return tuple(found)
+        region.cache["rep"] = backend.prepare(region.model)
+    outputs = region.cache["rep"].run(list(values))
+    return tuple(outputs)
 
 
 def gradient(region: Region) -> Region | None:
@@ -51,9 +51,9 @@ def gradient(region: Region) -> Region | None:
     starts, ends = region.floats(graph.inputs), region.floats(graph.outputs)
     if not starts or not ends:
         return None
-    if "gradient" not in region.held:
+    if "gradient" not in region.cache:
         with warnings.catch_warnings():
-            # An input that no output depends on: its gradient is zero, which is what is asked for.
+            # An input that no output depends on has a gradient of zero, which is right here.
             warnings.simplefilter("ignore", UserWarning)
             model = grad(
                 region.model,
@@ -62,20 +62,18 @@ def gradient(region: Region) -> Region | None:
                 seeds="input",
                 outputs=False,
             )
-        region.held["gradient"] = Region(region.engine, region.placements, model, starts)
-    made: Region = region.held["gradient"]
-    return made
+        region.cache["gradient"] = Region(region.engine, region.placements, model, starts)
+    backward: Region = region.cache["gradient"]
+    return backward
 
 
-def settled(region: Region, values: Sequence[Any]) -> tuple[Region, list[Any]]:
-    """A region about to become part of a graph: integers that are known go inside, since sizes may
-    depend on them.
-    """
-    known = {
+def inline_constants(region: Region, values: Sequence[Any]) -> tuple[Region, list[Any]]:
+    """The region with its known integer inputs as constants, since sizes may depend on them."""
+    constants = {
         i: np.asarray(v)
         for i, v in enumerate(values)
         if isinstance(v, (np.ndarray, np.generic)) and v.dtype.kind in "iub" and not is_symbolic(v)
     }
-    if not known:
+    if not constants:
         return region, list(values)
-    return region.with_known(known), [v for i, v in enumerate(values) if i not in known]
+    return region.with_known(constants), [v for i, v in enumerate(values) if i not in constants]

@@ -62,12 +62,12 @@ def _drop_identities(graph: ir.Graph) -> None:
     for node in list(graph):
         if node.domain != "" or node.op_type not in ("Identity", "Cast"):
             continue
-        (given,), (found,) = node.inputs[:1], node.outputs[:1]
-        if given is None or found.is_graph_output():
+        (source,), (result,) = node.inputs[:1], node.outputs[:1]
+        if source is None or result.is_graph_output():
             continue
-        same = node.op_type == "Identity" or given.dtype == node.attributes["to"].value
+        same = node.op_type == "Identity" or source.dtype == node.attributes["to"].value
         if same:
-            found.replace_all_uses_with(given)
+            result.replace_all_uses_with(source)
             graph.remove(node, safe=True)
 
 
@@ -102,21 +102,21 @@ def _computed(node: ir.Node, budget: Budget) -> np.ndarray | None:
     if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype:
         array = constant(node.inputs[0])
         return None if array is None else array.astype(node.inputs[1].dtype.numpy())
-    known = [None if v is None else constant(v) for v in node.inputs]
+    arrays = [None if v is None else constant(v) for v in node.inputs]
     rule = find(node.op_type, node.domain, "numpy")
     if rule is None or is_random(node) or node.domain != "":
         return None
-    if not known or any(k is None and v is not None for k, v in zip(known, node.inputs)):
+    if not arrays or any(k is None and v is not None for k, v in zip(arrays, node.inputs)):
         return None
-    if not budget.takes(node, known):
+    if not budget.takes(node, arrays):
         return None
     keywords = {**attributes(node), "count": 1, "dtypes": (node.outputs[0].dtype,)}
     allowed = {n: v for n, v in keywords.items() if n in rule.keywords}
     try:
-        (found,) = call(rule, numpy_arrays(), known, allowed)
+        (result,) = call(rule, numpy_arrays(), arrays, allowed)
     except Exception:  # it is reported where the node runs
         return None
-    return found if isinstance(found, np.ndarray) and found.dtype != object else None
+    return result if isinstance(result, np.ndarray) and result.dtype != object else None
 
 
 def _settle(graph: ir.Graph, node: ir.Node, array: np.ndarray) -> None:
@@ -198,15 +198,15 @@ def either_way(node: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
 
 def put(graph: ir.Graph, at: ir.Node, new: ir.Node) -> None:
     """`new` in the place of `at`, whose only output it gives from now on."""
-    (old,), (made,) = at.outputs[:1], new.outputs
-    made.type, made.shape = old.type, old.shape
+    (old,), (output,) = at.outputs[:1], new.outputs
+    output.type, output.shape = old.type, old.shape
     new.name = at.name
     new.metadata_props.update(at.metadata_props)
     name = old.name
     graph.insert_before(at, new)
-    old.replace_all_uses_with(made, replace_graph_outputs=True)
+    old.replace_all_uses_with(output, replace_graph_outputs=True)
     graph.remove(at, safe=True)
-    made.name = name
+    output.name = name
 
 
 # -- activations --------------------------------------------------------------------
@@ -242,9 +242,9 @@ def _activations(graph: ir.Graph) -> None:
     for node in list(graph):
         if node.graph is None or node.op_type not in ANCHORS or node.domain != "":
             continue
-        found = _activation(node)
-        if found is not None:
-            root, x, (op, settings, _) = found
+        match = _activation(node)
+        if match is not None:
+            root, x, (op, settings, _) = match
             attrs = [ir.Attr(n, *_typed(v)) for n, v in settings.items()]
             put(graph, root, ir.Node("", op, [x], attrs))
 
@@ -267,23 +267,23 @@ def _activation(anchor: ir.Node) -> tuple[ir.Node, ir.Value, tuple] | None:
             y = _values(root.outputs[0], x, 0)
             if y is None:
                 continue
-            for known in KNOWN:
-                if np.abs(y - known[2](POINTS)).max() < 2e-6:
-                    return root, x, known
+            for formula in KNOWN:
+                if np.abs(y - formula[2](POINTS)).max() < 2e-6:
+                    return root, x, formula
     return None
 
 
 def _upwards(value: ir.Value | None, depth: int) -> list[ir.Value]:
     """A value and those that it was computed from with numbers, nearest first."""
-    found: list[ir.Value] = []
+    chain: list[ir.Value] = []
     while value is not None and depth:
-        found.append(value)
+        chain.append(value)
         node = made_by(value, *ELEMENTWISE)
         rest = (
             [] if node is None else [v for v in node.inputs if v is not None and scalar(v) is None]
         )
         value, depth = (rest[0] if rest else None), depth - 1
-    return found
+    return chain
 
 
 def _only_reader(node: ir.Node | None) -> ir.Node | None:
@@ -323,9 +323,9 @@ def _layer_norms(graph: ir.Graph) -> None:
             if product is None or not is_single(scaled) or not _is_vector(bias):
                 continue
             for normal, weight in either_way(product):
-                found = _standardized(normal) if _is_vector(weight) else None
-                if found is not None:
-                    x, epsilon = found
+                match = _standardized(normal) if _is_vector(weight) else None
+                if match is not None:
+                    x, epsilon = match
                     attrs = [ir.AttrInt64("axis", len(x.shape or ()) - 1)]
                     attrs += [ir.AttrFloat32("epsilon", epsilon), ir.AttrInt64("stash_type", 1)]
                     put(graph, node, ir.Node("", "LayerNormalization", [x, weight, bias], attrs))
@@ -358,8 +358,8 @@ def _standardized(value: ir.Value) -> tuple[ir.Value, float] | None:
         is_square = square.op_type == "Mul" or scalar(square.inputs[1]) == 2.0
         same = all(v is centered.outputs[0] for v in square.inputs[: 1 + (square.op_type == "Mul")])
         last = [len(x.shape) - 1]
-        kept = all(n.attributes.get_int("keepdims", 1) for n in (first, mean))
-        if is_square and same and kept and axes_of(first) == last == axes_of(mean):
+        keeps_rank = all(n.attributes.get_int("keepdims", 1) for n in (first, mean))
+        if is_square and same and keeps_rank and axes_of(first) == last == axes_of(mean):
             return x, epsilon
     return None
 
@@ -395,12 +395,12 @@ def _attention(graph: ir.Graph, node: ir.Node) -> None:
     if mask is not None and (mask.shape is None or mask.dtype != q.dtype):
         return
     causal = mask is not None and _is_causal(mask, q, k, turned)
-    given = [q, k, v, *([mask] if mask is not None and not causal else [])]
+    inputs = [q, k, v, *([mask] if mask is not None and not causal else [])]
     attrs = [
         ir.AttrFloat32("scale", _exact(scale * by_q * by_k, q.shape[-1])),
         ir.AttrInt64("is_causal", int(causal)),
     ]
-    put(graph, node, ir.Node(NATIVE, "DotProductAttention", given, attrs))
+    put(graph, node, ir.Node(NATIVE, "DotProductAttention", inputs, attrs))
 
 
 def _exact(scale: float, width: int | ir.SymbolicDim) -> float:
@@ -436,9 +436,9 @@ def _unmasked(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]
             if made_by(_unscaled(scores)[0], "MatMul") is not None:
                 return scores, mask
         return value, None
-    hidden, low, kept = node.inputs
+    hidden, low, unmasked = node.inputs
     number = scalar(low)
-    if number is None or number > HIDDEN or kept is None or hidden is None or low is None:
+    if number is None or number > HIDDEN or unmasked is None or hidden is None or low is None:
         return value, None
     zero = ir.Value(name=f"{node.outputs[0].name}/zero", type=low.type, shape=ir.Shape([]))
     zero.const_value = ir.Tensor(np.zeros((), low.dtype.numpy()), name=zero.name)  # type: ignore[union-attr]
@@ -452,7 +452,7 @@ def _unmasked(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]
     added.name = node.name
     added.metadata_props.update(node.metadata_props)
     graph.insert_before(node, added)
-    return kept, added.outputs[0]
+    return unmasked, added.outputs[0]
 
 
 def _turned_back(graph: ir.Graph, at: ir.Node, value: ir.Value | None) -> ir.Value | None:
@@ -465,14 +465,14 @@ def _turned_back(graph: ir.Graph, at: ir.Node, value: ir.Value | None) -> ir.Val
         assert source is not None
         if perm == sorted(perm):
             return source
-        made = ir.Node("", "Transpose", [source], [ir.AttrInt64s("perm", perm)])
-        out = made.outputs[0]
+        transpose = ir.Node("", "Transpose", [source], [ir.AttrInt64s("perm", perm)])
+        out = transpose.outputs[0]
         out.name, out.type = f"{value.name}/keys", value.type
         if value.shape is not None:
             out.shape = ir.Shape([*value.shape[:-2], value.shape[-1], value.shape[-2]])
-        made.name = turn.name
-        made.metadata_props.update(turn.metadata_props)
-        graph.insert_after(turn, made)
+        transpose.name = turn.name
+        transpose.metadata_props.update(turn.metadata_props)
+        graph.insert_after(turn, transpose)
         return out
     # torch's exporter joins the leading axes before it swaps the last two
     last = made_by(value, "Reshape")
@@ -486,11 +486,11 @@ def _turned_back(graph: ir.Graph, at: ir.Node, value: ir.Value | None) -> ir.Val
     ):
         return None
     source, joined = first.inputs[0], first.outputs[0]
-    dims, middle, found = (None if v is None else dims_of(v) for v in (source, joined, value))
-    if dims is None or middle is None or found is None or len(dims) != len(found):
+    dims, middle, final = (None if v is None else dims_of(v) for v in (source, joined, value))
+    if dims is None or middle is None or final is None or len(dims) != len(final):
         return None
     swapped = [*dims[:-2], dims[-1], dims[-2]]
-    return source if middle[-2:] == dims[-2:] and found == swapped else None
+    return source if middle[-2:] == dims[-2:] and final == swapped else None
 
 
 def _is_causal(mask: ir.Value, q: ir.Value, k: ir.Value, turned: ir.Value | None) -> bool:
@@ -554,12 +554,12 @@ def _linears(graph: ir.Graph) -> None:
         if x.dtype not in FLOATS or x.shape is None or len(x.shape) < 2:
             continue
         (y,) = node.outputs
-        end, given = node, [x, w]
+        end, inputs = node, [x, w]
         reader = _only_reader(node)
         if reader is not None and reader.op_type == "Add":
             (bias,) = (v for v in reader.inputs if v is not y)
             width = w.const_value.shape[0 if turn is not None else 1]  # type: ignore[union-attr]
             if bias is not None and _is_vector(bias) and bias.shape[0] == width:  # type: ignore[index]
-                end, given = reader, [x, w, bias]
+                end, inputs = reader, [x, w, bias]
         attrs = [ir.AttrInt64("transposed", int(turn is not None))]
-        put(graph, end, ir.Node(NATIVE, "Linear", given, attrs))
+        put(graph, end, ir.Node(NATIVE, "Linear", inputs, attrs))

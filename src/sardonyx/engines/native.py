@@ -1,5 +1,5 @@
-"""What every conversion to a framework shares: which tensors are weights, the graph while training,
-and the way back into the original file.
+"""What every conversion to a framework shares: which tensors are weights, the graph for training,
+and writing weights back into the original model.
 
 How a framework holds the weights and makes a function of the graph is in its own `convert.py`.
 """
@@ -33,14 +33,14 @@ class Native:
     training   -- the graph while training; None where nothing behaves differently
     kinds      -- "weight" or "statistic" of each tensor that the framework holds, by name
     updates    -- statistic → the output of `training` that becomes its new value
-    outside    -- what programs are told of nodes that run on other engines: `fallback`, `place`
+    options    -- the arguments `fallback` and `place` of the programs
     """
 
     served: Model
     training: Model | None
     kinds: dict[str, str]
     updates: dict[str, str] = field(default_factory=dict)
-    outside: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def inputs(self) -> list[ir.Value]:
@@ -61,10 +61,10 @@ def native(
     fallback: str = "warn",
     place: Mapping[str, str] | None = None,
 ) -> Native:
-    """A model taken apart for a framework; training records stay behind.
+    """A model prepared for a framework, without its training records.
 
-    switches -- what makes a node train, by operator, where a framework has its own way
-    fallback, place -- as in `Program`; other engines know nothing of idioms and own ways
+    switches -- operator → what makes its nodes train, where a framework differs
+    fallback, place -- as in `Program`; with `place` no idioms are used: other engines lack them
     """
     loaded = load(model)
     fresh = Model(loaded.ir, loaded.records, loaded.source)
@@ -75,10 +75,10 @@ def native(
         if w.kind != "constant" and w.name in normal.graph.initializers
     }
     served = normal if place else recognize(normal, kinds)
-    own = {} if place else switches or {}
-    training, updates = _training(served, kinds, {**SWITCHED, **own})
-    outside = {"fallback": fallback, "place": place}
-    return Native(served, training, kinds, updates, outside)
+    overrides = {} if place else switches or {}
+    training, updates = _training(served, kinds, {**SWITCHED, **overrides})
+    options = {"fallback": fallback, "place": place}
+    return Native(served, training, kinds, updates, options)
 
 
 def _training(
@@ -123,7 +123,7 @@ def _switch_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> 
     node.attributes.add(ir.AttrInt64("training_mode", 1))
     node.attributes.add(ir.AttrFloat32("momentum", 0.0))  # the outputs are the batch's own
     node.resize_outputs(3)
-    found: dict[str, ir.Value] = {}
+    statistics: dict[str, ir.Value] = {}
     with op.named(f"training/{node.name or node.outputs[0].name}"), op:
         count = op.cast(op.Div(op.Size(x), op.Size(mean)), mean.dtype)  # type: ignore[arg-type]
         unbiased = count / op.Max(count - 1.0, 1.0)
@@ -132,35 +132,37 @@ def _switch_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> 
             batch.type, batch.shape = running.type, running.shape
             if running.name and running.name in kinds:
                 batch = batch if factor is None else batch * factor
-                found[running.name] = running * momentum + batch * (1.0 - momentum)
-    return found
+                statistics[running.name] = running * momentum + batch * (1.0 - momentum)
+    return statistics
 
 
 SWITCHED = {"Dropout": _switch_dropout, "BatchNormalization": _switch_batch_norm}
 
 
-def bind(names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def bind(
+    names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
     """Inputs by name, of those given in order and those given by name."""
-    if any(isinstance(value, Mapping) for value in given):
+    if any(isinstance(value, Mapping) for value in positional):
         hint = "inputs come in order or by name: unpack the mapping with **"
         raise ArgumentError("an input is a mapping", hint=hint)
-    unknown = [n for n in named if n not in names[len(given) :]]
-    missing = [n for n in names[len(given) :] if n not in named]
-    if len(given) > len(names) or unknown or missing:
+    unknown = [n for n in named if n not in names[len(positional) :]]
+    missing = [n for n in names[len(positional) :] if n not in named]
+    if len(positional) > len(names) or unknown or missing:
         rows = [[quote(n), "is missing"] for n in missing]
         rows += [[quote(n), "is not an input, or given twice"] for n in unknown]
         hint = f"it takes {', '.join(names)}"
         raise ArgumentError(
-            f"{len(given) + len(named)} inputs do not fit the model", rows, hint=hint
+            f"{len(positional) + len(named)} inputs do not fit the model", rows, hint=hint
         )
-    return {**dict(zip(names, given)), **named}
+    return {**dict(zip(names, positional)), **named}
 
 
 @dataclass
 class Stored:
     """A conversion that was written: read back from `path`, it is `function`, without sardonyx.
 
-    rows -- what is there to know about it, for people
+    rows -- facts about it, as lines of a table
     """
 
     path: Path
@@ -168,7 +170,7 @@ class Stored:
     rows: list[list[str]]
 
 
-# -- the way back -------------------------------------------------------------------
+# -- writing back ------------------------------------------------------------------
 
 
 def written_back(
@@ -190,8 +192,8 @@ def written_back(
         if node.op_type == "Constant" and node.domain == ""
     }
     for name, array in arrays.items():
-        held = copy.graph.initializers.get(name)
-        old = held.const_value if held is not None else None
+        initializer = copy.graph.initializers.get(name)
+        old = initializer.const_value if initializer is not None else None
         if old is None and name in constants and "value" in constants[name].attributes:
             old = constants[name].attributes["value"].as_tensor()
         row = _unfit(name, old, array, cast)
@@ -199,8 +201,8 @@ def written_back(
             problems.append(row or [quote(name), "is no tensor of the model"])
             continue
         new = _tensor(name, np.asarray(array, old.dtype.numpy()), old)
-        if held is not None:
-            held.const_value = new
+        if initializer is not None:
+            initializer.const_value = new
         else:
             constants[name].attributes.add(ir.AttrTensor("value", new))
     if problems:

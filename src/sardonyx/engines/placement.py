@@ -1,6 +1,4 @@
-"""What would run where: a dry run of a conversion, which nodes leave the framework and what
-crosses.
-"""
+"""A dry run of a conversion: which nodes run on other engines, and which tensors are copied."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ Amount = Counter[tuple[str, ...]]
 class Part:
     """Nodes that run on another engine in one call.
 
-    ins, outs -- bytes that cross at each call, as numbers or as formulas of free sizes
+    ins, outs -- bytes copied at each call, as numbers or as formulas of free sizes
     """
 
     engine: str
@@ -44,10 +42,10 @@ class Part:
 
 @dataclass
 class Placements:
-    """Which nodes of a model leave a framework, where they run, why, and what crosses.
+    """Which nodes of a model run on other engines, why, and how many bytes are copied.
 
-    nodes -- operator, node, engine and reason of each node that leaves
-    parts -- the calls that these nodes make up
+    nodes -- operator, name, engine and reason of each such node
+    parts -- the calls that these nodes form
     stays -- how many nodes run in the framework itself
     """
 
@@ -75,14 +73,14 @@ def placement(
     sizes: Mapping[str, int] | None = None,
     compiled: bool = False,
 ) -> Placements:
-    """Which nodes would not run in a framework itself, where they would run, why, and what crosses.
+    """Which nodes of a model a framework cannot run itself, on which engine they run, and why.
 
     to     -- numpy, torch, jax or tensorflow
-    place  -- pattern of names of nodes or of operators → the engine to which they are sent; the
-              last that matches decides
-    sizes  -- numbers for the model's free sizes, which otherwise stay in the formulas
-    compiled -- as inside of `jax.jit`, where what data decides the size of cannot be; torch and
-              tensorflow have such arrays in their graphs
+    place  -- pattern of node names or operators → the engine that runs these nodes; the last
+              that matches decides
+    sizes  -- values for the model's free sizes, which otherwise stay symbols in the formulas
+    compiled -- as under `jax.jit`, which has no arrays of data-dependent shape; the graphs of torch
+              and tensorflow have them
 
     >>> import sardonyx as sx
     >>> print(sx.placement("model.onnx", "torch", place={"Relu": "onnxruntime"}))
@@ -97,10 +95,10 @@ def placement(
     held = [w.name for w in weights(loaded) if w.kind != "constant"]
     unsized = functools.partial(decided_by_data, framework=to, fed=held)
     more = unsized if compiled and to == "jax" else None
-    made = prepare(normalize(loaded), to, arrays.strings, place, held, more)
-    every = sum(len(graph) for graph in graphs(made.model.graph))
-    parts = [_part(region, sizes or {}) for region in made.regions.values()]
-    return Placements(to, every - len(parts), [p.row for p in made.placements], parts)
+    prepared = prepare(normalize(loaded), to, arrays.strings, place, held, more)
+    every = sum(len(graph) for graph in graphs(prepared.model.graph))
+    parts = [_part(region, sizes or {}) for region in prepared.regions.values()]
+    return Placements(to, every - len(parts), [p.row for p in prepared.placements], parts)
 
 
 def _part(region: Region, sizes: Mapping[str, int]) -> Part:
@@ -119,11 +117,11 @@ def bytes_of(value: ir.Value, sizes: Mapping[str, int]) -> Amount | None:
         return None
     number, free = dtype.itemsize, []
     for dim in dims:
-        known: Any = sizes.get(dim, dim) if isinstance(dim, str) else dim
-        if isinstance(known, int):
-            number *= known
+        size: Any = sizes.get(dim, dim) if isinstance(dim, str) else dim
+        if isinstance(size, int):
+            number *= size
         else:
-            free.append(str(known))
+            free.append(str(size))
     return Counter({tuple(sorted(free)): number})
 
 

@@ -1,7 +1,7 @@
 """Lowerings of ONNX's family controlflow: branches and loops, whose bodies come as functions.
 
-Conditions and trip counts that are known decide in Python. What is only known while running is the
-business of each framework's own kernels (`engines/<framework>/controlflow.py`).
+Conditions and trip counts that are known while building are decided in Python. Those that depend on
+data need each framework's own kernels (`engines/<framework>/controlflow.py`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ def if_(xp, cond, *, then_branch, else_branch):
 
 
 def is_true(xp, cond):
-    known = cond if isinstance(cond, np.ndarray) else xp.static(cond)
-    return bool(known.reshape(()))
+    value = cond if isinstance(cond, np.ndarray) else xp.static(cond)
+    return bool(value.reshape(()))
 
 
 @lowering("Loop", static=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count):
     trips = UNBOUNDED if M is None else int(M.reshape(-1)[0])
-    going = True if cond is None else bool(cond.reshape(-1)[0])
+    running = True if cond is None else bool(cond.reshape(-1)[0])
     scanned: list[list[Any]] = [[] for _ in range(count - len(state))]
     i = 0
-    while going and i < trips:
+    while running and i < trips:
         spend(trips=1)
-        going_on, *found = body(np.array(i, np.int64), np.array(True), *state)
-        state, rows = tuple(found[: len(state)]), found[len(state) :]
+        going_on, *results = body(np.array(i, np.int64), np.array(True), *state)
+        state, rows = tuple(results[: len(state)]), results[len(state) :]
         for rows_so_far, row in zip(scanned, rows):
             rows_so_far.append(row)
-        going = is_true(xp, going_on)
+        running = is_true(xp, going_on)
         i += 1
     return (*state, *(joined(xp, rows) for rows in scanned))
 
@@ -54,7 +54,7 @@ def joined(xp, rows):
 @lowering("Scan")
 def scan(
     xp,
-    *given,
+    *inputs,
     body,
     num_scan_inputs,
     scan_input_axes,
@@ -62,8 +62,8 @@ def scan(
     scan_output_axes,
     scan_output_directions,
 ):
-    held = len(given) - num_scan_inputs
-    state, sequences = list(given[:held]), given[held:]
+    state_count = len(inputs) - num_scan_inputs
+    state, sequences = list(inputs[:state_count]), inputs[state_count:]
     axes = scan_input_axes or [0] * num_scan_inputs
     backwards = scan_input_directions or [0] * num_scan_inputs
     axes = [positive(a, xp.rank(x)) for a, x in zip(axes, sequences)]
@@ -73,9 +73,9 @@ def scan(
         spend(trips=1)
         at = [steps - 1 - i if b else i for b in backwards]
         parts = [xp.squeeze(xp.index(x, a, p, p + 1), (a,)) for x, a, p in zip(sequences, axes, at)]
-        found = body(*state, *parts)
-        state = list(found[:held])
-        rows.append(found[held:])
+        results = body(*state, *parts)
+        state = list(results[:state_count])
+        rows.append(results[state_count:])
     outputs = []
     for k, column in enumerate(zip(*rows)):
         column = column[::-1] if scan_output_directions and scan_output_directions[k] else column

@@ -14,21 +14,21 @@ START, END = "\x02", "\x03"
 def tokenizer(
     xp, x, *, mark=0, mincharnum=1, pad_value="#", separators=None, stopexp=None, tokenexp=None
 ):
-    found = [
+    rows = [
         [token for token in tokens(text, separators, tokenexp) if len(token) >= mincharnum]
         for text in x.flat
     ]
     if mark:
-        found = [[START, *row, END] for row in found]
-    longest = max((len(row) for row in found), default=0)
-    padded = [token for row in found for token in row + [pad_value] * (longest - len(row))]
+        rows = [[START, *row, END] for row in rows]
+    longest = max((len(row) for row in rows), default=0)
+    padded = [token for row in rows for token in row + [pad_value] * (longest - len(row))]
     return words(padded, (*x.shape, longest))
 
 
 def tokens(text: str, separators: list[str] | None, tokenexp: str | None) -> list[str]:
     """The parts of a text that an expression matches, or those between separators."""
     if tokenexp:
-        return [found.group() for found in re.finditer(tokenexp, text)]
+        return [match.group() for match in re.finditer(tokenexp, text)]
     if not separators or list(separators) == [""]:
         return list(text)
     parts = [text]

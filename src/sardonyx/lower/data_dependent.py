@@ -1,7 +1,7 @@
-"""Nodes that a graph of fixed sizes cannot hold: what they give has a size that data decides.
+"""Nodes with data-dependent shapes, which a graph of fixed sizes cannot hold.
 
-Such a node runs elsewhere, together with every node that reads what it gives, up to the first
-results whose sizes are known again. How regions are made of them is `partition.py`.
+Such a node runs on another engine, together with every node that reads its outputs, up to the first
+results whose sizes are known again. `partition.py` makes regions of these nodes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def decided_by_data(
 
     fed -- initializers that are given at each call
     """
-    found = Unsized(graph, framework, fed)
+    walk = Walk(graph, framework, fed)
     for node in graph:
-        found.visit(node)
-    return found.placed
+        walk.visit(node)
+    return walk.placed
 
 
-class Unsized:
+class Walk:
     """One walk through a graph, in order.
 
-    known  -- values that are numbers while the graph is built: constants, sizes, what follows
-    loose  -- values of a size that data decides → the node that began it
+    known  -- values that are known while the graph is built: constants, sizes, and their results
+    loose  -- values of data-dependent shape → the first node of their chain
     """
 
     def __init__(self, graph: ir.Graph, framework: str, fed: Collection[str]):
@@ -50,25 +50,25 @@ class Unsized:
         self.placed: dict[ir.Node, Placement] = {}
 
     def visit(self, node: ir.Node) -> None:
-        given = reads(node)
-        begun = [self.loose[v] for v in given if v in self.loose]
-        if begun:
-            first = begun[0]
+        inputs = reads(node)
+        origins = [self.loose[v] for v in inputs if v in self.loose]
+        if origins:
+            first = origins[0]
             name = quote(first.name or first.outputs[0].name)
-            self._place(node, first, f"reads what {op_name(op_id(first))} {name} gives")
-        elif self._is_known(node, given):
+            self._place(node, first, f"reads the output of {op_name(op_id(first))} {name}")
+        elif self._is_known(node, inputs):
             self.known.update(node.outputs)
         elif self._decides(node):
-            self._place(node, node, "data decides the size of what it gives")
+            self._place(node, node, "the size of its output depends on data")
         elif self._lacks(node):
-            self._place(node, node, f"{self.framework} must know an input that data decides")
+            self._place(node, node, f"{self.framework} must know an input that depends on data")
 
-    def _is_known(self, node: ir.Node, given: list[ir.Value]) -> bool:
+    def _is_known(self, node: ir.Node, inputs: list[ir.Value]) -> bool:
         if node.op_type in MEASURES and not node.domain:
             return True
         if is_random(node) or bodies(node) or find(node.op_type, node.domain, "numpy") is None:
             return False
-        return all(v in self.known for v in given)
+        return all(v in self.known for v in inputs)
 
     def _decides(self, node: ir.Node) -> bool:
         inside = (n for body in bodies(node) for part in graphs(body) for n in part)
@@ -76,7 +76,7 @@ class Unsized:
         return listed or (node.op_type == "Loop" and not node.domain and self._stacks(node))
 
     def _stacks(self, loop: ir.Node) -> bool:
-        """Whether a loop gives one row for each trip, and data decides how many trips there are."""
+        """Whether a loop stacks one row per trip, and the number of trips depends on data."""
         trips, body = loop.inputs[0], loop.attributes["body"].as_graph()
         if len(loop.outputs) == len(loop.inputs) - 2:
             return False
@@ -86,9 +86,11 @@ class Unsized:
 
     def _lacks(self, node: ir.Node) -> bool:
         rule = find(node.op_type, node.domain, self.framework)
-        asked = () if rule is None else rule.options["static"]
-        given = enumerate(node.inputs)
-        return any(v is not None and i in asked and v not in self.known for i, v in given)
+        static_positions = () if rule is None else rule.options["static"]
+        inputs = enumerate(node.inputs)
+        return any(
+            v is not None and i in static_positions and v not in self.known for i, v in inputs
+        )
 
     def _place(self, node: ir.Node, first: ir.Node, reason: str) -> None:
         self.placed[node] = Placement(node, reason)

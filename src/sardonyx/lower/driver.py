@@ -24,7 +24,7 @@ from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import graphs, names
 from sardonyx.registry import Registry, Rule
 
-# What a rule may ask for besides attributes: how many outputs the node has, and their types.
+# Keywords of rules besides attributes: the number of the node's outputs, and their types.
 SPECIAL = ("count", "dtypes")
 LOWERINGS = Registry("lowering", leading=1, special=SPECIAL)
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
@@ -89,15 +89,15 @@ def find(op: str, domain: str, framework: str) -> Rule | None:
 
 def attributes(node: ir.Node) -> dict[str, Any]:
     """The attributes of `node` as plain Python values, defaults filled in; bodies stay graphs."""
-    found = dict(opset.attribute_defaults(node.op_type, node.domain))
+    values = dict(opset.attribute_defaults(node.op_type, node.domain))
     for name, attr in node.attributes.items():
-        found[name] = attr.value
-    for name, value in found.items():
+        values[name] = attr.value
+    for name, value in values.items():
         if isinstance(value, ir.TensorProtocol):
-            found[name] = value.numpy()
+            values[name] = value.numpy()
         elif type(value).__name__ == "TensorProto":
-            found[name] = ir.serde.deserialize_tensor(value).numpy()
-    return found
+            values[name] = ir.serde.deserialize_tensor(value).numpy()
+    return values
 
 
 # -- what runs where ----------------------------------------------------------------
@@ -105,7 +105,7 @@ def attributes(node: ir.Node) -> dict[str, Any]:
 
 @dataclass
 class Prepared:
-    """A model whose nodes all have rules, or stand for a region that runs elsewhere."""
+    """A model in which every node has a rule, or is a region that runs on another engine."""
 
     model: Model
     regions: dict[ir.Node, Region]
@@ -126,9 +126,9 @@ def prepare(
     """A copy of a normalized model in which every node has a rule or is part of a region.
 
     strings -- whether the framework has arrays of strings
-    place   -- pattern of names or operators → the engine that nodes are sent to by choice
-    fed     -- initializers that are given at each call
-    more    -- names further nodes that run elsewhere, once all have rules
+    place   -- pattern of node names or operators → the engine that runs these nodes
+    fed     -- names of initializers whose values are passed at each call
+    more    -- a function that returns further nodes to run on other engines
     """
     copy = model.copy()
     elsewhere = chosen(copy.graph, place, framework) if place else {}
@@ -154,14 +154,14 @@ def prepare(
 def _is_text(value: ir.Value | None, elsewhere: Mapping[ir.Node, Placement]) -> bool:
     kind: Any = None if value is None else value.type
     if value is not None and kind is None:
-        # ONNX infers no types for other domains: what a node outside gives may be text.
+        # ONNX infers no types for other domains: the output of such a node may be text.
         return value.producer() in elsewhere
     while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
         kind = kind.elem_type
     return isinstance(kind, ir.TensorType) and is_string(kind.dtype.numpy())
 
 
-def _expand_missing(graph: ir.Graph, framework: str, kept: Collection[ir.Node]) -> None:
+def _expand_missing(graph: ir.Graph, framework: str, skip: Collection[ir.Node]) -> None:
     """Replace what has no rule by its function body, until nothing changes."""
     namer = Builder()
     namer.reserve(names(graph))
@@ -169,7 +169,7 @@ def _expand_missing(graph: ir.Graph, framework: str, kept: Collection[ir.Node]) 
     changed = False
     while pending:
         node = pending.pop()
-        if find(node.op_type, node.domain, framework) is None and node not in kept:
+        if find(node.op_type, node.domain, framework) is None and node not in skip:
             new = expand(node, namer)
             pending.extend(new or ())
             changed |= new is not None

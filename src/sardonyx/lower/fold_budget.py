@@ -1,9 +1,9 @@
-"""What may be computed while a model is made ready, and what waits until it runs.
+"""What may be computed while a model is prepared, and what is left to each run.
 
-A node that reads only constants is computed once, ahead of time, if its results are small: their
-sizes are known before their values, by ONNX's inference over what the constants really hold, never
-by a shape that the file declares. All of it together is bounded by the constants in the file, so
-that a small file stays a small program. Whatever does not fit runs where it stands.
+A node that reads only constants is computed once, ahead of time, if its results are small. Their
+sizes are known before their values: ONNX's inference derives them from the constants themselves,
+never from a shape that the file declares. The total is bounded by the size of the file's constants,
+so that a small file stays a small program. What exceeds the budget is computed at each run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sardonyx.passes.folding import LIMIT_EACH, LIMIT_TOTAL, PROPAGATED_ELEMENTS
 KEPT = 1 << 16  # elements that a result may have beyond those of the node's inputs
 WORK = 1 << 28  # operations in all, besides some for each element of a constant
 WORK_PER_ELEMENT = 8
-# Operators whose results ONNX cannot size, and that give no more than they are given.
+# Operators whose output size ONNX cannot infer, but which is at most that of their inputs.
 WITHIN_INPUTS = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"))
 
 
@@ -31,12 +31,12 @@ class Budget:
     """What is left to spend on one model: bytes of results, and operations."""
 
     def __init__(self, graph: ir.Graph):
-        held = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
-        numbers = [t for t in held if t.dtype != ir.DataType.STRING]
+        tensors = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
+        numbers = [t for t in tensors if t.dtype != ir.DataType.STRING]
         self.bytes = LIMIT_TOTAL + sum(t.nbytes for t in numbers)
         self.work = WORK + WORK_PER_ELEMENT * sum(t.size for t in numbers)
         self.is_large = False
-        """Whether what was refused last is known to be too large, or may be of any size."""
+        """Whether the node refused last is known to be too large, or may be of any size."""
 
     def takes(self, node: ir.Node, values: Sequence[Any]) -> bool:
         """Whether `node` may be computed on `values`, arrays all of them; if so, it is charged."""
@@ -47,11 +47,11 @@ class Budget:
         if shapes is None:
             self.is_large = node.op_type not in WITHIN_INPUTS
             return False
-        given = sum(a.size for a in values if a is not None)
+        input_elements = sum(a.size for a in values if a is not None)
         elements = sum(map(math.prod, shapes))
         size = sum(_bytes(v, math.prod(s), values) for v, s in zip(node.outputs, shapes))
-        work = (node_flops(node) or 0) + given + elements
-        self.is_large = elements > KEPT + given or size > self.bytes or work > self.work
+        work = (node_flops(node) or 0) + input_elements + elements
+        self.is_large = elements > KEPT + input_elements or size > self.bytes or work > self.work
         if self.is_large:
             return False
         self.bytes -= size
@@ -60,7 +60,7 @@ class Budget:
 
 
 def remember(node: ir.Node, results: Sequence[Any]) -> None:
-    """Write down what a node gave: the sizes of those that read it depend on it."""
+    """Note the results of a node in the graph: the sizes of its readers depend on them."""
     for value, array in zip(node.outputs, results):
         if isinstance(array, np.ndarray):
             value.shape = ir.Shape(array.shape)
@@ -77,9 +77,9 @@ def _shapes(node: ir.Node, values: Sequence[Any]) -> list[tuple[int, ...]] | Non
     for value in node.outputs:
         value.shape = None
     infer(node)
-    found = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
-    if len(found) == len(declared):
-        return found
+    shapes = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
+    if len(shapes) == len(declared):
+        return shapes
     for value, shape in zip(node.outputs, declared):
         value.shape = shape
     return None

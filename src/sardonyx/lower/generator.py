@@ -31,10 +31,10 @@ def range_(xp, start, limit, delta, *, stash_type):
 @lowering("EyeLike")
 def eye_like(xp, x, *, dtype, k):
     rows, columns = xp.shape(x)
-    made = xp.dtype(x) if dtype is None else numpy_type(dtype)
+    target = xp.dtype(x) if dtype is None else numpy_type(dtype)
     row = xp.reshape(xp.arange(0, rows, 1, INT64), (rows, 1))
     column = xp.reshape(xp.arange(0, columns, 1, INT64), (1, columns))
-    return xp.cast(xp.equal(column - row, xp.full((), k, INT64)), made)
+    return xp.cast(xp.equal(column - row, xp.full((), k, INT64)), target)
 
 
 @lowering("RandomNormal")
@@ -49,21 +49,21 @@ def random_uniform(xp, *, dtype, low, high, seed, shape):
 
 @lowering("RandomNormalLike")
 def random_normal_like(xp, x, *, dtype, mean, scale, seed):
-    made = xp.dtype(x) if dtype is None else numpy_type(dtype)
-    return xp.normal(xp.shape(x), made, mean, scale, seed)
+    target = xp.dtype(x) if dtype is None else numpy_type(dtype)
+    return xp.normal(xp.shape(x), target, mean, scale, seed)
 
 
 @lowering("RandomUniformLike")
 def random_uniform_like(xp, x, *, dtype, low, high, seed):
-    made = xp.dtype(x) if dtype is None else numpy_type(dtype)
-    return xp.uniform(xp.shape(x), made, low, high, seed)
+    target = xp.dtype(x) if dtype is None else numpy_type(dtype)
+    return xp.uniform(xp.shape(x), target, low, high, seed)
 
 
 @lowering("Bernoulli")
 def bernoulli(xp, x, *, dtype, seed):
-    made = xp.dtype(x) if dtype is None else numpy_type(dtype)
-    drawn = xp.uniform(xp.shape(x), FLOAT32, 0.0, 1.0, seed)
-    return xp.cast(xp.less(drawn, xp.cast(x, FLOAT32)), made)
+    target = xp.dtype(x) if dtype is None else numpy_type(dtype)
+    sample = xp.uniform(xp.shape(x), FLOAT32, 0.0, 1.0, seed)
+    return xp.cast(xp.less(sample, xp.cast(x, FLOAT32)), target)
 
 
 @lowering("Multinomial")
@@ -72,7 +72,7 @@ def multinomial(xp, x, *, dtype, sample_size, seed):
     rows, _ = xp.shape(x)
     weights = xp.exp(x - xp.max(x, 1, keepdims=True))
     below = xp.cumsum(weights, 1) / xp.sum(weights, 1, keepdims=True)
-    drawn = xp.uniform((rows, sample_size), xp.dtype(x), 0.0, 1.0, seed)
-    beyond = xp.greater_equal(xp.expand_dims(drawn, (2,)), xp.expand_dims(below, (1,)))
+    sample = xp.uniform((rows, sample_size), xp.dtype(x), 0.0, 1.0, seed)
+    beyond = xp.greater_equal(xp.expand_dims(sample, (2,)), xp.expand_dims(below, (1,)))
     chosen = xp.sum(xp.cast(beyond, np.dtype(np.int32)), 2)
     return xp.cast(chosen, numpy_type(dtype))

@@ -28,12 +28,12 @@ def once(make: Callable[..., Any]) -> Callable[..., Any]:
     """What `make` gives for attributes, remembered: rules are called at every run."""
 
     @functools.lru_cache(maxsize=128)
-    def made(**given: Any) -> Any:
-        return make(**{k: v.value if isinstance(v, Same) else v for k, v in given.items()})
+    def cached(**attributes: Any) -> Any:
+        return make(**{k: v.value if isinstance(v, Same) else v for k, v in attributes.items()})
 
-    def call(**given: Any) -> Any:
+    def call(**attributes: Any) -> Any:
         plain = (int, str, type(None))
-        return made(**{k: v if isinstance(v, plain) else Same(v) for k, v in given.items()})
+        return cached(**{k: v if isinstance(v, plain) else Same(v) for k, v in attributes.items()})
 
     return call
 

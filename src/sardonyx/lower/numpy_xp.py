@@ -175,8 +175,8 @@ class NumpyLike(Arrays):
     def fft(self, real, imaginary, axis, inverse):
         dtype = self.dtype(real)
         x = real if imaginary is None else real + 1j * imaginary
-        found = (self.np.fft.ifft if inverse else self.np.fft.fft)(x, axis=axis)
-        return found.real.astype(dtype), found.imag.astype(dtype)
+        spectrum = (self.np.fft.ifft if inverse else self.np.fft.fft)(x, axis=axis)
+        return spectrum.real.astype(dtype), spectrum.imag.astype(dtype)
 
 
 PUT = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -209,11 +209,11 @@ class Numpy(NumpyLike):
         """A rule's result as an array: numpy's functions give scalars for rank 0."""
         if isinstance(x, np.ndarray) and x.dtype != object:
             return x
-        made = np.asarray(x)
-        is_sizes = made.dtype == object and made.size
-        if is_sizes and all(isinstance(v, (int, np.integer)) for v in made.flat):
-            return settle(made.flat, made.shape)
-        return made
+        array = np.asarray(x)
+        is_sizes = array.dtype == object and array.size
+        if is_sizes and all(isinstance(v, (int, np.integer)) for v in array.flat):
+            return settle(array.flat, array.shape)
+        return array
 
     def floor_divide(self, a, b):
         return np.floor_divide(a, b)
@@ -223,12 +223,12 @@ class Numpy(NumpyLike):
         return np.array(values, np.float64).reshape(np.shape(x)).astype(x.dtype)
 
     def put(self, x, indices, updates, reduction="none"):
-        made = np.array(x)
+        array = np.array(x)
         if reduction == "none":
-            made[indices] = updates
+            array[indices] = updates
         else:
-            PUT[reduction].at(made, indices, updates)
-        return made
+            PUT[reduction].at(array, indices, updates)
+        return array
 
     def matmul(self, a, b):
         if is_float(a.dtype) and a.dtype.itemsize < 4:

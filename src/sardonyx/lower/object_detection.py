@@ -64,8 +64,8 @@ def roi_align(
             line = xp.expand_dims(y, down) * xp.full((), width, INT64)
             at = first + line + xp.expand_dims(z, across)
             share = xp.expand_dims(tall, down) * xp.expand_dims(wide, across)
-            found = xp.take(pixels, at, 0) * xp.expand_dims(share, (5,))
-            corners.append(found)  # (regions, bins, samples, bins, samples, channels)
+            weighted = xp.take(pixels, at, 0) * xp.expand_dims(share, (5,))
+            corners.append(weighted)  # (regions, bins, samples, bins, samples, channels)
     exists = xp.logical_and(
         xp.expand_dims(rows.exists, (3, 4, 5)), xp.expand_dims(columns.exists, (1, 2, 5))
     )
@@ -182,7 +182,7 @@ def non_max_suppression(
         limit = min(int(limit), available)
     if isinstance(limit, int) and limit <= 0:
         return xp.zeros([0, 3], INT64)
-    found = boxes_of(xp, boxes, center_point_box)
+    corners = boxes_of(xp, boxes, center_point_box)
     threshold = xp.scalar(0, scores) if iou_threshold is None else xp.reshape(iou_threshold, [])
     out = xp.scalar(-np.inf, scores)
     if score_threshold is not None:
@@ -194,7 +194,7 @@ def non_max_suppression(
         best = xp.argmax(race, 2)
         valid = xp.greater(xp.max(race, 2), out)
         gone = xp.logical_or(
-            overlaps(xp, found, best, threshold), xp.equal(number, xp.expand_dims(best, (2,)))
+            overlaps(xp, corners, best, threshold), xp.equal(number, xp.expand_dims(best, (2,)))
         )
         return (xp.where(gone, out, race),), (best, valid)
 

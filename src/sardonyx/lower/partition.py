@@ -1,8 +1,7 @@
 """Parts of a graph that run on another engine: which nodes, grouped how, and each part as a model.
 
-Nodes next to each other that go to the same engine become one region, unless that would close a
-circle. A region stands in the graph as one node; how it is called from inside a framework's graph
-is the business of that framework's adapter (`Arrays.call_out`).
+Neighbouring nodes that go to the same engine become one region, unless that would create a cycle. A
+region is one node of the graph; the framework's adapter calls it (`Arrays.call_out`).
 """
 
 from __future__ import annotations
@@ -68,16 +67,16 @@ def known_dims(value: ir.Value) -> list[int | str | None] | None:
 class Region:
     """Nodes that run on another engine in one call.
 
-    model   -- the nodes as a model of their own: what it takes and gives is what crosses
+    model   -- the nodes as a model of their own
     like    -- for each output the position of an input of the same sizes, where that is certain
-    held    -- what an engine keeps with it: the prepared model, its gradient
+    cache   -- what engines keep with it: the prepared model, its gradient
     """
 
     engine: str
     placements: list[Placement]
     model: Model
     like: Sequence[int] | None = None
-    held: dict[Any, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def input_types(self) -> list[np.dtype | None]:
@@ -106,55 +105,55 @@ class Region:
         kinds = [element_type(v) for v in values]
         return [i for i, t in enumerate(kinds) if t is not None and is_float(t)]
 
-    def sizes(self, given: Sequence[Sequence[Any]]) -> list[list[Any] | None]:
-        """The sizes of the outputs for inputs of given sizes; None for those that data decides."""
+    def sizes(self, shapes: Sequence[Sequence[Any]]) -> list[list[Any] | None]:
+        """The output shapes for these input shapes; None for sizes that depend on data."""
         if self.like is not None:
-            return [list(given[i]) for i in self.like]
-        if all(isinstance(d, int) for shape in given for d in shape):
-            return self._inferred(tuple(tuple(shape) for shape in given))
+            return [list(shapes[i]) for i in self.like]
+        if all(isinstance(d, int) for shape in shapes for d in shape):
+            return self._inferred(tuple(tuple(shape) for shape in shapes))
         bound: dict[Any, Any] = {}
-        for value, shape in zip(self.model.graph.inputs, given, strict=True):
+        for value, shape in zip(self.model.graph.inputs, shapes, strict=True):
             bound.update(zip(known_dims(value) or (), shape))
-        found = [known_dims(v) for v in self.model.graph.outputs]
+        outputs = [known_dims(v) for v in self.model.graph.outputs]
         return [
             None if dims is None else [d if isinstance(d, int) else bound.get(d or 0) for d in dims]
-            for dims in found
+            for dims in outputs
         ]
 
-    def _inferred(self, given: tuple[tuple[int, ...], ...]) -> list[list[Any] | None]:
-        key = ("sizes", given)
-        if key not in self.held:
+    def _inferred(self, shapes: tuple[tuple[int, ...], ...]) -> list[list[Any] | None]:
+        key = ("sizes", shapes)
+        if key not in self.cache:
             copy = self.model.copy()
-            for value, shape in zip(copy.graph.inputs, given, strict=True):
+            for value, shape in zip(copy.graph.inputs, shapes, strict=True):
                 value.shape = ir.Shape(shape)
             for node in copy.graph:
                 for value in node.outputs:
                     value.shape = None
             infer_shapes(copy.graph, copy.skeleton())
-            found = [known_dims(v) for v in copy.graph.outputs]
-            self.held[key] = [
+            outputs = [known_dims(v) for v in copy.graph.outputs]
+            self.cache[key] = [
                 None if dims is None else [d if isinstance(d, int) else None for d in dims]
-                for dims in found
+                for dims in outputs
             ]
-        return list(self.held[key])
+        return list(self.cache[key])
 
-    def with_known(self, known: Mapping[int, np.ndarray]) -> Region:
+    def with_known(self, constants: Mapping[int, np.ndarray]) -> Region:
         """The region with some of its inputs, by position, as constants inside."""
-        key = ("known", *((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items()))
-        if key not in self.held:
+        key = ("known", *((i, a.dtype.str, a.shape, a.tobytes()) for i, a in constants.items()))
+        if key not in self.cache:
             copy = self.model.copy()
             inputs = list(copy.graph.inputs)
-            for i, array in known.items():
+            for i, array in constants.items():
                 inputs[i].const_value = ir.Tensor(np.array(array), name=inputs[i].name)
                 set_shape(inputs[i], list(array.shape))
-            copy.graph.inputs[:] = [v for i, v in enumerate(inputs) if i not in known]
-            for i in known:
+            copy.graph.inputs[:] = [v for i, v in enumerate(inputs) if i not in constants]
+            for i in constants:
                 copy.graph.register_initializer(inputs[i])
-            left = [i for i in range(len(inputs)) if i not in known]
-            like = None if self.like is None else [left.index(i) for i in self.like]
-            self.held[key] = Region(self.engine, self.placements, copy, like)
-        made: Region = self.held[key]
-        return made
+            rest = [i for i in range(len(inputs)) if i not in constants]
+            like = None if self.like is None else [rest.index(i) for i in self.like]
+            self.cache[key] = Region(self.engine, self.placements, copy, like)
+        region: Region = self.cache[key]
+        return region
 
 
 # -- what was chosen ----------------------------------------------------------------
@@ -168,21 +167,21 @@ def chosen(graph: ir.Graph, place: Mapping[str, str], framework: str) -> dict[ir
     unknown = [[quote(e), f"for {quote(p)}"] for p, e in place.items() if e not in ENGINES]
     if unknown:
         raise ArgumentError("there is no such engine", unknown, hint=f"one of {ENGINES}")
-    found: dict[ir.Node, Placement] = {}
+    placements: dict[ir.Node, Placement] = {}
     unused = dict.fromkeys(place)
     for node in graph:
         for pattern, engine in place.items():
             names = (node.name or "", node.op_type, op_name(op_id(node)))
             if any(fnmatchcase(name, pattern) for name in names):
                 unused.pop(pattern, None)
-                found[node] = Placement(node, CHOSEN, engine)
+                placements[node] = Placement(node, CHOSEN, engine)
     if unused:
         raise ArgumentError(
             "no node outside of bodies has such a name or operator",
             [[quote(p)] for p in unused],
             hint="`sardonyx inspect` lists the model's nodes",
         )
-    return {node: p for node, p in found.items() if p.engine != framework}
+    return {node: p for node, p in placements.items() if p.engine != framework}
 
 
 # -- groups --------------------------------------------------------------------------
@@ -198,19 +197,19 @@ class Groups:
 
     def add(self, node: ir.Node, placed: Mapping[ir.Node, Placement]) -> None:
         """Put a node in, together with the groups before it that go to the same engine."""
-        own = len(self.of)
+        number = len(self.of)
         before = {self.of[p] for v in reads(node) if (p := v.producer()) in self.of}
-        self.of[node], self.members[own], self.readers[own] = own, [node], set()
+        self.of[node], self.members[number], self.readers[number] = number, [node], set()
         for group in before:
-            self.readers[group].add(own)
+            self.readers[group].add(number)
         for group in sorted(before) if node in placed else ():
             other = placed.get(self.members[group][0])
             same = other is not None and other.engine == placed[node].engine
-            if same and not self._returns({own, group}):
-                own = self._merge(group, own)
+            if same and not self._returns({number, group}):
+                number = self._merge(group, number)
 
     def _returns(self, groups: set[int]) -> bool:
-        """Whether a way leads out of these groups and back into one of them."""
+        """Whether a path leads out of these groups and back into one of them."""
         pending = [r for g in groups for r in self.readers[g] if r not in groups]
         seen = set(pending)
         while pending:
@@ -237,10 +236,10 @@ class Groups:
 
 def groups(graph: ir.Graph, placed: Mapping[ir.Node, Placement]) -> list[list[ir.Node]]:
     """The placed nodes, those of one engine that are next to each other together."""
-    found = Groups()
+    joined = Groups()
     for node in graph:
-        found.add(node, placed)
-    return [nodes for nodes in found.members.values() if nodes[0] in placed]
+        joined.add(node, placed)
+    return [nodes for nodes in joined.members.values() if nodes[0] in placed]
 
 
 # -- regions -------------------------------------------------------------------------
@@ -251,9 +250,9 @@ def partition(
 ) -> dict[ir.Node, Region]:
     """Replace the placed nodes of a model, in place, by one node for each region.
 
-    fed -- initializers that are given at each call: they cross, and are no constants inside
+    fed -- names of initializers whose values are passed at each call: inputs of the regions
     """
-    found: dict[ir.Node, Region] = {}
+    regions: dict[ir.Node, Region] = {}
     for graph in list(graphs(model.graph)):
         here = {node: placed[node] for node in graph if node in placed}
         if not here:
@@ -263,8 +262,8 @@ def partition(
             for value in reads(node):
                 readers.setdefault(value, set()).add(node)
         cut = Cut(model, here, readers, fed)
-        found.update(cut.replace(graph, groups(graph, here)))
-    return found
+        regions.update(cut.replace(graph, groups(graph, here)))
+    return regions
 
 
 @dataclass
@@ -280,27 +279,27 @@ class Cut:
     fed: Collection[str]
 
     def replace(self, graph: ir.Graph, parts: list[list[ir.Node]]) -> dict[ir.Node, Region]:
-        made: dict[ir.Node, Region] = {}
+        regions: dict[ir.Node, Region] = {}
         replaced: list[tuple[ir.Value, ir.Value]] = []
         for nodes in parts:
             inside = {v: None for node in nodes for v in node.outputs}
             outer = [v for node in nodes for v in reads(node) if v not in inside]
-            given = [v for v in dict.fromkeys(outer) if not self._is_constant(v)]
+            inputs = [v for v in dict.fromkeys(outer) if not self._is_constant(v)]
             constants = [v for v in dict.fromkeys(outer) if self._is_constant(v)]
-            wanted = [v for v in inside if self.readers.get(v, set()) - set(nodes)]
-            region = self._region(nodes, given, constants, wanted)
-            node = ir.Node(DOMAIN, CALL, given, num_outputs=len(wanted), name=region.label)
-            for before, after in zip(wanted, node.outputs, strict=True):
+            outputs = [v for v in inside if self.readers.get(v, set()) - set(nodes)]
+            region = self._region(nodes, inputs, constants, outputs)
+            node = ir.Node(DOMAIN, CALL, inputs, num_outputs=len(outputs), name=region.label)
+            for before, after in zip(outputs, node.outputs, strict=True):
                 after.name, after.type, after.shape = before.name, before.type, before.shape
                 after.meta.update(before.meta)
-            replaced += zip(wanted, node.outputs)
-            made[node] = region
-        graph.extend(made)
+            replaced += zip(outputs, node.outputs)
+            regions[node] = region
+        graph.extend(regions)
         for before, after in replaced:
             ir.convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
         graph.remove([node for nodes in parts for node in nodes], safe=True)
         graph.sort()
-        return made
+        return regions
 
     def _is_constant(self, value: ir.Value) -> bool:
         is_stored = value.is_initializer() and not value.is_graph_input()
@@ -309,17 +308,17 @@ class Cut:
     def _region(
         self,
         nodes: Sequence[ir.Node],
-        given: Sequence[ir.Value],
+        inputs: Sequence[ir.Value],
         constants: Sequence[ir.Value],
-        wanted: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
     ) -> Region:
-        values: dict[ir.Value, Any] = {v: _twin(v) for v in (*given, *constants)}
-        for value in given:
+        values: dict[ir.Value, Any] = {v: _twin(v) for v in (*inputs, *constants)}
+        for value in inputs:
             values[value].const_value = None
         copies = copy_nodes(nodes, values, {}, lambda name: name)
         graph = ir.Graph(
-            [values[v] for v in given],
-            [values[v] for v in wanted],
+            [values[v] for v in inputs],
+            [values[v] for v in outputs],
             nodes=copies,
             initializers=[values[v] for v in constants],
             opset_imports=dict(self.model.ir.opset_imports),
@@ -331,7 +330,7 @@ class Cut:
 
 
 def _twin(value: ir.Value) -> ir.Value:
-    made = ir.Value(name=value.name, type=value.type, const_value=value.const_value)
-    made.shape = None if value.shape is None else value.shape.copy()
-    made.meta.update(value.meta)
-    return made
+    twin = ir.Value(name=value.name, type=value.type, const_value=value.const_value)
+    twin.shape = None if value.shape is None else value.shape.copy()
+    twin.meta.update(value.meta)
+    return twin

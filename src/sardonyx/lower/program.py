@@ -1,11 +1,11 @@
 """Runs a normalized model over the arrays of one framework.
 
-A program is made once: nodes in order, attributes with defaults, values by number, what is read for
-the last time where, everything constant computed. A run goes through it. What is known while
-building (constants, shapes) stays in numpy, and nodes that only read such values are computed
-there: shape arithmetic never becomes part of a framework's graph. A body (If, Loop, Scan,
-SequenceMap) is a program of its own, handed to the rule as a function; what it captures are further
-inputs of its node.
+A program is built once: nodes in order, attributes with defaults, values by number, the last reader
+of each value, and the results of nodes that read only constants. A run goes through the nodes. What
+is known while building (constants, shapes) stays in numpy, and nodes that only read such values are
+computed there: shape arithmetic never becomes part of a framework's graph. A body (If, Loop, Scan,
+SequenceMap) is a program of its own, passed to the rule as a function; the values that it captures
+are further inputs of its node.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sardonyx.errors import (
     table,
     translated,
 )
-from sardonyx.lower import fold_budget as ahead
 from sardonyx.lower.data_dependent import decided_by_data
 from sardonyx.lower.driver import attributes, find, prepare
+from sardonyx.lower.fold_budget import Budget, remember
 from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
 from sardonyx.lower.run_limits import spend
@@ -39,13 +39,13 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.registry import Rule, op_name
 
-SMALL = 1 << 10  # more elements than this are not computed in numpy for a framework
+SMALL = 1 << 10  # results of more elements are computed by the framework, not by numpy
 
 FALLBACKS = ("error", "warn", "allow")
 
 
 class DependsOnData(EngineError):
-    """What a framework must know while it builds a graph is only known while that runs."""
+    """A value that a framework needs while it builds a graph is only known while the graph runs."""
 
 
 def is_static(value: Any) -> bool:
@@ -72,18 +72,18 @@ class Instruction:
         self.types = tuple(element_type(v) for v in node.outputs)
         self.dims = [known_dims(v) for v in node.outputs]
         self.bodies: dict[str, GraphProgram] = {}
-        found = attributes(node) if region is None else {}
-        for name, value in found.items():
+        values = attributes(node) if region is None else {}
+        for name, value in values.items():
             if isinstance(value, ir.Graph):
                 self.bodies[name] = GraphProgram(value, owner.program, owner)
         self.captured = sorted({s for body in self.bodies.values() for s in body.captured})
-        self.keywords = _accepted(self.rule, self._special(found))
-        self.numpy_keywords = _accepted(self.numpy_rule, self._special(found))
+        self.keywords = _accepted(self.rule, self._special(values))
+        self.numpy_keywords = _accepted(self.numpy_rule, self._special(values))
         self.frees: list[int] = []
-        self.waits = False  # too large to compute in numpy on the way
+        self.waits = False  # its results are too large to compute in numpy while building
 
-    def _special(self, found: dict[str, Any]) -> dict[str, Any]:
-        return {**found, "count": len(self.types), "dtypes": self.types}
+    def _special(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "count": len(self.types), "dtypes": self.types}
 
     @property
     def reads(self) -> list[int]:
@@ -94,14 +94,14 @@ def _padded(slots: list[int], count: int | None) -> list[int]:
     return slots if count is None else (slots + [-1] * count)[:count]
 
 
-def _accepted(rule: Rule | None, given: dict[str, Any]) -> dict[str, Any]:
+def _accepted(rule: Rule | None, keywords: dict[str, Any]) -> dict[str, Any]:
     if rule is None:
         return {}
     if rule.takes_all_keywords:
         return {
-            k: v for k, v in given.items() if k not in ("count", "dtypes") or k in rule.keywords
+            k: v for k, v in keywords.items() if k not in ("count", "dtypes") or k in rule.keywords
         }
-    return {k: v for k, v in given.items() if k in rule.keywords}
+    return {k: v for k, v in keywords.items() if k in rule.keywords}
 
 
 class GraphProgram:
@@ -142,11 +142,11 @@ class GraphProgram:
         if value not in self.slots:
             self.slots[value] = len(self.slots)
             if value not in self._own and self.outer is not None:
-                outside = self.outer.slot(value)
-                if outside in self.outer.constants:
-                    self.constants[self.slots[value]] = self.outer.constants[outside]
+                outer_slot = self.outer.slot(value)
+                if outer_slot in self.outer.constants:
+                    self.constants[self.slots[value]] = self.outer.constants[outer_slot]
                 else:
-                    self.captured[outside] = self.slots[value]
+                    self.captured[outer_slot] = self.slots[value]
         return self.slots[value]
 
     def _initializer(self, name: str, value: ir.Value) -> None:
@@ -158,17 +158,17 @@ class GraphProgram:
 
     def _node(self, node: ir.Node) -> None:
         instruction = Instruction(node, self, self.program.xp.name, self.program.regions.get(node))
-        known = (
-            self._ahead(instruction, node)
+        constants = (
+            self._precompute(instruction, node)
             if not instruction.bodies and not instruction.random
             else None
         )
-        if known is None:
+        if constants is None:
             self.instructions.append(instruction)
         else:
-            self.constants.update(zip(instruction.outputs, known))
+            self.constants.update(zip(instruction.outputs, constants))
 
-    def _ahead(self, instruction: Instruction, node: ir.Node) -> tuple[Any, ...] | None:
+    def _precompute(self, instruction: Instruction, node: ir.Node) -> tuple[Any, ...] | None:
         """The results of a node that only reads constants, unless they are too large to keep."""
         if instruction.numpy_rule is None or any(
             s not in self.constants for s in instruction.reads
@@ -179,11 +179,13 @@ class GraphProgram:
             instruction.waits = self.program.budget.is_large
             return None
         try:
-            found = call(instruction.numpy_rule, numpy_arrays(), values, instruction.numpy_keywords)
+            results = call(
+                instruction.numpy_rule, numpy_arrays(), values, instruction.numpy_keywords
+            )
         except Exception:  # it is reported when the node runs
             return None
-        ahead.remember(node, found)
-        return found
+        remember(node, results)
+        return results
 
     def _share_constants(self) -> None:
         """Constants that a framework reads are converted once, outside of any trace."""
@@ -194,7 +196,7 @@ class GraphProgram:
             for i, s in enumerate(instruction.inputs)
             if i not in _statics(instruction)
         }
-        asked = {
+        static_slots = {
             s
             for instruction in native
             for i, s in enumerate(instruction.inputs)
@@ -204,16 +206,16 @@ class GraphProgram:
         for slot, value in self.constants.items():
             if slot in used and _size(value):
                 self.tensors[slot] = self.program.shared(value)
-                if _size(value) > SMALL and slot not in asked:
+                if _size(value) > SMALL and slot not in static_slots:
                     self.constants[slot] = self.tensors[slot]  # numpy's copy is not needed any more
 
     def _mark_last_reads(self) -> None:
-        kept = {*self.outputs, *self.constants, *self.inputs, *self.variables.values()}
-        kept.update(self.captured.values())
+        permanent = {*self.outputs, *self.constants, *self.inputs, *self.variables.values()}
+        permanent.update(self.captured.values())
         last: dict[int, Instruction] = {}
         for instruction in self.instructions:
             for slot in (*instruction.reads, *instruction.outputs):
-                if slot not in kept and slot >= 0:
+                if slot not in permanent and slot >= 0:
                     last[slot] = instruction
         for slot, instruction in last.items():
             instruction.frees.append(slot)
@@ -230,8 +232,8 @@ class GraphProgram:
             env[slot] = value
         for slot, value in zip(self.inputs, inputs):
             env[slot] = value
-        for outside, slot in self.captured.items():
-            env[slot] = captured[outside]
+        for outer_slot, slot in self.captured.items():
+            env[slot] = captured[outer_slot]
         for name, slot in self.variables.items():
             env[slot] = variables[name]
         instruction = None
@@ -245,7 +247,7 @@ class GraphProgram:
             raise DependsOnData(
                 f"a node cannot be in a graph of {self.program.xp.name}: {error}",
                 [[instruction.op, f"node {instruction.label}"]],
-                hint="make what decides a constant, or run without compiling",
+                hint="make the value that it depends on a constant, or run without compiling",
             ) from error
         except Exception as error:
             assert instruction is not None
@@ -266,21 +268,21 @@ class GraphProgram:
             for name, body in instruction.bodies.items()
         }
         if instruction.region is not None:
-            found = program.xp.call_out(instruction.region, values)
+            results = program.xp.call_out(instruction.region, values)
         elif program.on_numpy or self._is_known(instruction, values):
-            found = call(
+            results = call(
                 instruction.numpy_rule,
                 numpy_arrays(),
                 values,
                 {**instruction.numpy_keywords, **bound},
             )
-            if not program.on_numpy and sum(_size(v) for v in found) > SMALL + sum(
+            if not program.on_numpy and sum(_size(v) for v in results) > SMALL + sum(
                 map(_size, values)
             ):
-                found = self._in_framework(instruction, values, bound)
+                results = self._in_framework(instruction, values, bound)
         else:
-            found = self._in_framework(instruction, values, bound)
-        for slot, value, dims in zip(instruction.outputs, found, instruction.dims):
+            results = self._in_framework(instruction, values, bound)
+        for slot, value, dims in zip(instruction.outputs, results, instruction.dims):
             if slot in self.compared and not is_static(value):
                 value = program.xp.computed_once(value)
             env[slot] = value
@@ -308,17 +310,17 @@ class GraphProgram:
         self, instruction: Instruction, values: list[Any], bound: dict[str, Any]
     ) -> tuple[Any, ...]:
         program, statics = self.program, _statics(instruction)
-        given = []
+        arguments = []
         for i, (slot, value) in enumerate(zip(instruction.inputs, values)):
             if i in statics:
-                given.append(program.known(instruction, i, value))
+                arguments.append(program.known(instruction, i, value))
             elif i in instruction.either and is_static(value):
-                given.append(value)
+                arguments.append(value)
             elif slot in self.tensors:
-                given.append(self.tensors[slot])
+                arguments.append(self.tensors[slot])
             else:
-                given.append(program.convert(value))
-        return call(instruction.rule, program.xp, given, {**instruction.keywords, **bound})
+                arguments.append(program.convert(value))
+        return call(instruction.rule, program.xp, arguments, {**instruction.keywords, **bound})
 
     def _body(
         self,
@@ -345,21 +347,24 @@ def call(
     assert rule is not None
     if xp.name == "numpy":
         with np.errstate(all="ignore"):
-            found = rule.function(xp, *values, **keywords)
-        found = found if isinstance(found, tuple) else (found,)
-        return tuple(v if v is None or isinstance(v, (list, dict)) else xp.result(v) for v in found)
-    found = rule.function(xp, *values, **keywords)
-    return found if isinstance(found, tuple) else (found,)
+            results = rule.function(xp, *values, **keywords)
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(
+            v if v is None or isinstance(v, (list, dict)) else xp.result(v) for v in results
+        )
+    results = rule.function(xp, *values, **keywords)
+    return results if isinstance(results, tuple) else (results,)
 
 
 class Program:
     """A model in terms of one framework's arrays: called with inputs, it gives outputs.
 
     parameters -- names of initializers that are given at each call rather than built in
-    fallback   -- what happens to nodes that the framework cannot take: they run in numpy, with
-                  ("warn") or without a word ("allow"), or are refused ("error")
-    place      -- pattern of names or operators → the engine to which nodes are sent by choice
-    sized      -- all sizes must be known while building: what data decides the size of is outside
+    fallback   -- what happens to nodes that the framework cannot run: they run in numpy, with a
+                  warning ("warn") or without ("allow"), or are refused ("error")
+    place      -- pattern of node names or operators → the engine that runs these nodes
+    sized      -- every size must be known while building: operators with data-dependent shapes
+                  run in numpy
     """
 
     @translated("the model cannot be made ready to run")
@@ -385,7 +390,7 @@ class Program:
         self.regions = prepared.regions
         self.report(fallback)
         graph = prepared.model.graph
-        self.budget = ahead.Budget(graph)
+        self.budget = Budget(graph)
         self._converted: dict[int, tuple[Any, Any]] = {}
         self.main = GraphProgram(graph, self)
         self._converted.clear()
@@ -402,11 +407,11 @@ class Program:
 
     @property
     def elsewhere(self) -> list[Placement]:
-        """The nodes that run outside of the framework, where, and why."""
+        """The nodes that do not run in the framework itself: on which engine, and why."""
         return [p for region in self.regions.values() for p in region.placements]
 
     def report(self, fallback: str) -> None:
-        """Say which nodes the framework cannot take: never silently."""
+        """Warn about the nodes that the framework cannot run, or refuse them."""
         forced = [p.row for p in self.elsewhere if p.reason != CHOSEN]
         if not forced or fallback == "allow":
             return
@@ -419,26 +424,26 @@ class Program:
         self, feeds: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """The outputs in order; inputs by name, as arrays of the framework or of numpy."""
-        given = {**self.values, **(parameters or {})}
-        for name in set(given) & set(feeds):
-            given[name] = self.convert(feeds[name])
-        missing = [n for n in self.names if n not in feeds and n not in given]
+        bound = {**self.values, **(parameters or {})}
+        for name in set(bound) & set(feeds):
+            bound[name] = self.convert(feeds[name])
+        missing = [n for n in self.names if n not in feeds and n not in bound]
         if missing:
             raise ArgumentError("inputs are missing", [[quote(n)] for n in missing])
-        inputs = [given[n] if n in given else self.convert(feeds[n]) for n in self.names]
-        return self.main.run(inputs, {}, given, self._symbols(inputs))
+        inputs = [bound[n] if n in bound else self.convert(feeds[n]) for n in self.names]
+        return self.main.run(inputs, {}, bound, self._symbols(inputs))
 
     def _symbols(self, inputs: Sequence[Any]) -> dict[str, Any]:
         """The sizes that the model names, of these inputs."""
-        found: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         if self.xp.annotates:
             for value, dims in zip(inputs, self.input_dims):
                 if dims is None or isinstance(value, (list, np.ndarray, type(None))):
                     continue
                 for symbol, size in zip(dims, self.xp.shape(value)):
                     if isinstance(symbol, str):
-                        found.setdefault(symbol, size)
-        return found
+                        sizes.setdefault(symbol, size)
+        return sizes
 
     def convert(self, value: Any) -> Any:
         """A value as the framework holds it: what is numpy's becomes its own array."""
@@ -455,7 +460,7 @@ class Program:
     def shared(self, value: Any) -> Any:
         """A constant as the framework holds it: once for the graph and all its bodies."""
         if id(value) not in self._converted:
-            self._converted[id(value)] = (self.convert(value), value)  # the id stays taken
+            self._converted[id(value)] = (self.convert(value), value)  # keeps the id in use
         return self._converted[id(value)][0]
 
     def known(self, instruction: Instruction, position: int, value: Any) -> Any:

@@ -35,11 +35,13 @@ def quantize_linear(
 ):
     compute = np.dtype(ir.DataType(precision).numpy()) if precision else quotient_type(xp, y_scale)
     target = dtypes[0]
-    scale = spread(xp, xp.cast(y_scale, FLOAT64), x, axis, block_size)
+    scale = per_element(xp, xp.cast(y_scale, FLOAT64), x, axis, block_size)
     # In double, then rounded: XLA divides by one number as a product with its reciprocal, which is
     # off by a bit of float32 and moves ties.
     level = xp.cast(xp.divide(xp.cast(x, FLOAT64), scale), compute)
-    zero_point = None if y_zero_point is None else spread(xp, y_zero_point, x, axis, block_size)
+    zero_point = (
+        None if y_zero_point is None else per_element(xp, y_zero_point, x, axis, block_size)
+    )
     if target in SMALL_FLOATS:
         if zero_point is not None:
             level = xp.add(level, xp.cast(zero_point, compute))
@@ -63,10 +65,10 @@ def to_levels(xp, level, zero_point, dtype):
 def dequantize_linear(xp, x, x_scale, x_zero_point=None, *, axis, block_size, output_dtype, dtypes):
     # Exact in float32: the result is rounded once, to the type of the output.
     compute = FLOAT64 if xp.dtype(x_scale) == FLOAT64 else FLOAT32
-    scale = spread(xp, xp.cast(x_scale, compute), x, axis, block_size)
+    scale = per_element(xp, xp.cast(x_scale, compute), x, axis, block_size)
     if x_zero_point is not None:
         between = compute if is_float(xp.dtype(x)) else INT32
-        zero_point = spread(xp, xp.cast(x_zero_point, between), x, axis, block_size)
+        zero_point = per_element(xp, xp.cast(x_zero_point, between), x, axis, block_size)
         x = xp.subtract(xp.cast(x, between), zero_point)
     return xp.cast(xp.multiply(xp.cast(x, compute), scale), dtypes[0] or xp.dtype(x_scale))
 
@@ -77,7 +79,7 @@ def quotient_type(xp, scale) -> np.dtype:
     return dtype if is_float(dtype) and dtype not in SMALL_FLOATS else FLOAT32
 
 
-def spread(xp, parameter, x, axis, block_size):
+def per_element(xp, parameter, x, axis, block_size):
     """A scale or a zero point in a shape that broadcasts over `x`."""
     rank = xp.rank(x)
     if block_size:

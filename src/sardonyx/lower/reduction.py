@@ -21,10 +21,10 @@ def reduction(name, before=None, after=None, sizes=False):
 
     def decorate(reduce):
         def rule(xp, data, axes=None, *, keepdims, noop_with_empty_axes):
-            given = data if before is None else before(xp, data)
+            terms = data if before is None else before(xp, data)
             over = reduced_axes(xp, data, axes, noop_with_empty_axes)
-            found = given if over is None else reduce(xp, given, over, bool(keepdims))
-            return found if after is None else after(xp, found)
+            y = terms if over is None else reduce(xp, terms, over, bool(keepdims))
+            return y if after is None else after(xp, y)
 
         rule.__name__, rule.__module__ = reduce.__name__, __name__
         lowering(f"Reduce{name}", static=("axes",), sizes=sizes)(rule)
@@ -139,7 +139,7 @@ def argmin(xp, x, *, axis, keepdims, select_last_index):
 def extreme_index(xp, function, x, axis, keepdims, last):
     axis = positive(axis, xp.rank(x))
     if last:
-        found = xp.shape(x)[axis] - 1 - function(xp.flip(x, (axis,)), axis)
+        index = xp.shape(x)[axis] - 1 - function(xp.flip(x, (axis,)), axis)
     else:
-        found = function(x, axis)
-    return xp.expand_dims(found, (axis,)) if keepdims else found
+        index = function(x, axis)
+    return xp.expand_dims(index, (axis,)) if keepdims else index

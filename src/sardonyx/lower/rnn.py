@@ -42,16 +42,16 @@ DEFAULTS = {
 }
 
 
-def activation_names(op: str, given: Sequence[str] | None, directions: int) -> list[str]:
+def activation_names(op: str, listed: Sequence[str] | None, directions: int) -> list[str]:
     """The names of the activations of all directions, in lower case."""
     defaults = DEFAULTS[op]
-    wanted = len(defaults) * directions
+    count = len(defaults) * directions
     # RNN's schema lists Tanh twice, for both directions, where one is asked for.
-    names = [n.lower() for n in given or ()][:wanted] or list(defaults) * directions
+    names = [n.lower() for n in listed or ()][:count] or list(defaults) * directions
     unknown = sorted({n for n in names if n not in ACTIVATIONS})
-    if unknown or len(names) < wanted:
+    if unknown or len(names) < count:
         raise ModelError(
-            f"{op} needs {wanted} activations that ONNX defines",
+            f"{op} needs {count} activations that ONNX defines",
             [[quote(n)] for n in unknown or names],
             hint=f"known: {', '.join(ACTIVATIONS)}",
         )
@@ -61,7 +61,7 @@ def activation_names(op: str, given: Sequence[str] | None, directions: int) -> l
 def activations(xp, names: Sequence[str], alphas, betas) -> list[Callable[[Any], Any]]:
     """The functions by name; each takes the next alpha, and the next beta, if it has one."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
-    found: list[Callable[[Any], Any]] = []
+    functions: list[Callable[[Any], Any]] = []
     for name in names:
         function, a, b = ACTIVATIONS[name]
         a = None if a is None else next(alpha, a)
@@ -71,8 +71,8 @@ def activations(xp, names: Sequence[str], alphas, betas) -> list[Callable[[Any],
                 f"{name} has no default alpha and beta",
                 hint="set the attributes activation_alpha and activation_beta",
             )
-        found.append(functools.partial(_activated, xp, function, a, b))
-    return found
+        functions.append(functools.partial(_activated, xp, function, a, b))
+    return functions
 
 
 def _activated(xp, function, alpha, beta, x):
@@ -122,28 +122,28 @@ def direction_of(xp, d, w, r, b, p, acts, backwards) -> Direction:
     return Direction(own_w, own_r, bias, peepholes, acts, backwards)
 
 
-def layer(xp, op, step, x, w, r, b, lengths, initial, p, given):
+def layer(xp, op, step, x, w, r, b, lengths, initial, p, attributes):
     """All directions of a recurrent layer: (outputs, last states…) in the layout asked for."""
-    batchwise = bool(given["layout"])
+    batchwise = bool(attributes["layout"])
     if batchwise:
         x = xp.transpose(x, (1, 0, 2))
         initial = [v if v is None else xp.transpose(v, (1, 0, 2)) for v in initial]
     steps, batch = xp.shape(x)[:2]
     directions, hidden = xp.shape(w)[0], xp.shape(r)[2]
-    names = activation_names(op, given["activations"], directions)
-    acts = activations(xp, names, given["activation_alpha"], given["activation_beta"])
+    names = activation_names(op, attributes["activations"], directions)
+    acts = activations(xp, names, attributes["activation_alpha"], attributes["activation_beta"])
     per = len(acts) // directions
-    going = None if lengths is None else going_on(xp, steps, lengths)
+    mask = None if lengths is None else going_on(xp, steps, lengths)
     outputs, finals = [], []
     for d in range(directions):
-        backwards = d == 1 or given["direction"] == "reverse"
-        own_acts = limited(xp, acts[d * per : (d + 1) * per], given["clip"])
-        own = direction_of(xp, d, w, r, b, p, own_acts, backwards)
+        backwards = d == 1 or attributes["direction"] == "reverse"
+        own_acts = limited(xp, acts[d * per : (d + 1) * per], attributes["clip"])
+        weights = direction_of(xp, d, w, r, b, p, own_acts, backwards)
         state = tuple(
             xp.zeros([batch, hidden], xp.dtype(x)) if v is None else part_of(xp, v, d)
             for v in initial
         )
-        last, y = fold(xp, own, step, x, state, going)
+        last, y = fold(xp, weights, step, x, state, mask)
         outputs.append(y)
         finals.append(last)
     y = xp.stack(outputs, 1)
@@ -160,22 +160,22 @@ def going_on(xp, steps, lengths):
     return xp.less(at, xp.reshape(xp.cast(lengths, INT64), [1, -1, 1]))
 
 
-def fold(xp, own: Direction, step, x, state, going):
+def fold(xp, weights: Direction, step, x, state, mask):
     """One direction over all steps: its last state, and the outputs (steps, batch, hidden)."""
-    ahead = xp.add(xp.matmul(x, own.w), own.bias[0])
-    rows = (ahead,) if going is None else (ahead, going)
-    if own.backwards:
+    ahead = xp.add(xp.matmul(x, weights.w), weights.bias[0])
+    rows = (ahead,) if mask is None else (ahead, mask)
+    if weights.backwards:
         rows = tuple(xp.flip(v, (0,)) for v in rows)
 
-    def advance(held, row):
-        new = step(xp, own, row[0], *held)
-        if going is None:
+    def advance(states, row):
+        new = step(xp, weights, row[0], *states)
+        if mask is None:
             return new, (new[0],)
-        kept = tuple(xp.where(row[1], n, h) for n, h in zip(new, held))
-        return kept, (xp.where(row[1], new[0], xp.scalar(0, new[0])),)
+        next_states = tuple(xp.where(row[1], n, h) for n, h in zip(new, states))
+        return next_states, (xp.where(row[1], new[0], xp.scalar(0, new[0])),)
 
     last, (y,) = xp.scan(advance, state, rows, (xp.dtype(x),))
-    return last, xp.flip(y, (0,)) if own.backwards else y
+    return last, xp.flip(y, (0,)) if weights.backwards else y
 
 
 def gates_of(xp, x, count: int) -> list:
@@ -186,48 +186,50 @@ def gates_of(xp, x, count: int) -> list:
 # -- the three ----------------------------------------------------------------------
 
 
-def rnn_step(xp, own: Direction, ahead, h):
-    return (own.acts[0](ahead + xp.matmul(h, own.r) + own.bias[1]),)
+def rnn_step(xp, weights: Direction, ahead, h):
+    return (weights.acts[0](ahead + xp.matmul(h, weights.r) + weights.bias[1]),)
 
 
-def gru_step(xp, own: Direction, ahead, h, linear_before_reset):
+def gru_step(xp, weights: Direction, ahead, h, linear_before_reset):
     hidden = xp.shape(h)[-1]
     first, last = xp.split(ahead, [2 * hidden, hidden], 1)
-    r_first, r_last = xp.split(own.r, [2 * hidden, hidden], 1)
-    b_first, b_last = xp.split(own.bias[1], [2 * hidden, hidden], 0)
-    update, reset = gates_of(xp, own.acts[0](first + xp.matmul(h, r_first) + b_first), 2)
+    r_first, r_last = xp.split(weights.r, [2 * hidden, hidden], 1)
+    b_first, b_last = xp.split(weights.bias[1], [2 * hidden, hidden], 0)
+    update, reset = gates_of(xp, weights.acts[0](first + xp.matmul(h, r_first) + b_first), 2)
     if linear_before_reset:
-        new = own.acts[1](last + reset * (xp.matmul(h, r_last) + b_last))
+        new = weights.acts[1](last + reset * (xp.matmul(h, r_last) + b_last))
     else:
-        new = own.acts[1](last + xp.matmul(reset * h, r_last) + b_last)
+        new = weights.acts[1](last + xp.matmul(reset * h, r_last) + b_last)
     return ((1 - update) * new + update * h,)
 
 
-def lstm_step(xp, own: Direction, ahead, h, c, input_forget):
-    i, o, f, g = gates_of(xp, ahead + xp.matmul(h, own.r) + own.bias[1], 4)
-    gate, inner, outer = own.acts
-    if own.peepholes:
-        i, f = i + own.peepholes[0] * c, f + own.peepholes[2] * c
+def lstm_step(xp, weights: Direction, ahead, h, c, input_forget):
+    i, o, f, g = gates_of(xp, ahead + xp.matmul(h, weights.r) + weights.bias[1], 4)
+    gate, inner, outer = weights.acts
+    if weights.peepholes:
+        i, f = i + weights.peepholes[0] * c, f + weights.peepholes[2] * c
     i = gate(i)
     f = 1 - i if input_forget else gate(f)
     c = f * c + i * inner(g)
-    o = gate(o + own.peepholes[1] * c if own.peepholes else o)
+    o = gate(o + weights.peepholes[1] * c if weights.peepholes else o)
     return o * outer(c), c
 
 
 @lowering("RNN")
-def rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
-    return layer(xp, "RNN", rnn_step, x, w, r, b, sequence_lens, [initial_h], None, given)
+def rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **attributes):
+    return layer(xp, "RNN", rnn_step, x, w, r, b, sequence_lens, [initial_h], None, attributes)
 
 
 @lowering("GRU")
-def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **given):
-    step = functools.partial(gru_step, linear_before_reset=given["linear_before_reset"])
-    return layer(xp, "GRU", step, x, w, r, b, sequence_lens, [initial_h], None, given)
+def gru(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **attributes):
+    step = functools.partial(gru_step, linear_before_reset=attributes["linear_before_reset"])
+    return layer(xp, "GRU", step, x, w, r, b, sequence_lens, [initial_h], None, attributes)
 
 
 @lowering("LSTM")
-def lstm(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None, p=None, **given):
-    step = functools.partial(lstm_step, input_forget=given["input_forget"])
+def lstm(
+    xp, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None, p=None, **attributes
+):
+    step = functools.partial(lstm_step, input_forget=attributes["input_forget"])
     initial = [initial_h, initial_c]
-    return layer(xp, "LSTM", step, x, w, r, b, sequence_lens, initial, p, given)
+    return layer(xp, "LSTM", step, x, w, r, b, sequence_lens, initial, p, attributes)

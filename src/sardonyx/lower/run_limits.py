@@ -1,4 +1,4 @@
-"""What a run of our own interpreter may cost, where somebody set a limit: nodes, trips, seconds.
+"""Limits on what our own interpreter may run: nodes, trips of loops, seconds.
 
 A limit holds for everything that runs inside `allowance(...)`, bodies included. It is counted where
 nodes run (`program.py`) and where a loop begins a trip (`controlflow.py`). Memory is limited by the
@@ -49,15 +49,15 @@ _CURRENT: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
 def allowance(
     *, nodes: int | None = None, trips: int | None = None, seconds: float | None = None
 ) -> Iterator[Allowance]:
-    """Stop whatever our interpreter runs inside with an `EngineError` once it used up its limit.
+    """Stop what our interpreter runs inside with an `EngineError` once it exceeds a limit.
 
     >>> with allowance(trips=1000):
     ...     pass
     """
-    made = Allowance(nodes, trips, seconds)
-    token = _CURRENT.set(made)
+    current = Allowance(nodes, trips, seconds)
+    token = _CURRENT.set(current)
     try:
-        yield made
+        yield current
     finally:
         _CURRENT.reset(token)
 

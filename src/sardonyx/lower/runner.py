@@ -1,4 +1,4 @@
-"""What every engine over `xp` offers: a Runner with numpy at both ends, and ONNX's Backend."""
+"""What every engine over `xp` offers: a Runner from numpy to numpy, and ONNX's Backend."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Runner:
     """Runs a model: `Runner(model)({"x": array})` gives its outputs by name, as numpy arrays.
 
     float64  -- compute in double what the model computes in single precision
-    fallback -- nodes that the framework cannot take run in numpy, with ("warn") or without a word
-                ("allow"), or are refused ("error")
-    place    -- pattern of names or operators → the engine to which nodes are sent by choice
+    fallback -- what happens to nodes that the framework cannot run: they run in numpy, with a
+                warning ("warn") or without ("allow"), or are refused ("error")
+    place    -- pattern of node names or operators → the engine that runs these nodes
     """
 
     xp: Arrays
-    # Replaces Gradient nodes, which read the graph around them, by plain ones; engines say how.
+    # Replaces Gradient nodes, which read the graph around them, by plain ones; set by engines.
     differentiate: ClassVar[Any] = None
 
     def __init__(
@@ -69,27 +69,27 @@ class Runner:
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         with self.context():
-            found = self.program(self._checked(feeds))
+            values = self.program(self._checked(feeds))
             types = self.program.output_types
             return {
                 name: to_numpy(self.xp, value, dtype)
-                for name, value, dtype in zip(self.outputs, found, types, strict=True)
+                for name, value, dtype in zip(self.outputs, values, types, strict=True)
             }
 
     def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs, widened where the model was; an error that names all of another type."""
-        given, wrong = dict(feeds), []
+        arrays, wrong = dict(feeds), []
         for name, dtype in self.program.input_types.items():
-            array = given.get(name)
+            array = arrays.get(name)
             if not isinstance(array, (np.ndarray, np.generic)) or dtype is None or is_string(dtype):
                 continue
             if self.float64 and dtype == np.float64 and array.dtype == np.float32:
-                given[name] = array.astype(dtype)
+                arrays[name] = array.astype(dtype)
             elif array.dtype != dtype:
                 wrong.append([quote(name), f"is {array.dtype}", f"the model takes {dtype}"])
         if wrong:
             raise DataError("inputs have other types than the model's", wrong)
-        return given
+        return arrays
 
 
 def has_gradients(model: Model) -> bool:
@@ -99,7 +99,7 @@ def has_gradients(model: Model) -> bool:
 
 
 class Rep(BackendRep):
-    """A model ready to run, in the form that onnx.backend.base asks for."""
+    """A model ready to run, as an onnx.backend.base.BackendRep."""
 
     def __init__(self, runner: Runner):
         self.runner = runner

@@ -68,8 +68,8 @@ def split_to_sequence(xp, x, split=None, *, axis, keepdims):
 
 @lowering("SequenceMap")
 def sequence_map(xp, sequence, *others, body):
-    found = []
+    rows = []
     for i, item in enumerate(sequence):
         rest = [other[i] if isinstance(other, list) else other for other in others]
-        found.append(body(item, *rest))
-    return tuple(list(column) for column in zip(*found))
+        rows.append(body(item, *rest))
+    return tuple(list(column) for column in zip(*rows))

@@ -13,14 +13,14 @@ import numpy as np
 from sardonyx.lower.driver import lowering
 
 INT64 = np.dtype(np.int64)
-CASES: dict[str, Callable[[str], str]] = {"LOWERINGS": str.lower, "UPPER": str.upper, "NONE": str}
+CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
 def words(items, shape):
     """Strings as one array."""
-    made = np.empty(len(items), object)
-    made[:] = items
-    return made.reshape(shape)
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
 
 
 @lowering("StringConcat")
@@ -35,8 +35,8 @@ def string_normalizer(xp, x, *, case_change_action, is_case_sensitive, locale, s
     change = CASES[case_change_action]
     fold = str if is_case_sensitive else str.lower
     removed = {fold(word) for word in stopwords or ()}
-    kept = [change(word) for word in x.flat if fold(word) not in removed] or [""]
-    return words(kept, (1, -1) if x.ndim == 2 else (-1,))
+    rest = [change(word) for word in x.flat if fold(word) not in removed] or [""]
+    return words(rest, (1, -1) if x.ndim == 2 else (-1,))
 
 
 @lowering("StringSplit")
@@ -53,5 +53,5 @@ def string_split(xp, x, *, delimiter, maxsplit):
 def regex_full_match(xp, x, *, pattern):
     # `\z` is RE2's end of text, which Python spells `\Z`.
     compiled = re.compile(re.sub(r"(?<!\\)((?:\\\\)*)\\z", r"\1\\Z", pattern))
-    found = [compiled.fullmatch(word) is not None for word in x.flat]
-    return np.array(found, bool).reshape(x.shape)
+    matches = [compiled.fullmatch(word) is not None for word in x.flat]
+    return np.array(matches, bool).reshape(x.shape)

@@ -14,12 +14,12 @@ DOMAIN = "ai.onnx.preview.training"
 def updated(xp, rate, steps, tensors, count, update):
     """Apply `update` to the tensors of each parameter; `count` tensors belong to one."""
     parameters = len(tensors) // count
-    found = []
+    results = []
     for i in range(parameters):
         x, *rest = tensors[i::parameters]
         scalars = (xp.cast(xp.reshape(v, []), xp.dtype(x)) for v in (rate, steps))
-        found.append(update(*scalars, x, *rest))
-    return tuple(found[i][slot] for slot in range(count - 1) for i in range(parameters))
+        results.append(update(*scalars, x, *rest))
+    return tuple(results[i][slot] for slot in range(count - 1) for i in range(parameters))
 
 
 def regularized(x, g, coefficient):

@@ -106,12 +106,12 @@ def settle(values: Any, shape: Sequence[int] | None = None) -> np.ndarray:
     """Sizes as one array: int64 where all are known, else an array of objects."""
     items = list(values)
     if all(isinstance(v, (int, np.integer)) for v in items):
-        made = np.array([int(v) for v in items], np.int64)
+        array = np.array([int(v) for v in items], np.int64)
     else:
-        made = np.empty(len(items), object)
+        array = np.empty(len(items), object)
         for i, v in enumerate(items):
-            made[i] = int(v) if isinstance(v, np.integer) else v
-    return made if shape is None else made.reshape(shape)
+            array[i] = int(v) if isinstance(v, np.integer) else v
+    return array if shape is None else array.reshape(shape)
 
 
 def positive(axis: int, rank: int) -> int:
@@ -123,9 +123,7 @@ class Arrays:
 
     name = ""
     strings = False  # whether the framework has arrays of strings
-    annotates = (
-        False  # whether arrays can be told sizes that the framework does not work out itself
-    )
+    annotates = False  # whether arrays can be annotated with sizes the framework does not infer
     carried: dict[np.dtype, np.dtype] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -194,21 +192,21 @@ class Arrays:
         zero = self.scalar(0, x)
         return self.add(self.maximum(x, zero), self.log1p(self.exp(self.negative(self.abs(x)))))
 
-    def scan(self, step, state, rows, kept):
-        """Fold `step` over the first axis of all `rows`: the last state, what each step kept.
+    def scan(self, step, state, rows, dtypes):
+        """Fold `step` over the first axis of all `rows`: the last state, and the stacked outputs.
 
-        step(state, row) gives the next state and what to keep, both tuples of arrays; `kept` are
-        the types of the latter. Shapes and types of the state stay the same.
+        step(state, row) returns the next state and one row of each output, both tuples of arrays;
+        `dtypes` are the types of the outputs. Shapes and types of the state stay the same.
         """
-        found = []
+        columns = []
         for i in range(self.shape(rows[0])[0]):
             row = tuple(self.squeeze(self.index(r, 0, i, i + 1), (0,)) for r in rows)
             state, new = step(state, row)
-            found.append(new)
-        return state, tuple(self.stack(column, 0) for column in zip(*found))
+            columns.append(new)
+        return state, tuple(self.stack(column, 0) for column in zip(*columns))
 
     def computed_once(self, x):
-        """`x`, so that all who read it see the same bits; for compilers that compute anew."""
+        """`x`, computed once: compilers that recompute a value may round it differently."""
         return x
 
     def clip(self, x, low, high):
@@ -221,7 +219,7 @@ class Arrays:
         out = []
         for axis in range(rank):
             sizes = [s[axis - rank + len(s)] for s in shapes if axis >= rank - len(s)]
-            known = [d for d in sizes if isinstance(d, int) and d != 1]
-            unknown = [d for d in sizes if not isinstance(d, int)]
-            out.append((known or unknown or [1])[0])
+            fixed = [d for d in sizes if isinstance(d, int) and d != 1]
+            symbolic = [d for d in sizes if not isinstance(d, int)]
+            out.append((fixed or symbolic or [1])[0])
         return tuple(out)

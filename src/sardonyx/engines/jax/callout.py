@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines import callout as outside
+from sardonyx.engines import callout
 from sardonyx.engines.jax.xp import jax
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.partition import Region
@@ -14,9 +14,9 @@ from sardonyx.lower.partition import Region
 
 def call_out(region: Region, values: list[Any]) -> tuple[Any, ...]:
     """The outputs of a region as part of jax's graph."""
-    if "jax" not in region.held:
-        region.held["jax"] = _differentiable(region)
-    return tuple(region.held["jax"](*values))
+    if "jax" not in region.cache:
+        region.cache["jax"] = _differentiable(region)
+    return tuple(region.cache["jax"](*values))
 
 
 def _differentiable(region: Region) -> Any:
@@ -31,14 +31,14 @@ def _differentiable(region: Region) -> Any:
         return call(*xs), xs
 
     def backward(xs: Any, cotangents: Any) -> tuple[Any, ...]:
-        found: list[Any] = [None] * len(xs)
-        pulled = outside.gradient(region)
+        gradients: list[Any] = [None] * len(xs)
+        pulled = callout.gradient(region)
         if pulled is not None:
-            with jax.enable_x64(True):  # a gradient is asked for outside of the program's own mode
+            with jax.enable_x64(True):  # gradients are computed outside of the program's own mode
                 results = call_out(pulled, [*xs, *(cotangents[i] for i in ends)])
             for position, dx in zip(starts, results, strict=True):
-                found[position] = dx
-        return tuple(found)
+                gradients[position] = dx
+        return tuple(gradients)
 
     call.defvjp(forward, backward)
     return call
@@ -54,20 +54,20 @@ def _callback(region: Region, xs: tuple[Any, ...]) -> tuple[Any, ...]:
         specs.append(jax.ShapeDtypeStruct((*shape, *[2] * wide), np.int32 if wide else dtype))
 
     def run(*arrays: Any) -> tuple[np.ndarray, ...]:
-        given = [_whole(a, t) for a, t in zip(arrays, region.input_types, strict=True)]
-        found = outside.run(region, given)
-        return tuple(_halves(v, t) for v, t in zip(found, region.output_types, strict=True))
+        inputs = [_whole(a, t) for a, t in zip(arrays, region.input_types, strict=True)]
+        results = callout.run(region, inputs)
+        return tuple(_halves(v, t) for v, t in zip(results, region.output_types, strict=True))
 
     halved = [_split(x) if x.dtype.itemsize == 8 else x for x in xs]
-    found = jax.pure_callback(run, tuple(specs), *halved, vmap_method="sequential")
-    types = zip(found, region.output_types, strict=True)
+    outputs = jax.pure_callback(run, tuple(specs), *halved, vmap_method="sequential")
+    types = zip(outputs, region.output_types, strict=True)
     return tuple(v if v.dtype == t else jax.lax.bitcast_convert_type(v, t) for v, t in types)
 
 
 def _undecided(region: Region) -> EngineError:
-    given = ", ".join(quote(v.name) for v in region.model.graph.outputs)
+    names = ", ".join(quote(v.name) for v in region.model.graph.outputs)
     return EngineError(
-        f"data decides the size of {given}: a function that jax compiles has no such array",
+        f"the shape of {names} depends on data: a function compiled by jax has no such array",
         [p.row for p in region.placements],
         hint="call it without jax.jit, or let the model go on to where sizes are known again",
     )
@@ -89,7 +89,7 @@ def _whole(array: Any, dtype: np.dtype | None) -> np.ndarray:
 
 
 def _halves(array: Any, dtype: np.dtype | None) -> np.ndarray:
-    made = np.ascontiguousarray(array, dtype)
-    if made.dtype.itemsize == 8:
-        return made.reshape(*np.shape(array), 1).view(np.int32)
-    return made.reshape(np.shape(array))
+    whole = np.ascontiguousarray(array, dtype)
+    if whole.dtype.itemsize == 8:
+        return whole.reshape(*np.shape(array), 1).view(np.int32)
+    return whole.reshape(np.shape(array))

@@ -37,10 +37,10 @@ def to_jax(
     they are.
 
     as_      -- "function" for that pair, "nnx" for a Flax NNX module with the same weights
-    fallback -- nodes that jax cannot take (under `jax.jit` also those that data decides the size
-                of) run in numpy, with ("warn") or without a word ("allow"), or are refused
-                ("error")
-    place    -- pattern of names or operators → the engine to which nodes are sent by choice
+    fallback -- what happens to nodes that jax cannot run (under `jax.jit` also those with
+                data-dependent shapes): they run in numpy, with a warning ("warn") or without
+                ("allow"), or are refused ("error")
+    place    -- pattern of node names or operators → the engine that runs these nodes
 
     >>> import jax, numpy as np, sardonyx as sx
     >>> apply, params = sx.to_jax("model.onnx")
@@ -54,19 +54,19 @@ def to_jax(
     parts = native(model, fallback=fallback, place=place)
     names = [n for n, kind in parts.kinds.items() if kind == "weight"]
     xp = arrays()
-    # In its own mode for 64 bits: ONNX's indices have them, whatever the caller's mode is.
+    # In 64-bit mode, whatever the caller's mode is: ONNX's indices are int64.
     with jax.enable_x64(True):
         programs = Programs(parts, names)
         params = {name: _param(xp, parts.array(name)) for name in names}
     inputs = [v.name or "" for v in parts.inputs]
     types = {v.name: element_type(v) for v in parts.inputs}
 
-    def apply(params: Mapping[str, Any], *given: Any, **named: Any) -> Any:
+    def apply(params: Mapping[str, Any], *values: Any, **named: Any) -> Any:
         with jax.enable_x64(True):
-            feeds = bind(inputs, given, named)
+            feeds = bind(inputs, values, named)
             feeds = {n: _of_type(xp, programs.plain.convert(v), types[n]) for n, v in feeds.items()}
-            found = programs(feeds, params)
-        return found[0] if len(found) == 1 else tuple(found)
+            outputs = programs(feeds, params)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     if as_ == "nnx":
         from sardonyx.engines.jax.nnx import OnnxNnx
@@ -83,39 +83,39 @@ def _param(xp: Any, array: np.ndarray) -> Any:
 
 
 class Programs:
-    """A model as jax runs it at once, and as a graph, in which all sizes are known."""
+    """A model as jax runs it eagerly, and as jax compiles it, where every size must be known."""
 
     def __init__(self, parts: Native, names: Collection[str]):
         self.parts, self.names = parts, names
         # Other platforms have kernels for both layouts; other engines do not know the turned nodes.
-        turns = jax.default_backend() == "cpu" and not parts.outside["place"]
+        turns = jax.default_backend() == "cpu" and not parts.options["place"]
         served = channels_last(parts.served) if turns else parts.served
-        self.plain = Program(served, arrays(), parameters=names, **parts.outside)
+        self.plain = Program(served, arrays(), parameters=names, **parts.options)
         self._sized: dict[frozenset[str], Program] = {}
 
     def __call__(self, feeds: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
-        given = {**feeds, **params}
-        traced = frozenset(name for name, value in given.items() if is_traced(value))
+        values = {**feeds, **params}
+        traced = frozenset(name for name, value in values.items() if is_traced(value))
         program = self._sized.get(traced, self.plain)
         try:
-            found = program(feeds, params)
+            outputs = program(feeds, params)
         except DependsOnData:
             if not traced or program is not self.plain:
                 raise
             program = self._with_known_sizes()
-            found = program(feeds, params)
-            program.report(self.parts.outside["fallback"])
+            outputs = program(feeds, params)
+            program.report(self.parts.options["fallback"])
             self._sized[traced] = program
-        return [program.convert(value) for value in found]
+        return [program.convert(value) for value in outputs]
 
     def _with_known_sizes(self) -> Program:
-        """The program that takes what data decides the size of out of the graph."""
-        for made in self._sized.values():
-            return made
-        outside = dict(self.parts.outside)
-        if outside["fallback"] == "warn":  # a word once it works
-            outside["fallback"] = "allow"
-        return Program(self.parts.served, arrays(), parameters=self.names, sized=True, **outside)
+        """The program in which operators with data-dependent shapes run in numpy."""
+        for program in self._sized.values():
+            return program
+        options = dict(self.parts.options)
+        if options["fallback"] == "warn":  # the caller warns, once the program has worked
+            options["fallback"] = "allow"
+        return Program(self.parts.served, arrays(), parameters=self.names, sized=True, **options)
 
 
 def _of_type(xp: Any, value: Any, dtype: np.dtype | None) -> Any:
@@ -138,9 +138,9 @@ def from_jax(
     >>> sx.from_jax(params, onto="model.onnx").initializer("head.bias").numpy()
     array([0., 0., 0.], dtype=float32)
     """
-    given = params if isinstance(params, Mapping) else params.params()
-    found = {name: np.array(value) for name, value in given.items()}
-    return written_back(onto, found, cast=cast, source="the params")
+    weights = params if isinstance(params, Mapping) else params.params()
+    values = {name: np.array(value) for name, value in weights.items()}
+    return written_back(onto, values, cast=cast, source="the params")
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:
@@ -156,7 +156,7 @@ def _store(loaded: Model, path: Path) -> Stored:
         raise EngineError("files of numpy have no such type", lost)
     scope = jax.export.SymbolicScope()
     names: dict[str, str] = {}
-    given = []
+    specs = []
     for value in loaded.inputs:
         if value.shape is None or value.dtype is None:
             raise EngineError(f"input {quote(value.name)} has no known rank or type")
@@ -166,24 +166,26 @@ def _store(loaded: Model, path: Path) -> Stored:
             sizes.append(dim if isinstance(dim, int) else names.setdefault(label, f"d{len(names)}"))
         shape = jax.export.symbolic_shape(", ".join(map(str, sizes)), scope=scope) if sizes else ()
         dtype = jax.dtypes.canonicalize_dtype(value.dtype.numpy())
-        given.append(jax.ShapeDtypeStruct(shape, dtype))
-    exported = jax.export.export(jax.jit(apply))(params, *given)
+        specs.append(jax.ShapeDtypeStruct(shape, dtype))
+    exported = jax.export.export(jax.jit(apply))(params, *specs)
     path.mkdir(parents=True, exist_ok=True)
     (path / "function.jax").write_bytes(exported.serialize(vjp_order=1))
     arrays: dict[str, Any] = {n: np.asarray(p) for n, p in params.items()}
     np.savez(path / "params.npz", **arrays)
     back = jax.export.deserialize(bytearray((path / "function.jax").read_bytes()))
-    held = dict(np.load(path / "params.npz"))
+    weights = dict(np.load(path / "params.npz"))
 
     def run(*arrays: Any) -> Any:
         return back.call(
-            held, *(np.asarray(a, g.dtype) for a, g in zip(arrays, given, strict=True))
+            weights, *(np.asarray(a, g.dtype) for a, g in zip(arrays, specs, strict=True))
         )
 
     rows = [
         [f"input {quote(v.name)}", f"{g.dtype}{list(g.shape)}"]
-        for v, g in zip(loaded.inputs, given, strict=True)
+        for v, g in zip(loaded.inputs, specs, strict=True)
     ]
-    rows.append(["parameters", f"{sum(p.size for p in held.values()):,} in {len(held)} tensors"])
+    rows.append(
+        ["parameters", f"{sum(p.size for p in weights.values()):,} in {len(weights)} tensors"]
+    )
     rows.append(["to load it", "jax.export.deserialize(bytearray(…)).call(params, *inputs)"])
     return Stored(path, run, rows)

@@ -97,8 +97,8 @@ class Carrier:
             return
         if node.op_type not in WINDOWS and (x not in self.last or _trains(node)):
             return
-        given = {n: v for n, v in attributes(node).items() if v is not None}
-        attrs = ir.convenience.convert_attributes(given)
+        settings = {n: v for n, v in attributes(node).items() if v is not None}
+        attrs = ir.convenience.convert_attributes(settings)
         inputs = [self._turned(node, x), *node.inputs[1:]]
         self._carry(node, ir.Node(NATIVE, node.op_type, inputs, attrs))
 
@@ -136,12 +136,12 @@ class Carrier:
         axes = pixels if node.op_type in GLOBAL else self._axes(node)
         if x not in self.last or axes is None or not axes >= pixels:
             return
-        kept = attributes(node).get("keepdims", 1)
+        keepdims = attributes(node).get("keepdims", 1)
         over = self.op.const(np.array(sorted(moved(a, rank) for a in axes), np.int64))
-        attrs = [ir.AttrInt64("keepdims", kept)]
+        attrs = [ir.AttrInt64("keepdims", keepdims)]
         name = GLOBAL.get(node.op_type, node.op_type)
         new = ir.Node("", name, [self._turned(node, x), over], attrs)
-        if kept:
+        if keepdims:
             self._carry(node, new)
         else:
             self._put(node, new)
@@ -149,8 +149,8 @@ class Carrier:
             self.graph.remove(node, safe=True)
 
     def _axes(self, node: ir.Node) -> set[int] | None:
-        found = constant(node.inputs[1]) if len(node.inputs) > 1 else None
-        return None if found is None else {int(a) for a in found.reshape(-1)}
+        axes = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        return None if axes is None else {int(a) for a in axes.reshape(-1)}
 
     # -- tensors
 
@@ -163,11 +163,11 @@ class Carrier:
         source, missing = value, rank - rank_of(value)
         if missing > 0:
             source = self.op.Unsqueeze(value, np.arange(missing))
-        found = self.op.Transpose(source, perm=to_last(max(rank, rank_of(value))))
+        turned = self.op.Transpose(source, perm=to_last(max(rank, rank_of(value))))
         self.graph.insert_before(at, self.op.nodes[first:])
         if missing <= 0:
-            self.last[value] = found
-        return found
+            self.last[value] = turned
+        return turned
 
     def _put(self, node: ir.Node, new: ir.Node) -> None:
         new.name = node.name
@@ -177,16 +177,16 @@ class Carrier:
     def _carry(self, node: ir.Node, new: ir.Node) -> None:
         """`new` in the place of `node`, whose outputs it gives with their channels last."""
         self._put(node, new)
-        for old, made in zip(node.outputs, new.outputs):
+        for old, turned in zip(node.outputs, new.outputs):
             rank = rank_of(old)
-            made.name = self.op.fresh(f"{old.name}/last")
-            made.type = old.type
-            made.shape = ir.Shape([old.shape[a] for a in to_last(rank)])  # type: ignore[index]
+            turned.name = self.op.fresh(f"{old.name}/last")
+            turned.type = old.type
+            turned.shape = ir.Shape([old.shape[a] for a in to_last(rank)])  # type: ignore[index]
             first = len(self.op.nodes)
-            back = self.op.Transpose(made, perm=to_first(rank))
+            back = self.op.Transpose(turned, perm=to_first(rank))
             self.graph.insert_before(node, self.op.nodes[first:])
             self._replace(old, back)
-            self.last[back] = made
+            self.last[back] = turned
         self.graph.remove(node, safe=True)
 
     def _replace(self, old: ir.Value, new: ir.Value) -> None:

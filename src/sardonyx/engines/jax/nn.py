@@ -36,9 +36,9 @@ def biased(xp, y, b, last):
 # -- convolutions -------------------------------------------------------------------
 
 
-def convolved(xp, x, w, b, given, last):
-    kernel = given["kernel_shape"] or w.shape[2:]
-    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad"))
+def convolved(xp, x, w, b, attributes, last):
+    kernel = attributes["kernel_shape"] or w.shape[2:]
+    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad"))
     window = window_of(sizes_of(x, last), kernel, *settings)
     y = lax.conv_general_dilated(
         x,
@@ -47,29 +47,29 @@ def convolved(xp, x, w, b, given, last):
         list(zip(window.before, window.after)),
         rhs_dilation=window.dilations,
         dimension_numbers=layout(window.rank, last),
-        feature_group_count=given["group"],
+        feature_group_count=attributes["group"],
     )
     return biased(xp, y, b, last)
 
 
 @lowering("Conv", only="jax")
-def convolution(xp, x, w, b=None, **given):
+def convolution(xp, x, w, b=None, **attributes):
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        return conv.conv(xp, x, w, b, **given)
-    return convolved(xp, x, w, b, given, last=False)
+        return conv.conv(xp, x, w, b, **attributes)
+    return convolved(xp, x, w, b, attributes, last=False)
 
 
 @lowering("Conv", domain=NATIVE, only="jax")
-def convolution_last(xp, x, w, b=None, **given):
-    return convolved(xp, x, w, b, given, last=True)
+def convolution_last(xp, x, w, b=None, **attributes):
+    return convolved(xp, x, w, b, attributes, last=True)
 
 
-def conv_transposed(xp, x, w, b, given, last):
-    kernel = given["kernel_shape"] or w.shape[2:]
+def conv_transposed(xp, x, w, b, attributes, last):
+    kernel = attributes["kernel_shape"] or w.shape[2:]
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
-    canvas = conv.canvas_of(sizes_of(x, last), kernel, *(given.get(n) for n in names))
+    canvas = conv.canvas_of(sizes_of(x, last), kernel, *(attributes.get(n) for n in names))
     # The kernel turned around, over an input with zeros between its elements.
-    group, rank = given["group"], len(kernel)
+    group, rank = attributes["group"], len(kernel)
     rows, columns = w.shape[:2]
     turned = jnp.flip(w, tuple(range(2, rank + 2)))
     turned = turned.reshape(group, rows // group, columns, *kernel)
@@ -90,24 +90,24 @@ def conv_transposed(xp, x, w, b, given, last):
 
 
 @lowering("ConvTranspose", only="jax")
-def conv_transpose(xp, x, w, b=None, **given):
+def conv_transpose(xp, x, w, b=None, **attributes):
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        return conv.conv_transpose(xp, x, w, b, **given)
-    return conv_transposed(xp, x, w, b, given, last=False)
+        return conv.conv_transpose(xp, x, w, b, **attributes)
+    return conv_transposed(xp, x, w, b, attributes, last=False)
 
 
 @lowering("ConvTranspose", domain=NATIVE, only="jax")
-def conv_transpose_last(xp, x, w, b=None, **given):
-    return conv_transposed(xp, x, w, b, given, last=True)
+def conv_transpose_last(xp, x, w, b=None, **attributes):
+    return conv_transposed(xp, x, w, b, attributes, last=True)
 
 
 # -- pools --------------------------------------------------------------------------
 
 
-def pool_window(x, given, last=False):
+def pool_window(x, attributes, last=False):
     names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
-    settings = (given.get(n) for n in names)
-    return window_of(sizes_of(x, last), given["kernel_shape"], *settings)
+    settings = (attributes.get(n) for n in names)
+    return window_of(sizes_of(x, last), attributes["kernel_shape"], *settings)
 
 
 def with_channels(window, channels):
@@ -133,15 +133,15 @@ def reduced(x, window, start, function):
 
 
 @lowering("MaxPool", only="jax")
-def max_pool(xp, x, *, count, **given):
+def max_pool(xp, x, *, count, **attributes):
     if count > 1:
-        return pool.max_pool(xp, x, count=count, **given)
-    return reduced(x, pool_window(x, given), lowest(xp.dtype(x)), lax.max)
+        return pool.max_pool(xp, x, count=count, **attributes)
+    return reduced(x, pool_window(x, attributes), lowest(xp.dtype(x)), lax.max)
 
 
 @lowering("MaxPool", domain=NATIVE, only="jax")
-def max_pool_last(xp, x, **given):
-    window = with_channels(pool_window(x, given, last=True), x.shape[-1])
+def max_pool_last(xp, x, **attributes):
+    window = with_channels(pool_window(x, attributes, last=True), x.shape[-1])
     start = lowest(xp.dtype(x))
 
     @jax.custom_jvp
@@ -167,16 +167,16 @@ def first_largest(xp, x, window, start):
 
 
 @lowering("AveragePool", only="jax")
-def average_pool(xp, x, **given):
-    window = pool_window(x, given)
-    counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
+def average_pool(xp, x, **attributes):
+    window = pool_window(x, attributes)
+    counts = pool.element_counts(xp, window, attributes["count_include_pad"], xp.dtype(x))
     return reduced(x, window, 0, lax.add) / counts
 
 
 @lowering("AveragePool", domain=NATIVE, only="jax")
-def average_pool_last(xp, x, **given):
-    window = pool_window(x, given, last=True)
-    counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
+def average_pool_last(xp, x, **attributes):
+    window = pool_window(x, attributes, last=True)
+    counts = pool.element_counts(xp, window, attributes["count_include_pad"], xp.dtype(x))
     counts = jnp.moveaxis(counts, 1, -1) if counts.ndim else counts
     return reduced(x, with_channels(window, x.shape[-1]), 0, lax.add) / counts
 

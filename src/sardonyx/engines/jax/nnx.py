@@ -24,5 +24,5 @@ class OnnxNnx(nnx.Module):
         """The weights as `from_jax` takes them."""
         return {name: weight[...] for name, weight in self.weights.items()}
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.apply(self.params(), *given, **named)
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return self.apply(self.params(), *inputs, **named)

@@ -135,8 +135,8 @@ class Jax(NumpyLike):
         # in double: the single precision transform of XLA on CPUs has errors of 2e-6
         wide = real.astype(jnp.float64)
         imaginary = None if imaginary is None else imaginary.astype(jnp.float64)
-        found = super().fft(wide, imaginary, axis, inverse)
-        return tuple(v.astype(real.dtype) for v in found)
+        spectrum = super().fft(wide, imaginary, axis, inverse)
+        return tuple(v.astype(real.dtype) for v in spectrum)
 
     def matmul(self, a, b):
         if a.dtype in HALVES:  # summed in single precision, as GPUs do it anyway
@@ -153,22 +153,22 @@ class Jax(NumpyLike):
             return (a.astype(np.float32) / b.astype(np.float32)).astype(a.dtype)
         return jnp.divide(a, b)
 
-    def scan(self, step, state, rows, kept):
+    def scan(self, step, state, rows, dtypes):
         return jax.lax.scan(step, tuple(state), tuple(rows))
 
     # -- outside
 
     def call_out(self, region, values):
         """Run a region elsewhere: a callback in jax's graph, or at once where there is none."""
-        from sardonyx.engines import callout as outside
+        from sardonyx.engines import callout
         from sardonyx.engines.jax.callout import call_out
 
         if not any(is_traced(v) for v in values):
-            found = outside.run(region, [self._out(v) for v in values])
-            return tuple(self._back(v) for v in found)
+            results = callout.run(region, [self._out(v) for v in values])
+            return tuple(self._back(v) for v in results)
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
-        region, values = outside.settled(region, values)
+        region, values = callout.inline_constants(region, values)
         return call_out(region, [self.known(v) for v in values])
 
     def known(self, value):

@@ -28,9 +28,9 @@ def to_numpy(model: Model | str | Path, *, float64: bool = False) -> Callable[..
     runner = Runner(load(model), float64=float64)
     names = runner.inputs
 
-    def run(*given: Any, **named: Any) -> Any:
-        found = tuple(runner(bind(names, given, named)).values())
-        return found[0] if len(found) == 1 else found
+    def run(*inputs: Any, **named: Any) -> Any:
+        outputs = tuple(runner(bind(names, inputs, named)).values())
+        return outputs[0] if len(outputs) == 1 else outputs
 
     return run
 
@@ -78,10 +78,10 @@ def store_weights(loaded: Model, path: Path) -> Stored:
     with path.open("wb") as file:
         arrays: dict[str, Any] = {name: parts.array(name) for name in parts.kinds}
         np.savez(file, **arrays)
-    held = dict(np.load(path))
-    count = sum(a.size for a in held.values())
+    weights = dict(np.load(path))
+    count = sum(a.size for a in weights.values())
     rows = [
-        ["arrays", f"{count:,} numbers in {len(held)} arrays; an .npz holds no program"],
+        ["arrays", f"{count:,} numbers in {len(weights)} arrays; an .npz holds no program"],
         ["to run it", f"sardonyx.to_numpy({str(loaded.source or 'model')!r})"],
     ]
-    return Stored(path, to_numpy(written_back(loaded, held, source="the file")), rows)
+    return Stored(path, to_numpy(written_back(loaded, weights, source="the file")), rows)

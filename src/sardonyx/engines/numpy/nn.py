@@ -9,9 +9,9 @@ from sardonyx.lower.nn import conv
 
 
 @lowering("Conv", only="numpy")
-def convolution(xp, x, w, b=None, **given):
+def convolution(xp, x, w, b=None, **attributes):
     # BLAS rounds the last rows of a product otherwise than the rest: equal channels would differ.
     if x.dtype != np.float32:
-        return conv.conv(xp, x, w, b, **given)
+        return conv.conv(xp, x, w, b, **attributes)
     wide = [None if v is None else v.astype(np.float64) for v in (x, w, b)]
-    return conv.conv(xp, *wide, **given).astype(np.float32)
+    return conv.conv(xp, *wide, **attributes).astype(np.float32)

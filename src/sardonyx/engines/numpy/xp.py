@@ -13,9 +13,9 @@ class Numpy(static.Numpy):
     """The namespace over numpy, with a way out to other engines."""
 
     def call_out(self, region, values):
-        from sardonyx.engines import callout as outside
+        from sardonyx.engines import callout
 
-        return outside.run(region, values)
+        return callout.run(region, values)
 
 
 @functools.cache

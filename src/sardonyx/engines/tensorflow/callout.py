@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines import callout as outside
+from sardonyx.engines import callout
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.lower.partition import Region
 
@@ -18,26 +18,26 @@ def call_out(region: Region, tensors: list[Any]) -> tuple[Any, ...]:
     """The outputs of a region as part of tensorflow's graph."""
     if tf.executing_eagerly():
         return tuple(_eagerly(region)(*tensors))
-    found = _numpy_function(region, tensors)
+    outputs = _numpy_function(region, tensors)
     # NOTE [op, not closure]: a gradient that remembers tensors of this graph could not be
     # differentiated again. It reads them as inputs of an operation, in whatever graph that is.
     graph = tf.compat.v1.get_default_graph()
-    with graph.gradient_override_map({"IdentityN": _registered(region, len(found))}):
-        kept = tf.identity_n([*found, *tensors])
-    return tuple(kept[: len(found)])
+    with graph.gradient_override_map({"IdentityN": _registered(region, len(outputs))}):
+        copies = tf.identity_n([*outputs, *tensors])
+    return tuple(copies[: len(outputs)])
 
 
 def _pulled(region: Region, xs: list[Any], cotangents: list[Any]) -> list[Any]:
     """The cotangents of the inputs; None for those that have none."""
-    found: list[Any] = [None] * len(xs)
-    backward = outside.gradient(region)
+    gradients: list[Any] = [None] * len(xs)
+    backward = callout.gradient(region)
     if backward is not None:
         graph = region.model.graph
         ends, starts = region.floats(graph.outputs), region.floats(graph.inputs)
         results = call_out(backward, [*xs, *(cotangents[i] for i in ends)])
         for position, dx in zip(starts, results, strict=True):
-            found[position] = dx
-    return found
+            gradients[position] = dx
+    return gradients
 
 
 def _eagerly(region: Region) -> Any:
@@ -49,8 +49,8 @@ def _eagerly(region: Region) -> Any:
 
 
 def _registered(region: Region, count: int) -> str:
-    """The name under which tensorflow knows the gradient of a region with `count` outputs."""
-    if "tensorflow" not in region.held:
+    """The name of the registered gradient of a region with `count` outputs."""
+    if "tensorflow" not in region.cache:
         name = f"SardonyxCallOut{next(_numbers)}"
 
         @tf.RegisterGradient(name)
@@ -58,28 +58,28 @@ def _registered(region: Region, count: int) -> str:
             xs = list(op.inputs[count:])
             return [None] * count + _pulled(region, xs, list(cotangents[:count]))
 
-        region.held["tensorflow"] = name
-    name = region.held["tensorflow"]
+        region.cache["tensorflow"] = name
+    name = region.cache["tensorflow"]
     return name
 
 
 def _numpy_function(region: Region, xs: list[Any]) -> list[Any]:
     xp = arrays()
     types = region.output_types
-    stored = [tf.as_dtype(xp.storage(t)) for t in types if t is not None]
+    dtypes = [tf.as_dtype(xp.storage(t)) for t in types if t is not None]
 
-    def run(*given: Any) -> list[np.ndarray]:
-        taken = [np.asarray(a, t) for a, t in zip(given, region.input_types, strict=True)]
-        found = outside.run(region, taken)
+    def run(*values: Any) -> list[np.ndarray]:
+        inputs = [np.asarray(a, t) for a, t in zip(values, region.input_types, strict=True)]
+        results = callout.run(region, inputs)
         return [
             np.asarray(np.asarray(v, t), s.as_numpy_dtype)
-            for v, t, s in zip(found, types, stored, strict=True)
+            for v, t, s in zip(results, types, dtypes, strict=True)
         ]
 
-    found = tf.numpy_function(run, xs, stored, stateful=False)
-    found = list(found) if isinstance(found, (list, tuple)) else [found]
+    outputs = tf.numpy_function(run, xs, dtypes, stateful=False)
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     shapes = region.sizes([[-1 if d is None else d for d in x.shape] for x in xs])
-    for value, shape in zip(found, shapes, strict=True):
+    for value, shape in zip(outputs, shapes, strict=True):
         if shape is not None:
             value.set_shape([d if isinstance(d, int) and d >= 0 else None for d in shape])
-    return found
+    return outputs

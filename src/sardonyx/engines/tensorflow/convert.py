@@ -42,10 +42,10 @@ class OnnxModule(tf.Module):
             for name, kind in parts.kinds.items()
         }
         self._updates = dict(parts.updates)
-        self._served = Program(parts.served, xp, parameters=parts.kinds, **parts.outside)
+        self._served = Program(parts.served, xp, parameters=parts.kinds, **parts.options)
         self._training = self._served
         if parts.training is not None:
-            self._training = Program(parts.training, xp, parameters=parts.kinds, **parts.outside)
+            self._training = Program(parts.training, xp, parameters=parts.kinds, **parts.options)
         self.signature = [_spec(v) for v in parts.inputs]
         # A stored module has one function, with sizes that stay free where the model's are.
         self.serve = tf.function(self._serve, input_signature=self.signature, autograph=False)
@@ -53,8 +53,8 @@ class OnnxModule(tf.Module):
         self.__call__ = self.serve  # type: ignore[method-assign]  # for the module once loaded
 
     def __call__(self, *inputs: Any, training: bool = False, **named: Any) -> Any:
-        given = bind(self.input_names, inputs, named)
-        tensors = [tf.convert_to_tensor(given[n]) for n in self.input_names]
+        feeds = bind(self.input_names, inputs, named)
+        tensors = [tf.convert_to_tensor(feeds[n]) for n in self.input_names]
         if training:
             return self._called(*tensors)
         return self.serve(*tensors)
@@ -63,18 +63,18 @@ class OnnxModule(tf.Module):
         return self._outputs(self._run(self._served, inputs))
 
     def _call(self, *inputs: Any) -> Any:
-        found = self._run(self._training, inputs)
+        values = self._run(self._training, inputs)
         for name, output in self._updates.items():
-            self.weights[name].assign(found[output])
-        return self._outputs(found)
+            self.weights[name].assign(values[output])
+        return self._outputs(values)
 
     def _run(self, program: Program, inputs: Any) -> dict[str, Any]:
-        held = {name: variable.read_value() for name, variable in self.weights.items()}
-        outputs = program(dict(zip(self.input_names, inputs, strict=True)), held)
+        weights = {name: variable.read_value() for name, variable in self.weights.items()}
+        outputs = program(dict(zip(self.input_names, inputs, strict=True)), weights)
         return dict(zip(program.outputs, map(program.convert, outputs), strict=True))
 
-    def _outputs(self, found: Mapping[str, Any]) -> Any:
-        outputs = tuple(found[n] for n in self.output_names)
+    def _outputs(self, values: Mapping[str, Any]) -> Any:
+        outputs = tuple(values[n] for n in self.output_names)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def save(self, folder: str | Path) -> None:
@@ -82,13 +82,13 @@ class OnnxModule(tf.Module):
 
         @tf.function(input_signature=self.signature, autograph=False)
         def serving(*inputs: Any) -> dict[str, Any]:
-            found = self._run(self._served, inputs)
-            return {_identifier(n): found[n] for n in self.output_names}
+            values = self._run(self._served, inputs)
+            return {_identifier(n): values[n] for n in self.output_names}
 
-        stored = tf.Module(name=self.name)
-        stored.weights, stored.serve = self.weights, self.serve
-        stored.__call__ = self.serve
-        tf.saved_model.save(stored, str(folder), signatures={"serving_default": serving})
+        module = tf.Module(name=self.name)
+        module.weights, module.serve = self.weights, self.serve
+        module.__call__ = self.serve
+        tf.saved_model.save(module, str(folder), signatures={"serving_default": serving})
 
 
 ALIGNED = 64  # the addresses of tensors that tensorflow's kernels take for granted
@@ -98,10 +98,10 @@ def _initial(xp: Any, array: np.ndarray, private: Private) -> Any:
     """The value a variable starts from: the mapped file itself, where the file has it at such an
     address; tensorflow copies it before it writes.
     """
-    held = private.array(array)
-    if held is None or held.ctypes.data % ALIGNED or held.dtype.kind not in "fiu":
+    mapped = private.array(array)
+    if mapped is None or mapped.ctypes.data % ALIGNED or mapped.dtype.kind not in "fiu":
         return xp.asarray(array)
-    return tf.experimental.dlpack.from_dlpack(held.__dlpack__())
+    return tf.experimental.dlpack.from_dlpack(mapped.__dlpack__())
 
 
 def _spec(value: Any) -> Any:
@@ -113,8 +113,8 @@ def _spec(value: Any) -> Any:
 
 def _identifier(name: str) -> str:
     """A name as tensorflow allows it."""
-    made = re.sub(r"[^A-Za-z0-9_.]", "_", name)
-    return made if made[:1].isalpha() else f"x{made}"
+    allowed = re.sub(r"[^A-Za-z0-9_.]", "_", name)
+    return allowed if allowed[:1].isalpha() else f"x{allowed}"
 
 
 def to_tensorflow(
@@ -129,9 +129,9 @@ def to_tensorflow(
     Called with inputs in order or by name; `training=True` lets BatchNormalization and Dropout
     train. `module.save(folder)` writes a SavedModel.
 
-    fallback -- nodes that tensorflow cannot take run in numpy, with ("warn") or without a word
-                ("allow"), or are refused ("error")
-    place    -- pattern of names or operators → the engine to which nodes are sent by choice
+    fallback -- what happens to nodes that tensorflow cannot run: they run in numpy, with a warning
+                ("warn") or without ("allow"), or are refused ("error")
+    place    -- pattern of node names or operators → the engine that runs these nodes
 
     >>> import numpy as np, sardonyx as sx
     >>> module = sx.to_tensorflow("model.onnx")
@@ -156,11 +156,11 @@ def from_tensorflow(
     >>> sx.from_tensorflow(module, onto="model.onnx").initializer("head.bias").numpy()
     array([1., 2., 3.], dtype=float32)
     """
-    held = module if isinstance(module, Mapping) else getattr(module, "weights", None)
-    if not isinstance(held, Mapping):
+    weights = module if isinstance(module, Mapping) else getattr(module, "weights", None)
+    if not isinstance(weights, Mapping):
         raise ArgumentError(f"a {quote(type(module).__name__)} has no weights by name")
-    found = {name: np.array(tf.convert_to_tensor(value)) for name, value in held.items()}
-    return written_back(onto, found, cast=cast, source="the module")
+    values = {name: np.array(tf.convert_to_tensor(value)) for name, value in weights.items()}
+    return written_back(onto, values, cast=cast, source="the module")
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:

@@ -28,16 +28,16 @@ def is_plain(x, rank):
 
 
 @lowering("Conv", only="tensorflow")
-def convolution(xp, x, w, b=None, **given):
-    kernel = given["kernel_shape"] or xp.shape(w)[2:]
-    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad"))
+def convolution(xp, x, w, b=None, **attributes):
+    kernel = attributes["kernel_shape"] or xp.shape(w)[2:]
+    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad"))
     window = window_of(xp.shape(x)[2:], kernel, *settings)
     mixed = window.is_dilated and any(s > 1 for s in window.strides)  # it takes one or the other
     if not is_plain(x, window.rank) or mixed or w.shape.rank is None or w.shape[0] is None:
-        return conv.conv(xp, x, w, b, **given)
+        return conv.conv(xp, x, w, b, **attributes)
     y = channels_last(padded(xp, x, window, 0))
     kernels = tf.transpose(w, [*range(2, window.rank + 2), 1, 0])
-    group = given["group"]
+    group = attributes["group"]
     options = {
         "strides": list(window.strides),
         "padding": "VALID",
@@ -55,18 +55,18 @@ def convolution(xp, x, w, b=None, **given):
 
 
 @lowering("ConvTranspose", only="tensorflow")
-def conv_transpose(xp, x, w, b=None, **given):
-    kernel = given["kernel_shape"] or xp.shape(w)[2:]
+def conv_transpose(xp, x, w, b=None, **attributes):
+    kernel = attributes["kernel_shape"] or xp.shape(w)[2:]
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
     sizes = xp.shape(x)[2:]
-    canvas = conv.canvas_of(sizes, kernel, *(given[n] for n in names))
-    rank, group = len(kernel), given["group"]
+    canvas = conv.canvas_of(sizes, kernel, *(attributes[n] for n in names))
+    rank, group = len(kernel), attributes["group"]
     dilated = any(d > 1 for d in canvas.dilations)
     # It computes any size whose windows fit in the strides.
     loose = any(e >= s for e, s in zip(canvas.extra, canvas.strides))
     short = any(s > k for s, k in zip(canvas.strides, kernel))
     if not is_plain(x, rank) or dilated or loose or short or w.shape[1] is None:
-        return conv.conv_transpose(xp, x, w, b, **given)
+        return conv.conv_transpose(xp, x, w, b, **attributes)
     kernels = tf.transpose(w, [*range(2, rank + 2), 1, 0])
     shape = [xp.shape(x)[0], *canvas.sizes, w.shape[1]]
     settings = {
@@ -76,14 +76,14 @@ def conv_transpose(xp, x, w, b=None, **given):
         "data_format": FORMATS[rank],
     }
     parts = zip(tf.split(channels_last(x), group, -1), tf.split(kernels, group, -1))
-    found = [tf.nn.conv_transpose(p, k, **settings) for p, k in parts]
-    y = channels_first(found[0] if group == 1 else tf.concat(found, -1))
+    outputs = [tf.nn.conv_transpose(p, k, **settings) for p, k in parts]
+    y = channels_first(outputs[0] if group == 1 else tf.concat(outputs, -1))
     return conv.biased(xp, conv.cropped(xp, y, canvas), b)
 
 
-def pool_window(xp, x, given):
-    settings = (given[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
-    return window_of(xp.shape(x)[2:], given["kernel_shape"], *settings)
+def pool_window(xp, x, attributes):
+    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
+    return window_of(xp.shape(x)[2:], attributes["kernel_shape"], *settings)
 
 
 def pooled(xp, x, window, value, kind):
@@ -111,20 +111,20 @@ def has_pool(x, window):
 
 
 @lowering("MaxPool", only="tensorflow")
-def max_pool(xp, x, *, count, **given):
-    window = pool_window(xp, x, given)
+def max_pool(xp, x, *, count, **attributes):
+    window = pool_window(xp, x, attributes)
     if count > 1 or not has_pool(x, window):
-        return pool.max_pool(xp, x, count=count, **given)
+        return pool.max_pool(xp, x, count=count, **attributes)
     return pooled(xp, x, window, lowest(xp.dtype(x)), "MAX")
 
 
 @lowering("AveragePool", only="tensorflow")
-def average_pool(xp, x, **given):
-    window = pool_window(xp, x, given)
+def average_pool(xp, x, **attributes):
+    window = pool_window(xp, x, attributes)
     if not has_pool(x, window):
-        return pool.average_pool(xp, x, **given)
+        return pool.average_pool(xp, x, **attributes)
     mean = pooled(xp, x, window, 0, "AVG")
     if not window.is_padded:
         return mean
-    counts = pool.element_counts(xp, window, given["count_include_pad"], xp.dtype(x))
+    counts = pool.element_counts(xp, window, attributes["count_include_pad"], xp.dtype(x))
     return mean * (window.volume / counts)

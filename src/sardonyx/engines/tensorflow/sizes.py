@@ -79,8 +79,8 @@ class Dim:
 
 def dims_of(x):
     """The sizes of a tensor; those not known are `Dim`, from one look at the shape for all."""
-    known = x.shape.as_list()
-    noted = getattr(x, "_sardonyx_dims", None) or [None] * len(known)
+    static = x.shape.as_list()
+    annotated = getattr(x, "_sardonyx_dims", None) or [None] * len(static)
 
     @functools.cache
     def vector():
@@ -90,12 +90,12 @@ def dims_of(x):
     @functools.cache
     def running():
         with x.graph.as_default():
-            return tf.unstack(vector(), len(known))
+            return tf.unstack(vector(), len(static))
 
     sizes: list[int | Dim] = []
-    for i, (size, note) in enumerate(zip(known, noted)):
-        made = size if size is not None else note
-        sizes.append(Dim(lambda i=i: running()[i], (sizes, vector)) if made is None else made)
+    for i, (size, note) in enumerate(zip(static, annotated)):
+        size = note if size is None else size
+        sizes.append(Dim(lambda i=i: running()[i], (sizes, vector)) if size is None else size)
     x._sardonyx_dims = sizes
     return tuple(sizes)
 
@@ -107,21 +107,21 @@ def size_tensor(size):
     return tf.cast(size, tf.int64) if tf.is_tensor(size) else remembered(int(size))
 
 
-def held_by_graph():
-    """The sizes and shapes that the graph being built has tensors of."""
-    held = tf.compat.v1.get_default_graph().get_collection_ref("sardonyx")
-    if not held:
-        held.append({})
-    return held[0]
+def size_tensors():
+    """The tensors of sizes and shapes in the graph that is being built."""
+    tables = tf.compat.v1.get_default_graph().get_collection_ref("sardonyx")
+    if not tables:
+        tables.append({})
+    return tables[0]
 
 
 def remembered(number):
     if tf.executing_eagerly():
         return tf.constant(number, tf.int64)
-    held = held_by_graph()
-    if number not in held:
-        held[number] = tf.constant(number, tf.int64)
-    return held[number]
+    tensors = size_tensors()
+    if number not in tensors:
+        tensors[number] = tf.constant(number, tf.int64)
+    return tensors[number]
 
 
 def number(size):
@@ -145,7 +145,8 @@ def numbers(sizes):
     key = tuple(s if isinstance(s, int) else id(s) for s in sizes)
     if tf.executing_eagerly():
         return tf.stack([size_tensor(s) for s in sizes])
-    held = held_by_graph()
-    if key not in held:
-        held[key] = (tf.stack([size_tensor(s) for s in sizes]), sizes)  # the sizes keep their ids
-    return held[key][0]
+    tensors = size_tensors()
+    if key not in tensors:
+        # The sizes are kept with it, so that their ids stay in use.
+        tensors[key] = (tf.stack([size_tensor(s) for s in sizes]), sizes)
+    return tensors[key][0]

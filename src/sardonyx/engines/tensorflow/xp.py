@@ -76,16 +76,16 @@ def without_ones(equation, xs):
     for term, x in zip(terms, xs):
         for label, size in zip(term, x.shape.as_list()):
             sizes.setdefault(label, set()).add(size)
-    kept = []
+    operands = []
     for i, x in enumerate(xs):
         gone = [
             axis
             for axis, (label, size) in enumerate(zip(terms[i], x.shape.as_list()))
             if size == 1 and len(sizes[label]) > 1
         ]
-        kept.append(tf.squeeze(x, gone) if gone else x)
+        operands.append(tf.squeeze(x, gone) if gone else x)
         terms[i] = "".join(c for axis, c in enumerate(terms[i]) if axis not in gone)
-    return f"{','.join(terms)}->{result}", kept
+    return f"{','.join(terms)}->{result}", operands
 
 
 def widened(name, function):
@@ -98,8 +98,8 @@ def widened(name, function):
         if wide is None:
             return function(*xs)
         apply = UNSIGNED.get(name, function) if dtype == tf.uint64 else function
-        found = apply(*(tf.cast(x, wide) for x in xs))
-        return tf.cast(found, dtype) if keeps else found
+        y = apply(*(tf.cast(x, wide) for x in xs))
+        return tf.cast(y, dtype) if keeps else y
 
     return call
 
@@ -163,9 +163,9 @@ class TensorFlow(Arrays):
         return tf.cast(x, target)
 
     def static(self, x):
-        known = tf.get_static_value(x)
-        if known is not None:
-            return np.asarray(known)
+        constant = tf.get_static_value(x)
+        if constant is not None:
+            return np.asarray(constant)
         if x.shape.rank == 0 and x.dtype.is_integer:
             return settle([Dim(lambda: tf.cast(x, tf.int64))], ())
         if x.shape.rank != 1 or x.shape[0] is None or not x.dtype.is_integer:
@@ -183,16 +183,16 @@ class TensorFlow(Arrays):
 
     def full(self, shape, value, dtype):
         value = number(value)
-        made = tf.as_dtype(self.storage(dtype))
-        filler = tf.cast(value, made) if tf.is_tensor(value) else tf.constant(value, made)
+        target = tf.as_dtype(self.storage(dtype))
+        filler = tf.cast(value, target) if tf.is_tensor(value) else tf.constant(value, target)
         return filler if len(shape) == 0 else tf.fill(numbers(shape), filler)
 
     def arange(self, start, stop, step, dtype):
-        made = tf.as_dtype(dtype)
-        wide = WIDE.get(made, made)
+        target = tf.as_dtype(dtype)
+        wide = WIDE.get(target, target)
         values = (number(v) for v in (start, stop, step))
         bounds = (tf.cast(v, wide) if tf.is_tensor(v) else tf.constant(v, wide) for v in values)
-        return tf.cast(tf.range(*bounds), made)
+        return tf.cast(tf.range(*bounds), target)
 
     def _draw(self, function, stateless, shape, dtype, seed):
         if seed is None:
@@ -200,20 +200,20 @@ class TensorFlow(Arrays):
         return stateless(numbers(shape), seed=(abs(int(seed)), 0), dtype=dtype)
 
     def uniform(self, shape, dtype, low=0.0, high=1.0, seed=None):
-        made = self._draw(tf.random.uniform, tf.random.stateless_uniform, shape, dtype, seed)
-        return made * (high - low) + low
+        sample = self._draw(tf.random.uniform, tf.random.stateless_uniform, shape, dtype, seed)
+        return sample * (high - low) + low
 
     def normal(self, shape, dtype, mean=0.0, scale=1.0, seed=None):
-        made = self._draw(tf.random.normal, tf.random.stateless_normal, shape, dtype, seed)
-        return made * scale + mean
+        sample = self._draw(tf.random.normal, tf.random.stateless_normal, shape, dtype, seed)
+        return sample * scale + mean
 
     # -- layout
 
     def reshape(self, x, shape):
         shape = list(shape)
         unknown = [i for i, d in enumerate(shape) if isinstance(d, Dim)]
-        known = [d for d in shape if not isinstance(d, Dim)]
-        if len(unknown) == 1 and all(d > 0 for d in known):
+        fixed = [d for d in shape if not isinstance(d, Dim)]
+        if len(unknown) == 1 and all(d > 0 for d in fixed):
             shape[unknown[0]] = -1  # it follows from the rest, without a look at any shape
         return tf.reshape(x, numbers(shape))
 
@@ -272,8 +272,8 @@ class TensorFlow(Arrays):
 
     def take_along(self, x, indices, axis):
         moved, places = (tf.experimental.numpy.moveaxis(v, axis, -1) for v in (x, indices))
-        found = tf.gather(moved, places, batch_dims=len(x.shape) - 1)
-        return tf.experimental.numpy.moveaxis(found, -1, axis)
+        y = tf.gather(moved, places, batch_dims=len(x.shape) - 1)
+        return tf.experimental.numpy.moveaxis(y, -1, axis)
 
     def put(self, x, indices, updates, reduction="none"):
         places = tf.expand_dims(indices, 1)
@@ -401,9 +401,9 @@ class TensorFlow(Arrays):
         imaginary = tf.zeros_like(real) if imaginary is None else imaginary
         x = tf.complex(tf.cast(real, tf.float64), tf.cast(imaginary, tf.float64))
         x = tf.experimental.numpy.moveaxis(x, axis, last)
-        found = (tf.signal.ifft if inverse else tf.signal.fft)(x)
-        found = tf.experimental.numpy.moveaxis(found, last, axis)
-        return tf.cast(tf.math.real(found), dtype), tf.cast(tf.math.imag(found), dtype)
+        spectrum = (tf.signal.ifft if inverse else tf.signal.fft)(x)
+        spectrum = tf.experimental.numpy.moveaxis(spectrum, last, axis)
+        return tf.cast(tf.math.real(spectrum), dtype), tf.cast(tf.math.imag(spectrum), dtype)
 
     def bit_cast(self, x, dtype):
         # bool has no bits of its own
@@ -412,17 +412,17 @@ class TensorFlow(Arrays):
             return tf.cast(tf.bitcast(x, tf.uint8), tf.bool)
         return tf.bitcast(x, self.storage(dtype))
 
-    def scan(self, step, state, rows, kept):
+    def scan(self, step, state, rows, dtypes):
         if tf.executing_eagerly():
-            return super().scan(step, state, rows, kept)
+            return super().scan(step, state, rows, dtypes)
         count = tf.shape(rows[0])[0]
-        arrays = tuple(tf.TensorArray(tf.as_dtype(t), count) for t in kept)
+        arrays = tuple(tf.TensorArray(tf.as_dtype(t), count) for t in dtypes)
 
-        def body(i, held, arrays):
-            new, found = step(held, tuple(tf.gather(r, i) for r in rows))
-            for old, value in zip(held, new):
+        def body(i, states, arrays):
+            new, columns = step(states, tuple(tf.gather(r, i) for r in rows))
+            for old, value in zip(states, new):
                 value.set_shape(old.shape)
-            return i + 1, new, tuple(a.write(i, v) for a, v in zip(arrays, found))
+            return i + 1, new, tuple(a.write(i, v) for a, v in zip(arrays, columns))
 
         start = (tf.constant(0), tuple(state), arrays)
         _, last, arrays = tf.while_loop(lambda i, *_: i < count, body, start)
@@ -432,16 +432,16 @@ class TensorFlow(Arrays):
 
     def call_out(self, region, values):
         """Run a region elsewhere, as a part of tensorflow's graph where only numbers cross."""
-        from sardonyx.engines import callout as outside
+        from sardonyx.engines import callout
         from sardonyx.engines.tensorflow.callout import call_out
 
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             if any(is_traced(v) for v in values):
                 raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
             arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
-            return tuple(self._back(v) for v in outside.run(region, arrays))
+            return tuple(self._back(v) for v in callout.run(region, arrays))
         if not tf.executing_eagerly():
-            region, values = outside.settled(region, values)
+            region, values = callout.inline_constants(region, values)
         return call_out(region, [v if tf.is_tensor(v) else self.known(v) for v in values])
 
     def known(self, value):

@@ -21,11 +21,11 @@ REGIONS: dict[str, Region] = {}
 
 
 def key_of(region: Region) -> str:
-    if "key" not in region.held:
+    if "key" not in region.cache:
         content = region.model.proto().SerializeToString(deterministic=True)
         digest = hashlib.sha256(region.engine.encode() + content).hexdigest()[:16]
-        region.held["key"] = f"{region.label} on {region.engine} ({digest})"
-    key: str = region.held["key"]
+        region.cache["key"] = f"{region.label} on {region.engine} ({digest})"
+    key: str = region.cache["key"]
     REGIONS.setdefault(key, region)
     return key
 

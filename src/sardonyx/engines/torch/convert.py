@@ -202,7 +202,7 @@ def module_of(parts: Native, share: bool | None) -> OnnxModule:
 
 def function_of(model: Model, parts: Native, xp: Torch) -> Any:
     """The outputs of a graph as a function of the module's tensors, then of the model's inputs."""
-    program = Program(model, xp, parameters=parts.kinds, **parts.outside)
+    program = Program(model, xp, parameters=parts.kinds, **parts.options)
     names = [v.name or "" for v in parts.inputs]
     count = len(parts.kinds)
 

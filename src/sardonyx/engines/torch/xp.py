@@ -439,7 +439,7 @@ class Torch(Arrays):
             arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
             return tuple(self._back(v) for v in callout.run(region, arrays))
         if any(is_traced(v) for v in values):
-            region, values = callout.settled(region, values)
+            region, values = callout.inline_constants(region, values)
         tensors = [v if isinstance(v, torch.Tensor) else self.known(v) for v in values]
         return call_out(region, tensors)
 

@@ -65,8 +65,8 @@ def running(xp, function, neutral, x, axis, exclusive, reverse):
         before[axis] = 1
         padded = xp.pad(x, before, after, neutral)
         x = xp.index(padded, axis, 0, xp.shape(x)[axis])
-    found = function(x, axis)
-    return xp.flip(found, (axis,)) if reverse else found
+    total = function(x, axis)
+    return xp.flip(total, (axis,)) if reverse else total
 
 
 @lowering("TopK", static=("k",))

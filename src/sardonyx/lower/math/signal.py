@@ -96,18 +96,18 @@ def mel_weight_matrix(xp, bins, dft_length, rate, lower_edge, upper_edge, *, out
     step = (high - low) / (count + 2)
     hertz = 700 * (10 ** ((np.arange(count + 2) * step + low) / 2595) - 1)
     at = ((length + 1) * hertz // float(rate.reshape(-1)[0])).astype(np.int64)
-    made = np.zeros((length // 2 + 1, count))
+    matrix = np.zeros((length // 2 + 1, count))
     for k in range(count):
         begin, middle, end = at[k : k + 3]
         if middle == begin:
-            made[middle, k] = 1
+            matrix[middle, k] = 1
         else:
             rising = np.arange(begin, middle + 1)
-            made[rising, k] = (rising - begin) / (middle - begin)
+            matrix[rising, k] = (rising - begin) / (middle - begin)
         if end > middle:
             falling = np.arange(middle, end)
-            made[falling, k] = (end - falling) / (end - middle)
-    return made.astype(ir.DataType(output_datatype).numpy())
+            matrix[falling, k] = (end - falling) / (end - middle)
+    return matrix.astype(ir.DataType(output_datatype).numpy())
 
 
 @lowering("Det")

@@ -113,33 +113,33 @@ def grouped(xp, function, a, b):
     if count == shared:
         return function(a, b)
     parts = xp.reshape(a, [batch, shared, count // shared, rows, columns])
-    found = function(parts, xp.expand_dims(b, (2,)))
-    return xp.reshape(found, [batch, count, *xp.shape(found)[3:]])
+    product = function(parts, xp.expand_dims(b, (2,)))
+    return xp.reshape(product, [batch, count, *xp.shape(product)[3:]])
 
 
-def scale_root(xp, given: Inputs):
+def scale_root(xp, inputs: Inputs):
     """The root of the scale, which is one over the root of the size unless the node says it."""
-    size = xp.shape(given.q)[3]
-    if given.scale is not None:
-        return xp.scalar(math.sqrt(given.scale), given.q)
+    size = xp.shape(inputs.q)[3]
+    if inputs.scale is not None:
+        return xp.scalar(math.sqrt(inputs.scale), inputs.q)
     if isinstance(size, int):
-        return xp.scalar(size**-0.25, given.q)
-    return 1 / xp.sqrt(xp.sqrt(xp.full((), size, xp.dtype(given.q))))
+        return xp.scalar(size**-0.25, inputs.q)
+    return 1 / xp.sqrt(xp.sqrt(xp.full((), size, xp.dtype(inputs.q))))
 
 
-def scores_of(xp, given: Inputs, softcap: float):
+def scores_of(xp, inputs: Inputs, softcap: float):
     """Scores before any mask: as the product gives them, and after the cap."""
     # Half of the factor on each side, as the specification has it: less overflow in half precision.
-    root = scale_root(xp, given)
-    raw = grouped(xp, xp.matmul, given.q * root, xp.swap(given.k) * root)
+    root = scale_root(xp, inputs)
+    raw = grouped(xp, xp.matmul, inputs.q * root, xp.swap(inputs.k) * root)
     return raw, softcap * xp.tanh(raw / softcap) if softcap else raw
 
 
-def masked(xp, scores, given: Inputs):
-    if given.bias is not None:
-        scores = xp.add(scores, xp.cast(given.bias, xp.dtype(scores)))
-    if given.allowed is not None:
-        scores = xp.where(given.allowed, scores, xp.scalar(-np.inf, scores))
+def masked(xp, scores, inputs: Inputs):
+    if inputs.bias is not None:
+        scores = xp.add(scores, xp.cast(inputs.bias, xp.dtype(scores)))
+    if inputs.allowed is not None:
+        scores = xp.where(inputs.allowed, scores, xp.scalar(-np.inf, scores))
     return scores
 
 
@@ -175,20 +175,20 @@ def attention(
     softmax_precision,
     count,
 ):
-    given = gather_inputs(
+    inputs = gather_inputs(
         xp, q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen,
         q_num_heads, kv_num_heads, scale,
         causal=is_causal, left=left_window_size, right=right_window_size,
     )  # fmt: skip
     dtype = xp.dtype(q)
-    raw, capped = scores_of(xp, given, softcap)
-    scores = masked(xp, capped, given)
+    raw, capped = scores_of(xp, inputs, softcap)
+    scores = masked(xp, capped, inputs)
     precise = scores
     if softmax_precision is not None:
         precise = xp.cast(scores, np.dtype(ir.DataType(softmax_precision).numpy()))
     probabilities = softmax(xp, precise)
-    weights = xp.cast(probabilities, xp.dtype(given.v))
-    y = xp.cast(grouped(xp, xp.matmul, weights, given.v), dtype)
+    weights = xp.cast(probabilities, xp.dtype(inputs.v))
+    y = xp.cast(grouped(xp, xp.matmul, weights, inputs.v), dtype)
     y = y if xp.rank(q) == 4 else merged(xp, y)
-    shown = (raw, capped, scores, probabilities)[qk_matmul_output_mode]
-    return (y, given.k, given.v, xp.cast(shown, dtype) if count > 3 else None)[:count]
+    scores_output = (raw, capped, scores, probabilities)[qk_matmul_output_mode]
+    return (y, inputs.k, inputs.v, xp.cast(scores_output, dtype) if count > 3 else None)[:count]

@@ -69,18 +69,20 @@ class Canvas:
 
 
 def canvas_of(
-    given, kernel, strides, dilations, pads, auto_pad, output_padding, output_shape
+    input_sizes, kernel, strides, dilations, pads, auto_pad, output_padding, output_shape
 ) -> Canvas:
     """The canvas for an input of the spatial sizes `given`."""
     rank = len(kernel)
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     extra = list(output_padding or [0] * rank)
-    spans = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(given, strides, kernel, dilations)]
+    spans = [
+        (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(input_sizes, strides, kernel, dilations)
+    ]
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     if output_shape or same:
         if output_shape:
-            wanted = output_shape[-rank:]
-            totals = [span + e - size for span, e, size in zip(spans, extra, wanted)]
+            targets = output_shape[-rank:]
+            totals = [span + e - size for span, e, size in zip(spans, extra, targets)]
         else:  # as many as strides times the input: the size cancels out
             steps = zip(kernel, dilations, extra, strides)
             totals = [(k - 1) * d + 1 + e - s for k, d, e, s in steps]

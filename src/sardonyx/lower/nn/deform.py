@@ -76,10 +76,10 @@ def interpolated(xp, images, at, sizes):
             share = a - first if up else 1 - (a - first)
             end = xp.full((), size - 1, INT64)
             there = xp.clip(place, xp.scalar(0, place), end)
-            held = xp.equal(place, there)
+            is_inside = xp.equal(place, there)
             index = there if index is None else index * xp.full((), size, INT64) + there
             weight = share if weight is None else weight * share
-            inside = held if inside is None else xp.logical_and(inside, held)
+            inside = is_inside if inside is None else xp.logical_and(inside, is_inside)
         weight = xp.where(inside, weight, xp.scalar(0, weight))
         length = xp.size(index) // (batch * groups)
         index, weight = (xp.reshape(v, [batch, groups, 1, length]) for v in (index, weight))

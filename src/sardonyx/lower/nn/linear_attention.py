@@ -55,19 +55,19 @@ def linear_attention(
     else:
         state = xp.cast(past_state, wide)
 
-    def step(held, row):
-        (s,), (q_t, k_t, v_t, *rest) = held, row
+    def step(states, row):
+        (s,), (q_t, k_t, v_t, *rest) = states, row
         s = s * xp.expand_dims(rest[0], (3,)) if gated else s
         if corrected:
-            known = xp.squeeze(xp.matmul(xp.expand_dims(k_t, (2,)), s), (2,))
-            v_t = rest[-1] * (v_t - known)
+            recalled = xp.squeeze(xp.matmul(xp.expand_dims(k_t, (2,)), s), (2,))
+            v_t = rest[-1] * (v_t - recalled)
         s = s + xp.expand_dims(k_t, (3,)) * xp.expand_dims(v_t, (2,))
         # Query heads that share a state are the rows of one product.
-        asked = xp.reshape(q_t, [batch, kv_num_heads, q_num_heads // kv_num_heads, size])
-        found = xp.reshape(xp.matmul(asked, s), [batch, q_num_heads, values])
-        return (s,), (factor * found,)
+        queries = xp.reshape(q_t, [batch, kv_num_heads, q_num_heads // kv_num_heads, size])
+        product = xp.reshape(xp.matmul(queries, s), [batch, q_num_heads, values])
+        return (s,), (factor * product,)
 
     (state,), (y,) = xp.scan(step, (state,), tuple(rows), (wide,))
     y = xp.reshape(xp.transpose(y, (1, 0, 2, 3)), [batch, length, q_num_heads * values])
-    kept = dtype if past_state is None else xp.dtype(past_state)
-    return (xp.cast(y, dtype), xp.cast(state, kept))[:count]
+    state_dtype = dtype if past_state is None else xp.dtype(past_state)
+    return (xp.cast(y, dtype), xp.cast(state, state_dtype))[:count]

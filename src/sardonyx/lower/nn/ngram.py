@@ -57,8 +57,8 @@ def tf_idf_vectorizer(
     for grams in pool:
         # one element has no neighbours to skip to
         for step in range(1, (max_skip_count if grams.length > 1 else 0) + 2):
-            column, found = occurrences(xp, numbers, grams, step, len(vocabulary))
-            at = xp.where(found, begin + column, xp.zeros([1, 1], INT64) + height * width)
+            column, matches = occurrences(xp, numbers, grams, step, len(vocabulary))
+            at = xp.where(matches, begin + column, xp.zeros([1, 1], INT64) + height * width)
             flat = xp.reshape(at, [-1])
             total = xp.put(total, flat, xp.ones(xp.shape(flat), FLOAT32), "add")
     total = xp.reshape(xp.index(total, 0, 0, height * width), [height, width])
@@ -74,14 +74,14 @@ def tf_idf_vectorizer(
 def compiled(starts, indexes, pool, shortest, longest):
     """The elements of the pool in order, and its n-grams by length, as places among those."""
     vocabulary, numbers = np.unique(np.asarray(pool), return_inverse=True)
-    made, position = [], 0
+    groups, position = [], 0
     for length, (start, stop) in enumerate(zip(starts, [*starts[1:], len(pool)]), 1):
         grams = numbers[start:stop].reshape(-1, length)
         columns = np.asarray(indexes[position : position + len(grams)], INT64)
         position += len(grams)
         if len(grams) and shortest <= length <= longest:
-            made.append(joined(grams, columns, len(vocabulary)))
-    return vocabulary, made
+            groups.append(joined(grams, columns, len(vocabulary)))
+    return vocabulary, groups
 
 
 def joined(grams, columns, base) -> Grams:
@@ -100,8 +100,8 @@ def numbered(xp, rows, vocabulary):
     if is_string(xp.dtype(rows)):
         place = {word: i for i, word in enumerate(vocabulary.tolist())}
         return np.array([place.get(v, -1) for v in rows.flat], INT64).reshape(rows.shape)
-    at, found = search(xp, vocabulary.astype(INT64), xp.cast(rows, INT64))
-    return xp.where(found, at, xp.full((), -1, INT64))
+    at, matches = search(xp, vocabulary.astype(INT64), xp.cast(rows, INT64))
+    return xp.where(matches, at, xp.full((), -1, INT64))
 
 
 def occurrences(xp, numbers, grams: Grams, step, base):
@@ -110,17 +110,17 @@ def occurrences(xp, numbers, grams: Grams, step, base):
     beyond = xp.pad(numbers, (0, 0), (0, (grams.length - 1) * step), -1)
     zero = xp.full((), 0, INT64)
     state = numbers
-    found = xp.greater_equal(numbers, zero)
+    matches = xp.greater_equal(numbers, zero)
     for k, pairs in enumerate(grams.pairs, 1):
         following = xp.index(beyond, 1, k * step, k * step + size)
         state, there = search(xp, pairs, state * base + following)
-        found = xp.logical_and(found, xp.logical_and(there, xp.greater_equal(following, zero)))
+        matches = xp.logical_and(matches, xp.logical_and(there, xp.greater_equal(following, zero)))
     column = xp.take(xp.asarray(grams.columns), xp.maximum(state, zero), 0)
-    return column, xp.logical_and(found, xp.greater_equal(column, zero))
+    return column, xp.logical_and(matches, xp.greater_equal(column, zero))
 
 
 def column_weights(weights, indexes, width):
-    made = np.ones(width, np.float32)
+    factors = np.ones(width, np.float32)
     if weights:
-        made[list(indexes)] = weights
-    return made
+        factors[list(indexes)] = weights
+    return factors

@@ -32,16 +32,16 @@ def batch_normalization(
     xp, x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode, count
 ):
     rank, dtype, wide = xp.rank(x), xp.dtype(x), xp.dtype(input_mean)
-    given = xp.cast(x, wide)
+    wide_x = xp.cast(x, wide)
     scale, b = xp.cast(scale, wide), xp.cast(b, wide)
     if not training_mode:
         factor = scale / xp.sqrt(input_var + epsilon)
-        centred = given - per_channel(xp, input_mean, rank)
+        centred = wide_x - per_channel(xp, input_mean, rank)
         y = centred * per_channel(xp, factor, rank) + per_channel(xp, b, rank)
         return xp.cast(y, dtype)
     axes = tuple(a for a in range(rank) if a != 1)
-    mean, variance = moments(xp, given, axes)
-    y = (given - mean) / xp.sqrt(variance + epsilon)
+    mean, variance = moments(xp, wide_x, axes)
+    y = (wide_x - mean) / xp.sqrt(variance + epsilon)
     y = y * per_channel(xp, scale, rank) + per_channel(xp, b, rank)
     running = tuple(
         old * momentum + xp.reshape(new, [-1]) * (1 - momentum)
@@ -62,10 +62,10 @@ def instance_normalization(xp, x, scale, b, *, epsilon):
 def layer_normalization(xp, x, scale, b=None, *, axis, epsilon, stash_type, count, dtypes):
     rank, dtype = xp.rank(x), xp.dtype(x)
     axes = tuple(range(positive(axis, rank), rank))
-    given = xp.cast(x, wider(dtype, stash_type))
-    mean, variance = moments(xp, given, axes)
+    wide = xp.cast(x, wider(dtype, stash_type))
+    mean, variance = moments(xp, wide, axes)
     inverse = 1 / xp.sqrt(variance + epsilon)
-    y = xp.cast((given - mean) * inverse, dtype) * scale
+    y = xp.cast((wide - mean) * inverse, dtype) * scale
     y = y if b is None else y + b
     statistics = zip((mean, inverse), dtypes[1:])
     return (y, *(v if t is None else xp.cast(v, t) for v, t in statistics))[:count]
@@ -75,18 +75,18 @@ def layer_normalization(xp, x, scale, b=None, *, axis, epsilon, stash_type, coun
 def rms_normalization(xp, x, scale, *, axis, epsilon, stash_type):
     rank, dtype = xp.rank(x), xp.dtype(x)
     axes = tuple(range(positive(axis, rank), rank))
-    given = xp.cast(x, wider(dtype, stash_type))
-    size = xp.sqrt(xp.mean(given * given, axes, True) + epsilon)
-    return xp.cast(xp.cast(given / size, xp.dtype(scale)) * scale, dtype)
+    wide = xp.cast(x, wider(dtype, stash_type))
+    size = xp.sqrt(xp.mean(wide * wide, axes, True) + epsilon)
+    return xp.cast(xp.cast(wide / size, xp.dtype(scale)) * scale, dtype)
 
 
 @lowering("GroupNormalization")
 def group_normalization(xp, x, scale, bias, *, epsilon, num_groups, stash_type):
     dtype, shape, rank = xp.dtype(x), xp.shape(x), xp.rank(x)
     grouped = xp.reshape(x, [shape[0], num_groups, -1])
-    given = xp.cast(grouped, wider(dtype, stash_type))
-    mean, variance = moments(xp, given, (2,))
-    y = xp.reshape(xp.cast((given - mean) / xp.sqrt(variance + epsilon), dtype), shape)
+    wide = xp.cast(grouped, wider(dtype, stash_type))
+    mean, variance = moments(xp, wide, (2,))
+    y = xp.reshape(xp.cast((wide - mean) / xp.sqrt(variance + epsilon), dtype), shape)
     return y * per_channel(xp, scale, rank) + per_channel(xp, bias, rank)
 
 

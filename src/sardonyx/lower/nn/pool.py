@@ -47,11 +47,11 @@ def places(xp, window: Window, tap, storage_order: int):
 
 def steps(sizes, storage_order: int) -> list:
     """How far apart neighbours along each axis are: row major, or column major for order 1."""
-    found, factor = [], 1
+    factors, factor = [], 1
     for size in sizes if storage_order else reversed(sizes):
-        found.append(factor)
+        factors.append(factor)
         factor = factor * size
-    return found if storage_order else found[::-1]
+    return factors if storage_order else factors[::-1]
 
 
 def plane_starts(xp, x):
@@ -75,8 +75,8 @@ def element_counts(xp, window: Window, with_pads: int, dtype: np.dtype):
     """How many elements each window holds; `with_pads`: the padding of the node counts too."""
     if not window.is_padded:
         return xp.full((), window.volume, dtype)
-    known = all(isinstance(n, int) for n in (*window.sizes, *window.before, *window.reach))
-    ns = numpy_arrays() if known else xp
+    all_static = all(isinstance(n, int) for n in (*window.sizes, *window.before, *window.reach))
+    ns = numpy_arrays() if all_static else xp
     total = None
     for axis in range(window.rank):
         part = axis_counts(ns, window, axis, with_pads)

@@ -10,11 +10,11 @@ from sardonyx.lower.nn.attention import heads, merged
 def rotary_embedding(
     xp, x, cos_cache, sin_cache, position_ids=None, *, interleaved, num_heads, rotary_embedding_dim
 ):
-    given = heads(xp, x, num_heads)
-    size = xp.shape(given)[3]
+    split = heads(xp, x, num_heads)
+    size = xp.shape(split)[3]
     turned = rotary_embedding_dim or size
     whole = isinstance(size, int) and turned == size
-    part = given if whole else xp.index(given, 3, 0, turned)
+    part = split if whole else xp.index(split, 3, 0, turned)
     # Angles are (batch, length, pairs), or (positions, pairs) to choose from; heads share them.
     cos, sin = (
         xp.expand_dims(c if position_ids is None else xp.take(c, position_ids, 0), (1,))
@@ -26,9 +26,9 @@ def rotary_embedding(
         first, second = xp.index(part, 3, 0, turned // 2), xp.index(part, 3, turned // 2, None)
     pair = [cos * first - sin * second, sin * first + cos * second]
     if interleaved:
-        found = xp.reshape(xp.stack(pair, 4), xp.shape(part))
+        y = xp.reshape(xp.stack(pair, 4), xp.shape(part))
     else:
-        found = xp.concat(pair, 3)
+        y = xp.concat(pair, 3)
     if not whole:
-        found = xp.concat([found, xp.index(given, 3, turned, None)], 3)
-    return found if xp.rank(x) == 4 else merged(xp, found)
+        y = xp.concat([y, xp.index(split, 3, turned, None)], 3)
+    return y if xp.rank(x) == 4 else merged(xp, y)

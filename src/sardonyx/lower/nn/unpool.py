@@ -22,11 +22,11 @@ def max_unpool(xp, x, indices, output_shape=None, *, kernel_shape, pads, strides
     inner = [batch, channels, *pooled]
     canvas = xp.zeros([xp.count(inner)], xp.dtype(x))
     flat = [xp.reshape(v, [-1]) for v in (indices, x)]
-    found = xp.reshape(xp.put(canvas, *flat, "none"), inner)
+    y = xp.reshape(xp.put(canvas, *flat, "none"), inner)
     if output_shape is None:
-        return found
+        return y
     wanted = [int(n) if isinstance(n, np.integer) else n for n in output_shape.tolist()]
-    return xp.pad(found, [0] * len(inner), [w - n for w, n in zip(wanted, inner)], 0)
+    return xp.pad(y, [0] * len(inner), [w - n for w, n in zip(wanted, inner)], 0)
 
 
 @lowering("MaxRoiPool")
@@ -53,11 +53,11 @@ def bins(xp, rois, column: int, size, count: int, scale: float) -> list:
     first, last = (nearest(xp, xp.index(rois, 1, c, c + 1) * scale) for c in (column, column + 2))
     step = xp.maximum(last - first + 1, xp.scalar(1, rois)) / count
     at = xp.cast(xp.reshape(xp.arange(0, size, 1, INT64), [1, size]), xp.dtype(rois))
-    found = []
+    masks = []
     for i in range(count):
         begin, end = xp.floor(i * step) + first, xp.ceil((i + 1) * step) + first
-        found.append(xp.logical_and(xp.greater_equal(at, begin), xp.less(at, end)))
-    return found
+        masks.append(xp.logical_and(xp.greater_equal(at, begin), xp.less(at, end)))
+    return masks
 
 
 def nearest(xp, x):

@@ -77,11 +77,11 @@ def overflow(xp, x, rounded, finite, info, dtype, saturate):
     else:
         beyond = sign * np.inf if has_infinity else nan
     over = xp.greater(xp.abs(rounded), xp.scalar(largest, x))
-    found = xp.where(over, beyond, rounded)
-    found = xp.where(finite, found, beyond)
+    y = xp.where(over, beyond, rounded)
+    y = xp.where(finite, y, beyond)
     if name.endswith("fnuz"):
-        found = xp.where(xp.equal(found, xp.scalar(0, x)), xp.scalar(0, x), found)
-    return xp.where(xp.isnan(x), nan, found)
+        y = xp.where(xp.equal(y, xp.scalar(0, x)), xp.scalar(0, x), y)
+    return xp.where(xp.isnan(x), nan, y)
 
 
 def round_exponent(xp, x, saturate, round_mode):
@@ -98,9 +98,9 @@ def round_exponent(xp, x, saturate, round_mode):
         up = xp.greater_equal(safe, scale * 1.5)
     else:
         up = xp.greater(safe, xp.scalar(np.inf, x))
-    found = xp.where(up, xp.minimum(scale, xp.scalar(high / 2, x)) * 2, scale)
-    found = xp.where(xp.less(size, xp.scalar(2.0**-126, x)), xp.scalar(low, x), found)
-    return xp.where(xp.isfinite(x), found, xp.scalar(np.nan, x))
+    y = xp.where(up, xp.minimum(scale, xp.scalar(high / 2, x)) * 2, scale)
+    y = xp.where(xp.less(size, xp.scalar(2.0**-126, x)), xp.scalar(low, x), y)
+    return xp.where(xp.isfinite(x), y, xp.scalar(np.nan, x))
 
 
 def convert_text(x, dtype):

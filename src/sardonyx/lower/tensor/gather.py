@@ -27,11 +27,11 @@ def gather(xp, x, indices, *, axis):
 @lowering("GatherElements")
 def gather_elements(xp, x, indices, *, axis):
     axis = positive(axis, xp.rank(x))
-    found = from_end(xp, indices, xp.shape(x)[axis])
+    positions = from_end(xp, indices, xp.shape(x)[axis])
     return (
-        xp.take_along(x, found, axis)
-        if same_but(xp, x, found, axis)
-        else from_flat(xp, x, found, axis)
+        xp.take_along(x, positions, axis)
+        if same_but(xp, x, positions, axis)
+        else from_flat(xp, x, positions, axis)
     )
 
 
@@ -114,10 +114,10 @@ def one_hot(xp, indices, depth, values, *, axis):
     axis = positive(axis, rank)
     count = depth.reshape(-1)[0]
     count = count if not isinstance(count, np.generic) else int(count)
-    found = xp.expand_dims(from_end(xp, indices, count), (axis,))
+    hot_index = xp.expand_dims(from_end(xp, indices, count), (axis,))
     form = [1] * rank
     form[axis] = count
-    hot = xp.equal(xp.reshape(xp.arange(0, count, 1, INT64), form), found)
+    hot = xp.equal(xp.reshape(xp.arange(0, count, 1, INT64), form), hot_index)
     off, on = (xp.reshape(v, ()) for v in xp.split(values, [1, 1], 0))
     return xp.where(hot, on, off)
 

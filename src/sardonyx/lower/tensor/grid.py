@@ -68,13 +68,13 @@ def sampled(xp, x, taps, sizes, padding):
     """The elements of `x` at one combination of taps, weighted; nothing outside."""
     n, c = xp.shape(x)[:2]
     shape = xp.shape(taps[0][0])
-    offset, held, weight = None, None, None
+    offset, is_inside, weight = None, None, None
     for (place, w), size, count in zip(taps, sizes, xp.shape(x)[2:]):
         place = reflected(xp, place, size, padding)
         within = xp.logical_and(
             xp.greater_equal(place, xp.scalar(0, place)), xp.less_equal(place, size - 1)
         )
-        held = within if held is None else xp.logical_and(held, within)
+        is_inside = within if is_inside is None else xp.logical_and(is_inside, within)
         index = xp.cast(xp.where(within, place, xp.scalar(0, place)), INT64)  # NaN is outside
         offset = index if offset is None else offset * count + index
         weight = w if weight is None else weight * w
@@ -82,10 +82,10 @@ def sampled(xp, x, taps, sizes, padding):
     batch = xp.reshape(xp.arange(0, n, 1, INT64), (n, *[1] * (len(shape) - 1))) * total
     rows = xp.reshape(xp.move(xp.reshape(x, (n, c, total)), 1, 2), (-1, c))
     values = xp.take(rows, offset + batch, 0)
-    factor = xp.cast(held, xp.dtype(x))
+    factor = xp.cast(is_inside, xp.dtype(x))
     factor = factor if weight is None else factor * xp.cast(weight, xp.dtype(x))
-    found = xp.where(xp.expand_dims(held, (len(shape),)), values, xp.scalar(0, values))
-    return xp.move(found * xp.expand_dims(factor, (len(shape),)), len(shape), 1)
+    y = xp.where(xp.expand_dims(is_inside, (len(shape),)), values, xp.scalar(0, values))
+    return xp.move(y * xp.expand_dims(factor, (len(shape),)), len(shape), 1)
 
 
 @lowering("AffineGrid", static=("size",))

@@ -28,10 +28,10 @@ def size(xp, x):
 @lowering("Reshape", static=("shape",), sizes=True)
 def reshape(xp, x, shape, *, allowzero):
     sizes = xp.shape(x)
-    wanted = shape.tolist()
+    target = shape.tolist()
     if not allowzero:
-        wanted = [sizes[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(wanted)]
-    return xp.reshape(x, wanted)
+        target = [sizes[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(target)]
+    return xp.reshape(x, target)
 
 
 @lowering("Transpose", sizes=True)
@@ -83,8 +83,10 @@ def slice_(xp, x, starts, ends, axes=None, steps=None):
     sizes = xp.shape(x)
     rank = len(sizes)
     begin, end, step = [0] * rank, [None] * rank, [1] * rank
-    given = range(starts.size) if axes is None else [positive(int(a), rank) for a in axes.flat]
-    for i, axis in enumerate(given):
+    sliced_axes = (
+        range(starts.size) if axes is None else [positive(int(a), rank) for a in axes.flat]
+    )
+    for i, axis in enumerate(sliced_axes):
         by = 1 if steps is None else int(steps.flat[i])
         size = sizes[axis]
         begin[axis], end[axis] = bounds(starts.flat[i], ends.flat[i], by, size)
@@ -138,17 +140,17 @@ def trilu(xp, x, k=None, *, upper):
     offset = 0 if k is None else int(k.reshape(()))
     row = xp.reshape(xp.arange(0, rows, 1, INT64), (rows, 1))
     column = xp.reshape(xp.arange(0, columns, 1, INT64), (1, columns))
-    kept = (column - row >= offset) if upper else (column - row <= offset)
-    return xp.where(kept, x, xp.scalar(0, x))
+    triangle = (column - row >= offset) if upper else (column - row <= offset)
+    return xp.where(triangle, x, xp.scalar(0, x))
 
 
 @lowering("Pad", static=("pads", "axes"))
 def pad(xp, x, pads, value=None, axes=None, *, mode):
     rank = xp.rank(x)
-    given = range(rank) if axes is None else [positive(int(a), rank) for a in axes.flat]
+    padded_axes = range(rank) if axes is None else [positive(int(a), rank) for a in axes.flat]
     before, after = [0] * rank, [0] * rank
     half = len(pads) // 2
-    for i, axis in enumerate(given):
+    for i, axis in enumerate(padded_axes):
         before[axis], after[axis] = pads.tolist()[i], pads.tolist()[half + i]
     for axis in range(rank):  # negative pads remove elements
         start = -before[axis] if known_negative(before[axis]) else 0

@@ -57,7 +57,7 @@ def resize(
         xp.shape(x), chosen, roi, scales, sizes, transform, keep_aspect_ratio_policy
     )
     wide = dtype if is_float(dtype) or mode == "nearest" else FLOAT32
-    y, outside = xp.cast(x, wide), None
+    y, extrapolated = xp.cast(x, wide), None
     for axis in plan:
         namespace = (
             numpy_arrays() if isinstance(axis.before, int) and isinstance(axis.after, int) else xp
@@ -69,9 +69,9 @@ def resize(
             taps = weighted(namespace, at, axis, mode, cubic_coeff_a, antialias, exclude_outside)
             y = combine(xp, y, taps, axis)
         if transform == "tf_crop_and_resize":
-            outside = either(xp, outside, beyond(xp, namespace, at, axis, rank))
-    if outside is not None:
-        y = xp.where(outside, xp.scalar(extrapolation_value, y), y)
+            extrapolated = either(xp, extrapolated, beyond(xp, namespace, at, axis, rank))
+    if extrapolated is not None:
+        y = xp.where(extrapolated, xp.scalar(extrapolation_value, y), y)
     return y if wide == dtype else convert(xp, y, dtype)
 
 
@@ -82,20 +82,20 @@ def resized_axes(shape, chosen, roi, scales, sizes, transform, policy):
     if transform == "tf_crop_and_resize":
         region = [(float(roi[i]), float(roi[count + i])) for i in range(count)]
     if sizes is not None and sizes.size:
-        wanted = sized(shape, chosen, sizes.tolist(), policy)
+        targets = sized(shape, chosen, sizes.tolist(), policy)
     else:
-        wanted = [
+        targets = [
             (
                 scaled(shape[a], float(s), e - b if transform == "tf_crop_and_resize" else 1.0),
                 float(s),
             )
             for a, s, (b, e) in zip(chosen, scales.tolist(), region)
         ]
-    found = [
+    resized = [
         Axis(a, shape[a], after, scale, begin, end)
-        for a, (after, scale), (begin, end) in zip(chosen, wanted, region)
+        for a, (after, scale), (begin, end) in zip(chosen, targets, region)
     ]
-    return [a for a in found if not is_same(a)]
+    return [a for a in resized if not is_same(a)]
 
 
 def is_same(axis):
@@ -180,8 +180,8 @@ def weighted(ns, at, axis, mode, a, antialias, exclude_outside):
         place = ns.cast(low, INT64) + offset
         weight = kernel(ns, ns.abs((offset - ratio) * shrink))
         if exclude_outside:
-            held = ns.equal(place, inside(ns, place, axis))
-            weight = ns.where(held, weight, ns.scalar(0, weight))
+            is_inside = ns.equal(place, inside(ns, place, axis))
+            weight = ns.where(is_inside, weight, ns.scalar(0, weight))
         taps.append((inside(ns, place, axis), weight))
     if antialias or exclude_outside:
         total = sum(weight for _, weight in taps)

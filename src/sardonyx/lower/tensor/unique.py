@@ -16,13 +16,13 @@ table({"IsNaN": lambda xp, x: xp.isnan(x)}, __name__)
 
 @lowering("IsInf")
 def is_inf(xp, x, *, detect_negative, detect_positive):
-    found = xp.isinf(x)
+    y = xp.isinf(x)
     positive_sign = xp.greater(x, xp.scalar(0, x))
     if not detect_negative:
-        found = xp.logical_and(found, positive_sign)
+        y = xp.logical_and(y, positive_sign)
     if not detect_positive:
-        found = xp.logical_and(found, xp.logical_not(positive_sign))
-    return found
+        y = xp.logical_and(y, xp.logical_not(positive_sign))
+    return y
 
 
 @lowering("Unique")

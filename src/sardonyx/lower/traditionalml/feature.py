@@ -25,8 +25,8 @@ def binarizer(xp, x, *, threshold):
 @lowering("FeatureVectorizer", domain=ML)
 def feature_vectorizer(xp, *xs, inputdimensions):
     columns = [xp.cast(x if xp.rank(x) > 1 else xp.reshape(x, (1, -1)), FLOAT32) for x in xs]
-    wanted = inputdimensions or [xp.shape(x)[1] for x in columns]
-    return xp.concat([fitted(xp, x, size) for x, size in zip(columns, wanted)], 1)
+    widths = inputdimensions or [xp.shape(x)[1] for x in columns]
+    return xp.concat([fitted(xp, x, size) for x, size in zip(columns, widths)], 1)
 
 
 def fitted(xp, x, size):

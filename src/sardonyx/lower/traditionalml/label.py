@@ -19,23 +19,23 @@ def looked_up(xp, x, keys, values, default):
     if is_string(dtype) or is_string(values.dtype):
         return looked_up_text(x, keys, values, default)
     numbers = np.asarray(keys, dtype)
-    found = xp.full(xp.shape(x), default, values.dtype)
+    y = xp.full(xp.shape(x), default, values.dtype)
     missing = np.isnan(numbers) if is_float(dtype) else np.zeros(len(numbers), bool)
     if (~missing).any():
         unique, last = np.unique(numbers[~missing][::-1], return_index=True)
         ordered = np.ascontiguousarray(values[~missing][::-1][last])
         at, present = search(xp, unique, x)
-        found = xp.where(present, xp.take(xp.asarray(ordered), at, 0), found)
+        y = xp.where(present, xp.take(xp.asarray(ordered), at, 0), y)
     if missing.any():
-        found = xp.where(xp.isnan(x), xp.full((), values[missing][-1], values.dtype), found)
-    return found
+        y = xp.where(xp.isnan(x), xp.full((), values[missing][-1], values.dtype), y)
+    return y
 
 
 def looked_up_text(x, keys, values, default):
     table = {key_of(k): v for k, v in zip(keys, values)}
-    made = np.empty(x.size, values.dtype)
-    made[:] = [table.get(key_of(v), default) for v in x.flat]
-    return made.reshape(x.shape)
+    y = np.empty(x.size, values.dtype)
+    y[:] = [table.get(key_of(v), default) for v in x.flat]
+    return y.reshape(x.shape)
 
 
 def key_of(value):

@@ -140,8 +140,8 @@ def coupled(xp, scores, prob_a, prob_b, classes):
     for _ in range(max(100, classes)):
         qp = xp.sum(q * xp.expand_dims(p, (1,)), 2)
         error = xp.max(xp.abs(qp - xp.sum(p * qp, 1, True)), 1, True)
-        going = xp.greater_equal(error, xp.scalar(0.005 / classes, error))
-        p = xp.where(going, swept(xp, p, q, qp, one), p)
+        unfinished = xp.greater_equal(error, xp.scalar(0.005 / classes, error))
+        p = xp.where(unfinished, swept(xp, p, q, qp, one), p)
     return p
 
 
@@ -150,9 +150,9 @@ def swept(xp, p, q, qp, one):
     pqp = xp.sum(p * qp, 1, True)
     for t in range(len(one)):
         row = xp.squeeze(xp.index(q, 1, t, t + 1), (1,))
-        own, here = xp.index(row, 1, t, t + 1), xp.index(qp, 1, t, t + 1)
-        step = (pqp - here) / own
-        pqp = (pqp + step * (step * own + 2 * here)) / ((1 + step) * (1 + step))
+        diagonal, here = xp.index(row, 1, t, t + 1), xp.index(qp, 1, t, t + 1)
+        step = (pqp - here) / diagonal
+        pqp = (pqp + step * (step * diagonal + 2 * here)) / ((1 + step) * (1 + step))
         qp = (qp + step * row) / (1 + step)
         p = (p + step * constant(xp, one[t : t + 1], p)) / (1 + step)
     return p
@@ -170,5 +170,7 @@ def quadratic(xp, duel, classes):
     )
     r = xp.reshape(flat, (xp.shape(duel)[0], classes, classes))
     turned = xp.transpose(r, (0, 2, 1))
-    own = xp.expand_dims(xp.sum(turned * turned, 2), (2,)) * constant(xp, np.eye(classes), duel)
-    return own - turned * r
+    diagonal = xp.expand_dims(xp.sum(turned * turned, 2), (2,)) * constant(
+        xp, np.eye(classes), duel
+    )
+    return diagonal - turned * r

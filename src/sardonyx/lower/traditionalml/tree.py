@@ -84,14 +84,14 @@ def compared(xp, value, split, at, modes, forest: Forest):
     for kind in kinds:
         if kind == MEMBER:
             sets = xp.take(constant(xp, forest.members, value), at, 0)
-            found = xp.any(xp.equal(xp.expand_dims(value, (2,)), sets), 2)
+            result = xp.any(xp.equal(xp.expand_dims(value, (2,)), sets), 2)
         else:
-            found = getattr(xp, COMPARE[kind])(value, split)
+            result = getattr(xp, COMPARE[kind])(value, split)
         if outcome is None:
-            outcome = found
+            outcome = result
         else:
             mode = xp.take(modes, at, 0)
-            outcome = xp.where(xp.equal(mode, xp.scalar(kind, mode)), found, outcome)
+            outcome = xp.where(xp.equal(mode, xp.scalar(kind, mode)), result, outcome)
     return outcome
 
 
@@ -158,10 +158,10 @@ def sets_of(modes, members, nodes):
         return np.zeros((nodes, 0))
     values = np.asarray(members, np.float64).reshape(-1)
     parts = np.split(values, np.flatnonzero(np.isnan(values)) + 1)
-    found = np.full((nodes, max(len(p) for p in parts)), np.nan)
+    table = np.full((nodes, max(len(p) for p in parts)), np.nan)
     for node, part in zip(np.flatnonzero(modes == MEMBER), parts):
-        found[node, : len(part)] = part
-    return found
+        table[node, : len(part)] = part
+    return table
 
 
 @lowering("TreeEnsemble", domain=ML)
@@ -257,53 +257,53 @@ def forest_of_nodes(
     )
 
 
-def grown(xp, x, targets: int, kind: str, aggregate: str, given: dict[str, Any]):
+def grown(xp, x, targets: int, kind: str, aggregate: str, attributes: dict[str, Any]):
     """Scores [N, targets] in the old form, and the forest; `kind` begins the names of weights."""
-    values = given.get("nodes_values_as_tensor")
-    weights = given.get(f"{kind}_weights_as_tensor")
+    values = attributes.get("nodes_values_as_tensor")
+    weights = attributes.get(f"{kind}_weights_as_tensor")
     forest = forest_of_nodes(
         targets=targets,
-        trees=given["nodes_treeids"],
-        nodes=given["nodes_nodeids"],
-        features=given["nodes_featureids"],
-        splits=given["nodes_values"] if values is None else values,
-        modes=given["nodes_modes"],
-        yes=given["nodes_truenodeids"],
-        no=given["nodes_falsenodeids"],
-        missing=given.get("nodes_missing_value_tracks_true"),
-        weight_trees=given[f"{kind}_treeids"],
-        weight_nodes=given[f"{kind}_nodeids"],
-        weight_ids=given[f"{kind}_ids"],
-        weights=given[f"{kind}_weights"] if weights is None else weights,
+        trees=attributes["nodes_treeids"],
+        nodes=attributes["nodes_nodeids"],
+        features=attributes["nodes_featureids"],
+        splits=attributes["nodes_values"] if values is None else values,
+        modes=attributes["nodes_modes"],
+        yes=attributes["nodes_truenodeids"],
+        no=attributes["nodes_falsenodeids"],
+        missing=attributes.get("nodes_missing_value_tracks_true"),
+        weight_trees=attributes[f"{kind}_treeids"],
+        weight_nodes=attributes[f"{kind}_nodeids"],
+        weight_ids=attributes[f"{kind}_ids"],
+        weights=attributes[f"{kind}_weights"] if weights is None else weights,
     )
     return aggregated(xp, x, forest, aggregate), forest
 
 
-def base_of(given: dict[str, Any]) -> Any:
-    base = given.get("base_values_as_tensor")
-    return given.get("base_values") if base is None else base
+def base_of(attributes: dict[str, Any]) -> Any:
+    base = attributes.get("base_values_as_tensor")
+    return attributes.get("base_values") if base is None else base
 
 
 @lowering("TreeEnsembleRegressor", domain=ML)
 def tree_ensemble_regressor(
-    xp, x, *, n_targets=1, aggregate_function="SUM", post_transform="NONE", **given
+    xp, x, *, n_targets=1, aggregate_function="SUM", post_transform="NONE", **attributes
 ):
     x = rows(xp, x)
-    scores, _ = grown(xp, x, n_targets, "target", aggregate_function, given)
-    base = base_of(given)
+    scores, _ = grown(xp, x, n_targets, "target", aggregate_function, attributes)
+    base = base_of(attributes)
     scores = scores if base is None else scores + constant(xp, base, x)
     return xp.cast(transformed(xp, scores, post_transform), FLOAT32)
 
 
 @lowering("TreeEnsembleClassifier", domain=ML)
 def tree_ensemble_classifier(
-    xp, x, *, classlabels_int64s=None, classlabels_strings=None, post_transform="NONE", **given
+    xp, x, *, classlabels_int64s=None, classlabels_strings=None, post_transform="NONE", **attributes
 ):
-    x, base = rows(xp, x), base_of(given)
+    x, base = rows(xp, x), base_of(attributes)
     classes = len(classlabels_int64s or classlabels_strings)
-    used = set(given["class_ids"])
+    used = set(attributes["class_ids"])
     alone = classes <= 2 and used == {0} and (base is None or len(base) == 1)
-    scores, forest = grown(xp, x, 1 if alone else classes, "class", "SUM", given)
+    scores, forest = grown(xp, x, 1 if alone else classes, "class", "SUM", attributes)
     scores = scores if base is None else scores + constant(xp, base, x)
     if classes == 1:
         winner = xp.reshape(xp.cast(xp.greater(scores, xp.scalar(0, scores)), INT64), (-1,))
