@@ -33,8 +33,8 @@ ALONE = {"execution_order": step_session.ort.ExecutionOrder.DEFAULT}  # onnxrunt
 
 
 @pytest.fixture
-def arranged_session(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
-    """The models that plans hand to onnxruntime."""
+def arranged_models(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
+    """The models that arranged sessions hand to onnxruntime."""
     seen: list[onnx.ModelProto] = []
 
     def spied(data: bytes, **settings: Any) -> Any:
@@ -110,10 +110,12 @@ def test_parameters_and_slots_are_written_in_place() -> None:
     assert rep.steps[0].session.in_place == large
 
 
-def test_every_reader_comes_before_the_writer_by_data(planned: list[onnx.ModelProto]) -> None:
+def test_every_reader_comes_before_the_writer_by_data(
+    arranged_models: list[onnx.ModelProto],
+) -> None:
     """On the graph that onnxruntime is given, and told not to change."""
     rep = prepare_training(trainable())
-    (model,) = planned
+    (model,) = arranged_models
     nodes = list(model.graph.node)
     makers = {o: i for i, n in enumerate(nodes) for o in n.output}
     updates = rep.steps[0].graph.updates
@@ -285,7 +287,7 @@ def test_training_goes_on_after_a_figure_that_is_not_finite() -> None:
 
 
 def test_onnxruntime_runs_the_list_as_it_stands(
-    planned: list[onnx.ModelProto], tmp_path: Path
+    arranged_models: list[onnx.ModelProto], tmp_path: Path
 ) -> None:
     options = {"enable_profiling": True, "profile_file_prefix": str(tmp_path / "profile")}
     rep = prepare_training(trainable(), options=options)
@@ -293,8 +295,10 @@ def test_onnxruntime_runs_the_list_as_it_stands(
     events = json.loads(Path(rep.steps[0].session.session.end_profiling()).read_text())
     ran = [e["name"].removesuffix("_kernel_time") for e in events if e.get("cat") == "Node"]
     first = list(dict.fromkeys(ran))
-    shapes = {n.name for n in planned[0].graph.node if n.op_type == "Shape"}  # these go first
-    wanted = [n.name for n in planned[0].graph.node if n.name and n.name not in shapes]
+    shapes = {
+        n.name for n in arranged_models[0].graph.node if n.op_type == "Shape"
+    }  # these go first
+    wanted = [n.name for n in arranged_models[0].graph.node if n.name and n.name not in shapes]
     assert [n for n in first if n in set(wanted)] == wanted
 
 
@@ -363,7 +367,7 @@ def conv_inputs(graph: ir.Graph) -> list[ir.Value]:
 
 
 def test_recomputation_is_the_same_to_the_bit_and_keeps_less(
-    planned: list[onnx.ModelProto],
+    arranged_models: list[onnx.ModelProto],
 ) -> None:
     net = trainable()
     plain, again = (
@@ -371,7 +375,7 @@ def test_recomputation_is_the_same_to_the_bit_and_keeps_less(
         prepare_training(net, threads=1, recompute=True),
     )
     assert_same(run(plain), run(again))
-    less, more = live_at_the_loss(planned[1]), live_at_the_loss(planned[0])
+    less, more = live_at_the_loss(arranged_models[1]), live_at_the_loss(arranged_models[0])
     assert more >= {f"h{i}" for i in range(1, LAYERS)}, more
     assert len(less) <= len(more) / 2, less
 
@@ -424,12 +428,12 @@ def test_the_loop_recomputes_where_asked() -> None:
 
 
 def test_the_loss_is_taken_along_the_last_axis_and_copied_nowhere(
-    planned: list[onnx.ModelProto],
+    arranged_models: list[onnx.ModelProto],
 ) -> None:
     """A softmax over another axis than the last copies, and so does an Identity."""
     prepare_training(trainable())
-    nodes = list(planned[0].graph.node)
-    kept = {o.name for o in planned[0].graph.output}
+    nodes = list(arranged_models[0].graph.node)
+    kept = {o.name for o in arranged_models[0].graph.output}
     made = {o: n for n in nodes for o in n.output}
     (softmax,) = [n for n in nodes if n.op_type == "LogSoftmax"]
     assert made[softmax.input[0]].op_type != "Reshape"
@@ -456,7 +460,9 @@ def test_scores_with_places_keep_their_axes() -> None:
     np.testing.assert_allclose(rep.state()["w"], w - 0.1 * weight.grad.numpy(), rtol=1e-5)  # type: ignore[union-attr]
 
 
-def test_a_session_holds_no_large_constant_of_one_value(planned: list[onnx.ModelProto]) -> None:
+def test_a_session_holds_no_large_constant_of_one_value(
+    arranged_models: list[onnx.ModelProto],
+) -> None:
     """The gradient of an embedding starts from zeros as large as the table."""
     model = parse_model(
         """<ir_version: 10, opset_import: ["": 21]>
@@ -465,7 +471,7 @@ def test_a_session_holds_no_large_constant_of_one_value(planned: list[onnx.Model
     table = np.random.default_rng(0).normal(size=(2000, 64)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
     rep = prepare_training(sx.trainable(model, "cross_entropy", sx.optim.sgd(1.0)))
-    assert max(len(t.raw_data) for t in planned[0].graph.initializer) < 1000
+    assert max(len(t.raw_data) for t in arranged_models[0].graph.initializer) < 1000
     rows, label = np.array([3, 1999, 3, 7]), np.array([0, 63, 5, 9])
     rep.step({"x": rows, "label": label})
     weight = torch.tensor(table, dtype=torch.float64, requires_grad=True)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.build import constant
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.grad.nn.batch_norm import normalize_batch
 from sardonyx.passes.functions import copy_nodes
 from sardonyx.passes.nesting import reads
 from sardonyx.record.builder import RecordBuilder
@@ -98,29 +99,9 @@ def _batch_norm(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     momentum = node.attributes.get_float("momentum", 0.9)
     with op.named(f"train/{node.name or node.outputs[0].name}"):
-        y, batch_mean, batch_var = normalize_batch(builder, values.get(x, x), scale, bias, epsilon)
+        y, batch_mean, batch_var = normalize_batch(op, values.get(x, x), scale, bias, epsilon)
         _update_statistics(builder, x, (mean, batch_mean), (var, batch_var), momentum)
     values[node.outputs[0]] = y
-
-
-def normalize_batch(
-    builder: RecordBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, epsilon: float
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """y, mean and population variance of the batch.
-
-    NOTE [fresh running inputs]: onnxruntime lets this operator write its running outputs over
-    inputs 3 and 4. With momentum 0 their values do not matter, but constants would be changed for
-    good, and equal constants merged. A product with a run-time zero is a fresh buffer that nothing
-    can fold or merge.
-    """
-    op = builder.op
-    with op:
-        zero = op.cast(builder.count(), scale.dtype) * 0.0  # type: ignore[arg-type]
-        outputs = op.BatchNormalization(
-            x, scale, bias, scale * zero, bias * zero,
-            epsilon=epsilon, momentum=0.0, training_mode=1, outputs=3,
-        )  # fmt: skip
-    return outputs
 
 
 def _update_statistics(
@@ -149,7 +130,9 @@ def _update_statistics(
             batch = op.cast(batch, running.dtype)  # type: ignore[arg-type]
             if factor is not None:
                 batch = batch * op.cast(factor, running.dtype)  # type: ignore[arg-type]
-            builder.updates[running.name] = running * momentum + batch * (1.0 - momentum)
+            # Layers that share their statistics update them one after the other, as in torch.
+            latest = builder.updates.get(running.name, running)
+            builder.updates[running.name] = latest * momentum + batch * (1.0 - momentum)
             builder.roles[running.name] = "statistic"
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.engines.onnxruntime import extensions
 from sardonyx.engines.onnxruntime.narrow_io import from_carriers, to_carriers, widen_ends
+from sardonyx.engines.onnxruntime.statistics import own_statistics
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs
@@ -36,7 +37,7 @@ def session(
     options: Mapping[str, Any] | None = None,
 ) -> ort.InferenceSession:
     """A session over `model`, with versions that this onnxruntime takes."""
-    fitted = fit(model)
+    fitted = own_statistics(fit(model))
     # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
     extra: dict[str, Any] = {}
     if _has_switch(fitted):

@@ -1,9 +1,12 @@
-"""Batch normalisation: its gradient in training and inference mode, and a safe training forward.
+"""Batch normalization: its gradient in training and inference mode, and a safe training forward.
 
 NOTE [running outputs]: in training mode onnxruntime writes the running statistics into the buffers
-of inputs 3 and 4. If those are constants, or shared, the model changes from run to run.
-`train_batch_norm` gives the operator fresh buffers, and momentum 0: its two extra outputs are then
-the batch's own mean and variance, which the gradient reads instead of computing them again.
+of inputs 3 and 4. If those are constants, the model changes from run to run; if two nodes share
+them (equal constants and equal nodes are merged), one node overwrites the results of the other.
+`normalize_batch` computes both buffers from the node's own input, so that only nodes which
+normalize the same tensor can share them. With momentum 0 their content does not matter, and the two
+extra outputs are the batch's own mean and variance, which the gradient reads instead of computing
+them again.
 """
 
 from __future__ import annotations
@@ -103,37 +106,17 @@ def _count(op: Builder, x: ir.Value, dtype: ir.DataType | None) -> ir.Value:
     return product(op, [op.dim(x, 0), *op.dims(x, 2)], dtype)
 
 
-def train_batch_norm(
-    op: Builder,
-    x: ir.Value,
-    scale: ir.Value,
-    bias: ir.Value,
-    mean: ir.Value,
-    var: ir.Value,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    unbiased: bool = True,
+def normalize_batch(
+    op: Builder, x: ir.Value, scale: ir.Value, bias: ir.Value, epsilon: float
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Batch normalisation in training mode: output, new running mean, new running variance.
-
-    momentum -- how much of the old running statistics stays, as ONNX counts it
-    unbiased -- the running variance takes in the sample variance, as torch does; ONNX takes the
-                population variance
-
-    See NOTE [running outputs] for the inputs that the operator is given.
-    """
+    """y, mean and population variance of a batch; see NOTE [running outputs]."""
     with op:
-        corner = op.Slice(x, [0] * (rank(x) - 1), [1] * (rank(x) - 1), [0, *range(2, rank(x))])
-        fresh = op.cast(op.Mul(op.Reshape(corner, [-1]), 0.0), mean.dtype)
-        other = op.Neg(fresh)
-        y, batch_mean, batch_var = op.BatchNormalization(
-            x, scale, bias, fresh, other, epsilon=epsilon, momentum=0.0, training_mode=1, outputs=3
+        first = op.Slice(op.Reshape(x, [-1]), [0], [1], [0])
+        fresh = scale * op.cast(op.Mul(first, 0.0), scale.dtype)
+        return op.BatchNormalization(
+            *(x, scale, bias, fresh, op.Neg(fresh)),
+            epsilon=epsilon,
+            momentum=0.0,
+            training_mode=1,
+            outputs=3,
         )
-        spread = batch_var
-        if unbiased:
-            count = _count(op, x, batch_var.dtype)
-            spread = batch_var * (count / (count - 1.0))
-        new_mean = mean * momentum + batch_mean * (1.0 - momentum)
-        new_var = var * momentum + spread * (1.0 - momentum)
-    return y, new_mean, new_var
