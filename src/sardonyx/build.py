@@ -10,6 +10,7 @@ too.
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,15 +34,39 @@ _active: contextvars.ContextVar[Builder | None] = contextvars.ContextVar("builde
 
 
 class _Arithmetic:
-    """Sends `+ - * /` on values to the active builder."""
+    """Sends `+ - * /` on values to the builder that is active in this thread.
+
+    onnx_ir has one handler for the whole process: ours is in place while any thread has an active
+    builder, and passes on to the one before it what comes from threads that have none.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.active = 0
+        self.before: Any = None
+
+    def install(self) -> None:
+        with self.lock:
+            if not self.active:
+                self.before = ir.set_value_magic_handler(self)  # type: ignore[arg-type]
+            self.active += 1
+
+    def remove(self) -> None:
+        with self.lock:
+            self.active -= 1
+            if not self.active:
+                ir.set_value_magic_handler(self.before)
 
     def __getattr__(self, op_type: str) -> Any:
-        builder = _active.get()
-        if builder is None:
+        target = _active.get() or self.before
+        if target is None:
             raise ArgumentError(
                 "arithmetic on values needs an active builder", hint="use `with builder:`"
             )
-        return getattr(builder, op_type)
+        return getattr(target, op_type)
+
+
+_arithmetic = _Arithmetic()
 
 
 class Builder:
@@ -57,7 +82,7 @@ class Builder:
         self.nodes: list[ir.Node] = []
         self.root: Builder = parent.root if parent else self
         self.parent = parent
-        self._entered: list[tuple[Any, Any]] = []
+        self._tokens: list[contextvars.Token[Builder | None]] = []
         if parent is None:
             self.constants: dict[tuple[Any, ...], ir.Value] = {}
             self._names: dict[str, int] = {}
@@ -317,14 +342,13 @@ class Builder:
     # -- activation of `+ - * /` ----------------------------------------------
 
     def __enter__(self) -> Builder:
-        before = ir.set_value_magic_handler(_Arithmetic())  # type: ignore[arg-type]
-        self._entered.append((_active.set(self), before))
+        _arithmetic.install()
+        self._tokens.append(_active.set(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        token, before = self._entered.pop()
-        ir.set_value_magic_handler(before)
-        _active.reset(token)
+        _active.reset(self._tokens.pop())
+        _arithmetic.remove()
 
 
 # -- shapes and constants of values ---------------------------------------------
