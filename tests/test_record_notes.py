@@ -42,7 +42,7 @@ def test_nothing_is_said_where_nothing_happened() -> None:
     assert notes(sx.trainable(mlp())) == []
 
 
-def test_equal_scales_that_became_one_are_said_and_parted() -> None:
+def test_equal_scales_that_became_one_are_separated_and_said() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     module = torch.nn.Sequential(
@@ -50,13 +50,12 @@ def test_equal_scales_that_became_one_are_said_and_parted() -> None:
     )
     x, label = torch.randn(8, 6), torch.randn(8, 6)
     model = exported(module, x)
-    (said,) = notes(sx.trainable(model, "mse"))
-    assert "2 weights shared by several nodes" in said
-    assert "1.weight" in said and "1.bias" in said and "sx.untie" in said
-    parted = sx.untie(model)
-    net = sx.trainable(parted, "mse", sx.optim.sgd(0.5))
+    net = sx.trainable(model, "mse", sx.optim.sgd(0.5))
+    (said,) = [c.value for c in choices(net) if c.what == "separated"]
+    assert "2 weights" in said and "3.weight" in said and "3.bias" in said
     assert notes(net) == []
-    data = {parted.inputs[0].name or "": x.numpy(), "label": label.numpy()}
+    assert notes(sx.trainable(sx.untie(model), "mse")) == []
+    data = {model.inputs[0].name or "": x.numpy(), "label": label.numpy()}
     tuned = sx.train(net, data, steps=1, batch_size=8).model
     optimizer = torch.optim.SGD(module.parameters(), 0.5)
     torch.nn.functional.mse_loss(module(x), label).backward()
@@ -64,6 +63,11 @@ def test_equal_scales_that_became_one_are_said_and_parted() -> None:
     for ours, theirs in (("1.weight", module[1].weight), ("3.weight", module[3].weight)):
         found = tuned.initializer(ours).numpy()
         np.testing.assert_allclose(found, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_weight_that_layers_share_is_said() -> None:
+    (said,) = notes(sx.trainable(parse(SHARED), "mse"))
+    assert "1 weight shared by several nodes" in said and '"w"' in said
 
 
 def test_every_reader_gets_its_own_copy() -> None:

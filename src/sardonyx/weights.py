@@ -1,13 +1,15 @@
 """Which tensors of a model are weights, which are statistics, which are constants, and why.
 
 One function, `weights`, answers for every part. What the file says itself goes first (a training
-record, torch's export metadata); else the use decides: an initializer is not a weight by itself,
-and a weight may hide in a Constant node. The caller can overrule the answer wherever it is used.
+record, torch's export metadata); else the use decides, also a use behind operators that only move
+numbers, such as Concat and Transpose: an initializer is not a weight by itself, and a weight may
+hide in a Constant node. The caller can overrule the answer wherever it is used.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -47,9 +49,17 @@ SETTINGS = {
 }
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 STATISTICS = ("input_mean", "input_var")
+# Operators that only move numbers: what reads their results decides.
+MOVES = (
+    "Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split",
+    "Expand", "Tile", "Concat",
+)  # fmt: skip
+MOST_MOVES = 500  # per tensor
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Mod", "Where")
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+RECURRENT = ("RNN", "LSTM", "GRU")
+INITIAL_STATES = ("initial_h", "initial_c")
 
 
 @dataclass(frozen=True)
@@ -78,70 +88,114 @@ def weights(model: Model) -> list[Weight]:
     w weight - B of MatMul
     s constant - a single number
     """
-    normal = normalize(model)
     updated = {key for record in model.records for key, _ in record.update_binding}
-    told = any(
-        "PARAMETER" in v.metadata_props.get(TORCH_KIND, "")
-        for v in normal.graph.initializers.values()
+    return classified(normalize(model).graph, updated)
+
+
+def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
+    """The tensors of a normalized graph; `updated` are the names that a training record updates."""
+    marks_parameters = any(
+        "PARAMETER" in v.metadata_props.get(TORCH_KIND, "") for v in graph.initializers.values()
     )
-    found = []
-    for part in graphs(normal.graph):
+    tensors = []
+    for part in graphs(graph):
         for name, value in part.initializers.items():
-            if value.const_value is None:
+            tensor = value.const_value
+            if tensor is None:
                 continue
-            if part is normal.graph:
-                kind, reason = _classify(value, name in updated, told)
+            if part is graph:
+                kind, reason = _classify(value, name in updated, marks_parameters)
             else:
                 kind, reason = "constant", f"inside the body {quote(part.name)}"
-            tensor = value.const_value
-            found.append(Weight(name, kind, reason, tuple(tensor.shape.numpy()), tensor.dtype))
-    return found
+            tensors.append(Weight(name, kind, reason, tuple(tensor.shape.numpy()), tensor.dtype))
+    return tensors
 
 
-def _classify(value: ir.Value, updated: bool, told: bool) -> tuple[str, str]:
+@dataclass(frozen=True)
+class _Role:
+    """What one use makes of a tensor: the kind and the reason.
+
+    parameter -- it is an input that takes parameters, such as the weight of a Conv
+    """
+
+    kind: str
+    reason: str
+    parameter: bool = False
+
+
+def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[str, str]:
     if value.dtype not in FLOATS:
         dtype = value.dtype.name.lower() if value.dtype is not None else "of no known type"
         return "constant", f"{dtype}, not a float"
-    roles = [_role(node, position) for node, position in value.uses()]
-    statistic = next((reason for kind, reason in roles if kind == "statistic"), None)
-    if statistic is not None:
-        return "statistic", statistic
+    roles = list(_roles(value))
+    weight = next((r for r in roles if r.kind == "weight"), None)
+    statistic = next((r for r in roles if r.kind == "statistic"), None)
+    if statistic is not None and weight is None:
+        return "statistic", statistic.reason
     if updated:
         return "weight", "the training record updates it"
-    said = value.metadata_props.get(TORCH_KIND, "")
-    if "PARAMETER" in said:
+    mark = value.metadata_props.get(TORCH_KIND, "")
+    if "PARAMETER" in mark:
         return "weight", "a parameter of the exported torch module"
-    if "BUFFER" in said:
+    if "BUFFER" in mark:
         return "constant", "a buffer of the exported torch module"
-    if told and not any(node.op_type in PRODUCTS for node, _ in value.uses()):
-        # The exporter names every parameter; only those folded into a product lose their name.
-        return "constant", "not among the parameters of the exported torch module"
+    if marks_parameters:
+        # The exporter names every parameter; those that it computed with have lost their name.
+        weight = next((r for r in roles if r.parameter), None)
+        if weight is None:
+            return "constant", "not among the parameters of the exported torch module"
     if not roles:
         return "constant", "nothing reads it" if not value.is_graph_output() else "it is an output"
-    wanted = next((reason for kind, reason in roles if kind == "weight"), None)
-    if wanted is None:
-        return "constant", roles[0][1]
+    if weight is None:
+        return "constant", roles[0].reason
     if _is_identity(value):
         return "constant", "an identity matrix"
-    return "weight", wanted
+    return "weight", weight.reason
 
 
-def _role(node: ir.Node, position: int) -> tuple[str, str]:
-    """What one use makes of a tensor: the kind, and the words for it."""
+def _roles(tensor: ir.Value) -> Iterator[_Role]:
+    """What each use makes of a tensor, also those behind operators that only move numbers."""
+    pending: list[tuple[ir.Value, tuple[str, ...]]] = [(tensor, ())]
+    seen = {tensor}
+    while pending:
+        value, path = pending.pop()
+        for node, position in value.uses():
+            if node.domain != "" or node.op_type not in MOVES or len(seen) > MOST_MOVES:
+                role = _role(tensor, node, position, path)
+                through = f", through {', '.join(path)}" if path else ""
+                yield replace(role, reason=role.reason + through)
+                continue
+            through_node = (*path, node.op_type) if node.op_type not in path else path
+            for output in node.outputs:
+                if output.is_graph_output():
+                    yield _Role("constant", f"an output, through {node.op_type}")
+                if output not in seen:
+                    seen.add(output)
+                    pending.append((output, through_node))
+
+
+def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...]) -> _Role:
+    """What one use makes of a tensor."""
     formal = _formal(node, position)
     words = f"{formal} of {node.op_type}"
     if node.op_type == "BatchNormalization" and formal in STATISTICS:
-        return "statistic", words
+        return _Role("statistic", words)
     if formal in SETTINGS.get(node.op_type, ()) or node.op_type in COMPARISONS:
-        return "constant", words
+        return _Role("constant", words)
     quantizer = node.op_type in QUANTIZERS or node.op_type.startswith("QLinear")
     if quantizer and ("scale" in formal or "zero_point" in formal):
-        return "constant", words
-    value = node.inputs[position]
-    assert value is not None and value.const_value is not None
-    if value.const_value.size == 1 and node.op_type in ELEMENTWISE and not _is_bias(node, position):
-        return "constant", "a single number"
-    return "weight", words
+        return _Role("constant", words)
+    assert tensor.const_value is not None
+    single = tensor.const_value.size == 1
+    if single and "Expand" in path:
+        return _Role("constant", "a single number")
+    if single and node.op_type in ELEMENTWISE and not _is_bias(node, position):
+        return _Role("constant", "a single number")
+    if node.op_type in RECURRENT and formal in INITIAL_STATES:
+        zeros = not np.any(tensor.const_value.numpy())
+        return _Role("constant" if zeros else "weight", f"{words}{', all zeros' * zeros}")
+    in_slot = node.op_type in (*PRODUCTS, *RECURRENT, "PRelu") or "Normalization" in node.op_type
+    return _Role("weight", words, parameter=in_slot)
 
 
 def _formal(node: ir.Node, position: int) -> str:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.engines.idioms import recognize
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.grad.nn.batch_norm import new_statistics
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.weights import weights
@@ -116,24 +117,20 @@ def _switch_dropout(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dic
 
 
 def _switch_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
-    """The norm of the batch; running = running * momentum + batch * (1 - momentum), unbiased."""
+    """Normalize by the batch, and give the new running statistics."""
     x, _, _, mean, var = node.inputs
     assert x is not None and mean is not None and var is not None
     momentum = node.attributes.get_float("momentum", 0.9)
     node.attributes.add(ir.AttrInt64("training_mode", 1))
     node.attributes.add(ir.AttrFloat32("momentum", 0.0))  # the outputs are the batch's own
     node.resize_outputs(3)
-    statistics: dict[str, ir.Value] = {}
-    with op.named(f"training/{node.name or node.outputs[0].name}"), op:
-        count = op.cast(op.Div(op.Size(x), op.Size(mean)), mean.dtype)  # type: ignore[arg-type]
-        unbiased = count / op.Max(count - 1.0, 1.0)
-        for running, batch, factor in zip((mean, var), node.outputs[1:], (None, unbiased)):
+    with op.named(f"training/{node.name or node.outputs[0].name}"):
+        for running, batch in zip((mean, var), node.outputs[1:], strict=True):
             batch.name = op.fresh(f"{running.name}/batch")
             batch.type, batch.shape = running.type, running.shape
-            if running.name and running.name in kinds:
-                batch = batch if factor is None else batch * factor
-                statistics[running.name] = running * momentum + batch * (1.0 - momentum)
-    return statistics
+        batch_statistics = (node.outputs[1], node.outputs[2])
+        updates = new_statistics(op, x, (mean, var), batch_statistics, momentum)
+    return {r.name: u for r, u in zip((mean, var), updates, strict=True) if r.name in kinds}  # type: ignore[misc]
 
 
 SWITCHED = {"Dropout": _switch_dropout, "BatchNormalization": _switch_batch_norm}

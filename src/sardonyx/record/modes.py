@@ -7,6 +7,7 @@ bound there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -15,10 +16,13 @@ import onnx_ir as ir
 
 from sardonyx.build import constant
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.grad.nn.batch_norm import normalize_batch
+from sardonyx.grad.nn.batch_norm import new_statistics, normalize_batch
+from sardonyx.model import Model
+from sardonyx.passes.cse import is_random
 from sardonyx.passes.functions import copy_nodes
 from sardonyx.passes.nesting import reads
 from sardonyx.record.builder import RecordBuilder
+from sardonyx.record.describe import Choices
 from sardonyx.record.hash_random import keep_mask
 
 Mode = str | Mapping[str, str]
@@ -69,9 +73,14 @@ def training_forward(
     for node in builder.model.graph:
         if node.op_type == "BatchNormalization" and node.domain == "":
             chosen = mode_of(node, batch_norm)
+            if chosen == "train" and not _has_stored_statistics(builder, node):
+                chosen = "frozen: its statistics are computed in the graph and cannot be updated"
             report.append((node, chosen))
             if chosen == "train":
                 _batch_norm(builder, node, values)
+                continue
+            if node.attributes.get_int("training_mode", 0):
+                _frozen_batch_norm(builder, node, values)
                 continue
         elif node.op_type == "Dropout" and node.domain == "":
             chosen = mode_of(node, dropout)
@@ -79,6 +88,9 @@ def training_forward(
             report.append((node, "off (ratio 0)" if ratio is None else chosen))
             if chosen == "train" and ratio is not None:
                 _dropout(builder, node, ratio, values)
+                continue
+            if is_random(node) and node.inputs[0] is not None:
+                values[node.outputs[0]] = values.get(node.inputs[0], node.inputs[0])
                 continue
         if any(v in values for v in reads(node)):
             _copy(builder, node, values)
@@ -93,47 +105,63 @@ def _copy(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value
 
 
 def _batch_norm(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
+    """Normalize by the batch, and bind the new running statistics.
+
+    Where two nodes share statistics, as one module that is called twice, each moves them in turn.
+    """
     x, scale, bias, mean, var = node.inputs
     assert x is not None and scale is not None and bias is not None
-    op = builder.op
-    epsilon = node.attributes.get_float("epsilon", 1e-5)
-    momentum = node.attributes.get_float("momentum", 0.9)
+    assert mean is not None and mean.name and var is not None and var.name
+    op, x = builder.op, values.get(x, x)
     with op.named(f"train/{node.name or node.outputs[0].name}"):
-        y, batch_mean, batch_var = normalize_batch(op, values.get(x, x), scale, bias, epsilon)
-        _update_statistics(builder, x, (mean, batch_mean), (var, batch_var), momentum)
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        y, batch_mean, batch_var = normalize_batch(op, x, scale, bias, epsilon)
+        momentum = node.attributes.get_float("momentum", 0.9)
+        latest = builder.updates.get(mean.name, mean), builder.updates.get(var.name, var)
+        new_mean, new_var = new_statistics(op, x, latest, (batch_mean, batch_var), momentum)
+    builder.updates.update({mean.name: new_mean, var.name: new_var})
+    builder.roles.update({mean.name: "statistic", var.name: "statistic"})
     values[node.outputs[0]] = y
 
 
-def _update_statistics(
-    builder: RecordBuilder,
-    x: ir.Value,
-    mean: tuple[ir.Value | None, ir.Value],
-    var: tuple[ir.Value | None, ir.Value],
-    momentum: float,
+def _frozen_batch_norm(
+    builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]
 ) -> None:
-    """running = running * momentum + batch * (1 - momentum); the variance unbiased, as in torch."""
-    op = builder.op
-    with op:
-        channels = op.dim(x, 1)
-        count = op.Div(
-            op.Size(x), channels if isinstance(channels, int) else op.Squeeze(channels, [0])
-        )
-        count = op.cast(count, ir.DataType.FLOAT)
-        unbiased = count / op.Max(count - 1.0, 1.0)
-        for (running, batch), factor in ((mean, None), (var, unbiased)):
-            if (
-                running is None
-                or not running.name
-                or running.name not in builder.model.graph.initializers
-            ):
-                continue
-            batch = op.cast(batch, running.dtype)  # type: ignore[arg-type]
-            if factor is not None:
-                batch = batch * op.cast(factor, running.dtype)  # type: ignore[arg-type]
-            # Layers that share their statistics update them one after the other, as in torch.
-            latest = builder.updates.get(running.name, running)
-            builder.updates[running.name] = latest * momentum + batch * (1.0 - momentum)
-            builder.roles[running.name] = "statistic"
+    """Normalize by the running statistics, although the file says otherwise."""
+    inputs = [v if v is None else values.get(v, v) for v in node.inputs]
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    with builder.op.named(f"train/{node.name or node.outputs[0].name}"):
+        values[node.outputs[0]] = builder.op.BatchNormalization(*inputs, epsilon=epsilon)
+
+
+def serve_in_inference_mode(model: Model, choices: Choices) -> None:
+    """Switch off training in the served graph, as far as nothing reads what it gives besides."""
+    switched: Counter[str] = Counter()
+    for node in model.graph:
+        if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]) or node.domain != "":
+            continue
+        if (
+            node.op_type == "BatchNormalization"
+            and node.attributes.get_int("training_mode", 0) == 1
+        ):
+            node.attributes.add(ir.AttrInt64("training_mode", 0))
+            node.resize_outputs(1)
+        elif (
+            node.op_type == "Dropout" and constant(node.inputs[-1]) is not None and is_random(node)
+        ):
+            node.resize_inputs(2)
+        else:
+            continue
+        switched[node.op_type] += 1
+    if switched:
+        counts = ", ".join(f"{count} {kind}" for kind, count in switched.items())
+        why = "the file has it in training mode; training is in the record"
+        choices.add("served", f"in inference mode: {counts}", why)
+
+
+def _has_stored_statistics(builder: RecordBuilder, node: ir.Node) -> bool:
+    initializers = builder.model.graph.initializers
+    return all(v is not None and v.name in initializers for v in node.inputs[3:5])
 
 
 def _ratio(node: ir.Node) -> ir.Value | float | None:

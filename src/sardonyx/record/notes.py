@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from sardonyx.build import constant
 from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.record.describe import Choices
+from sardonyx.record.merged import is_uniform
 
 # torch's exporter gives such names to tensors that it computed itself.
 FOLDED = re.compile(r"^(onnx::|val_|_onnx_)\w+$")
@@ -47,7 +47,7 @@ def _shared(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     several = [v for v in trained if len({node for node, _ in v.uses()}) > 1]
     if not several:
         return None
-    alike = [v.name or "" for v in several if _is_uniform(v)]
+    alike = [v.name or "" for v in several if is_uniform(v)]
     names = [v.name or "" for v in several]
     count = f"{len(several)} weight{'s' * (len(several) > 1)} shared by several nodes"
     why = "training updates what is shared together"
@@ -57,11 +57,6 @@ def _shared(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
             "and sx.untie parts them"
         )
     return f"{count}: {_listed(names)}", why
-
-
-def _is_uniform(value: ir.Value) -> bool:
-    array = constant(value)
-    return array is not None and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
 
 
 def _merged_norms(model: Model) -> tuple[str, str] | None:

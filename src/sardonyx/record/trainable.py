@@ -35,7 +35,8 @@ from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
-from sardonyx.record.modes import Mode, training_forward
+from sardonyx.record.merged import separate_merged
+from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
 from sardonyx.weights import weights
 
@@ -101,6 +102,9 @@ def trainable(
     check_numbers(asked, "the record")
     base = _base(load(model))
     choices = Choices()
+    if not base.records:
+        separate_merged(base, choices)
+        serve_in_inference_mode(base, choices)
     builder = RecordBuilder.on(base, name)
     parameters = choose_parameters(base, train, freeze, choices)
     add_notes(base, parameters, choices)
@@ -201,7 +205,12 @@ def choose_parameters(
                 hint="`sardonyx inspect` lists weights and constants",
             )
     if wanted:
-        chosen = [n for n in floats if matches(n, wanted)]
+        # The data moves statistics, not the loss: a pattern does not reach them, their name does.
+        chosen = [
+            n
+            for n in floats
+            if n in wanted or (matches(n, wanted) and known[n].kind != "statistic")
+        ]
     else:
         marked = set(surgery.frozen(model))
         chosen = [n for n in floats if n in known and known[n].kind == "weight" and n not in marked]

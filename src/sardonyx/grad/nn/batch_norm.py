@@ -11,6 +11,7 @@ them again.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
@@ -120,3 +121,25 @@ def normalize_batch(
             training_mode=1,
             outputs=3,
         )
+
+
+def new_statistics(
+    op: Builder,
+    x: ir.Value,
+    running: tuple[ir.Value, ir.Value],
+    batch: tuple[ir.Value, ir.Value],
+    momentum: float,
+) -> tuple[ir.Value, ir.Value]:
+    """The running mean and variance after a batch, as torch moves them.
+
+    running, batch -- mean and variance; the variance of the batch is that of the population, and
+                      the running one takes in that of the sample
+    momentum       -- the share of the old statistics that stays, an attribute of 32 bits
+    """
+    keep = float(np.format_float_positional(np.float32(momentum)))  # 0.9, not 0.89999998
+    with op:
+        mean, var = (op.cast(b, r.dtype) for b, r in zip(batch, running, strict=True))
+        wide_type = ir.DataType.DOUBLE if var.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+        count = _count(op, x, wide_type)
+        var = var * op.cast(count / op.Max(count - 1.0, 1.0), var.dtype)
+        return running[0] * keep + mean * (1.0 - keep), running[1] * keep + var * (1.0 - keep)

@@ -1,0 +1,146 @@
+"""Tensors that an exporter made one because their numbers were equal, each its own again.
+
+A fresh network is full of equal tensors: scales and variances of ones, shifts and means of zeros.
+torch's older exporter keeps one of them and writes `Identity` under the names of the others; its
+newer one lets all readers read the same tensor. Training needs them apart: a running variance moves
+with the data, a scale with its gradient, and each layer has its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder, constant
+from sardonyx.errors import quote
+from sardonyx.model import Model
+from sardonyx.passes.nesting import names as all_names
+from sardonyx.record.describe import Choices
+from sardonyx.weights import classified
+
+SCOPES = "pkg.torch.onnx.name_scopes"
+SHOWN = 6
+Use = tuple[ir.Node, int]
+
+
+def separate_merged(model: Model, choices: Choices) -> None:
+    """Give running statistics, and weights that were merged as equal, tensors of their own."""
+    names = Builder("separate")
+    names.reserve(all_names(model.graph))
+    statistics = [_copy(model, *part) for part in list(_merged_statistics(model, names))]
+    weights = [_copy(model, *part) for part in list(_merged_weights(model, names))]
+    for kind, copies, why in (
+        ("running statistics", statistics, "training moves them with the data"),
+        ("weights", weights, "each layer trains its own"),
+    ):
+        if copies:
+            shown = ", ".join(quote(n) for n in copies[:SHOWN])
+            more = f" and {len(copies) - SHOWN} more" * (len(copies) > SHOWN)
+            value = f"{len(copies)} {kind} separated from equal tensors: {shown}{more}"
+            choices.add("separated", value, f"the exporter had made equal tensors one; {why}")
+
+
+def is_uniform(value: ir.Value) -> bool:
+    """Whether a constant holds one number throughout, as fresh scales and shifts do."""
+    array = constant(value)
+    return array is not None and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
+
+
+def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
+    """Let `uses` read a copy of `source` that is called `name`."""
+    tensor = source.const_value
+    assert tensor is not None
+    copy = ir.Value(name=name, type=source.type, shape=source.shape)
+    copy.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
+    model.graph.register_initializer(copy)
+    for node, position in uses:
+        identity = node.inputs[position].producer()  # type: ignore[union-attr]
+        node.replace_input_with(position, copy)
+        while identity is not None and not identity.outputs[0].uses():
+            before = identity.inputs[0]
+            model.graph.remove(identity, safe=True)
+            identity = before.producer() if before is not None else None
+    return name
+
+
+# -- running statistics -----------------------------------------------------------------
+
+
+def _merged_statistics(model: Model, names: Builder) -> Iterator[tuple[ir.Value, list[Use], str]]:
+    """(tensor, readers, new name) for every statistic that is more than the statistic of its nodes.
+
+    One tensor that is the same statistic of several nodes, and nothing else, stays one: that is how
+    a module that is called twice looks.
+    """
+    done: set[Use] = set()
+    for node in model.graph:
+        if node.op_type != "BatchNormalization" or node.domain != "":
+            continue
+        for position in (3, 4):
+            value = node.inputs[position]
+            source = _source(value)
+            if value is None or source is None or (node, position) in done:
+                continue
+            if value is not source:  # an Identity has the name that was lost
+                uses: list[Use] = [u for u in value.uses() if _is_statistic(u)]
+                name = value.name or "statistic"
+                value.name = names.fresh(f"{name}/merged")
+            elif all(_is_statistic(u) and u[1] == position for u in source.uses()):
+                continue
+            else:
+                uses = [(node, position)]
+                owner = node.name or node.outputs[0].name
+                name = names.fresh(f"{owner}.{'running_mean' if position == 3 else 'running_var'}")
+            done.update(uses)
+            yield source, uses, name
+
+
+def _is_statistic(use: Use) -> bool:
+    node, position = use
+    return node.op_type == "BatchNormalization" and node.domain == "" and position in (3, 4)
+
+
+def _source(value: ir.Value | None) -> ir.Value | None:
+    """The initializer behind a value, through any number of Identity nodes."""
+    while value is not None and value.const_value is None:
+        node = value.producer()
+        value = node.inputs[0] if node is not None and node.op_type == "Identity" else None
+    return value if value is not None and value.is_initializer() else None
+
+
+# -- weights ----------------------------------------------------------------------------
+
+
+def _merged_weights(model: Model, names: Builder) -> Iterator[tuple[ir.Value, list[Use], str]]:
+    """(tensor, readers, new name) for weights of one number throughout that several layers read."""
+    for weight in classified(model.graph):
+        source = model.graph.initializers.get(weight.name)
+        if weight.kind != "weight" or source is None or len(source.uses()) < 2:
+            continue
+        if not is_uniform(source):
+            continue
+        direct = [u for u in source.uses() if u[0].op_type != "Identity"]
+        renamed = [u[0].outputs[0] for u in source.uses() if u[0].op_type == "Identity"]
+        renamed = [v for v in renamed if v.uses() and not v.is_graph_output()]
+        for value in renamed if direct else renamed[1:]:
+            name = value.name or "weight"
+            value.name = names.fresh(f"{name}/merged")
+            yield source, list(value.uses()), name
+        modules: dict[str, list[Use]] = {}
+        for use in direct:
+            modules.setdefault(_module(use[0]), []).append(use)
+        for module, uses in list(modules.items())[1:]:
+            if "" not in modules:
+                slot = (source.name or "").rpartition(".")[2]
+                yield source, uses, names.fresh(f"{module}.{slot}")
+
+
+def _module(node: ir.Node) -> str:
+    """The path of the torch module that a node comes from, where the exporter has written it."""
+    try:
+        scopes = ast.literal_eval(node.metadata_props.get(SCOPES, "[]"))
+    except (ValueError, SyntaxError):
+        return ""
+    return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""

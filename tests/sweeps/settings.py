@@ -1,0 +1,438 @@
+"""Training settings, many at once, against torch: a seeded random walk, and the table.
+
+    python tests/sweeps/settings.py                    1,000 combinations
+    python tests/sweeps/settings.py --count 50 --seed 7
+    python tests/sweeps/settings.py --only 7:12        one combination, with its settings
+
+A combination is a small network as one of torch's exporters writes it, an optimizer, a loss, and
+several of accumulation, clipping, a schedule, groups, moving averages, penalties, frozen weights
+and frozen normalization, on one engine. Everything is float64, so that what differs is a setting
+and not rounding: losses of every step, then parameters, running statistics and moving averages.
+Fails where one combination is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import importlib
+import io
+import math
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sardonyx as sx
+
+STEPS = 10
+ROWS = 6
+CLASSES = 3
+TOLERANCE = 1e-8
+COUNT = 1000
+
+
+# -- networks ---------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.cell, self.head = kind(4, 5, batch_first=True), nn.Linear(5, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(x)[0][:, -1])
+
+
+class Twice(nn.Module):
+    """A layer, with its normalization, that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(5, 5, bias=False), nn.BatchNorm1d(5)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = torch.tanh(self.norm(self.inner(x)))
+        return self.head(x)
+
+
+class Tokens(nn.Module):
+    """Scores for every position of a sequence: the classes are the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(7, 5), nn.LayerNorm(5)
+        self.up, self.norm2, self.head = nn.Linear(5, 5), nn.LayerNorm(5), nn.Linear(5, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm2(torch.tanh(self.up(self.norm(self.table(x))))))
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def normalized() -> nn.Module:
+    """A bias before a normalization has no gradient but rounding, which Adam would enlarge."""
+    return nn.Sequential(
+        nn.Linear(5, 6, bias=False), nn.BatchNorm1d(6), nn.Tanh(),
+        nn.Linear(6, 6, bias=False), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.SiLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Tanh(), nn.Conv2d(4, CLASSES, 1),
+    )  # fmt: skip
+
+
+# The network, the shape of one row, what the scores of one row have behind the class axis.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (perceptron, (5,)),
+    "norms": (normalized, (5,)),
+    "cnn": (convolutional, (2, 6, 6)),
+    "twice": (Twice, (5,)),
+    "tokens": (Tokens, (4,)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (7, 4)),
+    "gru": (lambda: Recurrent(nn.GRU), (7, 4)),
+}
+EXPORTERS = ("script", "script training", "dynamo", "dynamo optimized")
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return NETWORKS[name][0]().double()
+
+
+def batch(name: str, loss: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels; the classes of convolutions are axis 1, of products the last."""
+    generator = torch.Generator().manual_seed(step)
+    shape = (ROWS, *NETWORKS[name][1])
+    if name == "tokens":
+        x = torch.randint(0, 7, shape, generator=generator)
+    else:
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    scores = {"tokens": (ROWS, 4, CLASSES), "cnn": (ROWS, CLASSES, 1, 1)}.get(name, (ROWS, CLASSES))
+    if loss.startswith("cross_entropy"):
+        axis = -1 if name == "tokens" else 1
+        kept = [d for i, d in enumerate(scores) if i != axis % len(scores)]
+        return x, torch.randint(0, CLASSES, kept, generator=generator)
+    target = torch.rand(scores, generator=generator, dtype=torch.float64)
+    return x, target
+
+
+@functools.cache
+def exported(name: str, exporter: str) -> onnx.ModelProto:
+    module, x = network(name), batch(name, "mse", 0)[0]
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if exporter.startswith("dynamo"):
+            program = torch.onnx.export(
+                module.eval(), (x,), dynamo=True, verbose=False, input_names=["x"],
+                optimize=exporter.endswith("optimized"),
+            )  # fmt: skip
+            proto: onnx.ModelProto = program.model_proto
+            return proto
+        mode: dict[str, Any] = {"training": torch.onnx.TrainingMode.EVAL}
+        if exporter.endswith("training"):
+            # The export runs the network: statistics move unless the momentum is 0 meanwhile.
+            for norm in norms(module):
+                norm.momentum = 0.0
+            mode = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
+        torch.onnx.export(module, (x,), file, dynamo=False, input_names=["x"], **mode)
+    proto = onnx.load_from_string(file.getvalue())
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "BatchNormalization" and attribute.name == "momentum":
+                attribute.f = 0.9
+    return proto
+
+
+def norms(module: nn.Module) -> list[Any]:
+    return [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
+# -- combinations -----------------------------------------------------------------------
+
+O = torch.optim
+OPTIMIZERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "sgd": (sx.optim.sgd(0.05), lambda p: O.SGD(p, 0.05)),
+    "momentum": (sx.optim.sgd(0.05, 0.9), lambda p: O.SGD(p, 0.05, 0.9)),
+    "nesterov": (
+        sx.optim.sgd(0.05, 0.9, nesterov=True, weight_decay=0.1),
+        lambda p: O.SGD(p, 0.05, 0.9, nesterov=True, weight_decay=0.1),
+    ),
+    "dampening": (
+        sx.optim.sgd(0.05, 0.8, dampening=0.3),
+        lambda p: O.SGD(p, 0.05, 0.8, dampening=0.3),
+    ),
+    "adam": (sx.optim.adam(0.01), lambda p: O.Adam(p, 0.01)),
+    "adam decay": (
+        sx.optim.adam(0.01, 0.8, 0.99, 1e-4, 0.1),
+        lambda p: O.Adam(p, 0.01, (0.8, 0.99), 1e-4, 0.1),
+    ),
+    "adamw": (sx.optim.adamw(0.01, weight_decay=0.2), lambda p: O.AdamW(p, 0.01, weight_decay=0.2)),
+    "adagrad": (
+        sx.optim.adagrad(0.05, 0.1, initial=0.1),
+        lambda p: O.Adagrad(p, 0.05, 0.1, initial_accumulator_value=0.1),
+    ),
+    "rmsprop": (
+        sx.optim.rmsprop(0.01, momentum=0.5, centered=True),
+        lambda p: O.RMSprop(p, 0.01, momentum=0.5, centered=True),
+    ),
+}
+SCHEDULES: dict[str, tuple[Any, Callable[[int], float]]] = {
+    "warm-up": (sx.schedule.linear_warmup(4), lambda t: min((t + 1) / 4, 1.0)),
+    "cosine": (
+        sx.schedule.cosine(8, 0.1),
+        lambda t: 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(t / 8, 1))),
+    ),
+    "step": (sx.schedule.step(2, 0.5), lambda t: 0.5 ** (t // 2)),
+    "exponential": (sx.schedule.exponential(0.8), lambda t: 0.8**t),
+}
+LOSSES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "cross_entropy": ("cross_entropy", F.cross_entropy),
+    "cross_entropy smoothed": (
+        sx.loss.cross_entropy(label_smoothing=0.1, weight=[0.5, 1.0, 2.0]),
+        lambda z, y: F.cross_entropy(
+            z, y, torch.tensor([0.5, 1.0, 2.0]).double(), label_smoothing=0.1
+        ),
+    ),
+    "mse": ("mse", F.mse_loss),
+    "huber": (sx.loss.huber(0.5), lambda z, y: F.huber_loss(z, y, delta=0.5)),
+    "binary_cross_entropy": ("binary_cross_entropy", F.binary_cross_entropy_with_logits),
+}
+ENGINES = ("onnxruntime", "torch", "jax", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One walk: a network with its exporter, and the settings of its record."""
+
+    network: str
+    exporter: str
+    optimizer: str
+    loss: str
+    engine: str = "onnxruntime"
+    form: str = "symbolic"
+    accumulate: int = 1
+    schedule: str | None = None
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    groups: dict[str, dict[str, float]] = field(default_factory=dict)
+    ema: float | None = None
+    l1: float = 0.0
+    l2: float = 0.0
+    freeze: str | None = None
+    batch_norm: str = "train"
+
+    def __str__(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        first = " ".join(str(values.pop(n)) for n in ("network", "exporter", "optimizer", "loss"))
+        rest = ", ".join(
+            f"{n} {v}"
+            for n, v in values.items()
+            if v not in (None, {}, 0.0, "onnxruntime", "symbolic", "train")
+            and (n, v) != ("accumulate", 1)
+        )
+        return f"{first}; {rest}" if rest else first
+
+
+def drawn(seed: int, index: int) -> Combination:
+    """The combination of this number; each setting is there in about half of them."""
+    rng = np.random.default_rng([seed, index])
+    pick = lambda options: list(options)[int(rng.integers(len(options)))]
+    maybe = lambda value: value if rng.random() < 0.5 else None
+    name, exporter = pick(NETWORKS), pick(EXPORTERS)
+    if exporter == "dynamo optimized" and name in ("norms", "cnn", "twice", "tokens"):
+        exporter = "dynamo"  # that one folds normalization and drops biases of zeros
+    named = names_are_kept(name, exporter)
+    engine = ENGINES[int(rng.choice(4, p=(0.76, 0.12, 0.08, 0.04)))]
+    if name == "cnn" and engine == "onnxruntime":
+        engine = "torch"  # onnxruntime has no Conv of float64
+    clip = pick(("none", "norm", "value", "both"))
+    group = {"*bias*": {"lr": 0.02}} if rng.random() < 0.5 else {"*weight*": {"lr": 0.003}}
+    return Combination(
+        name, exporter, pick(OPTIMIZERS), pick(LOSSES),
+        engine=engine,
+        form=pick(("symbolic", "expanded")),
+        accumulate=pick((1, 1, 2, 3)),
+        schedule=maybe(pick(SCHEDULES)),
+        clip_norm=0.05 if clip in ("norm", "both") else None,
+        clip_value=0.01 if clip in ("value", "both") else None,
+        groups=group if named and rng.random() < 0.4 else {},
+        ema=maybe(0.9), l1=maybe(1e-3) or 0.0, l2=maybe(1e-2) or 0.0,
+        freeze="*bias*" if named and rng.random() < 0.2 and "*bias*" not in group else None,
+        batch_norm="train" if rng.random() < 0.75 else "frozen",
+    )  # fmt: skip
+
+
+def names_are_kept(name: str, exporter: str) -> bool:
+    """Whether initializers have the names of parameters: folding makes tensors of other names."""
+    return exporter in ("dynamo", "script training") or name in ("mlp", "cnn")
+
+
+# -- both sides -------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """Losses by step, and the tensors at the end by name: weights, statistics, averages."""
+
+    losses: list[float]
+    tensors: dict[str, np.ndarray]
+
+
+def theirs(c: Combination) -> Outcome:
+    """torch's own training, as its users write it."""
+    module = network(c.network).train()
+    if c.batch_norm == "frozen":
+        for norm in norms(module):
+            norm.eval()
+    named = {n: p for n, p in module.named_parameters() if not fnmatchcase(n, c.freeze or "")}
+    optimizer = OPTIMIZERS[c.optimizer][1](_torch_groups(c, named))
+    base = [g["lr"] for g in optimizer.param_groups]
+    average = {n: p.detach().clone() for n, p in named.items()}
+    losses, updates = [], 0
+    for step in range(STEPS):
+        x, y = batch(c.network, c.loss, step)
+        z = module(x)
+        if c.network == "tokens" and c.loss.startswith("cross_entropy"):
+            z = z.movedim(-1, 1)
+        loss = LOSSES[c.loss][1](z, y)
+        loss = loss + c.l1 * sum(p.abs().sum() for p in named.values())
+        loss = loss + c.l2 / 2 * sum((p * p).sum() for p in named.values())
+        losses.append(float(loss.detach()))
+        (loss / c.accumulate).backward()
+        if (step + 1) % c.accumulate:
+            continue
+        if c.clip_value is not None:
+            nn.utils.clip_grad_value_(named.values(), c.clip_value)
+        if c.clip_norm is not None:
+            nn.utils.clip_grad_norm_(named.values(), c.clip_norm)
+        factor = SCHEDULES[c.schedule][1](updates) if c.schedule else 1.0
+        for group, rate in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = rate * factor
+        optimizer.step()
+        optimizer.zero_grad()
+        updates += 1
+        if c.ema is not None:
+            average = {n: c.ema * average[n] + (1 - c.ema) * p.detach() for n, p in named.items()}
+    tensors = {
+        n: t.detach().numpy() for n, t in module.state_dict().items() if t.is_floating_point()
+    }
+    if c.ema is not None:
+        tensors |= {f"{n}/ema": a.numpy() for n, a in average.items()}
+    return Outcome(losses, tensors)
+
+
+def _torch_groups(c: Combination, named: dict[str, Any]) -> list[dict[str, Any]]:
+    rest, groups = dict(named), []
+    for pattern, settings in c.groups.items():
+        matching = [n for n in rest if fnmatchcase(n, pattern)]
+        groups.append({"params": [rest.pop(n) for n in matching], **settings})
+    return [*groups, *([{"params": list(rest.values())}] if rest else [])]
+
+
+def trained(c: Combination) -> sx.Model:
+    """The network of a combination with its record."""
+    optimizer = OPTIMIZERS[c.optimizer][0]
+    if c.schedule:
+        optimizer = optimizer.schedule(SCHEDULES[c.schedule][0])
+    settings: dict[str, Any] = {
+        n: getattr(c, n)
+        for n in ("accumulate", "clip_norm", "clip_value", "ema", "l1", "l2", "form", "batch_norm")
+    }
+    settings |= {"groups": copy.deepcopy(c.groups), "freeze": c.freeze or ()}
+    return sx.trainable(exported(c.network, c.exporter), LOSSES[c.loss][0], optimizer, **settings)
+
+
+def ours(c: Combination) -> Outcome:
+    backend = importlib.import_module(f"sardonyx.engines.{c.engine}")
+    options = {"threads": 1} if c.engine == "onnxruntime" else {}
+    rep = backend.prepare_training(trained(c), **options)
+    losses = []
+    for step in range(STEPS):
+        x, y = batch(c.network, c.loss, step)
+        losses.append(float(rep.step({"x": x.numpy(), "label": y.numpy()})["loss"]))
+    return Outcome(losses, dict(rep.state()))
+
+
+def judge(c: Combination) -> str:
+    """What is off, in words; empty where both agree."""
+    expected = theirs(c)
+    try:
+        found = ours(c)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    pairs = {f"loss {i}": p for i, p in enumerate(zip(found.losses, expected.losses, strict=True))}
+    compared = [n for n in expected.tensors if n in found.tensors]
+    if names_are_kept(c.network, c.exporter):
+        trained_names = [n for n in expected.tensors if not fnmatchcase(n, c.freeze or "")]
+        if c.batch_norm == "frozen":
+            trained_names = [n for n in trained_names if "running" not in n]
+        missing = [n for n in trained_names if n not in found.tensors]
+        if missing:
+            return f"not trained: {', '.join(missing)}"
+    pairs |= {n: (found.tensors[n], expected.tensors[n]) for n in compared}  # type: ignore[misc]
+    for name, (a, b) in pairs.items():
+        error = float(np.abs(np.asarray(a) - b).max() / max(float(np.abs(b).max()), 1e-3))
+        if not error < TOLERANCE:
+            return f"{name} is off by {error:.2g}"
+    return ""
+
+
+def combinations(seed: int, count: int) -> Iterator[tuple[int, Combination]]:
+    yield from ((index, drawn(seed, index)) for index in range(count))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="seed:index of one combination")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="then none is begun")
+    arguments = parser.parse_args()
+    if arguments.only:
+        seed, index = (int(n) for n in arguments.only.split(":"))
+        todo = [(index, drawn(seed, index))]
+    else:
+        seed, todo = arguments.seed, list(combinations(arguments.seed, arguments.count))
+    counts: Counter[tuple[str, str]] = Counter()
+    off, begin = 0, time.monotonic()
+    for index, combination in todo:
+        if time.monotonic() - begin > arguments.seconds:
+            break
+        problem = judge(combination)
+        off += bool(problem)
+        for name in ("network", "exporter", "engine", "optimizer", "accumulate", "schedule"):
+            counts[name, str(getattr(combination, name))] += 1
+        if problem or arguments.only:
+            print(f"{seed}:{index:<5} {problem or 'same'}\n      {combination}", flush=True)
+    for (name, value), times in sorted(counts.items()):
+        print(f"{name:12} {value:20} {times:5}")
+    done = sum(n for (name, _), n in counts.items() if name == "network")
+    print(f"{done} combinations in {time.monotonic() - begin:.0f} s, {off} off")
+    return int(off > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
