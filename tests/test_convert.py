@@ -263,7 +263,7 @@ def test_torch_fine_tunes_and_comes_back_bit_for_bit(torch: Any, name: str, tmp_
         module(torch.from_numpy(x)).square().mean().backward()
         optimizer.step()
     module.eval()
-    tuned = sx.from_torch(module, onto=model)
+    tuned = sx.with_weights(model, module)
     sx.save(tuned, tmp_path / "tuned.onnx")
     back = sx.load(tmp_path / "tuned.onnx")
     for key, tensor in module.state_dict().items():
@@ -279,7 +279,7 @@ def test_torch_fine_tunes_and_comes_back_bit_for_bit(torch: Any, name: str, tmp_
 def test_torch_changes_a_model_in_memory_only_if_asked_to(torch: Any) -> None:
     weights = {"w": np.ones((2, 2), np.float32)}
     model = network("m (float[N,2] x) => (float[N,2] y) { y = MatMul (x, w) }", weights)
-    held = sx.from_jax(weights, onto=model)
+    held = sx.with_weights(model, weights)
     memory = held.initializer("w").numpy()
     for share, changes in ((None, False), (False, False), (True, True)):
         module = sx.to_torch(held, share=share)
@@ -313,7 +313,7 @@ def test_torch_names_that_torch_forbids(torch: Any) -> None:
     x = rng.normal(size=(3, 2)).astype(np.float32)
     close(module(torch.from_numpy(x)).detach(), expected(model, x))
     module.load_state_dict({k: 2 * v for k, v in module.state_dict().items()})
-    tuned = sx.from_torch(module, onto=model)
+    tuned = sx.with_weights(model, module)
     for key in names:
         np.testing.assert_array_equal(
             tuned.initializer(key).numpy(), 2 * model.initializer(key).numpy()
@@ -398,11 +398,11 @@ def test_weights_that_do_not_fit_are_all_named(torch: Any) -> None:
     state["fc1.bias"] = state["fc1.bias"].half()
     state["nowhere"] = torch.zeros(1)
     with pytest.raises(ArgumentError) as error:
-        sx.from_torch(state, onto=model)
+        sx.with_weights(model, state)
     for word in ("fc0.weight", "[5, 6] ← [2]", "float32 ← float16", "nowhere", "cast=True"):
         assert word in str(error.value)
     halved = sx.to_torch(model).half()
-    tuned = sx.from_torch(halved, onto=model, cast=True)
+    tuned = sx.with_weights(model, halved, cast=True)
     found = tuned.initializer("fc0.weight").numpy()
     wanted = model.initializer("fc0.weight").numpy().astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(found, wanted)
@@ -465,7 +465,7 @@ def test_jax_exports_with_symbolic_sizes(functions: dict, network_name: str) -> 
 
 def test_jax_params_come_back_bit_for_bit(functions: dict) -> None:
     model, _, params = functions["cnn"]
-    tuned = sx.from_jax({n: w + 0.1 for n, w in params.items()}, onto=model)
+    tuned = sx.with_weights(model, {n: w + 0.1 for n, w in params.items()})
     for key, value in params.items():
         np.testing.assert_array_equal(tuned.initializer(key).numpy(), np.asarray(value + 0.1))
     np.testing.assert_array_equal(
@@ -550,7 +550,7 @@ def test_tensorflow_training_updates_statistics(tf_modules: dict) -> None:
     close(module.weights["bn.mean"], twin.bn.mean.numpy())
     close(module.weights["bn.var"], twin.bn.var.numpy())
     assert np.abs(module(x).numpy() - before).max() > 1e-4
-    tuned = sx.from_tensorflow(module, onto=model)
+    tuned = sx.with_weights(model, module)
     close(expected(tuned, x), module(x).numpy())
 
 

@@ -141,7 +141,7 @@ def test_weights_in_branches_are_trained_and_come_back() -> None:
         for p in module.parameters():
             assert p.grad is not None and p.grad.abs().sum() > 0
             p -= 0.01 * p.grad
-    tuned = sx.from_torch(module, onto=model)
+    tuned = sx.with_weights(model, module)
     check(module, tuned, [(np.ones((3, 2), np.float32),)])
 
 

@@ -72,7 +72,7 @@ def test_torch_weights_are_the_pages_of_the_file_until_they_are_written(tmp_path
     np.testing.assert_array_equal(model.initializer("layer0.weight").numpy(), wanted)
     np.testing.assert_array_equal(second.layer0.weight.detach().numpy(), wanted)
     assert (tmp_path / "m.data").read_bytes() == before
-    tuned = sx.from_torch(first, onto=model)
+    tuned = sx.with_weights(model, first)
     np.testing.assert_array_equal(tuned.initializer("layer1.weight").numpy(), np.float32(2))
 
 

@@ -42,7 +42,7 @@ def test_nnx_module_comes_back_bit_for_bit() -> None:
     module = sx.to_jax(model, as_="nnx")
     weight = module.weights["fc0.weight"]
     weight[...] = weight[...] + 1.0
-    tuned = sx.from_jax(module, onto=model)
+    tuned = sx.with_weights(model, module)
     wanted = model.initializer("fc0.weight").numpy() + np.float32(1)
     np.testing.assert_array_equal(tuned.initializer("fc0.weight").numpy(), wanted)
     same = model.initializer("fc1.bias").numpy()

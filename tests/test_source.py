@@ -224,12 +224,12 @@ def test_tuned_weights_come_back_into_the_graph(name: str, tmp_path: Path) -> No
         model, inputs = architecture(name, dynamo=True)
     sx.to_torch_source(model, tmp_path)
     before = expected(model, inputs)
-    untouched = sx.from_torch(tmp_path, onto=model)
+    untouched = sx.with_weights(model, tmp_path)
     for key in model.graph.initializers:
         wanted = model.initializer(key).numpy()
         np.testing.assert_array_equal(untouched.initializer(key).numpy(), wanted)
     subprocess.run([sys.executable, "-I", "-c", TUNE, str(tmp_path)], check=True)
-    tuned = sx.from_torch(tmp_path, onto=model)
+    tuned = sx.with_weights(model, tmp_path)
     found, _ = ran(tmp_path, inputs)
     same(found, expected(tuned, inputs))
     assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(found, before))
@@ -244,18 +244,18 @@ def test_one_tensor_that_became_two_is_named(tmp_path: Path) -> None:
     module = zoo.Gpt(8, 2, 1, 50, 16).eval()
     model = exported(module, (ids,), ["idx"], [{0: "batch"}], dynamo=True)
     sx.to_torch_source(model, tmp_path)
-    sx.from_torch(tmp_path, onto=model)
+    sx.with_weights(model, tmp_path)
     subprocess.run([sys.executable, "-I", "-c", TUNE, str(tmp_path)], check=True)
     with pytest.raises(ArgumentError, match=r'one in the model have become different\n.*"h.0.ln_'):
-        sx.from_torch(tmp_path, onto=model)
+        sx.with_weights(model, tmp_path)
 
 
 def test_weights_of_another_source_are_refused(tmp_path: Path) -> None:
     sx.to_torch_source(mlp(), tmp_path)
     with pytest.raises(ArgumentError, match="not those of this model's source"):
-        sx.from_torch(tmp_path, onto=cnn())
+        sx.with_weights(cnn(), tmp_path)
     with pytest.raises(ArgumentError, match="no weights in"):
-        sx.from_torch(tmp_path / "nowhere", onto=cnn())
+        sx.with_weights(cnn(), tmp_path / "nowhere")
 
 
 HOSTILE = [

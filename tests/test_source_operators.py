@@ -215,7 +215,7 @@ def test_a_choice_is_a_plain_if(name: str, tmp_path: Path) -> None:
         with torch.no_grad():
             found = module(*map(torch.from_numpy, given))
         same([found.numpy()], expected(model, given))
-    back = sx.from_torch(tmp_path, onto=model)
+    back = sx.with_weights(model, tmp_path)
     for key in used:
         assert np.array_equal(back.initializer(key).numpy(), model.initializer(key).numpy())
 

@@ -28,9 +28,6 @@ _HOMES = {
     "evaluate": "sardonyx.train.evaluation",
     "export_step": "sardonyx.record.export",
     "freeze": "sardonyx.edit.surgery",
-    "from_jax": "sardonyx.engines.jax.convert",
-    "from_tensorflow": "sardonyx.engines.tensorflow.convert",
-    "from_torch": "sardonyx.engines.torch.convert",
     "grad": "sardonyx.grad",
     "insert": "sardonyx.edit.surgery",
     "jvp": "sardonyx.grad",
@@ -59,6 +56,7 @@ _HOMES = {
     "verify_training": "sardonyx.verify.training",
     "gradient_rule": "sardonyx.grad",
     "weights": "sardonyx.weights",
+    "with_weights": "sardonyx.engines.with_weights",
     "write_report": "sardonyx.train.report",
 }
 _MODULES = {
@@ -132,12 +130,13 @@ if TYPE_CHECKING:
         unfreeze,
         untie,
     )
-    from sardonyx.engines.jax.convert import from_jax, to_jax
+    from sardonyx.engines.jax.convert import to_jax
     from sardonyx.engines.numpy.convert import to_numpy
     from sardonyx.engines.placement import placement
-    from sardonyx.engines.tensorflow.convert import from_tensorflow, to_tensorflow
-    from sardonyx.engines.torch.convert import from_torch, to_torch
+    from sardonyx.engines.tensorflow.convert import to_tensorflow
+    from sardonyx.engines.torch.convert import to_torch
     from sardonyx.engines.torch.source.write import to_torch_source
+    from sardonyx.engines.with_weights import with_weights
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sardonyx.engines.with_weights import with_weights
 from sardonyx.errors import SardonyxError
 from sardonyx.model import Model
 from sardonyx.verify.subjects import FunctionSubject, ModuleSubject, OnnxSubject, Subject
@@ -50,21 +51,15 @@ def held_names(item: Subject) -> set[str]:
 def _held(item: Subject) -> tuple[str, Callable[[Model], Model]] | None:
     """The engine of a conversion, and how its weights get back into a model."""
     if isinstance(item, ModuleSubject) and _comes_from(type(item.module), "torch"):
-        from sardonyx.engines.torch.convert import from_torch
-
-        return "torch", lambda onto: from_torch(item.module, onto, cast=True)
+        return "torch", lambda model: with_weights(model, item.module, cast=True)
     if not isinstance(item, FunctionSubject):
         return None
     if _comes_from(type(item.function), "tensorflow"):
-        from sardonyx.engines.tensorflow.convert import from_tensorflow
-
         module: Any = item.function
-        return "tensorflow", lambda onto: from_tensorflow(module, onto, cast=True)
+        return "tensorflow", lambda model: with_weights(model, module, cast=True)
     apply, params = applied(item.function)
     if _comes_from(apply, "jax") and isinstance(params, Mapping):
-        from sardonyx.engines.jax.convert import from_jax
-
-        return "jax", lambda onto: from_jax(params, onto, cast=True)
+        return "jax", lambda model: with_weights(model, params, cast=True)
     return None
 
 

@@ -1,6 +1,4 @@
-"""`to_jax`: an ONNX model as a pure function and its weights; `from_jax`: the weights back in the
-file.
-"""
+"""`to_jax`: an ONNX model as a pure function and its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from sardonyx.engines.callout import refused
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.layout import channels_last
 from sardonyx.engines.jax.xp import arrays, is_traced, jax
-from sardonyx.engines.native import Native, Stored, bind, native, written_back
+from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.external import is_mapped
 from sardonyx.lower.program import DependsOnData, Program, element_type
@@ -125,22 +123,14 @@ def _of_type(xp: Any, value: Any, dtype: np.dtype | None) -> Any:
     return xp.cast(value, dtype) if is_integer(np.dtype(value.dtype)) else value
 
 
-def from_jax(
-    params: Mapping[str, Any] | Any, onto: Model | str | Path, *, cast: bool = False
-) -> Model:
-    """The model `onto` with the weights in `params` (or in the NNX module), bit for bit.
+def weight_arrays(module: Any) -> dict[str, np.ndarray]:
+    """The weights of an NNX module by name."""
+    if hasattr(module, "params") and callable(module.params):
+        return {name: np.array(value) for name, value in module.params().items()}
+    from flax import nnx
 
-    cast -- weights of another type are converted to the model's
-
-    >>> import jax, sardonyx as sx
-    >>> apply, params = sx.to_jax("model.onnx")
-    >>> params = jax.tree.map(jax.numpy.zeros_like, params)
-    >>> sx.from_jax(params, onto="model.onnx").initializer("head.bias").numpy()
-    array([0., 0., 0.], dtype=float32)
-    """
-    weights = params if isinstance(params, Mapping) else params.params()
-    values = {name: np.array(value) for name, value in weights.items()}
-    return written_back(onto, values, cast=cast, source="the params")
+    leaves = nnx.to_flat_state(nnx.state(module, nnx.Param, nnx.BatchStat))
+    return {".".join(map(str, path)): np.array(leaf[...]) for path, leaf in leaves}
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:

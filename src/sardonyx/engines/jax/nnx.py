@@ -21,7 +21,7 @@ class OnnxNnx(nnx.Module):
         self.weights = nnx.Dict({name: nnx.Param(value) for name, value in params.items()})
 
     def params(self) -> dict[str, Any]:
-        """The weights as `from_jax` takes them."""
+        """The weights by the names of the model."""
         return {name: weight[...] for name, weight in self.weights.items()}
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines.native import Stored, bind, native, written_back
+from sardonyx.engines.native import Stored, bind, native
 from sardonyx.engines.numpy.backend import Runner
+from sardonyx.engines.with_weights import with_weights
 from sardonyx.model import Model, load
 from sardonyx.save import save
 
@@ -84,4 +85,4 @@ def store_weights(loaded: Model, path: Path) -> Stored:
         ["arrays", f"{count:,} numbers in {len(weights)} arrays; an .npz holds no program"],
         ["to run it", f"sardonyx.to_numpy({str(loaded.source or 'model')!r})"],
     ]
-    return Stored(path, to_numpy(written_back(loaded, weights, source="the file")), rows)
+    return Stored(path, to_numpy(with_weights(loaded, weights)), rows)

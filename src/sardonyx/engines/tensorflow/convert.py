@@ -1,6 +1,4 @@
-"""`to_tensorflow`: an ONNX model as a tf.Module; `from_tensorflow`: its weights back in the
-file.
-"""
+"""`to_tensorflow`: an ONNX model as a tf.Module."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines.callout import refused
-from sardonyx.engines.native import Native, Stored, bind, native, written_back
+from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import quote
 from sardonyx.external import Private
 from sardonyx.lower.program import Program, element_type
 from sardonyx.model import Model
@@ -143,24 +141,19 @@ def to_tensorflow(
     return OnnxModule(native(model, fallback=fallback, place=place))
 
 
-def from_tensorflow(
-    module: OnnxModule | Mapping[str, Any], onto: Model | str | Path, *, cast: bool = False
-) -> Model:
-    """The model `onto` with the weights of a module (or of variables by name), bit for bit.
+def weight_arrays(module: Any) -> dict[str, np.ndarray]:
+    """The weights of a tf.Module or Keras model by name; a Keras variable is named by its path."""
+    if isinstance(module, OnnxModule):
+        variables = module.weights
+    elif hasattr(module, "get_config"):
+        variables = {variable.path: variable.value for variable in module.variables}
+    else:
+        variables = {variable.name.removesuffix(":0"): variable for variable in module.variables}
+    return {name: array_of(variable) for name, variable in variables.items()}
 
-    cast -- weights of another type are converted to the model's
 
-    >>> import sardonyx as sx
-    >>> module = sx.to_tensorflow("model.onnx")
-    >>> _ = module.weights["head.bias"].assign([1.0, 2.0, 3.0])
-    >>> sx.from_tensorflow(module, onto="model.onnx").initializer("head.bias").numpy()
-    array([1., 2., 3.], dtype=float32)
-    """
-    weights = module if isinstance(module, Mapping) else getattr(module, "weights", None)
-    if not isinstance(weights, Mapping):
-        raise ArgumentError(f"a {quote(type(module).__name__)} has no weights by name")
-    values = {name: np.array(tf.convert_to_tensor(value)) for name, value in weights.items()}
-    return written_back(onto, values, cast=cast, source="the module")
+def array_of(tensor: Any) -> np.ndarray:
+    return np.array(tf.convert_to_tensor(tensor))
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:

@@ -1,4 +1,4 @@
-"""`to_torch`: an ONNX model as a torch module; `from_torch`: its weights back in the ONNX file."""
+"""`to_torch`: an ONNX model as a torch module."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.engines.callout import refused
-from sardonyx.engines.native import Native, Stored, bind, native, written_back
+from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.memory import Memory, Sharing
 from sardonyx.engines.torch.trace import argument_names, example, named, retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
-from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.errors import EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.program import Program
 from sardonyx.lower.xp import is_integer
-from sardonyx.model import Model, load
+from sardonyx.model import Model
 
 
 def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
@@ -310,40 +310,17 @@ def _trains(node: ir.Node) -> bool:
     return tensor is not None and bool(tensor.numpy().any())
 
 
-def from_torch(
-    module: torch.nn.Module | Mapping[str, Any] | str | Path,
-    onto: Model | str | Path,
-    *,
-    cast: bool = False,
-) -> Model:
-    """The model `onto` with the weights of a torch module, bit for bit.
-
-    module -- a module that `to_torch` made, or any whose state dict has the model's names; such a
-              state dict; or the folder that `to_torch_source` wrote, with tuned weights in it
-    cast   -- weights of another type (after `module.half()`) are converted to the model's
-
-    >>> import torch, sardonyx as sx
-    >>> module = sx.to_torch("model.onnx")
-    >>> _ = torch.nn.init.zeros_(module.head.bias)
-    >>> tuned = sx.from_torch(module, onto="model.onnx")
-    >>> tuned.initializer("head.bias").numpy()
-    array([0., 0., 0.], dtype=float32)
-    """
-    if isinstance(module, (str, Path)):
-        from sardonyx.engines.torch.source import read_weights
-
-        onto = load(onto)
-        arrays_by_name = read_weights.named(read_weights.read(Path(module)), onto)
-        return written_back(onto, arrays_by_name, cast=cast, source="the folder")
+def weight_arrays(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    """The weights of a module by the names of the ONNX model."""
     module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
-    state = module.state_dict() if isinstance(module, torch.nn.Module) else module
+    state = module.state_dict()
     names = module.names if isinstance(module, OnnxModule) else {key: key for key in state}
-    missing = [[quote(n), f"key {quote(k)}"] for n, k in names.items() if k not in state]
-    if missing:
-        raise ArgumentError("the state dict lacks tensors of the model", missing)
-    xp = arrays("cpu")
-    arrays_by_name = {name: xp.to_numpy(state[key]) for name, key in names.items()}
-    return written_back(onto, arrays_by_name, cast=cast, source="the module")
+    return {name: array_of(state[key]) for name, key in names.items()}
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """A torch tensor, wherever it is, as a numpy array."""
+    return arrays("cpu").to_numpy(tensor)
 
 
 def store(model: Model | str | Path, path: Path) -> Stored:

@@ -20,20 +20,20 @@ from sardonyx.errors import ArgumentError, MissingExtra, quote
 from sardonyx.model import Model
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The tensors of a folder that `to_torch_source` wrote, or of a .safetensors file."""
+def arrays_of(path: Path, model: Model, partial: bool) -> dict[str, np.ndarray]:
+    """The tensors of a folder that `to_torch_source` wrote, as `model` has them."""
     try:
         from safetensors.torch import load_file
     except ImportError as error:
         raise MissingExtra("safetensors", "torch") from error
-    file = path / WEIGHTS if path.is_dir() else path
+    file = path / WEIGHTS
     if not file.is_file():
-        hint = "give the folder that to_torch_source wrote, or its .safetensors file"
+        hint = "give the folder that to_torch_source wrote"
         raise ArgumentError(f"there are no weights in {quote(path.name)}", hint=hint)
-    return load_file(str(file))
+    return named(load_file(str(file)), model, partial)
 
 
-def named(state: Mapping[str, Any], model: Model) -> dict[str, np.ndarray]:
+def named(state: Mapping[str, Any], model: Model, partial: bool = False) -> dict[str, np.ndarray]:
     """The tensors of a generated module's state, as `model` has them."""
     held, same = weights_of(model)
     stored = {key: _stored(key, state, same) for key in held}
@@ -43,9 +43,12 @@ def named(state: Mapping[str, Any], model: Model) -> dict[str, np.ndarray]:
         for k, v in stored.items()
         if v is not None and held[k].array.shape != tuple(v.shape)
     ]
+    if partial:
+        missing = []
+        held = {k: t for k, t in held.items() if not t.sources or stored[k] is not None}
     if missing or wrong:
         what = "the weights are not those of this model's source"
-        raise ArgumentError(what, [*missing, *wrong], hint="was `onto` the model it was made from?")
+        raise ArgumentError(what, [*missing, *wrong], hint="was the source made from this model?")
     xp = arrays("cpu")
     found: dict[str, _Target] = {}
     torn = []

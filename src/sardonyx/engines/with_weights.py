@@ -1,0 +1,172 @@
+"""`with_weights`: the weights of any framework, or of a file, put back into the ONNX graph."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError, MissingExtra, quote
+from sardonyx.limits.archives import check_archive
+from sardonyx.model import Model, load
+from sardonyx.weights import weights
+
+# The package that a class comes from → the framework that reads its weights.
+FRAMEWORKS = {
+    "torch": "torch",
+    "flax": "jax",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+}
+# What a framework counts for itself and no ONNX graph has.
+BOOKKEEPING = ("num_batches_tracked",)
+
+
+def with_weights(
+    model: Model | str | Path, source: Any, *, partial: bool = False, cast: bool = False
+) -> Model:
+    """A copy of `model` with the weights of `source`, bit for bit; everything else stays.
+
+    source  -- a torch module or state dict; JAX params (nested or by name) or an NNX module; a
+               tf.Module or Keras model; a mapping of arrays by name; an .npz or .safetensors file;
+               the folder that `to_torch_source` wrote
+    partial -- accept weights that `source` lacks (they keep their values) and names that the model
+               lacks (they are left out); otherwise both are errors
+    cast    -- convert weights of another type, for instance after `module.half()`
+
+    >>> import torch, sardonyx as sx
+    >>> module = sx.to_torch("model.onnx")
+    >>> _ = torch.nn.init.zeros_(module.head.bias)
+    >>> tuned = sx.with_weights("model.onnx", module)
+    >>> tuned.initializer("head.bias").numpy()
+    array([0., 0., 0.], dtype=float32)
+    """
+    loaded = load(model)
+    return _replaced(loaded, _arrays(source, loaded, partial), partial, cast)
+
+
+def framework_of(thing: Any) -> str | None:
+    """The framework whose class `thing` is an instance of; nothing is imported to find out."""
+    roots = (base.__module__.partition(".")[0] for base in type(thing).__mro__)
+    return next((FRAMEWORKS[root] for root in roots if root in FRAMEWORKS), None)
+
+
+# -- reading ------------------------------------------------------------------------------
+
+
+def _arrays(source: Any, model: Model, partial: bool) -> dict[str, np.ndarray]:
+    if isinstance(source, (str, Path)):
+        return _stored(Path(source), model, partial)
+    if isinstance(source, Mapping):
+        return {name: _array(value) for name, value in _flat(source)}
+    framework = framework_of(source)
+    if framework is None:
+        raise ArgumentError(
+            f"cannot read weights from {quote(type(source).__name__)}",
+            hint="give a module, a state dict, params, a mapping of arrays, or a file of weights",
+        )
+    return importlib.import_module(f"sardonyx.engines.{framework}.convert").weight_arrays(source)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings; the keys on the way to a leaf are joined by dots."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _array(value: Any) -> np.ndarray:
+    framework = framework_of(value)
+    if framework in (None, "jax"):
+        return np.array(value)
+    return importlib.import_module(f"sardonyx.engines.{framework}.convert").array_of(value)
+
+
+def _stored(path: Path, model: Model, partial: bool) -> dict[str, np.ndarray]:
+    if path.suffix == ".npz" and path.is_file():
+        check_archive(path)
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    if path.suffix == ".safetensors" and path.is_file():
+        try:
+            from safetensors.numpy import load_file
+        except ImportError as error:
+            raise MissingExtra("safetensors", "torch") from error
+        return load_file(str(path))
+    if path.is_dir():
+        return importlib.import_module("sardonyx.engines.torch.source.read_weights").arrays_of(
+            path, model, partial
+        )
+    raise ArgumentError(
+        f"there are no weights in {quote(path.name)}",
+        hint="give an .npz or .safetensors file, or the folder that to_torch_source wrote",
+    )
+
+
+# -- writing ------------------------------------------------------------------------------
+
+
+def _replaced(model: Model, arrays: Mapping[str, np.ndarray], partial: bool, cast: bool) -> Model:
+    copy = model.copy()
+    constants = {
+        node.outputs[0].name: node
+        for node in copy.graph
+        if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes
+    }
+    problems = [] if partial else _missing(model, arrays)
+    for name, array in arrays.items():
+        initializer, constant = copy.graph.initializers.get(name), constants.get(name)
+        if initializer is not None and initializer.const_value is not None:
+            tensor = initializer.const_value
+        elif constant is not None:
+            tensor = constant.attributes["value"].as_tensor()
+        else:
+            if not (partial or name.endswith(BOOKKEEPING) or _is_tied(array, arrays, copy)):
+                problems.append([quote(name), "is no tensor of the model"])
+            continue
+        misfit = _misfit(tensor, array, cast)
+        if misfit:
+            problems.append([quote(name), misfit])
+            continue
+        replacement = ir.Tensor(
+            np.array(array, tensor.dtype.numpy()),
+            tensor.dtype,
+            shape=ir.Shape(array.shape),
+            name=name,
+        )
+        if initializer is not None:
+            initializer.const_value = replacement
+        else:
+            assert constant is not None
+            constant.attributes.add(ir.AttrTensor("value", replacement))
+    if problems:
+        hints = [] if cast else ["cast=True converts types"]
+        hints += [] if partial else ["partial=True accepts missing and unknown names"]
+        raise ArgumentError("these weights do not fit the model", problems, "; ".join(hints))
+    return copy
+
+
+def _is_tied(array: np.ndarray, arrays: Mapping[str, np.ndarray], model: Model) -> bool:
+    """Whether an array lies in the memory of one that the model has under another name."""
+    names = (name for name in arrays if name in model.graph.initializers)
+    return any(np.shares_memory(array, arrays[name]) for name in names if array.size)
+
+
+def _missing(model: Model, arrays: Mapping[str, np.ndarray]) -> list[list[str]]:
+    names = (w.name for w in weights(model) if w.kind != "constant")
+    return [[quote(n), "is missing"] for n in names if n not in arrays]
+
+
+def _misfit(tensor: ir.TensorProtocol, array: np.ndarray, cast: bool) -> str:
+    """How an array differs from the tensor whose place it takes; empty where it does not."""
+    if tuple(tensor.shape.numpy()) != array.shape:
+        return f"{list(tensor.shape.numpy())} ← {list(array.shape)}"
+    dtype = np.dtype(tensor.dtype.numpy())
+    return f"{dtype} ← {array.dtype}" if dtype != array.dtype and not cast else ""
