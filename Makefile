@@ -9,11 +9,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt
 SOURCES := src tests docs $(wildcard bench) $(wildcard examples)
 
+# What the oldest versions must pass: the core on onnxruntime.
+OLDEST_TESTS := tests/test_model.py tests/test_normalize.py tests/test_grad.py tests/test_roundtrip.py tests/test_optim.py \
+  tests/test_record.py tests/test_loop.py tests/test_cli.py tests/test_diff.py tests/test_inspect.py
+
 # Frameworks use every core they see and then wait for one another; the tests give each worker one.
 QUIET := OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 JAX_PLATFORMS=cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs nightly clean
+.PHONY: help demo test lint format wheel oldest coverage bench docs nightly clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -53,6 +57,22 @@ format: $(VENV)/.core ## rewrite the sources in the project's form
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
+wheel: $(VENV)/.core ## build dist/ and try the wheel in an environment of its own, with [cpu] alone
+	@rm -rf dist build/wheel
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@$(PYTHON) -m venv build/wheel
+	@build/wheel/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt "$$(ls dist/*.whl)[cpu]"
+	@build/wheel/bin/python tests/package/installed.py README.md
+
+oldest: ## the oldest versions that pyproject.toml allows
+	@rm -rf build/oldest && $(PYTHON) -m venv build/oldest
+	@$(PYTHON) tests/package/oldest.py cpu > build/oldest/versions.txt
+	@build/oldest/bin/python -m pip install $(PIP_FLAGS) -c build/oldest/versions.txt ".[cpu]" pytest pytest-xdist
+	@$(QUIET) build/oldest/bin/python -m pytest -q -n $(JOBS) $(OLDEST_TESTS)
+
+coverage: $(VENV)/.engines ## the tests, with a page of the lines that they reach in htmlcov/
+	$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report=html --cov-report=term:skip-covered
+
 bench: $(VENV)/.engines ## one script per claim; prints ratios measured in the same run
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
@@ -69,4 +89,4 @@ nightly: $(VENV)/.engines ## the slow tests, then every sweep with its table
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 clean: ## remove what the targets made, the environment too
-	rm -rf $(VENV) site out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site out build dist htmlcov .mypy_cache .pytest_cache .ruff_cache
