@@ -32,6 +32,8 @@ def with_weights(
 ) -> Model:
     """A copy of `model` with the weights of `source`, bit for bit; everything else stays.
 
+    Running statistics that `source` does not have keep their values.
+
     source  -- a torch module or state dict; JAX params (nested or by name) or an NNX module; a
                tf.Module or Keras model; a mapping of arrays by name; an .npz or .safetensors file;
                the folder that `to_torch_source` wrote
@@ -160,7 +162,8 @@ def _is_tied(array: np.ndarray, arrays: Mapping[str, np.ndarray], model: Model) 
 
 
 def _missing(model: Model, arrays: Mapping[str, np.ndarray]) -> list[list[str]]:
-    names = (w.name for w in weights(model) if w.kind != "constant")
+    # Running statistics may be absent: the params of `to_jax` are what is trained, nothing else.
+    names = (w.name for w in weights(model) if w.kind == "weight")
     return [[quote(n), "is missing"] for n in names if n not in arrays]
 
 
