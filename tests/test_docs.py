@@ -1,4 +1,4 @@
-"""Every code block of README and docs runs, page by page, in order, in an empty folder.
+"""Every code block of README, CONTRIBUTING and docs runs, page by page, in order, in an empty folder.
 
 `python` blocks of a page share one namespace; `sh` blocks run in bash; an `output` block must equal
 what the block before it printed; a block with `title="name"` is written to that file. The folder
@@ -26,7 +26,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DATA_LANGUAGES = {"text", "toml", "yaml", "json", "mermaid"}
 LANGUAGES = {"python", "sh", "output"} | DATA_LANGUAGES
 FENCE = re.compile(r"^( *)```(.*)\n((?:.*\n)*?)\1```\s*$", re.MULTILINE)
@@ -72,7 +72,7 @@ def fixture_files(folder: Path) -> None:
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="../secret/weights.bin")
-    (folder / "stranger.onnx").write_bytes(hostile.SerializeToString())
+    (folder / "untrusted.onnx").write_bytes(hostile.SerializeToString())
 
 
 def classifier(rng: np.random.Generator) -> onnx.ModelProto:
