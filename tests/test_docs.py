@@ -1,5 +1,6 @@
-"""Every code block of README, CONTRIBUTING and docs runs, page by page, in order, in an empty folder.
+"""Every code block of README, CONTRIBUTING and docs runs, page by page and in order.
 
+Each page starts in an empty folder.
 `python` blocks of a page share one namespace; `sh` blocks run in bash; an `output` block must equal
 what the block before it printed; a block with `title="name"` is written to that file. The folder
 holds the files that the pages speak of (`fixture_files`). Examples in docstrings run as doctests.
