@@ -110,11 +110,10 @@ class RunSettings:
 
 def engine_package(engine: str) -> Any:
     """The package of an engine that can train; where its framework is missing, an error."""
-    name = f"sardonyx.engines.{engine}"
-    if not engine.isidentifier() or importlib.util.find_spec(name) is None:
+    if not engine.isidentifier() or importlib.util.find_spec(f"sardonyx.engines.{engine}") is None:
         raise _no_engine(engine)
     try:
-        package = importlib.import_module(name)
+        package = importlib.import_module(f"sardonyx.engines.{engine}")
     except Exception as error:
         missing = missing_extra(error)
         if missing is None:
