@@ -13,7 +13,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.cli.__main__ import main
 from sardonyx.engines.onnxruntime import Runner
-from tests.networks import mlp
+from tests.networks import mlp, parse
 
 WRITTEN = {"torch": "mlp.pt2", "jax": "mlp", "tensorflow": "mlp", "numpy": "mlp"}
 
@@ -107,6 +107,38 @@ def test_a_conversion_that_differs_is_told(
     code, _, stderr = call("convert", model, "--to", "numpy", "-o", tmp_path / "mlp.npz")
     assert code == 1
     assert "different" in stderr
+
+
+def test_a_conversion_is_verified_on_the_inputs_that_are_named(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The logarithm of random numbers is NaN whatever is drawn: only these inputs tell."""
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N] x) => (float[N] y)
+    <float k = {100}> { h = Sub(x, k) y = Log(h) }"""
+    model = sx.save(parse(text), tmp_path / "log.onnx")
+    np.savez(tmp_path / "in.npz", x=np.linspace(101, 200, 7, dtype=np.float32))
+    arguments = ["convert", model, "--to", "numpy", "-o", tmp_path / "log"]
+    code, _, stderr = call(*arguments)
+    assert code == 5 and "could not tell on 3 random inputs" in stderr
+    code, _, stderr = call(*arguments, "--inputs", tmp_path / "in.npz")
+    assert code == 0 and "same on the inputs of" in stderr
+
+
+def test_a_conversion_that_fails_is_told_with_its_error(
+    model: Path,
+    tmp_path: Path,
+    call: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sardonyx.engines.native import Stored
+
+    def store(loaded: object, path: Path) -> Stored:
+        return Stored(path, lambda x: x.no_such_method(), [])
+
+    monkeypatch.setattr("sardonyx.engines.numpy.convert.store", store)
+    code, _, stderr = call("convert", model, "--to", "numpy", "-o", tmp_path / "mlp")
+    assert code == 6
+    assert "AttributeError" in stderr and "no_such_method" in stderr
 
 
 def test_wrong_targets_are_refused(

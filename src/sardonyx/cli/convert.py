@@ -17,8 +17,8 @@ TARGETS = {
     "torch": (".pt2",), "torch-source": ("",), "jax": ("",), "tensorflow": ("",),
     "numpy": ("", ".npz"),
 }  # fmt: skip
-# where a target is written, if not in the room of the engine of that name
-ROOMS = {"torch-source": "torch.source.write"}
+# the module of sardonyx.engines that writes a target, if not the engine's own `convert`
+MODULES = {"torch-source": "torch.source.write"}
 
 
 def convert(
@@ -44,6 +44,10 @@ def convert(
         bool, typer.Option("--dry-run", help="Only say which nodes run where, and what crosses.")
     ] = False,
     seeds: Annotated[int, typer.Option(help="How many random inputs verify it; 0: none.")] = 3,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(help="Verify it on these: an .npz, or a folder in the model zoo's form."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
 ) -> None:
     """Turn a model into PyTorch (a program or source), JAX or TensorFlow, and verify it.
@@ -53,7 +57,7 @@ def convert(
     NumPy has no form of a program: its folder has a module that runs the model on sardonyx's
     NumPy engine, and an .npz file has the weights by their names and nothing that runs.
 
-    Exit with 0 if it gives the same numbers, 1 if they differ, 2 if that is unclear.
+    Exit codes are those of `verify`: 0 same, 1 different, 4 look, 5 could not tell, 6 fails.
     """
     if to not in TARGETS:
         raise ArgumentError(f"cannot convert to {to!r}", hint=f"one of {', '.join(TARGETS)}")
@@ -83,17 +87,20 @@ def convert(
     loaded = load(model)
     begun = time.monotonic()
     say("converting", f"{model} to {to}")
-    room = ROOMS.get(to, f"{to}.convert")
-    stored = importlib.import_module(f"sardonyx.engines.{room}").store(loaded, output)
+    writer = MODULES.get(to, f"{to}.convert")
+    stored = importlib.import_module(f"sardonyx.engines.{writer}").store(loaded, output)
     say("written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - begun:.1f} s)")
     for what, value in stored.rows:
         say(what, value)
     code = 0
-    if seeds:
+    if seeds or inputs is not None:
         from sardonyx.verify import verify
 
-        report = verify(loaded, stored.function, seeds=seeds, culprit=False)
-        say("verified", f"{report.verdict} on {seeds} random inputs, read back from the file")
+        report = verify(loaded, stored.function, seeds=seeds, inputs=inputs, culprit=False)
+        source = f"{seeds} random inputs" if inputs is None else f"the inputs of {inputs}"
+        say("verified", f"{report.verdict} on {source}, read back from the file")
+        for problem in dict.fromkeys(m.problem for m in report.measurements if m.problem):
+            say("", problem)
         code = report.exit_code
     print(output)
     raise typer.Exit(code)

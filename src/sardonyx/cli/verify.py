@@ -54,7 +54,8 @@ def verify(
 ) -> None:
     """Prove that two models give the same numbers, or name the node.
 
-    Exit with 0 if they are the same, 1 if they differ, 2 if that is unclear.
+    Exit codes: 0 same, 1 different, 4 look, 5 could not tell, 6 fails, 7 not comparable;
+    2 is wrong usage.
     """
     judged_by = _bands(bands)
     first = Path(subjects[0])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from sardonyx.diff import diff
 from sardonyx.errors import (
     ArgumentError,
     DataError,
@@ -24,12 +24,24 @@ from sardonyx.passes.nesting import graphs
 from sardonyx.verify import datasets
 from sardonyx.verify.coarse import has_coarse
 from sardonyx.verify.datasets import DataSet
+from sardonyx.verify.draw import BLIND, CONSTANT, Drawer, rated
 from sardonyx.verify.exact import Reference, Walk, is_float, widened
-from sardonyx.verify.gradients import gradients_of
-from sardonyx.verify.inputs import sample, size_choices, symbols
+from sardonyx.verify.gradients import NotDifferentiable, gradients_of
+from sardonyx.verify.interface import common_sizes, interface_mismatch
 from sardonyx.verify.jitter import Jitter, moved
 from sardonyx.verify.locate import Locator
-from sardonyx.verify.noise import BANDS, GRADIENT_BANDS, Measurement, finite_rms, measure
+from sardonyx.verify.noise import (
+    BANDS,
+    DIFFERENT,
+    FAILS,
+    GRADIENT_BANDS,
+    NOT_COMPARABLE,
+    PLACES,
+    UNKNOWN,
+    Measurement,
+    finite_rms,
+    measure,
+)
 from sardonyx.verify.report import Report
 from sardonyx.verify.subjects import SavedSubject, Subject, distinct_names, on_engine, subject
 from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
@@ -37,9 +49,7 @@ from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
 SAMPLES = 4
 MORE = 8
-POOR = 10_000  # numbers to feed at most, in search of outputs that tell something
 SLOW = 3.0  # seconds: then more noise is drawn on suspicion only
-PATIENCE = 60.0  # seconds to search for sizes
 SUSPICIOUS = 1000.0  # up to here, more samples of the noise may clear a candidate
 SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
 
@@ -94,6 +104,7 @@ def verify(
         locator.slices(candidates, runs)
         return job.report
     job.compare(runs)
+    job.note_other_weights()
     locator.reference = job.reference_model  # gone where the float64 run failed
     if culprit and job.tolerances is None:
         locator.find(candidates, runs)
@@ -135,6 +146,7 @@ class _Job:
         self.coarse: dict[str, dict[str, Any]] = {}
         self.coarse_runner: list[Reference] | None = None
         self.trials: dict[tuple[str, int, bool], dict[str, float]] = {}
+        self.is_drawn = False  # whether the inputs are random
         self._choose_reference()
 
     def _choose_reference(self) -> None:
@@ -171,55 +183,16 @@ class _Job:
                 "saved outputs belong to inputs", hint="give inputs= with those they came from"
             )
         self.report.seeds = seeds
-        return [self._drawn(self.model, seed, sizes) for seed in seeds]
-
-    def _drawn(self, model: Model, seed: int, sizes: Mapping[str, int] | None) -> DataSet:
-        """Random inputs that the model takes; sizes are tried until it does."""
-        failure: SardonyxError | None = None
-        poor: list[DataSet] = []
-        start = time.monotonic()
-        for choice in size_choices(model, seed, sizes):
-            if failure is not None and time.monotonic() - start > PATIENCE:
-                break
-            feeds = sample(model, seed, choice)
-            label = ", ".join(f"{k}={v}" for k, v in choice.items())
-            data = DataSet(f"seed {seed}" + (f" ({label})" if label else ""), feeds)
-            if self.sliced and (not symbols(model) or sum(map(np.size, feeds.values())) > POOR):
-                return data  # trying it would run the whole model
-            try:
-                outputs = self._tried(feeds)
-            except (EngineError, ArgumentError) as error:
-                failure = failure or error
-                continue
-            if all(_tells(x) for x in outputs.values()):
-                return data
-            if poor and sum(map(np.size, feeds.values())) > POOR:
-                break
-            poor.append(data)  # an output is empty or constant: larger sizes may show more
-        if poor:
-            return poor[0]
-        assert failure is not None
-        raise EngineError(
-            f"no random inputs were found that the model takes: {failure.what}",
-            failure.where,
-            hint="give inputs=, or sizes= for its symbolic dimensions",
-        )
-
-    def _tried(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        """The outputs for inputs that may not fit; numpy goes first, engines may crash on such."""
-        item = next(s for s in self.subjects if s.model is not None)
-        assert item.model is not None
-        outputs: dict[str, Any] | None = None
-        if sum(map(np.size, feeds.values())) <= POOR:  # it is small sizes that crash, and quick
-            with contextlib.suppress(UnsupportedOp):
-                outputs = Reference(item.model, exact=False)(feeds)
+        self.is_drawn = True
+        drawer = Drawer(next(s for s in self.subjects if s.model is not None), self.sliced)
+        others = [s.model for s in self.subjects if s.model not in (None, self.model)]
+        fits = [m for m in others if m is not None and not interface_mismatch(m, self.model)]
+        sizes = common_sizes(self.model, fits) | dict(sizes or {})
         try:
-            item.prepare()
-        except SardonyxError:
-            if outputs is None:
-                raise
-            return outputs
-        return item(feeds)
+            return [drawer(seed, sizes) for seed in seeds]
+        except EngineError as error:
+            self._note(f"{error.what}; {error.hint}")
+            return []
 
     # -- the comparison -----------------------------------------------------------------
 
@@ -229,10 +202,7 @@ class _Job:
             start = time.monotonic()
             exact, baselines = self._reference_values(run)
             slow = time.monotonic() - start > SLOW
-            for name in (n for n, v in exact.items() if not _tells(v)):
-                self._note(
-                    f"output {name} is empty, constant or NaN on these inputs: little is proven"
-                )
+            self._note_what_shows_little(exact)
             small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
             samples = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
             self.noise = {n: max(d.get(n, 0.0) for d in samples) for n in small if samples}
@@ -249,6 +219,13 @@ class _Job:
             {"name": r.name, "shapes": {k: _shape(v) for k, v in r.inputs.items()}} for r in runs
         ]
         self.report.data = runs
+
+    def _note_what_shows_little(self, exact: dict[str, Any]) -> None:
+        for name, value in exact.items():
+            if rated(value) == CONSTANT:
+                self._note(f"output {name} is constant on these inputs: little is proven")
+            elif rated(value) == BLIND:
+                self._note(f"output {name} is empty or not finite on these inputs; give inputs=")
 
     def _reference_values(self, run: DataSet) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if self.exact is not None:
@@ -319,27 +296,34 @@ class _Job:
         exact: dict[str, Any],
         baselines: list[dict[str, Any]],
     ) -> None:
+        mismatch = "" if item is self.subjects[0] else self._mismatch(item)
+        if mismatch:
+            self._add_outcome(label, run, NOT_COMPARABLE, mismatch)
+            return
         try:
             item.prepare()
-        except SardonyxError as error:
-            self._note(f"{label}: {error.what}")
-            self.report.comparable = False
-            return
-        try:
             outputs = item(run.inputs, run.name)
-        except (MissingExtra, UnsupportedOp) as error:
+        except (MissingExtra, NotDifferentiable) as error:
             self._note(f"{label}: {error.what}")
             self.report.comparable = False
             return
         except SardonyxError as error:
-            failed = Measurement(
-                label, "all", run.name, [], "", problem=f"fails: {error.what[:300]}"
-            )
-            self.report.measurements.append(failed)
+            self._add_outcome(label, run, FAILS, f"fails: {error.what[:300]}")
             return
         self._judge(label, outputs, run, exact, baselines, item.lenient)
         if item is self.subjects[0]:
             self._add_baseline(label, outputs, run, baselines)
+
+    def _mismatch(self, item: Subject) -> str:
+        """How the inputs or outputs of a subject's model differ from the first one's."""
+        if item.model is None or self.model is None or item.model is self.model:
+            return ""
+        return interface_mismatch(item.model, self.model)
+
+    def _add_outcome(self, label: str, run: DataSet, outcome: str, problem: str) -> None:
+        self.report.measurements.append(
+            Measurement(label, "all", run.name, [], "", problem=problem, outcome=outcome)
+        )
 
     def _add_baseline(
         self, label: str, outputs: dict[str, Any], run: DataSet, baselines: list[dict[str, Any]]
@@ -352,6 +336,21 @@ class _Job:
                     self._note(f"{label} is itself noisier than the baseline ({m.ratio:.1f})")
                     m.accepted = True
             baselines.append({m.output: outputs[m.output] for m in mine if m.output in outputs})
+
+    def note_other_weights(self) -> None:
+        """Say so where a model that differs has the nodes of the first one and other weights."""
+        for label, item in zip(self.labels, self.subjects):
+            verdicts = [m.verdict() for m in self.report.measurements if m.subject == label]
+            if DIFFERENT in verdicts and item.model not in (None, self.model):
+                changes = diff(self.model, item.model)
+                weights = [c for c in changes.of("weight") if c.what == "changed"]
+                if weights and not changes.of("node"):
+                    most = max(weights, key=lambda c: c.size).where
+                    self._note(
+                        f"{label} has the same nodes, but {len(weights)} of "
+                        f"{changes.matched_weights} weights have other values, as after training; "
+                        f"the most changed is {most}"
+                    )
 
     def _note(self, text: str) -> None:
         text = " ".join(text.split())  # what an engine says may have many lines
@@ -370,9 +369,7 @@ class _Job:
         pairs = _paired(outputs, exact)
         if pairs is None:
             text = f"{len(outputs)} outputs, not {len(exact)}"
-            self.report.measurements.append(
-                Measurement(label, "all", run.name, [], "", problem=text)
-            )
+            self._add_outcome(label, run, NOT_COMPARABLE, text)
             return
         for name, output_name in pairs.items():
             others = [b[name] for b in baselines if b.get(name) is not None]
@@ -385,6 +382,8 @@ class _Job:
                 lenient=lenient,
                 noise=self.noise.get(name, 0.0),
             )
+            if self.is_drawn and rated(exact[name]) == BLIND and part.problem in ("", PLACES):
+                part.outcome = UNKNOWN  # nobody promised that the model takes these numbers
             if part.wrong and self.reference_model is not None:
                 self._explain(part, name, outputs[output_name], run)
             if self.report.bands[0] < part.ratio < SUSPICIOUS and part.eps:
@@ -474,14 +473,6 @@ def _paired(outputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, s
     if len(outputs) != len(exact):
         return None
     return dict(zip(exact, outputs))
-
-
-def _tells(value: Any) -> bool:
-    """Whether an output can show a difference: not empty, not NaN, not one number all over."""
-    if not isinstance(value, np.ndarray) or not is_float(value):
-        return not isinstance(value, np.ndarray) or value.size > 0
-    finite = value[np.isfinite(value)]
-    return finite.size > 0 and (value.size == 1 or bool(np.any(finite != finite[0])))
 
 
 def _is_random(model: Model) -> bool:

@@ -14,7 +14,13 @@ from typing import Any
 from sardonyx.engines.with_weights import with_weights
 from sardonyx.errors import SardonyxError
 from sardonyx.model import Model
-from sardonyx.verify.subjects import FunctionSubject, ModuleSubject, OnnxSubject, Subject
+from sardonyx.verify.subjects import (
+    ConversionSubject,
+    FunctionSubject,
+    ModuleSubject,
+    OnnxSubject,
+    Subject,
+)
 
 
 def opened(item: Subject, onto: Model) -> OnnxSubject | None:
@@ -22,12 +28,15 @@ def opened(item: Subject, onto: Model) -> OnnxSubject | None:
 
     onto -- the model that a conversion was made from
     """
+    if isinstance(item, ConversionSubject):
+        assert item.model is not None
+        return OnnxSubject(item.model, item.engine, item.name)
     if isinstance(item, OnnxSubject):
         return item
-    found = _held(item)
-    if found is None:
+    conversion = _conversion(item)
+    if conversion is None:
         return None
-    engine, take_back = found
+    engine, take_back = conversion
     try:
         return OnnxSubject(take_back(onto), engine, item.name)
     except SardonyxError:  # its weights are not those of this model: it came from another
@@ -48,7 +57,7 @@ def held_names(item: Subject) -> set[str]:
     return set()
 
 
-def _held(item: Subject) -> tuple[str, Callable[[Model], Model]] | None:
+def _conversion(item: Subject) -> tuple[str, Callable[[Model], Model]] | None:
     """The engine of a conversion, and how its weights get back into a model."""
     if isinstance(item, ModuleSubject) and _comes_from(type(item.module), "torch"):
         return "torch", lambda model: with_weights(model, item.module, cast=True)

@@ -30,10 +30,15 @@ from sardonyx.verify.subjects import (
     Subject,
     array_of,
     reported,
+    torch_tensor,
 )
 
 PERIOD, STRIDE, SCALE = 61, 7, 32
 FRAMEWORKS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "tensorflow"}
+
+
+class NotDifferentiable(UnsupportedOp):
+    """A function whose framework, if it has one, cannot differentiate it."""
 
 
 def gradients_of(subjects: Sequence[Subject]) -> list[Subject]:
@@ -111,9 +116,10 @@ class ModuleGradient(ModuleSubject):
 
     def _call(self, module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         torch = sys.modules["torch"]
-        tensors = {k: torch.from_numpy(np.array(v)) for k, v in feeds.items()}
-        wrt = {k: t.requires_grad_() for k, t in tensors.items() if t.is_floating_point()}
         with reported(self.name):
+            tensors = {k: torch_tensor(v) for k, v in feeds.items()}
+            floats = {k: t for k, t in tensors.items() if is_float(feeds[k])}
+            wrt = {k: t.requires_grad_() for k, t in floats.items()}
             parameters = dict(module.named_parameters())
             wrt |= {name: parameters[module.names[name]] for name in self.weights}
             total = sum(
@@ -145,7 +151,9 @@ class FunctionGradient(Subject):
             first = _listed(self.function(*feeds.values()))[0]
         kind = FRAMEWORKS.get(type(first).__module__.split(".")[0])
         if kind not in ("jax", "tensorflow"):
-            raise UnsupportedOp(f"nothing differentiates what returns a {type(first).__name__}")
+            raise NotDifferentiable(
+                f"no framework differentiates a function that returns a {type(first).__name__}"
+            )
         with reported(self.name):
             gradients = (self._by_jax if kind == "jax" else self._by_tensorflow)(dict(feeds))
         return {f"grad/{k}": array_of(g) for k, g in gradients.items()}

@@ -43,6 +43,8 @@ POSITIVE = ("Log", "Sqrt", "Pow")
 WORDS = ("red", "green", "blue", "sardonyx", "a", "")
 BYTES = {np.dtype(np.uint8): (0, 256), np.dtype(np.int8): (-128, 128)}
 SMALL = 4
+NORMAL, LOW, POSITIVE_ONLY = "normal", "small numbers", "positive numbers"
+STYLES = (NORMAL, LOW, POSITIVE_ONLY)  # of float inputs, tried in this order
 
 
 @dataclass(frozen=True)
@@ -95,29 +97,32 @@ def _leading(model: Model) -> set[str]:
     later: set[str] = set()
     for value in model.inputs:
         for axis in range(len(value.shape) if value.shape is not None else 0):
-            (later if axis else first).add(_symbol(value, axis))
+            (later if axis else first).add(symbol(value, axis))
     return first - later
 
 
 def symbols(model: Model) -> list[str]:
-    """The names of the symbolic dimensions; one that has no name is called after its place."""
+    """The names of the symbolic dimensions of the inputs."""
     names: dict[str, None] = {}
     for value in model.inputs:
         for axis, dim in enumerate(value.shape or ()):
             if not isinstance(dim, int):
-                names[_symbol(value, axis)] = None
+                names[symbol(value, axis)] = None
     return list(names)
 
 
-def _symbol(value: ir.Value, axis: int) -> str:
+def symbol(value: ir.Value, axis: int) -> str:
+    """The name of a symbolic dimension; one without a name is called after its place."""
     assert value.shape is not None
     dim = value.shape[axis]
     name = getattr(dim, "value", None)
     return str(name) if name else f"{value.name}[{axis}]"
 
 
-def sample(model: Model, seed: int, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """One set of random inputs; the same for the same seed and sizes."""
+def sample(
+    model: Model, seed: int, sizes: Mapping[str, int], style: str = NORMAL
+) -> dict[str, Any]:
+    """One set of random inputs; the same for the same seed, sizes and style of float numbers."""
     rng = np.random.default_rng(seed)
     traced = {v.name: v for v in normalize(model).inputs}
     feeds = {}
@@ -125,7 +130,7 @@ def sample(model: Model, seed: int, sizes: Mapping[str, int]) -> dict[str, Any]:
         if _is_optional(value):
             continue
         name = value.name or ""
-        feeds[name] = _make(traced.get(name, value), value, rng, sizes)
+        feeds[name] = _styled(_make(traced.get(name, value), value, rng, sizes), style)
     for value in model.inputs:
         longest = _length_limit(value, model)
         if longest is not None and value.name in feeds:
@@ -134,6 +139,12 @@ def sample(model: Model, seed: int, sizes: Mapping[str, int]) -> dict[str, Any]:
             low = max(1, (size + 1) // 2)
             feeds[value.name] = np.asarray(rng.integers(low, size + 1, old.shape)).astype(old.dtype)
     return feeds
+
+
+def _styled(value: Any, style: str) -> Any:
+    if style == NORMAL or not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    return (0.1 * value if style == LOW else 0.1 + np.abs(value)).astype(value.dtype)
 
 
 def _length_limit(value: ir.Value, model: Model) -> str | None:
@@ -170,7 +181,7 @@ def _make(
     else:
         dims = value.shape
         shape = tuple(
-            d if isinstance(d := dims[i], int) else sizes[_symbol(value, i)]
+            d if isinstance(d := dims[i], int) else sizes[symbol(value, i)]
             for i in range(len(dims))
         )
     return _array(traced, np.dtype(kind.dtype.numpy()), shape, rng, sizes)

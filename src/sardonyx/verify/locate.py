@@ -17,7 +17,7 @@ from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.noise import Measurement
 from sardonyx.verify.report import Culprit, Report
-from sardonyx.verify.subjects import OnnxSubject, Subject, runner
+from sardonyx.verify.subjects import ConversionSubject, OnnxSubject, Subject, runner
 from sardonyx.verify.ties import QUANTIZERS, has_ties
 
 AMPLIFIED = 10.0
@@ -53,7 +53,7 @@ class Locator:
             elif bad and inside is not None:
                 names = [m.run for m in bad]
                 run = next(r for r in runs if r.name in names)
-                self._search(label, inside, run, bad, converted=inside is not item)
+                self._search(label, inside, run, bad, _cause(item, inside))
             elif mine and inside is not None and has_ties(normalize(self.reference).graph):
                 self._probe(label, inside, runs[0])
 
@@ -68,7 +68,7 @@ class Locator:
         item: OnnxSubject,
         run: DataSet,
         bad: list[Measurement],
-        converted: bool,
+        cause: str,
     ) -> None:
         finder = self._finder(item)
         finder.runs_whole = not any(m.problem.startswith("fails") for m in bad)
@@ -84,7 +84,7 @@ class Locator:
             fused = finder(run.inputs, segments=True)
             search.replays += fused.replays
             search.culprit, search.case = fused.culprit, fused.case
-        self._conclude(label, search, bad, converted)
+        self._conclude(label, search, bad, cause)
 
     def _probe(self, label: str, item: OnnxSubject, run: DataSet) -> None:
         """Rounding modes show half-way between two steps only: feed such values to what rounds."""
@@ -102,9 +102,7 @@ class Locator:
         self.report.replays[label] = search.replays
         self.report.culprits.append(Culprit.of(label, search))
 
-    def _conclude(
-        self, label: str, search: Search, bad: list[Measurement], converted: bool
-    ) -> None:
+    def _conclude(self, label: str, search: Search, bad: list[Measurement], cause: str) -> None:
         self.report.replays[label] = search.replays
         if search.culprit is not None:
             self.report.culprits.append(Culprit.of(label, search))
@@ -128,9 +126,6 @@ class Locator:
                 # Rounding alone can be blown up so far; a fault would show at its node.
                 limit = AMPLIFIED * self.report.bands[1]
                 part.amplified = search.worst <= self.report.bands[0] and part.ratio <= limit
-            cause = "accumulation, fusion, or a changed graph"
-            if converted:
-                cause = "the graph of the conversion was changed, not its weights"
             self.report.notes.append(
                 f"{label}: no single node is wrong alone ({len(search.replays)} replayed, at most "
                 f"{search.worst:.2g}): {cause}"
@@ -161,3 +156,12 @@ class Locator:
         is_named = any(c.subject == label for c in self.report.culprits)
         if search.culprit is not None and not is_named:
             self.report.culprits.append(Culprit.of(label, search))
+
+
+def _cause(item: Subject, inside: OnnxSubject) -> str:
+    """What may be wrong where every node is right alone."""
+    if isinstance(item, ConversionSubject):
+        return "the fault is in the conversion as a whole"
+    if inside is not item:
+        return "the graph of the conversion was changed, not its weights"
+    return "accumulation, fusion, or a changed graph"

@@ -16,10 +16,12 @@ import ml_dtypes
 import numpy as np
 
 SAME, LOOK, DIFFERENT, UNKNOWN = "same", "look", "different", "could not tell"
-ORDER = (SAME, LOOK, UNKNOWN, DIFFERENT)
+FAILS, NOT_COMPARABLE = "fails", "not comparable"
+ORDER = (SAME, LOOK, UNKNOWN, NOT_COMPARABLE, FAILS, DIFFERENT)  # of many, the last one counts
 BANDS = (3.0, 10.0)
 GRADIENT_BANDS = (10.0, 50.0)
 PEAK = 100.0
+PLACES = "NaN or infinity at other places"
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 BINS = (-6, 7)  # decades of |c - r| / floor that the histogram covers
 
@@ -43,9 +45,8 @@ class Measurement:
     finite: int = 0  # elements that could be compared
     wrong: int = 0  # elements that differ where no rounding is allowed
     flipped: int = 0  # of those, the ones that rounding explains
-    problem: str = (
-        ""  # what makes numbers pointless: another shape, type, number of outputs, a failure
-    )
+    problem: str = ""  # what makes numbers pointless: another shape or type, a failure
+    outcome: str = ""  # the verdict where there was nothing to measure: a failure, no such output
     within: bool | None = None  # judged by rtol and atol, where those were given
     forced: float | None = None  # largest ratio of all nodes replayed alone, where jumps need it
     accepted: bool = (
@@ -61,6 +62,8 @@ class Measurement:
     @property
     def ratio(self) -> float:
         """The candidate's error over the floor; infinite where there is nothing to weigh."""
+        if self.outcome in (UNKNOWN, NOT_COMPARABLE):
+            return 0.0
         if self.problem or self.wrong > self.flipped:
             return math.inf
         if self.rms_error == 0.0:
@@ -76,16 +79,18 @@ class Measurement:
         return self.peak_error / floor if floor else math.inf
 
     def verdict(self, bands: tuple[float, float] = BANDS) -> str:
+        if self.outcome:
+            return self.outcome
         if self.within is not None:
             return SAME if self.within and not self.problem else DIFFERENT
         if self.forced is not None:
             return band(self.forced, bands)
         if self.eps and not self.finite and math.prod(self.shape) and not self.problem:
             return UNKNOWN  # NaN and infinities only
-        found = band(self.ratio, bands)
-        if self.amplified and found == DIFFERENT:
+        by_ratio = band(self.ratio, bands)
+        if self.amplified and by_ratio == DIFFERENT:
             return LOOK
-        return SAME if self.accepted and found == LOOK else found
+        return SAME if self.accepted and by_ratio == LOOK else by_ratio
 
 
 def band(ratio: float, bands: tuple[float, float]) -> str:
@@ -96,7 +101,7 @@ def band(ratio: float, bands: tuple[float, float]) -> str:
 
 
 def worst(verdicts: Sequence[str]) -> str:
-    """The verdict of many: one that differs decides, then one that nobody could judge."""
+    """The verdict of many: one that differs decides, then one that fails, then what is unclear."""
     return max(verdicts, key=ORDER.index, default=UNKNOWN)
 
 
@@ -163,7 +168,7 @@ def _floats(
         rounded = exact.astype(dtype).astype(np.float64)
     # Where the model overflows in its own precision, the baseline shows where: both are right.
     if not any(_same_places(c, like) for like in (rounded, *others)):
-        measurement.problem = "NaN or infinity at other places"
+        measurement.problem = PLACES
         return
     finite = np.isfinite(c) & np.isfinite(exact)
     for other in others:

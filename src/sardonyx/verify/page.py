@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from sardonyx import html_page as html
@@ -12,14 +13,14 @@ from sardonyx.verify.report import Culprit, Report, shown
 
 SHOWN = 200
 CHARTS = 12  # of the worst outputs
-TONES = {"same": "good", "different": "bad"}
+TONES = {"same": "good", "different": "bad", "fails": "bad"}
 
 
 def write_page(report: Report, path: Path) -> Path:
     """Write the page of a report."""
     names = " → ".join(s["name"] for s in report.subjects)
     parts = [
-        f'<p class="{TONES.get(report.verdict, "look")}"><b>{html.text(report.verdict)}</b></p>',
+        _verdict(report),
         html.cards(
             {
                 "largest ratio": shown(report.ratio),
@@ -28,7 +29,7 @@ def write_page(report: Report, path: Path) -> Path:
             }
         ),
         *(_culprit(c, report.replays.get(c.subject, [])) for c in report.culprits),
-        html.section("Outputs", _outputs(report)),
+        html.section("Outputs", _outputs(report), _legend(report)),
         html.section(
             "Errors", *(_histogram(m) for m in report.rows()[:CHARTS] if any(m.histogram))
         ),
@@ -46,7 +47,23 @@ def write_page(report: Report, path: Path) -> Path:
     )
 
 
-def _outputs(report: Report) -> str:
+def fragment(report: Report) -> str:
+    """The verdict and the worst outputs, for a notebook."""
+    notes = "".join(f"<p>{html.text(note)}</p>" for note in (*report.notes, *report.culprits))
+    return _verdict(report) + _outputs(report, report.rows()[:CHARTS]) + notes
+
+
+def _verdict(report: Report) -> str:
+    tone = TONES.get(report.verdict, "look")
+    return f'<p class="{tone}"><b>{html.text(report.verdict)}</b></p>'
+
+
+def _legend(report: Report) -> str:
+    rows = [[word, text] for word, text in report.legend().items()]
+    return f"<details><summary>Legend</summary>{html.table(['word', 'meaning'], rows)}</details>"
+
+
+def _outputs(report: Report, measurements: Sequence[Measurement] = ()) -> str:
     header = ["subject", "output", "run", "shape", "type", "max abs", "peak", "ratio", "verdict"]
     rows = [
         [
@@ -54,7 +71,7 @@ def _outputs(report: Report) -> str:
             *(shown(m.peak), shown(m.ratio if m.forced is None else m.forced)),
             m.problem or m.verdict(report.bands),
         ]
-        for m in sorted(report.measurements, key=lambda m: -m.ratio)
+        for m in measurements or sorted(report.measurements, key=lambda m: -m.ratio)
     ]
     return html.table(header, rows[:SHOWN])
 

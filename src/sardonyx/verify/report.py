@@ -17,11 +17,33 @@ from sardonyx import __version__
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.verify.culprit import Case, Replay, Search
 from sardonyx.verify.datasets import DataSet
-from sardonyx.verify.noise import DIFFERENT, LOOK, PEAK, SAME, UNKNOWN, Measurement, worst
+from sardonyx.verify.noise import (
+    DIFFERENT,
+    FAILS,
+    LOOK,
+    NOT_COMPARABLE,
+    PEAK,
+    SAME,
+    UNKNOWN,
+    Measurement,
+    worst,
+)
 from sardonyx.verify.subjects import Subject
 
 FORMAT = 1
-EXIT = {SAME: 0, DIFFERENT: 1, LOOK: 2, UNKNOWN: 2}
+# 2 is wrong usage and 3 an unexpected error, as of every command
+EXIT = {SAME: 0, DIFFERENT: 1, LOOK: 4, UNKNOWN: 5, FAILS: 6, NOT_COMPARABLE: 7}
+LEGEND = {
+    "max abs": "the largest difference from the exact (float64) result",
+    "peak": "that difference in units of the largest rounding error; a hint above 100",
+    "ratio": "the rms difference in units of the rounding noise of this model: the verdict",
+    SAME: "nothing but rounding: the ratio is at most {0:g}",
+    LOOK: "more than usual, less than a fault: the ratio is at most {1:g}",
+    DIFFERENT: "more than rounding can do",
+    UNKNOWN: "no inputs show it, random numbers, or a missing engine",
+    FAILS: "it does not run",
+    NOT_COMPARABLE: "other inputs or outputs",
+}
 
 
 @dataclass
@@ -63,7 +85,7 @@ class Culprit:
         )
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """The result of `verify`: print it; look at `verdict`, `culprit`, `measurements`; save it."""
 
@@ -102,12 +124,10 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """ "same", "look", "different" or "could not tell"."""
+        """One of "same", "look", "different", "could not tell", "fails", "not comparable"."""
         verdicts = [m.verdict(self.bands) for m in self.measurements]
-        if not self.comparable and DIFFERENT not in verdicts:
-            return UNKNOWN
-        if not self.comparable and not self.culprits:
-            return UNKNOWN
+        if not self.comparable:  # then a difference counts only where a node shows it
+            verdicts = [v for v in verdicts if v != DIFFERENT or self.culprits] + [UNKNOWN]
         return worst(verdicts)
 
     @property
@@ -145,6 +165,19 @@ class Report:
         lines += [f"note      {note}" for note in self.notes]
         lines += [f"culprit   {culprit}" for culprit in self.culprits]
         return "\n".join([*lines, f"verdict   {self.verdict}"])
+
+    def __repr__(self) -> str:
+        names = " -> ".join(s["name"] for s in self.subjects)
+        return f"<Report: {names}: {self.verdict}, ratio {shown(self.ratio)}>"
+
+    def _repr_html_(self) -> str:
+        from sardonyx.verify.page import fragment
+
+        return fragment(self)
+
+    def legend(self) -> dict[str, str]:
+        """What the columns and the verdicts mean."""
+        return {word: text.format(*self.bands) for word, text in LEGEND.items()}
 
     def _cells(self, m: Measurement) -> list[str]:
         ratio = shown(m.ratio) if m.forced is None else f"{shown(m.forced)} forced"

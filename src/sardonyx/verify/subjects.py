@@ -13,12 +13,15 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, EngineError, MissingExtra, quote
 from sardonyx.model import Model, load
@@ -83,6 +86,74 @@ class OnnxSubject(Subject):
         missing = [n for n in names if n not in feeds]
         renamed = {n: feeds[n] for n in names if n in feeds}
         return {**renamed, **dict(zip(missing, (feeds[k] for k in free)))}
+
+
+class ConversionSubject(OnnxSubject):
+    """An ONNX model converted for a framework and called as its users call it, with free sizes.
+
+    The engine's own program of the model, which `OnnxSubject` runs, then shows the node at fault.
+    """
+
+    def __init__(self, model: Model, engine: str, name: str = ""):
+        super().__init__(model, engine, name)
+        self.lenient = engine == "jax"  # where integers have 32 bits unless a mode is set
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        assert self.model is not None
+        self.prepare()
+        values = self._renamed(feeds)
+        with reported(f"the conversion to {self.engine}"):
+            outputs = list(named(self._runner(list(values.values()))).values())
+        return dict(zip([v.name or "" for v in self.model.outputs], outputs))
+
+    def prepare(self) -> None:
+        if self._runner is None and self.model is not None:
+            runner(self.engine)  # a missing framework is not a failure
+            with reported(f"the conversion to {self.engine}"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._runner = CONVERSIONS[self.engine](self.model)
+
+
+def _as_torch_module(model: Model) -> Callable[[Sequence[Any]], Any]:
+    import sardonyx
+
+    module, torch = sardonyx.to_torch(model, fallback="allow"), sys.modules["torch"]
+
+    def call(values: Sequence[Any]) -> Any:
+        with torch.no_grad():
+            return module(*map(torch_tensor, values))
+
+    return call
+
+
+def _as_compiled_jax(model: Model) -> Callable[[Sequence[Any]], Any]:
+    import sardonyx
+
+    apply, params = sardonyx.to_jax(model, fallback="allow")
+    jax = sys.modules["jax"]
+    has_doubles = any(v.dtype == ir.DataType.DOUBLE for v in model.inputs)
+    compiled = jax.jit(apply)
+
+    def call(values: Sequence[Any]) -> Any:
+        has_texts = any(np.asarray(v).dtype.kind in "OUS" for v in values)  # jax traces no texts
+        with jax.enable_x64(has_doubles or bool(jax.config.jax_enable_x64)):
+            return (apply if has_texts else compiled)(params, *values)
+
+    return call
+
+
+def _as_tensorflow_function(model: Model) -> Callable[[Sequence[Any]], Any]:
+    import sardonyx
+
+    module = sardonyx.to_tensorflow(model, fallback="allow")  # calls a tf.function with free sizes
+    return lambda values: module(*values)
+
+
+CONVERSIONS = {
+    "torch": _as_torch_module,
+    "jax": _as_compiled_jax,
+    "tensorflow": _as_tensorflow_function,
+}
 
 
 def runner(engine: str) -> Callable[..., Any]:
@@ -169,12 +240,21 @@ class ModuleSubject(Subject):
 
     def _call(self, module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         torch = sys.modules["torch"]
-        tensors = {k: torch.from_numpy(np.array(v)) for k, v in feeds.items()}
         names = set(inspect.signature(module.forward).parameters)
         with reported(self.name), torch.no_grad():
+            tensors = {k: torch_tensor(v) for k, v in feeds.items()}
             if set(tensors) <= names:
                 return named(module(**tensors))
             return named(module(*tensors.values()))
+
+
+def torch_tensor(value: Any) -> Any:
+    """An array as a torch tensor; texts and sequences, for which torch has none, as they are."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind in "OUS":
+        return value
+    if value.dtype == np.dtype(ml_dtypes.bfloat16):
+        return torch_tensor(value.astype(np.float32)).bfloat16()
+    return sys.modules["torch"].from_numpy(np.array(value))
 
 
 class SavedSubject(Subject):
@@ -254,7 +334,8 @@ def on_engine(name: str, first: Subject | None) -> Subject:
         raise ArgumentError(
             f"{quote(name)} is an engine, but the first thing to compare is no ONNX model"
         )
-    return OnnxSubject(first.model, name)
+    kind = ConversionSubject if name in CONVERSIONS else OnnxSubject
+    return kind(first.model, name)
 
 
 def _from_path(path: Path, model: Model | None) -> Subject:

@@ -1,0 +1,170 @@
+"""Random inputs that show something: sizes and values are drawn until the model's outputs do.
+
+A draw is rated by what the model makes of it. Best are outputs that are finite and vary; worst are
+outputs that are empty or hold NaN, which nothing can be compared by. How single inputs are drawn is
+in `inputs.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+
+from sardonyx.errors import ArgumentError, EngineError, SardonyxError, UnsupportedOp
+from sardonyx.model import Model
+from sardonyx.verify.datasets import DataSet
+from sardonyx.verify.exact import Reference, is_float
+from sardonyx.verify.inputs import STYLES, sample, size_choices, symbol, symbols
+from sardonyx.verify.subjects import Subject
+
+POOR = 10_000  # numbers to feed at most, in search of outputs that show more
+PATIENCE = 60.0  # seconds to search for sizes
+LARGE = 640  # a size at which what is empty is so by the model's own design
+GOOD, HOLLOW, CONSTANT, BLIND = range(4)  # ratings of a draw; see `Drawer`
+
+
+class Drawer:
+    """Draws inputs for the model of a subject.
+
+    GOOD     -- every output is finite and varies
+    HOLLOW   -- the same, but a tensor inside is empty at these sizes
+    CONSTANT -- an output is one number all over
+    BLIND    -- an output is empty or not finite
+    """
+
+    def __init__(self, item: Subject, sliced: bool = False):
+        assert item.model is not None
+        self.item, self.model, self.sliced = item, item.model, sliced
+        self.failure: SardonyxError | None = None
+        self._plain: Reference | None = None
+        self._hollow_by_design: set[str] | None = None
+
+    def __call__(self, seed: int, sizes: Mapping[str, int] | None) -> DataSet:
+        """The first good draw, else the best one; raises where the model takes none."""
+        draws: list[tuple[int, DataSet]] = []
+        start = time.monotonic()
+        self.failure = None
+        for style, choice in self._choices(seed, sizes, draws):
+            feeds = sample(self.model, seed, choice, style)
+            data = DataSet(_label(seed, choice, style), feeds)
+            if self.sliced and (not symbols(self.model) or _count(feeds) > POOR):
+                return data  # rating it would run the whole model
+            rating = self._rated(feeds, choice)
+            if rating == GOOD:
+                return data
+            if rating is not None:
+                draws.append((rating, data))
+            is_large = len(draws) > 1 and _count(feeds) > POOR
+            if is_large or ((self.failure or draws) and time.monotonic() - start > PATIENCE):
+                break
+        if draws:
+            return min(draws, key=lambda draw: draw[0])[1]
+        assert self.failure is not None
+        raise EngineError(
+            f"no random inputs were found that the model takes: {self.failure.what}",
+            self.failure.where,
+            hint="give inputs=, or sizes= for its symbolic dimensions",
+        )
+
+    def _choices(
+        self, seed: int, sizes: Mapping[str, int] | None, draws: list[Any]
+    ) -> Iterator[tuple[str, dict[str, int]]]:
+        """Sizes with numbers of the usual kind; then numbers of other kinds at sizes that ran."""
+        usable = []
+        for choice in size_choices(self.model, seed, sizes):
+            count = len(draws)
+            yield STYLES[0], choice
+            if len(draws) > count:
+                usable.append(choice)
+        if draws and min(rating for rating, _ in draws) == BLIND:
+            for style in STYLES[1:]:
+                for choice in usable[:2]:
+                    yield style, choice
+
+    def _rated(self, feeds: dict[str, Any], sizes: Mapping[str, int]) -> int | None:
+        """How much a draw shows; None where the model does not take it."""
+        try:
+            outputs = self._outputs(feeds)
+        except (EngineError, ArgumentError) as error:
+            self.failure = self.failure or error
+            return None
+        rating = max((rated(x) for x in outputs.values()), default=GOOD)
+        return HOLLOW if rating == GOOD and self._is_hollow(sizes) else rating
+
+    def _outputs(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        """The outputs for inputs that may not fit; numpy goes first, engines may crash on such."""
+        outputs: dict[str, Any] | None = None
+        if _count(feeds) <= POOR:  # small sizes are the ones that crash, and quick
+            with contextlib.suppress(UnsupportedOp):
+                self._plain = self._plain or Reference(self.model, exact=False)
+                outputs = self._plain(feeds)
+        try:
+            self.item.prepare()
+        except SardonyxError:
+            if outputs is None:
+                raise
+            return outputs
+        return self.item(feeds)
+
+    def _is_hollow(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a tensor is empty at these sizes that is not at large ones."""
+        if not sizes:
+            return False
+        empty = _empty_values(self.model, sizes)
+        if empty and self._hollow_by_design is None:
+            self._hollow_by_design = _empty_values(self.model, dict.fromkeys(sizes, LARGE))
+        return bool(empty - (self._hollow_by_design or set()))
+
+
+def rated(value: Any) -> int:
+    """How much one output can show; texts and integers show something unless they are empty."""
+    if not isinstance(value, np.ndarray):
+        return GOOD
+    if not value.size:
+        return BLIND
+    if not is_float(value):
+        return GOOD
+    if not np.all(np.isfinite(value)):
+        return BLIND
+    return GOOD if value.size == 1 or np.any(value != value.flat[0]) else CONSTANT
+
+
+def _count(feeds: Mapping[str, Any]) -> int:
+    return sum(map(np.size, feeds.values()))
+
+
+def _label(seed: int, sizes: Mapping[str, int], style: str) -> str:
+    parts = [f"{name}={size}" for name, size in sizes.items()]
+    parts += [] if style == STYLES[0] else [style]
+    return f"seed {seed}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _empty_values(model: Model, sizes: Mapping[str, int]) -> set[str]:
+    """The names of the values that have no elements at these sizes, by ONNX's shape inference."""
+    proto = model.skeleton()
+    for value, info in zip(model.inputs, proto.graph.input):
+        if value.shape is None or not info.type.HasField("tensor_type"):
+            continue
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value"):
+                dim.dim_value = sizes.get(symbol(value, axis), 1)
+    del proto.graph.value_info[:]
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    except Exception:  # it raises several kinds where a model contradicts itself
+        return set()
+    return {
+        info.name
+        for info in inferred.value_info
+        if any(d.HasField("dim_value") and d.dim_value <= 0 for d in _dims(info))
+    }
+
+
+def _dims(info: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    return info.type.tensor_type.shape.dim
