@@ -13,7 +13,6 @@ import onnx
 import onnxruntime as ort
 
 import sardonyx as sx
-from sardonyx.engines.onnxruntime import prepare_training
 
 OUT = Path("out/from_onnxruntime_training")
 
@@ -66,7 +65,7 @@ def train() -> tuple[float, float]:
     # state = CheckpointState.load_checkpoint("artifacts/checkpoint")
     # module = Module("artifacts/training_model.onnx", state, "artifacts/eval_model.onnx")
     # optimizer = Optimizer("artifacts/optimizer_model.onnx", module)
-    rep = prepare_training(sx.load(OUT / "trainable.onnx"))
+    rep = sx.prepare_training(sx.load(OUT / "trainable.onnx"))
 
     # module.eval()
     # loss = module(x, label)

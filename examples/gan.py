@@ -17,7 +17,6 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
-from sardonyx.engines.onnxruntime import prepare_training
 
 OUT = Path("out/gan")
 NOISE, WIDTH, BATCH, STEPS = 4, 64, 64, 2000
@@ -90,7 +89,7 @@ def ring(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def train(net: sx.Model) -> sx.Model:
     rng = np.random.default_rng(1)
-    rep = prepare_training(net)
+    rep = sx.prepare_training(net)
     for step in range(STEPS):
         noise = rng.normal(size=(BATCH, NOISE)).astype(np.float32)
         batch = {"noise": noise, "points": ring(rng, BATCH)}

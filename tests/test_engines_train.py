@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import sardonyx as sx
+from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import ArgumentError, EngineError, TrainingStopped
 from sardonyx.model import Model
 from sardonyx.record.describe import settings_of
 from sardonyx.train.auto import fastest
-from sardonyx.train.run import prepare
 from tests.networks import cnn, lstm, mlp, network, transformer
 
 ENGINES = ["numpy", "torch", "jax", "tensorflow"]
@@ -60,7 +60,7 @@ def wanted() -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
     """The losses and the final state of each network on onnxruntime."""
     found = {}
     for name in NETWORKS:
-        rep = prepare("onnxruntime", trained(name))
+        rep = prepare_training(trained(name))
         found[name] = losses(rep, name, STEPS), rep.state()
     return found
 
@@ -69,7 +69,7 @@ def wanted() -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_losses_agree_over_100_steps(engine: str, name: str, wanted: dict) -> None:
     pytest.importorskip(engine)
-    rep = prepare(engine, trained(name))
+    rep = prepare_training(trained(name), engine)
     expected, state = wanted[name]
     np.testing.assert_allclose(losses(rep, name, STEPS), expected, rtol=2e-4, atol=2e-5)
     final = rep.state()
@@ -92,7 +92,7 @@ def test_dropout_masks_are_bit_equal(engine: str) -> None:
     batch = {"x": np.ones((1, 64), np.float32), "label": np.zeros((1, 64), np.float32)}
     found = []
     for name in ("onnxruntime", engine):
-        rep = prepare(name, net)
+        rep = prepare_training(net, name)
         for _ in range(3):
             rep.step(batch)
         found.append(rep.state()["w"])
@@ -130,7 +130,7 @@ def test_inference_and_evaluation_use_the_state(engine: str) -> None:
     # Not Adam: the bias before the norm has no gradient but noise, which Adam would scale up.
     net = sx.trainable(cnn(), "cross_entropy", sx.optim.sgd(0.05), seed=7)
     forward = settings_of(net)["forward"]
-    reps = [prepare(name, net) for name in ("onnxruntime", engine)]
+    reps = [prepare_training(net, name) for name in ("onnxruntime", engine)]
     (batch,) = batches("cnn", 1)
     for rep in reps:
         rep.step(batch)
@@ -150,7 +150,7 @@ def test_backend_trains(engine: str) -> None:
     proto = room.Backend.train_model(
         net.proto(), batches("mlp", 6), steps=4, callback=lambda i, f: seen.append(float(f["loss"]))
     )
-    expected = losses(prepare("onnxruntime", net), "mlp", 6)[:4]
+    expected = losses(prepare_training(net), "mlp", 6)[:4]
     np.testing.assert_allclose(seen, expected, rtol=1e-5)
     tuned = sx.load(proto)
     assert tuned.records and tuned.initializer("fc0.weight").numpy().dtype == np.float32
@@ -159,7 +159,7 @@ def test_backend_trains(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_wrong_feeds_are_named(engine: str) -> None:
     pytest.importorskip(engine)
-    rep = prepare(engine, trained("mlp"))
+    rep = prepare_training(trained("mlp"), engine)
     (batch,) = batches("mlp", 1)
     with pytest.raises(ArgumentError, match="float64, not float32"):
         rep.step({**batch, "x": batch["x"].astype(np.float64)})
@@ -183,7 +183,7 @@ def test_first_tensor_that_is_not_finite_is_named(engine: str) -> None:
 
 def test_initialization_starts_again() -> None:
     net = sx.trainable(mlp(), "cross_entropy", initialize={"fc0.weight": "kaiming"})
-    rep = prepare("numpy", net)
+    rep = prepare_training(net, "numpy")
     before = rep.state()
     rep.initialize(seed=1)
     after = rep.state()
@@ -224,8 +224,23 @@ def test_torch_steps_can_be_traced_for_its_compiler(
     torch = pytest.importorskip("torch")
     given = []
     monkeypatch.setattr(torch, "compile", lambda graph: given.append(graph) or graph)
-    rep = prepare("torch", trained(name), {"compile": True})
+    rep = prepare_training(trained(name), "torch", compile=True)
     found = [float(rep.step(b)["loss"]) for b, _ in zip(batches(name, STEPS), range(5))]
     np.testing.assert_allclose(found, wanted[name][0][:5], rtol=1e-4, atol=1e-5)
     (graph,) = given  # one for all batches of one size
     assert isinstance(graph, torch.fx.GraphModule)
+
+
+def test_one_function_prepares_every_engine() -> None:
+    net = trained("mlp")
+    assert type(sx.prepare_training(net)).__module__.startswith("sardonyx.engines.onnxruntime")
+    assert (
+        type(sx.prepare_training(net.proto(), "numpy")).__module__
+        == "sardonyx.engines.numpy.backend"
+    )
+    with pytest.raises(sx.errors.ArgumentError, match="no engine called 'abacus'"):
+        sx.prepare_training(net, "abacus")
+    with pytest.raises(sx.errors.ArgumentError, match="has no option 'speed'"):
+        sx.prepare_training(net, "numpy", speed=2)
+    with pytest.raises(sx.errors.EngineError, match="no device"):
+        sx.prepare_training(net, device="ABACUS")

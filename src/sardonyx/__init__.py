@@ -36,6 +36,7 @@ _HOMES = {
     "normalize": "sardonyx.normalize",
     "placement": "sardonyx.engines.placement",
     "predict": "sardonyx.train.evaluation",
+    "prepare_training": "sardonyx.engines.prepare",
     "reinitialize": "sardonyx.edit.surgery",
     "remove": "sardonyx.edit.surgery",
     "replace_head": "sardonyx.edit.surgery",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
     from sardonyx.engines.jax.convert import to_jax
     from sardonyx.engines.numpy.convert import to_numpy
     from sardonyx.engines.placement import placement
+    from sardonyx.engines.prepare import prepare_training
     from sardonyx.engines.tensorflow.convert import to_tensorflow
     from sardonyx.engines.torch.convert import to_torch
     from sardonyx.engines.torch.source.write import to_torch_source

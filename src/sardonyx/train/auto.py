@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import EngineError, SardonyxError
 from sardonyx.model import Model
-from sardonyx.train.run import prepare
 
 # In the order in which they are tried; numpy is a reference, not a contender.
 CONTENDERS = ("onnxruntime", "torch", "jax", "tensorflow")
@@ -42,7 +42,7 @@ def fastest(
     refused: dict[str, str] = {}
     for name in installed() if engines is None else engines:
         try:
-            rep = prepare(name, model, options)
+            rep = prepare_training(model, name, **(options or {}))
             seconds[name] = _trial(rep, batch(rep))
             prepared[name] = rep
         except SardonyxError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.engines.prepare import prepare_training
 from sardonyx.model import Model, load
 from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.override import override
@@ -21,7 +22,7 @@ from sardonyx.train.batches import Prefetch, epoch_blocks
 from sardonyx.train.checkpoint import Position
 from sardonyx.train.data import Source, open_data
 from sardonyx.train.fields import Link, check_values, link
-from sardonyx.train.run import Run, prepare
+from sardonyx.train.run import Run
 
 DEFAULT_METRICS = {
     "cross_entropy": ["accuracy"],
@@ -58,7 +59,7 @@ def evaluate(
         net, _ = override(net, how)
     source = open_data(data, columns, *image_size(net))
     settings = settings_of(net)
-    rep = prepare(engine, net)
+    rep = prepare_training(net, engine)
     links = links_for(net, rep.wanted, source, fields, settings)
     run = Run(rep, Position(batch_size=batch_size), links, settings)
     return evaluate_rep(run, source, chosen_metrics(metrics, settings), batch_size)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.engines.prepare import ENGINES, prepare_training
 from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model, load
 from sardonyx.record.describe import descriptions, settings_of
@@ -28,7 +29,7 @@ from sardonyx.train.data import MEMORY, Source, Stream, open_data
 from sardonyx.train.display import Display, make_display
 from sardonyx.train.evaluation import chosen_metrics, evaluate_rep, image_size, links_for
 from sardonyx.train.fields import Link
-from sardonyx.train.run import ENGINES, Callback, Run, RunSettings, best_path, prepare
+from sardonyx.train.run import Callback, Run, RunSettings, best_path
 
 EPOCHS = 3
 ORIGINS = {MEMORY: "arrays in memory"}
@@ -250,7 +251,7 @@ def _prepared(
         return links_for(net, rep.wanted, source, fields, settings)
 
     if engine != "auto":
-        rep = prepare(engine, net, options)
+        rep = prepare_training(net, engine, **(options or {}))
         return rep, linked(rep)
     rep, choice = fastest(net, lambda r: _first(source, linked(r), position), None, options)
     settings["choices"] = [*settings.get("choices", []), choice]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import ArgumentError, EngineError, did_you_mean, missing_extra, quote
 from sardonyx.model import Model, load
 from sardonyx.train.checkpoint import Position, position_of, with_position
 from sardonyx.train.fields import Link
-
-ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
 
 
 @dataclass(repr=False)
@@ -106,52 +101,6 @@ class RunSettings:
         return (
             min(lengths) if lengths and (from_epochs is not None or self.epochs is None) else None
         )
-
-
-def engine_package(engine: str) -> Any:
-    """The package of an engine that can train; where its framework is missing, an error."""
-    if not engine.isidentifier() or importlib.util.find_spec(f"sardonyx.engines.{engine}") is None:
-        raise _no_engine(engine)
-    try:
-        package = importlib.import_module(f"sardonyx.engines.{engine}")
-    except Exception as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        raise missing from error
-    if not hasattr(package, "prepare_training"):
-        raise _no_engine(engine)
-    return package
-
-
-def _no_engine(engine: str) -> ArgumentError:
-    hint = did_you_mean(engine, (*ENGINES, "auto"))
-    return ArgumentError(f"no engine called {engine!r} can train", hint=hint)
-
-
-def check_device(engine: str, options: Mapping[str, Any] | None) -> None:
-    """Refuse a device that this machine does not have, before anything is compiled."""
-    device = (options or {}).get("device")
-    if device is not None and not engine_package(engine).supports_device(device):
-        raise EngineError(
-            f"{engine} has no device {quote(device)} on this machine",
-            hint="device names are CPU, CUDA and CUDA:1; a GPU needs a build of the engine for it",
-        )
-
-
-def prepare(engine: str, model: Model, options: Mapping[str, Any] | None = None) -> Any:
-    """A model in training on the engine called `engine`."""
-    package = engine_package(engine)
-    check_device(engine, options)
-    try:
-        return package.prepare_training(model, **(options or {}))
-    except TypeError as error:
-        unknown = [
-            name for name in options or {} if f"unexpected keyword argument '{name}'" in str(error)
-        ]
-        if not unknown:
-            raise
-        raise ArgumentError(f"the engine {engine!r} has no option {unknown[0]!r}") from error
 
 
 def best_path(output: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import ArgumentError, DataError, quote
 from sardonyx.model import Model, load
 from sardonyx.record.info import state_names, state_tensor
@@ -247,8 +248,6 @@ def _side(other: Any, model: Model, graphs: Sequence[StepGraph]) -> tuple[str, S
         model, label = load(other), _name(other, engine)
         graphs = [compile_step(model, record) for record in model.records]
     if engine == "onnxruntime":
-        from sardonyx.engines.onnxruntime import prepare_training
-
         return label, prepare_training(model)
     return label, _Graphs(graphs, _start(model), runner(engine))
 

@@ -178,9 +178,8 @@ class TrainingRep(training.TrainingRep):
                  less memory, more time, the same numbers. The weights as they were loaded wait in
                  a temporary file
 
-    >>> from sardonyx.engines.onnxruntime import prepare_training
     >>> import numpy as np, sardonyx as sx
-    >>> rep = prepare_training(sx.trainable("model.onnx", "cross_entropy"))
+    >>> rep = sx.prepare_training(sx.trainable("model.onnx", "cross_entropy"))
     >>> data = np.load("data.npz")
     >>> sorted(rep.step({"x": data["x"], "label": data["label"]}))
     ['loss']
