@@ -21,7 +21,7 @@ from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.grad import GRADIENT_RULES, grad
 from sardonyx.lower.driver import FRAMEWORKS, find
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.functions import DEFINED
 from sardonyx.testing import Case, _check, feeds_of, model_of, wrt_of
 
@@ -103,13 +103,12 @@ def run(engine: str, model: Model, feeds: dict[str, Any], **settings: Any) -> di
     return outputs
 
 
-def bare(case: Case, typed: Model) -> Model:
+def bare(case: Case, typed: Model) -> NormalizedModel:
     """The operator as one node that is never inlined; its outputs have the types of its body's."""
     model = model_of(case, np.float32)
     for value, like in zip(model.outputs, typed.outputs, strict=True):
         value.type, value.shape = like.type, like.shape
-    model._normal = model
-    return model
+    return NormalizedModel.of(model)
 
 
 def differences(what: str, outputs: dict[str, Any], expected: dict[str, Any]) -> list[list[str]]:

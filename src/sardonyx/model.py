@@ -69,7 +69,6 @@ class Model:
         self.ir = ir_model
         self.records = list(records)
         self.source = source
-        self._normal: Model | None = None
 
     @property
     def graph(self) -> ir.Graph:

@@ -10,6 +10,8 @@ call nodes, which are gone. Training records are copied unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.errors import ModelError, quote, translated
-from sardonyx.model import Model
+from sardonyx.model import Model, Record
 from sardonyx.passes.branches import take_known_branches
 from sardonyx.passes.explicit import make_explicit
 from sardonyx.passes.functions import inline
@@ -25,8 +27,9 @@ from sardonyx.passes.hoist import hoist_initializers
 from sardonyx.passes.loops import settle_loops
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.ranks import imply_ranks
-from sardonyx.passes.shapes import forget_shapes, infer_shapes, recall_shapes
+from sardonyx.passes.shapes import forget_shapes, infer_shapes, recall_shapes, refine_shapes
 from sardonyx.passes.signatures import require_signatures
+from sardonyx.passes.snapshot import Snapshot
 from sardonyx.upgrades import upgrade_graph
 
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
@@ -35,11 +38,37 @@ ML = "ai.onnx.ml"
 LAST_ML_WITH_OLD_TREES = 4
 
 
-def normalize(model: Model) -> Model:
+class NormalizedModel(Model):
+    """A model in the regular form, which rules and drivers rely on; made by `normalize`.
+
+    It is meant to be read. After an edit in place, `normalize` notices and makes the regular form
+    of the edited graph; to change one, take `regular_copy`.
+    """
+
+    def __init__(
+        self, ir_model: ir.Model, records: Iterable[Record] = (), source: Path | None = None
+    ):
+        super().__init__(ir_model, records, source)
+        self._snapshot = Snapshot(ir_model.graph)
+
+    @classmethod
+    def of(cls, model: Model) -> NormalizedModel:
+        """Declare that `model` has the regular form; the graph and the records are shared."""
+        normalized = cls(model.ir, (), model.source)
+        normalized.records = model.records
+        return normalized
+
+    def is_unedited(self) -> bool:
+        """Whether the graph is still the one that was normalized."""
+        imports = self.ir.opset_imports
+        inside = all(opset.INSIDE.get(d, v) == v or d == ML for d, v in imports.items())
+        return inside and not self.ir.functions and self._snapshot.matches(self.graph)
+
+
+def normalize(model: Model) -> NormalizedModel:
     """The regular form of `model`: one opset, no functions, shapes inferred, defaults explicit.
 
-    The model itself is not changed. The result is kept on it, and a normalized model is its own
-    normal form: treat both as immutable from here on, and `copy()` before changing one.
+    The model itself is not changed. A normalized model is its own regular form.
 
     >>> import onnx, sardonyx as sx
     >>> text = '''<ir_version: 8, opset_import: ["": 11]>
@@ -47,13 +76,33 @@ def normalize(model: Model) -> Model:
     >>> normalize(sx.load(onnx.parser.parse_model(text))).opset
     28
     """
-    if model._normal is None:
+    if isinstance(model, NormalizedModel) and model.is_unedited():
+        return model
+    return NormalizedModel.of(regular_copy(model))
+
+
+def regular_copy(model: Model) -> Model:
+    """The regular form of `model` as an independent graph, to be edited; the weights are shared."""
+    copy = model.copy()
+    if not (isinstance(model, NormalizedModel) and model.is_unedited()):
         with translated("the model has no regular form"):
-            normal = model.copy()
-            _normalize(normal)
-        normal._normal = normal
-        model._normal = normal
-    return model._normal
+            _normalize(copy)
+    return copy
+
+
+def extended(model: Model) -> NormalizedModel:
+    """The regular form of a regular graph to which nodes of the internal opset were added.
+
+    The graph is changed in place. This is much cheaper than `normalize`, because the builder has
+    inferred types and shapes already.
+    """
+    graph = model.graph
+    refine_shapes(graph)
+    take_known_branches(graph)
+    settle_loops(graph)
+    imply_ranks(graph)
+    make_explicit(graph)
+    return NormalizedModel.of(model)
 
 
 def _normalize(model: Model) -> None:

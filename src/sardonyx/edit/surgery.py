@@ -21,7 +21,7 @@ from sardonyx.edit.head import find_head, new_weights, resize_reshapes
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.initializer import Initializer, as_initializer, as_used, draw
 from sardonyx.model import Model, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import regular_copy
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.passes.shapes import infer_shapes
@@ -357,7 +357,7 @@ def _opened(model: Source) -> tuple[Model, Builder]:
             "the model carries a training record, which describes the graph as it is",
             hint="surgery first, `sx.trainable` after it; model.records.clear() drops the record",
         )
-    work = normalize(loaded).copy()
+    work = regular_copy(loaded)
     op = Builder("surgery")
     op.reserve(all_names(work.graph))
     return work, op

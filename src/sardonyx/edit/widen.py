@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.passes.nesting import graphs
 
 TYPE_ATTRIBUTES = (
@@ -23,9 +23,9 @@ TYPE_ATTRIBUTES = (
 FLOAT = (ir.DataType.FLOAT,)
 
 
-def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> Model:
+def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> NormalizedModel:
     """The normal form of `model` with every float of `kinds` widened to float64, on a copy."""
-    wide = normalize(model).copy()
+    wide = regular_copy(model)
     for graph in graphs(wide.graph):
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
             _widen_value(value, kinds)
@@ -35,8 +35,7 @@ def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> Model:
             _write_defaults(node)
             for attr in list(node.attributes.values()):
                 _widen_attribute(node, attr, kinds)
-    wide._normal = wide
-    return wide
+    return NormalizedModel.of(wide)
 
 
 def _write_defaults(node: ir.Node) -> None:

@@ -24,7 +24,7 @@ from sardonyx.lower.fold_budget import Budget
 from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.program import call
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.passes.cse import is_random, merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import evaluate, is_whole
@@ -34,12 +34,12 @@ SMALL = 4096  # elements of a constant that may be computed ahead
 HIDDEN = -1e9  # added to a score, it leaves nothing of it
 
 
-def recognize(model: Model, weights: Collection[str]) -> Model:
+def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     """A copy of a normalized model with its idioms as single nodes.
 
     weights -- names of initializers that must stay what they are
     """
-    copy = normalize(model).copy()
+    copy = regular_copy(model)
     graph = copy.graph
     _drop_identities(graph)
     _fold(graph, weights)
@@ -50,8 +50,7 @@ def recognize(model: Model, weights: Collection[str]) -> Model:
         remove_dead(graph, keep=weights)
     merge_common(graph)
     copy.ir.opset_imports[NATIVE] = 1
-    copy._normal = copy
-    return copy
+    return NormalizedModel.of(copy)
 
 
 # -- preparation --------------------------------------------------------------------

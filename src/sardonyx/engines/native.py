@@ -19,7 +19,7 @@ from sardonyx.engines.idioms import recognize
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.nn.batch_norm import new_statistics
 from sardonyx.model import Model, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.weights import weights
 
 # Makes a node train; gives the new values of statistics, by their names.
@@ -67,12 +67,10 @@ def native(
     switches -- operator → what makes its nodes train, where a framework differs
     fallback, place -- as in `Program`; with `place` no idioms are used: other engines lack them
     """
-    loaded = load(model)
-    fresh = Model(loaded.ir, loaded.records, loaded.source)
-    normal = normalize(fresh)
+    normal = normalize(load(model))
     kinds = {
         w.name: w.kind
-        for w in weights(fresh)
+        for w in weights(normal)
         if w.kind != "constant" and w.name in normal.graph.initializers
     }
     served = normal if place else recognize(normal, kinds)
@@ -105,8 +103,7 @@ def _training(
             updates[name] = value.name
     for constant in op.constants.values():
         copy.graph.register_initializer(constant)
-    copy._normal = copy
-    return (copy, updates) if changed else (None, {})
+    return (NormalizedModel.of(copy), updates) if changed else (None, {})
 
 
 def _switch_dropout(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:

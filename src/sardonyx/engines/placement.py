@@ -91,11 +91,11 @@ def placement(
     if to not in FRAMEWORKS:
         raise ArgumentError(f"there is no framework {quote(to)}", hint=f"one of {FRAMEWORKS}")
     arrays = importlib.import_module(f"sardonyx.engines.{to}.backend").arrays()
-    loaded = load(model)
+    loaded = normalize(load(model))
     held = [w.name for w in weights(loaded) if w.kind != "constant"]
     unsized = functools.partial(decided_by_data, framework=to, fed=held)
     more = unsized if compiled and to == "jax" else None
-    prepared = prepare(normalize(loaded), to, arrays.strings, place, held, more)
+    prepared = prepare(loaded, to, arrays.strings, place, held, more)
     every = sum(len(graph) for graph in graphs(prepared.model.graph))
     parts = [_part(region, sizes or {}) for region in prepared.regions.values()]
     return Placements(to, every - len(parts), [p.row for p in prepared.placements], parts)

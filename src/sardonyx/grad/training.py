@@ -21,7 +21,7 @@ from sardonyx.errors import ModelError, quote
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.training_optimizer import OPTIMIZERS, expand_optimizer, problems, refuse
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import extended, regular_copy
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.functions import copy_nodes, expand, replace
@@ -36,14 +36,15 @@ def lower_training(model: Model, strict: bool = False) -> Model:
 
     strict -- refuse a Gradient whose y depends on graph inputs or weights outside its xs and zs
 
-    The model is not changed. One that has none of these nodes is returned as it is.
+    The model is not changed, and the result is normalized. A model that has none of these nodes is
+    returned as it is.
     """
     if not any(_training_nodes(model)):
         return model
     work = model.copy()
     _name_domain(work)
     link_names(work)
-    work = normalize(work).copy()
+    work = regular_copy(work)
     for graph in graphs(work.graph):
         refuse(
             [row for n in graph if n.op_type in OPTIMIZERS and _is_ours(n) for row in problems(n)]
@@ -53,7 +54,7 @@ def lower_training(model: Model, strict: bool = False) -> Model:
     for domain in DOMAINS:
         work.ir.opset_imports.pop(domain, None)
     remove_dead(work.graph, keep=weights)
-    return work
+    return extended(work)
 
 
 def _is_ours(node: ir.Node) -> bool:

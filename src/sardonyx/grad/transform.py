@@ -13,7 +13,7 @@ from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.sequence import fill_sequence
 from sardonyx.model import Model, load
-from sardonyx.normalize import constants_to_initializers, normalize
+from sardonyx.normalize import constants_to_initializers, regular_copy
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
@@ -45,7 +45,7 @@ def grad(
     >>> [v.name for v in sx.grad("model.onnx", of="scores", wrt="x").outputs]
     ['scores', 'grad/x']
     """
-    work = normalize(load(model)).copy()
+    work = regular_copy(load(model))
     values = _values(work)
     ends = _named(values, _names(of, _floats(work.outputs)), "of")
     starts = _named(values, _names(wrt, _floats(work.inputs)), "wrt")
@@ -82,7 +82,7 @@ def jvp(
     >>> [v.name for v in sx.jvp("model.onnx", wrt="x").inputs]
     ['x', 'tangent/x']
     """
-    work = normalize(load(model)).copy()
+    work = regular_copy(load(model))
     values = _values(work)
     ends = _named(values, _names(of, _floats(work.outputs)), "of")
     starts = _named(values, _names(wrt, _floats(work.inputs)), "wrt")

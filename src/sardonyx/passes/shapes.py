@@ -34,6 +34,11 @@ def infer_shapes(graph: ir.Graph, skeleton: onnx.ModelProto) -> None:
     _Walk(everything=not whole).graph(graph)
 
 
+def refine_shapes(graph: ir.Graph) -> None:
+    """Carry known integers through the shape arithmetic of a graph whose values have types."""
+    _Walk(everything=False).graph(graph)
+
+
 Declared = list[tuple[ir.Value, ir.Shape]]
 
 

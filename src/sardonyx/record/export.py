@@ -23,7 +23,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError
 from sardonyx.model import Model, Record, from_proto, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import regular_copy
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import info
 from sardonyx.record.describe import descriptions
@@ -157,7 +157,7 @@ def _write_initialization(
     whole = Model(ir.Model(graph, ir_version=10))
     outputs: dict[str, str] = {}
     for index, record in enumerate([] if current else model.records):
-        part = normalize(_initialization(model, record)).copy()
+        part = regular_copy(_initialization(model, record))
         renamed = _absorb(whole, part, f"{index}/" if index else "")
         outputs.update({key: renamed[value] for key, value in record.initialization_binding})
     op = Builder("initialize")

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.grad.training import lower_training
 from sardonyx.model import Model, Record
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
@@ -36,7 +36,7 @@ class StepGraph:
     metrics   -- outputs to display: losses, norms
     """
 
-    model: Model
+    model: NormalizedModel
     inputs: list[str]
     hyper: dict[str, np.ndarray]
     state: list[str]
@@ -54,7 +54,7 @@ def compile_step(model: Model, record: Record) -> StepGraph:
     _free(joined.graph, set(hyper))
     _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
     # Gradient names tensors: it goes before anything else touches the graph.
-    lowered = normalize(lower_training(joined)).copy()
+    lowered = normalize(lower_training(joined))
     graph = lowered.graph
     fold(graph)
     remove_dead(graph)
@@ -63,7 +63,7 @@ def compile_step(model: Model, record: Record) -> StepGraph:
     names = [v.name for v in graph.inputs]
     lowered.ir.graph.opset_imports[""] = opset.OPSET
     return StepGraph(
-        lowered,
+        NormalizedModel.of(lowered),
         [n for n in names if n and n not in variables and n not in hyper],
         {n: v for n, v in hyper.items() if n in names},
         [n for n in state if n in names],
@@ -91,11 +91,11 @@ def compile_evaluation(
     metric_names = metrics(record)
     _set_outputs(joined, [*metric_names, *predictions])
     remove_dead(joined.graph)
-    joined = normalize(lower_training(joined)).copy()
+    joined = normalize(lower_training(joined))
     _drop_unused_inputs(joined.graph)
     names = [v.name for v in joined.graph.inputs]
     return StepGraph(
-        joined,
+        NormalizedModel.of(joined),
         [n for n in names if n and n not in variables and n not in hyper],
         {n: v for n, v in hyper.items() if n in names},
         [n for n in state if n in names],
@@ -111,7 +111,7 @@ def compile_inference(model: Model) -> StepGraph:
     hyper = _defaults(served, variables)
     state = _free(served.graph, variables)
     _free(served.graph, set(hyper))
-    served = normalize(served).copy()
+    served = normalize(served)
     names = [v.name for v in served.graph.inputs]
     inputs = [n for n in names if n and n not in state and n not in hyper]
     hyper = {n: v for n, v in hyper.items() if n in names}
@@ -122,7 +122,8 @@ def compile_inference(model: Model) -> StepGraph:
 def distinct_outputs(graph: StepGraph) -> StepGraph:
     """One output for each variable: two buffers cannot be bound to one, nor one to an input."""
     outputs: set[str] = set(graph.metrics)
-    model, updates = graph.model, dict(graph.updates)
+    model: Model = graph.model
+    updates = dict(graph.updates)
     values = {v.name: v for v in model.outputs}
     for name, output in graph.updates.items():
         if output not in outputs and values[output].producer() is not None:
@@ -137,7 +138,9 @@ def distinct_outputs(graph: StepGraph) -> StepGraph:
         copy.type, copy.shape = values[output].type, values[output].shape
         model.graph.append(node)
         model.graph.outputs.append(copy)
-    return graph if model is graph.model else replace(graph, model=model, updates=updates)
+    if model is graph.model:
+        return graph
+    return replace(graph, model=NormalizedModel.of(model), updates=updates)
 
 
 def all_state(model: Model) -> list[str]:

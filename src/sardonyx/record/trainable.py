@@ -24,7 +24,7 @@ from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable
 from sardonyx.initializer import Initializer
 from sardonyx.model import Model, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes.activation import ACTIVATIONS, final_activation
 from sardonyx.record import info, optim
@@ -128,7 +128,6 @@ def trainable(
     record = builder.record()
     write_initialization(record, base, builder, initialize or {})
     base.records.append(record)
-    base._normal = None  # kept while this was built, before there was a record
     base.ir.opset_imports[TRAINING_DOMAIN] = 1
     for tensor, role in builder.roles.items():
         base.metadata[f"{ROLE}{tensor}"] = role
@@ -166,8 +165,8 @@ def _rest(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in told.items() if v is not defaults[k] and v != defaults[k]}
 
 
-def _base(model: Model) -> Model:
-    base = normalize(model).copy()
+def _base(model: Model) -> NormalizedModel:
+    base = NormalizedModel.of(regular_copy(model))
     base.metadata.update(model.metadata)
     if base.records and model.opset != base.opset:
         base.records = [upgrade_record(model, record) for record in model.records]

@@ -18,7 +18,7 @@ from sardonyx.errors import (
     UnsupportedOp,
 )
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.nesting import graphs
 from sardonyx.verify import datasets
@@ -157,12 +157,13 @@ class _Job:
                 self.exact, self.baselines = wide_run, [item]
                 self.reference_model, by = None, f"{label}, in float64"
                 break
-            if item.model is not None and _is_random(item.model):
-                self.report.notes.append(f"{label} draws random numbers: not comparable")
-                self.report.comparable = False
             if item.model is not None:
-                self.exact, self.baselines = _references(item.model)
-                self.reference_model, by = item.model, f"{label}, in float64 on numpy"
+                regular = normalize(item.model)
+                if _is_random(regular):
+                    self.report.notes.append(f"{label} draws random numbers: not comparable")
+                    self.report.comparable = False
+                self.exact, self.baselines = _references(regular)
+                self.reference_model, by = regular, f"{label}, in float64 on numpy"
                 break
         else:
             self.reference_model, by = None, "none"
@@ -265,7 +266,7 @@ class _Job:
         """The baseline that computes some nodes as coarsely as engines do, where there are such."""
         model = self.reference_model
         if self.coarse_runner is None:
-            coarse = model is not None and has_coarse(normalize(model).graph)
+            coarse = model is not None and has_coarse(model.graph)
             self.coarse_runner = (
                 [Reference(model, exact=False, coarsely=True)] if model and coarse else []
             )
@@ -275,7 +276,7 @@ class _Job:
         self, exact: dict[str, Any], baselines: list[dict[str, Any]], run: str
     ) -> None:
         """A baseline far from the exact run hides faults: say so."""
-        if self.reference_model is None or has_jumps(normalize(self.reference_model).graph):
+        if self.reference_model is None or has_jumps(self.reference_model.graph):
             return
         for name, value in exact.items():
             other = baselines[0].get(name)
@@ -407,7 +408,7 @@ class _Job:
     def _explain(self, part: Measurement, name: str, output: Any, run: DataSet) -> None:
         """Indices may differ where they point at values that are equal up to rounding."""
         assert self.reference_model is not None
-        value = next(v for v in normalize(self.reference_model).outputs if v.name == name)
+        value = next(v for v in self.reference_model.outputs if v.name == name)
         node = value.producer()
         if node is None or node.op_type not in SELECTIONS:
             return
@@ -475,5 +476,5 @@ def _paired(outputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, s
     return dict(zip(exact, outputs))
 
 
-def _is_random(model: Model) -> bool:
-    return any(is_random(node) for part in graphs(normalize(model).graph) for node in part)
+def _is_random(model: NormalizedModel) -> bool:
+    return any(is_random(node) for part in graphs(model.graph) for node in part)

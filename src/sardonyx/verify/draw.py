@@ -18,6 +18,7 @@ import onnx.shape_inference
 
 from sardonyx.errors import ArgumentError, EngineError, SardonyxError, UnsupportedOp
 from sardonyx.model import Model
+from sardonyx.normalize import normalize
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.exact import Reference, is_float
 from sardonyx.verify.inputs import STYLES, sample, size_choices, symbol, symbols
@@ -41,6 +42,7 @@ class Drawer:
     def __init__(self, item: Subject, sliced: bool = False):
         assert item.model is not None
         self.item, self.model, self.sliced = item, item.model, sliced
+        self.regular = normalize(item.model)
         self.failure: SardonyxError | None = None
         self._plain: Reference | None = None
         self._hollow_by_design: set[str] | None = None
@@ -51,7 +53,7 @@ class Drawer:
         start = time.monotonic()
         self.failure = None
         for style, choice in self._choices(seed, sizes, draws):
-            feeds = sample(self.model, seed, choice, style)
+            feeds = sample(self.model, seed, choice, style, self.regular)
             data = DataSet(_label(seed, choice, style), feeds)
             if self.sliced and (not symbols(self.model) or _count(feeds) > POOR):
                 return data  # rating it would run the whole model
@@ -102,7 +104,7 @@ class Drawer:
         outputs: dict[str, Any] | None = None
         if _count(feeds) <= POOR:  # small sizes are the ones that crash, and quick
             with contextlib.suppress(UnsupportedOp):
-                self._plain = self._plain or Reference(self.model, exact=False)
+                self._plain = self._plain or Reference(self.regular, exact=False)
                 outputs = self._plain(feeds)
         try:
             self.item.prepare()

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from sardonyx.edit.widen import widen
 from sardonyx.errors import EngineError, SardonyxError, UnsupportedOp, quote
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.nesting import graphs
 from sardonyx.verify.coarse import coarse
 from sardonyx.verify.segments import is_constant, piece, reads
@@ -44,12 +44,11 @@ def widened(value: Any) -> Any:
     return np.asarray(value, WIDE) if is_float(value) else value
 
 
-def computes_in_halves(model: Model) -> bool:
+def computes_in_halves(model: NormalizedModel) -> bool:
     """Whether nodes compute in 16 bits (a Cast only rounds, and that is part of the model)."""
-    normal = normalize(model)
     return any(
         v.dtype in HALVES
-        for part in graphs(normal.graph)
+        for part in graphs(model.graph)
         for node in part
         if node.op_type != "Cast"
         for v in node.outputs
@@ -58,8 +57,9 @@ def computes_in_halves(model: Model) -> bool:
 
 def exact_form(model: Model) -> Model:
     """The model in float64: widened from float32, and from 16 bits where it computes in them."""
-    kinds = (ir.DataType.FLOAT, *HALVES) if computes_in_halves(model) else (ir.DataType.FLOAT,)
-    return widen(model, kinds)
+    regular = normalize(model)
+    kinds = (ir.DataType.FLOAT, *HALVES) if computes_in_halves(regular) else (ir.DataType.FLOAT,)
+    return widen(regular, kinds)
 
 
 class Reference:

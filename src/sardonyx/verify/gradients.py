@@ -20,7 +20,7 @@ from sardonyx.errors import ArgumentError, UnsupportedOp, quote
 from sardonyx.grad import grad
 from sardonyx.grad.transform import builder_for
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import regular_copy
 from sardonyx.verify.converted import applied, held_names
 from sardonyx.verify.exact import is_float
 from sardonyx.verify.subjects import (
@@ -79,7 +79,7 @@ def _weights(model: Model) -> dict[str, tuple[int, ...]]:
 
 def gradient_model(model: Model, weights: Sequence[str]) -> Model:
     """The gradient of the weighted sum by every float input and by `weights`, as a model."""
-    work = normalize(model).copy()
+    work = regular_copy(model)
     op = builder_for(work)
     names = []
     with op:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model
-from sardonyx.normalize import normalize
+from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.nesting import bodies
 
 # Sizes for symbolic dimensions, tried in turn until the model takes one: small and unequal first.
@@ -120,11 +120,18 @@ def symbol(value: ir.Value, axis: int) -> str:
 
 
 def sample(
-    model: Model, seed: int, sizes: Mapping[str, int], style: str = NORMAL
+    model: Model,
+    seed: int,
+    sizes: Mapping[str, int],
+    style: str = NORMAL,
+    regular: NormalizedModel | None = None,
 ) -> dict[str, Any]:
-    """One set of random inputs; the same for the same seed, sizes and style of float numbers."""
+    """One set of random inputs; the same for the same seed, sizes and style of float numbers.
+
+    regular -- the regular form of `model`, where the caller has it
+    """
     rng = np.random.default_rng(seed)
-    traced = {v.name: v for v in normalize(model).inputs}
+    traced = {v.name: v for v in (regular or normalize(model)).inputs}
     feeds = {}
     for value in model.inputs:
         if _is_optional(value):

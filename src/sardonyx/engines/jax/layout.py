@@ -19,6 +19,7 @@ from sardonyx.build import FLOATS, Builder, constant
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.driver import attributes
 from sardonyx.model import Model
+from sardonyx.normalize import NormalizedModel
 from sardonyx.passes.nesting import names
 
 WINDOWS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
@@ -32,13 +33,12 @@ REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 
 
-def channels_last(model: Model) -> Model:
+def channels_last(model: Model) -> NormalizedModel:
     """A copy of a normalized model in which images are carried with their channels last."""
     copy = model.copy()
     copy.ir.opset_imports[NATIVE] = 1
     Carrier(copy.graph).run()
-    copy._normal = copy
-    return copy
+    return NormalizedModel.of(copy)
 
 
 def rank_of(value: ir.Value | None) -> int:

@@ -20,7 +20,7 @@ from sardonyx.errors import EngineError, VersionError, quote
 from sardonyx.grad.training import lower_training
 from sardonyx.lower.runner import node_model
 from sardonyx.model import Model, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import normalize, regular_copy
 from sardonyx.record.info import uses_training_ops
 
 PROVIDERS = {
@@ -54,7 +54,7 @@ class Backend(OnnxBackend):
     def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
         loaded = load(model)
         if uses_training_ops(loaded.skeleton().graph.node):
-            loaded = lower_training(normalize(loaded).copy())
+            loaded = lower_training(regular_copy(loaded))
         names = [v.name or "" for v in loaded.inputs]
         settings = {"providers": _providers(device), **kwargs}
         return Rep(_runner(loaded, settings), names)
