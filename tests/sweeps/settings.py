@@ -262,6 +262,8 @@ def drawn(seed: int, index: int) -> Combination:
     pick = lambda options: list(options)[int(rng.integers(len(options)))]
     maybe = lambda value: value if rng.random() < 0.5 else None
     name, exporter = pick(NETWORKS), pick(EXPORTERS)
+    if (name, exporter) == ("cnn", "script"):
+        exporter = "script training"  # the other folds normalization into the convolutions
     if exporter == "dynamo optimized" and name in ("norms", "cnn", "twice", "tokens"):
         exporter = "dynamo"  # that one folds normalization and drops biases of zeros
     named = names_are_kept(name, exporter)

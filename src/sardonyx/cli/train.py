@@ -29,6 +29,9 @@ def train(
     loss: Annotated[
         str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")
     ] = None,
+    class_axis: Annotated[
+        int | None, typer.Option(help="Axis of the classes (cross_entropy); inferred if not given.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, sgd, …")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     train_only: Annotated[
@@ -79,7 +82,7 @@ def train(
     """Train or fine-tune a model on data, or continue a stopped run."""
     from sardonyx.train.loop import train as run_training
 
-    how = choices(loss, optimizer, lr, train_only, freeze, config)
+    how = choices(loss, optimizer, lr, train_only, freeze, config, class_axis)
     source: Any = model
     if replace_head is not None and not (resume and output.exists()):
         from sardonyx.edit.surgery import replace_head as new_head
@@ -126,11 +129,13 @@ def choices(
     train: list[str] | None,
     freeze: list[str] | None,
     config: Path | None,
+    class_axis: int | None = None,
 ) -> dict[str, Any]:
     """The arguments of `trainable` that the options name."""
     given = {
         "config": config,
         "loss": loss,
+        "class_axis": class_axis,
         "optimizer": optimizer,
         "lr": lr,
         "train": train,

@@ -16,6 +16,9 @@ def trainable(
     loss: Annotated[
         str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")
     ] = None,
+    class_axis: Annotated[
+        int | None, typer.Option(help="Axis of the classes (cross_entropy); inferred if not given.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, sgd, …")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     train: Annotated[list[str] | None, typer.Option(help="Pattern of parameters to train.")] = None,
@@ -36,7 +39,7 @@ def trainable(
     from sardonyx.record.trainable import trainable as make
     from sardonyx.save import save
 
-    how = chosen(loss, optimizer, lr, train, freeze, config)
+    how = chosen(loss, optimizer, lr, train, freeze, config, class_axis)
     net = make(model, form="expanded" if expanded else "symbolic", **how)
     save(net, output)
     table = Table("setting", "value", "why")

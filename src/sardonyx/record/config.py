@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, Any]] = {
     "lr": ("a number", NUMBER),
     "prediction": ("a name", str),
     "labels": ("a list of names", list),
+    "class_axis": ("a whole number", int),
     "clip_norm": ("a number", NUMBER),
     "clip_value": ("a number", NUMBER),
     "l1": ("a number", NUMBER),

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.errors import RecordError, quote
-from sardonyx.model import STUB, Model, Record, _attach, _densify
+from sardonyx.model import STUB, Model, Record, _attach, _densify, _take_maps
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes.validity import complaint, without_payloads
 
@@ -38,6 +38,7 @@ def combine(model: Model, record: Record) -> Model:
         _mark(stub, payload, tensor)
         proto.graph.initializer.append(stub)
     _densify(proto, None)
+    _take_maps(proto)
     joined = Model(ir.serde.deserialize_model(proto), [], model.source)
     _attach(joined, payload)
     return joined

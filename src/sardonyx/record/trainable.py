@@ -8,17 +8,15 @@ operators.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Never
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from sardonyx.build import Builder, rank
 from sardonyx.edit import surgery
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable
@@ -26,9 +24,7 @@ from sardonyx.initializer import Initializer
 from sardonyx.model import Model, load
 from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
-from sardonyx.passes.activation import ACTIVATIONS, final_activation
 from sardonyx.record import info, optim
-from sardonyx.record import loss as losses
 from sardonyx.record.bounds import check_numbers
 from sardonyx.record.builder import ROLE, SEED, RecordBuilder
 from sardonyx.record.config import RENAMED, with_config
@@ -38,10 +34,14 @@ from sardonyx.record.initialize import write_initialization
 from sardonyx.record.merged import separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
+from sardonyx.record.terms import (
+    LossLike,
+    Term,
+    add_penalties,
+    choose_terms,
+    write_losses,
+)
 from sardonyx.weights import weights
-
-LossLike = str | Path | losses.Loss | Callable[..., ir.Value] | Mapping[str, Any] | onnx.ModelProto
-Term = losses.Term
 
 
 def trainable(
@@ -54,6 +54,7 @@ def trainable(
     freeze: str | Sequence[str] = (),
     prediction: str | None = None,
     labels: Sequence[str] | None = None,
+    class_axis: int | None = None,
     groups: Mapping[str, Mapping[str, Any]] | None = None,
     batch_norm: Mode = "train",
     dropout: Mode = "train",
@@ -81,9 +82,17 @@ def trainable(
     freeze      -- patterns of parameters that stay as they are
     prediction  -- the tensor that the loss compares with the label; the first output if not given
     labels      -- names for the label inputs
+    class_axis  -- the axis of the prediction along which cross entropy finds the classes; if not
+                   given, the graph shows it: the last one of products, axis 1 of convolutions
     groups      -- settings by pattern: {"head.*": {"lr": 1e-2}, "*.bias": {"weight_decay": 0}}
     batch_norm, dropout -- "train" or "frozen", or by pattern of the node's name
-    clip_norm, clip_value, l1, l2, accumulate, ema -- as they say
+    clip_norm   -- scale the gradients of an update together to a norm of at most this
+    clip_value  -- clip every element of the gradients to ± this
+    l1, l2      -- add the sum of absolute values, or half the sum of squares, of all trained
+                   parameters times this to the loss
+    accumulate  -- make one update from the mean gradient of so many steps
+    ema         -- keep moving averages of the parameters in `<name>/ema`; this share of the old
+                   average stays at every update
     initialize  -- starting values by pattern, for `initialize()`: {"head.*": "kaiming"}
     form        -- "symbolic" (Gradient and optimizer operators) or "expanded" (plain operators)
     config      -- a TOML or YAML file with any of these; arguments given here come before it
@@ -115,9 +124,9 @@ def trainable(
             f"{quote(node.name)} {mode}",
             "running statistics and masks while training",
         )
-    terms = _terms(base, loss, prediction, labels, choices)
-    total, loss_terms = _losses(builder, values, terms, choices)
-    total = _penalties(builder, total, parameters, l1, l2)
+    terms = choose_terms(base, loss, prediction, labels, class_axis, choices)
+    total, loss_terms = write_losses(builder, values, terms, choices)
+    total = add_penalties(builder, total, parameters, l1, l2)
     total = builder.output(builder.local("loss"), total)
     builder.roles[builder.local("loss")] = "loss"
     gradients = _gradient(builder, total, parameters)
@@ -161,7 +170,7 @@ def refuse_unknown(names: Iterable[str], function: str) -> None:
 def _rest(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that are not defaults; loss and optimizer are kept as what became of them."""
     defaults = {n: p.default for n, p in inspect.signature(trainable).parameters.items()}
-    told = {k: v for k, v in asked.items() if k not in ("loss", "optimizer", "lr")}
+    told = {k: v for k, v in asked.items() if k not in ("loss", "optimizer", "lr", "class_axis")}
     return {k: v for k, v in told.items() if v is not defaults[k] and v != defaults[k]}
 
 
@@ -223,209 +232,6 @@ def choose_parameters(
     why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
     choices.add("trained", f"{len(chosen)} of {len(floats)} float tensors, {count:,} numbers", why)
     return [initializers[n] for n in chosen]
-
-
-# -- losses ---------------------------------------------------------------------------
-
-
-def _terms(
-    model: Model,
-    loss: LossLike | Sequence[Term] | None,
-    prediction: str | None,
-    labels: Sequence[str] | None,
-    choices: Choices,
-) -> list[Term]:
-    if isinstance(loss, Sequence) and not isinstance(loss, str):
-        for term in loss:
-            share = "" if term.weight == 1.0 else f" × {term.weight:g}"
-            choices.add("loss", f"{term.loss.name}{share}", "as asked")
-        alone = labels if len(loss) == 1 else None
-        return [
-            replace(t, prediction=t.prediction or prediction, labels=t.labels or alone)
-            for t in loss
-        ]
-    if loss is None:
-        value = _prediction(model, prediction)
-        guessed, why = guess_loss(value)
-        choices.add("loss", guessed, why)
-        return [Term(losses.named(guessed, **_class_axis(guessed, value)), value.name, labels)]
-    made = as_loss(loss)
-    choices.add("loss", made.name, "as asked")
-    return [Term(made, prediction, labels)]
-
-
-def as_loss(given: LossLike) -> losses.Loss:
-    """A loss out of a name, a mapping {"name": …, settings}, an ONNX graph or a function of
-    `op`.
-    """
-    if isinstance(given, losses.Loss):
-        return given
-    if isinstance(given, (Path, onnx.ModelProto, onnx.FunctionProto, Model)) or (
-        isinstance(given, str) and given.endswith(".onnx")
-    ):
-        return losses.graph(given)
-    if isinstance(given, str):
-        return losses.named(given)
-    if isinstance(given, Mapping):
-        settings = dict(given)
-        return losses.named(settings.pop("name"), **settings)
-    return losses.custom(given)
-
-
-def _prediction(model: Model, name: str | None) -> ir.Value:
-    floats = [v for v in model.outputs if is_differentiable(v)]
-    if name is None:
-        if not floats:
-            raise ArgumentError("the model has no floating-point output to compare with a label")
-        return floats[0]
-    for value in (*model.outputs, *(v for n in model.graph for v in n.outputs)):
-        if value.name == name:
-            return value
-    raise ArgumentError(
-        f"the model has no tensor {quote(name)}",
-        [[quote(v.name)] for v in model.outputs],
-        hint="its outputs are these",
-    )
-
-
-def guess_loss(prediction: ir.Value) -> tuple[str, str]:
-    """The loss that a model's last operator and shape suggest, and why."""
-    last = final_activation(prediction)
-    if last is not None:
-        guessed = "binary_cross_entropy" if last.kind == "Sigmoid" else "cross_entropy"
-        return guessed, f"the model ends with {last.words}"
-    shape = prediction.shape
-    if shape is not None and len(shape) == 2 and isinstance(shape[1], int):
-        if shape[1] == 1:
-            return "mse", "one column without activation: taken for a quantity"
-        return "cross_entropy", f"{shape[1]} columns without activation: taken for class scores"
-    raise ArgumentError(
-        f"the loss cannot be guessed from {quote(prediction.name)} of shape {shape}",
-        hint='name one: loss="mse" (--loss mse)',
-    )
-
-
-def _class_axis(guessed: str, prediction: ir.Value) -> dict[str, int]:
-    """The axis of the classes, where the model's Softmax shows that it is not the second."""
-    last = prediction.producer()
-    if guessed != "cross_entropy" or last is None or last.op_type not in ACTIVATIONS:
-        return {}
-    count = rank(prediction)
-    axis = last.attributes.get_int("axis", -1) % count
-    return {"axis": axis} if axis != 1 else {}
-
-
-def _losses(
-    builder: RecordBuilder,
-    values: Mapping[ir.Value, ir.Value],
-    terms: Sequence[Term],
-    choices: Choices,
-) -> tuple[ir.Value, list[dict[str, Any]]]:
-    """The total loss, and which tensor of the served graph meets which labels in each part of
-    it.
-    """
-    op, parts, loss_terms = builder.op, [], []
-    for index, term in enumerate(terms):
-        served = _logits(_prediction(builder.model, term.prediction), term.loss, choices)
-        prediction = values.get(served, served)
-        names = term.labels or _label_names(
-            builder.model, term.loss, index if len(terms) > 1 else None
-        )
-        if len(names) != len(term.loss.labels):
-            raise ArgumentError(
-                f"{term.loss.name} takes {len(term.loss.labels)} labels, not {len(names)}"
-            )
-        given = [
-            builder.input(name, *label.of(prediction), role="label")
-            for name, label in zip(names, term.loss.labels, strict=True)
-        ]
-        loss_terms.append(
-            {
-                "loss": term.loss.name,
-                "settings": _plain(term.loss.settings),
-                "prediction": served.name,
-                "labels": list(names),
-            }
-        )
-        for label in given:
-            choices.add(
-                "label",
-                f"{quote(label.name)} {label.dtype} {label.shape}",
-                f"what {term.loss.name} compares with {quote(prediction.name)}",
-            )
-        with op.named("train/loss"), op:
-            part = _computed(term.loss, op, prediction, given)
-            parts.append(part if term.weight == 1.0 else part * term.weight)
-        if len(terms) > 1:
-            parts[-1] = builder.output(builder.local(f"loss/{index}/{term.loss.name}"), parts[-1])
-    return (parts[0] if len(parts) == 1 else op.Sum(*parts)), loss_terms
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in settings.items() if isinstance(v, (str, int, float, bool))}
-
-
-def _computed(
-    loss: losses.Loss, op: Builder, prediction: ir.Value, labels: Sequence[ir.Value]
-) -> ir.Value:
-    """The value of a loss, which may be a function of the user's."""
-    try:
-        inspect.signature(loss.compute).bind(op, prediction, *labels)
-    except TypeError as error:
-        wanted = ", ".join(["op", "prediction", *(v.name or "" for v in labels)])
-        raise ArgumentError(
-            f"the loss {loss.name} does not take ({wanted}): {error}",
-            hint="sx.loss.custom(function, labels=[…]) says which labels a loss has",
-        ) from error
-    value = loss.compute(op, prediction, *labels)
-    if not isinstance(value, ir.Value):
-        raise ArgumentError(
-            f"the loss {loss.name} gives {type(value).__name__}, not a tensor",
-            hint="build it with op: op.ReduceMean(op.Abs(op.Sub(prediction, label)), keepdims=0)",
-        )
-    _scalar(value, loss.name)
-    return value
-
-
-def _scalar(value: ir.Value, name: str) -> None:
-    if value.shape is not None and any(d != 1 for d in value.shape):
-        raise ArgumentError(
-            f"the loss {name} has the shape {value.shape}, not one number",
-            hint="reduce it with op.ReduceMean(…, keepdims=0)",
-        )
-
-
-def _label_names(model: Model, loss: losses.Loss, index: int | None) -> list[str]:
-    stems = list(loss.names) or ["label", "label_length", "label_2"][: len(loss.labels)]
-    taken = {v.name for v in model.graph.inputs}
-    tail = "" if index is None else f"_{index}"
-    return [f"{s}{tail}" if f"{s}{tail}" not in taken else f"train/{s}{tail}" for s in stems]
-
-
-def _logits(prediction: ir.Value, loss: losses.Loss, choices: Choices) -> ir.Value:
-    """The tensor before a final Softmax or Sigmoid, where the loss wants that."""
-    last = final_activation(prediction)
-    if loss.logits and last is not None and last.kind == loss.logits:
-        choices.add(
-            "prediction",
-            quote(last.logits.name),
-            f"before the final {last.words}: {loss.name} applies it itself, without overflow",
-        )
-        return last.logits
-    choices.add("prediction", quote(prediction.name), "the model's output")
-    return prediction
-
-
-def _penalties(
-    builder: RecordBuilder, total: ir.Value, parameters: Sequence[ir.Value], l1: float, l2: float
-) -> ir.Value:
-    op = builder.op
-    with op.named("train/penalty"), op:
-        if l1:
-            total = total + losses.l1_penalty(op, parameters, l1)
-        if l2:
-            total = total + losses.l2_penalty(op, parameters, l2)
-    return total
 
 
 # -- gradients and updates --------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 from sardonyx.engines.prepare import ENGINES, prepare_training
 from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model, load
+from sardonyx.record.builder import ROLE
 from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.override import Rows, override, refuse_changes, refuse_other
 from sardonyx.record.trainable import trainable
@@ -330,6 +331,9 @@ class _Loop:
         self.waited_enough = False
         self.count = batch_count(source, run.position.batch_size, run.position.drop_last)
         self.display.total = settings.total(self.count)
+        # The sums of loss terms; a record made elsewhere has no roles, its first metric counts.
+        roles = run.rep.model.metadata.items()
+        self.totals = [k.removeprefix(ROLE) for k, v in roles if k.startswith(ROLE) and v == "loss"]
         self.times = {"steps": 0.0, "waiting for data": 0.0, "validation": 0.0, "saving": 0.0}
 
     def run(self) -> Run:
@@ -403,14 +407,15 @@ class _Loop:
         metrics = run.rep.step(batch)
         self.times["steps"] += time.perf_counter() - before
         rows = len(next(iter(batch.values())))
-        first: float | None = None
+        numbers: dict[str, float] = {}
         for name, value in metrics.items():
             number = float(value) if value.size == 1 else float(np.mean(value))
             if not math.isfinite(number):
                 self._not_finite(name, number, batch)
             position.sums[name] = position.sums.get(name, 0.0) + number * rows
-            first = number if first is None else first
-        run.losses.append(first or 0.0)
+            numbers[name] = number
+        total = next((n for n in self.totals if n in numbers), next(iter(numbers), ""))
+        run.losses.append(numbers.get(total, 0.0))
         position.rows += rows
         position.batch += 1
         position.step += 1

@@ -118,7 +118,7 @@ class Jax(NumpyLike):
             return x
         first = x[(0,) * x.ndim]
         bits = jax.lax.bitcast_convert_type(first, np.dtype(f"uint{8 * x.dtype.itemsize}"))
-        never = jnp.iinfo(bits.dtype).max  # a NaN that no arithmetic gives
+        never = np.array(np.iinfo(bits.dtype).max, bits.dtype)  # a NaN that no arithmetic gives
         return jax.lax.cond(bits != never, lambda v: v, jnp.zeros_like, x)
 
     def sigmoid(self, x):

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
 from sardonyx.errors import ArgumentError
+from sardonyx.record.loss.class_axis import class_axis
 from sardonyx.record.loss.kinds import Label, Loss, check_reduction, reduce
 
 
@@ -18,21 +19,25 @@ def cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     probabilities: bool = False,
-    axis: int = 1,
+    axis: int | None = None,
     reduction: str = "mean",
 ) -> Loss:
-    """Softmax cross entropy of logits; labels are class numbers, or probabilities if asked.
+    """Softmax cross entropy of logits; labels are class numbers, or `probabilities`.
 
     As in torch: `mean` divides by the summed weights of the labels that are not ignored.
+
+    axis  -- that of the classes; if not given, the graph shows it: the last one of products, axis 1
+             of convolutions
     """
     check_reduction(reduction)
 
     def compute(op: Builder, z: ir.Value, y: ir.Value) -> ir.Value:
-        if axis % rank(z) != 1 and not probabilities:
-            n = rank(z)
-            z = op.transpose(z, [0, axis % n, *(a for a in range(1, n) if a != axis % n)])
+        n = rank(z)
+        classes_at = (class_axis(z)[0] if axis is None else axis) % n
         if probabilities:
-            return _soft_cross_entropy(op, z, y, weight, label_smoothing, axis, reduction)
+            return _soft_cross_entropy(op, z, y, weight, label_smoothing, classes_at, reduction)
+        if classes_at != 1:
+            z = op.transpose(z, [0, classes_at, *(a for a in range(1, n) if a != classes_at)])
         if not label_smoothing:
             classes = None if weight is None else op.const(weight, z.dtype)
             extra = {} if ignore_index is None else {"ignore_index": ignore_index}

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError
+from sardonyx.record.loss.class_axis import class_axis
 
 Compute = Callable[..., ir.Value]
 INT64 = ir.DataType.INT64
@@ -25,7 +26,7 @@ class Label:
 
     # "classes": integers without the class axis; "like": as the prediction; "pairs": one per pair
     kind: str
-    axis: int = 1
+    axis: int | None = 1  # of the classes; None: the one that the graph shows
 
     def of(self, prediction: ir.Value) -> tuple[ir.DataType, list[Any]]:
         dims = list(prediction.shape) if prediction.shape is not None else []
@@ -33,7 +34,7 @@ class Label:
             return prediction.dtype, dims  # type: ignore[return-value]
         if self.kind == "pairs":
             return prediction.dtype, ["pairs"]  # type: ignore[return-value]
-        axis = self.axis % len(dims)
+        axis = (class_axis(prediction)[0] if self.axis is None else self.axis) % len(dims)
         return INT64, dims[:axis] + dims[axis + 1 :]
 
 
