@@ -196,7 +196,7 @@ def test_auto_picks_an_engine_and_says_so(capsys: pytest.CaptureFixture[str]) ->
     x = rng.normal(size=(12, 6)).astype(np.float32)
     data = {"x": x, "label": x[:, :3].argmax(1)}
     (batch,) = batches("mlp", 1)
-    rep, (what, name, why) = fastest(trained("mlp"), lambda rep: batch, ["numpy", "onnxruntime"])
+    rep, (what, name, why) = fastest(trained("mlp"), batch, ["numpy", "onnxruntime"])
     assert what == "engine" and name in why and "numpy" in why and "onnxruntime" in why
     assert type(rep).__module__.startswith(f"sardonyx.engines.{name}.")
     assert int(rep.state()["train/step"]) == 0
@@ -214,7 +214,7 @@ def test_auto_picks_an_engine_and_says_so(capsys: pytest.CaptureFixture[str]) ->
 def test_auto_passes_over_an_engine_that_cannot() -> None:
     (batch,) = batches("mlp", 1)
     with pytest.raises(EngineError, match="no installed engine can train"):
-        fastest(trained("mlp"), lambda rep: {"x": batch["x"]}, ["numpy"])
+        fastest(trained("mlp"), {"x": batch["x"]}, ["numpy"])
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -10,8 +10,10 @@ import pytest
 import sardonyx as sx
 from sardonyx.errors import DataError
 from sardonyx.train import batches
-from sardonyx.train.data import Subset, Table, open_data
+from sardonyx.train.data import open_data
 from sardonyx.train.fields import Link
+from sardonyx.train.images import Layout, Preprocessing
+from sardonyx.train.tables import Subset, Table
 
 from .networks import mlp
 
@@ -72,7 +74,7 @@ def test_pictures_in_a_data_set_of_hugging_face() -> None:
     pictures = [image.fromarray(np.full((4, 5, 3), 20 * i, np.uint8)) for i in range(6)]
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(3)})
     whole = datasets.Dataset.from_dict({"image": pictures, "label": [0, 1, 2] * 2}, features)
-    rows = open_data(whole, None, (2, 2), 3).take(np.array([5, 1]))  # type: ignore[union-attr]
+    rows = open_data(whole, None, Layout(Preprocessing(size=(2, 2)))).take(np.array([5, 1]))  # type: ignore[union-attr]
     assert rows["image"].shape == (2, 3, 2, 2) and rows["image"].dtype == np.float32
     np.testing.assert_allclose(rows["image"][0], 100 / 255)
     assert rows["label"].tolist() == [2, 1]
@@ -112,7 +114,7 @@ def test_folder_of_images(tmp_path: Path) -> None:
         for i in range(3):
             pixels = np.full((4, 5, 3), 40 * i + 100 * label, np.uint8)
             image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
-    table = open_data(tmp_path, None, (2, 2), 3)
+    table = open_data(tmp_path, None, Layout(Preprocessing(size=(2, 2))))
     rows = table.take(np.arange(6))
     assert rows["label"].tolist() == [0, 0, 0, 1, 1, 1]
     assert rows["image"].shape == (6, 3, 2, 2)

@@ -109,7 +109,7 @@ def test_a_function_sees_everything_and_may_be_watched() -> None:
     assert seen == [((90, 3), (90,))] * 3
     assert all(h["val_right"] == h["val_accuracy"] for h in run.history)
     values = [h["val_right"] for h in run.history]
-    assert run.position.best_epoch == values.index(max(values))
+    assert run.position.best_epoch == values.index(max(values)) + 1
 
 
 def test_unknown_names_are_refused() -> None:

@@ -66,12 +66,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lay out `rows` as indented, aligned columns; at most `SHOWN` of them, then a count."""
+def table(rows: Iterable[Sequence[object]], limit: int | None = SHOWN) -> list[str]:
+    """Lay out `rows` as indented, aligned columns; at most `limit` of them, then a count."""
     cells = [[str(c) for c in row] for row in rows]
     if not cells:
         return []
-    visible = cells[:SHOWN]
+    visible = cells[:limit]
     columns = max(len(row) for row in visible)
     widths = [
         max((len(row[i]) for row in visible if i < len(row)), default=0) for i in range(columns)
@@ -80,8 +80,8 @@ def table(rows: Iterable[Sequence[object]]) -> list[str]:
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip()
         for row in visible
     ]
-    if len(cells) > SHOWN:
-        lines.append(f"  … and {len(cells) - SHOWN} more")
+    if len(cells) > len(visible):
+        lines.append(f"  … and {len(cells) - len(visible)} more")
     return lines
 
 
@@ -91,7 +91,7 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     >>> did_you_mean("adamm", ["sgd", "adam"])
     'did you mean adam?'
     """
-    options = sorted(options)
+    options = sorted(set(options))
     close = difflib.get_close_matches(name, options, 1)
     return f"did you mean {close[0]}?" if close else f"one of {', '.join(options)}"
 

@@ -8,34 +8,45 @@ from typing import Annotated, Any
 
 import typer
 
+from sardonyx.cli import data_options as options
+
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    data: Annotated[
-        Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
-    ],
+    data: options.Data,
     metrics: Annotated[
         list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")
     ] = None,
     loss: Annotated[str | None, typer.Option(help="For a model without a record.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 256,
-    columns: Annotated[str | None, typer.Option(help="Columns of a table, the label last.")] = None,
+    prediction: Annotated[
+        str | None, typer.Option(help="The tensor that the loss compares with the label.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
+    engine: Annotated[
+        str, typer.Option(help="onnxruntime, torch, jax, tensorflow or numpy.")
+    ] = "onnxruntime",
+    columns: options.Columns = None,
+    fields: options.Fields = None,
+    constants: options.Constants = None,
+    batch_axes: options.BatchAxes = None,
+    preprocess: options.Preprocess = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Measure a model on data."""
     from sardonyx.train.evaluation import evaluate as measure
 
-    how: dict[str, Any] = {} if loss is None else {"loss": loss}
-    found = measure(
+    how: dict[str, Any] = {"loss": loss, "prediction": prediction}
+    values = measure(
         model,
         data,
-        metrics=metrics,
+        metrics=metrics or None,
         batch_size=batch_size,
-        columns=columns.split(",") if columns else None,
-        **how,
+        engine=engine,
+        **options.data_arguments(columns, fields, constants, batch_axes, preprocess),
+        **{name: value for name, value in how.items() if value is not None},
     )
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(values))
         return
-    for name, value in found.items():
+    for name, value in values.items():
         print(f"{name:12} {value:.6g}")

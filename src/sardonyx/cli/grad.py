@@ -23,12 +23,17 @@ def grad(
     seeds: Annotated[
         bool, typer.Option("--seeds", help="Make the seeds inputs of the result.")
     ] = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="The output may be the model's own file.")
+    ] = False,
 ) -> None:
     """Write a model's gradient as an ONNX model of standard operators."""
     from sardonyx.grad import grad as differentiate
     from sardonyx.model import load
     from sardonyx.save import save
+    from sardonyx.train.setup import check_output
 
+    check_output(model, output, in_place)
     result = differentiate(
         load(model), of or None, wrt or None, seeds="input" if seeds else None, stop=stop or ()
     )

@@ -1,4 +1,4 @@
-"""`sardonyx predict`: run a model over data and save what comes out."""
+"""`sardonyx predict`: run a model over data and save its outputs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,42 @@ from typing import Annotated
 
 import typer
 
+from sardonyx.cli import data_options as options
+
 
 def predict(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    data: Annotated[
-        Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
+    data: options.Data,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="An .npz file for all outputs, or a .csv with a line per row."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .npz file for the outputs.")],
-    batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 256,
-    columns: Annotated[str | None, typer.Option(help="Columns of a table.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
+    columns: options.Columns = None,
+    fields: options.Fields = None,
+    constants: options.Constants = None,
+    batch_axes: options.BatchAxes = None,
+    preprocess: options.Preprocess = None,
 ) -> None:
-    """Run a model over data and save what comes out."""
-    import numpy as np
+    """Run a model over data and save its outputs.
 
-    from sardonyx.train.evaluation import predict as run
+    A .csv file has the file name or number of each row; of a classifier the predicted class and its
+    probability, of other models the numbers that they put out.
+    """
+    from sardonyx.model import load
+    from sardonyx.train.evaluation import predictions
+    from sardonyx.train.fields import Feeding
+    from sardonyx.train.predictions import check_target, write_predictions
+    from sardonyx.train.setup import refuse_overwriting
 
-    found = run(model, data, batch_size=batch_size, columns=columns.split(",") if columns else None)
-    np.savez(output, **found)  # type: ignore[arg-type]
-    for name, value in found.items():
+    check_target(output)
+    refuse_overwriting(data, output, "the data")
+    chosen = options.data_arguments(columns, fields, constants, batch_axes, preprocess)
+    feeding = Feeding(chosen["fields"] or {}, chosen["constants"] or {}, chosen["batch_axes"] or {})
+    loaded = load(model)
+    result = predictions(loaded, data, batch_size, feeding, chosen["columns"], chosen["preprocess"])
+    write_predictions(result, loaded, output)
+    for name, value in result.outputs.items():
         print(f"{name}  {value.dtype}  {list(value.shape)}")

@@ -8,59 +8,79 @@ from typing import Annotated, Any
 
 import typer
 
-from sardonyx.errors import ArgumentError
+from sardonyx.cli import data_options as options
+from sardonyx.errors import ArgumentError, quote
+
+Model = Annotated[Path, typer.Argument(help="The ONNX model.")]
+Loss = Annotated[
+    str | None, typer.Option(help="cross_entropy, mse, …; guessed from the model if not given.")
+]
+Prediction = Annotated[
+    str | None, typer.Option(help="The tensor that the loss compares with the label.")
+]
+ClassAxis = Annotated[
+    int | None, typer.Option(help="Axis of the classes (cross_entropy); inferred if not given.")
+]
+Optimizer = Annotated[str | None, typer.Option(help="adamw (default), sgd, …")]
+Rate = Annotated[float | None, typer.Option(help="The learning rate.")]
+Train = Annotated[
+    list[str] | None, typer.Option("--train", help="Pattern of parameters to train: 'head.*'.")
+]
+Freeze = Annotated[list[str] | None, typer.Option(help="Pattern of parameters to freeze.")]
+Config = Annotated[Path | None, typer.Option(help="A TOML or YAML file with these settings.")]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Replace the model's own file.")]
 
 
 def train(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    data: Annotated[
-        Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the tuned model goes.")],
+    model: Model,
+    data: options.Data,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file of the tuned model.")],
     epochs: Annotated[
         int | None, typer.Option(help="How many times over the data (default 3).")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps, instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step (default 32).")] = None,
-    validation: Annotated[str | None, typer.Option(help="A share such as 0.1, or a file.")] = None,
+    validation: Annotated[
+        str | None,
+        typer.Option(help="A share of the rows such as 0.1, or a file."),
+    ] = None,
     metrics: Annotated[
-        list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")
+        list[str] | None,
+        typer.Option("--metric", help="Of the validation data: accuracy, top5, f1, auc, mae, …"),
     ] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")
-    ] = None,
-    class_axis: Annotated[
-        int | None, typer.Option(help="Axis of the classes (cross_entropy); inferred if not given.")
-    ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw, sgd, …")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    train_only: Annotated[
-        list[str] | None, typer.Option("--train", help="Pattern of parameters to train.")
-    ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option(help="Pattern of parameters to leave.")
-    ] = None,
+    loss: Loss = None,
+    prediction: Prediction = None,
+    class_axis: ClassAxis = None,
+    optimizer: Optimizer = None,
+    lr: Rate = None,
+    train_only: Train = None,
+    freeze: Freeze = None,
     replace_head: Annotated[
         int | None, typer.Option(help="Give the model a new last layer for so many classes.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML or YAML file with all of this.")
-    ] = None,
+    config: Config = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of shuffling, splitting and dropout (default 0).")
+        int | None, typer.Option(help="For shuffling, splitting and dropout (default 0).")
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Columns of a table, the label last: a,b,label.")
+    shuffle: Annotated[
+        bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix the rows of every epoch.")
     ] = None,
-    fields: Annotated[
-        list[str] | None, typer.Option("--field", help="input=field, where names differ.")
+    drop_last: Annotated[
+        bool | None,
+        typer.Option("--drop-last/--no-drop-last", help="Leave out a last batch that is not full."),
     ] = None,
+    columns: options.Columns = None,
+    fields: options.Fields = None,
+    constants: options.Constants = None,
+    batch_axes: options.BatchAxes = None,
+    preprocess: options.Preprocess = None,
     engine: Annotated[
-        str, typer.Option(help="onnxruntime, torch, jax, tensorflow or auto.")
+        str, typer.Option(help="onnxruntime, torch, jax, tensorflow, numpy or auto.")
     ] = "onnxruntime",
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Less memory, more time (onnxruntime).")
     ] = False,
+    in_place: InPlace = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the output where it stopped.")
     ] = False,
@@ -69,7 +89,9 @@ def train(
     patience: Annotated[
         int | None, typer.Option(help="Stop after so many epochs without improvement.")
     ] = None,
-    watch: Annotated[str | None, typer.Option(help="The metric that has to improve.")] = None,
+    watch: Annotated[
+        str | None, typer.Option(help="The metric that has to improve, such as val_accuracy.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report (and PNG curves) here.")
     ] = None,
@@ -81,27 +103,27 @@ def train(
 ) -> None:
     """Train or fine-tune a model on data, or continue a stopped run."""
     from sardonyx.train.loop import train as run_training
+    from sardonyx.train.setup import refuse_overwriting
 
-    how = choices(loss, optimizer, lr, train_only, freeze, config, class_axis)
-    source: Any = model
-    if replace_head is not None and not (resume and output.exists()):
-        from sardonyx.edit.surgery import replace_head as new_head
-
-        source = new_head(_without_records(model, quiet), classes=replace_head)
+    how = choices(loss, prediction, class_axis, optimizer, lr, train_only, freeze, config)
+    _check_report(report)
+    if not (in_place or resume):
+        refuse_overwriting(model, output)
     run = run_training(
-        source,
+        model if replace_head is None else _with_head(model, replace_head, resume, output, quiet),
         data,
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
         validation=_validation(validation),
-        metrics=metrics,
+        metrics=metrics or None,
         engine=engine,
         recompute=recompute,
         seed=seed,
-        columns=columns.split(",") if columns else None,
-        fields=dict(_pair(f) for f in fields or []) or None,
+        shuffle=shuffle,
+        drop_last=drop_last,
         output=output,
+        in_place=in_place,
         resume=resume,
         every_steps=every_steps,
         every_minutes=every_minutes,
@@ -109,6 +131,7 @@ def train(
         watch=watch,
         callbacks=_callbacks(tensorboard),
         display="json" if json_lines else "quiet" if quiet else "auto",
+        **options.data_arguments(columns, fields, constants, batch_axes, preprocess),
         **how,
     )
     if report is not None:
@@ -124,36 +147,40 @@ def train(
 
 def choices(
     loss: str | None,
+    prediction: str | None,
+    class_axis: int | None,
     optimizer: str | None,
     lr: float | None,
     train: list[str] | None,
     freeze: list[str] | None,
     config: Path | None,
-    class_axis: int | None = None,
 ) -> dict[str, Any]:
     """The arguments of `trainable` that the options name."""
-    given = {
+    arguments = {
         "config": config,
         "loss": loss,
+        "prediction": prediction,
         "class_axis": class_axis,
         "optimizer": optimizer,
         "lr": lr,
         "train": train,
         "freeze": freeze,
     }
-    return {k: v for k, v in given.items() if v is not None and v != []}
+    return {k: v for k, v in arguments.items() if v is not None and v != []}
 
 
-def _without_records(path: Path, quiet: bool) -> Any:
-    """The model for surgery: a record describes the graph as it was."""
+def _with_head(path: Path, classes: int, resume: bool, output: Path, quiet: bool) -> Any:
+    """The model with a new last layer; a run that is continued has it already."""
+    if resume and output.exists():
+        return path
+    from sardonyx.edit.surgery import replace_head
     from sardonyx.model import load
 
     model = load(path).copy()
     if model.records and not quiet:
-        words = "its training record is dropped: the new head needs one of its own"
-        print(f"{path.name}: {words}", file=sys.stderr)
+        print(f"{path.name}: its record is dropped, the new head needs another", file=sys.stderr)
     model.records = []
-    return model
+    return replace_head(model, classes=classes)
 
 
 def _validation(text: str | None) -> Any:
@@ -165,11 +192,11 @@ def _validation(text: str | None) -> Any:
         return Path(text)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, sign, field = text.partition("=")
-    if not sign:
-        raise ArgumentError(f"--field takes input=field, not {text!r}")
-    return name, field
+def _check_report(path: Path | None) -> None:
+    """Refuse a report that could not be written, before training."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise ArgumentError(f"the report {quote(str(path))} {what}")
 
 
 def _callbacks(folder: Path | None) -> list[Any]:

@@ -7,43 +7,35 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.train import choices as chosen
+from sardonyx.cli import train as options
 
 
 def trainable(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.")],
+    model: options.Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the trainable model goes.")],
-    loss: Annotated[
-        str | None, typer.Option(help="cross_entropy, mse, …; guessed if not given.")
-    ] = None,
-    class_axis: Annotated[
-        int | None, typer.Option(help="Axis of the classes (cross_entropy); inferred if not given.")
-    ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw, sgd, …")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    train: Annotated[list[str] | None, typer.Option(help="Pattern of parameters to train.")] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option(help="Pattern of parameters to leave.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML or YAML file with all of this.")
-    ] = None,
+    loss: options.Loss = None,
+    prediction: options.Prediction = None,
+    class_axis: options.ClassAxis = None,
+    optimizer: options.Optimizer = None,
+    lr: options.Rate = None,
+    train: options.Train = None,
+    freeze: options.Freeze = None,
+    config: options.Config = None,
     expanded: Annotated[bool, typer.Option("--expanded", help="Plain operators only.")] = False,
+    in_place: options.InPlace = False,
 ) -> None:
     """Write a model's training into its file; it still serves inference as before."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+    from sardonyx.errors import table
     from sardonyx.record.describe import choices
-    from sardonyx.record.trainable import trainable as make
+    from sardonyx.record.trainable import trainable as add_record
     from sardonyx.save import save
+    from sardonyx.train.setup import check_output
 
-    how = chosen(loss, optimizer, lr, train, freeze, config, class_axis)
-    net = make(model, form="expanded" if expanded else "symbolic", **how)
+    check_output(model, output, in_place)
+    how = options.choices(loss, prediction, class_axis, optimizer, lr, train, freeze, config)
+    net = add_record(model, form="expanded" if expanded else "symbolic", **how)
     save(net, output)
-    table = Table("setting", "value", "why")
-    for choice in choices(net):
-        table.add_row(escape(choice.what), escape(choice.value), escape(choice.why))
-    Console(stderr=True).print(table)
+    rows = [["setting", "value", "why"], *([c.what, c.value, c.why] for c in choices(net))]
+    for line in table(rows, None):
+        typer.echo(line, err=True)
     print(output)

@@ -53,6 +53,27 @@ KINDS: dict[str, tuple[str, Any]] = {
     "optimizer": ("a name or a table", (str, dict)),
     "initialize": ("a table by pattern", dict),
 }
+# What `train` takes beside: the settings of the loop.
+LOOP: dict[str, tuple[str, Any]] = {
+    "epochs": ("a whole number", int),
+    "steps": ("a whole number", int),
+    "batch_size": ("a whole number", int),
+    "validation": ("a share of the rows or a file", (int, float, str)),
+    "metrics": ("a list of names", list),
+    "engine": ("a name", str),
+    "shuffle": ("true or false", bool),
+    "drop_last": ("true or false", bool),
+    "patience": ("a whole number", int),
+    "watch": ("a name", str),
+    "every_steps": ("a whole number", int),
+    "every_minutes": ("a number", NUMBER),
+    "fields": ("a table of fields by input", dict),
+    "columns": ("a list of names", list),
+    "constants": ("a table of values by input", dict),
+    "batch_axes": ("a table of axes by input", dict),
+    "preprocess": ("a name or a table", (str, dict)),
+    "recompute": ("true or false", bool),
+}
 
 
 class _Problems:
@@ -110,20 +131,31 @@ def with_config(
     return {**arguments(read(path), Path(path).parent, path), **explicit}
 
 
+def loop_settings(path: str | Path) -> dict[str, Any]:
+    """The settings of the loop in a file, whose path of validation data is relative to it."""
+    settings = read(path)
+    arguments(settings, Path(path).parent, path)  # refuses what is wrong, in either part
+    loop = {k: v for k, v in settings.items() if k in LOOP or k == "seed"}
+    if isinstance(loop.get("validation"), str):
+        loop["validation"] = Path(path).parent / loop["validation"]
+    return loop
+
+
 def arguments(
     settings: Mapping[str, Any], folder: Path, source: object = "the settings"
 ) -> dict[str, Any]:
     """The arguments of `trainable` that `settings` describes."""
     problems = _Problems()
-    problems.unknown("file", [k for k in settings if k not in KINDS], list(KINDS))
-    for key, (what, kind) in KINDS.items():
-        if key in settings and (
-            not isinstance(settings[key], kind) or isinstance(settings[key], bool)
-        ):
-            problems.add("file", key, f"is {what}, not {settings[key]!r}")
+    kinds = {**KINDS, **LOOP}
+    problems.unknown("file", [k for k in settings if k not in kinds], list(kinds))
+    for key, value in settings.items():
+        what, kind = kinds.get(key, ("", object))
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+            problems.add("file", key, f"is {what}, not {value!r}")
     if problems.rows:  # a table that is no table cannot be looked into
         _refuse(source, problems)
-    result = {k: v for k, v in settings.items() if k not in ("loss", "optimizer", "initialize")}
+    tables = ("loss", "optimizer", "initialize")
+    result = {k: v for k, v in settings.items() if k in KINDS and k not in tables}
     if "loss" in settings:
         result["loss"] = _losses(settings["loss"], folder, problems)
     if "optimizer" in settings:

@@ -72,6 +72,21 @@ def compile_step(model: Model, record: Record) -> StepGraph:
     )
 
 
+def step_inputs(model: Model) -> list[ir.Value]:
+    """What a step of all records must be fed, with types and shapes; nothing is compiled."""
+    inputs: dict[str, ir.Value] = {}
+    variables = set(all_state(model))
+    for record in model.records:
+        joined = combine(model, record)
+        defaults = _defaults(joined, variables)
+        _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
+        remove_dead(joined.graph)
+        _drop_unused_inputs(joined.graph)
+        values = {v.name: v for v in joined.graph.inputs if v.name}
+        inputs |= {n: v for n, v in values.items() if n not in variables and n not in defaults}
+    return list(inputs.values())
+
+
 def compile_evaluation(
     model: Model, record: Record, forward: Mapping[str, str], predictions: Sequence[str]
 ) -> StepGraph:

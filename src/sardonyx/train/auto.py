@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,21 +29,18 @@ def installed() -> list[str]:
 
 def fastest(
     model: Model,
-    batch: Callable[[Any], Batch],
+    batch: Batch,
     engines: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
-    """The fastest of `engines`, at its first step, and a row for people: its name, and the reason.
-
-    batch -- what a step is fed, given a model in training
-    """
+    """The fastest of `engines`, at its first step, and a row for people: its name and why."""
     prepared: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
     for name in installed() if engines is None else engines:
         try:
             rep = prepare_training(model, name, **(options or {}))
-            seconds[name] = _trial(rep, batch(rep))
+            seconds[name] = _trial(rep, batch)
             prepared[name] = rep
         except SardonyxError as error:
             refused[name] = str(error).splitlines()[0]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.train.data import Rows, Source, Stream, Table
-from sardonyx.train.fields import Link, convert
+from sardonyx.train.fields import Link, convert, feeds, field_names
+from sardonyx.train.tables import Rows, Source, Stream, Table
 
 AHEAD = 3
 BLOCK = 1 << 22  # bytes of rows in memory that are gathered at once
@@ -40,19 +40,19 @@ def epoch_blocks(
     if isinstance(source, Stream):
         for index, rows in enumerate(source.batches(batch_size)):
             if index >= start:
-                yield [convert(rows, links)]
+                yield [feeds(convert(rows, links), links)]
         return
     order = np.arange(len(source))
     if seed is not None:
         order = np.random.default_rng([seed, epoch]).permutation(len(source))
-    fields = {item.field for item in links}
+    fields = field_names(links)
     count = batch_count(source, batch_size, drop_last) or 0
     batches_per_block = _batches_at_once(source, fields, batch_size)
     for first in range(start, count, batches_per_block):
         block_rows = order[first * batch_size : min(first + batches_per_block, count) * batch_size]
         rows = convert(source.take(block_rows, fields), links)
         yield [
-            {name: array[begin : begin + batch_size] for name, array in rows.items()}
+            feeds({name: array[begin : begin + batch_size] for name, array in rows.items()}, links)
             for begin in range(0, len(block_rows), batch_size)
         ]
 

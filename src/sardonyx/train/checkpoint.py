@@ -18,6 +18,11 @@ from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
 from sardonyx.model import Model
 from sardonyx.save import save
 
+try:
+    import fcntl
+except ImportError:  # Windows has no flock: one run per output is up to the user
+    fcntl = None  # type: ignore[assignment]
+
 LOOP = "sardonyx.loop"
 
 
@@ -33,15 +38,16 @@ class Position:
     epochs: int | None = None  # how long the run is to be
     steps: int | None = None
     length: int | None = None  # rows of the data, where it has rows
+    fingerprint: str = ""  # of the contents of the data, where it has one
     overrides: list[list[str]] = field(default_factory=list)  # settings, in the file, and now
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
+    epoch: int = 0  # completed
+    batch: int = 0  # of the epoch that is under way, completed
+    step: int = 0  # completed
     rows: int = 0  # seen in this epoch
     sums: dict[str, float] = field(default_factory=dict)  # metrics of this epoch, weighted by rows
     history: list[dict[str, float]] = field(default_factory=list)
     best: float | None = None
-    best_epoch: int | None = None
+    best_epoch: int | None = None  # the first epoch is 1
     waited: int = 0  # epochs without improvement
     finished: bool = False
 
@@ -82,6 +88,9 @@ def write(model: Model, path: Path) -> None:
 class Lock:
     """One training per output file; the system drops the lock when the process ends, however it
     ends.
+
+    Whoever holds the lock of the file that is at the path holds the lock: the file is removed only
+    under its lock, and who locks a file that is no longer there tries again with the next one.
     """
 
     def __init__(self, path: Path):
@@ -89,26 +98,34 @@ class Lock:
         self.file: Any = None
 
     def __enter__(self) -> Lock:
+        while True:
+            self.file = self._open()
+            try:
+                _lock(self.file)
+            except OSError as error:
+                os.close(self.file)
+                raise TrainingStopped(
+                    f"another run is training into {quote(str(self.path.name[1:-5]))}",
+                    hint="wait for it, or choose another output",
+                ) from error
+            if self._is_at_path():
+                return self
+            os.close(self.file)
+
+    def _open(self) -> int:
         try:
-            self.file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise TrainingStopped(
                 f"cannot write into {quote(str(self.path.parent))}: {error.strerror}",
                 hint="choose an output in a folder that you may write to",
             ) from error
-        try:
-            import fcntl
 
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no flock on this system: one run per output is up to the user
-            pass
-        except OSError as error:
-            os.close(self.file)
-            raise TrainingStopped(
-                f"another run is training into {quote(str(self.path.name[1:-5]))}",
-                hint="wait for it, or choose another output",
-            ) from error
-        return self
+    def _is_at_path(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self.file), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def __exit__(
         self,
@@ -116,5 +133,11 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if fcntl is not None:  # while the lock is held: nobody else can be holding this file
+            self.path.unlink(missing_ok=True)
         os.close(self.file)
-        self.path.unlink(missing_ok=True)
+
+
+def _lock(file: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
 """What a training shows while it runs: a live table on a terminal, lines elsewhere, JSON, or
-nothing.
+nothing. Epochs and steps count from 1.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, counted, did_you_mean, quote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,12 @@ class Display:
     """
 
     total: int | None = None
+
+    def preparing(self, what: str) -> None:
+        """Before work that may take a while, such as compiling the step."""
+
+    def prepared(self) -> None:
+        """After that work, whether it succeeded or not."""
 
     def begin(self, run: Run, settings: RunSettings) -> None:
         """Before the first step: what was decided, how the data feeds the model."""
@@ -48,8 +54,11 @@ class Lines(Display):
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stderr
-        self.shown = self.begun = time.monotonic()
+        self.refreshed = self.started = time.monotonic()
         self.first_step = 0
+
+    def preparing(self, what: str) -> None:
+        self._print(f"{what} …")
 
     def begin(self, run: Run, settings: RunSettings) -> None:
         for what, value, why in run.settings.get("choices", []):
@@ -57,35 +66,37 @@ class Lines(Display):
         for name, before, now in run.position.overrides:
             self._print(f"overrides the file: {name}: {before} → {now}")
         for item in run.links:
-            self._print(
-                f"data: input {quote(item.input)} from field {quote(item.field)} ({item.why})"
-            )
+            origin = f"field {quote(item.field)} ({item.why})" if item.field else "a constant"
+            self._print(f"data: input {quote(item.input)} from {origin}")
         for name, fact in run.facts:
             self._print(f"data: {name}: {fact}")
         if run.position.step:
-            self._print(f"continuing at step {run.position.step}, epoch {run.position.epoch}")
+            self._print(
+                f"continuing after {counted(run.position.step, 'step')}, in epoch "
+                f"{run.position.epoch + 1:,}"
+            )
         self._start(run)
 
     def _start(self, run: Run) -> None:
         self.first_step = run.position.step
-        self.begun = self.shown = time.monotonic()
+        self.started = self.refreshed = time.monotonic()
 
     def step(self, run: Run, count: int | None) -> None:
         now = time.monotonic()
-        if now - self.shown >= LINE_EVERY:
-            self.shown = now
+        if now - self.refreshed >= LINE_EVERY:
+            self.refreshed = now
             position = run.position
-            where = f"batch {position.batch}" + (f"/{count}" if count else "")
+            where = f"batch {position.batch:,}" + (f"/{count:,}" if count else "")
             speed = self.speed(run, now)
             left = "" if (text := self.left(run, speed)) == "" else f"  {text} left"
             self._print(
-                f"epoch {position.epoch} {where}  loss {run.losses[-1]:.4f}  "
+                f"epoch {position.epoch + 1} {where}  loss {run.losses[-1]:.4f}  "
                 f"{speed_text(speed)}{left}"
             )
 
     def speed(self, run: Run, now: float) -> float:
         """Steps a second since this run began."""
-        return (run.position.step - self.first_step) / max(now - self.begun, 1e-9)
+        return (run.position.step - self.first_step) / max(now - self.started, 1e-9)
 
     def left(self, run: Run, speed: float) -> str:
         """How long the rest of the run takes, where its length is known."""
@@ -94,7 +105,7 @@ class Lines(Display):
         return duration(max(self.total - run.position.step, 0) / speed)
 
     def epoch(self, run: Run) -> None:
-        self.shown = time.monotonic()
+        self.refreshed = time.monotonic()
         self._print(history_text(run.history[-1]))
 
     def end(self, run: Run) -> None:
@@ -118,7 +129,7 @@ class Json(Display):
             event="begin",
             choices=run.settings.get("choices", []),
             overrides=run.position.overrides,
-            fields={item.input: item.field for item in run.links},
+            fields={item.input: item.field for item in run.links if item.field},
             step=run.position.step,
             steps=self.total,
         )
@@ -128,7 +139,11 @@ class Json(Display):
 
     def end(self, run: Run) -> None:
         self._write(
-            event="end", step=run.position.step, finished=run.position.finished, stopped=run.stopped
+            event="end",
+            step=run.position.step,
+            finished=run.position.finished,
+            stopped=run.stopped,
+            **run.partial,
         )
 
 
@@ -144,6 +159,14 @@ class Live(Lines):
         self.console = Console(stderr=True)
         self.bar: Any = None
         self.task: Any = None
+        self.status: Any = None
+
+    def preparing(self, what: str) -> None:
+        self.status = self.console.status(f"{what} …")
+        self.status.start()
+
+    def prepared(self) -> None:
+        self.status.stop()
 
     def begin(self, run: Run, settings: RunSettings) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
@@ -151,7 +174,7 @@ class Live(Lines):
         self._table("training", ["setting", "value", "why"], run.settings.get("choices", []))
         rows = run.position.overrides
         self._table("overridden", ["setting", "in the file", "now"], rows)
-        links = [[i.input, i.field, str(i.dtype), i.why] for i in run.links]
+        links = [[i.input, i.field or str(i.constant), str(i.dtype), i.why] for i in run.links]
         self._table("data", ["input", "field", "type", "why"], links)
         for name, fact in run.facts:
             self.console.print(f"{name}: {fact}", highlight=False, markup=False)
@@ -164,7 +187,7 @@ class Live(Lines):
             refresh_per_second=5,
         )
         self.bar.start()
-        self.task = self.bar.add_task("train", total=None, epoch=run.position.epoch, words="")
+        self.task = self.bar.add_task("train", total=None, epoch=run.position.epoch + 1, words="")
         self._start(run)
 
     def _table(self, title: str, header: list[str], rows: Sequence[Sequence[str]]) -> None:
@@ -181,21 +204,21 @@ class Live(Lines):
 
     def step(self, run: Run, count: int | None) -> None:
         now = time.monotonic()
-        if now - self.shown < REFRESH:
+        if now - self.refreshed < REFRESH:
             return
-        self.shown = now
+        self.refreshed = now
         speed = self.speed(run, now)
         words = [f"loss {run.losses[-1]:.4f}"]
         if run.history:
             validation = {n: v for n, v in run.history[-1].items() if n.startswith("val_")}
             words += [f"{n} {v:.4f}" for n, v in list(validation.items())[:2]]
         left = self.left(run, speed)
-        words += [speed_text(speed), f"{left} left" if left else f"step {run.position.step}"]
+        words += [speed_text(speed), f"{left} left" if left else f"step {run.position.step:,}"]
         self.bar.update(
             self.task,
             total=self.total,
             completed=run.position.step,
-            epoch=run.position.epoch,
+            epoch=run.position.epoch + 1,
             words="  ".join(words),
         )
 
@@ -210,7 +233,7 @@ class Live(Lines):
 
 def speed_text(speed: float) -> str:
     """Steps a second, or seconds a step where that reads better."""
-    return f"{speed:.0f} steps/s" if speed >= 10 else f"{1 / max(speed, 1e-9):.2g} s/step"
+    return f"{speed:,.0f} steps/s" if speed >= 10 else f"{1 / max(speed, 1e-9):.2g} s/step"
 
 
 def duration(seconds: float) -> str:
@@ -224,28 +247,43 @@ def duration(seconds: float) -> str:
 
 
 def history_text(metrics: dict[str, float]) -> str:
-    rest = "  ".join(f"{n} {v:.4f}" for n, v in metrics.items() if n not in ("epoch", "step"))
-    return f"epoch {int(metrics['epoch'])}  {rest}"
+    return f"epoch {int(metrics['epoch'])}  {_metrics_text(metrics)}"
+
+
+def _metrics_text(metrics: dict[str, float]) -> str:
+    return "  ".join(f"{n} {v:.4f}" for n, v in metrics.items() if n not in ("epoch", "step"))
 
 
 def end_text(run: Run) -> str:
     position = run.position
+    done = f"{counted(position.step, 'step')}, {counted(position.epoch, 'epoch')}"
+    if not run.losses and not run.stopped:
+        return f"nothing left to do: the run was complete after {done}"
     why = f"stopped: {run.stopped}" if run.stopped else "done"
     best = "" if position.best_epoch is None else f", best epoch {position.best_epoch}"
     seconds = run.times.get("total", 0.0)
-    done = f"{position.step} steps, {position.epoch} epochs"
-    return f"{why} after {done}{best}, {seconds:.1f} s"
+    partial = f"  {_metrics_text(run.partial)}" if run.partial else ""
+    return f"{why} after {done}{best}, {seconds:.1f} s{partial}"
 
 
-def make_display(name: str) -> Display:
-    """ "auto" (a terminal gets a live table, a file gets lines), "live", "lines", "json" or
-    "quiet".
+def make_display(name: str | None) -> Display:
+    """The display called "live", "lines", "json" or "quiet".
+
+    "auto" is live on a terminal and lines elsewhere; None is live on a terminal, lines in a
+    notebook and quiet elsewhere.
     """
-    if name == "auto":
-        name = "live" if sys.stderr.isatty() else "lines"
+    if name is None and _in_notebook():
+        return Lines(sys.stdout)
+    if name in (None, "auto"):
+        name = "live" if sys.stderr.isatty() else "lines" if name else "quiet"
     kinds = {"live": Live, "lines": Lines, "json": Json, "quiet": Display}
     if name not in kinds:
-        raise ArgumentError(
-            f"no display is called {name!r}", hint=f"one of auto, {', '.join(kinds)}"
-        )
+        hint = did_you_mean(str(name), ("auto", *kinds))
+        raise ArgumentError(f"no display is called {name!r}", hint=hint)
     return kinds[name]()
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and "IPKernelApp" in shell.config

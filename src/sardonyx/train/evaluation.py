@@ -4,7 +4,9 @@ feeds a model, and which metrics are meant.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,31 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.engines.prepare import prepare_training
+from sardonyx.engines.prepare import engine_package, prepare_training
+from sardonyx.errors import ArgumentError
 from sardonyx.model import Model, load
 from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.override import override
-from sardonyx.record.trainable import trainable
+from sardonyx.record.step import step_inputs
+from sardonyx.record.trainable import refuse_unknown, trainable
 from sardonyx.train import metrics as metric
 from sardonyx.train.batches import Prefetch, epoch_blocks
 from sardonyx.train.checkpoint import Position
-from sardonyx.train.data import Source, open_data
-from sardonyx.train.fields import Link, check_values, link
+from sardonyx.train.data import open_data
+from sardonyx.train.fields import (
+    Feeding,
+    Link,
+    check_values,
+    fixed_batch,
+    link,
+    row_count,
+)
+from sardonyx.train.images import layout_of
 from sardonyx.train.run import Run
+from sardonyx.train.tables import Rows, Source, Stream
 
+BATCH_SIZE = 256
+CLASSES = "sardonyx.classes"  # the metadata key of the names of the classes
 DEFAULT_METRICS = {
     "cross_entropy": ["accuracy"],
     "binary_cross_entropy": ["accuracy"],
@@ -38,97 +53,180 @@ def evaluate(
     data: Any,
     *,
     metrics: Sequence[Any] | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     engine: str = "onnxruntime",
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    batch_axes: Mapping[str, int] | None = None,
+    preprocess: str | Mapping[str, Any] | None = None,
     **how: Any,
 ) -> dict[str, float]:
     """The loss and metrics of a model on data, as the served graph computes them.
 
-    A model without a record gets its loss as `trainable` would choose it; `how` says otherwise.
+    A model without a record gets its loss as `trainable` would choose it, or as `how` says; the
+    other arguments are those of `train`.
 
     >>> import sardonyx as sx
     >>> sorted(sx.evaluate("model.onnx", "data.npz"))
     ['accuracy', 'loss']
     """
+    check_batch_size(batch_size)
+    refuse_unknown(how, "evaluate")
+    metric.make(metrics or [])
+    engine_package(engine)
     net = load(model)
+    source = open_for(net, data, columns, preprocess)
     if not net.records:
         net = trainable(net, **how)
     elif how:
         net, _ = override(net, how)
-    source = open_data(data, columns, *image_size(net))
     settings = settings_of(net)
-    rep = prepare_training(net, engine)
-    links = links_for(net, rep.wanted, source, fields, settings)
-    run = Run(rep, Position(batch_size=batch_size), links, settings)
-    return evaluate_rep(run, source, chosen_metrics(metrics, settings), batch_size)
+    feeding = Feeding(fields or {}, constants or {}, batch_axes or {})
+    links = links_for(net, step_inputs(net), source, feeding, settings)
+    size = chosen_batch_size(batch_size, links, BATCH_SIZE)
+    refuse_partial_batch(links, source, drop_last=False)
+    run = Run(prepare_training(net, engine), Position(batch_size=size), links, settings)
+    return evaluate_rep(run, source, chosen_metrics(metrics, settings), size)
+
+
+# -- prediction ---------------------------------------------------------------------------
 
 
 def predict(
     model: Model | str | Path,
     data: Any,
     *,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    batch_axes: Mapping[str, int] | None = None,
+    preprocess: str | Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The outputs of a model over all rows of data, by name.
+    """The outputs of a model over all rows of data, by name; the arguments are those of `train`.
 
     >>> import sardonyx as sx
     >>> list(sx.predict("model.onnx", "data.npz"))
     ['scores']
     """
+    feeding = Feeding(fields or {}, constants or {}, batch_axes or {})
+    return predictions(load(model), data, batch_size, feeding, columns, preprocess).outputs
+
+
+@dataclass
+class Predictions:
+    """The outputs of a model by name, and the data that they are for."""
+
+    outputs: dict[str, np.ndarray]
+    source: Source
+
+
+def predictions(
+    model: Model,
+    data: Any,
+    batch_size: int | None,
+    feeding: Feeding,
+    columns: Sequence[str] | None,
+    preprocess: str | Mapping[str, Any] | None,
+) -> Predictions:
+    """Run a model over all rows of data."""
     from sardonyx.engines.onnxruntime import Runner
 
-    served = load(model).copy()
+    check_batch_size(batch_size)
+    served = model.copy()
     served.records = []
-    source = open_data(data, columns, *image_size(served))
-    links = link(served.inputs, [], source.fields, fields)
+    source = open_for(served, data, columns, preprocess, labelled=False)
+    feeding.refuse_unknown([v.name or "" for v in served.inputs])
+    links = link(served.inputs, [], source, feeding)
+    size = chosen_batch_size(batch_size, links, BATCH_SIZE)
+    axes = _output_axes(served, links)
     runner = Runner(served)
     parts: dict[str, list[np.ndarray]] = {}
-    blocks = Prefetch(epoch_blocks(source, links, batch_size, seed=None, epoch=0))
+    blocks = Prefetch(epoch_blocks(source, links, size, seed=None, epoch=0))
     for batch in chain.from_iterable(blocks):
-        for name, value in runner(batch).items():
-            parts.setdefault(name, []).append(value)
-    return {name: np.concatenate(found) for name, found in parts.items()}
+        rows = row_count(batch, links)
+        for name, value in runner(_padded(batch, links)).items():
+            part = value if axes[name] is None else value.take(range(rows), axes[name])
+            parts.setdefault(name, []).append(part if value.shape else value[None])
+    outputs = {n: np.concatenate(values, axes[n] or 0) for n, values in parts.items()}
+    return Predictions(outputs, source)
+
+
+def _output_axes(model: Model, links: Sequence[Link]) -> dict[str, int | None]:
+    """The axis of the rows in each output, where the batch of the last rows must be cut."""
+    symbols = [
+        str(v.shape[item.axis])
+        for v in model.inputs
+        for item in links
+        if item.input == v.name and v.shape and item.constant is None
+    ]
+    axes: dict[str, int | None] = {}
+    for value in model.outputs:
+        dims = [str(d) for d in value.shape] if value.shape is not None else []
+        named = [
+            dims.index(s)
+            for s in symbols
+            if s in dims and not s.isdigit() and s not in ("None", "?")
+        ]
+        fixed = 0 if fixed_batch(links) is not None and dims else None
+        axes[value.name or ""] = named[0] if named else fixed
+    return axes
+
+
+def _padded(batch: Rows, links: Sequence[Link]) -> Rows:
+    """A batch with its last row repeated, where the model takes more rows than there are."""
+    size = fixed_batch(links)
+    rows = row_count(batch, links)
+    if size is None or rows == size:
+        return batch
+    axes = {item.input: item.axis for item in links if item.constant is None}
+    numbers = np.minimum(np.arange(size), rows - 1)
+    return {n: a.take(numbers, axes[n]) if n in axes else a for n, a in batch.items()}
 
 
 # -- metrics ----------------------------------------------------------------------------
 
 
 def evaluate_rep(
-    run: Run, source: Source, names: Sequence[Any], batch_size: int | None = None
+    run: Run,
+    source: Source,
+    names: Sequence[Any],
+    batch_size: int | None = None,
+    confusion: metric.Confusion | None = None,
 ) -> dict[str, float]:
-    """Metrics of all records, and metrics of the first loss_term of prediction and label, over all
-    of `source`; the model is as it is now.
+    """The metrics of all records, and those called `names` of the first loss term that has labels,
+    over all of `source`; the model is as it is now.
     """
     records = descriptions(run.rep.model)
     loss_term = next((m for d in records for m in d.get("loss_terms", []) if m["labels"]), None)
     judges = metric.make(names) if loss_term else []
+    if confusion is not None and loss_term and loss_term["loss"] == "cross_entropy":
+        judges.append(confusion)
     sums: dict[str, float] = {}
     rows = 0
     size = batch_size or run.position.batch_size
     blocks = Prefetch(epoch_blocks(source, run.links, size, seed=None, epoch=0))
     for batch in chain.from_iterable(blocks):
-        count = len(next(iter(batch.values())))
+        count = row_count(batch, run.links)
         rows += count
-        for which, described in enumerate(records):
+        for index, described in enumerate(records):
             term = loss_term if loss_term in described.get("loss_terms", []) else None
-            predictions = [term["prediction"]] if term and judges else []
-            outputs = run.rep.evaluate(batch, described.get("forward"), predictions, which)
+            tensors = [term["prediction"]] if term and judges else []
+            outputs = run.rep.evaluate(batch, described.get("forward"), tensors, index)
             for name, value in outputs.items():
-                if name not in predictions and value.size == 1:
+                if name not in tensors and value.size == 1:
                     sums[name] = sums.get(name, 0.0) + float(value) * count
             if term and judges:
-                metric.add_all(judges, term, outputs[predictions[0]], batch[term["labels"][0]])
-    return {n: s / max(rows, 1) for n, s in sums.items()} | {m.name: m.value() for m in judges}
+                metric.add_all(judges, term, outputs[tensors[0]], batch[term["labels"][0]])
+    means = {n: s / max(rows, 1) for n, s in sums.items()}
+    return means | {m.name: m.value() for m in judges if m is not confusion}
 
 
-def chosen_metrics(given: Sequence[Any] | None, settings: dict[str, Any]) -> Sequence[Any]:
-    """The metrics asked for, or those that suit the only loss."""
-    if given is not None:
-        return given
+def chosen_metrics(names: Sequence[Any] | None, settings: dict[str, Any]) -> Sequence[Any]:
+    """The metrics called `names`, or those that suit the only loss."""
+    if names is not None:
+        return names
     loss_terms = settings.get("loss_terms", [])
     return DEFAULT_METRICS.get(loss_terms[0]["loss"], []) if len(loss_terms) == 1 else []
 
@@ -136,37 +234,56 @@ def chosen_metrics(given: Sequence[Any] | None, settings: dict[str, Any]) -> Seq
 # -- data and model -----------------------------------------------------------------------
 
 
-def image_size(model: Model) -> tuple[tuple[int, int] | None, int]:
-    """Height, width and channels that an image model asks for."""
-    for value in model.inputs:
-        if value.shape is not None and len(value.shape) == 4:
-            channels, height, width = value.shape[1:]
-            count = channels if isinstance(channels, int) else 3
-            if isinstance(height, int) and isinstance(width, int):
-                return (height, width), count
-            return None, count
-    return None, 3
+def open_for(
+    model: Model,
+    data: Any,
+    columns: Sequence[str] | None,
+    preprocess: str | Mapping[str, Any] | None,
+    labelled: bool = True,
+) -> Source:
+    """Data in the form that a model takes."""
+    features = None if labelled else _feature_count(model)
+    return open_data(data, columns, layout_of(model, preprocess), class_names(model), features)
+
+
+def _feature_count(model: Model) -> int | None:
+    """The number of columns that a model of tables takes."""
+    shapes = [v.shape for v in model.inputs]
+    if len(shapes) != 1 or shapes[0] is None or len(shapes[0]) != 2:
+        return None
+    return shapes[0][1] if isinstance(shapes[0][1], int) else None
+
+
+def class_names(model: Model) -> tuple[str, ...]:
+    """The names of the classes that a model was trained on, where it holds them."""
+    try:
+        names = json.loads(model.metadata.get(CLASSES, "[]"))
+    except ValueError:
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def links_for(
     net: Model,
-    wanted: Sequence[ir.Value],
+    inputs: Sequence[ir.Value],
     source: Source,
-    fields: Mapping[str, str] | None,
+    feeding: Feeding,
     settings: dict[str, Any],
 ) -> list[Link]:
     """Which field feeds which input; refuses data that does not fit or cannot be trained on."""
+    feeding.refuse_unknown([v.name or "" for v in (*inputs, *net.inputs)])
     labels = [n for m in settings.get("loss_terms", []) for n in m["labels"]]
     if not labels:
         served = {v.name for v in net.inputs}
-        labels = [v.name or "" for v in wanted if v.name not in served]
-    links = link(wanted, labels, source.fields, fields)
-    check_values(source, links, _classes(net, settings))
+        labels = [v.name or "" for v in inputs if v.name not in served]
+    links = link(inputs, labels, source, feeding, class_names(net))
+    check_values(source, links, class_counts(net, settings))
     return links
 
 
-def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
-    class_counts = {}
+def class_counts(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
+    """Label input → the number of classes that the model tells apart, and the label ignored."""
+    counts = {}
     values = {v.name: v for node in net.graph for v in node.outputs}
     for loss_term in settings.get("loss_terms", []):
         if loss_term["loss"] != "cross_entropy" or loss_term["settings"].get("probabilities"):
@@ -174,8 +291,36 @@ def _classes(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, int |
         value = values.get(loss_term["prediction"])
         axis = loss_term["settings"].get("axis", 1)
         if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
-            class_counts[loss_term["labels"][0]] = (
-                value.shape[axis],
-                loss_term["settings"].get("ignore_index"),
-            )
-    return class_counts
+            ignored = loss_term["settings"].get("ignore_index")
+            counts[loss_term["labels"][0]] = (value.shape[axis], ignored)
+    return counts
+
+
+# -- batches --------------------------------------------------------------------------------
+
+
+def check_batch_size(size: Any) -> None:
+    if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
+        raise ArgumentError(f"the batch size is a whole number from 1 on, not {size!r}")
+
+
+def chosen_batch_size(size: int | None, links: Sequence[Link], default: int) -> int:
+    """The number of rows in a batch: the user's, the model's where it fixes it, or the default."""
+    fixed = fixed_batch(links)
+    if fixed is not None and size not in (None, fixed):
+        raise ArgumentError(
+            f"the model takes batches of exactly {fixed}, not of {size}",
+            hint=f"--batch-size {fixed} (batch_size={fixed})",
+        )
+    return size or fixed or default
+
+
+def refuse_partial_batch(links: Sequence[Link], source: Source, drop_last: bool) -> None:
+    fixed = fixed_batch(links)
+    if fixed is None or isinstance(source, Stream) or drop_last or len(source) % fixed == 0:
+        return
+    raise ArgumentError(
+        f"the model takes batches of exactly {fixed}, and {len(source):,} rows do not divide into "
+        "such batches",
+        hint="--drop-last (drop_last=True) leaves the last rows of an epoch out",
+    )

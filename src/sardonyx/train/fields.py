@@ -1,131 +1,257 @@
-"""Which field of the data feeds which input of the model; checked before anything is trained."""
+"""Which field of the data feeds which input of the model; checked before anything is compiled."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import DataError, quote
-from sardonyx.train.data import Field, Rows, Source, Stream, Subset, Table
+from sardonyx.errors import ArgumentError, DataError, counted, did_you_mean, quote
+from sardonyx.train.images import Images
+from sardonyx.train.tables import Field, Rows, Source, Stream, Subset
 
 LABELS = ("label", "labels", "y", "target", "targets", "class", "classes")
 INPUTS = ("x", "input", "inputs", "image", "images", "pixels", "features", "data")
-CHECKED_ROWS = 4096
+TEXT = "OUS"  # kinds of NumPy types that hold text
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """What the user says about feeding the model.
+
+    fields     -- input → field of the data, for what cannot be guessed
+    constants  -- input → a value that is the same for all rows
+    batch_axes -- input → the axis of its rows, where that is not the first
+    """
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    batch_axes: Mapping[str, int] = field(default_factory=dict)
+
+    def refuse_unknown(self, inputs: Sequence[str]) -> None:
+        """An error that names every input which the model does not have."""
+        options = {"field": self.fields, "constant": self.constants, "batch axis": self.batch_axes}
+        rows = [
+            [option, quote(name), did_you_mean(name, inputs)]
+            for option, names in options.items()
+            for name in names
+            if name not in inputs
+        ]
+        if rows:
+            raise ArgumentError("the model has no such inputs to feed", rows)
 
 
 @dataclass(frozen=True)
 class Link:
-    """One input and the field that feeds it."""
+    """One input and what feeds it: a field of the data, or a constant.
+
+    shape    -- of one row; names for sizes that are not fixed
+    axis     -- of the rows in the input
+    batch    -- the number of rows that the input takes, where the model fixes it
+    classes  -- the names of the classes, where the field holds names instead of numbers
+    constant -- the value, where it is the same for all rows; one number fills the input
+    """
 
     input: str
     field: str
     dtype: np.dtype[Any]
-    shape: tuple[Any, ...] | None  # of one row; names for sizes that are not fixed
+    shape: tuple[Any, ...] | None
     why: str
     cast: bool
+    axis: int = 0
+    batch: int | None = None
+    classes: tuple[str, ...] = ()
+    constant: np.ndarray | None = None
+
+    def filled(self, rows: int) -> np.ndarray:
+        """The constant as it is fed with so many rows."""
+        assert self.constant is not None
+        if self.constant.ndim or self.shape is None:
+            return self.constant
+        dims = list(self.shape)
+        if self.batch != 0:
+            dims.insert(self.axis, self.batch or rows)
+        return np.full(dims, self.constant)
 
 
 def link(
-    wanted: Sequence[ir.Value],
+    inputs: Sequence[ir.Value],
     labels: Sequence[str],
-    fields: Mapping[str, Field],
-    given: Mapping[str, str] | None,
+    source: Source,
+    feeding: Feeding | None = None,
+    classes: Sequence[str] = (),
 ) -> list[Link]:
-    """Choose a field for every wanted input; one error with every misfit.
+    """Choose a field for every input; one error with every misfit.
 
-    given -- {input: field}, for what cannot be guessed
+    classes -- the names of the classes that the model was trained on
     """
-    chosen = _chosen(wanted, labels, fields, given)
+    feeding = feeding or Feeding()
+    fields = source.fields
+    fed = [v for v in inputs if v.name not in feeding.constants]
+    choices = _choices(fed, labels, fields, feeding.fields)
+    symbol = _batch_symbol(inputs)
     links: list[Link] = []
     problems: list[list[str]] = []
-    for value in wanted:
-        made = _fit(value, chosen.get(value.name or ""), fields)
-        if isinstance(made, Link):
-            links.append(made)
+    for value in inputs:
+        name = value.name or ""
+        axis = feeding.batch_axes.get(name, _row_axis(value, symbol))
+        if name in feeding.constants:
+            item = _constant(value, feeding.constants[name], axis, symbol)
         else:
-            problems.append(made)
+            item = _fit(value, choices.get(name), fields, axis, name in labels)
+        if isinstance(item, Link):
+            links.append(item)
+        else:
+            problems.append([f"input {quote(name)}", f"{value.dtype} {_dims(value)}", item])
     if problems:
-        have = ", ".join(
-            f"{quote(n)} {_word(f.dtype)} {list(f.shape or ())}" for n, f in fields.items()
-        )
         raise DataError(
-            f"the data does not fit the model ({len(problems)} problem{'s' * (len(problems) > 1)})",
+            f"the data does not fit the model ({counted(len(problems), 'problem')})",
             problems,
-            hint=f"the data has {have}; --field input=field, or fields={{'input': 'field'}}, links "
-            "them by hand",
+            hint=f"the data has {_listed(fields)}; --field input=field, or "
+            "fields={'input': 'field'}, links them by hand",
         )
-    return links
+    return [_with_classes(item, source, fields, classes) for item in links]
 
 
-def _chosen(
-    wanted: Sequence[ir.Value],
+def _listed(fields: Mapping[str, Field]) -> str:
+    return ", ".join(
+        f"{quote(n)} {_word(f.dtype)} {list(f.shape or ())}" for n, f in fields.items()
+    )
+
+
+def _dims(value: ir.Value) -> list[Any] | None:
+    if value.shape is None:
+        return None
+    return [d if isinstance(d, int) else str(d) for d in value.shape]
+
+
+def _batch_symbol(inputs: Sequence[ir.Value]) -> str | None:
+    """The name that the first axes of most inputs share: the size of a batch."""
+    first = [dims[0] for v in inputs if (dims := _dims(v))]
+    names = Counter(d for d in first if isinstance(d, str) and d != "None")
+    return names.most_common(1)[0][0] if names else None
+
+
+def _row_axis(value: ir.Value, symbol: str | None) -> int:
+    """The first axis, unless that is fixed and another one has the size of the batch."""
+    dims = _dims(value) or []
+    return dims.index(symbol) if dims and isinstance(dims[0], int) and symbol in dims else 0
+
+
+def _choices(
+    inputs: Sequence[ir.Value],
     labels: Sequence[str],
     fields: Mapping[str, Field],
-    given: Mapping[str, str] | None,
+    by_hand: Mapping[str, str],
 ) -> dict[str, tuple[str, str]]:
-    """Each input's field, and why it: asked for, of the same name, of a usual name, left over."""
-    chosen: dict[str, tuple[str, str]] = {}
-    free = [f for f in fields if f not in (given or {}).values()]
-    for value in wanted:
+    """Each input's field, and why: by hand, the same name, a usual name, the only one left."""
+    choices: dict[str, tuple[str, str]] = {}
+    free = [f for f in fields if f not in by_hand.values()]
+    for value in inputs:
         name = value.name or ""
-        if given and name in given:
-            chosen[name] = (given[name], "as asked")
+        if name in by_hand:
+            choices[name] = (by_hand[name], "as requested")
         elif name in free:
-            chosen[name] = (name, "same name")
+            choices[name] = (name, "same name")
             free.remove(name)
-    for names, stems, role in (
-        ([n for n in labels if n not in chosen], LABELS, "a name for labels"),
-        (
-            [v.name or "" for v in wanted if v.name not in labels and v.name not in chosen],
-            INPUTS,
-            "a name for inputs",
-        ),
+    names = [v.name or "" for v in inputs if v.name not in choices]
+    for group, usual, role in (
+        ([n for n in labels if n in names], LABELS, "a name for labels"),
+        ([n for n in names if n not in labels], INPUTS, "a name for inputs"),
     ):
-        for name in names:
-            found = next((f for s in stems for f in free if f.lower() == s), None)
-            if found is not None:
-                chosen[name] = (found, role)
-                free.remove(found)
-    left = [v.name or "" for v in wanted if v.name not in chosen]
+        for name in group:
+            match = next((f for s in usual for f in free if f.lower() == s), None)
+            if match is not None:
+                choices[name] = (match, role)
+                free.remove(match)
+    left = [n for n in names if n not in choices]
     if len(left) == 1 and len(free) == 1:
-        chosen[left[0]] = (free.pop(), "the only one left")
-    return chosen
+        choices[left[0]] = (free.pop(), "the only one left")
+    return choices
 
 
 def _fit(
-    value: ir.Value, choice: tuple[str, str] | None, fields: Mapping[str, Field]
-) -> Link | list[str]:
-    name = value.name or ""
-    dims = (
-        [d if isinstance(d, int) else str(d) for d in value.shape]
-        if value.shape is not None
-        else None
-    )
-    want = f"{value.dtype} {dims}"
+    value: ir.Value,
+    choice: tuple[str, str] | None,
+    fields: Mapping[str, Field],
+    axis: int,
+    is_label: bool,
+) -> Link | str:
+    """The link of an input, or what is wrong with it."""
+    name, dims = value.name or "", _dims(value)
+    if dims == []:
+        return f"takes one value, not rows: --constant {name}=VALUE, constants={{{name!r}: value}}"
+    if dims is not None and not -len(dims) <= axis < len(dims):
+        return f"has no axis {axis}"
     if choice is None:
-        return [f"input {quote(name)}", want, "no field of the data fits it"]
+        return "no field of the data fits it"
     field_name, why = choice
     if field_name not in fields:
-        return [f"input {quote(name)}", want, f"there is no field {quote(field_name)}"]
-    found, dtype = fields[field_name], value.dtype.numpy()  # type: ignore[union-attr]
-    if not _castable(found.dtype, np.dtype(dtype)):
-        return [f"input {quote(name)}", want, f"field {quote(field_name)} is {_word(found.dtype)}"]
-    shape = tuple(dims[1:]) if dims else None
-    if shape is not None and found.shape is not None and not _same(shape, found.shape):
-        return [
-            f"input {quote(name)}",
-            want,
-            f"rows of {quote(field_name)} have the shape {list(found.shape)}",
-        ]
-    return Link(name, field_name, np.dtype(dtype), shape, why, found.dtype != dtype)
+        return f"there is no field {quote(field_name)}"
+    have, dtype = fields[field_name], np.dtype(value.dtype.numpy())  # type: ignore[union-attr]
+    names_classes = is_label and dtype.kind in "iu" and have.dtype.kind in TEXT
+    if not names_classes and not _castable(have.dtype, dtype):
+        return f"field {quote(field_name)} is {_word(have.dtype)}"
+    batch, shape = None, None
+    if dims is not None:
+        axis %= len(dims)
+        shape = tuple(dims[:axis] + dims[axis + 1 :])
+        batch = dims[axis] if isinstance(dims[axis], int) else None
+    if shape is not None and have.shape is not None and not _same(shape, have.shape):
+        return f"rows of {quote(field_name)} have the shape {list(have.shape)}"
+    return Link(name, field_name, dtype, shape, why, have.dtype != dtype, axis, batch)
+
+
+def _constant(value: ir.Value, content: Any, axis: int, symbol: str | None) -> Link | str:
+    """A constant for an input, or what is wrong with it."""
+    dims, dtype = _dims(value), np.dtype(value.dtype.numpy())  # type: ignore[union-attr]
+    try:
+        array = np.asarray(content).astype(dtype)
+    except (TypeError, ValueError):
+        return f"the constant {content!r} is no {value.dtype}"
+    if dtype.kind in "iub" and np.any(array != np.asarray(content)):
+        return f"the constant {content!r} is no {value.dtype}"
+    name = value.name or ""
+    if array.ndim == 0 and dims:
+        by_row = not isinstance(dims[axis], int)
+        rest = dims[:axis] + dims[axis + 1 :] if by_row else dims
+        free = [d for d in rest if not isinstance(d, int)]
+        if free:
+            return f"the size {quote(free[0])} is free: give an array of its full shape"
+        batch = None if by_row else 0
+        return Link(name, "", dtype, tuple(rest), "constant", False, axis, batch, (), array)
+    fits = dims is None or (
+        array.ndim == len(dims)
+        and all(not isinstance(d, int) or d == n for d, n in zip(dims, array.shape, strict=True))
+    )
+    if not fits:
+        return f"the constant has the shape {list(array.shape)}"
+    return Link(name, "", dtype, None, "constant", False, axis, None, (), array)
+
+
+def _with_classes(
+    item: Link, source: Source, fields: Mapping[str, Field], known: Sequence[str]
+) -> Link:
+    """A label field that holds names: their numbers are those of the model, or in sorted order."""
+    if item.constant is not None or item.dtype.kind not in "iu":
+        return item
+    if fields[item.field].dtype.kind not in TEXT:
+        return item
+    if not known and isinstance(source, Stream):
+        raise DataError(
+            f"the labels of {source.origin} are names, whose numbers a stream does not show",
+            hint="give numbers, or data whose rows are all at hand",
+        )
+    names = known or sorted(set(map(str, source.sample(item.field).tolist())))
+    return Link(**{**vars(item), "classes": tuple(names)})
 
 
 def _word(dtype: np.dtype[Any]) -> str:
-    return "text" if dtype.kind in "USO" else str(dtype)
+    return "text" if dtype.kind in TEXT else str(dtype)
 
 
 def _castable(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
@@ -150,64 +276,113 @@ def _squeezed(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(d for d in shape if d != 1)
 
 
+# -- batches -----------------------------------------------------------------------------------
+
+
+def field_names(links: Sequence[Link]) -> set[str]:
+    """The fields of the data that feed anything."""
+    return {item.field for item in links if item.constant is None}
+
+
 def convert(rows: Rows, links: Sequence[Link]) -> Rows:
-    """A batch as the model takes it: types cast, axes of size 1 as the input has them."""
-    fed = {}
+    """Rows as the model takes them, by input: types cast, axes of size 1 as the input has them."""
+    inputs = {}
     for item in links:
+        if item.constant is not None:
+            continue
         array = rows[item.field]
-        if item.cast:
+        if item.classes:
+            array = _numbered(array, item)
+        elif item.cast:
             array = array.astype(item.dtype)
         if item.shape is not None and array.ndim - 1 != len(item.shape):
             array = array.reshape(
                 array.shape[0], *(d if isinstance(d, int) else -1 for d in item.shape)
             )
-        fed[item.input] = array
+        inputs[item.input] = array
+    return inputs
+
+
+def _numbered(names: np.ndarray, item: Link) -> np.ndarray:
+    numbers = {name: i for i, name in enumerate(item.classes)}
+    try:
+        return np.array([numbers[str(n)] for n in names.reshape(-1)], item.dtype).reshape(
+            names.shape
+        )
+    except KeyError as error:
+        raise _unknown_class(item, error.args[0]) from None
+
+
+def _unknown_class(item: Link, name: str) -> DataError:
+    return DataError(
+        f"field {quote(item.field)} holds the class {quote(name)}, which the model does not know",
+        hint=f"it knows {', '.join(map(quote, item.classes))}",
+    )
+
+
+def feeds(batch: Rows, links: Sequence[Link]) -> Rows:
+    """A batch as it is fed: rows on their axis, constants added."""
+    special = [item for item in links if item.axis or item.constant is not None]
+    if not special:
+        return batch
+    rows = len(next(iter(batch.values())))
+    fed = dict(batch)
+    for item in special:
+        if item.constant is not None:
+            fed[item.input] = item.filled(rows)
+        else:
+            fed[item.input] = np.ascontiguousarray(np.moveaxis(batch[item.input], 0, item.axis))
     return fed
+
+
+def row_count(batch: Rows, links: Sequence[Link]) -> int:
+    """The number of rows in a batch as it is fed."""
+    item = next(i for i in links if i.constant is None and i.input in batch)
+    return batch[item.input].shape[item.axis]
+
+
+def fixed_batch(links: Sequence[Link]) -> int | None:
+    """The number of rows that the model takes at once, where it takes no other."""
+    return next((item.batch for item in links if item.constant is None and item.batch), None)
+
+
+# -- values ------------------------------------------------------------------------------------
 
 
 def check_values(
     source: Source, links: Sequence[Link], classes: Mapping[str, tuple[int, int | None]]
 ) -> None:
-    """Refuse NaN, infinities and labels out of range before training.
+    """Refuse NaN, infinities, labels out of range and unreadable images before training.
 
     classes -- label input → (number of classes, label that is ignored or None)
     A table of plain arrays is read whole; of mapped files, images and streams the first rows.
     """
+    table = source.table if isinstance(source, Subset) else source
+    if isinstance(table, Images) and (files := table.unreadable()):
+        raise DataError(
+            f"{counted(len(files), 'image')} cannot be read", files, hint="replace or remove them"
+        )
     problems: list[list[str]] = []
     for item in links:
-        array = _sample(source, item)
+        if item.constant is not None:
+            continue
+        array = source.sample(item.field)
+        if item.classes:
+            array = _numbered(array, item)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
-            problems.append(
-                [
-                    f"field {quote(item.field)}",
-                    f"row {row}",
-                    f"holds {array[~np.isfinite(array)][0]}",
-                ]
-            )
+            wrong = ~np.isfinite(array)
+            problems.append([*_where(item, wrong), f"holds {array[wrong][0]}"])
         if item.input in classes:
             count, ignored = classes[item.input]
-            bad = (array < 0) | (array >= count)
+            wrong = (array < 0) | (array >= count)
             if ignored is not None:
-                bad &= array != ignored
-            if bad.any():
-                row = int(np.argwhere(bad)[0][0])
-                problems.append(
-                    [
-                        f"field {quote(item.field)}",
-                        f"row {row}",
-                        f"label {array[bad][0]}, not from 0 to {count - 1}",
-                    ]
-                )
+                wrong &= array != ignored
+            if wrong.any():
+                words = f"label {array[wrong][0]}, not from 0 to {count - 1}"
+                problems.append([*_where(item, wrong), words])
     if problems:
         raise DataError("the data holds values that cannot be trained on", problems)
 
 
-def _sample(source: Source, item: Link) -> np.ndarray:
-    if isinstance(source, Stream):
-        return next(iter(source.batches()))[item.field]
-    table = source.table if isinstance(source, Subset) else source  # rows as people count them
-    column = table.columns.get(item.field) if type(table) is Table else None
-    if type(column) is np.ndarray:
-        return column
-    return source.take(np.arange(min(len(source), CHECKED_ROWS)))[item.field]
+def _where(item: Link, wrong: np.ndarray) -> list[str]:
+    return [f"field {quote(item.field)}", f"row {int(np.argwhere(wrong)[0][0])}"]

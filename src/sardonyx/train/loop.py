@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import json
 import math
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from sardonyx.engines.prepare import ENGINES, prepare_training
-from sardonyx.errors import ArgumentError, SardonyxError, TrainingStopped, quote
-from sardonyx.model import Model, load
+from sardonyx.engines.prepare import prepare_training
+from sardonyx.errors import ArgumentError, TrainingStopped, counted, quote
+from sardonyx.model import Model
 from sardonyx.record.builder import ROLE
-from sardonyx.record.describe import descriptions, settings_of
-from sardonyx.record.override import Rows, override, refuse_changes, refuse_other
-from sardonyx.record.trainable import trainable
+from sardonyx.record.config import loop_settings
+from sardonyx.record.describe import settings_of
+from sardonyx.record.step import step_inputs
+from sardonyx.record.trainable import refuse_unknown
 from sardonyx.train import metrics as metric
+from sardonyx.train import setup
 from sardonyx.train.auto import fastest
 from sardonyx.train.batches import Prefetch, batch_count, epoch_blocks
-from sardonyx.train.checkpoint import Lock, Position, position_of, write
-from sardonyx.train.data import MEMORY, Source, Stream, open_data
+from sardonyx.train.checkpoint import Lock, Position, write
 from sardonyx.train.display import Display, make_display
-from sardonyx.train.evaluation import chosen_metrics, evaluate_rep, image_size, links_for
-from sardonyx.train.fields import Link
+from sardonyx.train.evaluation import (
+    CLASSES,
+    chosen_batch_size,
+    chosen_metrics,
+    evaluate_rep,
+    links_for,
+    open_for,
+    refuse_partial_batch,
+)
+from sardonyx.train.fields import Feeding, Link, row_count
+from sardonyx.train.images import as_metadata
 from sardonyx.train.run import Callback, Run, RunSettings, best_path
+from sardonyx.train.tables import Source, Stream, Subset
 
-EPOCHS = 3
-ORIGINS = {MEMORY: "arrays in memory"}
+BATCH_SIZE = 32
+# the options of the loop that a checkpoint holds
+OPTIONS = ("epochs", "steps", "batch_size", "seed", "shuffle", "drop_last", "share")
 
 
 def train(
@@ -51,14 +65,18 @@ def train(
     drop_last: bool | None = None,
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    batch_axes: Mapping[str, int] | None = None,
+    preprocess: str | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
+    in_place: bool = False,
     resume: bool = False,
     every_steps: int | None = None,
     every_minutes: float | None = 5.0,
     patience: int | None = None,
     watch: str | None = None,
     callbacks: Sequence[Callback] = (),
-    display: str | Display = "quiet",
+    display: str | Display | None = None,
     engine_options: Mapping[str, Any] | None = None,
     recompute: bool = False,
     **how: Any,
@@ -66,232 +84,182 @@ def train(
     """Train a model on data, as its record describes, or as `trainable` chooses.
 
     model       -- a model, or a path; with `resume` and an existing `output`, that is continued
-    data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), batches,
-                   …
+    data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), a data
+                   frame, a torch `Dataset` or `DataLoader`, a Hugging Face data set, batches, …
     epochs, steps -- how long; 3 epochs if neither is given
     batch_size, seed, shuffle, drop_last -- 32, 0, True, False if not given
-    validation  -- data of its own, or a share of the rows such as 0.1
+    validation  -- other data, or a share of the rows such as 0.1
+    metrics     -- of the validation data: names ("accuracy", "top5", "f1", "auc", "mae",
+                   "perplexity") or functions
     engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", or "auto": the fastest one
                    in a short trial
-    metrics     -- names ("accuracy", "top5", "f1", "auc", "mae", "perplexity") or functions
-    output      -- where the model is kept: every `every_steps` or `every_minutes`, and at the end;
-                   with validation or patience, the best epoch in `<output>.best.onnx` beside it
+    fields      -- input → field of the data, where names differ
+    columns     -- the columns of a table to use, the label last
+    constants   -- input → a value that is the same for all rows; one number fills the whole input
+    batch_axes  -- input → the axis of its rows, where that is not the first
+    preprocess  -- how images become numbers: "imagenet", or a dict with scale, mean, std, crop,
+                   order and size; stored in the model, with the names of the classes
+    output      -- the file of the trained model, written every `every_steps` or `every_minutes` and
+                   at the end; with validation or patience, the best epoch in `<output>.best.onnx`
+    in_place    -- the output may be the model's own file
     patience    -- stop after so many epochs in which `watch` did not improve
-    recompute   -- compute most of the forward pass again instead of keeping it: less memory, more
+    display     -- "live", "lines", "json" or "quiet"; by default live in a terminal, lines in a
+                   notebook and quiet elsewhere
+    recompute   -- compute most of the forward pass again instead of storing it: less memory, more
                    time, the same numbers; with the engine "onnxruntime"
-    how         -- arguments of `trainable`; for a model that carries a record they change it, and
-                   what they override is shown
+    how         -- arguments of `trainable` (loss, optimizer, lr, prediction, config, …); for a
+                   model that carries a record they change it, and what they override is shown
 
     >>> import sardonyx as sx
     >>> run = sx.train("model.onnx", "data.npz", epochs=2)
     >>> len(run.history)
     2
     """
-    target = Path(output) if output is not None else None
-    asked = {
-        "epochs": epochs,
-        "steps": steps,
-        "batch_size": batch_size,
-        "seed": seed,
-        "shuffle": shuffle,
-        "drop_last": drop_last,
-        "share": validation if isinstance(validation, float) else None,
-    }
-    options = _engine_options(engine, engine_options, recompute)
-    net, position = _start(model, target, resume, asked, how)
-    shown = make_display(display) if isinstance(display, str) else display
-    source, held = _opened(net, data, validation, columns, position)
-    _same_data(position, source, target)
-    settings = settings_of(net)
-    rep, links = _prepared(engine, net, source, fields, settings, position, options)
-    net = rep.model  # an engine may hold it with less memory than it was given
-    if held is not None:
-        links_for(net, rep.wanted, held, {item.input: item.field for item in links}, settings)
-    settings["choices"] = [*settings.get("choices", []), *_loop_choices(asked, position, engine)]
-    chosen = chosen_metrics(metrics, settings)
-    watched = watch or ("loss" if held is None else "val_loss")
-    run_settings = RunSettings(
-        position.epochs,
-        position.steps,
-        chosen,
-        patience,
-        watched,
-        metric.lower_is_better(watched, chosen),
-        every_steps,
-        every_minutes,
-        target,
-        callbacks,
-        keep_best=held is not None or patience is not None,
-    )
-    run = Run(rep, position, links, settings, _facts(source, held, position))
-    run.best_file = best_path(target) if target is not None else None
-    shown.begin(run, run_settings)
-    with Lock(target) if target is not None else contextlib.nullcontext():
-        return _Loop(run, run_settings, source, held, shown).run()
+    arguments = {k: v for k, v in locals().items() if k not in ("model", "data", "how")}
+    refuse_unknown(how, "train")
+    from_file = _from_config(arguments, how.get("config"))
+    if from_file:
+        return train(model, data, **{**arguments, **from_file}, **how)
+    request = SimpleNamespace(**arguments)
+    request.target = Path(output) if output is not None else None
+    request.share = validation if isinstance(validation, (int, float)) else None
+    request.engine_options = setup.check_engine(engine, engine_options, recompute)
+    setup.check_numbers(vars(request))
+    setup.check_record_names(how)
+    setup.check_metrics(metrics, validation is not None or resume)
+    setup.check_output(model, request.target, in_place or resume)
+    request.display = display if isinstance(display, Display) else make_display(display)
+    with Lock(request.target) if request.target is not None else contextlib.nullcontext():
+        return _prepared(model, data, request, how).run()
 
 
 # -- before the first step ------------------------------------------------------------------
 
 
-def _engine_options(
-    engine: str, given: Mapping[str, Any] | None, recompute: bool
-) -> Mapping[str, Any] | None:
-    if not recompute:
-        return given
-    if engine != "onnxruntime":
-        raise ArgumentError(
-            f"the engine {engine!r} does not recompute", hint='use engine="onnxruntime"'
-        )
-    return {**(given or {}), "recompute": True}
-
-
-def _opened(
-    net: Model, data: Any, validation: Any, columns: Sequence[str] | None, position: Position
-) -> tuple[Source, Source | None]:
-    """What is trained on, and what is held out."""
-    source = open_data(data, columns, *image_size(net))
-    if position.share is None:
-        if validation is None:
-            return source, None
-        return source, open_data(validation, columns, *image_size(net))
-    if isinstance(source, Stream):
-        raise ArgumentError("a stream cannot be split", hint="give validation data of its own")
-    return source.split(position.share, position.seed)
-
-
-def _start(
-    model: Model | str | Path,
-    target: Path | None,
-    resume: bool,
-    asked: Mapping[str, Any],
-    how: Mapping[str, Any],
-) -> tuple[Model, Position]:
-    """The model to train and where it stands."""
-    if resume and target is None:
-        raise ArgumentError("`resume` continues an output", hint="name it: output=…")
-    if resume and target is not None and target.exists():
-        return _continued(load(target), target, asked, how)
-    _spare_unfinished(target)
-    loaded = load(model)
-    given = {k: v for k, v in asked.items() if v is not None}
-    rows: Rows = []
-    if not loaded.records:
-        net = trainable(loaded, **{"seed": given.get("seed", 0), **how})
-    else:
-        told = descriptions(loaded)[0].get("arguments")
-        seed = (told or {}).get("seed", 0)
-        own = told is not None and len(loaded.records) == 1
-        more = {"seed": given["seed"]} if own and given.get("seed", seed) != seed else {}
-        given.setdefault("seed", seed)
-        net, rows = override(loaded, {**how, **more}) if how or more else (loaded, [])
-    if "epochs" not in given and "steps" not in given:
-        given["epochs"] = EPOCHS
-    return net, Position(**given, overrides=rows)
-
-
-def _spare_unfinished(target: Path | None) -> None:
-    """Refuse to begin anew over a run that can still be continued: whoever forgot to say so."""
-    if target is None or not target.exists():
-        return
-    try:
-        position = position_of(load(target))
-    except SardonyxError:  # no model, or not ours: it is replaced, as a file is
-        return
-    if position is not None and position.step and not position.finished:
-        raise ArgumentError(
-            f"{quote(target.name)} holds a training that is not finished",
-            [["step", str(position.step)], ["epoch", str(position.epoch)]],
-            hint="continue it with resume=True (--resume), or choose another output, or remove it",
-        )
-
-
-def _continued(
-    kept: Model, target: Path, asked: Mapping[str, Any], how: Mapping[str, Any]
-) -> tuple[Model, Position]:
-    """A run taken up again: how long may be changed, nothing else."""
-    position = position_of(kept)
-    if position is None:
-        raise ArgumentError(f"{quote(target.name)} is not a training that can be continued")
-    rows = [
-        [name.replace("_", " "), str(getattr(position, name)), str(value)]
-        for name, value in asked.items()
-        if name not in ("epochs", "steps") and value not in (None, getattr(position, name))
-    ]
-    if rows:
-        refuse_other(target.name, rows)
-    refuse_changes(kept, how, target.name)
-    longer = {k: v for k, v in asked.items() if k in ("epochs", "steps") and v is not None}
-    if longer:
-        position = replace(position, **{"epochs": None, "steps": None, **longer})
-    return kept, replace(position, finished=False)
-
-
-def _same_data(position: Position, source: Source, target: Path | None) -> None:
-    """The order of rows follows from their number: a run continues on as many as it began with."""
-    length = None if isinstance(source, Stream) else len(source)
-    if position.step and position.length != length:
-        refuse_other(
-            str(target.name if target else "the run"),
-            [["rows of the data", str(position.length), str(length)]],
-        )
-    position.length = length
+def _from_config(arguments: Mapping[str, Any], config: str | Path | None) -> dict[str, Any]:
+    """The settings of a configuration file that no argument sets."""
+    if config is None:
+        return {}
+    defaults = {n: p.default for n, p in inspect.signature(train).parameters.items()}
+    return {
+        name: value
+        for name, value in loop_settings(config).items()
+        if arguments[name] == defaults[name] and value != arguments[name]
+    }
 
 
 def _prepared(
-    engine: str,
+    model: Model | str | Path, data: Any, request: SimpleNamespace, how: Mapping[str, Any]
+) -> _Loop:
+    """The loop, ready to run; everything that can be checked is checked before it is compiled."""
+    options = {name: getattr(request, name) for name in OPTIONS}
+    loaded = setup.load_start(model, request.target, request.resume)
+    source, validation = _open(loaded, data, request)
+    net, position = setup.start(loaded, request.target, request.resume, options, how)
+    setup.check_preprocessing(net, request.preprocess, position, request.target)
+    if position.share is not None:
+        source, validation = _split(source, position)
+    settings = settings_of(net)
+    links = _links(net, source, validation, request, settings, position)
+    setup.check_same_data(position, source, links, request.target)
+    validated = validation is not None
+    names = chosen_metrics(request.metrics, settings)
+    watch = request.watch or setup.default_watch(net, validated)
+    if request.watch or request.patience is not None:
+        setup.check_watch(watch, net, names, validated)
+    facts = setup.facts(net, source, validation, links, settings, position)
+    request.display.preparing(f"compiling the training step for {request.engine}")
+    try:
+        rep = _compiled(net, source, links, settings, request, position)
+    finally:
+        request.display.prepared()
+    settings["choices"] = [
+        *settings.get("choices", []),
+        *setup.loop_choices(options, position, request.engine),
+    ]
+    run = Run(rep, position, links, settings, facts)
+    run.file, run.metadata = request.target, _metadata(source, links)
+    run.best_file = best_path(request.target) if request.target is not None else None
+    loop_options = RunSettings(
+        position.epochs,
+        position.steps,
+        names,
+        request.patience,
+        watch,
+        metric.lower_is_better(watch, names),
+        request.every_steps,
+        request.every_minutes,
+        request.target,
+        request.callbacks,
+        keep_best=validated or request.patience is not None,
+    )
+    return _Loop(run, loop_options, source, validation, request.display)
+
+
+def _open(model: Model, data: Any, request: SimpleNamespace) -> tuple[Source, Source | None]:
+    """The data to train on, and the validation data where that is not a share of it."""
+    source = open_for(model, data, request.columns, request.preprocess)
+    if request.validation is None or request.share is not None:
+        return source, None
+    return source, open_for(model, request.validation, request.columns, request.preprocess)
+
+
+def _split(source: Source, position: Position) -> tuple[Source, Source]:
+    """The rows to train on, and those held back for validation."""
+    assert position.share is not None
+    if isinstance(source, Stream):
+        raise ArgumentError(
+            "a stream cannot be split", hint="give other data for validation: validation=data"
+        )
+    return source.split(position.share, position.seed)
+
+
+def _links(
     net: Model,
     source: Source,
-    fields: Mapping[str, str] | None,
+    validation: Source | None,
+    request: SimpleNamespace,
     settings: dict[str, Any],
     position: Position,
-    options: Mapping[str, Any] | None,
-) -> tuple[Any, list[Link]]:
-    """The model in training on its engine, and what feeds it."""
+) -> list[Link]:
+    """What feeds the inputs of a step, and that the validation data can feed them too."""
+    inputs = step_inputs(net)
+    constants, axes = request.constants or {}, request.batch_axes or {}
+    links = links_for(net, inputs, source, Feeding(request.fields or {}, constants, axes), settings)
+    if not position.step:
+        position.batch_size = chosen_batch_size(request.batch_size, links, BATCH_SIZE)
+    refuse_partial_batch(links, source, position.drop_last)
+    if validation is not None:
+        fields = {i.input: i.field for i in links if i.constant is None}
+        links_for(net, inputs, validation, Feeding(fields, constants, axes), settings)
+        refuse_partial_batch(links, validation, drop_last=False)
+    return links
 
-    def linked(rep: Any) -> list[Link]:
-        return links_for(net, rep.wanted, source, fields, settings)
 
-    if engine != "auto":
-        rep = prepare_training(net, engine, **(options or {}))
-        return rep, linked(rep)
-    rep, choice = fastest(net, lambda r: _first(source, linked(r), position), None, options)
+def _compiled(
+    net: Model,
+    source: Source,
+    links: list[Link],
+    settings: dict[str, Any],
+    request: SimpleNamespace,
+    position: Position,
+) -> Any:
+    """The model in training on its engine."""
+    if request.engine != "auto":
+        return prepare_training(net, request.engine, **(request.engine_options or {}))
+    blocks = epoch_blocks(source, links, position.batch_size, seed=None, epoch=0)
+    rep, choice = fastest(net, next(blocks)[0], None, request.engine_options)
     settings["choices"] = [*settings.get("choices", []), choice]
-    return rep, linked(rep)
+    return rep
 
 
-def _first(source: Source, links: list[Link], position: Position) -> dict[str, np.ndarray]:
-    return next(epoch_blocks(source, links, position.batch_size, seed=None, epoch=0))[0]
-
-
-def _loop_choices(asked: Mapping[str, Any], position: Position, engine: str) -> list[list[str]]:
-    """The settings of the loop itself, as rows for people."""
-    resumed = position.step > 0
-    rows = []
-    for name, value in asked.items():
-        kept = getattr(position, name)
-        if kept is None:
-            continue
-        why = "as asked" if value is not None else "the run that is continued" if resumed else ""
-        label = {"share": "validation share"}.get(name, name.replace("_", " "))
-        rows.append([label, str(kept), why or "by default"])
-    if engine != "auto":
-        rows.append(["engine", engine, "by default" if engine == ENGINES[0] else "as asked"])
-    return rows
-
-
-def _facts(source: Source, held: Source | None, position: Position) -> list[tuple[str, str]]:
-    """What the data is, in words."""
-    facts = [("training data", ORIGINS.get(source.origin, source.origin))]
-    if not isinstance(source, Stream):
-        count = batch_count(source, position.batch_size, position.drop_last)
-        facts.append(("rows", f"{len(source):,}, {count:,} batches of {position.batch_size}"))
-    if held is not None:
-        rows = "" if isinstance(held, Stream) else f"{len(held):,} rows of "
-        facts.append(("validation", f"{rows}{ORIGINS.get(held.origin, held.origin)}"))
-    classes = getattr(getattr(source, "table", source), "classes", None)
-    if classes:
-        facts.append(("classes", ", ".join(classes)))
-    return facts
+def _metadata(source: Source, links: Sequence[Link]) -> dict[str, str]:
+    """What the trained model should hold about its data: class names, how images are prepared."""
+    table = source.table if isinstance(source, Subset) else source
+    layout = getattr(table, "layout", None) if any(i.field == "image" for i in links) else None
+    names = setup.names_of_classes(source, links)
+    stored = as_metadata(layout.preprocessing) if layout is not None else {}
+    return {**stored, **({CLASSES: json.dumps(names)} if names else {})}
 
 
 # -- the loop ---------------------------------------------------------------------------------
@@ -323,36 +291,43 @@ class _Loop:
     """The state of one call of `train`."""
 
     def __init__(
-        self, run: Run, settings: RunSettings, source: Source, held: Source | None, display: Display
+        self,
+        run: Run,
+        settings: RunSettings,
+        source: Source,
+        validation: Source | None,
+        display: Display,
     ):
         self.run_, self.settings, self.display = run, settings, display
-        self.source, self.held = source, held
+        self.source, self.validation = source, validation
         self.saved = time.monotonic()
-        self.waited_enough = False
+        self.out_of_patience = False
+        metadata = run.rep.model.metadata
+        losses = [n for n in run.rep.metrics if metadata.get(f"{ROLE}{n}") == "loss"]
+        self.loss = losses[0] if losses else None  # the total, where a record has several terms
         self.count = batch_count(source, run.position.batch_size, run.position.drop_last)
         self.display.total = settings.total(self.count)
-        # The sums of loss terms; a record made elsewhere has no roles, its first metric counts.
-        roles = run.rep.model.metadata.items()
-        self.totals = [k.removeprefix(ROLE) for k, v in roles if k.startswith(ROLE) and v == "loss"]
         self.times = {"steps": 0.0, "waiting for data": 0.0, "validation": 0.0, "saving": 0.0}
 
     def run(self) -> Run:
         run, position = self.run_, self.run_.position
-        begun = time.perf_counter()
+        started = time.perf_counter()
+        self.display.begin(run, self.settings)
         try:
             with _interruptible(run):
                 while not self._is_done():
                     self._epoch()
-            position.finished = not run.stopped or self.waited_enough
+                self._partial_epoch()
+            position.finished = not run.stopped or self.out_of_patience
         except KeyboardInterrupt:
             run.stopped = "interrupted"
         finally:
-            run.times = {**self.times, "total": time.perf_counter() - begun}
+            run.times = {**self.times, "total": time.perf_counter() - started}
             for callback in self.settings.callbacks:
                 if hasattr(callback, "end"):
                     callback.end(run)
         self._keep(force=True)
-        run.times |= {"saving": self.times["saving"], "total": time.perf_counter() - begun}
+        run.times |= {"saving": self.times["saving"], "total": time.perf_counter() - started}
         self.display.end(run)
         if run.stopped == "interrupted" and self.settings.output is None:
             raise KeyboardInterrupt
@@ -367,8 +342,9 @@ class _Loop:
             and position.waited >= settings.patience
             and not position.batch
         ):
-            self.run_.stopped = f"{settings.watch} did not improve for {position.waited} epochs"
-            self.waited_enough = True
+            epochs = counted(position.waited, "epoch")
+            self.run_.stopped = f"{settings.watch} did not improve for {epochs}"
+            self.out_of_patience = True
             return True
         return settings.epochs is not None and position.epoch >= settings.epochs
 
@@ -384,38 +360,38 @@ class _Loop:
             drop_last=position.drop_last,
         )
         feeder = Prefetch(blocks)
-        whole = False
+        complete = False
         try:
-            asked = time.perf_counter()
+            waiting_since = time.perf_counter()
             for batch in chain.from_iterable(feeder):
-                times["waiting for data"] += time.perf_counter() - asked
+                times["waiting for data"] += time.perf_counter() - waiting_since
                 self._step(batch)
                 if self._is_done():
-                    whole = self.count is not None and position.batch >= self.count
+                    complete = self.count is not None and position.batch >= self.count
                     break
-                asked = time.perf_counter()
+                waiting_since = time.perf_counter()
             else:
-                whole = True
+                complete = True
         finally:
             feeder.close()
-        if whole:
+        if complete:
             self._end_epoch()
 
     def _step(self, batch: dict[str, np.ndarray]) -> None:
         run, position = self.run_, self.run_.position
-        before = time.perf_counter()
+        started = time.perf_counter()
         metrics = run.rep.step(batch)
-        self.times["steps"] += time.perf_counter() - before
-        rows = len(next(iter(batch.values())))
-        numbers: dict[str, float] = {}
+        self.times["steps"] += time.perf_counter() - started
+        rows = row_count(batch, run.links)
+        first: float | None = None
         for name, value in metrics.items():
             number = float(value) if value.size == 1 else float(np.mean(value))
             if not math.isfinite(number):
                 self._not_finite(name, number, batch)
             position.sums[name] = position.sums.get(name, 0.0) + number * rows
-            numbers[name] = number
-        total = next((n for n in self.totals if n in numbers), next(iter(numbers), ""))
-        run.losses.append(numbers.get(total, 0.0))
+            if first is None or name == self.loss:
+                first = number
+        run.losses.append(first or 0.0)
         position.rows += rows
         position.batch += 1
         position.step += 1
@@ -437,38 +413,49 @@ class _Loop:
             else "nothing was being saved"
         )
         raise TrainingStopped(
-            f"{quote(name)} is {number} at step {position.step}, epoch {position.epoch}, batch "
-            f"{position.batch}",
+            f"{quote(name)} is {number} at step {position.step + 1:,}, epoch {position.epoch + 1}, "
+            f"batch {position.batch + 1:,}",
             rows,
-            hint=f"{saved}; try a lower learning rate, clip_norm=1.0, or look at that batch",
+            hint=f"{saved}; try a lower learning rate (--lr), clip_norm = 1.0 (an argument, or in "
+            "a --config file), or look at that batch",
         )
 
     def _end_epoch(self) -> None:
         run, position = self.run_, self.run_.position
-        metrics = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
-        if self.held is not None:
-            before = time.perf_counter()
-            found = evaluate_rep(run, self.held, self.settings.metrics)
-            self.times["validation"] += time.perf_counter() - before
-            metrics.update({f"val_{n}": v for n, v in found.items()})
-        position.history.append({"epoch": position.epoch, "step": position.step, **metrics})
+        metrics = self._metrics()
         position.epoch += 1
+        position.history.append({"epoch": position.epoch, "step": position.step, **metrics})
         position.batch = position.rows = 0
         position.sums = {}
         self._judge(metrics)
         self.display.epoch(run)
 
+    def _partial_epoch(self) -> None:
+        """The metrics of an epoch that the run ends in the middle of."""
+        if self.run_.position.rows and self.run_.losses:
+            self.run_.partial = self._metrics()
+
+    def _metrics(self) -> dict[str, float]:
+        """The metrics of the epoch so far, and those of the validation data."""
+        run, position = self.run_, self.run_.position
+        metrics = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
+        if self.validation is None:
+            return metrics
+        started = time.perf_counter()
+        confusion = metric.Confusion()
+        values = evaluate_rep(run, self.validation, self.settings.metrics, None, confusion)
+        run.confusion = confusion.counts
+        self.times["validation"] += time.perf_counter() - started
+        return {**metrics, **{f"val_{n}": v for n, v in values.items()}}
+
     def _judge(self, metrics: Mapping[str, float]) -> None:
-        """Is this epoch the best so far? Then its model is kept."""
+        """Keep the model of this epoch if it is the best so far."""
         run, position, watch = self.run_, self.run_.position, self.settings.watch
-        if watch not in metrics:
-            raise ArgumentError(
-                f"there is no metric {quote(watch)} to watch",
-                hint=f"there are {', '.join(metrics)}",
-            )
+        if watch not in metrics:  # a record without a loss among its outputs
+            return
         value = metrics[watch] if self.settings.lower else -metrics[watch]
         if position.best is None or value < position.best:
-            position.best, position.best_epoch, position.waited = value, position.epoch - 1, 0
+            position.best, position.best_epoch, position.waited = value, position.epoch, 0
             run.best = run.rep.state(), deepcopy(position)
             if self.settings.output is not None and self.settings.keep_best:
                 self._write(best_path(self.settings.output))
@@ -490,6 +477,6 @@ class _Loop:
             self.saved = time.monotonic()
 
     def _write(self, path: Path) -> None:
-        before = time.perf_counter()
+        started = time.perf_counter()
         write(self.run_.model, path)
-        self.times["saving"] += time.perf_counter() - before
+        self.times["saving"] += time.perf_counter() - started

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, did_you_mean
 
 
 class Metric:
@@ -107,7 +107,7 @@ class AUC(Metric):
         if prediction.size == label.size:
             prediction, label = prediction.reshape(-1, 1), label.reshape(-1) > 0.5
         else:
-            prediction = _probabilities(prediction)
+            prediction = probabilities(prediction)
         self.scores.append(prediction)
         self.labels.append(label)
 
@@ -120,7 +120,7 @@ class AUC(Metric):
         return float(np.mean(defined)) if defined else float("nan")
 
 
-def _probabilities(scores: np.ndarray) -> np.ndarray:
+def probabilities(scores: np.ndarray) -> np.ndarray:
     """The softmax along axis 1, unless that is what the rows are already."""
     wide = scores.astype(np.float64)
     if (wide >= 0).all() and np.allclose(wide.sum(1), 1.0, atol=1e-3):
@@ -179,6 +179,21 @@ class Perplexity(Metric):
         return float(np.exp(self.total / max(self.count, 1)))
 
 
+class Confusion(Metric):
+    """How many rows of each class were taken for which class; it has no single value."""
+
+    name = "confusion"
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[int, int], int] = {}
+
+    def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
+        pairs = np.stack([label.reshape(-1), _classes(prediction, label).reshape(-1)], 1)
+        for (row, column), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+            key = int(row), int(column)
+            self.counts[key] = self.counts.get(key, 0) + int(count)
+
+
 class Function(Metric):
     """A user's function of all predictions and all labels; lower is better, unless the function has
     an attribute `better` that says "higher".
@@ -226,7 +241,7 @@ def make(names: Sequence[Any]) -> list[Metric]:
         else:
             raise ArgumentError(
                 f"no metric is called {item!r}",
-                hint=f"one of {', '.join(MAKERS)}, top5, or a function",
+                hint=f"{did_you_mean(str(item), [*MAKERS, 'top5'])}; or give a function",
             )
     return metrics
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import html_page as html
+from sardonyx.errors import counted
 from sardonyx.model import Model, load
 from sardonyx.train.checkpoint import Position, position_of, with_position
 from sardonyx.train.fields import Link
@@ -28,17 +30,28 @@ class Run:
     facts: list[tuple[str, str]] = field(default_factory=list)  # about the data, for people
     best: tuple[dict[str, np.ndarray], Position] | None = None
     best_file: Path | None = None
+    file: Path | None = None  # the output
+    metadata: dict[str, str] = field(default_factory=dict)  # about the data, for the model
+    partial: dict[str, float] = field(default_factory=dict)  # metrics of an epoch cut short
+    confusion: dict[tuple[int, int], int] = field(default_factory=dict)  # (label, class) → rows
     times: dict[str, float] = field(default_factory=dict)
     losses: array[float] = field(default_factory=lambda: array("d"))
     stopped: str = ""
 
     def __repr__(self) -> str:
         """What has been done, in one line: `Run(2 epochs, 40 steps, loss 0.31, on torch)`."""
-        done = f"{len(self.history)} epochs, {self.position.step} steps"
-        loss = self.history[-1].get("loss") if self.history else None
+        done = f"{counted(self.position.epoch, 'epoch')}, {counted(self.position.step, 'step')}"
+        loss = {**(self.history[-1] if self.history else {}), **self.partial}.get("loss")
         metrics = done if loss is None else f"{done}, loss {loss:.4g}"
         where = f", on {self.engine}" if self.engine else ""
         return f"Run({metrics}{where}{f', stopped: {self.stopped}' if self.stopped else ''})"
+
+    def _repr_html_(self) -> str:
+        """The summary and the metrics of each epoch, for a notebook."""
+        names = list(dict.fromkeys(n for epoch in self.history for n in epoch))
+        rows = [[f"{e[n]:.6g}" if n in e else "" for n in names] for e in self.history]
+        table = html.table(names, rows) if rows else ""
+        return f"<p><code>{html.text(repr(self))}</code></p>{table}"
 
     @property
     def engine(self) -> str:
@@ -49,14 +62,13 @@ class Run:
     @property
     def model(self) -> Model:
         """A whole ONNX model: it serves, saves, and continues."""
-        return with_position(self.rep.to_model(), self.position)
+        return self._model(None, self.position)
 
     @property
     def best_model(self) -> Model | None:
         """The model of the best epoch so far, also if that was before a resume."""
         if self.best is not None:
-            state, position = self.best
-            return with_position(self.rep.to_model(state), position)
+            return self._model(*self.best)
         if self.best_file is None or not self.best_file.exists():
             return None
         best = load(self.best_file)
@@ -64,6 +76,11 @@ class Run:
         return (
             best if best_position and best_position.best_epoch == self.position.best_epoch else None
         )
+
+    def _model(self, state: Any, position: Position) -> Model:
+        model = with_position(self.rep.to_model(*([] if state is None else [state])), position)
+        model.metadata.update(self.metadata)
+        return model
 
     @property
     def history(self) -> list[dict[str, float]]:

@@ -1,0 +1,93 @@
+"""Predictions as a file: arrays in an .npz, or a row for each row of the data in a .csv."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.model import Model
+from sardonyx.record.describe import settings_of
+from sardonyx.train.evaluation import Predictions, class_names
+from sardonyx.train.images import Images
+from sardonyx.train.metrics import probabilities
+
+KINDS = (".npz", ".csv")
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file that predictions cannot be written to, before they are computed."""
+    if path.suffix.lower() not in KINDS:
+        raise ArgumentError(
+            f"predictions are written to a {' or '.join(KINDS)} file, not to {quote(path.name)}"
+        )
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise ArgumentError(f"the output {quote(str(path))} {what}")
+
+
+def write_predictions(result: Predictions, model: Model, path: Path) -> None:
+    """Write predictions in one piece: whoever reads the path sees the old file or the new one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        if path.suffix.lower() == ".npz":
+            with os.fdopen(descriptor, "wb") as file:
+                np.savez(file, **result.outputs)  # type: ignore[arg-type]
+        else:
+            with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as text:
+                _write_csv(text, result, model)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise EngineError(f"cannot write {quote(str(path))}: {error.strerror}") from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write_csv(file: IO[str], result: Predictions, model: Model) -> None:
+    count = len(next(iter(result.outputs.values())))
+    files = result.source.names if isinstance(result.source, Images) else None
+    header: list[str] = ["file"] if files else ["row"]
+    columns: list[list[Any]] = [list(files) if files else list(range(count))]
+    for name, values in _columns(result, model):
+        header.append(name)
+        columns.append(values)
+    writer = csv.writer(file)
+    writer.writerow(header)
+    writer.writerows(zip(*columns, strict=True))
+
+
+def _columns(result: Predictions, model: Model) -> Iterator[tuple[str, list[Any]]]:
+    """The predicted class and its probability for a classifier; other outputs number by number."""
+    name, scores = _class_scores(result, model)
+    if scores is not None:
+        names = class_names(model)
+        shares = probabilities(scores)
+        best = shares.argmax(1)
+        fits = len(names) == scores.shape[1]
+        yield "class", [names[i] if fits else int(i) for i in best]
+        yield "score", [f"{shares[row, i]:.6g}" for row, i in enumerate(best)]
+    for output, values in result.outputs.items():
+        flat = values.reshape(len(values), -1)
+        if output == name:
+            continue
+        for i in range(flat.shape[1]):
+            yield (output if flat.shape[1] == 1 else f"{output}_{i}"), flat[:, i].tolist()
+
+
+def _class_scores(result: Predictions, model: Model) -> tuple[str, np.ndarray | None]:
+    """The output that scores classes: that of a record's cross entropy, or an image model's."""
+    terms = settings_of(model).get("loss_terms", [])
+    classifier = any(term["loss"] == "cross_entropy" for term in terms)
+    if not (classifier or class_names(model) or isinstance(result.source, Images)):
+        return "", None
+    for name, values in result.outputs.items():
+        if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind == "f":
+            return name, values
+    return "", None

@@ -1,0 +1,332 @@
+"""Before the first step: everything about a training that can be checked or decided without
+compiling anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.engines.prepare import ENGINES, check_device, engine_package
+from sardonyx.errors import ArgumentError, SardonyxError, counted, did_you_mean, quote
+from sardonyx.model import Model, load
+from sardonyx.record import info, optim
+from sardonyx.record.describe import descriptions
+from sardonyx.record.override import Rows, override, refuse_changes, refuse_other
+from sardonyx.record.terms import as_loss
+from sardonyx.record.trainable import trainable
+from sardonyx.train import metrics as metric
+from sardonyx.train.batches import batch_count
+from sardonyx.train.checkpoint import Position, position_of
+from sardonyx.train.evaluation import class_counts
+from sardonyx.train.fields import Link, field_names
+from sardonyx.train.images import as_preprocessing, stored_preprocessing
+from sardonyx.train.tables import MEMORY, Source, Stream
+
+EPOCHS = 3
+ORIGINS = {MEMORY: "arrays in memory"}
+WHOLE = ("epochs", "steps", "batch_size", "patience", "every_steps")
+
+
+# -- arguments -------------------------------------------------------------------------------
+
+
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """One error with every number of the loop that is out of range."""
+    rows = []
+    for name, value in options.items():
+        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if value is None:
+            continue
+        if name in WHOLE and (not number or value < 1 or value != int(value)):
+            rows.append([name.replace("_", " "), f"a whole number from 1 on, not {value!r}"])
+        if name == "every_minutes" and not (number and value > 0):
+            rows.append(["every minutes", f"a number above 0, not {value!r}"])
+        if name == "share" and not 0 < value < 1:
+            rows.append(["validation", f"a share above 0 and below 1, or data, not {value!r}"])
+    if rows:
+        count = counted(len(rows), "setting")
+        raise ArgumentError(
+            f"{count} of the training {'is' if len(rows) == 1 else 'are'} wrong", rows
+        )
+
+
+def check_engine(
+    engine: str, options: Mapping[str, Any] | None, recompute: bool
+) -> Mapping[str, Any] | None:
+    """The options of an engine that is installed and has the device."""
+    if engine != "auto":
+        engine_package(engine)
+        check_device(engine, options)
+    if not recompute:
+        return options
+    if engine != "onnxruntime":
+        raise ArgumentError(
+            f"the engine {engine!r} does not recompute",
+            hint='--engine onnxruntime (engine="onnxruntime") does',
+        )
+    return {**(options or {}), "recompute": True}
+
+
+def check_output(model: Any, output: Path | None, overwrite: bool) -> None:
+    """Refuse an output that cannot be written, or that would replace the model unasked."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise ArgumentError(
+            f"the output {quote(str(output))} is a folder",
+            hint=f"name a file in it: {output / 'tuned.onnx'}",
+        )
+    if not output.parent.is_dir():
+        raise ArgumentError(f"there is no folder {quote(str(output.parent))} for the output")
+    if not overwrite and isinstance(model, (str, Path)):
+        refuse_overwriting(Path(model), output)
+
+
+def refuse_overwriting(path: Path, output: Path, what: str = "the model") -> None:
+    """Refuse an output that would replace what it is made from."""
+    if output.exists() and path.exists() and output.samefile(path):
+        replaces = "--in-place (in_place=True) replaces it; or " if what == "the model" else ""
+        raise ArgumentError(
+            f"the output {quote(output.name)} is {what} itself",
+            hint=f"{replaces}choose another output",
+        )
+
+
+def check_record_names(how: Mapping[str, Any]) -> None:
+    """Refuse a loss or an optimizer that does not exist, before the model is read."""
+    if isinstance(how.get("loss"), str):
+        as_loss(how["loss"])
+    if isinstance(how.get("optimizer"), str):
+        optim.named(how["optimizer"])
+
+
+def check_metrics(names: Sequence[Any] | None, validated: bool) -> None:
+    metric.make(names or [])
+    if names and not validated:
+        raise ArgumentError(
+            "metrics are measured on validation data, and there is none",
+            hint="--validation 0.1 (validation=0.1) holds a tenth of the rows back",
+        )
+
+
+def default_watch(model: Model, validated: bool) -> str:
+    """The total loss, of the validation data where there is any."""
+    losses = [n for record in model.records for n in info.metrics(record)]
+    name = "loss" if "loss" in losses or not losses else losses[0]
+    return f"val_{name}" if validated else name
+
+
+def check_watch(watch: str, model: Model, names: Sequence[Any], validated: bool) -> None:
+    """Refuse to watch a metric that no epoch will have."""
+    losses = [n for record in model.records for n in info.metrics(record)]
+    every = [*losses]
+    if validated:
+        every += [f"val_{n}" for n in (*losses, *(m.name for m in metric.make(names)))]
+    if watch not in every:
+        hint = did_you_mean(watch, every)
+        listed = f"there are {', '.join(every)}"
+        raise ArgumentError(
+            f"there is no metric {quote(watch)} to watch",
+            hint=f"{hint} {listed}" if hint.startswith("did") else listed,
+        )
+
+
+# -- the model and where it stands ---------------------------------------------------------------
+
+
+def load_start(model: Model | str | Path, target: Path | None, resume: bool) -> Model:
+    """The model that the training starts from: the output, where that is continued."""
+    if resume and target is None:
+        raise ArgumentError(
+            "`resume` continues an output, and none is named", hint="name it: output='tuned.onnx'"
+        )
+    if resume and target is not None and target.exists():
+        return load(target)
+    _spare_unfinished(target)
+    return load(model)
+
+
+def start(
+    loaded: Model,
+    target: Path | None,
+    resume: bool,
+    options: Mapping[str, Any],
+    how: Mapping[str, Any],
+) -> tuple[Model, Position]:
+    """The model to train and where its training stands."""
+    if resume and target is not None and target.exists():
+        return _continued(loaded, target, options, how)
+    given = {k: v for k, v in options.items() if v is not None}
+    rows: Rows = []
+    if not loaded.records:
+        net = trainable(loaded, **{"seed": given.get("seed", 0), **how})
+    else:
+        arguments = descriptions(loaded)[0].get("arguments")
+        seed = (arguments or {}).get("seed", 0)
+        changeable = arguments is not None and len(loaded.records) == 1
+        reseeded = changeable and given.get("seed", seed) != seed
+        changes = {**how, **({"seed": given["seed"]} if reseeded else {})}
+        given.setdefault("seed", seed)
+        net, rows = override(loaded, changes) if changes else (loaded, [])
+    if "epochs" not in given and "steps" not in given:
+        given["epochs"] = EPOCHS
+    return net, Position(**given, overrides=rows)
+
+
+def _spare_unfinished(target: Path | None) -> None:
+    """Refuse to start anew over a run that can still be continued."""
+    if target is None or not target.exists():
+        return
+    try:
+        position = position_of(load(target))
+    except SardonyxError:  # no model, or not ours: it is replaced, as any file is
+        return
+    if position is not None and position.step and not position.finished:
+        raise ArgumentError(
+            f"{quote(target.name)} holds a training that is not finished",
+            [["step", f"{position.step:,}"], ["epoch", f"{position.epoch + 1:,}"]],
+            hint="continue it with --resume (resume=True), or choose another output, or remove it",
+        )
+
+
+def _continued(
+    stored: Model, target: Path, options: Mapping[str, Any], how: Mapping[str, Any]
+) -> tuple[Model, Position]:
+    """A run that is continued: its length may be changed, nothing else."""
+    position = position_of(stored)
+    if position is None:
+        raise ArgumentError(f"{quote(target.name)} is not a training that can be continued")
+    rows = [
+        [name.replace("_", " "), str(getattr(position, name)), str(value)]
+        for name, value in options.items()
+        if name not in ("epochs", "steps") and value not in (None, getattr(position, name))
+    ]
+    if rows:
+        refuse_other(target.name, rows)
+    refuse_changes(stored, how, target.name)
+    length = {k: v for k, v in options.items() if k in ("epochs", "steps") and v is not None}
+    for name, value in length.items():
+        done = position.epoch if name == "epochs" else position.step
+        if value < done:
+            more = done + value
+            raise ArgumentError(
+                f"{quote(target.name)} has had {counted(done, name[:-1])} already",
+                hint=f"--{name} counts from the start of the run: --{name} {more} "
+                f"({name}={more}) trains {value} more",
+            )
+    if length:
+        position = replace(position, **{"epochs": None, "steps": None, **length})
+    return stored, replace(position, finished=False)
+
+
+def check_preprocessing(net: Model, settings: Any, position: Position, target: Path | None) -> None:
+    """Refuse other preprocessing of images than a run that is continued began with."""
+    stored = stored_preprocessing(net)
+    if settings is None or stored is None or not position.step:
+        return
+    chosen = replace(as_preprocessing(settings), size=stored.size)
+    if chosen != stored:
+        name = target.name if target else "the run"
+        refuse_other(name, [["preprocessing", str(stored), str(chosen)]])
+
+
+# -- the data ------------------------------------------------------------------------------------
+
+
+def check_same_data(
+    position: Position, source: Source, links: Sequence[Link], target: Path | None
+) -> None:
+    """Refuse to continue a run on other data than it began with."""
+    length = None if isinstance(source, Stream) else len(source)
+    fingerprint = source.fingerprint(field_names(links))
+    rows = []
+    if position.step and position.length != length:
+        rows.append(["rows of the data", str(position.length), str(length)])
+    elif position.step and position.fingerprint and position.fingerprint != fingerprint:
+        was, now = (
+            f"fingerprint {text or 'unknown'}" for text in (position.fingerprint, fingerprint)
+        )
+        rows.append(["contents of the data", was, now])
+    if rows:
+        refuse_other(str(target.name if target else "the run"), rows)
+    position.length, position.fingerprint = length, fingerprint
+
+
+def names_of_classes(source: Source, links: Sequence[Link]) -> tuple[str, ...]:
+    """The names of the classes in the data, where it has them."""
+    return next((item.classes for item in links if item.classes), source.classes)
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+
+def loop_choices(options: Mapping[str, Any], position: Position, engine: str) -> list[list[str]]:
+    """The settings of the loop itself, as rows for people."""
+    default = "the run that is continued" if position.step else "by default"
+    rows = []
+    for name, value in options.items():
+        setting = getattr(position, name)
+        if setting is not None:
+            label = {"share": "validation share"}.get(name, name.replace("_", " "))
+            rows.append([label, _word(setting), "as requested" if value is not None else default])
+    if engine != "auto":
+        rows.append(["engine", engine, "by default" if engine == ENGINES[0] else "as requested"])
+    return rows
+
+
+def _word(setting: Any) -> str:
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    return f"{setting:,}" if isinstance(setting, int) else str(setting)
+
+
+def facts(
+    net: Model,
+    source: Source,
+    validation: Source | None,
+    links: Sequence[Link],
+    settings: dict[str, Any],
+    position: Position,
+) -> list[tuple[str, str]]:
+    """What the data is, in words."""
+    rows = [("training data", ORIGINS.get(source.origin, source.origin))]
+    if not isinstance(source, Stream):
+        count = batch_count(source, position.batch_size, position.drop_last) or 0
+        batches = counted(count, "batch").replace("batchs", "batches")
+        rows.append(("rows", f"{len(source):,}, {batches} of {position.batch_size:,}"))
+    if validation is not None:
+        origin = ORIGINS.get(validation.origin, validation.origin)
+        length = "" if isinstance(validation, Stream) else f"{len(validation):,} rows of "
+        rows.append(("validation", f"{length}{origin}"))
+    rows += source.facts
+    names = names_of_classes(source, links)
+    if names:
+        rows.append(("classes", ", ".join(names)))
+    rows += _fewer_classes(net, names, source, links, settings)
+    return rows
+
+
+def _fewer_classes(
+    net: Model,
+    names: Sequence[str],
+    source: Source,
+    links: Sequence[Link],
+    settings: dict[str, Any],
+) -> list[tuple[str, str]]:
+    """A note where the model tells more classes apart than the data has."""
+    for label, (count, _) in class_counts(net, settings).items():
+        item = next((i for i in links if i.input == label and i.constant is None), None)
+        if item is None:
+            continue
+        present = len(names)
+        if not present and not isinstance(source, Stream):
+            present = int(np.max(source.sample(item.field), initial=-1)) + 1
+        if 0 < present < count:
+            words = f"the model has scores for {count:,} classes, the data has {present:,}"
+            return [("note", f"{words}: --replace-head {present} fits the last layer to the data")]
+    return []
