@@ -80,7 +80,7 @@ def no_tensor(op: Any, prediction: Any, label: Any) -> Any:
     ("function", "words"),
     [
         (no_arguments, r"does not take \(op, prediction, label\)"),
-        (no_tensor, "gives float, not a tensor"),
+        (no_tensor, "returns float, not a tensor"),
     ],
 )
 def test_losses_that_cannot_be_built_are_explained(function: Any, words: str) -> None:

@@ -1,8 +1,8 @@
-"""Starting values of parameters: their names, their spread, and draws in NumPy.
+"""Initializers of parameters: their names, their distributions, and samples in NumPy.
 
-Names are those people know: zeros, ones, normal, uniform, xavier_uniform, xavier_normal,
-kaiming_uniform, kaiming_normal, orthogonal. Fans are counted as torch does: (out, in, …) for
-weights of two axes or more. The same starts as nodes of a record are in `record/initialize.py`.
+Names are the usual ones: zeros, ones, normal, uniform, xavier_uniform, xavier_normal,
+kaiming_uniform, kaiming_normal, orthogonal. Fans are counted as torch counts them: (out, in, …) for
+weights of two axes or more. `record/initialize.py` writes the same initializers as nodes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Initializer:
-    """A way to start a parameter; `scale` is the deviation of normal, the half width of uniform,
-    or a gain.
+    """How a parameter starts.
+
+    scale  -- the standard deviation of normal, half the width of uniform, a gain of the others
     """
 
     kind: str
@@ -54,9 +55,12 @@ SCALED = (
 )
 
 
-def as_initializer(given: str | Initializer) -> Initializer:
+def as_initializer(initializer: str | Initializer) -> Initializer:
+    """The initializer of a name; `kaiming` and `xavier` are the uniform ones."""
+    if isinstance(initializer, Initializer):
+        return initializer
     alias = {"kaiming": "kaiming_uniform", "xavier": "xavier_uniform"}
-    return given if isinstance(given, Initializer) else Initializer(alias.get(given, given))
+    return Initializer(alias.get(initializer, initializer))
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -68,7 +72,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def spread(start: Initializer, shape: tuple[int, ...]) -> tuple[str, float]:
-    """("normal", deviation) or ("uniform", half width) of a random start."""
+    """("normal", standard deviation) or ("uniform", half the width) of a random initializer."""
     fan_in, fan_out = fans(shape)
     scale = start.scale
     if start.kind == "normal":
@@ -86,16 +90,18 @@ def spread(start: Initializer, shape: tuple[int, ...]) -> tuple[str, float]:
     return "uniform", gain * math.sqrt(3.0 / fan_in)
 
 
-def draw(given: str | Initializer, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def draw(
+    initializer: str | Initializer, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
     """Starting values as a float32 array."""
-    start = as_initializer(given)
+    start = as_initializer(initializer)
     if start.kind in ("zeros", "ones"):
         return np.full(shape, float(start.kind == "ones"), np.float32)
     if start.kind == "orthogonal":
         return _orthogonal(start, shape, rng)
     kind, size = spread(start, shape)
-    drawn = rng.normal(0.0, size, shape) if kind == "normal" else rng.uniform(-size, size, shape)
-    return drawn.astype(np.float32)
+    numbers = rng.normal(0.0, size, shape) if kind == "normal" else rng.uniform(-size, size, shape)
+    return numbers.astype(np.float32)
 
 
 def _orthogonal(start: Initializer, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -112,13 +118,13 @@ def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], math.prod(shape[1:])
 
 
-def as_used(given: str | Initializer, value: ir.Value) -> tuple[Initializer, bool]:
-    """How a start fits a parameter by its use: the start, and whether the weight is stored as
-    (in, out).
+def as_used(initializer: str | Initializer, value: ir.Value) -> tuple[Initializer, bool]:
+    """The initializer for a parameter as it is used, and whether the weight is stored as (in, out).
 
-    A vector has no fans: where the start needs them, biases are 0 and scales of normalizations 1.
+    A vector has no fans: instead of an initializer that needs them, biases start at 0 and scales of
+    normalizations at 1.
     """
-    start = as_initializer(given)
+    start = as_initializer(initializer)
     uses = value.uses()
     if value.shape is not None and len(value.shape) < 2:
         if start.kind in ("zeros", "ones", "normal", "uniform"):

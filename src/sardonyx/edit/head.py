@@ -57,10 +57,10 @@ def find_head(output: ir.Value) -> Head:
     after: list[ir.Node] = []
     value: ir.Value | None = output
     while value is not None and (node := value.producer()) is not None:
-        found = _layer(node)
-        if found is not None:
-            found.after = after
-            return found
+        layer = _layer(node)
+        if layer is not None:
+            layer.after = after
+            return layer
         activation = final_activation(value)
         if activation is not None:
             after += activation.nodes
@@ -122,10 +122,10 @@ def _with_bias(node: ir.Node) -> Head | None:
         producer = product.producer() if product is not None else None
         if producer is None or bias is None or producer.op_type not in ("MatMul", "Conv"):
             continue
-        found = _layer(producer)
-        if found is not None and found.bias is None and _is_stored(bias):
-            found.bias = (node, other)
-            return found
+        layer = _layer(producer)
+        if layer is not None and layer.bias is None and _is_stored(bias):
+            layer.bias = (node, other)
+            return layer
     return None
 
 
@@ -135,14 +135,14 @@ def _is_stored(value: ir.Value) -> bool:
     """
     if value.shape is None or not all(isinstance(d, int) for d in value.shape):
         return False
-    seen: ir.Value | None = value
-    while seen is not None and (node := seen.producer()) is not None:
+    source: ir.Value | None = value
+    while source is not None and (node := source.producer()) is not None:
         if node.op_type == "Mul":
             return all(v is not None and _is_stored(v) for v in node.inputs)
         if node.op_type not in ("Transpose", "Identity", "Cast", "DequantizeLinear", "Reshape"):
             return False
-        seen = node.inputs[0]
-    return seen is not None and seen.const_value is not None
+        source = node.inputs[0]
+    return source is not None and source.const_value is not None
 
 
 def new_weights(
@@ -180,7 +180,7 @@ def resize_reshapes(head: Head, classes: int) -> list[tuple[ir.Node, np.ndarray]
     """The Reshape nodes after the head that name the old number of classes, with their new
     target.
     """
-    found = []
+    targets = []
     for node in head.after:
         if node.op_type != "Reshape":
             continue
@@ -191,5 +191,5 @@ def resize_reshapes(head: Head, classes: int) -> list[tuple[ir.Node, np.ndarray]
         if old:
             new = target.copy()
             new[old[-1]] = classes
-            found.append((node, new))
-    return found
+            targets.append((node, new))
+    return targets

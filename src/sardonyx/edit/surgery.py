@@ -65,18 +65,18 @@ def replace_head(
     head = find_head(end)
     before = head.classes
     weight, bias = new_weights(head, classes, as_initializer(init), _random(seed, name))
-    made = {f"{name}.weight": op.weight(f"{name}.weight", weight)}
-    head.node.replace_input_with(1, made[f"{name}.weight"])
+    head_weights = {f"{name}.weight": op.weight(f"{name}.weight", weight)}
+    head.node.replace_input_with(1, head_weights[f"{name}.weight"])
     if head.bias is not None and bias is not None:
         node, position = head.bias
-        made[f"{name}.bias"] = op.weight(f"{name}.bias", bias)
-        node.replace_input_with(position, made[f"{name}.bias"])
+        head_weights[f"{name}.bias"] = op.weight(f"{name}.bias", bias)
+        node.replace_input_with(position, head_weights[f"{name}.bias"])
     for node, target in resize_reshapes(head, classes):
         node.replace_input_with(1, op.const(target))
     changed = [head.node, *([head.bias[0]] if head.bias else []), *head.after]
     _forget_shapes(changed)
     _finish(work, op, f"the head {quote(head.node.name)} cannot have {classes} classes")
-    _rename(work.graph, made)
+    _rename(work.graph, head_weights)
     if (
         end.shape is not None
         and before != classes
@@ -170,15 +170,15 @@ def remove(model: Source, nodes: str | Sequence[str]) -> Model:
     ['Sigmoid']
     """
     work, op = _opened(model)
-    chosen = _matching_nodes(work.graph, _listed(nodes))
-    refused = [[n.op_type, f"node {quote(n.name)}", why] for n in chosen if (why := _stays(n))]
+    removed = _matching_nodes(work.graph, _listed(nodes))
+    refused = [[n.op_type, f"node {quote(n.name)}", why] for n in removed if (why := _stays(n))]
     if refused:
         raise ArgumentError(
             f"{len(refused)} nodes cannot be taken out",
             refused,
             hint="sx.cut and sx.insert rebuild a part",
         )
-    for node in chosen:
+    for node in removed:
         before, after = node.inputs[0], node.outputs[0]
         assert before is not None
         for user, position in list(after.uses()):
@@ -207,17 +207,18 @@ def reinitialize(
     >>> sx.reinitialize("mlp.onnx", {"*.weight": "xavier", "*.bias": "zeros"})  # doctest: +SKIP
     """
     work = load(model).copy()
-    chosen = patterns if isinstance(patterns, Mapping) else dict.fromkeys(_listed(patterns), init)
-    for pattern, given in chosen.items():
+    by_pattern = patterns if isinstance(patterns, Mapping) else {}
+    initializers = by_pattern or dict.fromkeys(_listed(patterns), init)  # type: ignore[arg-type]
+    for pattern, initializer in initializers.items():
         for value in _matching(work, [pattern]):
-            start, input_first = as_used(given, value)
+            start, input_first = as_used(initializer, value)
             tensor = value.const_value
             assert tensor is not None
             shape = tuple(tensor.shape.numpy())
             drawn_shape = (*shape[:-2], shape[-1], shape[-2]) if input_first else shape
-            drawn = draw(start, drawn_shape, _random(seed, value.name or ""))
-            drawn = np.swapaxes(drawn, -1, -2) if input_first else drawn
-            array = np.ascontiguousarray(drawn, tensor.dtype.numpy()).reshape(shape)
+            numbers = draw(start, drawn_shape, _random(seed, value.name or ""))
+            numbers = np.swapaxes(numbers, -1, -2) if input_first else numbers
+            array = np.ascontiguousarray(numbers, tensor.dtype.numpy()).reshape(shape)
             value.const_value = ir.Tensor(
                 array, tensor.dtype, shape=ir.Shape(shape), name=value.name
             )
@@ -319,9 +320,9 @@ def untie(model: Source, patterns: str | Sequence[str] = "*") -> Model:
             after.name = op.fresh(f"{name}/tied")
             after.replace_all_uses_with(_copied(work, value, name))
         for count, node in enumerate(direct[1:], 2):
-            own = _copied(work, value, op.fresh(f"{value.name}.{count}"))
+            copy = _copied(work, value, op.fresh(f"{value.name}.{count}"))
             for position in [p for n, p in value.uses() if n is node]:
-                node.replace_input_with(position, own)
+                node.replace_input_with(position, copy)
     _finish(work, op, "the weights cannot be parted")
     return work
 
@@ -334,10 +335,10 @@ def _copied(model: Model, value: ir.Value, name: str) -> ir.Value:
     """An initializer called `name` with the numbers of another."""
     tensor = value.const_value
     assert tensor is not None
-    own = ir.Value(name=name, type=value.type, shape=value.shape)
-    own.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
-    model.graph.register_initializer(own)
-    return own
+    copy = ir.Value(name=name, type=value.type, shape=value.shape)
+    copy.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
+    model.graph.register_initializer(copy)
+    return copy
 
 
 def _can_share(first: ir.Value, other: ir.Value) -> bool:
@@ -363,8 +364,8 @@ def _opened(model: Source) -> tuple[Model, Builder]:
     return work, op
 
 
-def _listed(given: str | Sequence[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _listed(patterns: str | Sequence[str]) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
 def _random(seed: int, name: str) -> np.random.Generator:
@@ -374,9 +375,9 @@ def _random(seed: int, name: str) -> np.random.Generator:
 
 def _values(model: Model) -> dict[str, ir.Value]:
     graph = model.graph
-    found = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
-    found.update({v.name: v for node in graph for v in node.outputs})
-    return {name: v for name, v in found.items() if name}
+    values = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
+    values.update({v.name: v for node in graph for v in node.outputs})
+    return {name: v for name, v in values.items() if name}
 
 
 def _known(values: Mapping[str, ir.Value], names: Sequence[str], what: str) -> None:
@@ -475,9 +476,9 @@ def _become_input(model: Model, value: ir.Value) -> None:
     model.graph.inputs.append(added)
 
 
-def _rename(graph: ir.Graph, wanted: Mapping[str, ir.Value]) -> None:
+def _rename(graph: ir.Graph, weights: Mapping[str, ir.Value]) -> None:
     """Give new weights the names that the old ones have left."""
-    for name, value in wanted.items():
+    for name, value in weights.items():
         if value.name != name and name not in all_names(graph):
             del graph.initializers[value.name]  # type: ignore[arg-type]
             value.name = name
@@ -485,9 +486,9 @@ def _rename(graph: ir.Graph, wanted: Mapping[str, ir.Value]) -> None:
 
 
 def _drop_unread_inputs(graph: ir.Graph) -> None:
-    kept = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
+    inputs = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
     graph.inputs.clear()
-    graph.inputs.extend(kept)
+    graph.inputs.extend(inputs)
 
 
 def _forget_shapes(nodes: Sequence[ir.Node]) -> None:

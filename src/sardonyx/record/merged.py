@@ -36,9 +36,9 @@ def separate_merged(model: Model, choices: Choices) -> None:
         ("weights", weights, "each layer trains its own"),
     ):
         if copies:
-            shown = ", ".join(quote(n) for n in copies[:SHOWN])
+            listed = ", ".join(quote(n) for n in copies[:SHOWN])
             more = f" and {len(copies) - SHOWN} more" * (len(copies) > SHOWN)
-            value = f"{len(copies)} {kind} separated from equal tensors: {shown}{more}"
+            value = f"{len(copies)} {kind} separated from equal tensors: {listed}{more}"
             choices.add("separated", value, f"the exporter had made equal tensors one; {why}")
 
 

@@ -1,8 +1,8 @@
-"""Training mode: the forward as it is while training, beside the graph as it is served.
+"""Training mode: the forward pass of training, beside the graph that is served.
 
-BatchNormalization and Dropout behave differently while training. A served graph keeps its inference
-form; whatever depends on a switched node is copied into the algorithm, and running statistics are
-bound there.
+BatchNormalization and Dropout behave differently while training. The served graph stays in
+inference mode; whatever depends on a node that trains is copied into the algorithm, and new running
+statistics are bound there.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ MODES = ("train", "frozen")
 
 
 def mode_of(node: ir.Node, mode: Mode) -> str:
-    """ "train" or "frozen": one word for all nodes, or by pattern of the node's name (first
-    match).
-    """
+    """The mode of a node: one for all nodes, or that of the first pattern that matches its name."""
     if isinstance(mode, str):
         return mode
     return next((m for p, m in mode.items() if _matches(node, p)), "frozen")
@@ -44,7 +42,7 @@ def _matches(node: ir.Node, pattern: str) -> bool:
 
 
 def _check(kind: str, mode: Mode, nodes: list[ir.Node]) -> None:
-    """Errors for words that are no mode, and patterns that match nothing."""
+    """Raise an error for a word that is no mode, or a pattern that matches nothing."""
     words = [mode] if isinstance(mode, str) else list(mode.values())
     for word in words:
         if word not in MODES:
@@ -61,9 +59,10 @@ def _check(kind: str, mode: Mode, nodes: list[ir.Node]) -> None:
 def training_forward(
     builder: RecordBuilder, batch_norm: Mode = "train", dropout: Mode = "train"
 ) -> tuple[dict[ir.Value, ir.Value], list[tuple[ir.Node, str]]]:
-    """Copy what behaves differently while training; the new value of each changed one.
+    """Copy whatever behaves differently while training.
 
-    Also returns each switchable node with what was done to it, for people to see.
+    Returns the training copy of each changed value, and each BatchNormalization and Dropout with
+    its mode.
     """
     nodes = [n for n in builder.model.graph if n.domain == ""]
     for kind, mode in (("BatchNormalization", batch_norm), ("Dropout", dropout)):
@@ -72,21 +71,21 @@ def training_forward(
     report: list[tuple[ir.Node, str]] = []
     for node in builder.model.graph:
         if node.op_type == "BatchNormalization" and node.domain == "":
-            chosen = mode_of(node, batch_norm)
-            if chosen == "train" and not _has_stored_statistics(builder, node):
-                chosen = "frozen: its statistics are computed in the graph and cannot be updated"
-            report.append((node, chosen))
-            if chosen == "train":
+            node_mode = mode_of(node, batch_norm)
+            if node_mode == "train" and not _has_stored_statistics(builder, node):
+                node_mode = "frozen: its statistics are computed in the graph and cannot be updated"
+            report.append((node, node_mode))
+            if node_mode == "train":
                 _batch_norm(builder, node, values)
                 continue
             if node.attributes.get_int("training_mode", 0):
                 _frozen_batch_norm(builder, node, values)
                 continue
         elif node.op_type == "Dropout" and node.domain == "":
-            chosen = mode_of(node, dropout)
+            node_mode = mode_of(node, dropout)
             ratio = _ratio(node)
-            report.append((node, "off (ratio 0)" if ratio is None else chosen))
-            if chosen == "train" and ratio is not None:
+            report.append((node, "off (ratio 0)" if ratio is None else node_mode))
+            if node_mode == "train" and ratio is not None:
                 _dropout(builder, node, ratio, values)
                 continue
             if is_random(node) and node.inputs[0] is not None:
@@ -98,9 +97,9 @@ def training_forward(
 
 
 def _copy(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
-    known: dict[ir.Value, ir.Value | None] = dict(values)
-    copies = copy_nodes([node], known, {}, lambda name: builder.op.fresh(f"train/{name}"))
-    values.update({v: t for v, t in known.items() if t is not None})
+    replacements: dict[ir.Value, ir.Value | None] = dict(values)
+    copies = copy_nodes([node], replacements, {}, lambda name: builder.op.fresh(f"train/{name}"))
+    values.update({v: t for v, t in replacements.items() if t is not None})
     builder.op.nodes.extend(copies)
 
 
@@ -166,13 +165,13 @@ def _has_stored_statistics(builder: RecordBuilder, node: ir.Node) -> bool:
 
 def _ratio(node: ir.Node) -> ir.Value | float | None:
     """The ratio of a Dropout: a value, a number, or None where it is known to be 0."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is None:
+    ratio = node.inputs[1] if len(node.inputs) > 1 else None
+    if ratio is None:
         return 0.5
-    known = constant(given)
-    if known is None:
-        return given
-    return float(known.reshape(-1)[0]) or None
+    array = constant(ratio)
+    if array is None:
+        return ratio
+    return float(array.reshape(-1)[0]) or None
 
 
 def _dropout(
@@ -186,7 +185,7 @@ def _dropout(
     with op.named(f"train/{site}"), op:
         scalar = op.const(np.float32(ratio)) if isinstance(ratio, float) else ratio
         keep = keep_mask(builder, x, scalar, site)
-        kept = op.cast(1.0 - op.cast(scalar, ir.DataType.FLOAT), x.dtype)  # type: ignore[arg-type]
-        values[node.outputs[0]] = x * (op.cast(keep, x.dtype) / kept)  # type: ignore[arg-type]
+        share = op.cast(1.0 - op.cast(scalar, ir.DataType.FLOAT), x.dtype)  # type: ignore[arg-type]
+        values[node.outputs[0]] = x * (op.cast(keep, x.dtype) / share)  # type: ignore[arg-type]
         if len(node.outputs) > 1 and node.outputs[1].name:
             values[node.outputs[1]] = keep

@@ -1,8 +1,7 @@
-"""What an exporter has done to a network that matters for training, as far as its file shows it.
+"""Notes on what an exporter has done to a network that matters for training.
 
-Each note is said when a record is written: weights that became one tensor because they were equal,
-normalization that was folded into convolutions, names that folding has lost, weights kept as
-integers.
+They are added to the choices of a record: weights that several layers share, normalization that was
+folded into convolutions, names that folding has lost, weights stored as integers.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ SHOWN = 3
 
 
 def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> None:
-    """Add what a person who trains this model should know to the choices."""
-    for found in (_shared(trained), _merged_norms(model), _nameless(trained), _integers(model)):
-        if found is not None:
-            choices.add("note", *found)
+    """Add notes for whoever trains this model to the choices."""
+    for note in (_shared(trained), _merged_norms(model), _nameless(trained), _integers(model)):
+        if note is not None:
+            choices.add("note", *note)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -53,8 +52,8 @@ def _shared(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     why = "training updates what is shared together"
     if alike:
         why += (
-            f"; {_listed(alike)} holds one number throughout: exporters make equal tensors one, "
-            "and sx.untie parts them"
+            f"; {_listed(alike)} holds one number throughout: exporters merge equal tensors, "
+            "and sx.untie separates them"
         )
     return f"{count}: {_listed(names)}", why
 
@@ -68,7 +67,7 @@ def _merged_norms(model: Model) -> tuple[str, str] | None:
     renamed = [n for n in biased if FOLDED.match((n.inputs[1].name or "") if n.inputs[1] else "")]
     without = "training goes on without it; an export in training mode keeps it"
     if renamed:
-        why = "its scale and statistics are part of the weights and cannot be had back"
+        why = "its scale and statistics are part of the weights and cannot be recovered"
         return f"BatchNormalization was folded into {len(renamed)} Conv layers", f"{why}; {without}"
     why = "if the network had BatchNormalization, the export has folded it into the weights"
     return f"no normalization beside {len(biased)} Conv layers", f"{why}, and {without}"
@@ -95,4 +94,4 @@ def _integers(model: Model) -> tuple[str, str] | None:
     if not names:
         return None
     count = f"{len(names)} quantized tensor{'s' * (len(names) > 1)}: {_listed(names)}"
-    return count, "integers are not trained; what quantization rounded away is lost"
+    return count, "integers are not trained; what quantization has rounded is lost"

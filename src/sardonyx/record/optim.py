@@ -1,8 +1,8 @@
 """Optimizers: chains of small transformations of gradients, written as ONNX nodes.
 
 As in optax, an optimizer is data: `chain(scale_by_adam(), add_decayed_weights(0.01),
-scale_by_rate(1e-3))`. The transformations are in `transform.py`. Where ONNX's own operators say
-exactly what is asked, they are written instead (`standard.py`).
+scale_by_rate(1e-3))`. The transformations are in `transform.py`. Where an operator of ONNX computes
+exactly the same, it is written instead (`standard.py`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def sgd(
     weight_decay: float = 0.0,
     schedule: Schedule | None = None,
 ) -> Optimizer:
-    """Stochastic gradient descent, with momentum if asked (torch.optim.SGD)."""
+    """Stochastic gradient descent, with or without momentum (torch.optim.SGD)."""
     parts = [add_weight_decay(weight_decay)]
     if momentum:
         parts.append(trace(momentum, nesterov, dampening))
@@ -292,15 +292,15 @@ def lamb(
 
 
 def _made(name: str, settings: dict[str, Any], *updates: Update) -> Optimizer:
-    kept = {k: v for k, v in settings.items() if k in _SETTINGS[name]}
-    schedule = kept.get("schedule")
-    if isinstance(kept["lr"], Schedule) or not isinstance(schedule, (Schedule, type(None))):
+    arguments = {k: v for k, v in settings.items() if k in _SETTINGS[name]}
+    schedule = arguments.get("schedule")
+    if isinstance(arguments["lr"], Schedule) or not isinstance(schedule, (Schedule, type(None))):
         raise ArgumentError(
             f"{name} takes a number as lr, and a schedule by its keyword",
             hint=f"sx.optim.{name}(1e-3, schedule=sx.schedule.cosine(1000))",
         )
-    check_numbers(kept, name)
-    return Optimizer(tuple(updates), name, kept)
+    check_numbers(arguments, name)
+    return Optimizer(tuple(updates), name, arguments)
 
 
 def accumulate(optimizer: Optimizer, every: int) -> Optimizer:

@@ -1,8 +1,8 @@
-"""Learning-rate schedules: a number per step, computed inside the record from the step counter.
+"""Learning-rate schedules: a factor per update, computed inside the record from its counter.
 
-A schedule is a function `(op, t) -> factor`; `t` is the number of steps taken, a float64 scalar,
-and the factor multiplies the learning rate. Float64, because 1 - beta**t and long ramps lose digits
-in float32.
+A schedule is a function `(op, t) -> factor`; `t` is the number of updates before this one, a
+float64 scalar, and the factor multiplies the learning rate. Float64, because 1 - beta**t and long
+ramps lose digits in float32.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from sardonyx.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the learning rate changes over the steps; `text` is what a report says of it.
+    """How the learning rate changes over the updates.
 
-    settings -- its name and arguments, as a configuration file would say them; empty for one's own
+    text     -- its description in reports
+    settings -- its name and arguments, as in a configuration file; empty for a user's own
     """
 
     factor: Callable[[Builder, ir.Value], ir.Value]
@@ -37,9 +38,7 @@ def constant() -> Schedule:
 
 
 def linear_warmup(steps: int, after: Schedule | None = None) -> Schedule:
-    """Rise from 0 to the learning rate over `steps`, then follow `after` (constant, if not
-    given).
-    """
+    """Rise from 0 to the learning rate over `steps`, then follow `after`, by default constant."""
 
     def factor(op: Builder, t: ir.Value) -> ir.Value:
         ramp = op.Min((t + 1.0) / float(steps), 1.0)
@@ -106,9 +105,7 @@ def one_cycle(steps: int, peak: float = 0.3, start: float = 0.04, end: float = 4
 
 
 def sequence(schedules: Sequence[Schedule], starts: Sequence[int]) -> Schedule:
-    """Follow `schedules[0]` until step `starts[0]`, then `schedules[1]` from its own beginning,
-    …
-    """
+    """Follow `schedules[0]` until step `starts[0]`, then `schedules[1]` from its beginning, …"""
     if len(starts) != len(schedules) - 1:
         raise ArgumentError("give one start for each schedule but the first")
 

@@ -1,5 +1,4 @@
-"""Updates as one node of ONNX's own optimizers, where Momentum, Adagrad or Adam say exactly what
-is asked.
+"""Updates as one node of ONNX's own optimizers: Momentum, Adagrad and Adam.
 
 Their coefficients are attributes of 32 bits: a float64 parameter would be trained with rounded
 ones, and a coefficient that the caller may feed cannot be an attribute. In those cases plain

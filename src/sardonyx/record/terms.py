@@ -198,19 +198,19 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _computed(
     loss: losses.Loss, op: Builder, prediction: ir.Value, labels: Sequence[ir.Value]
 ) -> ir.Value:
-    """The value of a loss, which may be a function of the user's."""
+    """The value of a loss, which may be a user's function."""
     try:
         inspect.signature(loss.compute).bind(op, prediction, *labels)
     except TypeError as error:
-        wanted = ", ".join(["op", "prediction", *(v.name or "" for v in labels)])
+        signature = ", ".join(["op", "prediction", *(v.name or "" for v in labels)])
         raise ArgumentError(
-            f"the loss {loss.name} does not take ({wanted}): {error}",
-            hint="sx.loss.custom(function, labels=[…]) says which labels a loss has",
+            f"the loss {loss.name} does not take ({signature}): {error}",
+            hint="sx.loss.custom(function, labels=[…]) lists the labels of a loss",
         ) from error
     value = loss.compute(op, prediction, *labels)
     if not isinstance(value, ir.Value):
         raise ArgumentError(
-            f"the loss {loss.name} gives {type(value).__name__}, not a tensor",
+            f"the loss {loss.name} returns {type(value).__name__}, not a tensor",
             hint="build it with op: op.ReduceMean(op.Abs(op.Sub(prediction, label)), keepdims=0)",
         )
     _scalar(value, loss.name)
@@ -227,9 +227,9 @@ def _scalar(value: ir.Value, name: str) -> None:
 
 def _label_names(model: Model, term: Term, index: int | None) -> list[str]:
     """The names of a term's labels: as given, or free ones."""
-    count, taken = len(term.loss.labels), all_names(model.graph)
+    count, tensor_names = len(term.loss.labels), all_names(model.graph)
     if term.labels:
-        collisions = [[quote(n), "is a tensor of the model"] for n in term.labels if n in taken]
+        collisions = [[quote(n), "is a tensor"] for n in term.labels if n in tensor_names]
         if collisions:
             raise ArgumentError("labels need names of their own", collisions)
         if len(term.labels) != count:
@@ -239,14 +239,14 @@ def _label_names(model: Model, term: Term, index: int | None) -> list[str]:
     tail = "" if index is None else f"_{index}"
     names = []
     for name in (f"{stem}{tail}" for stem in stems):
-        while name in taken:
+        while name in tensor_names:
             name = f"train/{name}"
         names.append(name)
     return names
 
 
 def _logits(prediction: ir.Value, loss: losses.Loss, choices: Choices) -> ir.Value:
-    """The tensor before a final Softmax or Sigmoid, where the loss wants that."""
+    """The tensor before a final Softmax or Sigmoid, where the loss applies that itself."""
     last = final_activation(prediction)
     if loss.logits and last is not None and last.kind == loss.logits:
         choices.add(

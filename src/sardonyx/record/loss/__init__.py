@@ -1,8 +1,8 @@
-"""Losses: functions of `op` that turn a prediction and a label into one number.
+"""Losses: functions of `op` that turn a prediction and labels into one number.
 
-Each is made by a function of its settings (`cross_entropy(label_smoothing=0.1)`) and says what
-label it wants. What a loss is, and how one is written, is in `kinds.py`; a file per kind of task
-holds the losses.
+A function of its settings returns each (`cross_entropy(label_smoothing=0.1)`), with the labels that
+it needs. `kinds.py` defines what a loss is; the other files hold the losses, one file for each kind
+of task.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ __all__ = [
 
 def named(name: str, **settings: Any) -> Loss:
     """The loss called `name`, e.g. `named("cross_entropy", label_smoothing=0.1)`."""
-    found = MAKERS.get(name)
-    if found is None:
+    maker = MAKERS.get(name)
+    if maker is None:
         raise ArgumentError(f"no loss is called {name!r}", hint=did_you_mean(name, MAKERS))
     try:
-        return found(**settings)
+        return maker(**settings)
     except TypeError as error:
         raise ArgumentError(f"{name} does not take these settings: {sorted(settings)}") from error

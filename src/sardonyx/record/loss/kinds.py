@@ -1,4 +1,4 @@
-"""What a loss is: a function of `op`, the labels that it asks for, its settings.
+"""What a loss is: a function of `op`, the labels that it needs, its settings.
 
 A user's own loss is any function `(op, prediction, label) -> scalar value`, see `custom`.
 """
@@ -22,7 +22,7 @@ REDUCTIONS = ("mean", "sum")
 
 @dataclass(frozen=True)
 class Label:
-    """What a loss asks to be fed: the type and shape of a label, from those of the prediction."""
+    """One label of a loss: its type and shape follow from those of the prediction."""
 
     # "classes": integers without the class axis; "like": as the prediction; "pairs": one per pair
     kind: str
@@ -43,7 +43,7 @@ class Loss:
     """A named loss: `compute(op, prediction, *labels)` builds it.
 
     logits -- the prediction is taken before a final Softmax or Sigmoid, if the model ends with one
-    settings -- all arguments that it was made with; a loss of one's own has none
+    settings -- all its arguments; a user's own loss has none
     names  -- what the labels are called, where the loss has names for them
     """
 
@@ -71,9 +71,9 @@ class Term:
 def custom(
     function: Compute, labels: Sequence[Label] | None = None, name: str | None = None
 ) -> Loss:
-    """A loss out of a Python function of `op`.
+    """A loss from a Python function of `op`.
 
-    labels -- what is fed to it: `Label("like")`, of the type and shape of the prediction (the
+    labels -- its labels: `Label("like")`, of the type and shape of the prediction (the
               default, one of them), `Label("classes")`, integers without the axis of the classes,
               or `Label("pairs")`, one number for each pair
 
@@ -88,7 +88,7 @@ def custom(
 
 
 def check_reduction(reduction: str) -> None:
-    """An error unless the reduction is one that losses have."""
+    """Raise an error unless losses have this reduction."""
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
 

@@ -1,6 +1,4 @@
-"""A user's loss as an ONNX graph or function: (prediction, labels …) → one number, inlined into
-the step.
-"""
+"""A user's loss as an ONNX graph or function: (prediction, labels …) → one number, inlined."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class _Declared(Label):
         assert self.value is not None and self.like is not None
         if self.value.dtype is None or self.value.shape is None:
             raise ArgumentError(
-                f"the loss does not say the type and shape of {quote(self.value.name)}"
+                f"the loss does not declare the type and shape of {quote(self.value.name)}"
             )
         theirs, ours = self.like.shape, prediction.shape
         same = zip(theirs or (), ours or (), strict=False)
@@ -48,7 +46,7 @@ class _Declared(Label):
 def graph(
     source: GraphLike, labels: Sequence[Label] | None = None, name: str | None = None
 ) -> Loss:
-    """A loss out of an ONNX model or function, whose first input is the prediction.
+    """A loss from an ONNX model or function whose first input is the prediction.
 
     labels  -- what the other inputs of a function are; as the prediction, if not given
 
@@ -72,8 +70,8 @@ def graph(
         )
     kinds = labels or [_Declared("declared", value=v, like=inputs[0]) for v in inputs[1:]]
 
-    def compute(op: Builder, prediction: ir.Value, *given: ir.Value) -> ir.Value:
-        return _inline(op, model, [prediction, *given])
+    def compute(op: Builder, prediction: ir.Value, *labels: ir.Value) -> ir.Value:
+        return _inline(op, model, [prediction, *labels])
 
     return Loss(
         name or model.graph.name or "graph",
@@ -92,8 +90,8 @@ def _of_function(
             f"the function {quote(function.name)} is no loss: one output, one input or more"
         )
 
-    def compute(op: Builder, prediction: ir.Value, *given: ir.Value) -> ir.Value:
-        values = [prediction, *given]
+    def compute(op: Builder, prediction: ir.Value, *labels: ir.Value) -> ir.Value:
+        values = [prediction, *labels]
         call = onnx.helper.make_node(
             function.name, list(function.input), list(function.output), domain=function.domain
         )
@@ -117,11 +115,11 @@ def _declared(name: str, value: ir.Value) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto(name=name, type=type_proto(value))
 
 
-def _inline(op: Builder, model: Model, given: Sequence[ir.Value]) -> ir.Value:
+def _inline(op: Builder, model: Model, arguments: Sequence[ir.Value]) -> ir.Value:
     """Copy the nodes of `model` behind `given`; the value of its output."""
     graph = model.graph
     values: dict[ir.Value, ir.Value | None] = {}
-    for formal, actual in zip(model.inputs, given, strict=True):
+    for formal, actual in zip(model.inputs, arguments, strict=True):
         _check_fit(formal, actual)
         values[formal] = actual
     for value in graph.initializers.values():
@@ -137,7 +135,7 @@ def _inline(op: Builder, model: Model, given: Sequence[ir.Value]) -> ir.Value:
     op.nodes.extend(copies)
     result = values.get(graph.outputs[0], graph.outputs[0])
     if result is None:
-        raise ArgumentError(f"the loss {quote(graph.name)} gives nothing")
+        raise ArgumentError(f"the loss {quote(graph.name)} has no output value")
     return result
 
 
