@@ -262,6 +262,15 @@ def test_public_function_has_an_example(name: str) -> None:
         assert ">>>" in (inspect.getdoc(thing) or "")
 
 
+def test_a_model_argument_is_everywhere_the_same() -> None:
+    # verify takes modules, functions and engines beside models: its subjects are its own.
+    functions = [thing for name in PUBLIC if inspect.isfunction(thing := getattr(sardonyx, name))]
+    parameters = [(f, p) for f in functions for p in inspect.signature(f).parameters.values()]
+    models = {f.__name__: p.annotation for f, p in parameters if p.name == "model"}
+    assert {"load", "train", "save", "grad", "to_torch", "weights"} - models.keys() == {"load"}
+    assert set(models.values()) == {"ModelSource"}, models
+
+
 def rule_modules(package_name: str) -> list[str]:
     paths = (path for path in SOURCES if place(path).startswith(f"{package_name}/"))
     return [

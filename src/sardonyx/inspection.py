@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.cost import Cost, cost
 from sardonyx.errors import ArgumentError, quote, translated
-from sardonyx.model import Model
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 from sardonyx.registry import op_name
@@ -83,7 +83,7 @@ class Inspection:
 
 
 @translated("the model cannot be inspected")
-def inspect(model: Model, sizes: Mapping[str, int] | None = None) -> Inspection:
+def inspect(model: ModelSource, sizes: Mapping[str, int] | None = None) -> Inspection:
     """Gather what there is to know about `model` without running it.
 
     sizes -- numbers for symbolic dimensions, by name; those not given count as 1
@@ -95,6 +95,7 @@ def inspect(model: Model, sizes: Mapping[str, int] | None = None) -> Inspection:
     >>> found.parameters, found.cost.flops
     (6, 120)
     """
+    model = load(model)
     sized, used = _with_sizes(model, dict(sizes or {}))
     tensors = weights(model)
     trained = [w for w in tensors if w.kind == "weight"]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -178,11 +178,15 @@ def _stub(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
     return ir.ExternalTensor(STUB, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name or "")
 
 
+# What every public function accepts as a model.
+ModelSource: TypeAlias = "Model | str | Path | bytes | onnx.ModelProto"
+
+
 # -- loading ----------------------------------------------------------------------
 
 
 def load(
-    source: str | Path | bytes | onnx.ModelProto | Model,
+    source: ModelSource,
     *,
     directory: str | Path | None = None,
     trust: str | None = None,

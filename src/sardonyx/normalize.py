@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.errors import ModelError, quote, translated
-from sardonyx.model import Model, Record
+from sardonyx.model import Model, ModelSource, Record, load
 from sardonyx.passes.branches import take_known_branches
 from sardonyx.passes.explicit import make_explicit
 from sardonyx.passes.functions import inline
@@ -65,7 +65,7 @@ class NormalizedModel(Model):
         return inside and not self.ir.functions and self._snapshot.matches(self.graph)
 
 
-def normalize(model: Model) -> NormalizedModel:
+def normalize(model: ModelSource) -> NormalizedModel:
     """The regular form of `model`: one opset, no functions, shapes inferred, defaults explicit.
 
     The model itself is not changed. A normalized model is its own regular form.
@@ -76,6 +76,7 @@ def normalize(model: Model) -> NormalizedModel:
     >>> normalize(sx.load(onnx.parser.parse_model(text))).opset
     28
     """
+    model = load(model)
     if isinstance(model, NormalizedModel) and model.is_unedited():
         return model
     return NormalizedModel.of(regular_copy(model))

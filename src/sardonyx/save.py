@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError, SardonyxError, quote
-from sardonyx.model import Model, tensor_messages
+from sardonyx.model import Model, ModelSource, load, tensor_messages
 from sardonyx.passes.nesting import graphs
 from sardonyx.versions import fit
 
@@ -43,7 +43,7 @@ Places = dict[int, ir.ExternalTensor]
 
 
 def save(
-    model: Model,
+    model: ModelSource,
     path: str | Path,
     *,
     runtime: str | None = "onnxruntime",
@@ -65,7 +65,7 @@ def save(
     13
     """
     path = Path(path)
-    fitted = fit(model, runtime=runtime, opset=opset)
+    fitted = fit(load(model), runtime=runtime, opset=opset)
     holdings = [(holder, t) for holder, t in _tensors(fitted) if t.dtype != ir.DataType.STRING]
     tensors = _outside(holdings, external)
     with _reported(path), _Files(path) as files:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import FLOATS
 from sardonyx.errors import quote
-from sardonyx.model import Model
+from sardonyx.model import ModelSource, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 
@@ -77,7 +77,7 @@ class Weight:
         return int(np.prod(self.shape, dtype=object))
 
 
-def weights(model: Model) -> list[Weight]:
+def weights(model: ModelSource) -> list[Weight]:
     """Every initializer of the model (and every Constant), as weight, statistic or constant.
 
     >>> import onnx, sardonyx as sx
@@ -88,8 +88,9 @@ def weights(model: Model) -> list[Weight]:
     w weight - B of MatMul
     s constant - a single number
     """
-    updated = {key for record in model.records for key, _ in record.update_binding}
-    return classified(normalize(model).graph, updated)
+    loaded = load(model)
+    updated = {key for record in loaded.records for key, _ in record.update_binding}
+    return classified(normalize(loaded).graph, updated)
 
 
 def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:

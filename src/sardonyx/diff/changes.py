@@ -24,7 +24,7 @@ from sardonyx.diff.match import (
     weight_key,
 )
 from sardonyx.errors import quote, table
-from sardonyx.model import Model, Record, load
+from sardonyx.model import Model, ModelSource, Record, load
 
 NODE, WEIGHT, OPSET, METADATA, INTERFACE = "node", "weight", "version", "metadata", "interface"
 FUNCTION, TRAINING = "function", "training"
@@ -102,7 +102,7 @@ def _counted(count: int, noun: str, renamed: int) -> str:
     return text + (f" ({renamed} renamed)" if renamed else "")
 
 
-def diff(a: Any, b: Any) -> Diff:
+def diff(a: ModelSource, b: ModelSource) -> Diff:
     """What changed from model `a` to model `b`.
 
     a, b -- paths, Models, or anything else that `load` takes

@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -20,14 +19,13 @@ from sardonyx.build import FLOATS, Builder, same_shape
 from sardonyx.edit.head import find_head, new_weights, resize_reshapes
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.initializer import Initializer, as_initializer, as_used, draw
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import regular_copy
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.passes.shapes import infer_shapes
 from sardonyx.passes.validity import check_whole
 
-Source = Model | str | Path
 Block = Callable[[Builder, ir.Value], ir.Value]
 ROLE = "sardonyx.role."
 FROZEN = "frozen"
@@ -37,7 +35,7 @@ FROZEN = "frozen"
 
 
 def replace_head(
-    model: Source,
+    model: ModelSource,
     classes: int,
     *,
     output: str | None = None,
@@ -92,7 +90,7 @@ def replace_head(
 
 
 def cut(
-    model: Source,
+    model: ModelSource,
     at: str | Sequence[str] | None = None,
     *,
     start: str | Sequence[str] = (),
@@ -127,7 +125,7 @@ def cut(
     return work
 
 
-def insert(model: Source, at: str, block: Block) -> Model:
+def insert(model: ModelSource, at: str, block: Block) -> Model:
     """Put a block behind the tensor `at`: what read it now reads `block(op, x)`.
 
     block  -- a function of the builder and the tensor; `op.weight(name, array)` makes a parameter
@@ -158,7 +156,7 @@ def insert(model: Source, at: str, block: Block) -> Model:
     return work
 
 
-def remove(model: Source, nodes: str | Sequence[str]) -> Model:
+def remove(model: ModelSource, nodes: str | Sequence[str]) -> Model:
     """Take out layers: what read a node's output reads its input instead.
 
     nodes  -- names of nodes, or patterns; each must leave the shape of its input as it is
@@ -194,7 +192,7 @@ def remove(model: Source, nodes: str | Sequence[str]) -> Model:
 
 
 def reinitialize(
-    model: Source,
+    model: ModelSource,
     patterns: str | Sequence[str] | Mapping[str, str | Initializer],
     init: str | Initializer = "kaiming_uniform",
     seed: int = 0,
@@ -225,7 +223,7 @@ def reinitialize(
     return work
 
 
-def freeze(model: Source, patterns: str | Sequence[str]) -> Model:
+def freeze(model: ModelSource, patterns: str | Sequence[str]) -> Model:
     """Mark weights that `trainable` leaves as they are, unless it is told their names.
 
     The mark stands in the file's metadata, as the role of the tensor.
@@ -239,7 +237,7 @@ def freeze(model: Source, patterns: str | Sequence[str]) -> Model:
     return work
 
 
-def unfreeze(model: Source, patterns: str | Sequence[str] = "*") -> Model:
+def unfreeze(model: ModelSource, patterns: str | Sequence[str] = "*") -> Model:
     """Take back what `freeze` marked.
 
     >>> import sardonyx as sx
@@ -261,7 +259,7 @@ def frozen(model: Model) -> list[str]:
     ]
 
 
-def tie(model: Source, names: Sequence[str]) -> Model:
+def tie(model: ModelSource, names: Sequence[str]) -> Model:
     """Make several weights one: all readers read the first; matrices may be transposes of each
     other.
 
@@ -296,7 +294,7 @@ def tie(model: Source, names: Sequence[str]) -> Model:
     return work
 
 
-def untie(model: Source, patterns: str | Sequence[str] = "*") -> Model:
+def untie(model: ModelSource, patterns: str | Sequence[str] = "*") -> Model:
     """Give every node its own copy of weights that several nodes read, `w`, `w.2`, `w.3`, ….
 
     Exporters make tensors one that happen to be equal, such as the scales of fresh normalizations.
@@ -351,7 +349,7 @@ def _can_share(first: ir.Value, other: ir.Value) -> bool:
 # -- what all of them need ------------------------------------------------------------------
 
 
-def _opened(model: Source) -> tuple[Model, Builder]:
+def _opened(model: ModelSource) -> tuple[Model, Builder]:
     loaded = load(model)
     if loaded.records:
         raise ArgumentError(

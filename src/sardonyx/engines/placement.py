@@ -7,7 +7,6 @@ import importlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -17,7 +16,7 @@ from sardonyx.lower.data_dependent import decided_by_data
 from sardonyx.lower.driver import FRAMEWORKS, prepare
 from sardonyx.lower.partition import Region, element_type, known_dims
 from sardonyx.lower.xp import is_string
-from sardonyx.model import Model, load
+from sardonyx.model import ModelSource, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 from sardonyx.weights import weights
@@ -66,7 +65,7 @@ class Placements:
 
 
 def placement(
-    model: Model | str | Path,
+    model: ModelSource,
     to: str,
     *,
     place: Mapping[str, str] | None = None,

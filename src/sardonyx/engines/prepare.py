@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-
-import onnx
 
 from sardonyx.engines.training import TrainingRep
 from sardonyx.errors import ArgumentError, EngineError, did_you_mean, missing_extra, quote
-from sardonyx.model import Model, load
+from sardonyx.model import ModelSource, load
 
 ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
 
 
 def prepare_training(
-    model: Model | onnx.ModelProto | bytes | str | Path,
+    model: ModelSource,
     engine: str = "onnxruntime",
     **options: Any,
 ) -> TrainingRep:

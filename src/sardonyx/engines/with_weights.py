@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, MissingExtra, quote
 from sardonyx.limits.archives import check_archive
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.weights import weights
 
 # The package that a class comes from → the framework that reads its weights.
@@ -28,7 +28,7 @@ BOOKKEEPING = ("num_batches_tracked",)
 
 
 def with_weights(
-    model: Model | str | Path, source: Any, *, partial: bool = False, cast: bool = False
+    model: ModelSource, source: Any, *, partial: bool = False, cast: bool = False
 ) -> Model:
     """A copy of `model` with the weights of `source`, bit for bit; everything else stays.
 

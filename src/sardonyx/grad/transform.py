@@ -12,7 +12,7 @@ from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.sequence import fill_sequence
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import constants_to_initializers, regular_copy
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
@@ -24,7 +24,7 @@ from sardonyx.passes.shapes import forget_shapes, infer_shapes
 
 @translated("the gradient of the model cannot be made")
 def grad(
-    model: Model | str,
+    model: ModelSource,
     of: str | Sequence[str] | None = None,
     wrt: str | Sequence[str] | None = None,
     *,
@@ -68,7 +68,7 @@ def grad(
 
 
 def jvp(
-    model: Model | str,
+    model: ModelSource,
     of: str | Sequence[str] | None = None,
     wrt: str | Sequence[str] | None = None,
 ) -> Model:

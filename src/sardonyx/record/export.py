@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError
-from sardonyx.model import Model, Record, from_proto, load
+from sardonyx.model import Model, ModelSource, Record, from_proto, load
 from sardonyx.normalize import regular_copy
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import info
@@ -42,7 +42,7 @@ VERSION = 1
 
 
 def export_step(
-    model: Model | str | Path,
+    model: ModelSource,
     folder: str | Path,
     *,
     current: bool = False,

@@ -21,7 +21,7 @@ from sardonyx.edit import surgery
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable
 from sardonyx.initializer import Initializer
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.record import info, optim
@@ -45,7 +45,7 @@ from sardonyx.weights import weights
 
 
 def trainable(
-    model: Model | str | Path,
+    model: ModelSource,
     loss: LossLike | Sequence[Term] | None = None,
     optimizer: str | optim.Optimizer | None = None,
     train: str | Sequence[str] | None = None,

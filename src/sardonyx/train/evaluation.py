@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.engines.prepare import engine_package, prepare_training
 from sardonyx.errors import ArgumentError
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.override import override
 from sardonyx.record.step import step_inputs
@@ -49,7 +48,7 @@ DEFAULT_METRICS = {
 
 
 def evaluate(
-    model: Model | str | Path,
+    model: ModelSource,
     data: Any,
     *,
     metrics: Sequence[Any] | None = None,
@@ -94,7 +93,7 @@ def evaluate(
 
 
 def predict(
-    model: Model | str | Path,
+    model: ModelSource,
     data: Any,
     *,
     batch_size: int | None = None,

@@ -19,7 +19,7 @@ import numpy as np
 
 from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import ArgumentError, TrainingStopped, counted, quote
-from sardonyx.model import Model
+from sardonyx.model import Model, ModelSource
 from sardonyx.record.builder import ROLE
 from sardonyx.record.config import loop_settings
 from sardonyx.record.describe import settings_of
@@ -51,7 +51,7 @@ OPTIONS = ("epochs", "steps", "batch_size", "seed", "shuffle", "drop_last", "sha
 
 
 def train(
-    model: Model | str | Path,
+    model: ModelSource,
     data: Any,
     *,
     epochs: int | None = None,
@@ -149,7 +149,7 @@ def _from_config(arguments: Mapping[str, Any], config: str | Path | None) -> dic
 
 
 def _prepared(
-    model: Model | str | Path, data: Any, request: SimpleNamespace, how: Mapping[str, Any]
+    model: ModelSource, data: Any, request: SimpleNamespace, how: Mapping[str, Any]
 ) -> _Loop:
     """The loop, ready to run; everything that can be checked is checked before it is compiled."""
     options = {name: getattr(request, name) for name in OPTIONS}

@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.engines.prepare import ENGINES, check_device, engine_package
 from sardonyx.errors import ArgumentError, SardonyxError, counted, did_you_mean, quote
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.record import info, optim
 from sardonyx.record.describe import descriptions
 from sardonyx.record.override import Rows, override, refuse_changes, refuse_other
@@ -139,7 +139,7 @@ def check_watch(watch: str, model: Model, names: Sequence[Any], validated: bool)
 # -- the model and where it stands ---------------------------------------------------------------
 
 
-def load_start(model: Model | str | Path, target: Path | None, resume: bool) -> Model:
+def load_start(model: ModelSource, target: Path | None, resume: bool) -> Model:
     """The model that the training starts from: the output, where that is continued."""
     if resume and target is None:
         raise ArgumentError(

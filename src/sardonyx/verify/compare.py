@@ -342,8 +342,9 @@ class _Job:
         """Say so where a model that differs has the nodes of the first one and other weights."""
         for label, item in zip(self.labels, self.subjects):
             verdicts = [m.verdict() for m in self.report.measurements if m.subject == label]
-            if DIFFERENT in verdicts and item.model not in (None, self.model):
-                changes = diff(self.model, item.model)
+            other = item.model
+            if DIFFERENT in verdicts and self.model and other and other is not self.model:
+                changes = diff(self.model, other)
                 weights = [c for c in changes.of("weight") if c.what == "changed"]
                 if weights and not changes.of("node"):
                     most = max(weights, key=lambda c: c.size).where

@@ -18,7 +18,7 @@ import numpy as np
 
 from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import ArgumentError, DataError, quote
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.info import state_names, state_tensor
 from sardonyx.record.step import StepGraph, compile_step
 from sardonyx.verify.datasets import read_npz
@@ -157,7 +157,7 @@ class Trajectories:
 
 
 def verify_training(
-    model: Any,
+    model: ModelSource,
     *others: Any,
     data: Any = None,
     steps: int = 20,

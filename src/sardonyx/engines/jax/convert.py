@@ -17,11 +17,11 @@ from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.external import is_mapped
 from sardonyx.lower.program import DependsOnData, Program, element_type
 from sardonyx.lower.xp import is_integer
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 
 
 def to_jax(
-    model: Model | str | Path,
+    model: ModelSource,
     *,
     as_: str = "function",
     fallback: str = "warn",
@@ -133,7 +133,7 @@ def weight_arrays(module: Any) -> dict[str, np.ndarray]:
     return {".".join(map(str, path)): np.array(leaf[...]) for path, leaf in leaves}
 
 
-def store(model: Model | str | Path, path: Path) -> Stored:
+def store(model: ModelSource, path: Path) -> Stored:
     """Write a model as a folder: `function.jax` (jax.export, symbolic sizes) and `params.npz`."""
     with refused("jax"):
         return _store(load(model), path)

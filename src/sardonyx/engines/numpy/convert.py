@@ -13,11 +13,11 @@ import numpy as np
 from sardonyx.engines.native import Stored, bind, native
 from sardonyx.engines.numpy.backend import Runner
 from sardonyx.engines.with_weights import with_weights
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.save import save
 
 
-def to_numpy(model: Model | str | Path, *, float64: bool = False) -> Callable[..., Any]:
+def to_numpy(model: ModelSource, *, float64: bool = False) -> Callable[..., Any]:
     """An ONNX model as a function of numpy arrays, given in order or by name: slow, and exact.
 
     float64 -- compute in double what the model computes in single precision
@@ -53,7 +53,7 @@ def load(folder: str | Path = Path(__file__).parent, *, float64: bool = False) -
 '''
 
 
-def store(model: Model | str | Path, path: Path) -> Stored:
+def store(model: ModelSource, path: Path) -> Stored:
     """Write a model as a folder that runs, or the weights alone as an .npz."""
     loaded = load(model)
     return store_weights(loaded, path) if path.suffix == ".npz" else store_folder(loaded, path)

@@ -16,7 +16,7 @@ from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import quote
 from sardonyx.external import Private
 from sardonyx.lower.program import Program, element_type
-from sardonyx.model import Model
+from sardonyx.model import ModelSource
 
 
 class OnnxModule(tf.Module):
@@ -116,7 +116,7 @@ def _identifier(name: str) -> str:
 
 
 def to_tensorflow(
-    model: Model | str | Path,
+    model: ModelSource,
     *,
     fallback: str = "warn",
     place: Mapping[str, str] | None = None,
@@ -156,7 +156,7 @@ def array_of(tensor: Any) -> np.ndarray:
     return np.array(tf.convert_to_tensor(tensor))
 
 
-def store(model: Model | str | Path, path: Path) -> Stored:
+def store(model: ModelSource, path: Path) -> Stored:
     """Write a model as a SavedModel."""
     with refused("tensorflow"):
         module = to_tensorflow(model, fallback="error")

@@ -25,7 +25,7 @@ from sardonyx.errors import EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.program import Program
 from sardonyx.lower.xp import is_integer
-from sardonyx.model import Model
+from sardonyx.model import Model, ModelSource
 
 
 def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
@@ -256,7 +256,7 @@ _OWN = frozenset(
 
 
 def to_torch(
-    model: Model | str | Path,
+    model: ModelSource,
     *,
     share: bool | None = None,
     fallback: str = "warn",
@@ -323,7 +323,7 @@ def array_of(tensor: Any) -> np.ndarray:
     return arrays("cpu").to_numpy(tensor)
 
 
-def store(model: Model | str | Path, path: Path) -> Stored:
+def store(model: ModelSource, path: Path) -> Stored:
     """Write a model as an exported program of torch (.pt2), with the free sizes of the model."""
     parts = native(model, SWITCHES, fallback="error")
     with refused("torch"):

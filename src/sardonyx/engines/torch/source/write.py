@@ -28,13 +28,13 @@ from sardonyx.engines.torch.source.scopes import attribute, classes_of, scopes_o
 from sardonyx.engines.torch.source.structure import Module, Planter
 from sardonyx.engines.torch.xp import arrays
 from sardonyx.errors import EngineError, MissingExtra, quote
-from sardonyx.model import Model, load
+from sardonyx.model import Model, ModelSource, load
 
 WEIGHTS = "model.safetensors"
 SOURCE = "model.py"
 
 
-def to_torch_source(model: Model | str | Path, folder: str | Path) -> Path:
+def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
     """Write a model as readable Python: `model.py` and `model.safetensors` in a folder.
 
     Modules follow the scopes of the model, repeated layers are loops, weights become layers of
@@ -119,7 +119,7 @@ def _title(model: Model) -> str:
 PLAIN = {"main_graph", "torch_jit", "torch-jit-export", "graph", ""}
 
 
-def store(model: Model | str | Path, folder: Path) -> Stored:
+def store(model: ModelSource, folder: Path) -> Stored:
     """Write the source, and run it in a process of its own: without sardonyx."""
     loaded = load(model)
     file = to_torch_source(loaded, folder)
