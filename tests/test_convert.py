@@ -329,6 +329,22 @@ def test_torch_runs_what_it_cannot_trace(torch: Any) -> None:
     close(module(torch.from_numpy(x)).detach(), expected(model, x))
 
 
+def test_torch_compile_goes_around_what_it_cannot_trace(torch: Any) -> None:
+    """A sequence has no place in a graph; what comes before and after it still runs."""
+    text = """m (float[N,4] x) => (float[K,2] y) {
+        parts = SplitToSequence <axis = 0, keepdims = 0> (x)  last = SequenceAt (parts, minus)
+        flat = Reshape (last, pairs)  z = NonZero (flat)  k = Shape (z)
+        w = ConstantOfShape (k)  c = ReduceSum <keepdims = 0> (w)  y = Add (flat, c) }"""
+    numbers = {"minus": np.asarray(-1), "pairs": np.array([2, 2])}
+    model = network(text, numbers)
+    module = sx.to_torch(model)
+    assert module.untraced
+    compiled = torch.compile(module, backend="eager")
+    for count in (2, 5):
+        x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+        close(compiled(torch.from_numpy(x)).detach(), expected(model, x))
+
+
 SHAPES_IN_32_BITS = """m (float[N,T,4] x) => (float[M,2] y, int32[3] sizes) {
     s = Shape (x)  sizes = Cast <to = 6> (s)  front = Slice (sizes, zero, two)
     rest = ReduceProd <keepdims = 1> (front)  pair = Cast <to = 6> (even)
@@ -389,6 +405,57 @@ def test_torch_traces_at_sizes_that_a_model_takes(
         x = rng.normal(size=shape).astype(np.float32)
         found = module(torch.from_numpy(x)).detach().numpy()
         np.testing.assert_allclose(found, expected(model, x), rtol=1e-3, atol=1e-4)
+
+
+POSITIONS = """m (int64[N,T] x) => (float[N,T,3] y) {
+    s = Shape <start = 1> (x)  at = Slice (places, zero, s, zero)
+    words = Gather (table, x)  y = Add (words, at) }"""
+SHORT_SIGNALS = """m (float[N,T] x) => (float[N,K] y) {
+    s = Shape <start = 1> (x)  frames = Div (s, window)  some = Max (frames, one)
+    n = Mul (some, window)  missing = Sub (n, s)  none = Sub (s, s)  more = Max (missing, none)
+    pads = Concat <axis = 0> (none, none, none, more)  padded = Pad (x, pads)
+    y = Slice (padded, zero, n, one) }"""
+BACKWARDS = """m (float[N,T] x) => (float[N,K] y, float[N,L] z, float[N,M] w) {
+    y = Slice (x, five, below, one, minus)  z = Slice (x, minus, below, one, minustwo)
+    w = Slice (x, beyond, minusfour, one, minustwo) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (POSITIONS, [(2, 7), (3, 64)]),  # a table of positions: larger sizes are not accepted
+        (SHORT_SIGNALS, [(2, 3), (1, 300), (2, 1100)]),  # a maximum of sizes
+        (BACKWARDS, [(2, 3), (2, 9), (1, 1100)]),
+    ],
+    ids=["positions", "short signals", "backwards"],
+)
+def test_torch_traces_sizes_of_every_kind(
+    torch: Any, text: str, shapes: list[tuple[int, ...]]
+) -> None:
+    rng = np.random.default_rng(0)
+    values = {"zero": 0, "one": 1, "window": 256, "five": 5, "below": -(2**31), "minus": -1}
+    values |= {"minustwo": -2, "minusfour": -4, "beyond": 2**31 - 1}
+    tensors = {n: np.array([v], np.int64) for n, v in values.items()}
+    tensors |= {"table": rng.normal(size=(5, 3)), "places": rng.normal(size=(64, 3))}
+    model = network(text, {n: v for n, v in tensors.items() if n in text})
+    module = sx.to_torch(model)
+    assert module.untraced == ""
+    for shape in shapes:
+        x = rng.normal(size=shape).astype(np.float32)
+        x = rng.integers(0, 5, shape) if "int64[N" in text else x
+        outputs = module(torch.from_numpy(x))
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for value, wanted in zip(outputs, Runner(model)({"x": x}).values(), strict=True):
+            close(value.detach(), wanted)
+
+
+def test_torch_conversion_leaves_no_log(torch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """torch logs the error of a first try at sizes that the model does not accept."""
+    text = """m (float[N,1,T] x) => (float[N,1,K] y) {
+        a = Mul (x, two)  y = AveragePool <kernel_shape = [64], strides = [64]> (a) }"""
+    module = sx.to_torch(network(text, {"two": np.full(1, 2.0)}))
+    assert module.untraced == ""
+    assert [r.message for r in caplog.records if r.levelname == "ERROR"] == []
 
 
 def test_weights_that_do_not_fit_are_all_named(torch: Any) -> None:

@@ -221,3 +221,32 @@ def test_gigabytes_are_converted_and_run_without_a_copy(tmp_path: Path, engine: 
     done = subprocess.run(command, capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) < layers * width * width * 4 / 8
+
+
+DETECTOR = """
+import resource, sys
+import numpy as np
+import sardonyx as sx
+from tests.networks import mlp, network
+rng = np.random.default_rng(0)
+text = '''m (float[N,3,H,W] x) => (float[N,3,H,W] y) {
+    a = MaxPool <kernel_shape = [32, 32], strides = [32, 32]> (x)
+    b = ConvTranspose <strides = [32, 32]> (a, w)  y = Add (x, b) }'''
+model = network(text, {"w": rng.normal(size=(3, 3, 32, 32))})
+sx.to_torch(mlp())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+module = sx.to_torch(model)
+assert module.untraced == "", module.untraced
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@measures
+def test_free_sizes_take_no_memory() -> None:
+    """A detector that accepts round sizes only is traced at large ones, but not over numbers."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", DETECTOR]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 200 * 1024  # kilobytes

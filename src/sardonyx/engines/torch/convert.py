@@ -19,7 +19,7 @@ from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.memory import Memory, Sharing
-from sardonyx.engines.torch.trace import argument_names, example, named, retarget, trace
+from sardonyx.engines.torch.trace import argument_names, examples, named, retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
@@ -101,6 +101,8 @@ class OnnxModule(Scope):
             ]
         except EngineError as error:
             self.untraced = str(error)
+            # torch.compile cannot trace it either: it goes around.
+            functions = [torch.compiler.disable(function) for function in functions]
         self.served, self.training_graph = (*functions, None)[:2]
 
     def _tensors(self) -> list[Any]:
@@ -330,13 +332,13 @@ def store(model: ModelSource, path: Path) -> Stored:
         module = module_of(parts, share=True)
     if module.untraced:
         raise EngineError(f"the model cannot be exported: {module.untraced}")
-    hints: dict[str, int] = {}
-    examples, sizes = [], []
-    for value in parts.inputs:
-        tensor, free = example(value, hints)
-        examples.append(tensor)
-        sizes.append({axis: torch.export.Dim.AUTO for axis, is_free in enumerate(free) if is_free})
-    exported = torch.export.export(module, tuple(examples), dynamic_shapes=tuple(sizes))
+    sizes = [
+        {i: torch.export.Dim.AUTO for i, d in enumerate(v.shape or ()) if not isinstance(d, int)}
+        for v in parts.inputs
+    ]
+    exported = torch.export.export(
+        module, tuple(examples(parts.inputs)), dynamic_shapes=tuple(sizes)
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(exported, path)
     loaded = torch.export.load(path).module()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -30,6 +32,16 @@ def end_padded(x, window, value):
     return F.pad(x, pads, value=value), (0,) * window.rank
 
 
+def kernel_choice(x):
+    """Without guards on sizes during a trace: torch compares them to choose among its kernels of
+    convolution, but the graph does not depend on that choice.
+    """
+    mode = getattr(x, "fake_mode", None)
+    if mode is None or mode.shape_env is None:
+        return nullcontext()
+    return mode.shape_env.suppress_guards()
+
+
 @lowering("Conv", only="torch")
 def convolution(xp, x, w, b=None, **attributes):
     kernel = attributes["kernel_shape"] or w.shape[2:]
@@ -39,7 +51,8 @@ def convolution(xp, x, w, b=None, **attributes):
     window = window_of(x.shape[2:], kernel, *settings)
     x, padding = end_padded(x, window, 0)
     run = CONV[window.rank]
-    return run(x, w, b, window.strides, padding, window.dilations, attributes["group"])
+    with kernel_choice(x):
+        return run(x, w, b, window.strides, padding, window.dilations, attributes["group"])
 
 
 @lowering("ConvTranspose", only="torch")
@@ -51,9 +64,10 @@ def conv_transpose(xp, x, w, b=None, **attributes):
     canvas = conv.canvas_of(x.shape[2:], kernel, *(attributes[n] for n in names))
     run = TRANSPOSED[len(kernel)]
     group, dilations = attributes["group"], canvas.dilations
-    if canvas.begin == canvas.end and fits(canvas):
-        return run(x, w, b, canvas.strides, canvas.begin, canvas.extra, group, dilations)
-    y = run(x, w, None, canvas.strides, 0, 0, group, dilations)
+    with kernel_choice(x):
+        if canvas.begin == canvas.end and fits(canvas):
+            return run(x, w, b, canvas.strides, canvas.begin, canvas.extra, group, dilations)
+        y = run(x, w, None, canvas.strides, 0, 0, group, dilations)
     if any(canvas.extra):
         y = F.pad(y, [p for e in reversed(canvas.extra) for p in (0, e)])
     return conv.biased(xp, conv.cropped(xp, y, canvas), b)

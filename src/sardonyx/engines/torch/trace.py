@@ -1,16 +1,20 @@
-"""A function of tensors as an fx graph, whose sizes stay free where the model leaves them free.
+"""A function of tensors as an fx graph, with the free sizes of the model.
 
-The plan of a model runs once, over fake tensors with symbolic sizes; torch records its own
-operators. Whatever was known while building (shape arithmetic, constants, defaults) is gone from
-the result.
+The program of a model runs once, over fake tensors with symbolic sizes, and torch records its own
+operators. Everything that is known during the trace (shape arithmetic, constants, defaults) is
+computed then and no part of the graph.
 """
 
 from __future__ import annotations
 
 import keyword
+import logging
+import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -23,61 +27,94 @@ from sardonyx.lower.program import element_type
 from sardonyx.lower.run_limits import allowance
 from sardonyx.lower.xp import NotStatic
 
-UNROLLED = 1024  # trips of loops that a graph may repeat; more of them run node by node
-# Sizes that stand for symbols while tracing: none is a factor, a sum or a neighbour of another.
-HINTS = (6, 23, 41, 67, 97, 131, 173, 211)
+UNROLLED = 1024  # the most trips of loops that a graph may repeat; with more, nodes run one by one
+# Sizes that symbols have while tracing: none is a factor, a sum or a neighbour of another.
+HINTS = (19, 23, 41, 67, 97, 131, 173, 211)
 LARGER = 1021  # added to them, it gives sizes that have next to nothing in common with them
-MULTIPLE = 32  # what networks that halve an image often want its sides to be a multiple of
+MULTIPLE = 32  # networks that halve an image often need its sides to be a multiple of this
+TRIED = 1 << 22  # the most elements of inputs with which a model is run to compare results
+LOGGERS = ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
+Grow = Callable[[int], int]
 
 
-def example(
-    value: ir.Value, hints: dict[str, int], more: int = 0, by: int = 1
-) -> tuple[Any, list[bool]]:
-    """A tensor that fits an input, and which of its sizes are free.
+def small(size: int) -> int:
+    return size
 
-    hints    -- sizes that stand for symbols, added to as symbols are met
-    more, by -- each is hint * by + more
-    """
-    dtype = element_type(value)
-    if value.shape is None or dtype not in DTYPES:
+
+def larger(size: int) -> int:
+    return size + LARGER
+
+
+def multiple(size: int) -> int:
+    return size * MULTIPLE
+
+
+def input_sizes(value: ir.Value, hints: dict[str, int]) -> list[int | str]:
+    """The sizes of an input; of a free one, the name under which `hints` has a number for it."""
+    if value.shape is None or torch_type(value) is None:
         raise EngineError(f"input {quote(value.name)} has no known rank or type that torch has")
-    sizes, free = [], []
+    sizes: list[int | str] = []
     for axis, dim in enumerate(value.shape):
-        free.append(not isinstance(dim, int))
-        # A size without a name is like no other.
-        name = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
-        if free[-1] and name not in hints:
-            size = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS))
-            hints[name] = size * by + more
-        sizes.append(dim if isinstance(dim, int) else hints[name])
-    return torch.zeros(sizes, dtype=DTYPES[dtype]), free
+        if isinstance(dim, int):
+            sizes.append(dim)
+            continue
+        # A size without a name differs from every other.
+        name = f"{value.name}/{axis}" if dim.value is None else str(dim)
+        size = HINTS[len(hints) % len(HINTS)] + 256 * (len(hints) // len(HINTS))
+        hints.setdefault(name, size)
+        sizes.append(name)
+    return sizes
+
+
+def torch_type(value: ir.Value) -> Any:
+    return DTYPES.get(element_type(value))  # type: ignore[arg-type]
+
+
+def examples(
+    inputs: Sequence[ir.Value], grow: Grow = small, names: Collection[str] | None = None
+) -> list[torch.Tensor]:
+    """Zeros that fit the inputs, with sizes of `HINTS`; those called `names` grow (None: all)."""
+    hints: dict[str, int] = {}
+    shapes = [input_sizes(value, hints) for value in inputs]
+    numbers = {n: grow(h) if names is None or n in names else h for n, h in hints.items()}
+    sizes = [[d if isinstance(d, int) else numbers[d] for d in shape] for shape in shapes]
+    if sum(math.prod(s) for s in sizes) > TRIED:
+        raise EngineError("the model's inputs are too large to try it")
+    types = [torch_type(value) for value in inputs]
+    return [torch.zeros(s, dtype=t) for s, t in zip(sizes, types, strict=True)]
 
 
 def trace(
-    function: Callable[..., Any], held: Mapping[str, Any], inputs: Sequence[ir.Value]
+    function: Callable[..., Any], weights: Mapping[str, Any], inputs: Sequence[ir.Value]
 ) -> torch.fx.GraphModule:
-    """`function(*held, *inputs)` as a graph; raises `EngineError` where that cannot be.
+    """`function(*weights, *inputs)` as a graph; raises `EngineError` where that is impossible.
 
-    The graph holds for every size: what the trace took for granted of its small sizes (one frame of
-    a short signal, say) is asked of larger ones too. A model that does not take small sizes is
-    traced at larger ones, and one that takes only round sizes at those.
+    The graph holds for every size: assumptions that the trace made about its small sizes (one frame
+    of a short signal, say) are checked at larger ones too. A model that does not accept small sizes
+    is traced at larger ones, and one that accepts only multiples of 32 at those. No tensor of these
+    sizes is allocated.
 
-    held -- tensors whose sizes are what they are
+    weights -- tensors of fixed sizes
     """
     try:
-        graph, environment = _traced(function, held, inputs)
+        graph, assumptions = _traced(function, weights, inputs, small)
     except EngineError as error:
         if isinstance(error.__cause__, NotStatic) or not _has_free_sizes(inputs):
             raise
-        return _tidied(_traced_elsewhere(function, held, inputs, error))
-    if not _holds_for(environment, lambda size: size + LARGER):
-        graph, _ = _traced(function, held, inputs, LARGER)
-        _refuse_other_values(graph, function, held, inputs)
+        return _tidied(_traced_elsewhere(function, weights, inputs, error))
+    broken = assumptions.broken(larger)
+    if broken:
+        try:
+            graph, _ = _traced(function, weights, inputs, larger)
+        except EngineError:
+            _refuse_unless_fails(function, weights, inputs, broken)
+        else:
+            _refuse_other_values(graph, function, weights, inputs)
     return _tidied(graph)
 
 
 def argument_names(names: Sequence[str]) -> list[str]:
-    """A Python name for each tensor: its own, wherever it is one."""
+    """A Python name for each tensor: its own name where that is an identifier."""
     arguments: list[str] = []
     for name in names:
         text = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -89,10 +126,10 @@ def argument_names(names: Sequence[str]) -> list[str]:
 
 
 def named(module: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
-    """A graph whose inputs are called like what is given to it: its code can be read."""
+    """A graph whose inputs have these names, so that its code can be read."""
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, name in zip(inputs, argument_names(names), strict=True):
-        node._rename(name)  # or a name like it, where another node has it
+        node._rename(name)  # or a similar name, where another node has this one
         node.target = node.name
     type(module).__name__ = "Graph"
     module.recompile()
@@ -105,101 +142,150 @@ def _has_free_sizes(inputs: Sequence[ir.Value]) -> bool:
 
 def _traced_elsewhere(
     function: Callable[..., Any],
-    held: Mapping[str, Any],
+    weights: Mapping[str, Any],
     inputs: Sequence[ir.Value],
     problem: EngineError,
 ) -> torch.fx.GraphModule:
     """The graph of a model that cannot be traced at small sizes, because of `problem`."""
-    tries: list[tuple[int, int, Callable[[int], int]]] = [
-        (LARGER, 1, lambda size: size + LARGER),
-        (0, MULTIPLE, lambda size: size * 2),
-    ]
-    for more, by, other in tries:
+    tries: list[tuple[Grow, Grow]] = [(larger, larger), (multiple, lambda size: size * 2)]
+    for grow, other in tries:
         try:
-            graph, environment = _traced(function, held, inputs, more, by)
+            graph, assumptions = _traced(function, weights, inputs, grow)
         except EngineError:
             continue
-        if _holds_for(environment, other):
-            _refuse_other_values(graph, function, held, inputs)
+        if not assumptions.broken(other):
+            _refuse_other_values(graph, function, weights, inputs)
             return graph
     raise problem
 
 
+@dataclass
+class Assumptions:
+    """What a trace assumed about free sizes: guards over symbols, which have these values."""
+
+    guards: list[Any]
+    symbols: dict[Any, int]
+    names: dict[int, str]  # value of a symbol → name of the size
+
+    def broken(self, other: Grow) -> set[str]:
+        """The names of the sizes in assumptions that do not hold at other sizes."""
+        others = {symbol: other(size) for symbol, size in self.symbols.items()}
+        guards = [g for g in self.guards if not bool(g.xreplace(others))]
+        used = {s for g in guards for s in g.free_symbols}
+        return {self.names[v] for s, v in self.symbols.items() if s in used}
+
+
 def _traced(
     function: Callable[..., Any],
-    held: Mapping[str, Any],
+    weights: Mapping[str, Any],
     inputs: Sequence[ir.Value],
-    more: int = 0,
-    by: int = 1,
-) -> tuple[torch.fx.GraphModule, Any]:
-    """The graph at the hinted sizes, and torch's account of what it assumed of them."""
+    grow: Grow,
+) -> tuple[torch.fx.GraphModule, Assumptions]:
+    """The graph at the hinted sizes, and what torch assumed about them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import (
-        DimDynamic,
-        ShapeEnv,
-        StatelessSymbolicContext,
-    )
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # with symbolic sizes, it costs more than it saves
+    fakes = [mode.from_tensor(t.detach(), static_shapes=True) for t in weights.values()]
     hints: dict[str, int] = {}
-    fakes = [mode.from_tensor(t.detach(), static_shapes=True) for t in held.values()]
-    for value in inputs:
-        tensor, free = example(value, hints, more, by)
-        sizes = [DimDynamic.DYNAMIC if f else DimDynamic.STATIC for f in free]
-        context = StatelessSymbolicContext(dynamic_sizes=sizes)
-        fakes.append(mode.from_tensor(tensor, symbolic_context=context))
+    fakes += [_fake(mode, value, hints, grow) for value in inputs]
     try:
-        with warnings.catch_warnings(), allowance(trips=UNROLLED):
+        with warnings.catch_warnings(), allowance(trips=UNROLLED), _without_log():
             warnings.simplefilter("ignore")
             graph = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*fakes)
     except EngineError:
         raise
     except Exception as error:
         raise EngineError(f"torch cannot trace the model: {error}") from error
-    _refuse_fixed(environment, hints)
-    return graph, environment
+    names = {grow(hint): name for name, hint in hints.items()}
+    _refuse_fixed(environment, names)
+    attribute = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    symbols = {symbol: int(size) for symbol, size in getattr(environment, attribute).items()}
+    return graph, Assumptions([g.expr for g in environment.guards], symbols, names)
 
 
-def _holds_for(environment: Any, other: Callable[[int], int]) -> bool:
-    """Whether what the trace took for granted of its sizes is so of others too."""
-    named = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
-    sizes = getattr(environment, named)
-    others = {symbol: other(int(size)) for symbol, size in sizes.items()}
-    return all(bool(guard.expr.xreplace(others)) for guard in environment.guards)
+def _fake(mode: Any, value: ir.Value, hints: dict[str, int], grow: Grow) -> Any:
+    """A fake tensor that fits an input, with symbols for free sizes."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    names = input_sizes(value, hints)
+    sizes = [d if isinstance(d, int) else grow(hints[d]) for d in names]
+    kinds = [DimDynamic.STATIC if isinstance(d, int) else DimDynamic.DYNAMIC for d in names]
+    symbols, strides, _ = mode.shape_env.create_symbolic_sizes_strides_storage_offset(
+        torch.empty(sizes, device="meta"),
+        ConstantSource(f"input_{value.name}"),
+        symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds),
+    )
+    with mode:
+        return torch.empty_strided(symbols, strides, dtype=torch_type(value))
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Without torch's own log of errors, which the caller gets as exceptions."""
+    loggers = [logging.getLogger(f"torch.{name}") for name in LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _run(
+    function: Callable[..., Any], weights: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> list[Any]:
+    # In training, statistics are written in place and random numbers are drawn.
+    state = [t if t.requires_grad else t.clone() for t in weights.values()]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return list(function(*state, *map(_filled, tensors)))
+
+
+def _refuse_unless_fails(
+    function: Callable[..., Any],
+    weights: Mapping[str, Any],
+    inputs: Sequence[ir.Value],
+    names: Collection[str],
+) -> None:
+    """A graph traced at small sizes is complete if the model itself does not accept large ones,
+    because a table of positions ends before them, say.
+    """
+    tensors = examples(inputs, larger, names)
+    try:
+        _run(function, weights, tensors)
+    except EngineError:
+        return
+    raise EngineError("the model is another graph at large sizes than at small")
 
 
 def _refuse_other_values(
-    graph_module: torch.fx.GraphModule,
+    graph: torch.fx.GraphModule,
     function: Callable[..., Any],
-    held: Mapping[str, Any],
+    weights: Mapping[str, Any],
     inputs: Sequence[ir.Value],
 ) -> None:
-    """A graph traced at large sizes must give what the model gives at small ones."""
-    hints: dict[str, int] = {}
-    tensors = [example(value, hints)[0] for value in inputs]
-
-    def run(graph: Callable[..., Any]) -> list[Any]:
-        # In training, statistics are written in place and random numbers are drawn.
-        state = [t if t.requires_grad else t.clone() for t in held.values()]
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return list(graph(*state, *map(_filled, tensors)))
-
+    """A graph traced at large sizes must give the model's results at small ones."""
+    tensors = examples(inputs)
     try:
-        expected = run(function)
+        expected = _run(function, weights, tensors)
     except Exception:
-        return  # the model does not take sizes that small
+        return  # the model does not accept sizes that small
     try:
-        outputs = run(torch.fx.Interpreter(graph_module).run)
+        outputs = _run(torch.fx.Interpreter(graph).run, weights, tensors)
         torch.testing.assert_close(outputs, expected, equal_nan=True)
     except (RuntimeError, AssertionError, IndexError, ValueError) as error:
         raise EngineError("the model is another graph at small sizes than at large") from error
 
 
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
-    """Values that differ where they may be anything; integers, often indices, stay zero."""
+    """Distinct values for floats; integers, often indices, stay zero."""
     if not tensor.is_floating_point():
         return tensor
     return torch.linspace(-1, 1, tensor.numel(), dtype=tensor.dtype).reshape(tensor.shape)
@@ -208,7 +294,7 @@ def _filled(tensor: torch.Tensor) -> torch.Tensor:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of two dicts of tensors, traced and compiled by torch once for each set of sizes.
 
-    It gives two dicts. torch cannot look through the plan itself, which computes sizes in numpy.
+    It returns two dicts. torch cannot trace the program itself, which computes sizes in numpy.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -238,17 +324,20 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _refuse_fixed(environment: Any, hints: Mapping[str, int]) -> None:
-    """A free size that the trace took for a number would be wrong for every other size."""
+def _refuse_fixed(environment: Any, names: Mapping[int, str]) -> None:
+    """A free size that the trace fixed to a number would be wrong for every other size."""
     fixed = {int(v) for v in environment.replacements.values() if v.is_number}
-    names = [name for name, hint in hints.items() if hint in fixed]
     if fixed:
-        rows = [[quote(n), "free in the model, but fixed by its trace"] for n in names]
+        rows = [
+            [quote(name), "free in the model, but fixed by its trace"]
+            for size, name in names.items()
+            if size in fixed
+        ]
         raise EngineError("sizes of the model depend on its data", rows)
 
 
 def _tidied(module: torch.fx.GraphModule, is_inner: bool = False) -> torch.fx.GraphModule:
-    """Dead nodes out, constants as buffers that move with the module but are not saved."""
+    """Remove dead nodes; make constants buffers that move with the module but are not saved."""
     for inner in module.children():
         _tidied(inner, is_inner=True)
     graph = module.graph
@@ -267,7 +356,7 @@ def _tidied(module: torch.fx.GraphModule, is_inner: bool = False) -> torch.fx.Gr
 
 
 def retarget(module: torch.fx.GraphModule, device: Any, floats: Mapping[Any, Any]) -> None:
-    """Let the graph make its own tensors on another device, its floats of another type."""
+    """Create the graph's own tensors on another device, with its floats of another type."""
     for inner in module.children():
         retarget(inner, device, floats)
     changed = False

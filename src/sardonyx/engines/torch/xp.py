@@ -127,6 +127,23 @@ def is_same(a, b):
     return isinstance(a, int) and isinstance(b, int) and a == b
 
 
+def forwards(start, stop, step, size):
+    """The slice of positive step with the elements of one of negative step, in reverse order."""
+    if all(v is None or isinstance(v, int) for v in (start, stop, size)):
+        chosen = range(*slice(start, stop, step).indices(size))
+        return slice(chosen[-1], chosen[0] + 1, -step) if len(chosen) else slice(0, 0, 1)
+    first = size - 1 if start is None else torch.sym_min(from_front(start, size), size - 1)
+    last = -1 if stop is None else from_front(stop, size)
+    return slice(last + 1 + (first - last - 1) % -step, first + 1, -step)
+
+
+def from_front(position, size):
+    """A position counted from the front; -1 for any before it."""
+    if isinstance(position, int):
+        return position if position >= 0 else torch.sym_max(position + size, -1)
+    return torch.sym_max(torch.sym_ite(position < 0, position + size, position), -1)
+
+
 class Torch(Arrays):
     """The namespace over torch tensors, on one device."""
 
@@ -256,10 +273,8 @@ class Torch(Arrays):
         for axis, (start, stop, step) in enumerate(zip(starts, stops, steps)):
             if isinstance(step, int) and step < 0:
                 # torch has no negative steps: the same elements forwards, then turned around
-                chosen = range(*slice(start, stop, step).indices(x.shape[axis]))
                 turned.append(axis)
-                first, last = (chosen[-1], chosen[0] + 1) if len(chosen) else (0, 0)
-                parts.append(slice(first, last, -step))
+                parts.append(forwards(start, stop, step, x.shape[axis]))
             else:
                 parts.append(slice(start, stop, step))
         x = x[tuple(parts)] if parts else x
