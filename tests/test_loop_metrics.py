@@ -214,3 +214,18 @@ def test_callbacks_stop_the_run_and_are_told_the_end() -> None:
     run = sx.train(mlp(), DATA, epochs=9, callbacks=[watch])
     assert (watch.calls, watch.ended, run.position.step) == (2, "enough", 2)
     assert not run.position.finished
+
+
+def test_the_report_names_file_date_best_epoch_and_confusions(tmp_path: Path) -> None:
+    from datetime import date
+
+    names = np.array(["ape", "bee", "cat"])
+    data = {"x": DATA["x"], "label": names[DATA["label"]]}
+    run = sx.train(mlp(), data, epochs=2, validation=data, output=tmp_path / "tuned.onnx")
+    scores = sx.predict(run.model, {"x": DATA["x"]})["scores"].argmax(1)
+    for label, predicted in np.ndindex(3, 3):
+        both = int(((DATA["label"] == label) & (scores == predicted)).sum())
+        assert run.confusion.get((label, predicted), 0) == both
+    page = sx.write_report(run, tmp_path / "report.html").read_text()
+    for words in ("tuned.onnx", date.today().isoformat(), "best epoch", "Confusion matrix", "bee"):
+        assert words in page

@@ -19,6 +19,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, TrainingStopped
+from sardonyx.train import tables
 from sardonyx.train.checkpoint import Lock, position_of
 from sardonyx.train.run import Run
 
@@ -252,3 +253,53 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
 def test_resume_without_output_is_refused() -> None:
     with pytest.raises(ArgumentError, match="continues an output"):
         sx.train(mlp(), DATA, resume=True)
+
+
+def test_a_run_continues_only_on_the_data_that_it_began_with(tmp_path: Path) -> None:
+    other = {"x": X[::-1].copy(), "label": LABEL[::-1].copy()}
+    for name, data in (("a", DATA), ("b", other)):
+        np.savez(tmp_path / f"{name}.npz", **data)  # type: ignore[arg-type]
+        np.save(tmp_path / f"{name}.npy", data["x"])
+        rows = np.concatenate([data["x"], data["label"][:, None]], 1)
+        np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", fmt=["%.9g"] * 6 + ["%d"])
+    np.save(tmp_path / "label.npy", LABEL)
+    kinds = {"memory": (DATA, other)}
+    kinds |= {k: (tmp_path / f"a.{k}", tmp_path / f"b.{k}") for k in ("npz", "npy", "csv")}
+    for kind, (first, second) in kinds.items():
+        output = tmp_path / f"{kind}.onnx"
+        sx.train(mlp(), first, steps=2, output=output)
+        before = output.read_bytes()
+        with pytest.raises(ArgumentError, match="contents of the data"):
+            sx.train(mlp(), second, steps=4, output=output, resume=True)
+        assert output.read_bytes() == before, kind
+        assert sx.train(mlp(), first, steps=4, output=output, resume=True).position.step == 4
+
+
+def test_a_fingerprint_looks_at_large_arrays_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "HASHED_BYTES", 1024)
+    monkeypatch.setattr(tables, "HASHED_ROWS", 50)
+    first = tables.Table(DATA, "memory").fingerprint(["x", "label"])
+    assert first == tables.Table(DATA, "memory").fingerprint(["label", "x"])
+    assert first != tables.Table({**DATA, "x": X + 1}, "memory").fingerprint(["x", "label"])
+
+
+def test_a_lock_that_is_given_back_cannot_be_held_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run starts at the very moment at which the first one closes its file."""
+    output, second = tmp_path / "o.onnx", Lock(tmp_path / "o.onnx")
+    close = os.close
+
+    def close_and_let_the_second_in(file: int) -> None:
+        close(file)
+        monkeypatch.setattr(os, "close", close)
+        second.__enter__()
+
+    with Lock(output):
+        monkeypatch.setattr(os, "close", close_and_let_the_second_in)
+    with pytest.raises(TrainingStopped, match="another run is training"), Lock(output):
+        pass
+    second.__exit__(None, None, None)
+    with Lock(output):
+        assert list(tmp_path.iterdir()) == [tmp_path / ".o.onnx.lock"]
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,8 +195,11 @@ def _validation(text: str | None) -> Any:
 
 def _check_report(path: Path | None) -> None:
     """Refuse a report that could not be written, before training."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+    if path is None:
+        return
+    above = next(p for p in path.absolute().parents if p.exists())
+    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        what = "is a folder" if path.is_dir() else "cannot be written"
         raise ArgumentError(f"the report {quote(str(path))} {what}")
 
 

@@ -153,23 +153,18 @@ def predictions(
 
 
 def _output_axes(model: Model, links: Sequence[Link]) -> dict[str, int | None]:
-    """The axis of the rows in each output, where the batch of the last rows must be cut."""
-    symbols = [
-        str(v.shape[item.axis])
-        for v in model.inputs
+    """The axis of the rows in each output, where its shape shows it."""
+    inputs = {v.name: v.shape for v in model.inputs}
+    sizes = [
+        str(shape[item.axis])
         for item in links
-        if item.input == v.name and v.shape and item.constant is None
+        if item.constant is None and (shape := inputs[item.input]) is not None
     ]
     axes: dict[str, int | None] = {}
     for value in model.outputs:
         dims = [str(d) for d in value.shape] if value.shape is not None else []
-        named = [
-            dims.index(s)
-            for s in symbols
-            if s in dims and not s.isdigit() and s not in ("None", "?")
-        ]
-        fixed = 0 if fixed_batch(links) is not None and dims else None
-        axes[value.name or ""] = named[0] if named else fixed
+        named = [dims.index(s) for s in sizes if s in dims and s not in ("None", "?")]
+        axes[value.name or ""] = named[0] if named else None
     return axes
 
 

@@ -93,16 +93,24 @@ def link(
     fields = source.fields
     fed = [v for v in inputs if v.name not in feeding.constants]
     choices = _choices(fed, labels, fields, feeding.fields)
-    symbol = _batch_symbol(inputs)
+    size = _batch_size([v for v in fed if v.name not in labels])
     links: list[Link] = []
     problems: list[list[str]] = []
     for value in inputs:
         name = value.name or ""
-        axis = feeding.batch_axes.get(name, _row_axis(value, symbol))
-        if name in feeding.constants:
-            item = _constant(value, feeding.constants[name], axis, symbol)
+        axis = feeding.batch_axes.get(name, _row_axis(value, size))
+        rank = len(_dims(value) or ())
+        item: Link | str
+        if rank and not -rank <= axis < rank:
+            item = f"has no axis {axis}"
+        elif name in feeding.constants:
+            item = _constant(value, feeding.constants[name], axis)
+        elif name in labels:  # whose shape follows from that of an output, as it is declared
+            item = _fit(value, choices.get(name), fields, axis, is_label=True)
+        elif rank and name not in feeding.batch_axes and (why := _no_rows(value, axis, size)):
+            item = why
         else:
-            item = _fit(value, choices.get(name), fields, axis, name in labels)
+            item = _fit(value, choices.get(name), fields, axis, is_label=False)
         if isinstance(item, Link):
             links.append(item)
         else:
@@ -129,17 +137,29 @@ def _dims(value: ir.Value) -> list[Any] | None:
     return [d if isinstance(d, int) else str(d) for d in value.shape]
 
 
-def _batch_symbol(inputs: Sequence[ir.Value]) -> str | None:
-    """The name that the first axes of most inputs share: the size of a batch."""
+def _batch_size(inputs: Sequence[ir.Value]) -> Any:
+    """The size that the first axes of most inputs share: a name, or a number if all are fixed."""
     first = [dims[0] for v in inputs if (dims := _dims(v))]
-    names = Counter(d for d in first if isinstance(d, str) and d != "None")
-    return names.most_common(1)[0][0] if names else None
+    names = [d for d in first if isinstance(d, str) and d != "None"]
+    return Counter(names or first).most_common(1)[0][0] if first else None
 
 
-def _row_axis(value: ir.Value, symbol: str | None) -> int:
+def _row_axis(value: ir.Value, size: Any) -> int:
     """The first axis, unless that is fixed and another one has the size of the batch."""
     dims = _dims(value) or []
-    return dims.index(symbol) if dims and isinstance(dims[0], int) and symbol in dims else 0
+    moved = dims and isinstance(dims[0], int) and dims[0] != size and size in dims
+    return dims.index(size) if moved else 0
+
+
+def _no_rows(value: ir.Value, axis: int, size: Any) -> str:
+    """Why an axis cannot be that of the rows: it is fixed, and the batch is not, or otherwise."""
+    name, dim = value.name, (_dims(value) or [])[axis]
+    if not isinstance(dim, int) or dim == size:
+        return ""
+    return (
+        f"axis {axis} has the fixed size {dim}, the batch of other inputs {size}: "
+        f"--batch-axis {name}=AXIS, or --constant {name}=VALUE"
+    )
 
 
 def _choices(
@@ -185,8 +205,6 @@ def _fit(
     name, dims = value.name or "", _dims(value)
     if dims == []:
         return f"takes one value, not rows: --constant {name}=VALUE, constants={{{name!r}: value}}"
-    if dims is not None and not -len(dims) <= axis < len(dims):
-        return f"has no axis {axis}"
     if choice is None:
         return "no field of the data fits it"
     field_name, why = choice
@@ -200,13 +218,13 @@ def _fit(
     if dims is not None:
         axis %= len(dims)
         shape = tuple(dims[:axis] + dims[axis + 1 :])
-        batch = dims[axis] if isinstance(dims[axis], int) else None
+        batch = dims[axis] if isinstance(dims[axis], int) and not is_label else None
     if shape is not None and have.shape is not None and not _same(shape, have.shape):
         return f"rows of {quote(field_name)} have the shape {list(have.shape)}"
     return Link(name, field_name, dtype, shape, why, have.dtype != dtype, axis, batch)
 
 
-def _constant(value: ir.Value, content: Any, axis: int, symbol: str | None) -> Link | str:
+def _constant(value: ir.Value, content: Any, axis: int) -> Link | str:
     """A constant for an input, or what is wrong with it."""
     dims, dtype = _dims(value), np.dtype(value.dtype.numpy())  # type: ignore[union-attr]
     try:

@@ -4,7 +4,9 @@ beside it.
 
 from __future__ import annotations
 
+import json
 import platform
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,11 @@ import onnx
 
 from sardonyx import __version__
 from sardonyx import html_page as html
+from sardonyx.errors import counted
 from sardonyx.record import info
 from sardonyx.record.builder import ROLE
 from sardonyx.train.display import duration
+from sardonyx.train.evaluation import CLASSES
 from sardonyx.weights import weights
 
 if TYPE_CHECKING:
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 POINTS = 400
 FEW = 30  # points that are marked one by one
 GREY = "#7d8796"
+MOST_CLASSES = 30  # of a confusion matrix that is shown
+COUNTS = ("epoch", "step")
+VALIDATED = ("val_loss", "val_accuracy")
 
 
 def write_report(run: Run, path: str | Path) -> Path:
@@ -42,15 +49,6 @@ def write_report(run: Run, path: str | Path) -> Path:
 
 def _page(run: Run) -> str:
     position = run.position
-    model = run.rep.model
-    last = run.history[-1] if run.history else {}
-    figures: dict[str, object] = {
-        n: f"{v:.4f}" for n, v in last.items() if n not in ("epoch", "step")
-    }
-    if position.best_epoch is not None:
-        figures["best epoch"] = position.best_epoch
-    figures |= {"steps": f"{position.step:,}", "time": duration(run.times.get("total", 0.0))}
-    state = run.stopped or ("finished" if position.finished else "not finished")
     settings = run.settings.get("choices", [])
     overridden = html.table(["setting", "in the file", "now"], position.overrides)
     parts = [
@@ -62,6 +60,7 @@ def _page(run: Run) -> str:
             html.table(["input", "field", "type", "one row", "why"], _links(run)),
             html.table(["what", "of the data"], run.facts),
         ),
+        _confusion(run),
         html.section(
             "Parameters",
             html.table(
@@ -73,12 +72,46 @@ def _page(run: Run) -> str:
         html.section("Versions", html.table(["what", "version"], _versions(run))),
     ]
     return html.page(
-        f"Training of {model.graph.name or 'a model'}",
-        f"{state} after {position.epoch} epochs, batch size {position.batch_size}, seed "
-        f"{position.seed}",
-        html.cards(figures),
+        f"Training of {run.rep.model.graph.name or 'a model'}",
+        _subtitle(run),
+        html.cards(_cards(run)),
         *parts,
     )
+
+
+def _subtitle(run: Run) -> str:
+    position = run.position
+    state = run.stopped or ("finished" if position.finished else "not finished")
+    file = f"{run.file.name}, " if run.file is not None else ""
+    date = datetime.now().strftime("%Y-%m-%d %H:%M")
+    return (
+        f"{file}{date}: {state} after {counted(position.epoch, 'epoch')}, batch size "
+        f"{position.batch_size:,}, seed {position.seed}"
+    )
+
+
+def _cards(run: Run) -> dict[str, object]:
+    """The numbers at the top of the page: the last metrics, and those of the best epoch."""
+    position = run.position
+    last = {**(run.history[-1] if run.history else {}), **run.partial}
+    numbers: dict[str, object] = {n: f"{v:.4f}" for n, v in last.items() if n not in COUNTS}
+    best = next((h for h in run.history if h["epoch"] == position.best_epoch), None)
+    if best is not None:
+        numbers["best epoch"] = position.best_epoch
+        numbers |= {f"{n} of the best epoch": f"{v:.4f}" for n, v in best.items() if n in VALIDATED}
+    return numbers | {"steps": f"{position.step:,}", "time": duration(run.times.get("total", 0.0))}
+
+
+def _confusion(run: Run) -> str:
+    """Which classes of the validation data were taken for which, after the last epoch."""
+    classes = sorted({c for pair in run.confusion for c in pair})
+    if not classes or len(classes) > MOST_CLASSES:
+        return ""
+    names = json.loads(run.metadata.get(CLASSES, "[]"))
+    label = {c: names[c] if c < len(names) else str(c) for c in classes}
+    rows = [[label[a], *(run.confusion.get((a, b), 0) for b in classes)] for a in classes]
+    header = ["label \\ predicted", *(label[c] for c in classes)]
+    return html.section("Confusion matrix of the validation data", html.table(header, rows))
 
 
 def _curves(run: Run) -> list[str]:
@@ -89,11 +122,11 @@ def _curves(run: Run) -> list[str]:
 
 
 def _series(run: Run) -> list[tuple[str, dict[str, list[tuple[float, float]]], str]]:
-    """Every chart: its name, its lines, and what runs across."""
+    """Every chart: its name, its lines, and the name of its horizontal axis."""
     first = run.position.step - len(run.losses)
     steps = thin([(first + i + 1.0, v) for i, v in enumerate(run.losses)])
     charts = [("steps", {"loss": steps}, "step")] if steps else []
-    names = [n for n in (run.history[-1] if run.history else {}) if n not in ("epoch", "step")]
+    names = [n for n in (run.history[-1] if run.history else {}) if n not in COUNTS]
     for name in dict.fromkeys(n.removeprefix("val_") for n in names):
         lines = {
             kind: [(h["epoch"], h[kind]) for h in run.history if kind in h]
@@ -116,7 +149,9 @@ def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _links(run: Run) -> list[list[object]]:
-    return [[i.input, i.field, str(i.dtype), _row_shape(i), i.why] for i in run.links]
+    return [
+        [i.input, i.field or str(i.constant), str(i.dtype), _row_shape(i), i.why] for i in run.links
+    ]
 
 
 def _row_shape(item: Link) -> str:
@@ -154,7 +189,7 @@ def _parameters(run: Run) -> list[list[object]]:
 
 def _epochs(run: Run) -> str:
     if not run.history:
-        return "<p>none was completed</p>"
+        return "<p>No epoch was completed.</p>"
     names = list(run.history[-1])
     return html.table(names, [[h.get(n, "") for n in names] for h in run.history])
 
@@ -182,7 +217,7 @@ def _versions(run: Run) -> list[list[object]]:
 
 
 def _pictures(run: Run, target: Path) -> None:
-    """One picture for each kind of figure; see-through, in colours that read on light and dark."""
+    """One picture for each metric; transparent, in colours that read on light and dark."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
