@@ -187,3 +187,36 @@ def test_label_names_are_free_of_initializers_too() -> None:
     model.graph.register_initializer(weight)
     net = sx.trainable(model, "mse")
     assert any(c.what == "label" and "train/label" in c.value for c in choices(net))
+
+
+UNCONFIRMED = (
+    HEAD
+    + """(float[N,4] x) => (float[N] y)
+    <float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float low = {-1000}, int64[1] flat = {-1}>
+    {
+        a = MatMul(x, w)
+        top = ReduceMax <keepdims = 0> (x)
+        c = Greater(top, low)
+        y = If (c) <
+            then_branch = t () => (float[N,2] p) { p = Identity(a) },
+            else_branch = e () => (float[M] q) { q = Reshape(a, flat) }
+        >
+    }"""
+)
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+def test_the_rank_of_an_output_is_learned_from_the_data(loss: str) -> None:
+    """The file declares rank 1, nothing in the graph contradicts it, and the rank is 2."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 4)).astype(np.float32)
+    y = rng.normal(size=(6, 2)).astype(np.float32)
+    z = x @ np.array([[1, 2], [3, 4], [5, 6], [7, 8]])
+    expected, label = np.mean((z - y) ** 2), y
+    if loss == "cross_entropy":
+        label = rng.integers(0, 2, 6)
+        picked = z[np.arange(6), label] - z.max(1)
+        expected = -np.mean(picked - np.log(np.exp(z - z.max(1, keepdims=True)).sum(1)))
+    data = {"x": x, "label": label}
+    run = sx.train(parse(UNCONFIRMED), data, loss=loss, steps=1, batch_size=6, display="quiet")
+    np.testing.assert_allclose(run.losses[0], expected, rtol=1e-5)

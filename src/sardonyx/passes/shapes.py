@@ -40,6 +40,7 @@ def refine_shapes(graph: ir.Graph) -> None:
 
 
 Declared = list[tuple[ir.Value, ir.Shape]]
+ONLY_DECLARED = "only_declared"  # on a value whose shape the file declares and nothing confirms
 
 
 def forget_shapes(graph: ir.Graph) -> Declared:
@@ -61,6 +62,7 @@ def recall_shapes(declared: Declared) -> bool:
     for value, shape in declared:
         if value.shape is None:
             value.shape = shape
+            value.meta[ONLY_DECLARED] = True
             changed = True
         elif len(value.shape) == len(shape):
             dims = [

@@ -42,6 +42,7 @@ from sardonyx.train.evaluation import (
 )
 from sardonyx.train.fields import Feeding, Link, row_count
 from sardonyx.train.images import as_metadata
+from sardonyx.train.output_shapes import with_learned_shapes
 from sardonyx.train.run import Callback, Run, RunSettings, best_path
 from sardonyx.train.tables import Source, Stream, Subset
 
@@ -155,6 +156,8 @@ def _prepared(
     options = {name: getattr(request, name) for name in OPTIONS}
     loaded = setup.load_start(model, request.target, request.resume)
     source, validation = _open(loaded, data, request)
+    feeding = Feeding(request.fields or {}, request.constants or {}, request.batch_axes or {})
+    loaded = with_learned_shapes(loaded, source, feeding)
     net, position = setup.start(loaded, request.target, request.resume, options, how)
     setup.check_preprocessing(net, request.preprocess, position, request.target)
     if position.share is not None:
