@@ -244,6 +244,53 @@ def test_a_bias_in_floats_is_rounded_to_the_step_of_the_sums() -> None:
     assert bias_step(list(sx.normalize(sx.load(NETWORKS["cnn"]())).graph)) == 0.0
 
 
+SEPARATE_BIAS = {
+    # The weight's shape, the bias's, the input's.
+    "MatMul": ((16, 16), (16,), "N,16"),
+    "Conv": ((16, 16, 1), (1, 16, 1), "N,16,5"),
+}
+
+
+def with_separate_bias(op: str, layers: int = 3, shift: float = 0.0) -> onnx.ModelProto:
+    """Products between quantizers, each with a float bias in an Add of its own.
+
+    shift -- added to one element of the second bias
+    """
+    weight, bias, shape = SEPARATE_BIAS[op]
+    rng = np.random.default_rng(0)
+    text, tensors = "a = QuantizeLinear(x, sx, zx) h0 = DequantizeLinear(a, sx, zx) ", {}
+    for i in range(layers):
+        tensors[f"w{i}"] = rng.integers(-64, 64, weight).astype(np.int8)
+        tensors[f"b{i}"] = (0.3 * rng.normal(size=bias)).astype(np.float32)
+        text += f"v{i} = DequantizeLinear(w{i}, sw, zw) p{i} = {op}(h{i}, v{i}) "
+        text += f"t{i} = Add(p{i}, b{i}) q{i} = QuantizeLinear(t{i}, sy, zy) "
+        text += f"h{i + 1} = DequantizeLinear(q{i}, sy, zy) "
+    tensors["b1"].reshape(-1)[3] += np.float32(shift)
+    header = '<ir_version: 9, opset_import: ["": 17]> g '
+    model = onnx.parser.parse_model(
+        f"""{header}(float[{shape}] x) => (float[{shape}] y)
+        <float sx = {{0.031}}, uint8 zx = {{120}}, float sw = {{0.0123}}, int8 zw = {{0}},
+        float sy = {{0.05}}, uint8 zy = {{110}}> {{ {text} y = Identity(h{layers}) }}"""
+    )
+    for name, array in tensors.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+@pytest.mark.parametrize("op", SEPARATE_BIAS)
+def test_a_bias_in_an_add_of_its_own_is_rounded_as_well(op: str) -> None:
+    """onnxruntime makes one integer product of these; it rounds the bias to the product's steps."""
+    precise = {"log_severity_level": 4, "session.x64quantprecision": "1"}
+    first = OnnxSubject(sx.load(with_separate_bias(op)), options=precise)
+    report = sx.verify(first, seeds=8)
+    assert report.verdict == SAME, str(report)
+    assert bias_step(list(sx.normalize(first.model).graph)) == pytest.approx(0.5 * 0.05 * 0.0123)
+    # More than a step of the result is a fault, and its segment is named.
+    wrong = OnnxSubject(sx.load(with_separate_bias(op, shift=0.2)), options=precise)
+    report = sx.verify(first, wrong, seeds=1)
+    assert report.verdict == DIFFERENT and report.culprit is not None
+
+
 @pytest.mark.parametrize("scale", [0.01, 0.25, 3.0])
 def test_values_half_way_are_exactly_half_way(scale: float) -> None:
     text = """<ir_version: 9, opset_import: ["": 20]> g (float[N] x) => (uint8[N] y)

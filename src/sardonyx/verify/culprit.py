@@ -442,6 +442,7 @@ class _Level:
         x, slack = self._before(quantizer, part, feeds)
         inputs = [x, *(_input(v, feeds) for v in quantizer.inputs[1:])]
         wrong, flipped = requantized(quantizer, inputs, slack, np.asarray(c), np.asarray(r))
+        self.finder.search.near_ties += flipped
         if wrong > flipped:
             replay.ratio = float("inf")
             replay.problem = f"{wrong - flipped} of {x.size} elements off by more than a tie"

@@ -83,6 +83,7 @@ class Locator:
             # integers, as one. Their ties may flip too, but nothing else may happen there.
             fused = finder(run.inputs, segments=True)
             search.replays += fused.replays
+            search.near_ties += fused.near_ties
             search.culprit, search.case = fused.culprit, fused.case
         self._conclude(label, search, bad, cause)
 

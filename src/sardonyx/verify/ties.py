@@ -21,6 +21,7 @@ SELECTIONS = ("ArgMax", "ArgMin", "TopK")
 QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 OTHERS = ("NonMaxSuppression", "Unique", "IsInf", "Hardmax", "OneHot", "Mod", "If", "Loop")
 QUANTIZED = ("QLinearConv", "QLinearMatMul")
+PRODUCTS = ("Conv", "Gemm", "MatMul")
 REACH = 10.0  # how many floors from the line still count as on it
 STEPS = 1
 HALF = 0.5
@@ -158,15 +159,30 @@ def bias_step(nodes: Sequence[ir.Node]) -> float:
     """Half a step of the sums that an integer kernel forms, where it must round a bias to them.
 
     A sum of products of integers has the step `scale of x` * `scale of w`. A bias that the model
-    keeps in floats is rounded to it by any engine that computes in integers.
+    keeps in floats is rounded to it by any engine that computes in integers; engines take a bias
+    for one that a separate Add adds as well.
     """
-    step = 0.0
+    steps = [0.0]
     for node in nodes:
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if node.op_type in ("Conv", "Gemm") and bias is not None and bias.const_value is not None:
-            scales = [_dequantizer_scale(v) for v in node.inputs[:2]]
-            step = max(step, 0.5 * scales[0] * scales[1])
-    return step
+        product = _with_bias(node)
+        if product is not None:
+            scales = [_dequantizer_scale(v) for v in product.inputs[:2]]
+            steps.append(0.5 * scales[0] * scales[1])
+    return max(steps)
+
+
+def _with_bias(node: ir.Node) -> ir.Node | None:
+    """The product to which a node adds a constant bias: itself, or what an Add reads."""
+    if node.op_type in ("Conv", "Gemm") and len(node.inputs) > 2 and _is_fixed(node.inputs[2]):
+        return node
+    if node.op_type != "Add" or not any(map(_is_fixed, node.inputs)):
+        return None
+    producers = [v.producer() for v in node.inputs if v is not None]
+    return next((p for p in producers if p is not None and p.op_type in PRODUCTS), None)
+
+
+def _is_fixed(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None
 
 
 def _dequantizer_scale(value: ir.Value | None) -> float:
