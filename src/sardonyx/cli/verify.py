@@ -44,6 +44,9 @@ def verify(
     sliced: Annotated[
         bool, typer.Option("--sliced", help="Node by node, in bounded memory.")
     ] = False,
+    seconds: Annotated[
+        float, typer.Option(help="A time budget; the report says what did not fit.")
+    ] = 300.0,
     training: Annotated[int, typer.Option(help="Compare so many training steps.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report as one HTML page.")] = None,
@@ -80,6 +83,7 @@ def verify(
             sizes=_sizes(size or []),
             gradients=gradients,
             sliced=sliced,
+            seconds=seconds,
             progress=_progress(),
         )
     _finish(report, as_json, html, save)

@@ -15,6 +15,10 @@ from contextvars import ContextVar
 from sardonyx.errors import EngineError
 
 
+class LimitReached(EngineError):
+    """A run was stopped because it used up what it may use."""
+
+
 class Allowance:
     """Counts against its limits; None: no limit."""
 
@@ -23,6 +27,7 @@ class Allowance:
     ):
         self.limits = {"nodes": nodes, "trips": trips, "seconds": seconds}
         self.nodes = self.trips = 0
+        self.outer: Allowance | None = None
         self.end = None if seconds is None else time.monotonic() + seconds
 
     def check(self) -> None:
@@ -36,7 +41,7 @@ class Allowance:
 
     def _refuse(self, name: str, limit: str) -> None:
         what = {"nodes": "nodes run", "trips": "trips of loops", "seconds": "seconds"}[name]
-        raise EngineError(
+        raise LimitReached(
             f"the run was stopped: more than {limit} {what}",
             hint=f"give it more if you trust this model: allowance({name}=...), --limit {name}=...",
         )
@@ -55,6 +60,7 @@ def allowance(
     ...     pass
     """
     current = Allowance(nodes, trips, seconds)
+    current.outer = _CURRENT.get()
     token = _CURRENT.set(current)
     try:
         yield current
@@ -65,7 +71,8 @@ def allowance(
 def spend(*, nodes: int = 0, trips: int = 0) -> None:
     """Count against the limits around, if there are any."""
     current = _CURRENT.get()
-    if current is not None:
+    while current is not None:
         current.nodes += nodes
         current.trips += trips
         current.check()
+        current = current.outer

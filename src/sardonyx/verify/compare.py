@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.nesting import graphs
 from sardonyx.verify import datasets
+from sardonyx.verify.budget import SECONDS, Budget, OutOfTime
 from sardonyx.verify.coarse import has_coarse
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.draw import BLIND, CONSTANT, Drawer, rated
@@ -67,6 +69,7 @@ def verify(
     gradients: bool = False,
     culprit: bool = True,
     sliced: bool = False,
+    seconds: float = SECONDS,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Compare programs: the same numbers up to rounding, or not, and then which node.
@@ -86,6 +89,7 @@ def verify(
                  TensorFlow functions those of their own framework
     culprit   -- search the node when something differs
     sliced    -- never run a whole model: replay node by node, in bounded memory
+    seconds   -- a time budget: what does not fit is left out, and the report says so
     progress  -- called with a line of text now and then
 
     >>> import sardonyx as sx
@@ -96,18 +100,19 @@ def verify(
     subjects = _subjects(first, others, engine)
     if gradients:
         subjects = gradients_of(subjects)
-    job = _Job(subjects, judging, progress or (lambda _: None), sliced)
-    runs = job.runs(inputs, list(range(seeds)) if isinstance(seeds, int) else list(seeds), sizes)
+    budget = Budget(seconds)
+    job = _Job(subjects, judging, progress or (lambda _: None), sliced, budget)
+    job.runs(inputs, list(range(seeds)) if isinstance(seeds, int) else list(seeds), sizes)
     candidates = list(zip(job.labels, subjects))
-    locator = Locator(job.report, job.reference_model, job.progress)
+    locator = Locator(job.report, job.reference_model, job.progress, budget)
     if sliced:
-        locator.slices(candidates, runs)
+        locator.slices(candidates, list(job.data))
         return job.report
-    job.compare(runs)
+    job.compare()
     job.note_other_weights()
     locator.reference = job.reference_model  # gone where the float64 run failed
     if culprit and job.tolerances is None:
-        locator.find(candidates, runs)
+        locator.find(candidates, job.report.data)
     return job.report
 
 
@@ -133,9 +138,11 @@ class _Job:
         judging: tuple[tuple[float, float], float | None, float | None],
         progress: Callable[[str], None],
         sliced: bool,
+        budget: Budget,
     ):
         bands, rtol, atol = judging
         self.subjects, self.progress, self.sliced = subjects, progress, sliced
+        self.budget = budget
         self.labels = distinct_names(subjects)
         self.tolerances = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
         self.model = next((s.model for s in subjects if s.model is not None), None)
@@ -146,7 +153,8 @@ class _Job:
         self.coarse: dict[str, dict[str, Any]] = {}
         self.coarse_runner: list[Reference] | None = None
         self.trials: dict[tuple[str, int, bool], dict[str, float]] = {}
-        self.is_drawn = False  # whether the inputs are random
+        self.data: Iterator[DataSet] = iter(())
+        self.count, self.is_drawn = 0, False  # of the data; whether it is random
         self._choose_reference()
 
     def _choose_reference(self) -> None:
@@ -171,55 +179,67 @@ class _Job:
 
     # -- inputs -------------------------------------------------------------------------
 
-    def runs(self, inputs: Any, seeds: list[int], sizes: Mapping[str, int] | None) -> list[DataSet]:
+    def runs(self, inputs: Any, seeds: list[int], sizes: Mapping[str, int] | None) -> None:
+        """Find out what to run on: `data` and how many there are of them."""
+        saved = [s for s in self.subjects if isinstance(s, SavedSubject)]
+        sets = next((s.sets for s in saved if any(part.inputs for part in s.sets)), None)
         if inputs is not None:
-            return datasets.read(inputs, self.model, seeds)
-        for item in self.subjects:
-            if isinstance(item, SavedSubject) and any(s.inputs for s in item.sets):
-                return item.sets
-        if self.model is None:
+            sets = datasets.read(inputs, self.model, seeds)
+        if sets is not None:
+            self.data, self.count = iter(sets), len(sets)
+        elif self.model is None:
             raise ArgumentError("no model says what the inputs are", hint="give inputs=")
-        if any(isinstance(s, SavedSubject) for s in self.subjects):
+        elif saved:
             raise DataError(
                 "saved outputs belong to inputs", hint="give inputs= with those they came from"
             )
-        self.report.seeds = seeds
-        self.is_drawn = True
-        drawer = Drawer(next(s for s in self.subjects if s.model is not None), self.sliced)
-        others = [s.model for s in self.subjects if s.model not in (None, self.model)]
-        fits = [m for m in others if m is not None and not interface_mismatch(m, self.model)]
-        sizes = common_sizes(self.model, fits) | dict(sizes or {})
+        else:
+            self.report.seeds, self.is_drawn = seeds, True
+            self.data, self.count = self._drawn(self.model, seeds, sizes), len(seeds)
+
+    def _drawn(
+        self, model: Model, seeds: list[int], sizes: Mapping[str, int] | None
+    ) -> Iterator[DataSet]:
+        """Random inputs, one after the other: what no time is left for is not drawn."""
+        first = next(s for s in self.subjects if s.model is not None)
+        drawer = Drawer(first, self.budget, self.sliced)
+        others = [s.model for s in self.subjects if s.model not in (None, model)]
+        fits = [m for m in others if m is not None and not interface_mismatch(m, model)]
+        sizes = common_sizes(model, fits) | dict(sizes or {})
         try:
-            return [drawer(seed, sizes) for seed in seeds]
+            for seed in seeds:
+                yield drawer(seed, sizes)
         except EngineError as error:
             self._note(f"{error.what}; {error.hint}")
-            return []
 
     # -- the comparison -----------------------------------------------------------------
 
-    def compare(self, runs: list[DataSet]) -> None:
-        for run in runs:
+    def compare(self) -> None:
+        for run in self.data:
             self.progress(run.name)
-            start = time.monotonic()
-            exact, baselines = self._reference_values(run)
-            slow = time.monotonic() - start > SLOW
-            self._note_what_shows_little(exact)
-            small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
-            samples = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
-            self.noise = {n: max(d.get(n, 0.0) for d in samples) for n in small if samples}
-            has_expected = run.outputs and not any(
-                isinstance(s, SavedSubject) for s in self.subjects
-            )
-            for label, item in zip(self.labels, self.subjects):
-                self._measure(label, item, run, exact, baselines)
-            if has_expected:
-                self._judge(
-                    f"outputs of {run.name}", run.outputs or {}, run, exact, baselines, True
+            self._compare_on(run)
+            self.report.data.append(run)
+            shapes = {k: _shape(v) for k, v in run.inputs.items()}
+            self.report.runs.append({"name": run.name, "shapes": shapes})
+            if self.budget.is_over and len(self.report.runs) < self.count:
+                self._note(
+                    f"{len(self.report.runs)} of {self.count} inputs were compared: "
+                    f"the time budget of {self.budget.seconds:g} s is used up"
                 )
-        self.report.runs = [
-            {"name": r.name, "shapes": {k: _shape(v) for k, v in r.inputs.items()}} for r in runs
-        ]
-        self.report.data = runs
+                break
+
+    def _compare_on(self, run: DataSet) -> None:
+        start = time.monotonic()
+        exact, baselines = self._reference_values(run)
+        slow = time.monotonic() - start > SLOW
+        self._note_what_shows_little(exact)
+        small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
+        samples = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
+        self.noise = {n: max(d.get(n, 0.0) for d in samples) for n in small if samples}
+        for label, item in zip(self.labels, self.subjects):
+            self._measure(label, item, run, exact, baselines)
+        if run.outputs and not any(isinstance(s, SavedSubject) for s in self.subjects):
+            self._judge(f"outputs of {run.name}", run.outputs, run, exact, baselines, True)
 
     def _note_what_shows_little(self, exact: dict[str, Any]) -> None:
         for name, value in exact.items():
@@ -231,13 +251,17 @@ class _Job:
     def _reference_values(self, run: DataSet) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if self.exact is not None:
             try:
-                exact = self.exact(run.inputs)
-                baselines = [b(run.inputs) for b in self.baselines]
+                with self.budget.within(0.5):
+                    exact = self.exact(run.inputs)
+                    baselines = [b(run.inputs) for b in self.baselines]
                 self._check_plausible(exact, baselines, run.name)
                 return exact, baselines
             except (UnsupportedOp, EngineError) as error:
-                self.report.notes.append(f"no float64 run: {error.what}")
+                self._note(f"no float64 run: {error.what}")
                 self.exact = self.reference_model = None
+                if len(self.subjects) == 1 and not run.outputs:
+                    self._note("nothing is left to compare the only subject with")
+                    self.report.comparable = False
         jitter = Jitter(self.subjects[0], self.model)
         self.report.reference = (
             f"{self.labels[0]} itself; noise by moving its inputs and weights by one unit"
@@ -257,9 +281,11 @@ class _Job:
             if self.exact is not None and any(map(is_float, run.inputs.values())):
                 rng = np.random.default_rng(trial)
                 feeds = {k: moved(v, rng) for k, v in run.inputs.items()}
-                baselines = [side(feeds) for side in self.baselines]
-                baselines += [side(feeds) for side in coarsely]
-                self.trials[key] = _noise(self.exact(feeds), baselines)
+                with contextlib.suppress(OutOfTime), self.budget.within(0.2):
+                    self.budget.check()
+                    baselines = [side(feeds) for side in self.baselines]
+                    baselines += [side(feeds) for side in coarsely]
+                    self.trials[key] = _noise(self.exact(feeds), baselines)
         return self.trials[key]
 
     def _coarsely(self) -> list[Reference]:
@@ -302,8 +328,12 @@ class _Job:
             self._add_outcome(label, run, NOT_COMPARABLE, mismatch)
             return
         try:
-            item.prepare()
-            outputs = item(run.inputs, run.name)
+            with self.budget.within():
+                item.prepare()
+                outputs = item(run.inputs, run.name)
+        except OutOfTime as error:
+            self._add_outcome(label, run, UNKNOWN, error.what)
+            return
         except (MissingExtra, NotDifferentiable) as error:
             self._note(f"{label}: {error.what}")
             self.report.comparable = False
@@ -396,7 +426,9 @@ class _Job:
         """Doubt the baseline first: compute it coarsely, and draw more of its noise."""
         for coarsely in self._coarsely():
             if run.name not in self.coarse:
-                self.coarse[run.name] = coarsely(run.inputs)
+                self.coarse[run.name] = {}
+                with contextlib.suppress(OutOfTime), self.budget.within(0.2):
+                    self.coarse[run.name] = coarsely(run.inputs)
             other: Any = self.coarse[run.name].get(part.output)
             if np.shape(other) == np.shape(exact):
                 part.rms_noise = max(part.rms_noise, finite_rms(other, exact))

@@ -141,6 +141,7 @@ class Finder:
         self.run = run
         self.bands = bands
         self.progress = progress or (lambda _: None)
+        self.check: Callable[[], None] = lambda: None  # raises where the search must end
         self.whole = self.ties_only = self.segments = False
         self.runs_whole = False  # then a piece that the engine refuses says nothing
         self.search = Search()
@@ -273,6 +274,7 @@ class _Level:
 
     def visit(self, path: tuple[str, ...], node: ir.Node, env: Mapping[str, Any]) -> None:
         """A step of the reference is done: replay what can be replayed now."""
+        self.finder.check()
         if path != self.path:
             self._visit_inside(path, node, env)
             return

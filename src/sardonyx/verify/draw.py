@@ -19,13 +19,15 @@ import onnx.shape_inference
 from sardonyx.errors import ArgumentError, EngineError, SardonyxError, UnsupportedOp
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
+from sardonyx.verify.budget import Budget
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.exact import Reference, is_float
-from sardonyx.verify.inputs import STYLES, sample, size_choices, symbol, symbols
+from sardonyx.verify.inputs import STYLES, leading, sample, size_choices, symbol, symbols
 from sardonyx.verify.subjects import Subject
 
 POOR = 10_000  # numbers to feed at most, in search of outputs that show more
 PATIENCE = 60.0  # seconds to search for sizes
+LONG = 1.0  # seconds of a run: then a batch of one has to do
 LARGE = 640  # a size at which what is empty is so by the model's own design
 GOOD, HOLLOW, CONSTANT, BLIND = range(4)  # ratings of a draw; see `Drawer`
 
@@ -39,11 +41,14 @@ class Drawer:
     BLIND    -- an output is empty or not finite
     """
 
-    def __init__(self, item: Subject, sliced: bool = False):
+    def __init__(self, item: Subject, budget: Budget, sliced: bool = False):
         assert item.model is not None
+        self.budget = budget
         self.item, self.model, self.sliced = item, item.model, sliced
         self.regular = normalize(item.model)
         self.failure: SardonyxError | None = None
+        self.seconds = 0.0  # of the last run
+        self.batch_of_one: dict[str, int] = {}  # sizes for all further draws
         self._plain: Reference | None = None
         self._hollow_by_design: set[str] | None = None
 
@@ -52,6 +57,7 @@ class Drawer:
         draws: list[tuple[int, DataSet]] = []
         start = time.monotonic()
         self.failure = None
+        sizes = {**(sizes or {}), **self.batch_of_one}
         for style, choice in self._choices(seed, sizes, draws):
             feeds = sample(self.model, seed, choice, style, self.regular)
             data = DataSet(_label(seed, choice, style), feeds)
@@ -59,11 +65,13 @@ class Drawer:
                 return data  # rating it would run the whole model
             rating = self._rated(feeds, choice)
             if rating == GOOD:
-                return data
+                is_long = self.seconds > LONG and style == STYLES[0]
+                return self._smaller(seed, choice, data, sizes) if is_long else data
             if rating is not None:
                 draws.append((rating, data))
             is_large = len(draws) > 1 and _count(feeds) > POOR
-            if is_large or ((self.failure or draws) and time.monotonic() - start > PATIENCE):
+            patience = min(PATIENCE, 0.3 * self.budget.seconds)
+            if is_large or ((self.failure or draws) and time.monotonic() - start > patience):
                 break
         if draws:
             return min(draws, key=lambda draw: draw[0])[1]
@@ -73,6 +81,18 @@ class Drawer:
             self.failure.where,
             hint="give inputs=, or sizes= for its symbolic dimensions",
         )
+
+    def _smaller(
+        self, seed: int, sizes: dict[str, int], data: DataSet, fixed: Mapping[str, int]
+    ) -> DataSet:
+        """The same with a batch of one, where the batch is free: a run takes long."""
+        batches = [n for n in leading(self.model) if sizes.get(n, 1) > 1 and n not in fixed]
+        choice = sizes | dict.fromkeys(batches, 1)
+        feeds = sample(self.model, seed, choice, normal=self.regular)
+        if not batches or self._rated(feeds, choice) != GOOD:
+            return data
+        self.batch_of_one = dict.fromkeys(batches, 1)
+        return DataSet(_label(seed, choice, STYLES[0]), feeds)
 
     def _choices(
         self, seed: int, sizes: Mapping[str, int] | None, draws: list[Any]
@@ -102,6 +122,7 @@ class Drawer:
     def _outputs(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """The outputs for inputs that may not fit; numpy goes first, engines may crash on such."""
         outputs: dict[str, Any] | None = None
+        self.seconds = 0.0
         if _count(feeds) <= POOR:  # small sizes are the ones that crash, and quick
             with contextlib.suppress(UnsupportedOp):
                 self._plain = self._plain or Reference(self.regular, exact=False)
@@ -112,7 +133,10 @@ class Drawer:
             if outputs is None:
                 raise
             return outputs
-        return self.item(feeds)
+        start = time.monotonic()
+        outputs = self.item(feeds)
+        self.seconds = time.monotonic() - start
+        return outputs
 
     def _is_hollow(self, sizes: Mapping[str, int]) -> bool:
         """Whether a tensor is empty at these sizes that is not at large ones."""

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from sardonyx.edit.widen import widen
 from sardonyx.errors import EngineError, SardonyxError, UnsupportedOp, quote
+from sardonyx.lower.run_limits import LimitReached
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.nesting import graphs
@@ -82,6 +83,8 @@ class Reference:
         if self._whole is not None:
             try:
                 return self._whole(values)
+            except LimitReached:
+                raise
             except SardonyxError:
                 self._whole = None
         outputs = self._walk(values)
@@ -240,6 +243,8 @@ def kernel(
     def run(feeds: dict[str, Any]) -> dict[str, Any]:
         try:
             return numpy_run(feeds)
+        except LimitReached:
+            raise
         except EngineError as error:
             try:
                 outputs = onnx_kernel(model)(feeds)

@@ -72,7 +72,7 @@ def size_choices(
     if not free:
         yield chosen_sizes
         return
-    batches = [n for n in free if n in _leading(model)]
+    batches = [n for n in free if n in leading(model)]
     others = [n for n in free if n not in batches]
     for pool in LADDER if others else LADDER[:1]:
         sizes = chosen_sizes | _drawn(others, pool, seed)
@@ -91,7 +91,7 @@ def _drawn(names: list[str], pool: tuple[int, ...], seed: int) -> dict[str, int]
     return {n: rotated[i % len(rotated)] + i // len(rotated) * 20 for i, n in enumerate(names)}
 
 
-def _leading(model: Model) -> set[str]:
+def leading(model: Model) -> set[str]:
     """The symbols that only ever stand first."""
     first: set[str] = set()
     later: set[str] = set()

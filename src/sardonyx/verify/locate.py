@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sardonyx.errors import ArgumentError, SardonyxError
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
+from sardonyx.verify.budget import Budget, OutOfTime
 from sardonyx.verify.converted import opened
 from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
@@ -33,6 +34,7 @@ class Locator:
     report: Report
     reference: Model | None
     progress: Callable[[str], None]
+    budget: Budget
 
     def find(self, candidates: Sequence[tuple[str, Subject]], runs: Sequence[DataSet]) -> None:
         """Replay every candidate that differs, and the jumps of those that do not."""
@@ -60,7 +62,9 @@ class Locator:
     def _finder(self, inside: OnnxSubject) -> Finder:
         assert self.reference is not None and inside.model is not None
         run = functools.partial(runner(inside.engine), **inside.settings)
-        return Finder(self.reference, inside.model, run, self.report.bands, self.progress)
+        finder = Finder(self.reference, inside.model, run, self.report.bands, self.progress)
+        finder.check = self.budget.check
+        return finder
 
     def _search(
         self,
@@ -148,7 +152,16 @@ class Locator:
         self.report.data = list(runs)
 
     def _slice(self, label: str, inside: OnnxSubject, run: DataSet) -> None:
-        search = self._finder(inside)(run.inputs, whole=True)
+        finder = self._finder(inside)
+        try:
+            search = finder(run.inputs, whole=True)
+        except OutOfTime as error:
+            search = finder.search
+            count = sum(1 for _ in finder.plain.graph.all_nodes())
+            self.report.notes.append(
+                f"{label}: {error.what} after {len(search.replays)} of {count} nodes"
+            )
+            self.report.comparable = False
         part = Measurement(label, "every node", run.name, [len(search.replays)], "")
         part.problem = next((r.problem for r in search.replays if r.problem), "")
         part.forced = float("inf") if part.problem else search.worst

@@ -1,0 +1,90 @@
+"""Time and memory of a comparison are bounded, and the report says what did not fit."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+from sardonyx.engines.numpy import Runner
+from sardonyx.errors import EngineError
+from sardonyx.lower.run_limits import LimitReached, allowance
+from sardonyx.verify import budget
+from sardonyx.verify.noise import SAME, UNKNOWN
+from tests.mutants import NETWORKS, fault
+from tests.networks import parse
+
+CONVOLUTION = """<ir_version: 9, opset_import: ["": 20]>
+g (float[N,16,128,128] x, float[16,16,3,3] w) => (float[N,16,128,128] y)
+{ y = Conv<pads: ints = [1,1,1,1]>(x, w) }"""
+
+
+def test_inputs_that_no_time_is_left_for_are_left_out() -> None:
+    report = sx.verify(NETWORKS["cnn"](), "numpy", seconds=0.0)
+    assert report.verdict == SAME
+    assert len(report.runs) == len(report.data) == 1
+    assert "1 of 3 inputs were compared: the time budget of 0 s is used up" in report.notes
+
+
+def test_a_float64_run_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is judged by moved inputs; a model alone has nothing left to be judged by."""
+    monkeypatch.setattr(budget, "LEAST", 0.0)
+    alone = sx.verify(NETWORKS["cnn"](), seeds=1, seconds=0.0)
+    assert alone.verdict == UNKNOWN
+    assert any("no float64 run: stopped after 0 s" in note for note in alone.notes)
+    both = sx.verify(NETWORKS["cnn"](), lambda x: x, seeds=1, seconds=0.0)
+    assert "moving its inputs" in both.reference
+
+
+def test_a_search_that_takes_too_long_ends_early() -> None:
+    report = sx.verify(NETWORKS["cnn"](), fault("cnn", "batch norm epsilon"), seeds=1, seconds=0.0)
+    assert report.verdict == "different" and report.culprit is None
+    assert any("ended early: the time budget" in note for note in report.notes)
+    report = sx.verify(NETWORKS["cnn"](), "numpy", seeds=1, seconds=0.0, sliced=True)
+    assert report.verdict == UNKNOWN and "after 0 of 11 nodes" in "".join(report.notes)
+
+
+def test_a_limit_inside_another_does_not_suspend_it() -> None:
+    run = Runner(sx.load(NETWORKS["cnn"]()))
+    shape = [d if isinstance(d, int) else 2 for d in sx.load(NETWORKS["cnn"]()).inputs[0].shape]
+    feeds = {sx.load(NETWORKS["cnn"]()).inputs[0].name: np.zeros(shape, np.float32)}
+    with allowance(nodes=3), allowance(seconds=60.0), pytest.raises(LimitReached, match="3 nodes"):
+        run(feeds)
+
+
+def test_a_batch_of_one_has_to_do_where_a_run_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.verify import draw
+
+    monkeypatch.setattr(draw, "LONG", 0.0)
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,T,3] x) => (float[N,T,3] y)
+    { y = Softmax(x) }"""
+    shapes = [r["shapes"]["x"] for r in sx.verify(parse(text), "numpy", seeds=2).runs]
+    assert [s[0] for s in shapes] == [1, 1] and all(s[1] > 1 for s in shapes)
+    fixed = sx.verify(parse(text), "numpy", seeds=1, sizes={"N": 4})
+    assert fixed.runs[0]["shapes"]["x"][0] == 4
+
+
+def test_a_convolution_takes_little_more_than_its_output() -> None:
+    x = np.random.default_rng(0).normal(size=(8, 16, 128, 128)).astype(np.float32)
+    w = np.random.default_rng(1).normal(size=(16, 16, 3, 3)).astype(np.float32)
+    run = Runner(parse(CONVOLUTION))
+    tracemalloc.start()
+    (y,) = run({"x": x, "w": w}).values()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < y.nbytes + 24e6  # all at once, in float64, would be twelve times the output
+    import torch
+
+    exact = torch.nn.functional.conv2d(
+        torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=1
+    )
+    assert np.abs(y - exact.numpy()).max() < 1e-5
+
+
+def test_a_failure_that_is_not_a_matter_of_time_stays_one() -> None:
+    with pytest.raises(EngineError, match="no"), budget.Budget(60.0).within():
+        raise EngineError("no")
+    with pytest.raises(budget.OutOfTime):
+        budget.Budget(0.0).check()
