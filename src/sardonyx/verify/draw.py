@@ -88,7 +88,7 @@ class Drawer:
         """The same with a batch of one, where the batch is free: a run takes long."""
         batches = [n for n in leading(self.model) if sizes.get(n, 1) > 1 and n not in fixed]
         choice = sizes | dict.fromkeys(batches, 1)
-        feeds = sample(self.model, seed, choice, normal=self.regular)
+        feeds = sample(self.model, seed, choice, regular=self.regular)
         if not batches or self._rated(feeds, choice) != GOOD:
             return data
         self.batch_of_one = dict.fromkeys(batches, 1)
