@@ -13,7 +13,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from sardonyx.errors import UnsupportedOp
+from sardonyx.errors import ArgumentError, UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.grad.quantization import straight_through
 from sardonyx.model import Model, from_proto
@@ -221,13 +221,27 @@ def test_a_lone_quantize_has_no_gradient_and_warns() -> None:
     np.testing.assert_array_equal(dx, [2, 4, 6])
 
 
-def test_dynamic_quantization_has_a_gradient_only_on_request() -> None:
-    feeds = {"x": f32(-1, 0.5, 2)}
-    with pytest.raises(UnsupportedOp, match="DynamicQuantizeLinear"):
-        gradients(DYNAMIC, f32(1, 2, 3), ["x"], **feeds)
-    with straight_through("all"):
-        (dx,) = gradients(DYNAMIC, f32(1, 2, 3), ["x"], **feeds)
+def test_dynamic_quantization_passes_the_gradient_of_a_pair() -> None:
+    (dx,) = gradients(DYNAMIC, f32(1, 2, 3), ["x"], x=f32(-1, 0.5, 2))
     np.testing.assert_allclose(dx, [1, 2, 3], rtol=1e-6)
+    (dx,) = gradients(DYNAMIC, f32(1, 2, 3), ["x"], x=f32(0, 0, 0))  # their scale is 0
+    assert np.isfinite(dx).all()
+    with straight_through("none"), pytest.warns(UserWarning, match="do not depend"):
+        gradients(DYNAMIC, f32(1, 2, 3), ["x"], x=f32(-1, 0.5, 2))
+
+
+def test_dynamic_quantization_that_nothing_dequantizes_is_refused_all_nodes_named() -> None:
+    text = """g (float[3] x) => (float[3] y) {
+        q, s, z = DynamicQuantizeLinear(x) f = Cast<to=1>(q) a = Mul(f, s)
+        q2, s2, z2 = DynamicQuantizeLinear(a) f2 = Cast<to=1>(q2) y = Mul(f2, s2) }"""
+    with pytest.raises(UnsupportedOp, match="2 inputs on the path") as refusal:
+        gradients(text, f32(1, 1, 1), ["x"], x=f32(1, 2, 3))
+    assert '"x"' in str(refusal.value) and '"a"' in str(refusal.value)
+
+
+def test_a_switch_that_does_not_exist() -> None:
+    with pytest.raises(ArgumentError, match="straight_through"), straight_through("some"):  # type: ignore[arg-type]
+        pass
 
 
 # -- sequences as inputs and outputs --------------------------------------------------

@@ -24,6 +24,7 @@ _HOMES = {
     "check_operator": "sardonyx.custom",
     "cut": "sardonyx.edit.surgery",
     "define": "sardonyx.custom",
+    "dequantize": "sardonyx.edit.dequantize",
     "diff": "sardonyx.diff",
     "evaluate": "sardonyx.train.evaluation",
     "export_step": "sardonyx.record.export",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from sardonyx import errors, testing
     from sardonyx.custom import check_operator, define, undefine
     from sardonyx.diff import diff
+    from sardonyx.edit.dequantize import dequantize
     from sardonyx.edit.surgery import (
         cut,
         freeze,

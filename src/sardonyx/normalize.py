@@ -21,6 +21,7 @@ from sardonyx import opset
 from sardonyx.errors import ModelError, quote, translated
 from sardonyx.model import Model, ModelSource, Record, load
 from sardonyx.passes.branches import take_known_branches
+from sardonyx.passes.contrib import standardize
 from sardonyx.passes.explicit import make_explicit
 from sardonyx.passes.functions import inline
 from sardonyx.passes.hoist import hoist_initializers
@@ -114,6 +115,7 @@ def _normalize(model: Model) -> None:
     require_signatures(graph, model.ir.opset_imports)
     upgrade_graph(graph, dict(model.ir.opset_imports))
     _stamp(model.ir)
+    standardize(graph)
     constants_to_initializers(graph)
     _write_defaults(graph)
     declared = forget_shapes(graph)

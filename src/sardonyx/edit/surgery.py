@@ -56,7 +56,7 @@ def replace_head(
     >>> sx.replace_head(model, classes=10).initializer("head.weight").shape
     Shape([2, 10])
     """
-    work, op = _opened(model)
+    work, op = open_model(model)
     if classes < 1:
         raise ArgumentError(f"a head has one class or more, not {classes}")
     end = _output(work, output)
@@ -73,7 +73,7 @@ def replace_head(
         node.replace_input_with(1, op.const(target))
     changed = [head.node, *([head.bias[0]] if head.bias else []), *head.after]
     _forget_shapes(changed)
-    _finish(work, op, f"the head {quote(head.node.name)} cannot have {classes} classes")
+    finish(work, op, f"the head {quote(head.node.name)} cannot have {classes} classes")
     _rename(work.graph, head_weights)
     if (
         end.shape is not None
@@ -107,7 +107,7 @@ def cut(
     >>> [node.op_type for node in sx.cut(model, "b").graph]
     ['Relu', 'Tanh']
     """
-    work, op = _opened(model)
+    work, op = open_model(model)
     values = _values(work)
     ends = [v.name or "" for v in work.outputs] if at is None else _listed(at)
     starts = _listed(start)
@@ -121,7 +121,7 @@ def cut(
     remove_dead(graph)
     if starts or at is not None:
         _drop_unread_inputs(graph)
-    _finish(work, op, "the model cannot be cut there")
+    finish(work, op, "the model cannot be cut there")
     return work
 
 
@@ -136,7 +136,7 @@ def insert(model: ModelSource, at: str, block: Block) -> Model:
     >>> [n.op_type for n in sx.insert(model, "a", lambda op, x: op.Softmax(x, axis=1)).graph]
     ['Relu', 'Softmax', 'Sigmoid']
     """
-    work, op = _opened(model)
+    work, op = open_model(model)
     values = _values(work)
     _known(values, [at], "nothing can be inserted there")
     value = values[at]
@@ -152,7 +152,7 @@ def insert(model: ModelSource, at: str, block: Block) -> Model:
     if value.is_graph_output():
         _take_over(work.graph, value, result, op)
     _forget_shapes([n for n in work.graph if n not in nodes])
-    _finish(work, op, f"the block does not fit behind {quote(at)}")
+    finish(work, op, f"the block does not fit behind {quote(at)}")
     return work
 
 
@@ -167,7 +167,7 @@ def remove(model: ModelSource, nodes: str | Sequence[str]) -> Model:
     >>> [n.op_type for n in sx.remove(model, "act").graph]
     ['Sigmoid']
     """
-    work, op = _opened(model)
+    work, op = open_model(model)
     removed = _matching_nodes(work.graph, _listed(nodes))
     refused = [[n.op_type, f"node {quote(n.name)}", why] for n in removed if (why := _stays(n))]
     if refused:
@@ -184,7 +184,7 @@ def remove(model: ModelSource, nodes: str | Sequence[str]) -> Model:
         if after.is_graph_output():
             _take_over(work.graph, after, before, op)
     remove_dead(work.graph)
-    _finish(work, op, "the model does not hold together without these nodes")
+    finish(work, op, "the model does not hold together without these nodes")
     return work
 
 
@@ -266,7 +266,7 @@ def tie(model: ModelSource, names: Sequence[str]) -> Model:
     >>> import sardonyx as sx
     >>> sx.tie("gpt.onnx", ["embedding.weight", "lm_head.weight"])  # doctest: +SKIP
     """
-    work, op = _opened(model)
+    work, op = open_model(model)
     unknown = [n for n in names if n not in work.graph.initializers]
     if unknown or len(set(names)) < 2:
         raise ArgumentError(
@@ -290,7 +290,7 @@ def tie(model: ModelSource, names: Sequence[str]) -> Model:
     nodes, op.nodes = op.nodes, []
     _place(work.graph, first, nodes)
     remove_dead(work.graph)
-    _finish(work, op, "the weights cannot be tied")
+    finish(work, op, "the weights cannot be tied")
     return work
 
 
@@ -306,7 +306,7 @@ def untie(model: ModelSource, patterns: str | Sequence[str] = "*") -> Model:
     >>> list(sx.untie(model, "w").graph.initializers)
     ['w', 'w.2']
     """
-    work, op = _opened(model)
+    work, op = open_model(model)
     order = {node: index for index, node in enumerate(work.graph.all_nodes())}
     for value in _matching(work, _listed(patterns)):
         readers = sorted({node for node, _ in value.uses()}, key=order.__getitem__)
@@ -321,7 +321,7 @@ def untie(model: ModelSource, patterns: str | Sequence[str] = "*") -> Model:
             copy = _copied(work, value, op.fresh(f"{value.name}.{count}"))
             for position in [p for n, p in value.uses() if n is node]:
                 node.replace_input_with(position, copy)
-    _finish(work, op, "the weights cannot be parted")
+    finish(work, op, "the weights cannot be parted")
     return work
 
 
@@ -349,7 +349,7 @@ def _can_share(first: ir.Value, other: ir.Value) -> bool:
 # -- what all of them need ------------------------------------------------------------------
 
 
-def _opened(model: ModelSource) -> tuple[Model, Builder]:
+def open_model(model: ModelSource) -> tuple[Model, Builder]:
     loaded = load(model)
     if loaded.records:
         raise ArgumentError(
@@ -496,7 +496,7 @@ def _forget_shapes(nodes: Sequence[ir.Node]) -> None:
             value.meta.pop("content", None)
 
 
-def _finish(model: Model, op: Builder, what: str) -> None:
+def finish(model: Model, op: Builder, what: str) -> None:
     """Register what was built, infer shapes anew, and let ONNX's checker look at the whole."""
     for value in op.constants.values():
         model.graph.register_initializer(value)

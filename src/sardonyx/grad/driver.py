@@ -41,7 +41,7 @@ def gradient_rule(
     needs: int = 0,
     broadcasts: bool = False,
     structural: bool = False,
-    refuses: Sequence[int] = (),
+    refuses: Sequence[int] | Callable[[ir.Node], Sequence[int]] = (),
     carries: Callable[[ir.Value], bool] | None = None,
     inside: Inside | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -56,7 +56,7 @@ def gradient_rule(
     structural  -- the rule gets `(op, gs, node, wanted)` and returns {value: cotangent}: for
                    operators with bodies, whose bodies read values from outside
     refuses     -- positions of inputs that have a derivative which the rule does not give: an error
-                   where one is wanted
+                   where one is wanted; or a function of the node that returns them
     carries     -- whether an output of integers passes cotangents on all the same
                    (straight-through)
     inside      -- of a structural rule: given the node and the values on the path, the nodes and
@@ -83,7 +83,7 @@ def gradient_rule(
                     needs=needs,
                     broadcasts=broadcasts,
                     many=many,
-                    refuses=tuple(refuses),
+                    refuses=refuses,
                     carries=carries,
                 )
         return function
@@ -192,11 +192,32 @@ def blocked(nodes: Iterable[ir.Node], values: set[ir.Value]) -> list[ir.Node]:
     return [node for node in every if op_id(node) not in GRADIENT_RULES]
 
 
-def require_rules(
-    nodes: Sequence[ir.Node], values: set[ir.Value], of: Sequence[ir.Value], wrt: Sequence[ir.Value]
+def require_gradient(
+    nodes: Sequence[ir.Node], of: Sequence[ir.Value], wrt: Sequence[ir.Value]
 ) -> None:
-    """Raise one UnsupportedOp that names every node without a rule, and the path it blocks."""
-    missing = [(node, outer) for outer in nodes for node in blocked([outer], values)]
+    """Raise what `backward` would raise, before anything is built."""
+    between, values = path(nodes, wrt, of, ())
+    require_rules(between, values, of, wrt, expanded=False)
+    require_paths(between, values)
+
+
+def require_rules(
+    nodes: Sequence[ir.Node],
+    values: set[ir.Value],
+    of: Sequence[ir.Value],
+    wrt: Sequence[ir.Value],
+    expanded: bool = True,
+) -> None:
+    """Raise one UnsupportedOp that names every node without a rule, and the path it blocks.
+
+    expanded -- whether nodes that ONNX defines by a function have been replaced by it already
+    """
+    missing = [
+        (node, outer)
+        for outer in nodes
+        for node in blocked([outer], values)
+        if expanded or not opset.has_body(node.op_type, node.domain)
+    ]
     if not missing:
         return
     ends = _ends(nodes, values, of, wrt)
@@ -245,8 +266,11 @@ def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
     rows, first = [], None
     inside = [(n, on) for inner, on in paths_inside(nodes, values) for n in inner]
     for node, on_the_way in inside:
-        rule = GRADIENT_RULES.rules[op_id(node)]
-        for i in rule.options.get("refuses", ()):
+        rule = GRADIENT_RULES.rules.get(op_id(node))
+        if rule is None:
+            continue
+        refuses = rule.options.get("refuses", ())
+        for i in refuses(node) if callable(refuses) else refuses:
             x = node.inputs[i] if i < len(node.inputs) else None
             if x is not None and x in on_the_way:
                 name = opset.schema(node.op_type, node.domain).inputs[i].name  # type: ignore[union-attr]

@@ -2,12 +2,10 @@
 
 QuantizeLinear is a staircase: its derivative is zero wherever it exists. Quantization-aware
 training passes the cotangent on as if nothing had been rounded, where the value lies inside the
-range of the integers, and zero outside. `straight_through` says where:
-
-    "pairs"  (the default) a QuantizeLinear whose output a DequantizeLinear reads; a lone one has no
-             gradient, with a warning
-    "all"    DynamicQuantizeLinear too, its scale taken as a constant
-    "none"   nowhere
+range of the integers, and zero outside. This holds for a QuantizeLinear or DynamicQuantizeLinear
+whose output a DequantizeLinear reads; the scale of the dynamic one counts as a constant. A
+QuantizeLinear whose output is read otherwise has no gradient, with a warning; a
+DynamicQuantizeLinear is an error there. `straight_through("none")` switches all of it off.
 
 The cotangent of a tensor of integers is a float tensor of the same shape.
 """
@@ -18,13 +16,13 @@ import contextvars
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import ml_dtypes
 import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
-from sardonyx.errors import UnsupportedOp, quote
+from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.driver import backward, fit, gradient_rule
 
 Switch = Literal["pairs", "all", "none"]
@@ -35,15 +33,17 @@ _switch: contextvars.ContextVar[Switch] = contextvars.ContextVar(
 
 @contextmanager
 def straight_through(where: Switch) -> Iterator[None]:
-    """Choose, for the gradients built inside, where cotangents pass through rounding.
+    """Choose, for the gradients built inside, whether cotangents pass through rounding.
 
-    where -- "pairs": a QuantizeLinear with its DequantizeLinear (the default); "all": every
-             quantizer; "none": no gradient passes
+    where -- "pairs": from a DequantizeLinear to its QuantizeLinear or DynamicQuantizeLinear (the
+             default; "all" is another name for it); "none": no gradient passes
 
     >>> import sardonyx as sx
-    >>> with sx.straight_through("all"):
+    >>> with sx.straight_through("none"):
     ...     g = sx.grad("model.onnx", wrt="x")
     """
+    if where not in get_args(Switch):
+        raise ArgumentError(f'straight_through takes "pairs" or "none", not {where!r}')
     token = _switch.set(where)
     try:
         yield
@@ -57,7 +57,7 @@ def carries(value: ir.Value) -> bool:
     if _switch.get() == "none" or node is None or value is not node.outputs[0]:
         return False
     if any(use.node.op_type == "DequantizeLinear" and use.idx == 0 for use in value.uses()):
-        return node.op_type == "QuantizeLinear" or _switch.get() == "all"
+        return True
     if node.op_type == "QuantizeLinear":
         warnings.warn(
             f"no gradient passes the QuantizeLinear {quote(node.name or value.name)}: "
@@ -122,24 +122,19 @@ def quantize_linear(
     return dx, _gather_back(op, made, op.Neg(dx * ratio), spread, scale)
 
 
-@gradient_rule("DynamicQuantizeLinear", carries=carries)
+def _only_scale(node: ir.Node) -> tuple[int, ...]:
+    """The input of a DynamicQuantizeLinear, if cotangents arrive at its scale alone."""
+    return () if _switch.get() == "none" or carries(node.outputs[0]) else (0,)
+
+
+@gradient_rule("DynamicQuantizeLinear", carries=carries, refuses=_only_scale)
 def dynamic_quantize_linear(
-    op: Builder,
-    gs: Sequence[ir.Value | None],
-    x: ir.Value,
-    *,
-    out: Sequence[ir.Value],
-    node: ir.Node,
+    op: Builder, gs: Sequence[ir.Value | None], x: ir.Value, *, out: Sequence[ir.Value]
 ) -> Any:
-    # Its range always holds its input, so nothing is cut off.
+    # Its range always holds its input, so nothing is cut off. Zeros have the scale 0.
     if gs[0] is None:
-        raise UnsupportedOp(
-            "a DynamicQuantizeLinear has no gradient unless asked for",
-            [["DynamicQuantizeLinear", f"node {quote(node.name or out[0].name)}"]],
-            hint='build inside `with straight_through("all"):`, '
-            "where a DequantizeLinear reads its output",
-        )
-    return gs[0] / out[1]
+        return None
+    return gs[0] / op.Where(op.Equal(out[1], 0.0), 1.0, out[1])
 
 
 def _spread(op: Builder, parameter: ir.Value, x: ir.Value, axis: int, block_size: int) -> ir.Value:

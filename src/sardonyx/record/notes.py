@@ -94,4 +94,4 @@ def _integers(model: Model) -> tuple[str, str] | None:
     if not names:
         return None
     count = f"{len(names)} quantized tensor{'s' * (len(names) > 1)}: {_listed(names)}"
-    return count, "integers are not trained; what quantization has rounded is lost"
+    return count, "integers are not trained; sx.dequantize(model) makes float weights of them"

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from sardonyx.edit import surgery
 from sardonyx.errors import ArgumentError, did_you_mean, quote
-from sardonyx.grad.driver import is_differentiable
+from sardonyx.grad.driver import is_differentiable, require_gradient
 from sardonyx.initializer import Initializer
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import NormalizedModel, regular_copy
@@ -226,7 +226,8 @@ def choose_parameters(
     if not chosen:
         raise ArgumentError(
             "there is nothing to train in this model",
-            hint="train=['pattern'] (--train pattern) names weights",
+            hint="train=['pattern'] (--train pattern) names weights; "
+            "sx.dequantize(model) makes float weights of quantized ones",
         )
     count = sum([initializers[n].const_value.size for n in chosen])  # type: ignore[misc, union-attr]
     why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
@@ -241,6 +242,7 @@ def _gradient(
     builder: RecordBuilder, total: ir.Value, parameters: Sequence[ir.Value]
 ) -> list[ir.Value]:
     op = builder.op
+    require_gradient([*builder.model.graph, *op.nodes], [total], parameters)
     with op.named("train"):
         found = op.call(
             "Gradient",

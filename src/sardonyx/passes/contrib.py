@@ -1,0 +1,235 @@
+"""onnxruntime's quantized operators (`com.microsoft`), written with ONNX's own.
+
+Its quantizer and its optimizer write them. Each becomes DequantizeLinear, the operation on floats,
+QuantizeLinear: a form that every engine runs and that has a gradient. onnxruntime's kernels
+multiply integers instead, so that a value halfway between two levels may be rounded to the other.
+
+A node that none of these forms describes (channels last, a key-value cache, …) stays as it is.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder, is_static, static
+from sardonyx.passes.functions import replace
+from sardonyx.passes.nesting import graphs, names
+
+DOMAIN = "com.microsoft"
+FLOAT = ir.DataType.FLOAT
+Result = ir.Value | tuple[ir.Value, ...] | None
+# Builder, inputs in order (None where omitted), attributes → outputs; None: not a standard form.
+FORMS: dict[str, Callable[..., Result]] = {}
+
+
+def standardize(graph: ir.Graph) -> None:
+    """Rewrite the quantized operators of onnxruntime in a graph and in its bodies."""
+    nodes = [n for part in graphs(graph) for n in part if n.domain == DOMAIN and n.op_type in FORMS]
+    if not nodes:
+        return
+    op = Builder()
+    op.reserve(names(graph))
+    for node in nodes:
+        with op.named(node.name or node.op_type), op:
+            results = _apply(op, node)
+        new_nodes, op.nodes = op.nodes, []
+        if results is not None:
+            replace(node, new_nodes, list(results) if isinstance(results, tuple) else [results])
+    for value in op.constants.values():
+        if value.uses():
+            graph.register_initializer(value)
+
+
+def _apply(op: Builder, node: ir.Node) -> Result:
+    form = FORMS[node.op_type]
+    parameters = list(inspect.signature(form).parameters.values())[1:]
+    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+    inputs = [*node.inputs, *[None] * (count - len(node.inputs))]
+    return form(op, *inputs, **{name: a.value for name, a in node.attributes.items()})
+
+
+def _form(*op_types: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    def register(function: Callable[..., Result]) -> Callable[..., Result]:
+        FORMS.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def _levels(op: Builder, y: Any, scale: Any, zero: Any, like: ir.Value) -> ir.Value:
+    """Floats as levels; without a zero point, as integers of the type of `like`."""
+    typed = {} if zero is not None or like.dtype is None else {"output_dtype": int(like.dtype)}
+    return op.QuantizeLinear(y, scale, zero, **typed)
+
+
+# -- element by element and along axes -------------------------------------------------------------
+
+
+def _binary(name: str) -> None:
+    def form(op, a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero):
+        left, right = (
+            op.DequantizeLinear(a, a_scale, a_zero),
+            op.DequantizeLinear(b, b_scale, b_zero),
+        )
+        return _levels(op, op.call(name, [left, right]), c_scale, c_zero, a)
+
+    FORMS[f"QLinear{name}"] = form
+
+
+def _unary(name: str, op_type: str | None = None, **fixed: Any) -> None:
+    def form(op, x, x_scale, x_zero, y_scale, y_zero, **attributes):
+        if attributes.pop("channels_last", 0):
+            return None
+        y = op.call(
+            op_type or name, [op.DequantizeLinear(x, x_scale, x_zero)], {**attributes, **fixed}
+        )
+        return _levels(op, y, y_scale, y_zero, x)
+
+    FORMS[f"QLinear{name}"] = form
+
+
+for _name in ("Add", "Mul"):
+    _binary(_name)
+for _name in ("Sigmoid", "LeakyRelu", "GlobalAveragePool", "AveragePool"):
+    _unary(_name)
+
+
+@_form("QLinearSoftmax")
+def _softmax(op, x, x_scale, x_zero, y_scale, y_zero, *, axis=-1, opset=13):
+    if opset < 13 and axis != -1:
+        return None  # the older operator flattens its input to a matrix
+    return _levels(
+        op, op.Softmax(op.DequantizeLinear(x, x_scale, x_zero), axis=axis), y_scale, y_zero, x
+    )
+
+
+@_form("QLinearWhere")
+def _where(op, condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero):
+    chosen = op.Where(
+        condition, op.DequantizeLinear(x, x_scale, x_zero), op.DequantizeLinear(y, y_scale, y_zero)
+    )
+    return _levels(op, chosen, z_scale, z_zero, x)
+
+
+@_form("QLinearConcat")
+def _concat(op, y_scale, y_zero, *inputs, axis):
+    triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    joined = op.Concat(*(op.DequantizeLinear(*triple) for triple in triples), axis=axis)
+    return _levels(op, joined, y_scale, y_zero, inputs[0])
+
+
+def _same_operator(name: str) -> None:
+    FORMS[name] = lambda op, x, scale, zero, *, axis=1: op.call(
+        name, [x, scale, zero], {"axis": axis}
+    )
+
+
+for _name in ("QuantizeLinear", "DequantizeLinear"):
+    _same_operator(_name)
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+@_form("QLinearConv")
+def _conv(
+    op, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b, *, channels_last=0, **window
+):
+    if channels_last:
+        return None
+    inputs = [x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b]
+    return op.call("QLinearConv", inputs, window)
+
+
+@_form("QGemm")
+def _gemm(
+    op, a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero, *, alpha=1.0, transA=0, transB=0
+):
+    left = op.DequantizeLinear(a, a_scale, a_zero)
+    right = op.DequantizeLinear(b, b_scale, b_zero, axis=0 if transB else 1)
+    bias = None
+    if c is not None:  # integers, added before anything is scaled
+        bias = op.DequantizeLinear(c, op.Mul(a_scale, b_scale), axis=-1)
+        bias = bias if alpha == 1 else op.Mul(bias, op.const(alpha, FLOAT))
+    y = op.Gemm(left, right, bias, alpha=alpha, transA=transA, transB=transB)
+    return y if y_scale is None else _levels(op, y, y_scale, y_zero, a)
+
+
+@_form("MatMulIntegerToFloat")
+def _matmul_to_float(op, a, b, a_scale, b_scale, a_zero, b_zero, bias):
+    right = op.DequantizeLinear(b, b_scale, b_zero, axis=-1)
+    product = op.MatMul(op.DequantizeLinear(a, a_scale, a_zero), right)
+    return product if bias is None else op.Add(product, bias)
+
+
+@_form("DynamicQuantizeMatMul")
+def _dynamic_matmul(op, a, b, b_scale, b_zero, bias):
+    product = op.MatMul(_rounded(op, a), op.DequantizeLinear(b, b_scale, b_zero, axis=-1))
+    return product if bias is None else op.Add(product, bias)
+
+
+def _rounded(op: Builder, x: ir.Value) -> ir.Value:
+    """`x` on the levels that its own range gives."""
+    return op.DequantizeLinear(*op.DynamicQuantizeLinear(x, outputs=3))
+
+
+@_form("DynamicQuantizeLSTM")
+def _lstm(op, x, w, r, b, lengths, h, c, p, w_scale, w_zero, r_scale, r_zero, **attributes):
+    # The kernel also rounds the state of each step, by the range of those rows of the batch that
+    # one thread computes: its result depends on the number of threads. Here the state stays exact.
+    kernels = [_gates(op, *three) for three in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
+    if kernels[0] is None or kernels[1] is None:
+        return None
+    inputs = [_rounded(op, x), *kernels, b, lengths, h, c, p]
+    return op.call("LSTM", inputs, attributes, outputs=3)
+
+
+def _gates(op: Builder, w: ir.Value, scale: ir.Value, zero: ir.Value) -> ir.Value | None:
+    """(D, I, 4H) integers as (D, 4H, I) floats; scales per direction, or per direction and gate."""
+    if scale.shape is None or not is_static(w):
+        return None
+    turned = op.Transpose(w, perm=[0, 2, 1])
+    if len(scale.shape) == 1:
+        return op.DequantizeLinear(turned, scale, zero, axis=0)
+    directions, width, gates = static(w)
+    rows = op.Reshape(turned, [directions * gates, width])
+    dense = op.DequantizeLinear(rows, op.Reshape(scale, [-1]), op.Reshape(zero, [-1]), axis=0)
+    return op.Reshape(dense, [directions, gates, width])
+
+
+@_form("QAttention")
+def _attention(
+    op, x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past,
+    *, num_heads, unidirectional=0, scale=0.0, mask_filter_value=-10000.0, do_rotary=0,
+    past_present_share_buffer=0,
+):  # fmt: skip
+    plain_mask = mask is None or (mask.shape is not None and len(mask.shape) == 2)
+    if past is not None or do_rotary or not plain_mask:
+        return None
+    weight = op.DequantizeLinear(w, w_scale, w_zero, axis=-1)
+    dense = op.Add(op.MatMul(op.DequantizeLinear(x, x_scale, x_zero), weight), bias)
+    split = op.Reshape(dense, [0, 0, 3, num_heads, -1])
+    q, k, v = (op.Transpose(op.Gather(split, i, axis=2), perm=[0, 2, 1, 3]) for i in range(3))
+    if not scale:
+        width = op.Cast(op.Shape(q, start=3), to=int(FLOAT))
+        q = op.Div(q, op.Sqrt(width))
+    scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2]))
+    if scale:
+        scores = op.Mul(scores, op.const(scale, FLOAT))
+    low = op.const(mask_filter_value, FLOAT)
+    if unidirectional:
+        allowed = op.Trilu(
+            op.Expand(op.const(np.array(1.0, np.float32)), op.Shape(scores)), upper=0
+        )
+        scores = op.Where(op.Greater(allowed, op.const(0.5, FLOAT)), scores, low)
+    if mask is not None:
+        hidden = op.Mul(op.Sub(op.const(1.0, FLOAT), op.Cast(mask, to=int(FLOAT))), low)
+        scores = op.Add(scores, op.Unsqueeze(hidden, [1, 2]))
+    context = op.MatMul(op.Softmax(scores, axis=-1), v)
+    return op.Reshape(op.Transpose(context, perm=[0, 2, 1, 3]), [0, 0, -1])
