@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
@@ -244,8 +245,8 @@ def test_graph_with_integer_labels_and_constants_in_a_file(tmp_path: Path) -> No
     onnx.save(onnx.parser.parse_model(text), tmp_path / "picked.onnx")
     path = written(tmp_path, 'optimizer = "sgd"\n[loss]\ngraph = "picked.onnx"')
     net = sx.trainable(mlp(), config=path)
-    chosen = next(i for i in net.records[0].algorithm.input if i.name == "chosen")
-    assert chosen.type.tensor_type.elem_type == onnx.TensorProto.INT64
+    chosen = next(i for i in net.records[0].algorithm.inputs if i.name == "chosen")
+    assert chosen.dtype == ir.DataType.INT64
     rep = prepare_training(net, threads=1)
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     y = np.array([0, 2, 1, 2])

@@ -15,7 +15,7 @@ from sardonyx.engines.onnxruntime import prepare_training
 from sardonyx.record.expand import expand_records
 
 from .networks import mlp
-from .records import BATCH, SERVED, START, STEP, W, add, gradient, made, steps
+from .records import BATCH, SERVED, START, STEP, W, add, gradient, info_of, made, steps
 
 # -- several records: a GAN, written by hand --------------------------------------------------
 
@@ -166,11 +166,11 @@ OPTIMIZERS = {
 def test_symbolic_and_expanded_give_the_same_bits(name: str) -> None:
     symbolic = sx.trainable(mlp(), "cross_entropy", OPTIMIZERS[name])
     expanded = sx.trainable(mlp(), "cross_entropy", OPTIMIZERS[name], form="expanded")
-    ops = {n.op_type for n in symbolic.records[0].algorithm.node if n.domain}
+    ops = {n.op_type for n in symbolic.records[0].algorithm if n.domain}
     standard = {"momentum": "Momentum", "nesterov": "Momentum", "dampening": "Momentum"}
     standard |= {"adagrad": "Adagrad", "onnx_adam": "Adam"}
     assert ops == {"Gradient", *([standard[name]] if name in standard else [])}
-    assert not any(n.domain for n in expanded.records[0].algorithm.node)
+    assert not any(n.domain for n in expanded.records[0].algorithm)
     a, b = (prepare_training(m, threads=1) for m in (symbolic, expanded))
     for batch in data(5):
         assert a.step(batch)["loss"] == b.step(batch)["loss"]
@@ -286,6 +286,10 @@ def test_file_with_a_record_serves_as_before(tmp_path: Path, form: str) -> None:
 def test_record_survives_load_and_save_unchanged(tmp_path: Path) -> None:
     model = made(start=START, starts=[("w", "w0")])
     path = sx.save(sx.load(model), tmp_path / "again.onnx")
+    for graph in (info_of(model).algorithm, info_of(model).initialization):
+        for node in graph.node:
+            if not node.domain:  # the parser writes an empty domain, which is the default
+                node.ClearField("domain")
     assert onnx.load(path).training_info == model.training_info
 
 

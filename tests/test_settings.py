@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
@@ -90,10 +91,10 @@ def test_losses_that_cannot_be_built_are_explained(function: Any, words: str) ->
 
 def test_a_gradient_without_a_name_is_called_by_its_result() -> None:
     net = sx.trainable(mlp())
-    node = next(n for n in net.records[0].algorithm.node if n.op_type == "Gradient")
+    node = next(n for n in net.records[0].algorithm if n.op_type == "Gradient")
     node.name = ""
-    next(a for a in node.attribute if a.name == "y").s = b"nowhere"
-    with pytest.raises(SardonyxError, match=f'Gradient "{node.output[0]}" +"nowhere"'):
+    node.attributes.add(ir.AttrString("y", "nowhere"))
+    with pytest.raises(SardonyxError, match=f'Gradient "{node.outputs[0].name}" +"nowhere"'):
         info.check(net)
 
 

@@ -38,7 +38,7 @@ ALLOWED = {
 LAYERS = (
     ("errors",),
     ("html_page", "initializer", "limits", "opset", "reference"),
-    ("build", "external", "registry"),
+    ("build", "external", "partial", "registry"),
     ("model",),
     ("upgrades",),
     ("passes",),

@@ -159,12 +159,9 @@ def _with_sizes(model: Model, sizes: dict[str, int]) -> tuple[Model, dict[str, i
 
 
 def _training(record: Any) -> Training:
-    operators = Counter(
-        op_name((opset.domain_name(n.domain), n.op_type)) for n in record.algorithm.node
-    )
-    inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in record.algorithm.input]
+    operators = Counter(op_name((opset.domain_name(n.domain), n.op_type)) for n in record.algorithm)
     return Training(
-        inputs=[_tensor(v) for v in inputs],
+        inputs=[_tensor(v) for v in record.algorithm.inputs],
         updated=[key for key, _ in record.update_binding],
         state=list(record.state),
         state_bytes=sum(t.nbytes for t in record.state.values()),

@@ -18,7 +18,7 @@ import onnx
 import onnx.numpy_helper
 import onnx_ir as ir
 
-from sardonyx import opset
+from sardonyx import opset, partial
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
 from sardonyx.limits import Limits, parse, read_file, scan
@@ -26,35 +26,44 @@ from sardonyx.limits.wellformed import index_problem
 
 STUB = "sardonyx:payload"
 MAP_TYPE = "sardonyx.map_type"
+SPARSE = "sardonyx.sparse"  # the names of initializers that were sparse in the file
+EARLY_READS = "sardonyx.early_reads"  # (node, value) in the file: read before it is computed
 INLINE_BYTES = 256
 INLINE_INTEGER_BYTES = 8 * 1024
 
 
 @dataclass
 class Record:
-    """One training record: what a TrainingInfoProto holds.
+    """One training record: what a TrainingInfoProto holds, as graphs.
 
-    algorithm            one step, joined to the model's graph when executed; no initializers
+    algorithm            one step. A partial graph (`partial.py`): a value that it reads and nothing
+                         in it defines is the tensor of that name in `state` or the model's graph;
+                         `info.combine` connects them
     state                the initializers of `algorithm`: optimizer slots, counters, constants
-    initialization       a graph of its own that computes starting values
+    initialization       a graph without inputs that computes starting values
     update_binding       (state name, output name) pairs, assigned after a step
     initialization_binding   (state name, output of `initialization`) pairs
+
+    Copies share the graphs, which hold no state: to change a graph, replace it by a changed
+    `partial.clone`.
     """
 
-    algorithm: onnx.GraphProto
+    algorithm: ir.Graph
     state: dict[str, ir.TensorProtocol] = field(default_factory=dict)
-    initialization: onnx.GraphProto = field(default_factory=onnx.GraphProto)
+    initialization: ir.Graph = field(default_factory=lambda: ir.Graph([], [], nodes=[]))
     update_binding: list[tuple[str, str]] = field(default_factory=list)
     initialization_binding: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def graphs(self) -> tuple[ir.Graph, ir.Graph]:
+        return self.algorithm, self.initialization
+
     def copy(self) -> Record:
-        algorithm, initialization = onnx.GraphProto(), onnx.GraphProto()
-        algorithm.CopyFrom(self.algorithm)
-        initialization.CopyFrom(self.initialization)
+        """The same graphs, state and bindings of its own."""
         return Record(
-            algorithm,
+            self.algorithm,
             dict(self.state),
-            initialization,
+            self.initialization,
             list(self.update_binding),
             list(self.initialization_binding),
         )
@@ -108,7 +117,7 @@ class Model:
         """The whole model as one ModelProto, training records included."""
         proto = self._serialized()
         for record in self.records:
-            proto.training_info.append(record_proto(record))
+            _serialize_record(proto.training_info.add(), record)
         return proto
 
     def skeleton(self, attributes: bool = False) -> onnx.ModelProto:
@@ -138,22 +147,16 @@ class Model:
             for node, attr in nodes:
                 node.attributes.add(attr)
 
-    def _graphs(self) -> Iterator[ir.Graph]:
-        """Every graph of the model: bodies of nodes, functions, and bodies in those."""
-        yield from (self.graph, *self.graph.subgraphs())
-        for function in self.ir.functions.values():
-            yield from (function.graph, *function.subgraphs())
+    def graphs(self) -> Iterator[ir.Graph]:
+        """Every graph of the model: those of functions and records, and the bodies in all."""
+        functions = (function.graph for function in self.ir.functions.values())
+        for graph in (self.graph, *functions, *(g for r in self.records for g in r.graphs)):
+            yield from (graph, *graph.subgraphs())
 
     def _serialized(self) -> onnx.ModelProto:
         """The graph as a message, map types put back: ONNX's inference crashes without them."""
         proto = ir.serde.serialize_model(self.ir)
-        for infos, values in (
-            (proto.graph.input, self.graph.inputs),
-            (proto.graph.output, self.graph.outputs),
-        ):
-            for info, value in zip(infos, values, strict=True):
-                if MAP_TYPE in value.meta:
-                    info.type.ParseFromString(value.meta[MAP_TYPE])
+        _restore_maps(proto.graph, self.graph)
         return proto
 
     def __repr__(self) -> str:
@@ -232,76 +235,113 @@ def from_proto(
     proto: onnx.ModelProto, external: ExternalData | None = None, source: Path | None = None
 ) -> Model:
     """The Model of a checked ModelProto; the message is consumed."""
-    records = [_record(info, external) for info in proto.training_info]
-    proto.ClearField("training_info")
+    sparse = [{s.values.name for s in g.sparse_initializer} for g in _record_graphs(proto)]
     _densify(proto, external)
     located = _external_tensors(proto, external)
     maps = _take_maps(proto)
+    records = [_record(info) for info in proto.training_info]
     model = Model(ir.serde.deserialize_model(proto), records, source)
     _attach(model, located)
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        if value.name in maps:
-            value.meta[MAP_TYPE] = maps[value.name]
-    for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
-        if not _is_sorted(graph):
+    partial_graphs = [graph for record in records for graph in record.graphs]
+    for graph, names in zip(partial_graphs, sparse, strict=True):
+        graph.meta.update({SPARSE: names, EARLY_READS: list(_early_reads(graph))})
+    for graph in (model.graph, *partial_graphs):
+        for value in (*graph.inputs, *graph.outputs):
+            if value.name in maps:
+                value.meta[MAP_TYPE] = maps[value.name]
+    for graph in (model.graph, *(f.graph for f in model.ir.functions.values()), *partial_graphs):
+        if any(_early_reads(graph)):
             graph.sort()
+    for record in records:
+        record.state = _take_initializers(record.algorithm)
     return model
 
 
-def _record(info: onnx.TrainingInfoProto, external: ExternalData | None) -> Record:
-    state = {t.name: _tensor(t, external) for t in info.algorithm.initializer}
-    algorithm, initialization = onnx.GraphProto(), onnx.GraphProto()
-    algorithm.CopyFrom(info.algorithm)
-    algorithm.ClearField("initializer")
-    initialization.CopyFrom(info.initialization)
-    for tensor in (*tensor_messages(algorithm), *tensor_messages(initialization)):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _take_in(tensor, external)
+def _record_graphs(proto: onnx.ModelProto) -> list[onnx.GraphProto]:
+    return [g for info in proto.training_info for g in (info.algorithm, info.initialization)]
+
+
+def _record(info: onnx.TrainingInfoProto) -> Record:
     return Record(
-        algorithm,
-        state,
-        initialization,
+        _partial_graph(info.algorithm),
+        {},
+        _partial_graph(info.initialization),
         [(e.key, e.value) for e in info.update_binding],
         [(e.key, e.value) for e in info.initialization_binding],
     )
 
 
-def tensor_messages(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a record's graph: it stays a message, and its tensors with it."""
+def _partial_graph(proto: onnx.GraphProto) -> ir.Graph:
+    """A graph whose undefined names are free values: inputs while it is read, then not any more."""
+    defined = {v.name for v in (*proto.input, *proto.initializer)}
+    defined.update(name for node in proto.node for name in node.output)
+    declared = {info.name: info for info in proto.value_info}
+    for name in dict.fromkeys(_names_read(proto)):
+        if name and name not in defined:
+            proto.input.append(declared.get(name, onnx.ValueInfoProto(name=name)))
+    graph = ir.serde.deserialize_graph(proto)
+    while len(graph.inputs) and graph.inputs[-1].name not in defined:
+        graph.inputs.pop()
+    return graph
+
+
+def _take_initializers(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
+    """Take the initializers out of a partial graph, in which they become free values."""
+    tensors = {}
+    for name, value in list(graph.initializers.items()):
+        assert value.const_value is not None
+        tensors[name] = value.const_value
+        value.const_value = None
+        if not value.is_graph_input():
+            value.type = value.shape = None
+    graph.initializers.clear()
+    return tensors
+
+
+def _names_read(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names that nodes and bodies of a graph read, and those of its outputs."""
     pending = [graph]
     while pending:
         current = pending.pop()
-        yield from current.initializer
+        yield from (o.name for o in current.output)
         for node in current.node:
+            yield from node.input
             for attr in node.attribute:
-                if attr.type == onnx.AttributeProto.TENSOR:
-                    yield attr.t
                 pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
-
-
-def _take_in(tensor: onnx.TensorProto, external: ExternalData | None) -> None:
-    """Put the data of an external tensor into its message."""
-    tensor.raw_data = _mapped(tensor, external).tobytes()
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
 
 
 def record_proto(record: Record) -> onnx.TrainingInfoProto:
     """The record as the standard writes it."""
     info = onnx.TrainingInfoProto()
-    info.algorithm.CopyFrom(record.algorithm)
+    _serialize_record(info, record)
+    return info
+
+
+def _serialize_record(info: onnx.TrainingInfoProto, record: Record) -> None:
+    """Write the record into `info`, as the standard has it."""
+    for proto, graph in (
+        (info.algorithm, record.algorithm),
+        (info.initialization, record.initialization),
+    ):
+        proto.SetInParent()
+        ir.serde.serialize_graph_into(proto, graph)
+        _restore_maps(proto, graph)
+        # An initializer has its own type and shape; only a free value that has a type declares it.
+        declared = [i for i in proto.value_info if i.name not in graph.initializers]
+        free = [v for v in partial.free_values(graph) if v.type and not v.is_graph_output()]
+        declared += [ir.serde.serialize_value(v) for v in free]
+        del proto.value_info[:]
+        proto.value_info.extend(declared)
     for name, tensor in record.state.items():
         added = info.algorithm.initializer.add()
         ir.serde.serialize_tensor_into(added, tensor)
         added.name = name
-    info.initialization.CopyFrom(record.initialization)
     for pairs, out in (
         (record.update_binding, info.update_binding),
         (record.initialization_binding, info.initialization_binding),
     ):
         for key, value in pairs:
             out.add(key=key, value=value)
-    return info
 
 
 def _tensor(proto: onnx.TensorProto, external: ExternalData | None) -> ir.TensorProtocol:
@@ -345,7 +385,7 @@ def _external_tensors(
 def _attach(model: Model, located: dict[str, ir.TensorProtocol]) -> None:
     if not located:
         return
-    for graph in model._graphs():
+    for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
             if isinstance(tensor, ir.ExternalTensor):
@@ -362,7 +402,7 @@ def _take_maps(proto: onnx.ModelProto) -> dict[str, bytes]:
     onnx_ir has no map type. Inside the graph the runtime infers it from the operator that makes it.
     """
     maps: dict[str, bytes] = {}
-    pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    pending = _graph_messages(proto)
     while pending:
         graph = pending.pop()
         infos = list(graph.value_info)
@@ -378,9 +418,20 @@ def _take_maps(proto: onnx.ModelProto) -> dict[str, bytes]:
     return maps
 
 
+def _restore_maps(proto: onnx.GraphProto, graph: ir.Graph) -> None:
+    values = (*graph.inputs, *graph.outputs)
+    for info, value in zip((*proto.input, *proto.output), values, strict=True):
+        if MAP_TYPE in value.meta:
+            info.type.ParseFromString(value.meta[MAP_TYPE])
+
+
+def _graph_messages(proto: onnx.ModelProto) -> list[onnx.GraphProto | onnx.FunctionProto]:
+    return [proto.graph, *proto.functions, *_record_graphs(proto)]
+
+
 def _densify(proto: onnx.ModelProto, external: ExternalData | None) -> None:
     """Sparse initializers and constants become dense: onnx_ir would drop or refuse them."""
-    pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    pending = _graph_messages(proto)
     while pending:
         graph = pending.pop()
         if isinstance(graph, onnx.GraphProto):
@@ -413,15 +464,15 @@ def _dense(sparse: onnx.SparseTensorProto, external: ExternalData | None) -> onn
     return proto
 
 
-def _is_sorted(graph: ir.Graph) -> bool:
+def _early_reads(graph: ir.Graph) -> Iterator[tuple[str, str]]:
+    """Where a node reads what a later node computes: (node, value), by name."""
     passed: set[ir.Node] = set()
     for node in graph:
         for value in _uses(node):
             producer = value.producer()
             if producer is not None and producer.graph is graph and producer not in passed:
-                return False
+                yield node.name or "", value.name or ""
         passed.add(node)
-    return True
 
 
 def _uses(node: ir.Node) -> Iterator[ir.Value]:

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError, SardonyxError, quote
-from sardonyx.model import Model, ModelSource, load, tensor_messages
-from sardonyx.passes.nesting import graphs
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.versions import fit
 
 try:
@@ -86,38 +84,30 @@ def _outside(holdings: Holdings, external: bool | int | None) -> list[ir.TensorP
 
 
 def _tensors(model: Model) -> Iterator[tuple[Any, ir.TensorProtocol]]:
-    """Every tensor that may lie outside, with what holds it: initializers, attributes, state."""
-    for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
-        for part in graphs(graph):
-            for value in part.initializers.values():
-                if value.const_value is not None:
-                    yield value, value.const_value
-            for node in part:
-                for attr in node.attributes.values():
-                    if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
-                        yield (node, attr.name), attr.value
+    """Every tensor that may lie in another file, with what holds it."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value, value.const_value
+        for node in graph:
+            for attr in node.attributes.values():
+                if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
+                    yield (node, attr.name), attr.value
     for record in model.records:
         for name, tensor in record.state.items():
             yield (record.state, name), tensor
-        for graph_proto in (record.algorithm, record.initialization):
-            for proto in tensor_messages(graph_proto):
-                yield proto, ir.serde.deserialize_tensor(proto)
 
 
 def _serialize(model: Model, holdings: Holdings, places: Places) -> bytes:
     """The model as bytes, in which the tensors of `places` are named, not contained."""
     swapped = [(holder, t) for holder, t in holdings if id(t) in places]
-    before = {id(h): h.SerializeToString() for h, _ in swapped if isinstance(h, onnx.TensorProto)}
     try:
         for holder, tensor in swapped:
             _put(holder, places[id(tensor)])
         proto = model.proto()
     finally:
         for holder, tensor in swapped:
-            if id(holder) in before:
-                holder.ParseFromString(before[id(holder)])
-            else:
-                _put(holder, tensor)
+            _put(holder, tensor)
     size = proto.ByteSize()
     if size > PROTOBUF_BYTES or size < 0:
         raise ModelError(
@@ -129,11 +119,6 @@ def _serialize(model: Model, holdings: Holdings, places: Places) -> bytes:
 def _put(holder: Any, tensor: ir.TensorProtocol) -> None:
     if isinstance(holder, ir.Value):
         holder.const_value = tensor
-    elif isinstance(holder, onnx.TensorProto):
-        name = holder.name
-        holder.Clear()
-        ir.serde.serialize_tensor_into(holder, tensor)
-        holder.name = name
     elif isinstance(holder[0], ir.Node):
         holder[0].attributes.add(ir.AttrTensor(holder[1], tensor))
     else:

@@ -6,7 +6,6 @@ read them.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -445,16 +444,13 @@ def _record_changes(old: Record, new: Record) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys((*old.state, *new.state)):
         if name not in old.state or name not in new.state:
             yield "state", f"{quote(name)} {'added' if name in new.state else 'removed'}"
-        elif change := _tensor_change(old.state[name], new.state[name]):
-            yield "state", f"{quote(name)} {change[0]}: {change[1]}"
-    for title, theirs_graph, ours_graph in (
+        elif tensor_change := _tensor_change(old.state[name], new.state[name]):
+            yield "state", f"{quote(name)} {tensor_change[0]}: {tensor_change[1]}"
+    for title, old_graph, new_graph in (
         ("algorithm", old.algorithm, new.algorithm),
         ("initialization", old.initialization, new.initialization),
     ):
-        before, after = (
-            [n.SerializeToString() for n in g.node] for g in (theirs_graph, ours_graph)
-        )
-        if before != after:
-            ratio = difflib.SequenceMatcher(None, before, after, False)
-            same = sum(block.size for block in ratio.get_matching_blocks())
-            yield title, f"{len(before)} → {len(after)} nodes, {same} of them alike"
+        graph_diff = Diff()
+        _graphs(graph_diff, old_graph, new_graph, f"{title} / ")
+        for change in graph_diff.changes:
+            yield change.what, f"{change.where} {change.detail}".strip()

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
-import onnx.helper
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
@@ -22,7 +21,7 @@ from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
-from sardonyx.model import Model, from_proto, load
+from sardonyx.model import Model, load
 from sardonyx.record import info
 from sardonyx.record.step import StepGraph, compile_evaluation, compile_inference, compile_step
 
@@ -49,7 +48,7 @@ class TrainingRep:
         self.variables = {n: self.variable(a) for n, a in self._loaded()}
         self.steps = [self.compile(compile_step(model, r)) for r in model.records]
         self.fed = {v.name for v in model.graph.inputs if v.name}
-        self.fed |= {i.name for r in model.records for i in r.algorithm.input}
+        self.fed |= {v.name for r in model.records for v in r.algorithm.inputs if v.name}
         self._inference: Any = None
         self._evaluations: dict[tuple[Any, ...], Any] = {}
 
@@ -257,21 +256,13 @@ def _initialization(model: Model, record: Any, seed: int | None) -> Model:
     """The initialization of one record as a model; with a seed, every random node gets a stream of
     its own.
     """
-    proto = onnx.ModelProto(ir_version=10)
-    proto.graph.CopyFrom(record.initialization)
-    proto.functions.extend(model.skeleton().functions)
-    for domain, version in model.ir.opset_imports.items():
-        proto.opset_import.add(domain=domain, version=version)
+    start = info.initialization_model(model, record)
     if seed is not None:
         rng = np.random.default_rng(seed)
-        free = [
-            n
-            for n in proto.graph.node
-            if n.op_type in RANDOM and not any(a.name == "seed" for a in n.attribute)
-        ]
+        free = [n for n in start.graph if n.op_type in RANDOM and "seed" not in n.attributes]
         for node, own in zip(free, rng.choice(1 << 24, len(free), replace=False), strict=True):
-            node.attribute.append(onnx.helper.make_attribute("seed", float(own)))
-    return from_proto(proto)
+            node.attributes.add(ir.AttrFloat32("seed", float(own)))
+    return start
 
 
 # -- engines over xp --------------------------------------------------------------

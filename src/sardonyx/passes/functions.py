@@ -7,7 +7,7 @@ first, so that references to the call's attributes are resolved before anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.helper
@@ -37,8 +37,10 @@ def _add_defined(model: ir.Model) -> None:
                 pending.append(model.functions[key].graph)
 
 
-def inline(model: ir.Model) -> None:
+def inline(model: ir.Model, others: Sequence[ir.Graph] = ()) -> None:
     """Replace every call of a model-local or defined function by its body, at any depth.
+
+    others -- graphs outside the model's own, such as those of training records
 
     A function has its own opset imports: each node that comes out of one carries its version.
     """
@@ -48,20 +50,22 @@ def inline(model: ir.Model) -> None:
         return
     _refuse_cycles(model)
     namer = Builder()
-    namer.reserve(names(model.graph))
-    pending_graphs = [model.graph]
+    roots = (model.graph, *others)
+    for root in roots:
+        namer.reserve(names(root))
+    pending_graphs = [(root, root) for root in roots]
     while pending_graphs:
-        graph = pending_graphs.pop()
+        graph, root = pending_graphs.pop()
         pending = list(reversed(list(graph)))
         while pending:
             node = pending.pop()
             function = model.functions.get(node.op_identifier())
             if function is None:
-                pending_graphs.extend(bodies(node))
+                pending_graphs.extend((body, root) for body in bodies(node))
                 continue
             attributes = {n: a for n, a in function.attributes.items() if a.value is not None}
             attributes.update(node.attributes)
-            new_nodes, results = _instantiate(function.graph, node, attributes, model.graph, namer)
+            new_nodes, results = _instantiate(function.graph, node, attributes, root, namer)
             imports = {opset.domain_name(d): v for d, v in function.opset_imports.items()}
             for new in _all_nodes(new_nodes):
                 new.version = imports.get(new.domain)

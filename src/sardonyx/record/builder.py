@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
+from sardonyx import partial
 from sardonyx.build import Builder
 from sardonyx.model import Model, Record
+from sardonyx.passes.nesting import names as all_names
 
 ROLE = "sardonyx.role."
 STEP = "train/step"
@@ -59,13 +60,10 @@ class RecordBuilder:
         while name in others:
             name += "_2"
         op = Builder("train")
-        names = {v.name for n in model.graph.all_nodes() for v in n.outputs}
-        names |= {n.name for n in model.graph.all_nodes()}
-        names |= {v.name for v in model.graph.inputs} | set(model.graph.initializers)
+        names = all_names(model.graph)
         for record in model.records:
-            names |= set(record.state)
-            names |= {o for n in record.algorithm.node for o in (n.name, *n.output)}
-        op.reserve({n for n in names if n})
+            names |= all_names(record.algorithm)
+        op.reserve(names)
         return cls(model, op, name, f"{name}/" if model.records else "")
 
     def local(self, name: str) -> str:
@@ -125,21 +123,14 @@ class RecordBuilder:
 
     def record(self) -> Record:
         """The finished training record."""
-        graph = onnx.GraphProto(name=self.name)
         bindings: list[tuple[str, str]] = []
         changed = {name: s.next for name, s in self.slots.items() if s.next is not None}
         for name, value in {**self.updates, **changed}.items():
             self.output(f"{name}/next", value)
             bindings.append((name, f"{name}/next"))
-        graph.input.extend(ir.serde.serialize_value(v) for v in self.inputs.values())
-        for value in self.results.values():
-            graph.output.append(ir.serde.serialize_value(value))
-        for node in self.op.nodes:
-            graph.node.append(ir.serde.serialize_node(node))
-        for node in self.op.nodes:
-            for value in node.outputs:
-                if value.name and value.name not in self.results and value.type is not None:
-                    graph.value_info.append(ir.serde.serialize_value(value))
+        inputs, outputs = list(self.inputs.values()), list(self.results.values())
+        graph = ir.Graph(inputs, outputs, nodes=self.op.nodes, name=self.name)
+        partial.detach(graph)
         state: dict[str, ir.TensorProtocol] = {
             name: _tensor(name, s.start) for name, s in self.slots.items()
         }
@@ -147,7 +138,7 @@ class RecordBuilder:
         for constant in self.op.constants.values():
             assert constant.name and constant.const_value is not None
             state[constant.name] = constant.const_value
-        return Record(graph, state, onnx.GraphProto(), bindings, [])
+        return Record(graph, state, update_binding=bindings)
 
     def output(self, name: str, value: ir.Value) -> ir.Value:
         """Make `value` an output of the algorithm called `name`."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import onnx
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
-from sardonyx.model import Model, Record, from_proto
-from sardonyx.normalize import IR_INSIDE, normalize
+from sardonyx import partial
+from sardonyx.model import Model, Record
+from sardonyx.normalize import normalize
 from sardonyx.opset import TRAINING_DOMAIN
-from sardonyx.record.info import metrics
+from sardonyx.record.info import initialization_model, metrics
 from sardonyx.record.step import compile_step
 
 
@@ -23,12 +25,7 @@ def expand_records(model: Model) -> Model:
 def upgrade_record(model: Model, record: Record) -> Record:
     """A record at the opset inside, for a model that is brought there: in plain operators."""
     upgraded = expand_record(model, record)
-    start = onnx.ModelProto(ir_version=IR_INSIDE)
-    start.graph.CopyFrom(record.initialization)
-    for domain, version in model.ir.opset_imports.items():
-        start.opset_import.add(domain=domain, version=version)
-    start.functions.extend(model.skeleton().functions)
-    upgraded.initialization = normalize(from_proto(start)).proto().graph
+    upgraded.initialization = normalize(initialization_model(model, record)).graph
     return upgraded
 
 
@@ -36,35 +33,24 @@ def expand_record(model: Model, record: Record) -> Record:
     """One record in plain operators. Its forward is a copy, since gradients may ask it for more
     outputs.
     """
-    step = compile_step(model, record)
-    graph = step.model.graph
-    reserved = {v.name for node in model.graph for v in node.outputs}
-    reserved |= {node.name for node in model.graph}
-    names = {v.name for node in graph.all_nodes() for v in node.outputs}
     outputs = [*metrics(record), *(value for _, value in record.update_binding)]
-    for node in graph:
-        if node.name and node.name in reserved:
-            node.name = f"train/{node.name}"
-        for value in node.outputs:
-            if value.name in reserved and value.name not in outputs:
-                new = f"train/{value.name}"
-                while new in names:
-                    new += "_"
-                value.name = new
-    algorithm = onnx.GraphProto(name=record.algorithm.name)
-    algorithm.input.extend(record.algorithm.input)
-    declared = {o.name: o for o in record.algorithm.output}
-    algorithm.output.extend(declared[o] for o in dict.fromkeys(outputs) if o in declared)
-    algorithm.node.extend(ir.serde.serialize_node(node) for node in graph)
-    for node in graph:
-        for value in node.outputs:
-            if value.name and value.type is not None and value.name not in declared:
-                algorithm.value_info.append(ir.serde.serialize_value(value))
-    initializers = set(model.graph.initializers)
+    graph = compile_step(model, record).model.graph
+    _rename(graph, model.graph, set(outputs))
+    values = partial.named_values(graph)
+    declared = {v.name: v for v in record.algorithm.outputs}
+    inputs = [_declared_like(v, values) for v in record.algorithm.inputs]
+    results = [_declared_like(declared[n], values) for n in dict.fromkeys(outputs) if n in declared]
     state = {n: t for n, t in record.state.items() if _is_kept(n, record)}
     for name, value in graph.initializers.items():
-        if name not in initializers and value.const_value is not None:
+        if name not in model.graph.initializers and value.const_value is not None:
             state[name] = value.const_value
+    nodes = list(graph)
+    graph.outputs.clear()
+    graph.inputs.clear()
+    graph.initializers.clear()
+    graph.remove(nodes)
+    algorithm = ir.Graph(inputs, results, nodes=nodes, name=record.algorithm.name)
+    partial.detach(algorithm)
     return Record(
         algorithm,
         state,
@@ -74,7 +60,37 @@ def expand_record(model: Model, record: Record) -> Record:
     )
 
 
+def _rename(graph: ir.Graph, served: ir.Graph, outputs: set[str]) -> None:
+    """Rename what the served graph has too: the two become one graph. Outputs keep their names."""
+    used = {node.name for node in served.all_nodes()}
+    for node in graph.all_nodes():
+        if node.name:
+            node.name = _unique(node.name, used)
+    reserved = partial.named_values(served).keys()
+    used = {v.name for node in graph.all_nodes() for v in node.outputs} | reserved
+    values = [v for node in graph for v in node.outputs]
+    values += [v for n, v in graph.initializers.items() if n not in served.initializers]
+    for value in values:
+        if value.name in reserved and value.name not in outputs:
+            value.name = _unique(value.name, used)
+
+
+def _unique(name: str, used: set[str | None]) -> str:
+    new = name if name not in used else f"train/{name}"
+    while new in used:
+        new += "_"
+    used.add(new)
+    return new
+
+
+def _declared_like(value: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
+    """The value of the same name in `values`, or a new one, with the type that `value` declares."""
+    found = values.get(value.name or "") or ir.Value(name=value.name)
+    found.type, found.shape = value.type, value.shape
+    return found
+
+
 def _is_kept(name: str, record: Record) -> bool:
     """State variables and defaults of inputs stay; constants are those of the expanded graph."""
     keys = {k for k, _ in (*record.update_binding, *record.initialization_binding)}
-    return name in keys or any(i.name == name for i in record.algorithm.input)
+    return name in keys or any(v.name == name for v in record.algorithm.inputs)

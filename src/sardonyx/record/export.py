@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
+from sardonyx import partial
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError
-from sardonyx.model import Model, ModelSource, Record, from_proto, load
+from sardonyx.model import Model, ModelSource, Record, load
 from sardonyx.normalize import regular_copy
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import info
@@ -157,7 +157,7 @@ def _write_initialization(
     whole = Model(ir.Model(graph, ir_version=10))
     outputs: dict[str, str] = {}
     for index, record in enumerate([] if current else model.records):
-        part = regular_copy(_initialization(model, record))
+        part = regular_copy(info.initialization_model(model, record))
         renamed = _absorb(whole, part, f"{index}/" if index else "")
         outputs.update({key: renamed[value] for key, value in record.initialization_binding})
     op = Builder("initialize")
@@ -174,15 +174,6 @@ def _write_initialization(
     return outputs
 
 
-def _initialization(model: Model, record: Record) -> Model:
-    proto = onnx.ModelProto(ir_version=10)
-    proto.graph.CopyFrom(record.initialization)
-    proto.functions.extend(model.skeleton().functions)
-    for domain, version in model.ir.opset_imports.items():
-        proto.opset_import.add(domain=domain, version=version)
-    return from_proto(proto)
-
-
 def _absorb(whole: Model, part: Model, prefix: str) -> dict[str, str]:
     """Move the nodes of `part` into `whole`; how its outputs are called there."""
     graph = part.graph
@@ -193,13 +184,6 @@ def _absorb(whole: Model, part: Model, prefix: str) -> dict[str, str]:
             value.name = prefix + value.name
     for node in graph:
         node.name = prefix + (node.name or "")
-    initializers, nodes = list(graph.initializers.values()), list(graph)
-    graph.outputs.clear()
-    graph.initializers.clear()
-    graph.remove(nodes)
-    whole.graph.extend(nodes)
-    for value in initializers:
-        whole.graph.register_initializer(value)
-    whole.graph.outputs.extend(outputs)
+    partial.join(whole.graph, graph)
     whole.graph.opset_imports.update(part.ir.opset_imports)
     return dict(zip(original, (v.name or "" for v in outputs), strict=True))

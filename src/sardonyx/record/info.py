@@ -1,63 +1,43 @@
 """Training records as the standard defines them: join, check, initialize.
 
-A record's algorithm is a partial graph: executed, it is joined to the model's graph, field by field
-(`combine`). The official checker looks at none of it, so `check` does.
+A record's algorithm is a partial graph: `combine` joins it to the model's graph for execution.
+ONNX's checker looks at none of it, so `check` does.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
 
-import onnx
-import onnx.helper
 import onnx_ir as ir
 
-from sardonyx import opset
+from sardonyx import opset, partial
 from sardonyx.errors import RecordError, quote
-from sardonyx.model import STUB, Model, Record, _attach, _densify, _take_maps
+from sardonyx.model import EARLY_READS, SPARSE, Model, Record
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes.validity import complaint, without_payloads
 
 TRAINING_OPS = ("Gradient", "Adam", "Adagrad", "Momentum")
 TRAINING_DOMAINS = (TRAINING_DOMAIN, "ai.onnx.preview")
+IR_VERSION = 10
 
 
 def combine(model: Model, record: Record) -> Model:
-    """The graph that a step executes: the model's, then the algorithm's, joined field by field."""
-    proto = model.skeleton()
-    payload: dict[str, ir.TensorProtocol] = {}
-    for tensor in proto.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _mark(tensor, payload, model.graph.initializers[tensor.name].const_value)
-    proto = _joined_proto(proto, record.algorithm)
-    for name, tensor in record.state.items():
-        stub = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
-        _mark(stub, payload, tensor)
-        proto.graph.initializer.append(stub)
-    _densify(proto, None)
-    _take_maps(proto)
-    joined = Model(ir.serde.deserialize_model(proto), [], model.source)
-    _attach(joined, payload)
+    """The graph that a step executes: the model's, then the algorithm's, joined by name."""
+    joined = Model(model.ir.clone(), [], model.source)
+    algorithm = partial.clone(record.algorithm)
+    partial.add_initializers(algorithm, record.state)
+    partial.join(joined.graph, algorithm)
     return joined
 
 
-def _joined_proto(proto: onnx.ModelProto, algorithm: onnx.GraphProto) -> onnx.ModelProto:
-    for field in ("node", "output", "value_info", "sparse_initializer"):
-        getattr(proto.graph, field).extend(getattr(algorithm, field))
-    proto.graph.input.extend(algorithm.input)
-    return proto
-
-
-def _mark(tensor: onnx.TensorProto, payload: dict[str, Any], value: Any) -> None:
-    key = f"{STUB}:{len(payload)}"
-    payload[key] = value
-    tensor.ClearField("raw_data")
-    tensor.ClearField("external_data")
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=key)
+def initialization_model(model: Model, record: Record) -> Model:
+    """The initialization of a record as a model, with the opsets and functions of `model`."""
+    graph = partial.clone(record.initialization)
+    graph.opset_imports.update(model.ir.opset_imports)
+    functions = [function.clone() for function in model.ir.functions.values()]
+    return Model(ir.Model(graph, ir_version=IR_VERSION, functions=functions))
 
 
 def state_names(model: Model, record: Record) -> list[str]:
@@ -77,7 +57,8 @@ def state_tensor(model: Model, record: Record, name: str) -> ir.TensorProtocol |
 def metrics(record: Record) -> list[str]:
     """The outputs of the algorithm that no binding uses: losses and other metrics."""
     bound = {value for _, value in record.update_binding}
-    return list(dict.fromkeys(o.name for o in record.algorithm.output if o.name not in bound))
+    names = (output.name or "" for output in record.algorithm.outputs)
+    return list(dict.fromkeys(name for name in names if name not in bound))
 
 
 # -- the checker ----------------------------------------------------------------------
@@ -115,7 +96,7 @@ def _warn(model: Model) -> None:
     """Warn of what is allowed but probably unintended."""
     domains = {opset.domain_name(d) for d in model.ir.opset_imports}
     if TRAINING_DOMAIN not in domains and any(
-        uses_training_ops(r.algorithm.node) for r in model.records
+        uses_training_ops(r.algorithm) for r in model.records
     ):
         warnings.warn(f"the model uses {TRAINING_DOMAIN} without importing it", stacklevel=4)
     counts = Counter(
@@ -129,8 +110,9 @@ def _warn(model: Model) -> None:
 
 def _bindings(model: Model, record: Record) -> list[list[str]]:
     initializers = set(model.graph.initializers) | set(record.state)
-    outputs = {o.name for o in record.algorithm.output} | {v.name for v in model.graph.outputs}
-    starts = {o.name for o in record.initialization.output}
+    initializers -= record.algorithm.meta.get(SPARSE, set())
+    outputs = {v.name for v in (*record.algorithm.outputs, *model.graph.outputs)}
+    starts = {v.name for v in record.initialization.outputs}
     problems = []
     for kind, pairs, values in (
         ("update_binding", record.update_binding, outputs),
@@ -157,78 +139,71 @@ def _bindings(model: Model, record: Record) -> list[list[str]]:
 def _initialization(model: Model, record: Record) -> list[list[str]]:
     problems = []
     graph = record.initialization
-    if graph.input:
-        names = ", ".join(quote(i.name) for i in graph.input)
+    if graph.inputs:
+        names = ", ".join(quote(v.name) for v in graph.inputs)
         problems.append(["initialization", names, "an initialization has no inputs"])
-    computed = {t.name for t in graph.initializer} | {i.name for i in graph.input} | {""}
-    for node in graph.node:
-        for name in node.input:
-            if name not in computed:
-                outside = name in model.graph.initializers or name in record.state
-                why = "is an initializer of another graph" if outside else "is not computed there"
-                problems.append(["initialization", quote(name), why])
-        computed.update(node.output)
+    free = dict.fromkeys(partial.free_values(graph))
+    outputs = [v for v in graph.outputs if v in free]
+    for value in free:
+        if value not in outputs:
+            outside = value.name in model.graph.initializers or value.name in record.state
+            why = "is an initializer of another graph" if outside else "is not computed there"
+            problems.append(["initialization", quote(value.name), why])
     problems += [
-        ["initialization", quote(o.name), "is an output that is not computed"]
-        for o in graph.output
-        if o.name not in computed
+        ["initialization", quote(name), "is read before it is computed"]
+        for _, name in graph.meta.get(EARLY_READS, ())
+    ]
+    problems += [
+        ["initialization", quote(v.name), "is an output that is not computed"] for v in outputs
     ]
     return problems
 
 
 def _gradients(model: Model, record: Record) -> list[list[str]]:
-    names = _names(model, record)
+    graphs = (model.graph, record.algorithm)
+    names = {*record.state, *(name for graph in graphs for name in partial.named_values(graph))}
     problems = []
-    for node in record.algorithm.node:
+    for node in record.algorithm:
         if node.op_type != "Gradient" or node.domain not in TRAINING_DOMAINS:
             continue
-        where = f"Gradient {quote(node.name or next(iter(node.output), None))}"
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        xs = [x.decode() for x in attributes.get("xs", [])]
-        zs = [z.decode() for z in attributes.get("zs", [])]
-        y = attributes.get("y", b"").decode()
+        outputs = [v.name for v in node.outputs if v.name]
+        where = f"Gradient {quote(node.name or next(iter(outputs), None))}"
+        xs = list(node.attributes.get_strings("xs", ()))
+        zs = list(node.attributes.get_strings("zs", ()))
+        y = node.attributes.get_string("y", "")
         problems += [
             [where, quote(n), "is not in the graph"] for n in (*xs, *zs, y) if n not in names
         ]
-        if len(node.input) != len(xs) + len(zs):
-            problems.append([where, f"{len(node.input)} inputs", f"for {len(xs) + len(zs)} names"])
-        if len(node.output) > len(xs):
-            problems.append([where, f"{len(node.output)} outputs", f"for {len(xs)} names in xs"])
+        if len(node.inputs) != len(xs) + len(zs):
+            problems.append([where, f"{len(node.inputs)} inputs", f"for {len(xs) + len(zs)} names"])
+        if len(node.outputs) > len(xs):
+            problems.append([where, f"{len(node.outputs)} outputs", f"for {len(xs)} names in xs"])
     return problems
-
-
-def _names(model: Model, record: Record) -> set[str]:
-    graph = model.graph
-    names = {v.name for v in graph.inputs} | set(graph.initializers) | set(record.state)
-    names |= {v.name for node in graph for v in node.outputs}
-    names |= {i.name for i in record.algorithm.input}
-    return {n for n in names | {o for n in record.algorithm.node for o in n.output} if n}
 
 
 def _shapes(model: Model, record: Record) -> list[list[str]]:
     """Type and shape of an assigned output, where declared, must be those of the variable."""
-    updates = {v.name: ir.serde.serialize_value(v).type.tensor_type for v in model.graph.outputs}
-    updates |= {o.name: o.type.tensor_type for o in record.algorithm.output}
-    starts = {o.name: o.type.tensor_type for o in record.initialization.output}
+    updates = {v.name: v for v in (*model.graph.outputs, *record.algorithm.outputs)}
+    starts = {v.name: v for v in record.initialization.outputs}
     problems = []
     for kind, pairs, declared in (
         ("update_binding", record.update_binding, updates),
         ("initialization_binding", record.initialization_binding, starts),
     ):
-        for key, value in pairs:
-            tensor, found = state_tensor(model, record, key), declared.get(value)
-            if tensor is not None and found is not None:
-                where = [kind, f"{quote(key)} ← {quote(value)}"]
-                problems += [[*where, what] for what in _differences(tensor, found)]
+        for key, name in pairs:
+            tensor, value = state_tensor(model, record, key), declared.get(name)
+            if tensor is not None and value is not None:
+                where = [kind, f"{quote(key)} ← {quote(name)}"]
+                problems += [[*where, what] for what in _differences(tensor, value)]
     return problems
 
 
-def _differences(tensor: ir.TensorProtocol, declared: onnx.TypeProto.Tensor) -> list[str]:
+def _differences(tensor: ir.TensorProtocol, declared: ir.Value) -> list[str]:
     differences = []
-    if declared.elem_type and declared.elem_type != int(tensor.dtype):
-        differences.append(f"{tensor.dtype} ← {onnx.TensorProto.DataType.Name(declared.elem_type)}")
-    if declared.HasField("shape"):
-        dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+    if declared.dtype not in (None, ir.DataType.UNDEFINED, tensor.dtype):
+        differences.append(f"{tensor.dtype} ← {declared.dtype}")
+    if declared.shape is not None:
+        dims = [d if isinstance(d, int) else None for d in declared.shape]
         expected = list(tensor.shape.numpy())
         fits = len(dims) == len(expected) and all(
             a in (None, b) for a, b in zip(dims, expected, strict=True)
@@ -242,51 +217,39 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
     """The joined graph must be an ordinary valid graph: unique names, every input computed
     before.
     """
-    problems = []
-    graph = model.graph
-    defined = Counter(v.name for v in graph.inputs if v.name not in graph.initializers)
-    defined.update(list(graph.initializers))
-    defined.update(v.name for node in graph for v in node.outputs if v.name)
-    names = set(record.state)
-    defined.update(names)
-    defined.update(i.name for i in record.algorithm.input if i.name not in names)
-    late: set[str] = {o for n in record.algorithm.node for o in n.output if o}
-    computed = {n for n in defined if n} | {""}
-    for node in record.algorithm.node:
-        for name in node.input:
-            if name not in computed:
-                why = (
-                    "is read before it is computed" if name in late else "is not computed anywhere"
-                )
-                problems.append([f"node {quote(node.name)}", quote(name), why])
-        defined.update(o for o in node.output if o)
-        computed.update(node.output)
+    defined: Counter[str] = Counter()
+    for graph, tensors in (
+        (model.graph, model.graph.initializers.keys()),
+        (record.algorithm, record.state.keys()),
+    ):
+        defined.update({v.name for v in graph.inputs if v.name} | tensors)
+        defined.update(v.name for node in graph for v in node.outputs if v.name)
+    problems = [
+        [f"node {quote(node)}", quote(name), "is read before it is computed"]
+        for node, name in record.algorithm.meta.get(EARLY_READS, ())
+    ]
+    for free in partial.free_values(record.algorithm):
+        if free.name not in defined:
+            readers = (f"node {quote(node.name)}" for node, _ in free.uses())
+            row = [next(readers, "algorithm"), quote(free.name), "is not computed anywhere"]
+            problems.append(row)
     problems += [
-        ["joined graph", quote(n), f"is defined {c} times"]
-        for n, c in defined.items()
-        if n and c > 1
+        ["joined graph", quote(n), f"is defined {c} times"] for n, c in defined.items() if c > 1
     ]
     return problems
 
 
 def _official(model: Model, record: Record) -> list[list[str]]:
     """The complaint of ONNX's checker: unknown operators, attributes, versions."""
-    proto = model.skeleton()
-    for name, tensor in record.state.items():
-        info = onnx.helper.make_tensor_value_info(
-            name, int(tensor.dtype), list(tensor.shape.numpy())
-        )
-        if name not in {i.name for i in record.algorithm.input}:
-            proto.graph.input.append(info)
-    proto = without_payloads(_joined_proto(proto, record.algorithm))
+    proto = without_payloads(combine(model, record).skeleton())
     # Behind Gradient nothing is inferred, and a record need not declare what it computes.
     declared = [o for o in proto.graph.output if o.HasField("type")]
     proto.graph.ClearField("output")
     proto.graph.output.extend(declared)
-    if TRAINING_DOMAIN not in {i.domain for i in proto.opset_import}:
-        proto.opset_import.add(domain=TRAINING_DOMAIN, version=1)
-    if "ai.onnx.preview" not in {i.domain for i in proto.opset_import}:
-        proto.opset_import.add(domain="ai.onnx.preview", version=1)
+    domains = {i.domain for i in proto.opset_import}
+    for domain in TRAINING_DOMAINS:
+        if domain not in domains:
+            proto.opset_import.add(domain=domain, version=1)
     proto.ir_version = max(proto.ir_version, 8)
     message = complaint(proto)
     return [["joined graph", message.splitlines()[0]]] if message else []
@@ -317,5 +280,5 @@ def _equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
-def uses_training_ops(nodes: Sequence[onnx.NodeProto]) -> bool:
+def uses_training_ops(nodes: Iterable[ir.Node]) -> bool:
     return any(n.op_type in TRAINING_OPS and n.domain in TRAINING_DOMAINS for n in nodes)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import numpy as np
-import onnx
-import onnx.helper
 import onnx_ir as ir
 
 from sardonyx.build import Builder
@@ -36,20 +34,17 @@ def write_initialization(
             raise ArgumentError(f"no trained parameter matches {quote(pattern)} in `initialize`")
         for name in parameters:
             outputs.append((name, _start(op, initializer, model.graph.initializers[name])))
-    graph = onnx.GraphProto(name="initialize")
+    results = []
     for name, value in outputs:
         result = op.Identity(value)
         result.name = f"{name}/start"
         result.shape = value.shape
-        graph.output.append(ir.serde.serialize_value(result))
+        results.append(result)
         record.initialization_binding.append((name, f"{name}/start"))
-    graph.node.extend(ir.serde.serialize_node(node) for node in op.nodes)
-    for constant in op.constants.values():
-        assert constant.const_value is not None
-        tensor = ir.serde.serialize_tensor(constant.const_value)
-        tensor.name = constant.name or ""
-        graph.initializer.append(tensor)
-    record.initialization.CopyFrom(graph)
+    initializers = list(op.constants.values())
+    record.initialization = ir.Graph(
+        [], results, nodes=op.nodes, initializers=initializers, name="initialize"
+    )
 
 
 def _constant(op: Builder, start: np.ndarray) -> ir.Value:

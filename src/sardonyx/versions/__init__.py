@@ -8,6 +8,7 @@ nodes for which neither works are listed, all at once, before anything is writte
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import re
@@ -15,13 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
-from sardonyx import opset
+from sardonyx import opset, partial
 from sardonyx.build import FOLDED_CONSTANT, Builder, infer
 from sardonyx.errors import ArgumentError, VersionError, quote, translated
-from sardonyx.model import Model, Record
+from sardonyx.model import Model
 from sardonyx.passes.cse import RANDOM
 from sardonyx.passes.functions import expand, inline
 from sardonyx.passes.nesting import graphs, names
@@ -36,6 +36,9 @@ ML = "ai.onnx.ml"
 NEWEST, NEWEST_IR = opset.INSIDE, 14
 REWORDED = "sardonyx.reworded"  # the version that a rewritten node was written for
 FLOOR = {"": 13, ML: 1}  # below it, axes and Softmax meant other things, and no runtime needs it
+
+
+Tensors = Mapping[str, ir.TensorProtocol]
 
 
 @dataclass(frozen=True)
@@ -191,13 +194,25 @@ def _fit_ir(model: Model, limits: Target, restamped: bool) -> Model:
 
 def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
     copy = model.copy()
-    inline(copy.ir)
-    mixed = any(n.version is not None for g in graphs(copy.graph) for n in g)
+    for record in copy.records:
+        record.algorithm = partial.clone(record.algorithm)
+        record.initialization = partial.clone(record.initialization)
+    records = [graph for record in copy.records for graph in record.graphs]
+    inline(copy.ir, records)
+    parts = [copy.graph, *records]
+    mixed = any(n.version is not None for part in parts for g in graphs(part) for n in g)
     if mixed or copy.opset < limits.oldest:
-        _to_inside(copy)
+        _to_inside(copy, parts)
     infer_types(copy.graph, copy.skeleton(attributes=True))
-    records = [_RecordGraphs(record, copy) for record in copy.records]
-    parts = [copy.graph, *(g for r in records for g in r.graphs)]
+    with contextlib.ExitStack() as connections:
+        for record in copy.records:
+            connections.enter_context(_connected(record.algorithm, copy, record.state))
+            connections.enter_context(_connected(record.initialization, copy, {}))
+        _set_versions(copy, parts, limits, exact)
+    return copy
+
+
+def _set_versions(copy: Model, parts: list[ir.Graph], limits: Target, exact: int | None) -> None:
     imports = {opset.domain_name(d): v for d, v in copy.ir.opset_imports.items()}
     for domain in (d for d in (*FLOOR,) if d in imports):
         ceiling = min(limits.ceiling(domain), imports[domain])
@@ -207,88 +222,49 @@ def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
         imports[domain] = exact if exact and domain == "" and exact <= ceiling else stamp
     copy.ir.opset_imports.clear()
     copy.ir.opset_imports.update(imports)
-    for record in records:
-        record.write()
-    return copy
 
 
-def _to_inside(model: Model) -> None:
+def _to_inside(model: Model, parts: list[ir.Graph]) -> None:
     """Bring nodes of mixed versions (from inlined functions) to the one version inside."""
     imports = model.ir.opset_imports
-    upgrade_graph(model.graph, dict(imports))
-    for part in graphs(model.graph):
-        for node in part:
-            node.version = None
+    for graph in parts:
+        upgrade_graph(graph, dict(imports))
+        for part in graphs(graph):
+            for node in part:
+                node.version = None
     imports.pop("ai.onnx", None)
     for domain in opset.INSIDE:
         if domain == "" or domain in imports:
             imports[domain] = opset.INSIDE[domain]
 
 
-class _RecordGraphs:
-    """The graphs of a training record, as graphs that can be changed, and the way back."""
+@contextlib.contextmanager
+def _connected(graph: ir.Graph, model: Model, state: Tensors) -> Iterator[None]:
+    """Show types and constants of the model to a partial graph, while its nodes are rewritten.
 
-    def __init__(self, record: Record, model: Model):
-        self.record = record
-        outer = {v.name: v for v in model.graph.inputs} | dict(model.graph.initializers)
-        outer |= {v.name: v for n in model.graph for v in n.outputs}
-        for name, tensor in record.state.items():
-            outer[name] = ir.Value(
-                name=name,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(tensor.shape.numpy()),
-                const_value=tensor,
-            )
-        updated = {key for r in model.records for key, _ in r.update_binding}
-        updated |= {key for r in model.records for key, _ in r.initialization_binding}
-        self.algorithm = _open(record.algorithm, outer, updated, model.opset)
-        self.initialization = _open(record.initialization, {}, set(), model.opset)
-        self.graphs = [self.algorithm, self.initialization]
-
-    def write(self) -> None:
-        for graph, proto in (
-            (self.algorithm, self.record.algorithm),
-            (self.initialization, self.record.initialization),
-        ):
-            proto.ClearField("node")
-            proto.node.extend(ir.serde.serialize_node(node) for node in graph)
-
-
-def _open(
-    proto: onnx.GraphProto, outer: dict[Any, ir.Value], updated: set[str], version: int
-) -> ir.Graph:
-    """A graph of a partial GraphProto: what it reads from outside becomes input or constant."""
-    whole = onnx.GraphProto()
-    whole.CopyFrom(proto)
-    made = {v.name for v in (*whole.input, *whole.initializer)}
-    made |= {name for node in whole.node for name in node.output}
-    for name in dict.fromkeys(_read(whole)):
-        if name in made:
-            continue
-        known = outer.get(name)
-        tensor = known.const_value if known is not None and name not in updated else None
-        if tensor is not None and tensor.size <= FOLDED_CONSTANT:
-            whole.initializer.append(ir.serde.serialize_tensor(tensor))
-            whole.initializer[-1].name = name
-        elif known is not None:
-            ir.serde.serialize_value_into(whole.input.add(), known)
-        else:
-            whole.input.add(name=name)
-    graph = ir.serde.deserialize_graph(whole)
+    State that a step updates is no constant, whatever it starts from.
+    """
+    updated = {
+        key for r in model.records for key, _ in (*r.update_binding, *r.initialization_binding)
+    }
+    outer = partial.named_values(model.graph)
+    free = partial.free_values(graph)
+    before = [(v, v.type, v.shape, v.const_value) for v in free]
+    for value in free:
+        source, tensor = outer.get(value.name or ""), state.get(value.name or "")
+        if tensor is not None:
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        elif source is not None:
+            value.type, value.shape, tensor = source.type, source.shape, source.const_value
+        if tensor is not None and tensor.size <= FOLDED_CONSTANT and value.name not in updated:
+            value.const_value = tensor
     for node in graph:
-        infer(node, version)
-    return graph
-
-
-def _read(graph: onnx.GraphProto) -> Iterator[str]:
-    pending = [graph]
-    while pending:
-        current = pending.pop()
-        yield from (o.name for o in current.output)
-        for node in current.node:
-            yield from (name for name in node.input if name)
-            for attr in node.attribute:
-                pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
+        infer(node, model.opset)
+    try:
+        yield
+    finally:
+        for value, kind, shape, tensor in before:
+            value.type, value.shape, value.const_value = kind, shape, tensor
 
 
 class _Stamper:
@@ -300,7 +276,10 @@ class _Stamper:
 
     def stamp(self, parts: Iterable[ir.Graph]) -> int:
         parts = list(parts)
-        need = max((self._lower(graph) for graph in parts), default=0)
+        op = Builder()
+        for graph in parts:  # a record becomes one graph with the model
+            op.reserve(names(graph))
+        need = max((self._lower(graph, op) for graph in parts), default=0)
         if self.blocked:
             raise VersionError(
                 f"{self.limits.name} takes opset {self.ceiling} here; "
@@ -316,10 +295,8 @@ class _Stamper:
                         _reword_defaults(node, self.current, version)
         return version
 
-    def _lower(self, graph: ir.Graph) -> int:
+    def _lower(self, graph: ir.Graph, op: Builder) -> int:
         """The version that the nodes of `graph` need, once those above the ceiling are reworded."""
-        op = Builder()
-        op.reserve(names(graph))
         need = 0
         pending = [n for part in graphs(graph) for n in part]
         while pending:
@@ -372,6 +349,7 @@ def _place_constants(graph: ir.Graph, op: Builder) -> None:
     ]
     if nodes:
         graph.insert_before(graph[0], nodes)
+    op.constants.clear()
 
 
 # -- how far down one node can go -------------------------------------------------------

@@ -47,6 +47,8 @@ def _features(model: Model) -> Iterator[Feature]:
                 f"state {quote(name)} of type {tensor.dtype.name}",
                 TYPES.get(tensor.dtype.name, OLDEST),
             )
+        for graph in record.graphs:
+            yield from _graph_features(graph, in_function=False)
     if model.ir.functions:
         yield "model-local functions", 8
     for key, function in model.ir.functions.items():
