@@ -241,7 +241,15 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
 
 def _official(model: Model, record: Record) -> list[list[str]]:
     """The complaint of ONNX's checker: unknown operators, attributes, versions."""
-    proto = without_payloads(combine(model, record).skeleton())
+    proto = model.skeleton()
+    proto.graph.MergeFrom(ir.serde.serialize_graph(record.algorithm))
+    inputs = {v.name for v in record.algorithm.inputs}
+    for name, tensor in record.state.items():
+        if name not in inputs:
+            kind = ir.TensorType(tensor.dtype)
+            value = ir.Value(name=name, type=kind, shape=ir.Shape(tensor.shape.numpy()))
+            ir.serde.serialize_value_into(proto.graph.input.add(), value)
+    proto = without_payloads(proto)
     # Behind Gradient nothing is inferred, and a record need not declare what it computes.
     declared = [o for o in proto.graph.output if o.HasField("type")]
     proto.graph.ClearField("output")
