@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from sardonyx import partial
 from sardonyx.model import Model, Record
-from sardonyx.normalize import normalize
+from sardonyx.normalize import regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.record.info import initialization_model, metrics
 from sardonyx.record.step import compile_step
@@ -25,7 +25,7 @@ def expand_records(model: Model) -> Model:
 def upgrade_record(model: Model, record: Record) -> Record:
     """A record at the opset inside, for a model that is brought there: in plain operators."""
     upgraded = expand_record(model, record)
-    upgraded.initialization = normalize(initialization_model(model, record)).graph
+    upgraded.initialization = regular_copy(initialization_model(model, record)).graph
     return upgraded
 
 
