@@ -237,6 +237,56 @@ def test_if_with_a_known_condition_is_its_branch() -> None:
 STEPS = (1e-3, 3e-4)
 
 
+CACHE = """
+    more = Constant <value = bool {1}> ()
+    one = Constant <value = int64[1] {1}> ()
+    first = Unsqueeze(x, one)
+    last, cache, sizes = Loop (n, more, x, first) <
+        body = b (int64 i, bool c, double[B,4] h, double[B,S,4] past)
+            => (bool c2, double[B,4] h2, double[B,T,4] past2, double size) {
+            c2 = Identity(c)
+            m = MatMul(h, w)
+            t = Tanh(m)
+            new = Unsqueeze(t, one)
+            past2 = Concat <axis = 1> (past, new)
+            mean = ReduceMean <keepdims = 0> (past2, one)
+            h2 = Add(t, mean)
+            size = ReduceSumSquare <keepdims = 0> (past2)
+        }
+    >
+    squares = Mul(cache, cache)
+    part = ReduceSum <keepdims = 0> (squares)
+    stack = ReduceSum <keepdims = 0> (sizes)
+    y = Add(part, stack)"""
+
+
+def test_loop_whose_state_grows() -> None:
+    """A cache, as decoders have it: every iteration appends to it and reads all of it."""
+    torch = pytest.importorskip("torch")
+    signature = "(double[B,4] x, double[4,4] w) => (double y)"
+    model = parsed(signature, "n = Constant <value = int64 {3}> ()" + CACHE)
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(2, 4)), "w": rng.normal(size=(4, 4))}
+    x, w = (torch.tensor(feeds[name], requires_grad=True) for name in ("x", "w"))
+    h, cache, total = x, x[:, None], 0.0
+    for _ in range(3):
+        new = torch.tanh(h @ w)
+        cache = torch.cat([cache, new[:, None]], 1)
+        h, total = new + cache.mean(1), total + (cache**2).sum()
+    total = total + (cache**2).sum()
+    total.backward()
+    found = Runner(grad(model, of="y", wrt=["x", "w"]))(feeds)
+    np.testing.assert_allclose(found["y"], total.detach(), rtol=1e-12)
+    np.testing.assert_allclose(found["grad/x"], x.grad, rtol=1e-12)
+    np.testing.assert_allclose(found["grad/w"], w.grad, rtol=1e-12)
+
+
+def test_loop_whose_state_grows_an_unknown_number_of_times_is_refused() -> None:
+    model = parsed("(int64 n, double[B,4] x, double[4,4] w) => (double y)", CACHE)
+    with pytest.raises(UnsupportedOp, match="carries a state that grows"):
+        grad(model, of="y", wrt="w")
+
+
 def with_weight(model: Model, name: str, array: np.ndarray) -> Runner:
     moved = normalize(model).copy()
     value = moved.graph.initializers[name]

@@ -5,9 +5,10 @@
     python tests/sweeps/settings.py --only 7:12        one combination, with its settings
 
 A combination is a small network as one of torch's exporters writes it, an optimizer, a loss, and
-several of accumulation, clipping, a schedule, groups, moving averages, penalties, frozen weights
-and frozen normalization, on one engine. Everything is float64, so that what differs is a setting
-and not rounding: losses of every step, then parameters, running statistics and moving averages.
+several of accumulation, clipping, a schedule, groups, moving averages, penalties, frozen weights,
+frozen normalization and a file written and read halfway, on one engine. Everything is float64, so
+that what differs is a setting and not rounding: losses of every step, then parameters, running
+statistics and moving averages.
 Fails where one combination is off.
 """
 
@@ -20,6 +21,7 @@ import importlib
 import io
 import math
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -219,6 +221,10 @@ LOSSES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     "mse": ("mse", F.mse_loss),
     "huber": (sx.loss.huber(0.5), lambda z, y: F.huber_loss(z, y, delta=0.5)),
     "binary_cross_entropy": ("binary_cross_entropy", F.binary_cross_entropy_with_logits),
+    "mse + l1": (
+        [sx.loss.Term(sx.loss.mse()), sx.loss.Term(sx.loss.l1(), weight=0.5)],
+        lambda z, y: F.mse_loss(z, y) + 0.5 * F.l1_loss(z, y),
+    ),
 }
 ENGINES = ("onnxruntime", "torch", "jax", "tensorflow")
 
@@ -243,6 +249,7 @@ class Combination:
     l2: float = 0.0
     freeze: str | None = None
     batch_norm: str = "train"
+    reload: bool = False
 
     def __str__(self) -> str:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -271,7 +278,13 @@ def drawn(seed: int, index: int) -> Combination:
     if name == "cnn" and engine == "onnxruntime":
         engine = "torch"  # onnxruntime has no Conv of float64
     clip = pick(("none", "norm", "value", "both"))
-    group = {"*bias*": {"lr": 0.02}} if rng.random() < 0.5 else {"*weight*": {"lr": 0.003}}
+    group = pick(
+        (
+            {"*bias*": {"lr": 0.02}},
+            {"*weight*": {"lr": 0.003, "weight_decay": 0.3}},
+            {"*bias*": {"weight_decay": 0.0}, "*": {"lr": 0.003}},
+        )
+    )
     return Combination(
         name, exporter, pick(OPTIMIZERS), pick(LOSSES),
         engine=engine,
@@ -284,6 +297,7 @@ def drawn(seed: int, index: int) -> Combination:
         ema=maybe(0.9), l1=maybe(1e-3) or 0.0, l2=maybe(1e-2) or 0.0,
         freeze="*bias*" if named and rng.random() < 0.2 and "*bias*" not in group else None,
         batch_norm="train" if rng.random() < 0.75 else "frozen",
+        reload=bool(rng.random() < 0.3),
     )  # fmt: skip
 
 
@@ -373,8 +387,16 @@ def ours(c: Combination) -> Outcome:
     rep = backend.prepare_training(trained(c), **options)
     losses = []
     for step in range(STEPS):
+        if c.reload and step == STEPS // 2:
+            with tempfile.TemporaryDirectory() as folder:
+                sx.save(rep.to_model(), Path(folder) / "half.onnx")
+                rep = backend.prepare_training(
+                    sx.load(Path(folder) / "half.onnx").copy(), **options
+                )
         x, y = batch(c.network, c.loss, step)
-        losses.append(float(rep.step({"x": x.numpy(), "label": y.numpy()})["loss"]))
+        labels = ["label_0", "label_1"] if "+" in c.loss else ["label"]
+        feeds = {"x": x.numpy(), **dict.fromkeys(labels, y.numpy())}
+        losses.append(float(rep.step(feeds)["loss"]))
     return Outcome(losses, dict(rep.state()))
 
 

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder, infer
 from sardonyx.errors import ModelError, quote
+from sardonyx.grad.controlflow.unroll import unroll_growing_loops
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.training_optimizer import OPTIMIZERS, expand_optimizer, problems, refuse
 from sardonyx.model import Model
@@ -45,6 +46,7 @@ def lower_training(model: Model, strict: bool = False) -> Model:
     _name_domain(work)
     link_names(work)
     work = regular_copy(work)
+    unroll_growing_loops(work)
     for graph in graphs(work.graph):
         refuse(
             [row for n in graph if n.op_type in OPTIMIZERS and _is_ours(n) for row in problems(n)]

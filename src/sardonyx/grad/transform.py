@@ -10,6 +10,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, quote, translated
+from sardonyx.grad.controlflow.unroll import unroll_growing_loops
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
 from sardonyx.grad.sequence import fill_sequence
 from sardonyx.model import Model, ModelSource, load
@@ -46,6 +47,7 @@ def grad(
     ['scores', 'grad/x']
     """
     work = regular_copy(load(model))
+    unroll_growing_loops(work)
     values = _values(work)
     ends = _named(values, _names(of, _floats(work.outputs)), "of")
     starts = _named(values, _names(wrt, _floats(work.inputs)), "wrt")
@@ -83,6 +85,7 @@ def jvp(
     ['x', 'tangent/x']
     """
     work = regular_copy(load(model))
+    unroll_growing_loops(work)
     values = _values(work)
     ends = _named(values, _names(of, _floats(work.outputs)), "of")
     starts = _named(values, _names(wrt, _floats(work.inputs)), "wrt")

@@ -29,6 +29,7 @@ from sardonyx.grad.controlflow.recurrence import (
     take_apart_loop,
     take_apart_scan,
 )
+from sardonyx.grad.controlflow.unroll import refuse_growing
 from sardonyx.grad.driver import Path, add, backward, gradient_rule
 from sardonyx.passes.functions import copy_nodes
 
@@ -61,6 +62,7 @@ def _recur(
     it.simplify()
     flow = flow_through(it, wanted, set(given))
     _refuse_sequences(it.node, flow)
+    refuse_growing(it.node, [s.inside for s in flow.states])
     inner = Builder(op.prefix, parent=op)
     reverse = Reverse(op, inner, it, flow)
     ends = [(s.after, reverse.state(s, given.get(s.final))) for s in flow.states]
