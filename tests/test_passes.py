@@ -12,6 +12,7 @@ import onnx.reference
 import pytest
 
 from sardonyx.errors import ModelError
+from sardonyx.limits import Limits
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize
 from sardonyx.passes import cse, dead, folding, functions
@@ -306,7 +307,7 @@ def test_folding_stops_at_the_total() -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     found = normalize(load(proto)).copy()
-    assert folding.fold(found.graph) == folding.LIMIT_TOTAL // (4 * MIB)
+    assert folding.fold(found.graph) == Limits().fold_total_bytes // (4 * MIB)
     (y,) = evaluate(found)
     assert y.shape == (elements,) and not y.any()
 

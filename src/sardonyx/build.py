@@ -22,13 +22,14 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.limits import Limits
 
 Dim = int | ir.Value
 Operand = ir.Value | int | float | bool | Sequence[Any] | np.ndarray | np.generic | None
 
 HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *HALF)
-FOLDED_CONSTANT = 1024
+FOLDED_CONSTANT = Limits.propagated_elements
 
 _active: contextvars.ContextVar[Builder | None] = contextvars.ContextVar("builder", default=None)
 

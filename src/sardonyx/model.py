@@ -21,7 +21,7 @@ import onnx_ir as ir
 from sardonyx import opset, partial
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
-from sardonyx.limits import Limits, parse, read_file, scan
+from sardonyx.limits import Limits, parse, read_file, scan, set_freed, set_limits
 from sardonyx.limits.wellformed import index_problem
 
 STUB = "sardonyx:payload"
@@ -224,11 +224,14 @@ def load(
     else:
         raise ArgumentError(f"cannot load a model from {type(source).__name__}")
     with translated("the model cannot be read"):
-        scan(proto, limits)
+        counts = scan(proto, limits)
         folder = Path(directory) if directory is not None else None
         external = ExternalData(folder, path, trust, limits)
         external.check_all(proto)
-        return from_proto(proto, external, path)
+        model = from_proto(proto, external, path)
+        set_limits(model.graph, limits)
+        set_freed(model.graph, counts.freed)
+        return model
 
 
 def from_proto(

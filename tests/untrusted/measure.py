@@ -65,8 +65,32 @@ def grad(path: str) -> None:
     sardonyx.grad(model, wrt=[v.name for v in model.inputs][:1])
 
 
+def normalize(path: str) -> None:
+    sardonyx.normalize(sardonyx.load(path))
+
+
+def trainable(path: str) -> None:
+    sardonyx.trainable(path, loss="mse", optimizer="sgd")
+
+
+def source(path: str) -> None:
+    sardonyx.to_torch_source(path, Path(path).with_suffix(".source"))
+
+
+def convert_jax(path: str) -> None:
+    sardonyx.to_jax(path)
+
+
+def convert_tensorflow(path: str) -> None:
+    sardonyx.to_tensorflow(path)
+
+
 COMMANDS: dict[str, Callable[[str], Any]] = {
-    f.__name__: f for f in (load, inspect, check, convert, convert_torch, save, grad)
+    f.__name__: f
+    for f in (
+        *(load, normalize, inspect, check, convert, convert_torch, convert_jax, source),
+        *(save, grad, trainable, convert_tensorflow),
+    )
 }
 
 

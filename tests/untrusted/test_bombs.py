@@ -73,8 +73,14 @@ def costs(command: str) -> dict[str, dict[str, Any]]:
         return {row["name"]: row for row in rows}
 
 
+SLOW = {"convert_tensorflow"}
+WAYS = [pytest.param(c, marks=[pytest.mark.slow] * (c in SLOW)) for c in COMMANDS]
+# An old target may lack the operator, torch source has no form for it, nothing is left to train.
+MAY_REFUSE = {"save", "source", "trainable"}
+
+
 @pytest.mark.parametrize("bomb", BOMBS)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WAYS)
 def test_bomb_stays_within_one_second_and_200_mb(command: str, bomb: str) -> None:
     assert bomb in costs(command), "the process was ended, or an earlier one ended it"
     row = costs(command)[bomb]
@@ -82,7 +88,7 @@ def test_bomb_stays_within_one_second_and_200_mb(command: str, bomb: str) -> Non
     assert row["s"] < SECONDS and row["MB"] < MEGABYTES, row
     if bomb in REFUSED:
         assert row["outcome"] in ("ModelError", "LimitExceeded"), row
-    elif command != "save":  # an old target may lack the operator
+    elif command not in MAY_REFUSE:
         assert row["outcome"] == "done", row
 
 

@@ -9,15 +9,15 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.lower import fold_budget as ahead
 from sardonyx.normalize import normalize
-from sardonyx.passes.folding import LIMIT_TOTAL, evaluate, fold
+from sardonyx.passes.folding import Budget, evaluate, fold
 from sardonyx.passes.nesting import graphs
 
 from .bombs import ENLARGED
 from .models import X, graph, model, node
 
 MEBIBYTE = 2**20
+LIMIT_TOTAL = sardonyx.Limits().fold_total_bytes
 
 
 def normal(proto: ModelProto) -> ir.Graph:
@@ -79,7 +79,7 @@ def test_fold_03_the_model_still_works() -> None:
 
 def test_fold_03_conversion_stops_at_the_total() -> None:
     graph_ = normal(foldable(40, 4))
-    budget = ahead.Budget(graph_)
+    budget = Budget(graph_)
     taken = 0
     for n in graph_:
         if n.op_type == "ConstantOfShape":
@@ -124,3 +124,25 @@ def test_fold_04_what_raises_stays_in_place(case: str) -> None:
     assert [n.op_type for part in graphs(found) for n in part] == [n.op_type for n in kept]
     failing = kept[0]
     assert failing.op_type in ("Div", "Gather", "Add", "Squeeze") and evaluate(failing) is None
+
+
+def test_fold_05_limits_of_load_bound_the_folder() -> None:
+    """A model keeps the limits under which it was loaded, and every copy of it does."""
+    proto = foldable(6, 1)
+    small = sardonyx.Limits(fold_tensor_bytes=MEBIBYTE // 2)
+    assert fold(normalize(sardonyx.load(proto)).copy().graph) == 6
+    assert fold(normalize(sardonyx.load(proto, limits=small)).copy().graph) == 0
+    few = sardonyx.Limits(fold_total_bytes=2 * MEBIBYTE)
+    assert fold(normalize(sardonyx.load(proto, limits=few)).copy().graph) == 2
+
+
+def test_fold_05_propagated_elements_bound_shape_inference() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,4] x) => (float[a,b] y)
+        <int64 i = {0}, int64[1] zero = {0}, int64[1] rest = {-1}>
+        {s = Shape(x) f = Gather(s, i) u = Unsqueeze(f, zero) d = Concat<axis=0>(u, rest)
+        y = Reshape(x, d)}"""
+    proto = onnx.parser.parse_model(text)
+    assert normalize(sardonyx.load(proto)).outputs[0].shape == ir.Shape([2, 12])
+    none = sardonyx.Limits(propagated_elements=1)
+    found = normalize(sardonyx.load(proto, limits=none)).outputs[0].shape
+    assert found is not None and len(found) == 2 and found[0] != 2

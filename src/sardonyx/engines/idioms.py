@@ -19,16 +19,12 @@ import onnx_ir as ir
 
 from sardonyx.build import FLOATS
 from sardonyx.lower.custom_native import NATIVE
-from sardonyx.lower.driver import attributes, find
-from sardonyx.lower.fold_budget import Budget
-from sardonyx.lower.numpy_xp import numpy_arrays
-from sardonyx.lower.program import call
+from sardonyx.lower.precompute import compute
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, regular_copy
-from sardonyx.passes.cse import is_random, merge_common
+from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
-from sardonyx.passes.folding import evaluate, is_whole
-from sardonyx.passes.nesting import bodies
+from sardonyx.passes.folding import fold
 
 SMALL = 4096  # elements of a constant that may be computed ahead
 HIDDEN = -1e9  # added to a score, it leaves nothing of it
@@ -42,7 +38,7 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     copy = regular_copy(model)
     graph = copy.graph
     _drop_identities(graph)
-    _fold(graph, weights)
+    fold(graph, keep=weights, elements=SMALL, compute=compute)
     merge_common(graph)
     _drop_zero_biases(graph, weights)
     for rewrite in (_unsqueezes, _activations, _layer_norms, _attentions, _linears):
@@ -57,8 +53,12 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
 
 
 def _drop_identities(graph: ir.Graph) -> None:
-    """Without nodes that give their input as it is."""
+    """Remove nodes that return their input unchanged; CastLike to a known type becomes Cast."""
     for node in list(graph):
+        if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype:
+            node.attributes.add(ir.AttrInt64("to", int(node.inputs[1].dtype)))
+            node.op_type = "Cast"
+            node.resize_inputs(1)
         if node.domain != "" or node.op_type not in ("Identity", "Cast"):
             continue
         (source,), (result,) = node.inputs[:1], node.outputs[:1]
@@ -70,22 +70,6 @@ def _drop_identities(graph: ir.Graph) -> None:
             graph.remove(node, safe=True)
 
 
-def _fold(graph: ir.Graph, weights: Collection[str]) -> None:
-    """Small constants computed; what reads a weight stays."""
-    budget = Budget(graph)
-    for node in list(graph):
-        reads = [v for v in node.inputs if v is not None]
-        if len(node.outputs) != 1 or node.outputs[0].is_graph_output() or bodies(node):
-            continue
-        if any(v.name in weights for v in reads):
-            continue
-        array = evaluate(node)
-        if array is None or not is_whole(array):
-            array = _computed(node, budget)
-        if array is not None and array.size <= SMALL:
-            _settle(graph, node, array)
-
-
 def _drop_zero_biases(graph: ir.Graph, weights: Collection[str]) -> None:
     """torch's exporter writes zeros where a convolution has no bias."""
     for node in graph:
@@ -95,39 +79,6 @@ def _drop_zero_biases(graph: ir.Graph, weights: Collection[str]) -> None:
             is_weight = bias is not None and bias.name in weights
             if array is not None and not is_weight and not array.any():
                 node.replace_input_with(2, None)
-
-
-def _computed(node: ir.Node, budget: Budget) -> np.ndarray | None:
-    if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype:
-        array = constant(node.inputs[0])
-        return None if array is None else array.astype(node.inputs[1].dtype.numpy())
-    arrays = [None if v is None else constant(v) for v in node.inputs]
-    rule = find(node.op_type, node.domain, "numpy")
-    if rule is None or is_random(node) or node.domain != "":
-        return None
-    if not arrays or any(k is None and v is not None for k, v in zip(arrays, node.inputs)):
-        return None
-    if not budget.takes(node, arrays):
-        return None
-    keywords = {**attributes(node), "count": 1, "dtypes": (node.outputs[0].dtype,)}
-    allowed = {n: v for n, v in keywords.items() if n in rule.keywords}
-    try:
-        (result,) = call(rule, numpy_arrays(), arrays, allowed)
-    except Exception:  # it is reported where the node runs
-        return None
-    return result if isinstance(result, np.ndarray) and result.dtype != object else None
-
-
-def _settle(graph: ir.Graph, node: ir.Node, array: np.ndarray) -> None:
-    (old,) = node.outputs
-    name, old.name = old.name, None
-    dtype = old.dtype or ir.DataType.from_numpy(array.dtype)
-    array = np.array(array, dtype.numpy(), order="C")  # ascontiguousarray has no rank 0
-    new = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape))
-    new.const_value = ir.Tensor(array, dtype, name=name)
-    old.replace_all_uses_with(new)
-    graph.remove(node, safe=True)
-    graph.register_initializer(new)
 
 
 def _unsqueezes(graph: ir.Graph) -> None:

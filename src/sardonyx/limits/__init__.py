@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from sardonyx.errors import LimitExceeded, ModelError, quote
@@ -64,11 +65,38 @@ class Limits:
     dense_bytes: int = 128 * 2**20
     """Bytes of all sparse tensors together once they are dense."""
     fold_tensor_bytes: int = 16 * 2**20
-    """Bytes of one input or output of a node that is computed ahead."""
+    """Bytes of one constant that is computed ahead, beyond the elements of its inputs."""
     fold_total_bytes: int = 64 * 2**20
-    """Bytes of all outputs that are computed ahead."""
+    """Bytes of all constants computed ahead, beyond those in the file."""
     propagated_elements: int = 1024
     """Elements of an integer tensor whose values take part in shape inference."""
+
+
+_META = "sardonyx.limits"
+_FREED = "sardonyx.freed_dimensions"
+
+
+def set_limits(graph: ir.Graph, limits: Limits) -> None:
+    """Keep the limits under which a graph was loaded; copies of the graph keep them as well."""
+    graph.meta[_META] = limits
+
+
+def set_freed(graph: ir.Graph, labels: tuple[str, ...]) -> None:
+    """Keep which values had a dimension that is negative or a placeholder, and is now free."""
+    if labels:
+        graph.meta[_FREED] = labels
+
+
+def freed_dimensions(graph: ir.Graph) -> tuple[str, ...]:
+    """The values of a loaded graph with a dimension that was negative or a placeholder."""
+    labels: tuple[str, ...] = graph.meta.get(_FREED) or ()
+    return labels
+
+
+def limits_of(graph: ir.Graph) -> Limits:
+    """The limits under which a graph was loaded, or the defaults."""
+    limits: Limits = graph.meta.get(_META) or Limits()
+    return limits
 
 
 _SIGNATURES = (
@@ -150,7 +178,8 @@ def scan(proto: onnx.ModelProto, limits: Limits) -> Counts:
     """Check `proto` against `limits` and its own claims; raise one error with all that is wrong.
 
     Texts that are not valid UTF-8, which Python can neither store nor print, are replaced in
-    place by their escaped form; nothing else is changed.
+    place by their escaped form. Declared dimensions that are negative (Paddle writes -1), or that
+    have a placeholder such as "?" for a name, become free. Nothing else is changed.
     """
     scanner = Scanner(proto, limits)
     scanner.walk()

@@ -40,12 +40,18 @@ if TYPE_CHECKING:
     from . import Limits
 
 Label = Callable[[], str]
+# Names that exporters write for sizes that they do not know: two of them need not be equal.
+NO_NAME = frozenset(("?", "*", "-1", "None", "unknown"))
 UNLIMITED_EXPANSION = 4096  # nodes up to which functions may be called as often as they like
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The result of a scan: sizes after inlining, and how many texts were not valid UTF-8."""
+    """The result of a scan: sizes after inlining, and what was repaired.
+
+    repaired_texts -- how many texts were not valid UTF-8
+    freed          -- values with a dimension that is negative or a placeholder
+    """
 
     nodes: int
     inlined_bytes: int
@@ -53,6 +59,7 @@ class Counts:
     subgraph_depth: int
     name_bytes: int
     repaired_texts: int
+    freed: tuple[str, ...] = ()
 
 
 class Scanner:
@@ -72,6 +79,7 @@ class Scanner:
         self._dense_bytes = 0
         self._repaired = 0
         self._nodes = 0
+        self._freed: dict[str, None] = {}
 
     def walk(self) -> None:
         """Visit every message of the model."""
@@ -114,7 +122,8 @@ class Scanner:
         if nodes > UNLIMITED_EXPANSION:
             growth = -(-nodes // max(self._nodes, 1))
             self._exceed("expansion", growth, "nodes after inlining for each node in the file")
-        return Counts(nodes, size, calls, depth, self._name_bytes, self._repaired)
+        freed = tuple(self._freed)
+        return Counts(nodes, size, calls, depth, self._name_bytes, self._repaired, freed)
 
     def _exceed(self, field: str, value: int, where: str) -> None:
         limit = getattr(self.limits, field)
@@ -341,6 +350,10 @@ class Scanner:
             tensor = fields.get("tensor_type") or fields.get("sparse_tensor_type")
             for dim in tensor.shape.dim if tensor else ():
                 dim_fields = self._read(dim)
+                if dim_fields.get("dim_value", 0) < 0 or dim_fields.get("dim_param") in NO_NAME:
+                    dim.ClearField("dim_value")
+                    dim.ClearField("dim_param")
+                    self._freed[label()] = None
                 names += (dim_fields.get("dim_param", ""), dim_fields.get("denotation", ""))
             if "opaque_type" in fields:
                 self._read(level.opaque_type)

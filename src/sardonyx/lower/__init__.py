@@ -11,9 +11,9 @@ __all__ = ["LOWERINGS", "lowering"]
 
 _APART = {
     "driver",
-    "fold_budget",
     "numpy_xp",
     "partition",
+    "precompute",
     "program",
     "run_limits",
     "runner",

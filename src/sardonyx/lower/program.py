@@ -29,15 +29,16 @@ from sardonyx.errors import (
 )
 from sardonyx.lower.data_dependent import decided_by_data
 from sardonyx.lower.driver import attributes, find, prepare
-from sardonyx.lower.fold_budget import Budget, remember
 from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
+from sardonyx.lower.precompute import GROWTH, accepted, call, within
 from sardonyx.lower.run_limits import spend
 from sardonyx.lower.xp import FLOATS, Arrays, NotStatic, is_string, is_symbolic, settle
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
-from sardonyx.registry import Rule, op_name
+from sardonyx.passes.folding import Budget
+from sardonyx.registry import op_name
 
 SMALL = 1 << 10  # results of more elements are computed by the framework, not by numpy
 
@@ -77,8 +78,8 @@ class Instruction:
             if isinstance(value, ir.Graph):
                 self.bodies[name] = GraphProgram(value, owner.program, owner)
         self.captured = sorted({s for body in self.bodies.values() for s in body.captured})
-        self.keywords = _accepted(self.rule, self._special(values))
-        self.numpy_keywords = _accepted(self.numpy_rule, self._special(values))
+        self.keywords = accepted(self.rule, self._special(values))
+        self.numpy_keywords = accepted(self.numpy_rule, self._special(values))
         self.frees: list[int] = []
         self.waits = False  # its results are too large to compute in numpy while building
 
@@ -92,16 +93,6 @@ class Instruction:
 
 def _padded(slots: list[int], count: int | None) -> list[int]:
     return slots if count is None else (slots + [-1] * count)[:count]
-
-
-def _accepted(rule: Rule | None, keywords: dict[str, Any]) -> dict[str, Any]:
-    if rule is None:
-        return {}
-    if rule.takes_all_keywords:
-        return {
-            k: v for k, v in keywords.items() if k not in ("count", "dtypes") or k in rule.keywords
-        }
-    return {k: v for k, v in keywords.items() if k in rule.keywords}
 
 
 class GraphProgram:
@@ -175,16 +166,14 @@ class GraphProgram:
         ):
             return None
         values = [self.constants[s] if s >= 0 else None for s in instruction.inputs]
-        if not self.program.budget.takes(node, values):
-            instruction.waits = self.program.budget.is_large
-            return None
+        budget = self.program.budget
         try:
-            results = call(
-                instruction.numpy_rule, numpy_arrays(), values, instruction.numpy_keywords
+            results = within(
+                budget, node, values, instruction.numpy_rule, instruction.numpy_keywords
             )
         except Exception:  # it is reported when the node runs
             return None
-        remember(node, results)
+        instruction.waits = results is None and budget.is_large
         return results
 
     def _share_constants(self) -> None:
@@ -340,22 +329,6 @@ def _size(value: Any) -> int:
     return value.size if isinstance(value, np.ndarray) else 0
 
 
-def call(
-    rule: Rule | None, xp: Arrays, values: Sequence[Any], keywords: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """The outputs of a rule, as a tuple of arrays (or lists of them)."""
-    assert rule is not None
-    if xp.name == "numpy":
-        with np.errstate(all="ignore"):
-            results = rule.function(xp, *values, **keywords)
-        results = results if isinstance(results, tuple) else (results,)
-        return tuple(
-            v if v is None or isinstance(v, (list, dict)) else xp.result(v) for v in results
-        )
-    results = rule.function(xp, *values, **keywords)
-    return results if isinstance(results, tuple) else (results,)
-
-
 class Program:
     """A model in terms of one framework's arrays: called with inputs, it gives outputs.
 
@@ -390,7 +363,7 @@ class Program:
         self.regions = prepared.regions
         self.report(fallback)
         graph = prepared.model.graph
-        self.budget = Budget(graph)
+        self.budget = Budget(graph, GROWTH)
         self._converted: dict[int, tuple[Any, Any]] = {}
         self.main = GraphProgram(graph, self)
         self._converted.clear()

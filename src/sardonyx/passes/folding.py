@@ -1,115 +1,259 @@
-"""Constants computed ahead of time, bounded: the size of a result is known before its value.
+"""Constants computed ahead of time: the one folder, and the one budget of every way into it.
 
-`evaluate` gives the value of one node from what is known of its inputs; an element of a shape that
-is not known stays a symbol. `fold` replaces nodes whose value is known by initializers. Only
-operators with a size rule take part, and only within `LIMIT_EACH` bytes per tensor and
-`LIMIT_TOTAL` per graph: a small file must not become a large model. Loop, Scan, If, random, custom
-and function nodes never fold.
+`fold` replaces nodes that read only constants by initializers. A `Budget` comes from the `Limits`
+under which the model was loaded: a small file must not become a large model. The size of a result
+is known before its value. `evaluate` computes shape arithmetic, symbols included, by the rules in
+`fold_rules.py`; a caller that has rules for more operators passes a function `compute`.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.build import infer
+from sardonyx.limits import Limits, limits_of
+from sardonyx.passes.flops import node_flops
+from sardonyx.passes.fold_rules import (
+    RULES,
+    Contents,
+    is_whole,
+    itemsize,
+    objects,
+    settle,
+    shape_of,
+)
 from sardonyx.passes.nesting import bodies
 
-LIMIT_EACH = 16 * 2**20
-LIMIT_TOTAL = 64 * 2**20
-PROPAGATED_ELEMENTS = 1024
-
-Known = np.ndarray  # of numbers, or of objects: numbers and symbols (ir.SymbolicDim)
-Inputs = Sequence[Any]  # what is known of each input; None for one that is left out
+WORK = 1 << 28  # operations in all, besides some for each element of a constant
+WORK_PER_ELEMENT = 8
+# Operators whose results ONNX cannot size; they have no more elements than the inputs.
+WITHIN_INPUTS = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"))
 
 
-# -- what is known ------------------------------------------------------------------
+class Budget:
+    """What may still be computed ahead for one graph: bytes of results, and operations.
+
+    growth -- elements that a result may have beyond those of its inputs; None: any number
+    """
+
+    def __init__(self, graph: ir.Graph, growth: int | None = None):
+        limits = limits_of(graph)
+        values = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
+        numbers = [t for t in values if t.dtype != ir.DataType.STRING]
+        self.growth = growth
+        self.tensor_bytes = limits.fold_tensor_bytes
+        self.bytes = limits.fold_total_bytes + sum(t.nbytes for t in numbers)
+        self.work = WORK + WORK_PER_ELEMENT * sum(t.size for t in numbers)
+        self.is_large = False
+        """Whether the last node that was refused is too large, or of unknown size."""
+
+    def takes(self, node: ir.Node, values: Sequence[Any]) -> bool:
+        """Whether `node` may be computed on `values`, all of them arrays; if so, it is charged."""
+        self.is_large = False
+        if not all(isinstance(a, np.ndarray) or a is None for a in values):
+            return False
+        shapes = _shapes(node, values)
+        if shapes is None and node.op_type == "Reshape" and values[0] is not None:
+            shapes = [(values[0].size,)]  # sizes that are symbols decide the shape, not the size
+        if shapes is None:
+            self.is_large = node.op_type not in WITHIN_INPUTS
+            return False
+        inputs = sum(a.size for a in values if a is not None)
+        counts = [math.prod(shape) for shape in shapes]
+        elements = sum(counts)
+        sizes = [self._bytes(v, n, values) for v, n in zip(node.outputs, counts, strict=True)]
+        work = (node_flops(node) or 0) + inputs + elements
+        beyond = sum(sizes) * max(elements - inputs, 0) // max(elements, 1)
+        self.is_large = (
+            (self.growth is not None and elements > self.growth + inputs)
+            or beyond > self.tensor_bytes
+            or sum(sizes) > self.bytes
+            or work > self.work
+        )
+        if self.is_large:
+            return False
+        self.bytes -= sum(sizes)
+        self.work -= work
+        return True
+
+    def _bytes(self, value: ir.Value, elements: int, values: Sequence[Any]) -> int:
+        """The bytes of a result; a text counts as long as the longest texts read, together."""
+        if value.dtype != ir.DataType.STRING:
+            return elements * (8 if value.dtype is None else max(value.dtype.bitwidth // 8, 1))
+        texts = [a for a in values if a is not None and a.dtype.kind in "OSUT"]
+        longest = sum(max((len(t) for t in a.flat), default=0) for a in texts)
+        size = elements * (32 + longest)
+        return size if size <= self.tensor_bytes else self.bytes + 1
 
 
-def known(value: ir.Value | None) -> Known | None:
+def _shapes(node: ir.Node, values: Sequence[Any]) -> list[tuple[int, ...]] | None:
+    """The shapes of the results, inferred from the constants alone; None where ONNX cannot.
+
+    A shape that the file declares is not used.
+    """
+    declared = [value.shape for value in node.outputs]
+    before = [None if v is None else v.const_value for v in node.inputs]
+    for value, array in zip(node.inputs, values, strict=False):
+        if value is not None and array is not None:
+            value.shape = ir.Shape(array.shape)
+            if array.size <= Limits.propagated_elements and array.dtype.kind in "iu":
+                value.const_value = ir.Tensor(array)
+    for value in node.outputs:
+        value.shape = None
+    infer(node)
+    shapes = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
+    for value, tensor in zip(node.inputs, before, strict=True):
+        if value is not None:
+            value.const_value = tensor
+    if len(shapes) == len(declared):
+        return shapes
+    for value, shape in zip(node.outputs, declared, strict=True):
+        value.shape = shape
+    return None
+
+
+# -- the contents of values ---------------------------------------------------------
+
+
+def contents(value: ir.Value | None, bound: int = Limits.fold_tensor_bytes) -> Contents | None:
     """What is known of a value: an array; one of objects where some elements are symbols.
 
     An initializer that is also a graph input is a default, which a caller may override: not known.
+
+    bound -- bytes of a constant that are still read
     """
     if value is None or value.is_graph_input():
         return None
     if value.const_value is not None:
         tensor = value.const_value
-        if tensor.dtype == ir.DataType.STRING or tensor.nbytes > LIMIT_EACH:
+        if tensor.dtype == ir.DataType.STRING or tensor.nbytes > bound:
             return None
         return tensor.numpy()
     content = value.meta.get("content")
     if content is None or value.shape is None:
         return None
-    return _objects(content, tuple(d for d in value.shape if isinstance(d, int)))
+    return objects(content, tuple(d for d in value.shape if isinstance(d, int)))
 
 
-def is_whole(array: Known | None) -> bool:
-    """Whether every element is a number."""
-    return array is not None and array.dtype != object
-
-
-def _objects(content: Sequence[Any], shape: tuple[int, ...]) -> Known:
-    array = np.empty(len(content), object)
-    array[:] = list(content)
-    return array.reshape(shape)
-
-
-def _settle(array: Known) -> Known:
-    """An array of objects that are all integers becomes one of int64."""
-    if array.dtype == object and all(isinstance(v, (int, np.integer)) for v in array.flat):
-        return array.astype(np.int64)
-    return array
-
-
-def remember(value: ir.Value, array: Known) -> None:
+def remember(value: ir.Value, array: Contents) -> None:
     """Write down on `value` what is known of it."""
     if value.shape is None or not value.shape.is_static():
         value.shape = ir.Shape(array.shape)
     if is_whole(array):
-        dtype = value.dtype
-        if dtype is not None:
-            array = array.astype(dtype.numpy(), copy=False)
-        value.const_value = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype)
+        dtype = value.dtype or ir.DataType.from_numpy(array.dtype)
+        array = np.ascontiguousarray(array.astype(dtype.numpy(), copy=False)).reshape(array.shape)
+        value.const_value = ir.Tensor(array, dtype, name=value.name)
         value.meta.pop("content", None)
     else:
         value.meta["content"] = tuple(array.flat)
 
 
+def evaluate(node: ir.Node, bound: int = Limits.fold_tensor_bytes) -> Contents | None:
+    """The contents of a node's only output, where those of its inputs decide it, or None.
+
+    bound -- bytes that an input or the result may have
+    """
+    if (
+        node.domain != ""
+        or len(node.outputs) != 1
+        or any(a.is_ref() for a in node.attributes.values())
+    ):
+        return None
+    constant = node.outputs[0].const_value
+    if constant is not None:
+        return constant.numpy() if constant.nbytes <= bound else None
+    if node.op_type in ("Shape", "Size"):
+        return shape_of(node)
+    rule = RULES.get(node.op_type)
+    if rule is None:
+        return None
+    size, compute = rule
+    inputs = [contents(v, bound) for v in node.inputs]
+    if any(a is None and v is not None for a, v in zip(inputs, node.inputs, strict=True)):
+        return None
+    try:
+        elements = size(node, inputs)
+        if elements is None or elements * itemsize(node, inputs) > bound:
+            return None
+        with np.errstate(all="raise", under="ignore"):
+            array = compute(node, inputs)
+    except (ArithmeticError, ValueError, IndexError, TypeError, KeyError, AttributeError):
+        return None  # what cannot be computed here fails, or not, where it is run
+    return None if array is None else settle(np.asarray(array))
+
+
 # -- folding a graph ----------------------------------------------------------------
 
+Compute = Callable[[ir.Node, Sequence[Any], Budget], Sequence[Any] | None]
 
-def fold(graph: ir.Graph, total: int = LIMIT_TOTAL) -> int:
-    """Replace nodes whose value is known by initializers; returns how many nodes went.
+
+def fold(
+    graph: ir.Graph,
+    *,
+    keep: Collection[str] = (),
+    elements: int | None = None,
+    compute: Compute | None = None,
+) -> int:
+    """Replace nodes that read only constants by initializers; returns how many nodes went.
 
     Names stay: an initializer has the name of the output that it replaces. A node that makes a
     graph output stays.
+
+    keep     -- names of initializers whose readers stay
+    elements -- the most elements of an initializer that is made
+    compute  -- the results of a node that `evaluate` has no rule for, or None
     """
-    budget = [total]
-    return _fold(graph, budget)
+    return _fold(graph, Budget(graph), frozenset(keep), elements, compute)
 
 
-def _fold(graph: ir.Graph, budget: list[int]) -> int:
+def _fold(
+    graph: ir.Graph,
+    budget: Budget,
+    keep: frozenset[str],
+    most: int | None,
+    compute: Compute | None,
+) -> int:
     folded = 0
     for node in list(graph):
-        for body in bodies(node):
-            folded += _fold(body, budget)
-        if len(node.outputs) != 1 or node.outputs[0].is_graph_output():
+        inner = bodies(node)
+        for body in inner:
+            folded += _fold(body, budget, keep, most, compute)
+        if inner or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
             continue
-        array = evaluate(node, budget[0])
-        if array is None or not is_whole(array):
+        if keep and any(v is not None and v.name in keep for v in node.inputs):
             continue
-        budget[0] -= array.nbytes
-        _to_initializer(graph, node, array)
-        folded += 1
+        array = _value(node, budget, compute)
+        if array is not None and (most is None or array.size <= most):
+            _to_initializer(graph, node, array)
+            folded += 1
     return folded
 
 
-def _to_initializer(graph: ir.Graph, node: ir.Node, array: Known) -> None:
+def _value(node: ir.Node, budget: Budget, compute: Compute | None) -> Contents | None:
+    """The whole value of a node that reads only constants, charged to the budget, or None."""
+    array = evaluate(node, min(budget.bytes, budget.tensor_bytes))
+    if array is not None and is_whole(array):
+        budget.bytes -= array.nbytes
+        return array
+    if compute is None or not node.inputs:
+        return None
+    values = [contents(v, budget.tensor_bytes) for v in node.inputs]
+    if any(a is None and v is not None for a, v in zip(values, node.inputs, strict=True)):
+        return None
+    if not all(a is None or is_whole(a) for a in values):
+        return None
+    results = compute(node, values, budget)
+    if results is None or not isinstance(results[0], np.ndarray):
+        return None
+    return results[0] if is_whole(results[0]) else None
+
+
+def _to_initializer(graph: ir.Graph, node: ir.Node, array: Contents) -> None:
     (old,) = node.outputs
     name, old.name = old.name, None
     new = ir.Value(name=name, type=old.type, shape=ir.Shape(array.shape))
@@ -120,356 +264,3 @@ def _to_initializer(graph: ir.Graph, node: ir.Node, array: Known) -> None:
     old.replace_all_uses_with(new)
     graph.remove(node, safe=True)
     graph.register_initializer(new)
-
-
-def evaluate(node: ir.Node, budget: int = LIMIT_TOTAL) -> Known | None:
-    """The value of a node's only output, where its inputs tell; None where they do not."""
-    if (
-        node.domain != ""
-        or len(node.outputs) != 1
-        or any(a.is_ref() for a in node.attributes.values())
-    ):
-        return None
-    (out,) = node.outputs
-    if out.const_value is not None:
-        return (
-            out.const_value.numpy() if out.const_value.nbytes <= min(budget, LIMIT_EACH) else None
-        )
-    if node.op_type in ("Shape", "Size"):
-        return _shape_of(node)
-    rule = RULES.get(node.op_type)
-    if rule is None:
-        return None
-    size, compute = rule
-    inputs = [known(v) for v in node.inputs]
-    if any(a is None and v is not None for a, v in zip(inputs, node.inputs, strict=True)):
-        return None
-    try:
-        elements = size(node, inputs)
-        if elements is None or elements * _itemsize(node, inputs) > min(budget, LIMIT_EACH):
-            return None
-        with np.errstate(all="raise", under="ignore"):
-            array = compute(node, inputs)
-    except (ArithmeticError, ValueError, IndexError, TypeError, KeyError, AttributeError):
-        return None  # what cannot be computed here fails, or not, where it is run
-    return None if array is None else _settle(np.asarray(array))
-
-
-def _itemsize(node: ir.Node, inputs: Inputs) -> int:
-    if node.op_type == "Cast":
-        return max(_target(node).itemsize, 1)
-    if node.op_type == "ConstantOfShape":
-        return _fill(node).itemsize
-    return max((a.dtype.itemsize for a in inputs if a is not None), default=8)
-
-
-def _target(node: ir.Node) -> np.dtype[Any]:
-    return np.dtype(ir.DataType(node.attributes["to"].as_int()).numpy())
-
-
-def _shape_of(node: ir.Node) -> Known | None:
-    (x,) = node.inputs
-    if x is None or x.shape is None:
-        return None
-    dims = list(x.shape)
-    if node.op_type == "Size":
-        if not all(isinstance(d, int) for d in dims):
-            return None
-        return np.array(math.prod(d for d in dims if isinstance(d, int)), np.int64)
-    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(dims))
-    selected = dims[slice(*_clamp(start, end, len(dims)))]
-    return _settle(_objects(selected, (len(selected),)))
-
-
-def _clamp(start: int, end: int, rank: int) -> tuple[int, int]:
-    start, end = (v + rank if v < 0 else v for v in (start, end))
-    return min(max(start, 0), rank), min(max(end, 0), rank)
-
-
-# -- sizes, before values -----------------------------------------------------------
-
-
-def _broadcast_size(_: ir.Node, inputs: Inputs) -> int:
-    return math.prod(np.broadcast_shapes(*(a.shape for a in inputs if a is not None)))
-
-
-def _input_size(_: ir.Node, inputs: Inputs) -> int | None:
-    return None if not inputs or inputs[0] is None else inputs[0].size
-
-
-def _concat_size(_: ir.Node, inputs: Inputs) -> int:
-    return sum(a.size for a in inputs if a is not None)
-
-
-def _gather_size(node: ir.Node, inputs: Inputs) -> int:
-    data, indices = inputs
-    axis = node.attributes.get_int("axis", 0)
-    return data.size // max(data.shape[axis], 1) * indices.size
-
-
-def _filled_size(_: ir.Node, inputs: Inputs) -> int | None:
-    dims = inputs[0]
-    if not is_whole(dims):
-        return None
-    return math.prod([int(d) for d in dims])
-
-
-def _expanded_size(_: ir.Node, inputs: Inputs) -> int | None:
-    x, dims = inputs
-    if not is_whole(dims):
-        return None
-    return math.prod(_broadcast_dims(x.shape, [int(d) for d in dims]))
-
-
-def _broadcast_dims(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    rank = max(len(a), len(b))
-    left, right = [1] * (rank - len(a)) + list(a), [1] * (rank - len(b)) + list(b)
-    return [max(x, y) if x and y else 0 for x, y in zip(left, right, strict=True)]
-
-
-def _range_size(_: ir.Node, inputs: Inputs) -> int | None:
-    if not all(is_whole(a) for a in inputs):
-        return None
-    start, limit, delta = (a.item() for a in inputs)
-    return max(math.ceil((limit - start) / delta), 0)
-
-
-# -- values -------------------------------------------------------------------------
-
-
-def _axes(node: ir.Node, inputs: Inputs, position: int = 1) -> list[int] | None:
-    axes = inputs[position] if len(inputs) > position else None
-    return None if axes is None else [int(a) for a in np.atleast_1d(axes)]
-
-
-def _cast(node: ir.Node, inputs: Inputs) -> Known | None:
-    (x,) = inputs
-    target = _target(node)
-    if not is_whole(x):
-        return x if target.kind in "iu" and target.itemsize >= 4 else None
-    if x.dtype.kind not in "biuf" or target.kind not in "biuf":
-        return None
-    return x.astype(target)
-
-
-def _gather(node: ir.Node, inputs: Inputs) -> Known | None:
-    data, indices = inputs
-    if not is_whole(indices):
-        return None
-    return np.take(data, indices, axis=node.attributes.get_int("axis", 0))
-
-
-def _concat(node: ir.Node, inputs: Inputs) -> Known:
-    parts = [a for a in inputs if a is not None]
-    if any(not is_whole(a) for a in parts):
-        parts = [a.astype(object) for a in parts]
-    return np.concatenate(parts, axis=node.attributes["axis"].as_int())
-
-
-def _slice(node: ir.Node, inputs: Inputs) -> Known | None:
-    data, *rest = inputs
-    if not all(a is None or is_whole(a) for a in rest):
-        return None
-    settings = [None if a is None else [int(v) for v in a] for a in (*rest, None, None)[:4]]
-    starts, ends = settings[0] or [], settings[1] or []
-    axes = list(range(len(starts))) if settings[2] is None else settings[2]
-    steps = [1] * len(axes) if settings[3] is None else settings[3]
-    where: list[slice] = [slice(None)] * data.ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        where[axis] = slice(start, end, step)
-    return data[tuple(where)]
-
-
-def _unsqueeze(node: ir.Node, inputs: Inputs) -> Known:
-    return np.expand_dims(inputs[0], tuple(_axes(node, inputs) or ()))
-
-
-def _squeeze(node: ir.Node, inputs: Inputs) -> Known:
-    axes = _axes(node, inputs)
-    return np.squeeze(inputs[0], None if axes is None else tuple(axes))
-
-
-def _reshape(node: ir.Node, inputs: Inputs) -> Known | None:
-    x, dims = inputs
-    if not is_whole(dims):
-        return None
-    target = [int(d) for d in dims]
-    if not node.attributes.get_int("allowzero", 0):
-        target = [x.shape[i] if d == 0 else d for i, d in enumerate(target)]
-    return x.reshape(target)
-
-
-def _transpose(node: ir.Node, inputs: Inputs) -> Known:
-    perm = node.attributes.get("perm")
-    return np.transpose(inputs[0], None if perm is None else list(perm.as_ints()))
-
-
-def _fill(node: ir.Node) -> np.ndarray:
-    value = node.attributes.get("value")
-    return np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
-
-
-def _filled(node: ir.Node, inputs: Inputs) -> Known:
-    fill = _fill(node)
-    return np.full([int(d) for d in inputs[0]], fill.reshape(-1)[0], fill.dtype)
-
-
-def _expanded(node: ir.Node, inputs: Inputs) -> Known:
-    x, dims = inputs
-    shape = np.broadcast_shapes(x.shape, tuple(int(d) for d in dims))
-    return np.broadcast_to(x, shape).copy()
-
-
-def _range(_: ir.Node, inputs: Inputs) -> Known | None:
-    start, limit, delta = inputs
-    if start.dtype.kind not in "iu":
-        return None  # runtimes round a long float range differently
-    return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
-
-
-def _divide(a: Any, b: Any) -> Any:
-    if a.dtype.kind not in "iu":
-        return a / b
-    if np.any(b == 0):
-        raise ZeroDivisionError
-    # ONNX integer division rounds toward zero.
-    quotient = a // b
-    return quotient + ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
-
-
-def _modulo(node: ir.Node, inputs: Inputs) -> Known | None:
-    a, b = inputs
-    if not (is_whole(a) and is_whole(b)) or np.any(b == 0):
-        return None
-    return np.fmod(a, b) if node.attributes.get_int("fmod", 0) else np.mod(a, b)
-
-
-def _multiply_symbols(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    if 0 in (a, b):
-        return 0
-    return b if a == 1 else a if b == 1 else UNKNOWN
-
-
-def _add_symbols(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return b if a == 0 else a if b == 0 else UNKNOWN
-
-
-def _subtract_symbols(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    return a if b == 0 else UNKNOWN
-
-
-def _divide_symbols(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return int(_divide(np.array(a), np.array(b)))
-    return a if b == 1 else UNKNOWN
-
-
-UNKNOWN = ir.SymbolicDim(None)
-
-
-def _arithmetic(whole: Callable[..., Any], symbols: Callable[..., Any]) -> Callable[..., Any]:
-    """A binary operator: numpy on numbers; element by element where some are symbols."""
-    by_element = np.frompyfunc(symbols, 2, 1)
-
-    def compute(_: ir.Node, inputs: Inputs) -> Known:
-        a, b = inputs
-        if is_whole(a) and is_whole(b):
-            return np.asarray(whole(a, b), a.dtype)
-        return by_element(*(np.asarray(x.tolist(), object) for x in (a, b)))
-
-    return compute
-
-
-def _equal(_: ir.Node, inputs: Inputs) -> Known | None:
-    a, b = inputs
-    if is_whole(a) and is_whole(b):
-        return np.equal(a, b)
-    answers = np.frompyfunc(_equal_dims, 2, 1)(a, b)
-    return None if any(v is None for v in np.asarray(answers).flat) else np.asarray(answers, bool)
-
-
-def _equal_dims(a: Any, b: Any) -> bool | None:
-    """Equality of sizes; a symbol stands for some number that is not negative."""
-    symbols = [v for v in (a, b) if isinstance(v, ir.SymbolicDim)]
-    if not symbols:
-        return bool(a == b)
-    if len(symbols) == 2:
-        return True if a.value is not None and a.value == b.value else None
-    number = b if symbols[0] is a else a
-    return False if number < 0 else None
-
-
-def _whole_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compute(_: ir.Node, inputs: Inputs) -> Known | None:
-        return function(*inputs) if all(is_whole(a) for a in inputs) else None
-
-    return compute
-
-
-def _where(_: ir.Node, inputs: Inputs) -> Known | None:
-    condition, a, b = inputs
-    if not is_whole(condition):
-        return None
-    return np.asarray(np.where(condition, a, b))
-
-
-def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compute(node: ir.Node, inputs: Inputs) -> Known | None:
-        x, axes = inputs[0], _axes(node, inputs)
-        if not is_whole(x) or x.dtype.kind not in "iu":
-            return None  # the order of a float sum is the runtime's own
-        if not axes and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
-            return x
-        keep = bool(node.attributes.get_int("keepdims", 1))
-        result = function(x, axis=tuple(axes) if axes else None, keepdims=keep)
-        return np.asarray(result, x.dtype)
-
-    return compute
-
-
-def _same(_: ir.Node, inputs: Inputs) -> Known | None:
-    return inputs[0]
-
-
-RULES: dict[str, tuple[Callable[..., int | None], Callable[..., Known | None]]] = {
-    "Identity": (_input_size, _same),
-    "Cast": (_input_size, _cast),
-    "Gather": (_gather_size, _gather),
-    "Concat": (_concat_size, _concat),
-    "Slice": (_input_size, _slice),
-    "Unsqueeze": (_input_size, _unsqueeze),
-    "Squeeze": (_input_size, _squeeze),
-    "Reshape": (_input_size, _reshape),
-    "Transpose": (_input_size, _transpose),
-    "ConstantOfShape": (_filled_size, _filled),
-    "Expand": (_expanded_size, _expanded),
-    "Range": (_range_size, _range),
-    "Add": (_broadcast_size, _arithmetic(np.add, _add_symbols)),
-    "Sub": (_broadcast_size, _arithmetic(np.subtract, _subtract_symbols)),
-    "Mul": (_broadcast_size, _arithmetic(np.multiply, _multiply_symbols)),
-    "Div": (_broadcast_size, _arithmetic(_divide, _divide_symbols)),
-    "Mod": (_broadcast_size, _modulo),
-    "Equal": (_broadcast_size, _equal),
-    "Where": (_broadcast_size, _where),
-    "Less": (_broadcast_size, _whole_only(np.less)),
-    "LessOrEqual": (_broadcast_size, _whole_only(np.less_equal)),
-    "Greater": (_broadcast_size, _whole_only(np.greater)),
-    "GreaterOrEqual": (_broadcast_size, _whole_only(np.greater_equal)),
-    "And": (_broadcast_size, _whole_only(np.logical_and)),
-    "Or": (_broadcast_size, _whole_only(np.logical_or)),
-    "Not": (_input_size, _whole_only(np.logical_not)),
-    "Neg": (_input_size, _whole_only(np.negative)),
-    "Abs": (_input_size, _whole_only(np.abs)),
-    "Max": (_broadcast_size, _whole_only(lambda *xs: functools.reduce(np.maximum, xs))),
-    "Min": (_broadcast_size, _whole_only(lambda *xs: functools.reduce(np.minimum, xs))),
-    "ReduceProd": (_input_size, _reduce(np.prod)),
-    "ReduceSum": (_input_size, _reduce(np.sum)),
-    "ReduceMax": (_input_size, _reduce(np.max)),
-    "ReduceMin": (_input_size, _reduce(np.min)),
-}

@@ -17,7 +17,9 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from sardonyx import build, opset
+from sardonyx.limits import limits_of
 from sardonyx.passes import folding
+from sardonyx.passes.fold_rules import RULES, UNKNOWN
 from sardonyx.passes.nesting import bodies, graphs
 
 MADE_UP = "unk__"
@@ -31,12 +33,12 @@ def infer_shapes(graph: ir.Graph, skeleton: onnx.ModelProto) -> None:
     skeleton -- the same graph as a message, without large payloads
     """
     whole = infer_types(graph, skeleton)
-    _Walk(everything=not whole).graph(graph)
+    _Walk(graph, everything=not whole).graph(graph)
 
 
 def refine_shapes(graph: ir.Graph) -> None:
     """Carry known integers through the shape arithmetic of a graph whose values have types."""
-    _Walk(everything=False).graph(graph)
+    _Walk(graph, everything=False).graph(graph)
 
 
 Declared = list[tuple[ir.Value, ir.Shape]]
@@ -151,7 +153,8 @@ def _weight(symbol: str | None) -> int:
 class _Walk:
     """One pass in order over a graph and its bodies."""
 
-    def __init__(self, everything: bool):
+    def __init__(self, root: ir.Graph, everything: bool):
+        self.limits = limits_of(root)
         self.everything = everything
         self.changed: set[ir.Value] = set()
         self.depth = 0
@@ -172,12 +175,13 @@ class _Walk:
         untyped = any(v.type is None for v in node.outputs)
         if self.everything or is_open or untyped or self._is_reached(node):
             self._infer(node)
-        dims = _from_content(node)
+        dims = _from_content(node, self.limits.propagated_elements)
         if dims is not None and set_shape(node.outputs[0], dims):
             self.changed.add(node.outputs[0])
-        if _carries_sizes(node):
-            array = folding.evaluate(node)
-            if array is not None and array.size <= folding.PROPAGATED_ELEMENTS:
+        most = self.limits.propagated_elements
+        if _carries_sizes(node, most):
+            array = folding.evaluate(node, self.limits.fold_tensor_bytes)
+            if array is not None and array.size <= most:
                 folding.remember(node.outputs[0], array)
                 self.changed.add(node.outputs[0])
 
@@ -262,14 +266,14 @@ def _scan_length(node: ir.Node, states: int) -> int | ir.SymbolicDim:
     first = node.inputs[states] if 0 <= states < len(node.inputs) else None
     axis = _scan_axis(node, "scan_input_axes", 0)
     if first is None or first.shape is None or not -len(first.shape) <= axis < len(first.shape):
-        return folding.UNKNOWN
+        return UNKNOWN
     return first.shape[axis]
 
 
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
-def _carries_sizes(node: ir.Node) -> bool:
+def _carries_sizes(node: ir.Node, most: int) -> bool:
     """Whether the output is a small integer tensor whose value may decide a shape later."""
     if node.domain != "" or len(node.outputs) != 1:
         return False
@@ -278,23 +282,23 @@ def _carries_sizes(node: ir.Node) -> bool:
         return False
     if node.op_type in ("Shape", "Size"):
         return True
-    if node.op_type not in folding.RULES:
+    if node.op_type not in RULES:
         return False
-    if build.is_static(out) and math.prod(build.static(out)) > folding.PROPAGATED_ELEMENTS:
+    if build.is_static(out) and math.prod(build.static(out)) > most:
         return False
-    return all(_is_small(v) for v in node.inputs if v is not None)
+    return all(_is_small(v, most) for v in node.inputs if v is not None)
 
 
-def _is_small(value: ir.Value) -> bool:
+def _is_small(value: ir.Value, most: int) -> bool:
     if value.const_value is not None:
-        return value.const_value.size <= folding.PROPAGATED_ELEMENTS
+        return value.const_value.size <= most
     return "content" in value.meta
 
 
 # -- shapes that symbols decide -------------------------------------------------------
 
 
-def _from_content(node: ir.Node) -> Dims | None:
+def _from_content(node: ir.Node, most: int) -> Dims | None:
     """The output shape of a node whose shape input is known, at least in part."""
     rule = FROM_CONTENT.get(node.op_type) if node.domain == "" else None
     if rule is None or any(a.is_ref() for a in node.attributes.values()):
@@ -303,17 +307,17 @@ def _from_content(node: ir.Node) -> Dims | None:
     target = node.inputs[position] if len(node.inputs) > position else None
     if target is None:
         return None
-    array = folding.known(target)
-    if array is not None and array.size <= folding.PROPAGATED_ELEMENTS:
+    array = folding.contents(target)
+    if array is not None and array.size <= most:
         sizes: Dims = [v if isinstance(v, ir.SymbolicDim) else int(v) for v in array.flat]
         dims = compute(node, sizes)
         return None if dims is None or any(isinstance(d, int) and d < 0 for d in dims) else dims
     if node.op_type == "Expand" or target.shape is None or len(target.shape) != 1:
         return None
     length = target.shape[0]
-    if not isinstance(length, int) or length > folding.PROPAGATED_ELEMENTS:
+    if not isinstance(length, int) or length > most:
         return None
-    return [folding.UNKNOWN] * length
+    return [UNKNOWN] * length
 
 
 def _reshape(node: ir.Node, target: Dims) -> Dims | None:
@@ -323,15 +327,13 @@ def _reshape(node: ir.Node, target: Dims) -> Dims | None:
         copied: Dims = []
         for axis, size in enumerate(target):
             if isinstance(size, int) and size == 0:
-                size = (
-                    source[axis] if source is not None and axis < len(source) else folding.UNKNOWN
-                )
+                size = source[axis] if source is not None and axis < len(source) else UNKNOWN
             copied.append(size)
         target = copied
     if -1 in target:
         axis = target.index(-1)
         rest = target[:axis] + target[axis + 1 :]
-        target[axis] = folding.UNKNOWN if source is None else quotient(source, rest)
+        target[axis] = UNKNOWN if source is None else quotient(source, rest)
     return target
 
 
@@ -341,17 +343,17 @@ def quotient(above: Dims, below: Dims) -> int | ir.SymbolicDim:
     for size in below:
         if isinstance(size, ir.SymbolicDim):
             if size.value is None or size.value not in symbols:
-                return folding.UNKNOWN
+                return UNKNOWN
             symbols.remove(size.value)
     top = math.prod(d for d in above if isinstance(d, int))
     bottom = math.prod(d for d in below if isinstance(d, int))
     if bottom <= 0 or top % bottom:
-        return folding.UNKNOWN
+        return UNKNOWN
     if not symbols:
         return top // bottom
     if len(symbols) == 1 and symbols[0] is not None and top == bottom:
         return ir.SymbolicDim(symbols[0])
-    return folding.UNKNOWN
+    return UNKNOWN
 
 
 def _expand(node: ir.Node, target: Dims) -> Dims | None:
@@ -375,7 +377,7 @@ def _broadcast_dim(a: Any, b: Any) -> Any:
     for one, other in ((a, b), (b, a)):
         if isinstance(one, int):
             return other if one == 1 else one
-    return folding.UNKNOWN
+    return UNKNOWN
 
 
 def _sizes(node: ir.Node, target: Dims) -> Dims:

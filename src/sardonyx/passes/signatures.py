@@ -69,7 +69,9 @@ def _problem(node: ir.Node, signature: opset.Signature) -> str | None:
         return f"lacks {', '.join(missing)}"
     for name, attr in node.attributes.items():
         expected = signature.types.get(name)
-        if expected is not None and int(attr.type) != expected:
+        if expected is None:
+            return f"has {quote(name)}, an attribute that the operator does not have"
+        if int(attr.type) != expected:
             return f"has {quote(name)} of another type than {ir.AttributeType(expected).name}"
     return None
 

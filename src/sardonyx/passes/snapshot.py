@@ -12,9 +12,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from sardonyx.limits import Limits
 from sardonyx.passes.nesting import graphs
-
-INFERENCE_ELEMENTS = 1024  # integer tensors up to this size take part in shape inference
 
 
 class Snapshot:
@@ -64,6 +63,6 @@ def _values(values: Any, objects: list[Any], data: list[Any]) -> None:
 
 
 def _integers(tensor: ir.TensorProtocol | None) -> bytes | None:
-    if tensor is None or not tensor.dtype.is_integer() or tensor.size > INFERENCE_ELEMENTS:
+    if tensor is None or not tensor.dtype.is_integer() or tensor.size > Limits.propagated_elements:
         return None
     return tensor.tobytes()

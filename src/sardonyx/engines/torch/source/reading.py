@@ -20,11 +20,11 @@ from sardonyx.engines.torch.source.scopes import Path
 from sardonyx.errors import UnsupportedOp, quote
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.driver import attributes, find
-from sardonyx.lower.numpy_xp import numpy_arrays
-from sardonyx.lower.program import call
+from sardonyx.lower.precompute import GROWTH, compute
 from sardonyx.lower.xp import is_symbolic, settle
 from sardonyx.normalize import constants_to_initializers
 from sardonyx.passes.cse import is_random
+from sardonyx.passes.folding import Budget
 from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import bodies, names
 
@@ -81,6 +81,7 @@ class Reader:
 
     def __init__(self, graph: ir.Graph, paths: dict[ir.Node, Path], weights: set[str]):
         self.graph, self.paths, self.weights = graph, paths, weights
+        self.budget = Budget(graph, GROWTH)
         self.known: dict[ir.Value, np.ndarray] = {}
         self.ids: dict[ir.Value, tuple[Any, ...]] = {}
         self.statements: list[Statement] = []
@@ -235,26 +236,18 @@ class Reader:
         values = [None if v is None else self.known[v] for v in node.inputs]
         rule = find(node.op_type, node.domain, "numpy")
         symbolic = any(map(is_symbolic, values))
+        found: Sequence[Any] | None
         if symbolic and node.op_type == "Cast":
             to = ir.DataType(node.attributes["to"].value)
             if to not in (ir.DataType.INT64, ir.DataType.INT32):
                 return False
-            found: tuple[Any, ...] = (values[0],)
+            found = (values[0],)
         elif rule is None or (symbolic and not rule.options["sizes"]):
             return False
         else:
-            special = {"count": len(node.outputs), "dtypes": (None,) * len(node.outputs)}
-            keywords = {**attributes(node), **special}
-            allowed = keywords if rule.takes_all_keywords else None
-            try:
-                found = call(
-                    rule,
-                    numpy_arrays(),
-                    values,
-                    allowed or {n: v for n, v in keywords.items() if n in rule.keywords},
-                )
-            except Exception:  # written as torch code, where it says the same
-                return False
+            found = compute(node, values, self.budget)
+        if found is None:  # written as torch code, where it says the same
+            return False
         if any(np.size(v) > SMALL for v in found):
             return False
         for value, array in zip(node.outputs, found):

@@ -209,7 +209,7 @@ class Planter:
         """The innermost scope of all statements that read a tensor of the model directly."""
         users: dict[ir.Value, list[Path]] = {}
         for i, statement in enumerate(self.statements):
-            for value in statement.expression.values:
+            for value in (*statement.expression.values, *statement.inputs):
                 if value in self.of_layers:
                     continue
                 if value.const_value is not None and not value.is_graph_input():

@@ -1,0 +1,48 @@
+"""Damaged nodes: one clear error from every way in, never another library's exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as sx
+
+WAYS: dict[str, Callable[[sx.Model, Path], Any]] = {
+    "normalize": lambda m, _: sx.normalize(m),
+    "to_numpy": lambda m, _: sx.to_numpy(m),
+    "to_torch_source": lambda m, path: sx.to_torch_source(m, path / "net"),
+    "grad": lambda m, _: sx.grad(m),
+}
+UNKNOWN = {
+    op: f"""<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x) => (float[a,b] y)
+    <int64[2] s = {{3,2}}> {{y = {op}}}"""
+    for op in ("Reshape<wrong=3>(x, s)", "Relu<axis=1>(x)", "Softmax<axes=[1]>(x)")
+}
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unknown_attribute_is_named(way: str, text: str, tmp_path: Path) -> None:
+    """onnxruntime and ONNX's checker refuse it as well."""
+    proto = onnx.parser.parse_model(UNKNOWN[text])
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(proto)
+    with pytest.raises(sx.errors.ModelError, match="attribute that the operator does not have"):
+        WAYS[way](sx.load(proto), tmp_path)
+
+
+def test_source_of_a_convolution_over_a_constant(tmp_path: Path) -> None:
+    import torch
+
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,1,2,2] x) => (float[1,1,2,2] y)
+    <float[1,1,2,2] k = {1,2,3,4}, float[1,1,1,1] w = {2}> {c = Conv(k, w) y = Add(c, x)}"""
+    sx.to_torch_source(sx.load(onnx.parser.parse_model(text)), tmp_path / "net")
+    space: dict[str, Any] = {"__file__": str(tmp_path / "net" / "model.py"), "__name__": "net"}
+    exec((tmp_path / "net" / "model.py").read_text(), space)
+    out = space["load"]()(torch.ones(1, 1, 2, 2)).detach().numpy()
+    np.testing.assert_allclose(out.ravel(), [3, 5, 7, 9])
