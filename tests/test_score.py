@@ -17,6 +17,7 @@ import onnx.helper
 import onnx.parser
 import pytest
 
+import sardonyx as sx
 from sardonyx.errors import ArgumentError
 from sardonyx.score import (
     engines,
@@ -356,6 +357,17 @@ def test_results_are_kept_by_content(
     assert times() == 2
     run.score([engine], job(store, "test_abs", fresh=True))
     assert times() == 3
+
+
+def test_the_scoreboard_from_python(made: Make, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    made(NUMPY.format(special=""))
+    result = sx.score(str(path), case="^test_relu$", axes=["forward"], jobs=1)
+    assert repr(result) == "<Score: mine 1 of 1>"
+    assert "1 cases of onnx" in str(result) and "a sample" not in str(result)
+    one_in_three = sx.score(str(path), ops=["Relu"], sample=1, axes=["forward"], jobs=1)
+    one_in_three.sample = 3
+    assert "a sample: mine: one case in 3" in str(one_in_three)
 
 
 def test_what_is_known_is_shown_without_running(

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.score import engines, records, run
+from sardonyx.errors import ArgumentError
+from sardonyx.score import engines, records, run, scoreboard
 from sardonyx.score.judge import Cell
 from sardonyx.score.store import Store
 
@@ -47,6 +48,29 @@ def test_files_are_plain_onnx(case: records.RecordCase) -> None:
     start = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     trained = [n for n in first if n in start]
     assert trained and all(not np.array_equal(first[n], start[n]) for n in trained)
+
+
+def test_where_the_cases_are_missing_it_is_said_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a wheel, which does not contain them."""
+    monkeypatch.setenv("SARDONYX_TRAINING_CASES", str(tmp_path))
+    records.cases.cache_clear()
+    assert scoreboard.available_axes() == ["forward", "gradient"]
+    with pytest.raises(ArgumentError, match="a wheel does not contain them") as raised:
+        scoreboard.score("numpy", axes=["training"])
+    assert "SARDONYX_TRAINING_CASES" in str(raised.value)
+    case = training_cases.CASES["by_hand_gradient"]()
+    case.write(tmp_path / "by_hand_gradient")
+    assert [c.name for c in records.cases()] == ["by_hand_gradient"]
+    assert scoreboard.available_axes() == ["forward", "gradient", "training"]
+    records.cases.cache_clear()
+
+
+def test_the_wheel_leaves_the_cases_out() -> None:
+    package = Path(records.__file__).parents[1]
+    assert not list(package.rglob("*.pb"))
+    assert not list(package.rglob("*.onnx"))
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "numpy"])

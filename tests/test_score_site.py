@@ -129,6 +129,14 @@ def test_the_overview_leads_with_wrong_answers_and_whole_operators(pages: Path) 
     assert wrong and f'<b class="bad">{wrong}</b>' in row and f"0 of {len(OPS)}" in row
 
 
+def test_a_sampled_page_says_so(tmp_path: Path) -> None:
+    score = example()
+    assert "a sample" not in (site.write(score, tmp_path / "all").parent / "index.html").read_text()
+    score.sample = 10
+    page = site.write(Score.from_json(score.to_json()), tmp_path / "some").parent / "index.html"
+    assert "a sample, one case in 10" in page.read_text()
+
+
 def test_training_records_are_listed(pages: Path) -> None:
     text = (pages / "index.html").read_text()
     rows = text.split("Training records")[1].split("</table>")[0]

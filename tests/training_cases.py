@@ -1,4 +1,4 @@
-"""Makes the published training cases, `src/sardonyx/score/training_cases`: records, data, oracles.
+"""Makes the published training cases, `tests/data/training_cases`: records, data, oracles.
 
 python -m tests.training_cases        write them anew
 
@@ -23,9 +23,9 @@ import torch
 
 import sardonyx as sx
 from sardonyx.model import Model
-from sardonyx.score.records import FOLDER
 from tests.networks import lstm, mlp, network
 
+FOLDER = Path(__file__).parent / "data" / "training_cases"
 STEPS = 4
 F = torch.nn.functional
 O = torch.optim

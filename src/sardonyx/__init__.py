@@ -42,6 +42,7 @@ _HOMES = {
     "remove": "sardonyx.edit.surgery",
     "replace_head": "sardonyx.edit.surgery",
     "save": "sardonyx.save",
+    "score": "sardonyx.score.scoreboard",
     "straight_through": "sardonyx.grad.quantization",
     "tie": "sardonyx.edit.surgery",
     "to_jax": "sardonyx.engines.jax.convert",
@@ -154,6 +155,7 @@ if TYPE_CHECKING:
     from sardonyx.record.schedule import Schedule
     from sardonyx.record.trainable import trainable
     from sardonyx.save import save
+    from sardonyx.score.scoreboard import score
     from sardonyx.train.evaluation import evaluate, predict
     from sardonyx.train.loop import train
     from sardonyx.train.report import write_report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,8 +27,12 @@ def score(
         int, typer.Option(help="Only one case in so many, the same ones every time.")
     ] = 1,
     axis: Annotated[
-        str, typer.Option(help="What to score: forward, gradient, training; several by commas.")
-    ] = "forward,gradient,training",
+        str,
+        typer.Option(
+            help="What to score: forward, gradient, training; several by commas.",
+            show_default="all whose cases are installed",
+        ),
+    ] = "",
     jobs: Annotated[
         int, typer.Option(help="Processes at a time; 0: one per core.", show_default="0")
     ] = 0,
@@ -102,18 +105,30 @@ def _run(
     fresh: bool,
     known: bool,
 ) -> Score:
-    from sardonyx.score import engines, run, select, suite
+    from sardonyx.score import suite
+    from sardonyx.score.scoreboard import available_axes
+    from sardonyx.score.scoreboard import score as run
 
-    selected = engines.find(",".join(engine or ["ours"]))
-    if not selected:
-        raise ArgumentError("no such engine is installed", hint="sardonyx score --setup NAME")
     if not suite.is_made():
         print("the first run writes out the cases: some minutes", file=sys.stderr)
-    jobs = jobs or os.cpu_count() or 1
-    axes = axis.split(",")
-    cases = select.cases(axes, ops=op or (), pattern=case, sample=sample, jobs=jobs)
-    job = run.Job(cases, jobs, seconds, fresh, known, progress=_progress())
-    return run.score(selected, job)
+    axes = axis.split(",") if axis else available_axes()
+    if not axis and "training" not in axes:
+        print(
+            "the training cases are not installed; `--axis training` says where they are",
+            file=sys.stderr,
+        )
+    return run(
+        *(engine or ()),
+        ops=op or (),
+        case=case,
+        sample=sample,
+        axes=axes,
+        jobs=jobs,
+        seconds=seconds,
+        fresh=fresh,
+        known=known,
+        progress=_progress(),
+    )
 
 
 def _show(result: Score, as_json: bool, as_markdown: bool, verbose: bool) -> None:

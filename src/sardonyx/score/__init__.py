@@ -1,5 +1,6 @@
 """The scoreboard: engines against the official suite of ONNX, each case in words, not as a number.
 
+scoreboard.py  `score`, what the command and `sardonyx.score` run
 suite.py      the official cases · records.py   the training cases that we publish
 engines.py    who takes part: `ours/`, `peers/`, and a file that somebody gives
 environments.py  the peers' own environments · worker.py, pool.py   the processes they run in

@@ -22,3 +22,14 @@ def peers() -> Path:
 
 def results() -> Path:
     return cache() / "scores.sqlite"
+
+
+# The training cases are part of the source distribution and of a checkout, not of the wheel.
+CHECKOUT = Path(__file__).parents[3] / "tests" / "data" / "training_cases"
+
+
+def training_cases() -> Path | None:
+    """Where the training cases are: `$SARDONYX_TRAINING_CASES`, the cache, or a checkout."""
+    named = os.environ.get("SARDONYX_TRAINING_CASES")
+    places = [Path(named)] if named else [cache() / "training_cases", CHECKOUT]
+    return next((place for place in places if any(place.glob("*/model.onnx"))), None)

@@ -1,6 +1,6 @@
 """The training axis: models that carry a training record, and what they must be after each step.
 
-The cases are data in `training_cases/`, for any engine: a folder each, `model.onnx` with its
+The cases are data for any engine (`folders.training_cases`): a folder each, `model.onnx` with its
 `training_info`, and a `test_data_set_K` for step K in the official layout: `input_N.pb` is what the
 step is fed, `output_N.pb` what is true after it (the loss, every parameter), each tensor by its
 name. What is expected was computed in float64, elsewhere, and rounded to the model's type.
@@ -20,11 +20,11 @@ import onnx
 import onnx.numpy_helper
 
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.score import folders
 from sardonyx.score.judge import Cell, answer
 from sardonyx.score.pool import Worker
 from sardonyx.score.suite import every_node, nodes, spelled
 
-FOLDER = Path(__file__).with_name("training_cases")
 # Of the largest element of a tensor: float32 after a few steps is this near to float64.
 SAME, ROUNDING = 2e-5, 1e-3
 
@@ -37,10 +37,7 @@ class RecordCase:
     op: str
     ops: tuple[str, ...]
     digest: str
-
-    @property
-    def folder(self) -> Path:
-        return FOLDER / self.name
+    folder: Path
 
     @property
     def model(self) -> Path:
@@ -55,7 +52,20 @@ class RecordCase:
 @functools.cache
 def cases() -> tuple[RecordCase, ...]:
     """Every training case, by name."""
-    return tuple(_case(path.parent) for path in sorted(FOLDER.glob("*/model.onnx")))
+    return tuple(_case(path.parent) for path in sorted(_source().glob("*/model.onnx")))
+
+
+def _source() -> Path:
+    """The folder of the cases; an error that says where to get them where there is none."""
+    folder = folders.training_cases()
+    if folder is None:
+        raise ArgumentError(
+            "the training cases are not installed: a wheel does not contain them",
+            hint="take tests/data/training_cases from the source distribution (pip download "
+            "--no-deps --no-binary sardonyx sardonyx) and name that folder in "
+            "SARDONYX_TRAINING_CASES; or leave the axis out: --axis forward,gradient",
+        )
+    return folder
 
 
 def _case(folder: Path) -> RecordCase:
@@ -68,7 +78,7 @@ def _case(folder: Path) -> RecordCase:
     for record in model.training_info:
         every += [*nodes(record.algorithm), *nodes(record.initialization)]
     ops = tuple(dict.fromkeys(spelled(n.op_type, n.domain) for n in every))
-    return RecordCase(folder.name, "", ops, digest.hexdigest())
+    return RecordCase(folder.name, "", ops, digest.hexdigest(), folder)
 
 
 def _number(path: Path) -> int:
@@ -87,7 +97,7 @@ def export(folder: Path) -> Path:
     """Copy the cases into a new folder, for others to run."""
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"{quote(folder)} is not empty")
-    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    shutil.copytree(_source(), folder, dirs_exist_ok=True)
     return folder
 
 

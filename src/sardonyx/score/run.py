@@ -39,6 +39,7 @@ class Job:
     """What to run: cases by axis, and how.
 
     jobs  -- processes at a time
+    sample -- these are one in so many of all cases
     fresh -- do not take results from earlier runs
     known -- run nothing: results of earlier runs are all there is
     """
@@ -50,6 +51,7 @@ class Job:
     known: bool = False
     store: Store = field(default_factory=lambda: Store(folders.results()))
     progress: Progress = lambda engine, done, total: None
+    sample: int = 1
 
 
 def score(engines: Sequence[Engine], job: Job) -> Score:
@@ -57,7 +59,7 @@ def score(engines: Sequence[Engine], job: Job) -> Score:
     columns = [_known(e, job) if job.known else _column(e, job) for e in engines]
     names = {axis: [case.name for case in cases] for axis, cases in job.cases.items()}
     date = datetime.now(UTC).date().isoformat()
-    return Score(sardonyx.__version__, onnx.__version__, date, columns, names)
+    return Score(sardonyx.__version__, onnx.__version__, date, columns, names, job.sample)
 
 
 def _column(engine: Engine, job: Job) -> Column:

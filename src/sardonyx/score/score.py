@@ -48,7 +48,7 @@ class Column:
         return f"{self.count(axis)['pass']} of {self.count(axis).total()}"
 
 
-@dataclass
+@dataclass(repr=False)
 class Score:
     """Engines × cases: one run of the scoreboard."""
 
@@ -57,6 +57,7 @@ class Score:
     date: str
     columns: list[Column]
     cases: dict[str, list[str]]  # by axis
+    sample: int = 1  # these are one in so many of all cases
 
     def to_json(self) -> str:
         """Everything, as text; `from_json` reads it."""
@@ -66,6 +67,7 @@ class Score:
                 "sardonyx": self.sardonyx,
                 "onnx": self.onnx,
                 "date": self.date,
+                "sample": self.sample,
                 "classes": {kind: meaning for kind, (_, meaning) in CLASSES.items()},
                 "cases": self.cases,
                 "engines": {c.name: _written(c, self.cases) for c in self.columns},
@@ -80,7 +82,8 @@ class Score:
         try:
             data = json.loads(text)
             columns = [_read(name, c, data["cases"]) for name, c in data["engines"].items()]
-            return Score(data["sardonyx"], data["onnx"], data["date"], columns, data["cases"])
+            about = [data[key] for key in ("sardonyx", "onnx", "date")]
+            return Score(*about, columns, data["cases"], data.get("sample", 1))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 "this is no score", hint="sardonyx score --save FILE writes one"
@@ -92,9 +95,20 @@ class Score:
         return path
 
     def sampled(self, column: Column) -> str:
-        """Words, if not all cases were run on an engine."""
+        """Which cases were run on an engine, in words; empty if all were."""
         ran, every = column.count().total(), len(self.cases.get("forward", ()))
-        return f"{ran} of {every} cases were run" if 0 < ran < every else ""
+        if 0 < ran < every:
+            return f"{ran} of {every} cases were run"
+        return f"one case in {self.sample}" if self.sample > 1 else ""
+
+    def __repr__(self) -> str:
+        engines = ", ".join(f"{c.name} {c.share('forward')}" for c in self.columns)
+        return f"<Score: {engines}>"
+
+    def __str__(self) -> str:
+        from sardonyx.score import table
+
+        return table.text(self)
 
     def column(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name == name), None)
@@ -122,9 +136,10 @@ def together(scores: Sequence[Score]) -> Score:
     for score in scores:
         for axis, names in score.cases.items():
             cases[axis] = list(dict.fromkeys([*cases.get(axis, ()), *names]))
-    known = dict.fromkeys(column.name for score in scores for column in score.columns)
-    ordered = sorted(known, key=lambda name: KINDS.index(columns[name].kind))
-    return Score(last.sardonyx, last.onnx, last.date, [columns[n] for n in ordered], cases)
+    engines = dict.fromkeys(column.name for score in scores for column in score.columns)
+    ordered = sorted(engines, key=lambda name: KINDS.index(columns[name].kind))
+    about = (last.sardonyx, last.onnx, last.date, [columns[n] for n in ordered])
+    return Score(*about, cases, max(score.sample for score in scores))
 
 
 def _added(before: Column, column: Column) -> Column:

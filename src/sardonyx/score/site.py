@@ -70,7 +70,7 @@ def _key(kind: str) -> str:
 def overview(score: Score, subjects: dict[str, list[str]]) -> str:
     """Who can do how much, in one table."""
     count = len(score.cases.get("forward", ()))
-    figures = {
+    counts = {
         "official cases": count,
         "operators": sum(name not in NETWORKS for name in subjects),
         "engines": len(score.columns),
@@ -85,11 +85,12 @@ def overview(score: Score, subjects: dict[str, list[str]]) -> str:
         f"<tbody>{body}</tbody></table></div>"
     )
     subtitle = f"onnx {score.onnx}, scored on {score.date} by sardonyx {score.sardonyx}"
+    subtitle += f"; a sample, one case in {score.sample}" if score.sample > 1 else ""
     return _page(
         "index.html",
         "What ONNX engines can do",
         subtitle,
-        html.cards({label: n for label, n in figures.items() if n}),
+        html.cards({label: n for label, n in counts.items() if n}),
         html.section("Engines", table, legend()),
         html.section("How to read this", f"<p>{ADVICE}</p>"),
         *_training(score),
@@ -143,7 +144,7 @@ FIGURES = ("wrong", "whole operators", "pass", "unsupported", "gradients", "trai
 
 def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) -> str:
     sampled = score.sampled(column)
-    note = f" <small>a sample: {sampled}</small>" if sampled else ""
+    note = f" <small>a sample: {text(sampled)}</small>" if sampled else ""
     title = f"<td>{text(column.title)}{note}</td>"
     version = f'<td data-label="version">{text(column.version)}</td>'
     if column.canary:
