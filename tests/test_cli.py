@@ -12,6 +12,7 @@ import pytest
 import typer
 
 import sardonyx
+from sardonyx import html_page
 from sardonyx.cli import __main__ as cli
 from sardonyx.errors import ModelError
 
@@ -182,3 +183,29 @@ def test_traceback_is_shown_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     failing_with(ModelError("it is broken"), monkeypatch)
     with pytest.raises(ModelError):
         cli.main(["inspect"])
+
+
+def test_a_disk_that_is_full_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    failing_with(OSError(28, "No space left on device", str(tmp_path)), monkeypatch)
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["inspect"])
+    words = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert "No space left on device" in words and str(tmp_path) in words and "defect" not in words
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = html_page.write(tmp_path / "page.html", "the old one")
+
+    def fail(path: Path, *arguments: object, **options: object) -> int:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="No space"):
+        html_page.write(page, "the new one")
+    assert page.read_text() == "the old one" and list(tmp_path.iterdir()) == [page]

@@ -225,3 +225,17 @@ def test_data_sets_of_torch() -> None:
     assert losses(whole) == expected
     assert sx.train(mlp(), Pairs(), epochs=1, validation=0.2).history[0]["val_accuracy"] >= 0
     assert as_array(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
+
+
+def test_axes_without_names(tmp_path: Path) -> None:
+    """Nothing names the batch: the only free axis of the state is that of the rows."""
+    model = detector()
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape:
+            value.shape = type(value.shape)(
+                [d if isinstance(d, int) else None for d in value.shape]
+            )
+    data = {**DATA, "state": STATE}
+    outputs = sx.predict(model, data, batch_size=50, constants={"sr": 8000})
+    np.testing.assert_allclose(outputs["scores"], scores(model, STATE, 8000), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs["next"], np.tanh(STATE).transpose(1, 0, 2), rtol=1e-5)

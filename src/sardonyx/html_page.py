@@ -61,9 +61,14 @@ def page(title: str, subtitle: str, *parts: str, style: str = "") -> str:
 
 
 def write(path: Path, content: str) -> Path:
-    """Write a page, UTF-8, its folder made where needed."""
+    """Write a page in one piece, UTF-8, its folder made where needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8", errors="backslashreplace")
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(content, encoding="utf-8", errors="backslashreplace")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return path
 
 

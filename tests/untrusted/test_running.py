@@ -177,7 +177,7 @@ def test_run_02_memory_of_the_interpreter_is_limited(tmp_path: Path) -> None:
 import os, json, sys
 from sardonyx.cli import subprocess_limits
 limits = dict(memory=1.0, seconds=60, processor=60, trips=9, nodes=9)
-os.environ[subprocess_limits.ASKED] = json.dumps(limits)
+os.environ[subprocess_limits.LIMITS] = json.dumps(limits)
 subprocess_limits.enter()
 import numpy as np, sardonyx
 from sardonyx.errors import EngineError

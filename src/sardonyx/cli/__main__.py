@@ -4,7 +4,7 @@ Each command lives in a file of its own beside this one and is imported when it 
 `sardonyx --help` stays quick and no command pays for another's imports.
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 the answer is no
 (verify: different; check: findings), 2 wrong usage or no answer, 3 an unexpected error (a defect),
-130 interrupted.
+4 to 7 the other verdicts of verify, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sardonyx import __version__
 from sardonyx.cli import untrusted
-from sardonyx.errors import SardonyxError, missing_extra, printable
+from sardonyx.errors import SardonyxError, missing_extra, printable, quote
 
 # name -> (module:function, one line of help), in the order in which a newcomer meets them
 COMMANDS = {
@@ -151,6 +151,9 @@ def _message(error: Exception) -> tuple[str, int]:
     error = missing_extra(error) or error
     if isinstance(error, SardonyxError):
         return f"{type(error).__name__}: {error}", FAILED
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {quote(error.filename)}" if error.filename is not None else ""
+        return f"{type(error).__name__}: {error.strerror}{where}", FAILED
     if isinstance(error, MemoryError):
         return "EngineError: there is not enough memory", FAILED
     first = printable((str(error).splitlines() or [""])[0])

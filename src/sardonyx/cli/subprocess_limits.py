@@ -1,12 +1,12 @@
-"""Running what nobody vouches for: a command starts itself again as a child with limits.
+"""Running an untrusted model: a command starts itself again as a child process with limits.
 
-The child does the whole work, engine included, under limits of the operating system (memory,
-processor time) and of our own interpreter (nodes, trips of loops). The parent watches time and
-memory and does nothing with the model, so that a crash, an endless loop or a flood of memory ends
-as one clear error. Nothing but an exit code comes back; results are the files that were asked for.
+The child does all of the work, engine included, under limits of the operating system (memory,
+processor time) and of sardonyx's own interpreter (nodes, trips of loops). The parent watches time
+and memory and does nothing with the model, so that a crash, an endless loop or a flood of memory
+ends as one clear error. Only an exit code comes back; results are the files that it writes.
 
-This bounds what a model may use up. It is no sandbox: a defect in a runtime that lets a model run
-code of its own needs one around the whole program.
+This bounds the resources that a model uses. It is no sandbox: against a defect in a runtime that
+lets a model run code, put one around the whole program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ try:
 except ImportError:  # Windows: only time and memory in use are watched
     resource = None  # type: ignore[assignment]
 
-ASKED = "SARDONYX_CONFINED"  # also read in `cli/__main__.py`
+LIMITS = "SARDONYX_CONFINED"  # also read in `cli/__main__.py`
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 10.0
 GIGABYTE = 10**9
@@ -72,16 +72,16 @@ def confinement(texts: Sequence[str] = ()) -> Confinement:
 
 
 def is_inside() -> bool:
-    """Whether this process is such a child."""
-    return ASKED in os.environ
+    """Whether this process is a child with limits."""
+    return LIMITS in os.environ
 
 
 def enter() -> None:
-    """In the child: take on the limits that the parent names."""
-    limits = Confinement(**json.loads(os.environ[ASKED]))
+    """In the child: apply the limits that the parent set."""
+    limits = Confinement(**json.loads(os.environ[LIMITS]))
     if resource is not None:
         _lower(resource.RLIMIT_CORE, 0)
-        # Memory that is written to; weights mapped from a file are the file's.
+        # Memory that is written to; weights mapped from a file do not count.
         _lower(resource.RLIMIT_DATA, int(limits.memory * GIGABYTE))
         _lower(resource.RLIMIT_CPU, max(int(limits.processor), 1))
     from sardonyx.lower.run_limits import allowance
@@ -107,7 +107,7 @@ def run_again(arguments: Sequence[str], limits: Confinement) -> int:
     Raises an `EngineError` where the child did not end by itself.
     """
     command = [sys.executable, "-m", "sardonyx", *arguments]
-    environment = {**os.environ, ASKED: json.dumps(asdict(limits))}
+    environment = {**os.environ, LIMITS: json.dumps(asdict(limits))}
     child = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -129,7 +129,7 @@ def run_again(arguments: Sequence[str], limits: Confinement) -> int:
 
 
 def _watch(child: subprocess.Popen[bytes], limits: Confinement) -> str:
-    """Wait for the child; the name of the limit that it went over, if it did."""
+    """Wait for the child; the name of the limit that it exceeded, if any."""
     end = time.monotonic() + limits.seconds
     while True:
         try:
@@ -165,7 +165,7 @@ def _stopped(name: str, limits: Confinement) -> EngineError:
     unit = {"memory": "GB of memory", "seconds": "s", "processor": "s of processor time"}[name]
     return EngineError(
         f"the run was stopped: it took more than {getattr(limits, name):g} {unit}",
-        hint=f"--limit {name}=... if you trust this model with more",
+        hint=f"--limit {name}=... allows more",
     )
 
 
@@ -174,6 +174,6 @@ def _crashed(number: int, limits: Confinement) -> EngineError:
     if name == "SIGXCPU":
         return _stopped("processor", limits)
     return EngineError(
-        f"the run crashed ({name}) in a process of its own; nothing is known about the result",
+        f"the run crashed ({name}) in its own process; there is no result",
         hint="if memory ran out, --limit memory=... gives it more",
     )

@@ -20,7 +20,7 @@ OPTIONS = {
         Annotated[
             bool,
             typer.Option(
-                "--untrusted", help="Nobody vouches for the model: run it in a child with limits."
+                "--untrusted", help="The model is not trusted: run it in a process with limits."
             ),
         ],
         False,

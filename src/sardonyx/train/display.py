@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sardonyx.train.run import Run, RunSettings
 
 REFRESH = 0.2
+NAMES = ("setting", "input", "field", "type")  # columns that are never wrapped
 LINE_EVERY = 10.0
 
 
@@ -197,7 +198,9 @@ class Live(Lines):
 
         if not rows:
             return
-        table = Table(*header, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        for column in header:
+            table.add_column(column, no_wrap=column in NAMES, overflow="fold")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
         self.console.print(table)

@@ -139,20 +139,27 @@ def predictions(
     feeding.refuse_unknown([v.name or "" for v in served.inputs])
     links = link(served.inputs, [], source, feeding)
     size = chosen_batch_size(batch_size, links, BATCH_SIZE)
-    axes = _output_axes(served, links)
+    axes, fixed = _output_axes(served, links), fixed_batch(links)
     runner = Runner(served)
     parts: dict[str, list[np.ndarray]] = {}
     blocks = Prefetch(epoch_blocks(source, links, size, seed=None, epoch=0))
     for batch in chain.from_iterable(blocks):
         rows = row_count(batch, links)
         for name, value in runner(_padded(batch, links)).items():
-            part = value if axes[name] is None else value.take(range(rows), axes[name])
-            parts.setdefault(name, []).append(part if value.shape else value[None])
-    outputs = {n: np.concatenate(values, axes[n] or 0) for n, values in parts.items()}
+            axis = axes.setdefault(name, _axis_of_size(value, fixed or rows))
+            if fixed is not None and value.shape[axis : axis + 1] == (fixed,):
+                value = value.take(range(rows), axis)
+            parts.setdefault(name, []).append(value if value.shape else value[None])
+    outputs = {n: np.concatenate(values, axes[n]) for n, values in parts.items()}
     return Predictions(outputs, source)
 
 
-def _output_axes(model: Model, links: Sequence[Link]) -> dict[str, int | None]:
+def _axis_of_size(value: np.ndarray, rows: int) -> int:
+    """The first axis that has as many elements as there are rows."""
+    return next((i for i, size in enumerate(value.shape) if size == rows), 0)
+
+
+def _output_axes(model: Model, links: Sequence[Link]) -> dict[str, int]:
     """The axis of the rows in each output, where its shape shows it."""
     inputs = {v.name: v.shape for v in model.inputs}
     sizes = [
@@ -160,11 +167,12 @@ def _output_axes(model: Model, links: Sequence[Link]) -> dict[str, int | None]:
         for item in links
         if item.constant is None and (shape := inputs[item.input]) is not None
     ]
-    axes: dict[str, int | None] = {}
+    axes = {}
     for value in model.outputs:
         dims = [str(d) for d in value.shape] if value.shape is not None else []
         named = [dims.index(s) for s in sizes if s in dims and s not in ("None", "?")]
-        axes[value.name or ""] = named[0] if named else None
+        if named:
+            axes[value.name or ""] = named[0]
     return axes
 
 

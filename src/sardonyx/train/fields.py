@@ -119,8 +119,8 @@ def link(
         raise DataError(
             f"the data does not fit the model ({counted(len(problems), 'problem')})",
             problems,
-            hint=f"the data has {_listed(fields)}; --field input=field, or "
-            "fields={'input': 'field'}, links them by hand",
+            hint=f"the data has {_listed(fields)}; --field input=field (fields=) links them, "
+            "--constant input=value (constants=) feeds the same value with every row",
         )
     return [_with_classes(item, source, fields, classes) for item in links]
 
@@ -140,14 +140,15 @@ def _dims(value: ir.Value) -> list[Any] | None:
 def _batch_size(inputs: Sequence[ir.Value]) -> Any:
     """The size that the first axes of most inputs share: a name, or a number if all are fixed."""
     first = [dims[0] for v in inputs if (dims := _dims(v))]
-    names = [d for d in first if isinstance(d, str) and d != "None"]
-    return Counter(names or first).most_common(1)[0][0] if first else None
+    free = [d for d in first if isinstance(d, str)]
+    names = [d for d in free if d != "None"]
+    return Counter(names or free or first).most_common(1)[0][0] if first else None
 
 
 def _row_axis(value: ir.Value, size: Any) -> int:
     """The first axis, unless that is fixed and another one has the size of the batch."""
     dims = _dims(value) or []
-    moved = dims and isinstance(dims[0], int) and dims[0] != size and size in dims
+    moved = dims and isinstance(dims[0], int) and dims[0] != size and dims.count(size) == 1
     return dims.index(size) if moved else 0
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from sardonyx.errors import SardonyxError
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.shapes import ONLY_DECLARED
 from sardonyx.train.batches import epoch_blocks
-from sardonyx.train.fields import Feeding, link
+from sardonyx.train.fields import Feeding, fixed_batch, link
 from sardonyx.train.tables import Source
 
 ROWS = 2
@@ -25,9 +26,13 @@ def with_learned_shapes(model: Model, source: Source, feeding: Feeding) -> Model
         return model
     from sardonyx.engines.onnxruntime import Runner
 
-    links = link(model.inputs, [], source, feeding)
-    batch = next(iter(epoch_blocks(source, links, ROWS, seed=None, epoch=0)))[0]
-    outputs = Runner(model)(batch)
+    try:
+        links = link(model.inputs, [], source, feeding)
+        size = fixed_batch(links) or ROWS
+        batch = next(iter(epoch_blocks(source, links, size, seed=None, epoch=0)))[0]
+        outputs = Runner(model)(batch)
+    except SardonyxError:  # what does not fit is reported when the labels are known too
+        return model
     learned = model.copy()
     for value in learned.outputs:
         if value.name in doubtful and value.name in outputs:

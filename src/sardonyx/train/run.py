@@ -91,13 +91,13 @@ class Run:
         self.stopped = why
 
 
-# Called after every step; one that has a method `end` is told when the run is over.
+# Called after every step; its method `end`, where it has one, is called when the run is over.
 Callback = Callable[[Run], Any]
 
 
 @dataclass
 class RunSettings:
-    """The settings of one training, as asked for."""
+    """The settings of one training."""
 
     epochs: int | None
     steps: int | None
@@ -112,7 +112,7 @@ class RunSettings:
     keep_best: bool
 
     def total(self, count: int | None) -> int | None:
-        """How many steps the run has, where that is known; `count` is those of an epoch."""
+        """The number of steps of the run, where that is known; `count` is that of an epoch."""
         from_epochs = None if self.epochs is None or count is None else self.epochs * count
         lengths = [n for n in (from_epochs, self.steps) if n is not None]
         return (
