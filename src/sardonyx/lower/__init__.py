@@ -17,6 +17,7 @@ _APART = {
     "program",
     "run_limits",
     "runner",
+    "sizes",
     "unsigned",
     "xp",
 }

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.xp import BINARY, UNARY, Arrays, is_float, settle
+from sardonyx.lower import sizes
+from sardonyx.lower.xp import BINARY, UNARY, Arrays, NotStatic, is_float, is_symbolic, settle
 
 SAME_NAME = {
     "asin": "arcsin",
@@ -238,6 +239,34 @@ class Numpy(NumpyLike):
     def floor_divide(self, a, b):
         return np.floor_divide(a, b)
 
+    # -- sizes that only a framework knows
+
+    def maximum(self, a, b):
+        is_plain = not is_symbolic(a) and not is_symbolic(b)
+        return np.maximum(a, b) if is_plain else sizes.of_sizes(sizes.larger, a, b)
+
+    def minimum(self, a, b):
+        is_plain = not is_symbolic(a) and not is_symbolic(b)
+        return np.minimum(a, b) if is_plain else sizes.of_sizes(sizes.smaller, a, b)
+
+    def equal(self, a, b):
+        is_plain = not is_symbolic(a) and not is_symbolic(b)
+        return np.equal(a, b) if is_plain else sizes.of_sizes(sizes.is_equal, a, b).astype(bool)
+
+    def slice(self, x, starts, stops, steps):
+        _refuse_symbolic(*starts, *stops)
+        return super().slice(x, starts, stops, steps)
+
+    def reshape(self, x, shape):
+        _refuse_symbolic(*shape)
+        return super().reshape(x, shape)
+
+    def take(self, x, indices, axis):
+        _refuse_symbolic(indices)
+        return super().take(x, indices, axis)
+
+    # -- the rest
+
     def erf(self, x):
         values = [math.erf(v) for v in np.asarray(x, np.float64).flat]
         return np.array(values, np.float64).reshape(np.shape(x)).astype(x.dtype)
@@ -271,6 +300,14 @@ class Numpy(NumpyLike):
 
     def normal(self, shape, dtype, mean=0.0, scale=1.0, seed=None):
         return self._rng(seed).normal(mean, scale, tuple(shape)).astype(dtype)
+
+
+def _refuse_symbolic(*values):
+    """numpy would ask a framework's scalar for its number: the framework computes such nodes."""
+    for value in values:
+        is_plain = value is None or sizes.is_number(value)
+        if is_symbolic(value) if isinstance(value, np.ndarray) else not is_plain:
+            raise NotStatic
 
 
 @functools.cache

@@ -87,12 +87,16 @@ class Region:
         return [element_type(v) for v in self.model.graph.outputs]
 
     @property
-    def is_plain(self) -> bool:
-        """Whether all that crosses are tensors of numbers."""
+    def has_tensors(self) -> bool:
+        """Whether all inputs and outputs are tensors, of numbers or text."""
         ends = (*self.model.graph.inputs, *self.model.graph.outputs)
-        return all(
-            isinstance(v.type, ir.TensorType) and not is_string(element_type(v)) for v in ends
-        )
+        return all(isinstance(v.type, ir.TensorType) for v in ends)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all inputs and outputs are tensors of numbers."""
+        types = (*self.input_types, *self.output_types)
+        return self.has_tensors and not any(map(is_string, types))
 
     @property
     def label(self) -> str:

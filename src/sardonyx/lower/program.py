@@ -258,19 +258,10 @@ class GraphProgram:
         }
         if instruction.region is not None:
             results = program.xp.call_out(instruction.region, values)
-        elif program.on_numpy or self._is_known(instruction, values):
-            results = call(
-                instruction.numpy_rule,
-                numpy_arrays(),
-                values,
-                {**instruction.numpy_keywords, **bound},
-            )
-            if not program.on_numpy and sum(_size(v) for v in results) > SMALL + sum(
-                map(_size, values)
-            ):
-                results = self._in_framework(instruction, values, bound)
         else:
-            results = self._in_framework(instruction, values, bound)
+            results = self._in_numpy(instruction, values, bound)
+            if results is None:
+                results = self._in_framework(instruction, values, bound)
         for slot, value, dims in zip(instruction.outputs, results, instruction.dims):
             if slot in self.compared and not is_static(value):
                 value = program.xp.computed_once(value)
@@ -281,6 +272,23 @@ class GraphProgram:
                 )
         for slot in instruction.frees:
             env[slot] = None
+
+    def _in_numpy(
+        self, instruction: Instruction, values: list[Any], bound: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """The outputs of a node that only reads what is known; None if it is for the framework."""
+        on_numpy = self.program.on_numpy
+        if not on_numpy and not self._is_known(instruction, values):
+            return None
+        keywords = {**instruction.numpy_keywords, **bound}
+        try:
+            results = call(instruction.numpy_rule, numpy_arrays(), values, keywords)
+        except NotStatic:
+            if on_numpy or not any(map(is_symbolic, values)):
+                raise
+            return None
+        is_large = sum(map(_size, results)) > SMALL + sum(map(_size, values))
+        return None if is_large and not on_numpy else results
 
     def _is_known(self, instruction: Instruction, values: list[Any]) -> bool:
         """Whether a node only reads what is known while building, and can be computed on that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.xp import positive
+from sardonyx.lower.xp import NotStatic, positive
 
 
 @lowering("SequenceEmpty")
@@ -53,6 +53,8 @@ def concat_from_sequence(xp, sequence, *, axis, new_axis):
 def split_to_sequence(xp, x, split=None, *, axis, keepdims):
     axis = positive(axis, xp.rank(x))
     whole = xp.shape(x)[axis]
+    if not isinstance(whole, int) and (split is None or split.ndim == 0):
+        raise NotStatic("the length of a sequence is only known while running")
     if split is None:
         sizes = [1] * whole
     elif split.ndim == 0:

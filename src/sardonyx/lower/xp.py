@@ -212,14 +212,3 @@ class Arrays:
     def clip(self, x, low, high):
         x = x if low is None else self.maximum(x, low)
         return x if high is None else self.minimum(x, high)
-
-    def broadcast_shape(self, *shapes):
-        """The shape of operands broadcast together; a size that is not known wins over 1."""
-        rank = max(len(s) for s in shapes)
-        out = []
-        for axis in range(rank):
-            sizes = [s[axis - rank + len(s)] for s in shapes if axis >= rank - len(s)]
-            fixed = [d for d in sizes if isinstance(d, int) and d != 1]
-            symbolic = [d for d in sizes if not isinstance(d, int)]
-            out.append((fixed or symbolic or [1])[0])
-        return tuple(out)

@@ -11,7 +11,7 @@ from jax import lax
 from sardonyx.engines.jax.xp import is_traced, jax
 from sardonyx.lower import controlflow
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.xp import NotStatic
+from sardonyx.lower.xp import NotStatic, is_symbolic
 
 DIFFERENTIABLE = 1 << 10  # up to so many trips a loop becomes a scan, which jax differentiates
 LONG = 8  # scans of more steps are loops of XLA, shorter ones are written out
@@ -30,11 +30,18 @@ def if_(xp, cond, *, then_branch, else_branch):
     if not is_traced(cond):
         return controlflow.if_(xp, cond, then_branch=then_branch, else_branch=else_branch)
     branches = [lambda b=b: as_arrays(xp, b()) for b in (then_branch, else_branch)]
-    return lax.cond(cond.reshape(()), *branches)
+    try:
+        return lax.cond(cond.reshape(()), *branches)
+    except TypeError as error:
+        if "branches must have equal output types" not in str(error):
+            raise
+        different = "data decides between branches whose outputs have different shapes"
+        raise NotStatic(different) from error
 
 
 @lowering("Loop", only="jax", either=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count):
+    M = xp.asarray(M) if is_symbolic(M) else M  # a size that jax.export leaves free
     M, cond = (v if v is None or is_traced(v) else np.asarray(v) for v in (M, cond))
     if is_static(M) and is_static(cond):
         try:
@@ -75,7 +82,8 @@ def _bounded(trips, running, state, step):
 def scan(xp, *inputs, body, num_scan_inputs, **options):
     first = len(inputs) - num_scan_inputs
     axis = (options["scan_input_axes"] or [0])[0]
-    if inputs[first].shape[axis] <= LONG:
+    length = inputs[first].shape[axis]
+    if isinstance(length, int) and length <= LONG:
         return controlflow.scan(xp, *inputs, body=body, num_scan_inputs=num_scan_inputs, **options)
     count = num_scan_inputs
     axes = options["scan_input_axes"] or [0] * count

@@ -8,11 +8,13 @@ import numpy as np
 
 from sardonyx.errors import MissingExtra
 from sardonyx.lower.numpy_xp import NumpyLike
+from sardonyx.lower.sizes import ORDERS, Order
 from sardonyx.lower.xp import BFLOAT16, NotStatic, is_symbolic
 
 try:
     import jax
     import jax.numpy as jnp
+    from jax import export
     from jax.scipy.special import erf
 except ImportError as error:
     raise MissingExtra("jax", "jax") from error
@@ -39,6 +41,29 @@ def within(size, start, stop, step):
     return first, max(first, last), step
 
 
+def is_at_least(a, b):
+    """Whether a ≥ b is certain of sizes that `jax.export` leaves free."""
+    try:
+        return bool(a >= b)
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+def chosen(name, a, b):
+    """The larger ("max") or the smaller ("min") one of two sizes, of which one is free."""
+    scope = next(size.scope for size in (a, b) if not isinstance(size, int))
+    (size,) = export.symbolic_shape(f"{name}({a}, {b})", scope=scope)
+    return size
+
+
+FREE = type(export.symbolic_shape("n")[0])
+ORDERS[FREE] = Order(
+    larger=lambda a, b: chosen("max", a, b),
+    smaller=lambda a, b: chosen("min", a, b),
+    is_at_least=is_at_least,
+)
+
+
 class Jax(NumpyLike):
     """The namespace over jax arrays. Types of 64 bits need x64 mode, which runners turn on."""
 
@@ -51,6 +76,8 @@ class Jax(NumpyLike):
     # -- conversion
 
     def asarray(self, array, dtype=None):
+        if is_symbolic(array):
+            return self.from_sizes(array)
         if dtype is None and isinstance(array, np.ndarray):
             return jax.device_put(array, may_alias=False)  # jnp.asarray compiles one per shape
         return jnp.asarray(array, dtype)
@@ -167,15 +194,10 @@ class Jax(NumpyLike):
             results = callout.run(region, [self._out(v) for v in values])
             return tuple(self._back(v) for v in results)
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
-            raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
+            raise NotStatic(f"text and sequences cannot be in a graph: {region.label}")
         region, values = callout.inline_constants(region, values)
-        return call_out(region, [self.known(v) for v in values])
-
-    def known(self, value):
-        """What is known while building, as an array."""
-        if isinstance(value, jax.Array):
-            return value
-        return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
+        arrays = [v if isinstance(v, jax.Array) else self.asarray(v) for v in values]
+        return call_out(region, arrays)
 
     def _out(self, value):
         if isinstance(value, list):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.engines import training
-from sardonyx.engines.tensorflow import controlflow, nn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.tensorflow import controlflow, generator, nn  # noqa: F401  (kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines import callout
-from sardonyx.engines.tensorflow.xp import arrays, tf
+from sardonyx.engines.tensorflow.xp import arrays, decoded, tf
 from sardonyx.lower.partition import Region
+from sardonyx.lower.xp import is_string
 
 _numbers = itertools.count()
 
@@ -69,7 +70,10 @@ def _numpy_function(region: Region, xs: list[Any]) -> list[Any]:
     dtypes = [tf.as_dtype(xp.storage(t)) for t in types if t is not None]
 
     def run(*values: Any) -> list[np.ndarray]:
-        inputs = [np.asarray(a, t) for a, t in zip(values, region.input_types, strict=True)]
+        inputs = [
+            decoded(a) if is_string(t) else np.asarray(a, t)
+            for a, t in zip(values, region.input_types, strict=True)
+        ]
         results = callout.run(region, inputs)
         return [
             np.asarray(np.asarray(v, t), s.as_numpy_dtype)

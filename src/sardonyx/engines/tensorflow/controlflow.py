@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.engines.tensorflow.xp import tf
 from sardonyx.lower import controlflow
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.xp import NotStatic
+from sardonyx.lower.xp import NotStatic, positive
 
 
 def is_static(value):
@@ -36,6 +36,32 @@ def if_(xp, cond, *, then_branch, else_branch):
     return tuple(tf.cond(tf.reshape(cond, ()), *branches))
 
 
+@lowering("Scan", only="tensorflow")
+def scan(xp, *inputs, body, num_scan_inputs, dtypes, **options):
+    state_count = len(inputs) - num_scan_inputs
+    axes = options["scan_input_axes"] or [0] * num_scan_inputs
+    if tf.executing_eagerly() or isinstance(xp.shape(inputs[state_count])[axes[0]], int):
+        options["num_scan_inputs"] = num_scan_inputs
+        return controlflow.scan(xp, *inputs, body=body, **options)
+    backwards = options["scan_input_directions"] or [0] * num_scan_inputs
+    rows = [
+        xp.move(x, positive(axis, xp.rank(x)), 0) for x, axis in zip(inputs[state_count:], axes)
+    ]
+    rows = [xp.flip(row, (0,)) if back else row for row, back in zip(rows, backwards)]
+
+    def step(state, row):
+        results = as_tensors(xp, body(*state, *row))
+        return tuple(results[:state_count]), tuple(results[state_count:])
+
+    row_dtypes = [xp.storage(t) for t in dtypes[state_count:]]
+    state, columns = xp.scan(step, inputs[:state_count], rows, row_dtypes)
+    count = len(columns)
+    turned = options["scan_output_directions"] or [0] * count
+    places = options["scan_output_axes"] or [0] * count
+    columns = [xp.flip(c, (0,)) if back else c for c, back in zip(columns, turned)]
+    return (*state, *(xp.move(c, 0, positive(p, xp.rank(c))) for c, p in zip(columns, places)))
+
+
 @lowering("Loop", only="tensorflow", either=("M", "cond"))
 def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     if is_static(M) and is_static(cond):
@@ -44,7 +70,7 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
             return controlflow.loop(xp, M, cond, *state, body=body, count=count)
         except NotStatic:
             pass
-    trips = tf.constant(controlflow.UNBOUNDED) if M is None else tf.reshape(M, ())
+    trips = tf.constant(controlflow.UNBOUNDED) if M is None else tf.reshape(xp.asarray(M), ())
     running = tf.constant(True) if cond is None else tf.reshape(cond, ())
     state = as_tensors(xp, state)
     forms: list[tf.TensorShape] = []

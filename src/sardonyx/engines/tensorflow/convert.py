@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.engines.callout import refused
 from sardonyx.engines.native import Native, Stored, bind, native
@@ -15,7 +17,7 @@ from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the ke
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import quote
 from sardonyx.external import Private
-from sardonyx.lower.program import Program, element_type
+from sardonyx.lower.program import DependsOnData, Program, element_type
 from sardonyx.model import ModelSource
 
 
@@ -45,6 +47,8 @@ class OnnxModule(tf.Module):
         if parts.training is not None:
             self._training = Program(parts.training, xp, parameters=parts.kinds, **parts.options)
         self.signature = [_spec(v) for v in parts.inputs]
+        # Sequences and maps are Python's; a model that takes them is no graph of tensorflow.
+        self._is_graph = all(isinstance(v.type, ir.TensorType) for v in parts.inputs)
         # A stored module has one function, with sizes that stay free where the model's are.
         self.serve = tf.function(self._serve, input_signature=self.signature, autograph=False)
         self._called = tf.function(self._call, autograph=False)
@@ -52,10 +56,16 @@ class OnnxModule(tf.Module):
 
     def __call__(self, *inputs: Any, training: bool = False, **named: Any) -> Any:
         feeds = bind(self.input_names, inputs, named)
-        tensors = [tf.convert_to_tensor(feeds[n]) for n in self.input_names]
-        if training:
-            return self._called(*tensors)
-        return self.serve(*tensors)
+        tensors = [_tensor(feeds[n]) for n in self.input_names]
+        graph, function = (self._called, self._call) if training else (self.serve, self._serve)
+        if self._is_graph:
+            try:
+                return graph(*tensors)
+            except DependsOnData as error:
+                self._is_graph = False
+                if tf.executing_eagerly():
+                    warnings.warn(f"the model runs node by node: {error}", stacklevel=2)
+        return function(*tensors)
 
     def _serve(self, *inputs: Any) -> Any:
         return self._outputs(self._run(self._served, inputs))
@@ -69,7 +79,7 @@ class OnnxModule(tf.Module):
     def _run(self, program: Program, inputs: Any) -> dict[str, Any]:
         weights = {name: variable.read_value() for name, variable in self.weights.items()}
         outputs = program(dict(zip(self.input_names, inputs, strict=True)), weights)
-        return dict(zip(program.outputs, map(program.convert, outputs), strict=True))
+        return dict(zip(program.outputs, map(_tensor, outputs), strict=True))
 
     def _outputs(self, values: Mapping[str, Any]) -> Any:
         outputs = tuple(values[n] for n in self.output_names)
@@ -77,6 +87,8 @@ class OnnxModule(tf.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write a SavedModel, which loads and serves without sardonyx; outputs by name."""
+        with refused("tensorflow"):
+            self._served.report("error")
 
         @tf.function(input_signature=self.signature, autograph=False)
         def serving(*inputs: Any) -> dict[str, Any]:
@@ -87,6 +99,13 @@ class OnnxModule(tf.Module):
         module.weights, module.serve = self.weights, self.serve
         module.__call__ = self.serve
         tf.saved_model.save(module, str(folder), signatures={"serving_default": serving})
+
+
+def _tensor(value: Any) -> Any:
+    """A value as a tensor, text included; sequences are lists of tensors, maps stay as they are."""
+    if isinstance(value, list):
+        return [_tensor(v) for v in value]
+    return value if value is None or isinstance(value, dict) else arrays().asarray(value)
 
 
 ALIGNED = 64  # the addresses of tensors that tensorflow's kernels take for granted

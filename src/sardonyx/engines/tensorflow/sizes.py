@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import operator
 
 import numpy as np
 
 from sardonyx.errors import MissingExtra
+from sardonyx.lower.sizes import ORDERS, Order
 from sardonyx.lower.xp import NotStatic
 
 try:
@@ -18,15 +20,17 @@ except ImportError as error:
 class Dim:
     """A size that is only known while running: a scalar tensor, made where it is first needed.
 
+    least -- a number that it is never below, if one is known
     whole -- the sizes of the tensor that it is of, and a function that gives them as a vector
     """
 
-    __slots__ = ("_make", "_value", "graph", "whole")
+    __slots__ = ("_make", "_value", "graph", "least", "whole")
 
-    def __init__(self, make, whole=None):
+    def __init__(self, make, least=None, graph=None, whole=None):
         self._make = make
         self._value = None
-        self.graph = tf.compat.v1.get_default_graph()
+        self.graph = graph or tf.compat.v1.get_default_graph()
+        self.least = least
         self.whole = whole
 
     @property
@@ -40,41 +44,82 @@ class Dim:
     def __int__(self):
         raise NotStatic
 
-    def _apply(self, function, other, swapped=False):
-        pair = (other, self) if swapped else (self, other)
-        if tf.is_tensor(other) and other.shape.rank != 0:  # no size, but an array of numbers
-            return function(*(size_tensor(v) for v in pair))
-        return Dim(lambda: function(*(size_tensor(v) for v in pair)))
+    __index__ = __int__
 
     def __add__(self, other):
-        return self._apply(tf.add, other)
+        return combined(tf.add, operator.add, self, other)
 
     def __radd__(self, other):
-        return self._apply(tf.add, other, True)
+        return combined(tf.add, operator.add, other, self)
 
     def __sub__(self, other):
-        return self._apply(tf.subtract, other)
+        least = self.least - other if self.least is not None and isinstance(other, int) else None
+        return combined(tf.subtract, lambda *_: least, self, other)
 
     def __rsub__(self, other):
-        return self._apply(tf.subtract, other, True)
+        return combined(tf.subtract, None, other, self)
 
     def __mul__(self, other):
-        return self if isinstance(other, int) and other == 1 else self._apply(tf.multiply, other)
+        if isinstance(other, int) and other == 1:
+            return self
+        return combined(tf.multiply, product_of_least, self, other)
 
     def __rmul__(self, other):
         return self * other
 
     def __floordiv__(self, other):
-        return self._apply(tf.math.floordiv, other)
+        return combined(tf.math.floordiv, zero_if_not_negative, self, other)
 
     def __rfloordiv__(self, other):
-        return self._apply(tf.math.floordiv, other, True)
+        return combined(tf.math.floordiv, zero_if_not_negative, other, self)
 
     def __mod__(self, other):
-        return self._apply(tf.math.floormod, other)
+        return combined(tf.math.floormod, zero_if_not_negative, self, other)
+
+    def __rmod__(self, other):
+        return combined(tf.math.floormod, zero_if_not_negative, other, self)
 
     def __neg__(self):
         return Dim(lambda: -self.value)
+
+
+def least(size):
+    """A number that a size is never below; None if there is none."""
+    return size.least if isinstance(size, Dim) else int(size)
+
+
+def product_of_least(a, b):
+    return a * b if a >= 0 and b >= 0 else None
+
+
+def zero_if_not_negative(a, b):
+    return 0 if a >= 0 and b >= 0 else None
+
+
+def combined(function, bound, a, b):
+    """`function` of two sizes; `bound` gives the least that it can be, from the least of both."""
+    if tf.is_tensor(a) or tf.is_tensor(b):  # an array of numbers
+        return function(size_tensor(a), size_tensor(b))
+    bounds = least(a), least(b)
+    low = None if bound is None or None in bounds else bound(*bounds)
+    return Dim(lambda: function(size_tensor(a), size_tensor(b)), low)
+
+
+def is_at_least(a, b):
+    low = least(a)
+    return low is not None and isinstance(b, int) and low >= b
+
+
+def larger(a, b):
+    bounds = [bound for bound in (least(a), least(b)) if bound is not None]
+    return Dim(lambda: tf.maximum(size_tensor(a), size_tensor(b)), max(bounds, default=None))
+
+
+ORDERS[Dim] = Order(
+    larger=larger,
+    smaller=lambda a, b: combined(tf.minimum, min, a, b),
+    is_at_least=is_at_least,
+)
 
 
 def dims_of(x):
@@ -95,7 +140,9 @@ def dims_of(x):
     sizes: list[int | Dim] = []
     for i, (size, note) in enumerate(zip(static, annotated)):
         size = note if size is None else size
-        sizes.append(Dim(lambda i=i: running()[i], (sizes, vector)) if size is None else size)
+        if size is None:
+            size = Dim(lambda i=i: running()[i], 0, x.graph, (sizes, vector))
+        sizes.append(size)
     x._sardonyx_dims = sizes
     return tuple(sizes)
 
@@ -109,10 +156,11 @@ def size_tensor(size):
 
 def size_tensors():
     """The tensors of sizes and shapes in the graph that is being built."""
-    tables = tf.compat.v1.get_default_graph().get_collection_ref("sardonyx")
-    if not tables:
-        tables.append({})
-    return tables[0]
+    # An attribute of the graph: a collection would be shared with the graphs of branches and loops.
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "_sardonyx_sizes"):
+        graph._sardonyx_sizes = {}
+    return graph._sardonyx_sizes
 
 
 def remembered(number):

@@ -17,6 +17,7 @@ from sardonyx.lower.xp import (
     UNARY,
     Arrays,
     NotStatic,
+    is_string,
     is_symbolic,
     settle,
 )
@@ -111,6 +112,12 @@ def is_traced(value):
     return tf.is_tensor(value) and not hasattr(value, "numpy")
 
 
+def decoded(array):
+    """Text as numpy has it: tensorflow's is bytes."""
+    texts = [t.decode() if isinstance(t, bytes) else t for t in np.asarray(array, object).flat]
+    return settle(texts, np.shape(array))
+
+
 class TensorFlow(Arrays):
     """The namespace over tensors of tensorflow."""
 
@@ -150,6 +157,8 @@ class TensorFlow(Arrays):
     def asarray(self, array, dtype=None):
         if tf.is_tensor(array):
             return array if dtype is None else self.cast(array, dtype)
+        if is_symbolic(array):
+            return self.from_sizes(array)
         array = np.asarray(array, dtype)
         array = array.astype(self.storage(array.dtype)) if array.dtype in self.carried else array
         return tf.constant(array)
@@ -174,6 +183,8 @@ class TensorFlow(Arrays):
 
     def to_numpy(self, x, dtype=None):
         array = x.numpy() if tf.is_tensor(x) else x
+        if is_string(dtype):
+            return decoded(array)
         return np.asarray(array) if dtype is None else np.asarray(array, dtype)
 
     def from_sizes(self, values):
@@ -431,22 +442,20 @@ class TensorFlow(Arrays):
     # -- outside
 
     def call_out(self, region, values):
-        """Run a region elsewhere, as a part of tensorflow's graph where only numbers cross."""
+        """Run a region on another engine, as a part of the graph if it takes only tensors."""
         from sardonyx.engines import callout
         from sardonyx.engines.tensorflow.callout import call_out
 
-        if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
+        is_eager = tf.executing_eagerly()
+        are_tensors = not any(isinstance(v, (list, dict, type(None))) for v in values)
+        if not (region.is_plain if is_eager else region.has_tensors) or not are_tensors:
             if any(is_traced(v) for v in values):
-                raise NotStatic(f"text and lists cannot cross from a graph: {region.label}")
+                raise NotStatic(f"sequences and maps cannot be in a graph: {region.label}")
             arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
             return tuple(self._back(v) for v in callout.run(region, arrays))
-        if not tf.executing_eagerly():
+        if not is_eager:
             region, values = callout.inline_constants(region, values)
-        return call_out(region, [v if tf.is_tensor(v) else self.known(v) for v in values])
-
-    def known(self, value):
-        """What is known while building, as a tensor."""
-        return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
+        return call_out(region, [self.asarray(v) for v in values])
 
     def _out(self, value, dtype):
         if isinstance(value, list):

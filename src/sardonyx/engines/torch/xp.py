@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.errors import MissingExtra
+from sardonyx.lower.sizes import ORDERS, Order
 from sardonyx.lower.unsigned import Unsigned, flipped
 from sardonyx.lower.xp import (
     BFLOAT16,
@@ -142,6 +143,25 @@ def from_front(position, size):
     if isinstance(position, int):
         return position if position >= 0 else torch.sym_max(position + size, -1)
     return torch.sym_max(torch.sym_ite(position < 0, position + size, position), -1)
+
+
+def is_at_least(a, b):
+    """Whether a ≥ b for all sizes, tested so that a trace gains no assumption about them."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    # torch's own ranges begin at 2: it makes another graph for sizes of 0 and 1, a module does not.
+    known = next(size.node.shape_env.var_to_range for size in (a, b) if hasattr(size, "node"))
+    first, second = (size.node.expr if hasattr(size, "node") else size for size in (a, b))
+    difference = first - second
+    sizes = {
+        symbol: ValueRanges(min(known[symbol].lower, 0), int_oo)
+        for symbol in difference.free_symbols
+    }
+    return bool(bound_sympy(difference, sizes).lower >= 0)
+
+
+ORDERS[torch.SymInt] = Order(torch.sym_max, torch.sym_min, is_at_least)
 
 
 class Torch(Arrays):

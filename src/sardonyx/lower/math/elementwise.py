@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sardonyx.lower.driver import lowering, table
-from sardonyx.lower.xp import is_float
+from sardonyx.lower.sizes import broadcast_shape, of_sizes, quotient
+from sardonyx.lower.xp import NotStatic, is_float, is_symbolic
 
 table(
     {
@@ -51,18 +52,22 @@ table(
 def div(xp, a, b):
     if is_float(xp.dtype(a)):
         return xp.divide(a, b)
-    if xp.dtype(a).kind in "uO":  # sizes are not negative
+    if is_symbolic(a) or is_symbolic(b):
+        return of_sizes(quotient, a, b)
+    if xp.dtype(a).kind == "u":
         return xp.floor_divide(a, b)
     # ONNX rounds integer quotients toward zero.
-    quotient = xp.floor_divide(a, b)
-    exact = xp.equal(xp.multiply(quotient, b), a)
-    negative = xp.less(quotient, xp.scalar(0, a))
+    floor = xp.floor_divide(a, b)
+    exact = xp.equal(xp.multiply(floor, b), a)
+    negative = xp.less(floor, xp.scalar(0, a))
     up = xp.logical_and(negative, xp.logical_not(exact))
-    return xp.add(quotient, xp.cast(up, xp.dtype(a)))
+    return xp.add(floor, xp.cast(up, xp.dtype(a)))
 
 
-@lowering("Mod")
+@lowering("Mod", sizes=True)
 def mod(xp, a, b, *, fmod):
+    if fmod and (is_symbolic(a) or is_symbolic(b)):
+        raise NotStatic
     return xp.fmod(a, b) if fmod else xp.remainder(a, b)
 
 
@@ -112,4 +117,4 @@ def clip(xp, x, low=None, high=None):
 
 @lowering("Expand", static=("shape",))
 def expand(xp, x, shape):
-    return xp.broadcast_to(x, xp.broadcast_shape(xp.shape(x), tuple(shape.tolist())))
+    return xp.broadcast_to(x, broadcast_shape(xp.shape(x), shape.tolist()))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.nn.window import Window, not_negative, padded, placed, taps, window_of
+from sardonyx.lower.nn.window import Window, padded, placed, taps, window_of
+from sardonyx.lower.sizes import larger
 from sardonyx.lower.xp import is_float
 
 FLOAT32 = np.dtype(np.float32)
@@ -87,7 +88,7 @@ def canvas_of(
             steps = zip(kernel, dilations, extra, strides)
             totals = [(k - 1) * d + 1 + e - s for k, d, e, s in steps]
         # A negative total asks for more than the windows reach.
-        lacking = [not_negative(-t) for t in totals]
+        lacking = [larger(-t, 0) for t in totals]
         extra = [e + more for e, more in zip(extra, lacking)]
         totals = [t + more for t, more in zip(totals, lacking)]
         small = [t // 2 for t in totals]

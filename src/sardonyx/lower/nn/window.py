@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.xp import NotStatic, is_float
+from sardonyx.lower.sizes import larger
+from sardonyx.lower.xp import is_float
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,10 @@ def same_pads(sizes, extents, strides, auto_pad):
     small, large = [], []
     for size, extent, stride in zip(sizes, extents, strides):
         total = (-(-size // stride) - 1) * stride + extent - size
-        total = total if extent >= stride else not_negative(total)
+        total = total if extent >= stride else larger(total, 0)
         small.append(total // 2)
         large.append(total - total // 2)
     return (large, small) if auto_pad == "SAME_LOWER" else (small, large)
-
-
-def not_negative(size):
-    """The larger of a size and zero, where that can be told while building."""
-    try:
-        return max(size, 0)
-    except TypeError as error:
-        raise NotStatic("padding that depends on sizes which only a run tells") from error
 
 
 def window_count(size, extent, stride, before, after, ceil_mode):

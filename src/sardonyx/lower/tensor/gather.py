@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.xp import is_symbolic, positive
+from sardonyx.lower.xp import NotStatic, is_symbolic, positive
 
 INT64 = np.dtype(np.int64)
 
@@ -19,7 +19,9 @@ def from_end(xp, indices, size):
 @lowering("Gather", sizes=True)
 def gather(xp, x, indices, *, axis):
     if is_symbolic(x):
-        return np.take(x, indices, axis)
+        return xp.take(x, indices, axis)
+    if is_symbolic(indices):
+        raise NotStatic
     axis = positive(axis, xp.rank(x))
     return xp.take(x, from_end(xp, indices, xp.shape(x)[axis]), axis)
 

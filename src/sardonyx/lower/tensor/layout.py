@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.lower.driver import lowering
+from sardonyx.lower.sizes import larger
 from sardonyx.lower.xp import is_string, positive, settle
 
 INT64 = np.dtype(np.int64)
@@ -107,7 +108,7 @@ def bounds(start, stop, step, size):
     return start, stop
 
 
-@lowering("Where")
+@lowering("Where", sizes=True)
 def where(xp, condition, a, b):
     return xp.where(condition, a, b)
 
@@ -137,10 +138,11 @@ def space_to_depth(xp, x, *, blocksize, mode="DCR"):
 @lowering("Trilu", static=("k",))
 def trilu(xp, x, k=None, *, upper):
     rows, columns = xp.shape(x)[-2:]
-    offset = 0 if k is None else int(k.reshape(()))
+    offset = xp.full((), 0 if k is None else k.reshape(-1)[0], INT64)
     row = xp.reshape(xp.arange(0, rows, 1, INT64), (rows, 1))
     column = xp.reshape(xp.arange(0, columns, 1, INT64), (1, columns))
-    triangle = (column - row >= offset) if upper else (column - row <= offset)
+    compare = xp.greater_equal if upper else xp.less_equal
+    triangle = compare(xp.subtract(column, row), offset)
     return xp.where(triangle, x, xp.scalar(0, x))
 
 
@@ -153,22 +155,16 @@ def pad(xp, x, pads, value=None, axes=None, *, mode):
     for i, axis in enumerate(padded_axes):
         before[axis], after[axis] = pads.tolist()[i], pads.tolist()[half + i]
     for axis in range(rank):  # negative pads remove elements
-        start = -before[axis] if known_negative(before[axis]) else 0
-        stop = after[axis] if known_negative(after[axis]) else None
-        if start or stop is not None:
-            x = xp.index(x, axis, start, stop)
-        before[axis] = 0 if start else before[axis]
-        after[axis] = 0 if stop is not None else after[axis]
+        start, end = larger(-before[axis], 0), larger(-after[axis], 0)
+        if not same(start, 0) or not same(end, 0):
+            x = xp.index(x, axis, start, None if same(end, 0) else xp.shape(x)[axis] - end)
+        before[axis], after[axis] = larger(before[axis], 0), larger(after[axis], 0)
     if mode == "constant":
         return pad_constant(xp, x, before, after, value)
     for axis in range(rank):
         if not same(before[axis], 0) or not same(after[axis], 0):
             x = xp.take(x, pad_indices(xp, x, axis, before[axis], after[axis], mode), axis)
     return x
-
-
-def known_negative(size):
-    return isinstance(size, int) and size < 0
 
 
 def same(size, number):
