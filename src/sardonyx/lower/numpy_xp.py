@@ -180,20 +180,6 @@ class NumpyLike(Arrays):
         return spectrum.real.astype(dtype), spectrum.imag.astype(dtype)
 
 
-def _of_sizes(method, plain):
-    """`plain` of two sizes; torch's symbols have a method for it that assumes nothing of them."""
-
-    def choose(a, b):
-        for one, other in ((a, b), (b, a)):
-            if hasattr(one, method):
-                return getattr(one, method)(other)
-        return plain(a, b)
-
-    return np.frompyfunc(choose, 2, 1)
-
-
-MAXIMUM = _of_sizes("__sym_max__", max)
-MINIMUM = _of_sizes("__sym_min__", min)
 PUT = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -230,12 +216,6 @@ class Numpy(NumpyLike):
             return settle(array.flat, array.shape)
         return array
 
-    def maximum(self, a, b):
-        return (MAXIMUM if object in (a.dtype, b.dtype) else np.maximum)(a, b)
-
-    def minimum(self, a, b):
-        return (MINIMUM if object in (a.dtype, b.dtype) else np.minimum)(a, b)
-
     def floor_divide(self, a, b):
         return np.floor_divide(a, b)
 
@@ -264,8 +244,6 @@ class Numpy(NumpyLike):
     def take(self, x, indices, axis):
         _refuse_symbolic(indices)
         return super().take(x, indices, axis)
-
-    # -- the rest
 
     def erf(self, x):
         values = [math.erf(v) for v in np.asarray(x, np.float64).flat]
