@@ -79,11 +79,11 @@ class TrainingRep:
     @property
     def wanted(self) -> list[ir.Value]:
         """What a step must be fed, with types and shapes."""
-        found: dict[str, ir.Value] = {}
+        values_by_name: dict[str, ir.Value] = {}
         for step in self.steps:
             values = {v.name: v for v in step.graph.model.graph.inputs}
-            found.update({n: values[n] for n in step.graph.inputs})
-        return list(found.values())
+            values_by_name.update({n: values[n] for n in step.graph.inputs})
+        return list(values_by_name.values())
 
     @property
     def metrics(self) -> list[str]:
@@ -97,9 +97,9 @@ class TrainingRep:
             self.load_state(dict(self._loaded()))
         for index, record in enumerate(self.model.records):
             if record.initialization_binding:
-                own = None if seed is None else seed + index
-                found = self.execute(_initialization(self.model, record, own), {})
-                self.load_state({key: found[name] for key, name in record.initialization_binding})
+                record_seed = None if seed is None else seed + index
+                outputs = self.execute(_initialization(self.model, record, record_seed), {})
+                self.load_state({key: outputs[name] for key, name in record.initialization_binding})
 
     def step(self, inputs: Mapping[str, Any], which: int | None = None) -> dict[str, np.ndarray]:
         """One step of all records in order, or of one; the metrics that are not state."""
@@ -118,17 +118,17 @@ class TrainingRep:
         """
         if self._inference is None:
             self._inference = self.compile(compile_inference(self.model))
-        given = [
+        state_names = [
             v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables
         ]
-        if not given:
+        if not state_names:
             return self._inference.run(inputs)
-        kept = {name: self.variables[name].read() for name in given}
+        before = {name: self.variables[name].read() for name in state_names}
         try:
-            self.load_state({name: np.asarray(inputs[name]) for name in given})
+            self.load_state({name: np.asarray(inputs[name]) for name in state_names})
             return self._inference.run(inputs)
         finally:
-            self.load_state(kept)
+            self.load_state(before)
 
     def evaluate(
         self,
@@ -162,10 +162,10 @@ class TrainingRep:
             feeds = {**before, **step.hyper, **inputs}
             names = {v.name for v in step.graph.model.graph.inputs}
             marked = _marked(step.graph)
-            found = self.execute(marked, {n: a for n, a in feeds.items() if n in names})
+            outputs = self.execute(marked, {n: a for n, a in feeds.items() if n in names})
             for node in step.graph.model.graph:
                 for value in node.outputs:
-                    if value.name in found and _is_broken(found[value.name]):
+                    if value.name in outputs and _is_broken(outputs[value.name]):
                         return [
                             [f"tensor {quote(value.name)}", f"of {node.op_type} {quote(node.name)}"]
                         ]
@@ -221,10 +221,10 @@ def _is_broken(array: np.ndarray) -> bool:
 def _marked(graph: StepGraph) -> Model:
     """The graph of a step in which every float tensor is an output."""
     marked = graph.model.copy()
-    seen = {v.name for v in marked.graph.outputs}
+    output_names = {v.name for v in marked.graph.outputs}
     for node in marked.graph:
         for value in node.outputs:
-            if value.name and value.name not in seen and value.dtype in FLOATS:
+            if value.name and value.name not in output_names and value.dtype in FLOATS:
                 marked.graph.outputs.append(value)
     return marked
 
@@ -242,13 +242,15 @@ def with_state(model: Model, state: Mapping[str, np.ndarray]) -> Model:
     return copy
 
 
-def _refuse_feeds(inputs: Mapping[str, Any], variables: Mapping[str, Any], known: set[str]) -> None:
+def _refuse_feeds(
+    inputs: Mapping[str, Any], variables: Mapping[str, Any], input_names: set[str]
+) -> None:
     state = [n for n in inputs if n in variables]
-    unknown = [n for n in inputs if n not in known and n not in variables]
+    unknown = [n for n in inputs if n not in input_names and n not in variables]
     if state or unknown:
         rows = [[quote(n), "is state: a step reads and writes it itself"] for n in state]
         rows += [[quote(n), "is no input of the step"] for n in unknown]
-        hint = f"it takes {', '.join(sorted(known - set(variables)))}"
+        hint = f"it takes {', '.join(sorted(input_names - set(variables)))}"
         raise ArgumentError("the step does not take these", rows, hint=hint)
 
 
@@ -260,8 +262,8 @@ def _initialization(model: Model, record: Any, seed: int | None) -> Model:
     if seed is not None:
         rng = np.random.default_rng(seed)
         free = [n for n in start.graph if n.op_type in RANDOM and "seed" not in n.attributes]
-        for node, own in zip(free, rng.choice(1 << 24, len(free), replace=False), strict=True):
-            node.attributes.add(ir.AttrFloat32("seed", float(own)))
+        for node, stream in zip(free, rng.choice(1 << 24, len(free), replace=False), strict=True):
+            node.attributes.add(ir.AttrFloat32("seed", float(stream)))
     return start
 
 
@@ -299,16 +301,16 @@ class ArrayStep:
     def _function(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:
         program = self.runner.program
         outputs = [program.convert(v) for v in program({**state, **feeds})]
-        found = dict(zip(program.outputs, outputs, strict=True))
-        updates = {n: found[output] for n, output in self.graph.updates.items()}
-        return {n: found[n] for n in self.graph.metrics}, updates
+        by_name = dict(zip(program.outputs, outputs, strict=True))
+        updates = {n: by_name[output] for n, output in self.graph.updates.items()}
+        return {n: by_name[n] for n in self.graph.metrics}, updates
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         variables, convert = self.rep.variables, self.runner.program.convert
         with self.rep.context():
-            given = {n: convert(a) for n, a in self._fed(feeds).items()}
+            arrays = {n: convert(a) for n, a in self._fed(feeds).items()}
             state = {n: variables[n].value for n in self.graph.state}
-            metrics, updates = self._call(state, given)
+            metrics, updates = self._call(state, arrays)
             for name, value in updates.items():
                 variables[name].before, variables[name].value = variables[name].value, value
             types = dict(zip(self.runner.outputs, self.runner.program.output_types, strict=True))
@@ -325,9 +327,9 @@ class ArrayStep:
             if self.rep.must_compile:
                 raise
             # What depends on data may run, but not compile; what is wrong fails again, uncompiled.
-            found = self._function(state, feeds)
+            results = self._function(state, feeds)
             self.compiled, self.rep.uncompiled = None, str(error)
-            return found
+            return results
 
     def _fed(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         missing = [n for n in self.graph.inputs if n not in feeds]
@@ -336,18 +338,18 @@ class ArrayStep:
                 f"the step needs the input {quote(missing[0])}",
                 hint=f"it takes {self.graph.inputs}",
             )
-        given = {n: np.asarray(feeds[n]) for n in self.graph.inputs}
+        arrays = {n: np.asarray(feeds[n]) for n in self.graph.inputs}
         wrong = [
             [quote(n), f"is {a.dtype}, not {self.types[n]}"]
-            for n, a in given.items()
+            for n, a in arrays.items()
             if a.dtype != self.types[n]
         ]
         if wrong:
             raise ArgumentError("inputs of the step are of another type", wrong)
         for name, default in self.hyper.items():
             fed = feeds.get(name)
-            given[name] = default if fed is None else np.asarray(fed, default.dtype)
-        return given
+            arrays[name] = default if fed is None else np.asarray(fed, default.dtype)
+        return arrays
 
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step."""

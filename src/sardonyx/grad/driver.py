@@ -162,13 +162,13 @@ def path(
 def _leading_to(nodes: Sequence[ir.Node], of: Collection[ir.Value]) -> list[ir.Node]:
     """The nodes on which `of` depends, in order."""
     needed: set[ir.Value] = set(of)
-    found: list[ir.Node] = []
+    ancestors: list[ir.Node] = []
     for node in reversed(nodes):
         if any(v in needed for v in node.outputs):
-            found.append(node)
+            ancestors.append(node)
             needed.update(reads(node))
-    found.reverse()
-    return found
+    ancestors.reverse()
+    return ancestors
 
 
 def op_id(node: ir.Node) -> OpId:
@@ -177,13 +177,13 @@ def op_id(node: ir.Node) -> OpId:
 
 def paths_inside(nodes: Iterable[ir.Node], values: set[ir.Value]) -> list[Path]:
     """A path, then those through the bodies of its nodes, at any depth."""
-    found: list[Path] = [(list(nodes), values)]
+    paths: list[Path] = [(list(nodes), values)]
     for node in nodes:
         rule = GRADIENT_RULES.rules.get(op_id(node))
         inside = rule and rule.options.get("inside")
         for inner in inside(node, values) if inside else ():
-            found += paths_inside(*inner)
-    return found
+            paths += paths_inside(*inner)
+    return paths
 
 
 def blocked(nodes: Iterable[ir.Node], values: set[ir.Value]) -> list[ir.Node]:
@@ -249,14 +249,14 @@ def _ends(
             if value in values:
                 begins.setdefault(value, first)
     ends = {v: v for v in reversed(of)}
-    found = {}
+    ends_by_node = {}
     for node in reversed(nodes):
         last = next(ends[v] for v in node.outputs if v in ends)
         for value in reads(node):
             if value in values:
                 ends.setdefault(value, last)
-        found[node] = last, next(begins[v] for v in reads(node) if v in begins)
-    return found
+        ends_by_node[node] = last, next(begins[v] for v in reads(node) if v in begins)
+    return ends_by_node
 
 
 def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
@@ -388,10 +388,10 @@ def _pull(
     if lead is None:
         return {}
     with op:
-        found = rule.function(op, lead, *arguments(rule, node), **keywords(rule, node))
-    found = found if isinstance(found, (tuple, list)) else (found,)
+        gradients = rule.function(op, lead, *arguments(rule, node), **keywords(rule, node))
+    gradients = gradients if isinstance(gradients, (tuple, list)) else (gradients,)
     out: dict[ir.Value, ir.Value] = {}
-    for x, dx in zip(node.inputs, found, strict=False):
+    for x, dx in zip(node.inputs, gradients, strict=False):
         if x is None or dx is None or x not in values:
             continue
         dx = fit(op, dx, x, rule.options["broadcasts"])
@@ -420,22 +420,22 @@ def arguments(rule: Rule, node: ir.Node) -> list[ir.Value | None]:
 
 def attributes(node: ir.Node) -> dict[str, Any]:
     """The attributes of `node` as plain Python values, defaults filled in."""
-    found = dict(opset.attribute_defaults(node.op_type, node.domain))
+    settings = dict(opset.attribute_defaults(node.op_type, node.domain))
     for name, attr in node.attributes.items():
-        found[name] = attr.value
-    return found
+        settings[name] = attr.value
+    return settings
 
 
 def keywords(rule: Rule, node: ir.Node) -> dict[str, Any]:
     """Attributes, and what else the rule asks for."""
-    given = attributes(node)
+    settings = attributes(node)
     if "out" in rule.keywords:
-        given["out"] = tuple(node.outputs)
+        settings["out"] = tuple(node.outputs)
     if "node" in rule.keywords:
-        given["node"] = node
+        settings["node"] = node
     if rule.takes_all_keywords:
-        return given
-    return {k: v for k, v in given.items() if k in rule.keywords}
+        return settings
+    return {k: v for k, v in settings.items() if k in rule.keywords}
 
 
 # -- broadcasting undone ------------------------------------------------------------

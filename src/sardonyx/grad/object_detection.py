@@ -125,14 +125,14 @@ def _largest(op: Builder, image: ir.Value, rows: Samples, columns: Samples) -> i
     at, share, exists = (op.Reshape(v, bins) for v in (at, share, exists))
     pixels = op.reshape(image, [0, 0, -1])
     channels = op.Expand(at, op.join([1, op.dim(image, 1), 1, 1]))
-    found = op.GatherElements(
+    corners = op.GatherElements(
         op.Unsqueeze(pixels, [2]), op.Reshape(channels, [0, 0, 1, -1]), axis=3
     )
-    values = op.Where(exists, op.Reshape(found, op.Shape(channels)) * share, -np.inf)
+    values = op.Where(exists, op.Reshape(corners, op.Shape(channels)) * share, -np.inf)
     best = op.ArgMax(values, axis=3, keepdims=1)
-    chosen = op.reshape(op.GatherElements(channels, best, axis=3), [0, 0, -1])
+    largest = op.reshape(op.GatherElements(channels, best, axis=3), [0, 0, -1])
     weight = op.GatherElements(op.Expand(share, op.Shape(channels)), best, axis=3)
-    picked = op.GatherElements(pixels, chosen, axis=2) * op.reshape(weight, [0, 0, -1])
+    picked = op.GatherElements(pixels, largest, axis=2) * op.reshape(weight, [0, 0, -1])
     return op.Reshape(picked, op.join([0, 0, rows.bins, columns.bins]))
 
 

@@ -82,13 +82,15 @@ def dequantize_linear(
     dtype = g.dtype
     assert dtype is not None
     mark = len(op.nodes)
-    spread = _spread(op, scale, x, axis, block_size)
-    made = op.nodes[mark:]
+    wide_scale = _spread(op, scale, x, axis, block_size)
+    spread_nodes = op.nodes[mark:]
     # Dequantized by a scale of one, not cast: a second gradient passes straight through, too.
     ones = op.fill(1, scale)
     options = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype}
     steps = op.cast(op.DequantizeLinear(x, ones, zero, **options), dtype)
-    return g * op.cast(spread, dtype), _gather_back(op, made, g * steps, spread, scale)
+    return g * op.cast(wide_scale, dtype), _gather_back(
+        op, spread_nodes, g * steps, wide_scale, scale
+    )
 
 
 @gradient_rule("QuantizeLinear", carries=carries)
@@ -109,9 +111,9 @@ def quantize_linear(
     dtype = x.dtype
     assert dtype is not None
     mark = len(op.nodes)
-    spread = _spread(op, scale, x, axis, block_size)
-    made = op.nodes[mark:]
-    divisor = op.cast(spread, dtype)
+    wide_scale = _spread(op, scale, x, axis, block_size)
+    spread_nodes = op.nodes[mark:]
+    divisor = op.cast(wide_scale, dtype)
     ratio = x / divisor
     level = ratio
     if zero is not None:
@@ -119,7 +121,7 @@ def quantize_linear(
     low, high = _range(out[0].dtype)
     inside = op.And(op.GreaterOrEqual(level, low), op.LessOrEqual(level, high))
     dx = op.Where(inside, op.cast(g, dtype) / divisor, 0.0)
-    return dx, _gather_back(op, made, op.Neg(dx * ratio), spread, scale)
+    return dx, _gather_back(op, spread_nodes, op.Neg(dx * ratio), wide_scale, scale)
 
 
 def _only_scale(node: ir.Node) -> tuple[int, ...]:
@@ -156,10 +158,10 @@ def _spread(op: Builder, parameter: ir.Value, x: ir.Value, axis: int, block_size
 
 
 def _gather_back(
-    op: Builder, made: Sequence[ir.Node], g: ir.Value, spread: ir.Value, parameter: ir.Value
+    op: Builder, nodes: Sequence[ir.Node], g: ir.Value, wide: ir.Value, parameter: ir.Value
 ) -> ir.Value | None:
     """The cotangent of a parameter, from that of its spread form: sums over the spread."""
-    return backward(op, made, {spread: fit(op, g, spread, True)}, [parameter])[0]
+    return backward(op, nodes, {wide: fit(op, g, wide, True)}, [parameter])[0]
 
 
 def _range(dtype: ir.DataType | None) -> tuple[float, float]:

@@ -48,15 +48,15 @@ def unrolled(op: Builder, sequence: ir.Value) -> list[ir.Value] | None:
 
 def _edited(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """The elements after a SequenceInsert or SequenceErase."""
-    given = [*node.inputs, None]
+    inputs = [*node.inputs, None]
     inserts = node.op_type == "SequenceInsert"
-    before = unrolled(op, given[0])  # type: ignore[arg-type]
+    before = unrolled(op, inputs[0])  # type: ignore[arg-type]
     if before is None:
         return None
-    at = _place(given[2 if inserts else 1], len(before), inserts)
+    at = _place(inputs[2 if inserts else 1], len(before), inserts)
     if at is None:
         return None
-    new = [given[1]] if inserts else []
+    new = [inputs[1]] if inserts else []
     return [*before[:at], *new, *before[at + (not inserts) :]]  # type: ignore[list-item]
 
 
@@ -130,11 +130,11 @@ def _element_of(op: Builder, sequence: ir.Value) -> ir.Value:
 
 
 def _sequence_map(op: Builder, inputs: Sequence[ir.Value], body: ir.Graph) -> tuple[ir.Value, ...]:
-    made = op.call("SequenceMap", inputs, {"body": body}, outputs=len(body.outputs))
-    for value, result in zip(made, body.outputs, strict=True):
+    results = op.call("SequenceMap", inputs, {"body": body}, outputs=len(body.outputs))
+    for value, result in zip(results, body.outputs, strict=True):
         assert result.type is not None
         value.type = ir.SequenceType(result.type)
-    return made
+    return results
 
 
 # -- sums ---------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def _sequence_map(op: Builder, inputs: Sequence[ir.Value], body: ir.Graph) -> tu
 
 def add_sequences(op: Builder, parts: Sequence[ir.Value]) -> ir.Value:
     """The sum of sequences of equal length, element by element."""
-    known = [unrolled(op, p) for p in parts]
-    if all(k is not None for k in known):
-        columns = zip(*known, strict=True)  # type: ignore[arg-type]
+    element_lists = [unrolled(op, p) for p in parts]
+    if all(k is not None for k in element_lists):
+        columns = zip(*element_lists, strict=True)  # type: ignore[arg-type]
         return construct(op, [_sum(op, column) for column in columns], parts[0])
     total = parts[0]
     for part in parts[1:]:
@@ -255,17 +255,17 @@ def sequence_map(
         value.name = op.fresh(value.name)
     inner = Builder(op.prefix, parent=op)
     cotangents: dict[ir.Value, ir.Value] = {}
-    given: list[ir.Value] = []
+    extra_inputs: list[ir.Value] = []
     for g, result in zip(gs, body.outputs, strict=True):
         if g is not None:
             arrived = cotangents[result] = _element_of(op, g)
             arrived.shape = result.shape
-            given.append(g)
+            extra_inputs.append(g)
     outer = [*zip(node.inputs, body.inputs, strict=True), *((v, v) for v in captured(node))]
     targets = [(x, inside) for x, inside in outer if x in wanted]
     arriving = list(cotangents.values())
-    found = engine.backward(inner, list(body), cotangents, [inside for _, inside in targets])
-    pairs = [(x, dx) for (x, _), dx in zip(targets, found, strict=True) if dx is not None]
+    gradients = engine.backward(inner, list(body), cotangents, [inside for _, inside in targets])
+    pairs = [(x, dx) for (x, _), dx in zip(targets, gradients, strict=True) if dx is not None]
     if not pairs:
         return {}
     # A body may not name one value as two outputs, nor an input as an output, in onnxruntime.
@@ -274,16 +274,16 @@ def sequence_map(
     body.extend(inner.nodes)
     body.outputs.clear()
     body.outputs.extend(results)
-    made = _sequence_map(op, [*node.inputs, *given], body)  # type: ignore[list-item]
-    return _per_value(op, [x for x, _ in pairs], made)
+    outputs = _sequence_map(op, [*node.inputs, *extra_inputs], body)  # type: ignore[list-item]
+    return _per_value(op, [x for x, _ in pairs], outputs)
 
 
 def _per_value(
-    op: Builder, values: Sequence[ir.Value | None], made: Sequence[ir.Value]
+    op: Builder, values: Sequence[ir.Value | None], outputs: Sequence[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
     """Sequences stay as they are; a tensor that every element read gets the sum over them."""
     total: dict[ir.Value, ir.Value] = {}
-    for x, dx in zip(values, made, strict=True):
+    for x, dx in zip(values, outputs, strict=True):
         assert x is not None
         if not isinstance(x.type, ir.SequenceType):
             dx = op.total(op.ConcatFromSequence(dx, axis=0, new_axis=1), [0])

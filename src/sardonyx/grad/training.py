@@ -102,17 +102,19 @@ def link_names(model: Model) -> None:
 
 
 def _link_graph(graph: ir.Graph, outer: Scope, rows: list[list[str]]) -> None:
-    own: Scope = {v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name}
-    own.update({v.name: v for node in graph for v in node.outputs if v.name})
-    scope = {**outer, **own}
+    local_scope: Scope = {
+        v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name
+    }
+    local_scope.update({v.name: v for node in graph for v in node.outputs if v.name})
+    scope = {**outer, **local_scope}
     for node in graph:
         for body in bodies(node):
             _link_graph(body, scope, rows)
         if node.op_type == "Gradient" and _is_ours(node):
-            _link(node, own, scope, rows)
+            _link(node, local_scope, scope, rows)
 
 
-def _link(node: ir.Node, own: Scope, scope: Scope, rows: list[list[str]]) -> None:
+def _link(node: ir.Node, local_scope: Scope, scope: Scope, rows: list[list[str]]) -> None:
     where = ["Gradient", f"node {quote(node.name or node.outputs[0].name)}"]
     xs, zs = (_strings(node, name) for name in ("xs", "zs"))
     y = node.attributes.get_string("y") if "y" in node.attributes else None
@@ -126,12 +128,12 @@ def _link(node: ir.Node, own: Scope, scope: Scope, rows: list[list[str]]) -> Non
         rows.append([*where, f"has {len(node.outputs)} outputs for {len(xs)} xs"])
     unknown = [name for name in (*xs, *zs) if name not in scope]
     rows.extend([*where, f"names {quote(name)}, which nothing makes"] for name in unknown)
-    if y not in own:
-        known = "which is made outside its graph" if y in scope else "which nothing makes"
-        rows.append([*where, f"has y {quote(y)}, {known}"])
+    if y not in local_scope:
+        reason = "which is made outside its graph" if y in scope else "which nothing makes"
+        rows.append([*where, f"has y {quote(y)}, {reason}"])
     if rows:
         return
-    linked = [*node.inputs, *(scope[name] for name in (*xs, *zs)), own[y]]
+    linked = [*node.inputs, *(scope[name] for name in (*xs, *zs)), local_scope[y]]
     node.resize_inputs(len(linked))
     for i, value in enumerate(linked):
         node.replace_input_with(i, value)
@@ -187,8 +189,8 @@ def _lower_graph(graph: ir.Graph, lowering: Lowering) -> None:
             _lower_gradient(graph, node, lowering)
         else:
             with lowering.op.named(node.name or node.op_type), lowering.op:
-                found = expand_optimizer(lowering.op, node)
-            replace(node, lowering.take(), list(found))
+                results = expand_optimizer(lowering.op, node)
+            replace(node, lowering.take(), list(results))
 
 
 @dataclass
@@ -228,9 +230,9 @@ def _lower_gradient(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
         # Behind an operator that nobody knows y has no type; `backward` names that operator.
         seed = lowering.op.fill(1, ask.y, ask.y.dtype or leaves[0].dtype)
         nodes = _before(graph, node)
-        found = backward(lowering.op, nodes, {ask.y: seed}, leaves)
+        gradients = backward(lowering.op, nodes, {ask.y: seed}, leaves)
         results = []
-        for x, g, name in zip(leaves, found, _strings(node, "xs"), strict=True):
+        for x, g, name in zip(leaves, gradients, _strings(node, "xs"), strict=True):
             if g is None:
                 y = quote(node.attributes.get_string("y"))
                 warnings.warn(f"{y} does not depend on {quote(name)}: zeros", stacklevel=4)
@@ -240,12 +242,12 @@ def _lower_gradient(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
 
 
 def _before(graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
-    found = []
+    nodes_before = []
     for other in graph:
         if other is node:
             break
-        found.append(other)
-    return found
+        nodes_before.append(other)
+    return nodes_before
 
 
 def _expand_functions(graph: ir.Graph, ask: Question, lowering: Lowering) -> None:
@@ -320,8 +322,8 @@ def _refuse_detours(ask: Question, graph: ir.Graph) -> None:
 
 def _refuse_others(ask: Question, graph: ir.Graph) -> None:
     named = set(ask.named)
-    found = _ancestors([ask.y], named) - named
-    others = [v for v in found if v.producer() is None and is_differentiable(v)]
+    ancestors = _ancestors([ask.y], named) - named
+    others = [v for v in ancestors if v.producer() is None and is_differentiable(v)]
     if others:
         raise ModelError(
             f"y of Gradient {quote(ask.node.name)} depends on tensors outside its xs and zs",

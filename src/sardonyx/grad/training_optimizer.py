@@ -35,32 +35,32 @@ def _regularized(op: Builder, x: ir.Value, g: ir.Value, coefficient: float) -> i
     return g if not coefficient else op.Add(op.Mul(x, coefficient), g)
 
 
-def adagrad(op: Builder, rate: ir.Value, count: ir.Value, values: Values, given: Any) -> Values:
+def adagrad(op: Builder, rate: ir.Value, count: ir.Value, values: Values, settings: Any) -> Values:
     x, g, h = values
-    g = _regularized(op, x, g, given["norm_coefficient"])
-    if given["decay_factor"]:
-        rate = op.Div(rate, op.Add(op.Mul(count, given["decay_factor"]), 1.0))
+    g = _regularized(op, x, g, settings["norm_coefficient"])
+    if settings["decay_factor"]:
+        rate = op.Div(rate, op.Add(op.Mul(count, settings["decay_factor"]), 1.0))
     h = op.Add(h, op.Mul(g, g))
-    return [op.Sub(x, op.Div(op.Mul(g, rate), op.Add(op.Sqrt(h), given["epsilon"]))), h]
+    return [op.Sub(x, op.Div(op.Mul(g, rate), op.Add(op.Sqrt(h), settings["epsilon"]))), h]
 
 
-def momentum(op: Builder, rate: ir.Value, count: ir.Value, values: Values, given: Any) -> Values:
+def momentum(op: Builder, rate: ir.Value, count: ir.Value, values: Values, settings: Any) -> Values:
     x, g, v = values
-    alpha, beta = given["alpha"], given["beta"]
-    g = _regularized(op, x, g, given["norm_coefficient"])
+    alpha, beta = settings["alpha"], settings["beta"]
+    g = _regularized(op, x, g, settings["norm_coefficient"])
     scaled = g
     if beta != 1:
         one, later = (op.const(number, x.dtype) for number in (1.0, beta))
         scaled = op.Mul(g, op.Where(op.Greater(count, 0.0), later, one))
     v = op.Add(op.Mul(v, alpha), scaled)
-    step = op.Add(g, op.Mul(v, alpha)) if given["mode"] == "nesterov" else v
+    step = op.Add(g, op.Mul(v, alpha)) if settings["mode"] == "nesterov" else v
     return [op.Sub(x, op.Mul(step, rate)), v]
 
 
-def adam(op: Builder, rate: ir.Value, count: ir.Value, values: Values, given: Any) -> Values:
+def adam(op: Builder, rate: ir.Value, count: ir.Value, values: Values, settings: Any) -> Values:
     x, g, v, h = values
-    alpha, beta = given["alpha"], given["beta"]
-    g = _regularized(op, x, g, given["norm_coefficient"])
+    alpha, beta = settings["alpha"], settings["beta"]
+    g = _regularized(op, x, g, settings["norm_coefficient"])
     v = op.Add(op.Mul(v, alpha), op.Mul(g, 1 - alpha))
     h = op.Add(op.Mul(h, beta), op.Mul(op.Mul(g, g), 1 - beta))
     # At T = 0 nothing is corrected; the power is taken at 1 there, so that no 0/0 arises.
@@ -70,9 +70,9 @@ def adam(op: Builder, rate: ir.Value, count: ir.Value, values: Values, given: An
     )
     corrected = op.Div(op.Mul(rate, op.Sqrt(second)), first)
     rate = op.Where(op.Greater(count, 0.0), corrected, rate)
-    out = op.Sub(x, op.Div(op.Mul(v, rate), op.Add(op.Sqrt(h), given["epsilon"])))
-    if given["norm_coefficient_post"]:
-        out = op.Mul(out, 1 - given["norm_coefficient_post"])
+    out = op.Sub(x, op.Div(op.Mul(v, rate), op.Add(op.Sqrt(h), settings["epsilon"])))
+    if settings["norm_coefficient_post"]:
+        out = op.Mul(out, 1 - settings["norm_coefficient_post"])
     return [out, v, h]
 
 
@@ -115,16 +115,16 @@ def expand_optimizer(op: Builder, node: ir.Node) -> Values:
     kind = OPTIMIZERS[node.op_type]
     rate, count, *tensors = [v for v in node.inputs if v is not None]
     parameters = len(tensors) // kind.tensors
-    found: list[Values] = []
+    results: list[Values] = []
     for i in range(parameters):
         values = tensors[i::parameters]
         dtype = values[0].dtype or rate.dtype or ir.DataType.FLOAT
         scalars = [op.cast(_scalar(op, v), dtype) for v in (rate, count)]
-        found.append(kind.function(op, *scalars, values, attributes(node)))
-        for new, old in zip(found[-1], [values[0], *values[2:]], strict=True):
+        results.append(kind.function(op, *scalars, values, attributes(node)))
+        for new, old in zip(results[-1], [values[0], *values[2:]], strict=True):
             new.type = ir.TensorType(dtype)
             new.shape = old.shape if old.shape is None else ir.Shape(old.shape)
-    return [found[i][slot] for slot in range(kind.tensors - 1) for i in range(parameters)]
+    return [results[i][slot] for slot in range(kind.tensors - 1) for i in range(parameters)]
 
 
 def _scalar(op: Builder, value: ir.Value) -> ir.Value:

@@ -59,11 +59,11 @@ def grad(
         with op.named(f"seed/{end.name}"):
             cotangents[end] = _seed_input(work, op, end) if seeds == "input" else _fill(op, 1, end)
     of_names, wrt_names = ([v.name or "" for v in group] for group in (ends, starts))
-    found = backward(op, list(work.graph), cotangents, starts, stops)
+    gradients = backward(op, list(work.graph), cotangents, starts, stops)
     # A rule may have replaced a forward node (LSTM by a Scan): names last, values do not.
     values = _values(work)
     ends, starts = ([values[name] for name in group] for group in (of_names, wrt_names))
-    results = [_or_zeros(op, g, x, ends) for g, x in zip(found, starts, strict=True)]
+    results = [_or_zeros(op, g, x, ends) for g, x in zip(gradients, starts, strict=True)]
     named = {f"grad/{name}": g for name, g in zip(wrt_names, results, strict=True)}
     finish(work, op, ends if outputs else [], named)
     return work
@@ -125,9 +125,9 @@ def expand_bodies(
             return
         if any(bodies(node) for nodes in expanded for node in nodes):
             _settle_shapes(model)
-        known = _values(model)
+        values_by_name = _values(model)
         for group, wanted in zip((ends, starts, stops), called, strict=True):
-            group[:] = [known[name] for name in wanted]
+            group[:] = [values_by_name[name] for name in wanted]
 
 
 def _settle_shapes(model: Model) -> None:
@@ -146,7 +146,7 @@ def builder_for(model: Model) -> Builder:
 
 
 def finish(
-    model: Model, op: Builder, kept: Sequence[ir.Value], results: Mapping[str, ir.Value]
+    model: Model, op: Builder, outputs: Sequence[ir.Value], results: Mapping[str, ir.Value]
 ) -> None:
     """Put what `op` built into the graph, with `kept` and `results` as its outputs; drop the
     rest.
@@ -155,10 +155,10 @@ def finish(
         model.graph.register_initializer(value)
     model.graph.extend(op.nodes)
     named = []
-    taken = {v.name for v in kept}
+    output_names = {v.name for v in outputs}
     values = _values(model)
     for name, value in results.items():
-        while name in taken:  # the gradient of a gradient that stays an output
+        while name in output_names:  # the gradient of a gradient that stays an output
             name = f"grad/{name}"
         if name in values:
             values[name].name = op.fresh(name)
@@ -169,7 +169,7 @@ def finish(
         output.type, output.shape = value.type, value.shape
         named.append(output)
     model.graph.outputs.clear()
-    model.graph.outputs.extend([*kept, *named])
+    model.graph.outputs.extend([*outputs, *named])
     fold(model.graph)
     remove_dead(model.graph)
     merge_common(model.graph)
@@ -180,17 +180,17 @@ def _floats(values: Sequence[ir.Value]) -> list[ir.Value]:
     return [v for v in values if v.type is not None and is_differentiable(v)]
 
 
-def _names(given: str | Sequence[str] | None, default: Sequence[ir.Value]) -> list[str]:
-    if given is None:
+def _names(names: str | Sequence[str] | None, default: Sequence[ir.Value]) -> list[str]:
+    if names is None:
         return [v.name or "" for v in default]
-    return [given] if isinstance(given, str) else list(given)
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _values(model: Model) -> dict[str, ir.Value]:
     graph = model.graph
-    found = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
-    found.update({v.name: v for node in graph for v in node.outputs})
-    return {name: v for name, v in found.items() if name}
+    values = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
+    values.update({v.name: v for node in graph for v in node.outputs})
+    return {name: v for name, v in values.items() if name}
 
 
 def _named(
@@ -203,25 +203,25 @@ def _named(
             [[quote(n)] for n in unknown],
             hint="`sardonyx inspect` lists the model's tensors",
         )
-    found = [values[n] for n in names]
-    wrong = [v for v in found if floats and not is_differentiable(v)]
+    values_found = [values[n] for n in names]
+    wrong = [v for v in values_found if floats and not is_differentiable(v)]
     if wrong:
         raise ArgumentError(
             f"only floating-point tensors have gradients (`{role}`)",
             [[quote(v.name), str(v.type)] for v in wrong],
         )
-    untyped = [v for v in found if role == "of" and v.type is None]
+    untyped = [v for v in values_found if role == "of" and v.type is None]
     if untyped:
         raise ArgumentError(
             "the types of tensors to differentiate are not known",
             [[quote(v.name)] for v in untyped],
             hint="declare them: as outputs, or in the model's value_info",
         )
-    if floats and not found:
+    if floats and not values_found:
         raise ArgumentError(
             f"the model has no floating-point tensor for `{role}`", hint=f"name one: {role}=[…]"
         )
-    return found
+    return values_found
 
 
 def _seed_input(model: Model, op: Builder, end: ir.Value) -> ir.Value:

@@ -21,12 +21,12 @@ TO_BACK, TO_FRONT = [1, 2, 3, 0], [3, 0, 1, 2]
 
 def fold_batches(graph: ir.Graph) -> None:
     """Rewrite the convolutions of a graph for which it pays."""
-    chosen = [node for node in graph if _pays(node)]
-    if not chosen:
+    convolutions = [node for node in graph if _pays(node)]
+    if not convolutions:
         return
     first = _constant(graph, "sardonyx/first_axis", 0)
     last = _constant(graph, "sardonyx/last_axis", 4)
-    for node in chosen:
+    for node in convolutions:
         _fold(graph, node, first, last)
 
 
@@ -60,13 +60,13 @@ def _fold(graph: ir.Graph, node: ir.Node, first: ir.Value, last: ir.Value) -> No
     image, kernel, *bias = node.inputs
     out = node.outputs[0]
     name = node.name or out.name
-    made: list[ir.Node] = []
+    new_nodes: list[ir.Node] = []
 
     def new(op_type: str, inputs: list[ir.Value | None], **attributes: object) -> ir.Value:
-        made.append(ir.node(op_type, inputs, attributes, name=f"{name}/fold_{len(made)}"))  # type: ignore[arg-type]
-        (value,) = made[-1].outputs
+        new_nodes.append(ir.node(op_type, inputs, attributes, name=f"{name}/fold_{len(new_nodes)}"))  # type: ignore[arg-type]
+        (value,) = new_nodes[-1].outputs
         # typed: a reader of unknown type keeps a kernel from being written in place
-        value.name, value.type = f"{name}/folded_{len(made)}", out.type
+        value.name, value.type = f"{name}/folded_{len(new_nodes)}", out.type
         return value
 
     moved = new("Unsqueeze", [new("Transpose", [image], perm=TO_BACK), first])
@@ -74,7 +74,7 @@ def _fold(graph: ir.Graph, node: ir.Node, first: ir.Value, last: ir.Value) -> No
     folded = new(node.op_type, [moved, tall, *bias], **_with_one_more_axis(node))
     back = new("Transpose", [new("Squeeze", [folded, first])], perm=TO_FRONT)
     back.type, back.shape = out.type, out.shape
-    graph.insert_before(node, made)
+    graph.insert_before(node, new_nodes)
     out_name = out.name
     ir.convenience.replace_all_uses_with(out, back, replace_graph_outputs=True)
     graph.remove(node, safe=True)
@@ -83,15 +83,20 @@ def _fold(graph: ir.Graph, node: ir.Node, first: ir.Value, last: ir.Value) -> No
 
 def _with_one_more_axis(node: ir.Node) -> dict[str, list[int]]:
     """The attributes of a convolution over (H, W), for one over (H, W, N)."""
-    found: dict[str, list[int]] = {}
-    for name, own in (("strides", 1), ("dilations", 1), ("kernel_shape", 1), ("output_padding", 0)):
-        given = node.attributes.get_ints(name, ())
-        if given:
-            found[name] = [*given, own]
+    attributes: dict[str, list[int]] = {}
+    for name, neutral in (
+        ("strides", 1),
+        ("dilations", 1),
+        ("kernel_shape", 1),
+        ("output_padding", 0),
+    ):
+        items = node.attributes.get_ints(name, ())
+        if items:
+            attributes[name] = [*items, neutral]
     pads = node.attributes.get_ints("pads", ())
     if pads:
-        found["pads"] = [*pads[:2], 0, *pads[2:], 0]
-    return found
+        attributes["pads"] = [*pads[:2], 0, *pads[2:], 0]
+    return attributes
 
 
 def _constant(graph: ir.Graph, name: str, axis: int) -> ir.Value:

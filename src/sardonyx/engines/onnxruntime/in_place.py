@@ -51,9 +51,11 @@ def write_in_place(graph: ir.Graph, updates: Mapping[str, str], metrics: Sequenc
             data.put_before(reader, writer)
         ties[name] = value, writer, late
     if ties:
-        shown = [outputs[f] for f in metrics if f in outputs]
+        metric_values = [outputs[f] for f in metrics if f in outputs]
         writers = [writer for _, writer, _ in ties.values()]
-        _Waiting(graph, [f for f in shown if _is_before(f, writers, data)]).tie(ties.values())
+        _Waiting(graph, [f for f in metric_values if _is_before(f, writers, data)]).tie(
+            ties.values()
+        )
     return set(ties)
 
 
@@ -86,17 +88,17 @@ def _readers(value: ir.Value, graph: ir.Graph) -> list[ir.Node] | None:
     """Every node that reads the memory of a value, or a view of it; None if an output shows it."""
     if value.is_graph_output():
         return None
-    found: dict[ir.Node, None] = {}
+    readers: dict[ir.Node, None] = {}
     for node in value.consumers():
         if node.graph is not graph:
             return None
-        found[node] = None
+        readers[node] = None
         if node.op_type in VIEWS:
             behind = _readers(node.outputs[0], graph)
             if behind is None:
                 return None
-            found.update(dict.fromkeys(behind))
-    return list(found)
+            readers.update(dict.fromkeys(behind))
+    return list(readers)
 
 
 def _first(node: ir.Node) -> ir.Value:

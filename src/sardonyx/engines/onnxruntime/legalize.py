@@ -50,8 +50,8 @@ def _expand(graph: ir.Graph, op: Builder) -> None:
     left = [n for n in graph if n.op_type == "Attention" or n.domain == "ai.onnx.preview"]
     while left:
         node = left.pop()
-        made = expand(node, op)
-        left += [n for n in made or () if n.op_type == "Attention"]
+        new_nodes = expand(node, op)
+        left += [n for n in new_nodes or () if n.op_type == "Attention"]
 
 
 def _batch_second(graph: ir.Graph, node: ir.Node, op: Builder) -> None:

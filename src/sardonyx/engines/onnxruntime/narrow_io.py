@@ -57,11 +57,11 @@ def to_carriers(feeds: Mapping[str, Any], types: Mapping[str, ir.DataType]) -> d
     }
 
 
-def from_carriers(found: Mapping[str, Any], types: Mapping[str, ir.DataType]) -> dict[str, Any]:
+def from_carriers(outputs: Mapping[str, Any], types: Mapping[str, ir.DataType]) -> dict[str, Any]:
     """What comes out, bytes as the narrow numbers that they stand for."""
     return {
         name: value.astype(types[name].numpy()) if name in types else value
-        for name, value in found.items()
+        for name, value in outputs.items()
     }
 
 

@@ -79,10 +79,10 @@ def _fill(graph: ir.Graph, name: str, value: ir.Value, array: np.ndarray) -> Non
     shape.type, shape.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([sizes.size])
     fill = ir.AttrTensor("value", ir.tensor(array.flat[:1].copy()))
     node = ir.Node("", "ConstantOfShape", [shape], [fill], num_outputs=1, name=f"{name}/fill")
-    made = node.outputs[0]
-    made.type, made.shape = value.type, value.shape
-    ir.convenience.replace_all_uses_with(value, made)
+    filled = node.outputs[0]
+    filled.type, filled.shape = value.type, value.shape
+    ir.convenience.replace_all_uses_with(value, filled)
     del graph.initializers[name]
     graph.register_initializer(shape)
-    made.name = name
+    filled.name = name
     graph.insert_before(graph[0], node)

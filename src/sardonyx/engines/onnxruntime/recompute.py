@@ -38,12 +38,12 @@ def recompute(graph: ir.Graph, metrics: Sequence[str]) -> int:
 def _forward(graph: ir.Graph, metrics: Sequence[str]) -> list[ir.Node]:
     """The nodes on which the metrics depend, in order."""
     data = Dependencies(graph)
-    wanted = 0
+    ancestors = 0
     for value in graph.outputs:
         maker = value.producer()
         if value.name in metrics and maker is not None:
-            wanted |= data.all_before[data.number[maker]] | 1 << data.number[maker]
-    return [node for i, node in enumerate(data.nodes) if wanted >> i & 1]
+            ancestors |= data.all_before[data.number[maker]] | 1 << data.number[maker]
+    return [node for i, node in enumerate(data.nodes) if ancestors >> i & 1]
 
 
 @dataclass
@@ -59,15 +59,15 @@ class _Region:
         seen: set[ir.Value] = set()
         for node in self.nodes:
             for value in node.outputs:
-                own = base(value)
-                if own.producer() not in self.at or nbytes(own) < SMALL:
+                buffer = base(value)
+                if buffer.producer() not in self.at or nbytes(buffer) < SMALL:
                     continue
                 for reader in value.consumers():
                     if reader in self.at:
-                        self.last[own] = max(self.last.get(own, -1), self.at[reader])
-                    elif own not in seen:
-                        seen.add(own)
-                        self.saved[self._born(own)] += nbytes(own)
+                        self.last[buffer] = max(self.last.get(buffer, -1), self.at[reader])
+                    elif buffer not in seen:
+                        seen.add(buffer)
+                        self.saved[self._born(buffer)] += nbytes(buffer)
 
     def _born(self, value: ir.Value) -> int:
         maker = value.producer()
@@ -82,17 +82,17 @@ class _Region:
         """The values to keep; None if nothing is gained."""
         costs = self._costs()
         total = sum(self.saved)
-        best, chosen = total, None
+        best, best_cuts = total, None
         for power in range(1, 1 + LIMITS):
             cuts = self._cuts(costs, total * SHRINK**power)
             if cuts is None:
                 break
             needed = sum(costs[c] for c in cuts) + self._largest(cuts)
             if needed < best:
-                best, chosen = needed, cuts
-        if chosen is None:
+                best, best_cuts = needed, cuts
+        if best_cuts is None:
             return None
-        return set().union(*(self.crossing(c) for c in chosen))
+        return set().union(*(self.crossing(c) for c in best_cuts))
 
     def _costs(self) -> list[int]:
         """What crosses a cut after each node."""
@@ -118,20 +118,20 @@ class _Region:
             before.append(before[-1] + amount)
         cheapest: dict[int, tuple[float, int]] = {-1: (0.0, -1)}
         for place in [*places, len(self.nodes) - 1]:
-            own = 0 if place == len(self.nodes) - 1 else costs[place]
+            cost = 0 if place == len(self.nodes) - 1 else costs[place]
             options = [
-                (spent + own, earlier)
+                (spent + cost, earlier)
                 for earlier, (spent, _) in cheapest.items()
                 if before[place + 1] - before[earlier + 1] <= limit
             ]
             if options:
                 cheapest[place] = min(options)
-        cut, found = len(self.nodes) - 1, []
+        cut, cuts = len(self.nodes) - 1, []
         if cut not in cheapest:
             return None
         while (cut := cheapest[cut][1]) >= 0:
-            found.append(cut)
-        return found[::-1]
+            cuts.append(cut)
+        return cuts[::-1]
 
 
 def _low_points(costs: Sequence[int]) -> list[int]:
@@ -165,10 +165,10 @@ class _Again:
 
     def _again(self, value: ir.Value) -> ir.Value:
         """The value, or its second run where it was forgotten."""
-        maker, own = value.producer(), base(value)
-        if maker not in self.region.at or own in self.kept or not self._can_run_twice(maker):
+        maker, buffer = value.producer(), base(value)
+        if maker not in self.region.at or buffer in self.kept or not self._can_run_twice(maker):
             return value
-        if nbytes(own) < SMALL and not self._is_overwritten(value):
+        if nbytes(buffer) < SMALL and not self._is_overwritten(value):
             return value
         if value not in self.copies:
             assert maker is not None

@@ -61,10 +61,10 @@ class Dependencies:
         return {self.number[m] for m in makers if m in self.number}
 
     def _closure(self, direct: Iterable[int]) -> int:
-        found = 0
+        ancestors = 0
         for j in direct:
-            found |= self.all_before[j] | 1 << j
-        return found
+            ancestors |= self.all_before[j] | 1 << j
+        return ancestors
 
     def precedes(self, first: ir.Node, second: ir.Node) -> bool:
         """Whether `second` needs `first`, directly or not."""
@@ -77,9 +77,9 @@ class Dependencies:
         new = self.all_before[i] | 1 << i
         self.all_before[j] |= new
         if any(value.consumers() for value in second.outputs):
-            for k, known in enumerate(self.all_before):
-                if known >> j & 1:
-                    self.all_before[k] = known | new
+            for k, ancestors in enumerate(self.all_before):
+                if ancestors >> j & 1:
+                    self.all_before[k] = ancestors | new
 
 
 def arranged(graph: ir.Graph, place: Mapping[ir.Node, float]) -> list[ir.Node]:
@@ -103,12 +103,12 @@ def arranged(graph: ir.Graph, place: Mapping[ir.Node, float]) -> list[ir.Node]:
 
 
 def _members(bits: int) -> list[int]:
-    found = []
+    members = []
     while bits:
         lowest = bits & -bits
-        found.append(lowest.bit_length() - 1)
+        members.append(lowest.bit_length() - 1)
         bits ^= lowest
-    return found
+    return members
 
 
 def _by_place(members: list[int], data: Dependencies, place: Sequence[float]) -> list[int]:
@@ -135,12 +135,12 @@ def _by_place(members: list[int], data: Dependencies, place: Sequence[float]) ->
 def places(graph: ir.Graph, written: ir.Graph) -> dict[ir.Node, float]:
     """Where each node of an optimized graph stood before: by its outputs, or by what it reads."""
     at = {v.name: float(i) for i, node in enumerate(written) for v in node.outputs if v.name}
-    found: dict[ir.Node, float] = {}
+    positions: dict[ir.Node, float] = {}
     for node in graph:
-        own = [at[v.name] for v in node.outputs if v.name in at]
-        read = [found.get(m, 0.0) for v in reads(node) if (m := v.producer()) is not None]
-        found[node] = max(own or read, default=0.0)
-    return found
+        output_places = [at[v.name] for v in node.outputs if v.name in at]
+        read = [positions.get(m, 0.0) for v in reads(node) if (m := v.producer()) is not None]
+        positions[node] = max(output_places or read, default=0.0)
+    return positions
 
 
 # -- lives of large tensors --------------------------------------------------
@@ -197,14 +197,14 @@ class _Eager(_List):
         for i, count in enumerate(self.missing):
             if not count:
                 self._add(i)
-        found = []
+        node_order = []
         while self.ready:
             i = heapq.heappop(self.eager or self.ready)
             if not self.done[i]:
                 self.done[i] = True
-                found.append(self.nodes[i])
+                node_order.append(self.nodes[i])
                 self._follow(i)
-        return found
+        return node_order
 
     def _add(self, i: int) -> None:
         heapq.heappush(self.ready, i)
@@ -251,4 +251,4 @@ class _Late(_List):
     def _kept_longer(self, i: int, until: tuple[float, ...]) -> int:
         """Bytes that would live on because this node reads them later."""
         others = ((v, self.readers[v] - {i}) for v in self.read[i])
-        return sum(nbytes(v) for v, own in others if all(self.at[j] < until for j in own))
+        return sum(nbytes(v) for v, readers in others if all(self.at[j] < until for j in readers))

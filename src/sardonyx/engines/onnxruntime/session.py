@@ -43,11 +43,11 @@ def session(
     if _has_switch(fitted):
         extra["disabled_optimizers"] = ["EliminateDropout"]
     extra["libraries"] = extensions.libraries(fitted)
-    given = {"providers": providers, "threads": threads, "options": options, **extra}
+    settings = {"providers": providers, "threads": threads, "options": options, **extra}
     if payload(fitted) < INLINE_LIMIT:
-        return opened(fitted.proto().SerializeToString(), **given)
+        return opened(fitted.proto().SerializeToString(), **settings)
     with tempfile.TemporaryDirectory() as folder:
-        return opened(str(save(fitted, Path(folder) / "model.onnx", external=True)), **given)
+        return opened(str(save(fitted, Path(folder) / "model.onnx", external=True)), **settings)
 
 
 def opened(
@@ -72,11 +72,11 @@ def opened(
             settings.add_session_config_entry(name, str(value))
         else:
             setattr(settings, name, value)
-    chosen = list(providers) if providers else ["CPUExecutionProvider"]
+    provider_names = list(providers) if providers else ["CPUExecutionProvider"]
     for library in libraries:
         settings.register_custom_ops_library(library)
     try:
-        return ort.InferenceSession(source, settings, providers=chosen, **extra)
+        return ort.InferenceSession(source, settings, providers=provider_names, **extra)
     except Exception as error:  # onnxruntime raises a class per status code
         raise EngineError(f"onnxruntime refused the model: {error}") from error
 
@@ -109,15 +109,15 @@ class Runner:
         used = to_carriers({k: v for k, v in feeds.items() if k in self.inputs}, self.narrow)
         try:
             if not self.foreign:
-                found = self.session.run(None, used)
+                outputs = self.session.run(None, used)
             else:
                 values = {k: _to_ort(np.asarray(v)) for k, v in used.items()}
-                found = [
+                outputs = [
                     _from_ort(v) for v in self.session.run_with_ort_values(self.outputs, values)
                 ]
         except Exception as error:
             raise EngineError(f"onnxruntime failed: {error}") from error
-        return from_carriers(dict(zip(self.outputs, found, strict=True)), self.narrow)
+        return from_carriers(dict(zip(self.outputs, outputs, strict=True)), self.narrow)
 
 
 # Types that onnxruntime computes with and its Python binding does not hand over as arrays.

@@ -50,10 +50,10 @@ class Variable:
 
     def _buffer(self, array: np.ndarray) -> ort.OrtValue:
         # a copy of our own: onnxruntime would share the caller's memory
-        own = _pages(array.shape, array.dtype)
+        pages = _pages(array.shape, array.dtype)
         if not _is_zero(array):
-            own[...] = array
-        return ort.OrtValue.ortvalue_from_numpy(own, self.device)
+            pages[...] = array
+        return ort.OrtValue.ortvalue_from_numpy(pages, self.device)
 
     def read(self) -> np.ndarray:
         return np.array(self.now().numpy(), copy=True)
@@ -126,8 +126,8 @@ class _Step:
             fed.append(np.asarray(feeds[name], order="C"))
             binding.bind_cpu_input(name, fed[-1])
         for name, default in self.hyper.items():
-            given = feeds.get(name)
-            fed.append(default if given is None else np.asarray(given, default.dtype, order="C"))
+            value = feeds.get(name)
+            fed.append(default if value is None else np.asarray(value, default.dtype, order="C"))
             binding.bind_cpu_input(name, fed[-1])
         for name in self.varying:
             binding.bind_output(name, "cpu")
@@ -147,8 +147,11 @@ class _Step:
 
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step: those with two buffers still hold it."""
-        kept = self.graph.updates.keys() - self.session.in_place
-        return {n: (v.other() if n in kept else v.now()).numpy() for n, v in self.variables.items()}
+        double_buffered = self.graph.updates.keys() - self.session.in_place
+        return {
+            n: (v.other() if n in double_buffered else v.now()).numpy()
+            for n, v in self.variables.items()
+        }
 
     def _binding(self) -> ort.IOBinding:
         """The binding for the buffers that are current now; a binding is made once for each."""
@@ -196,8 +199,8 @@ class TrainingRep(training.TrainingRep):
     ):
         # Planned memory costs a third more of it on a training step, and saves no time
         # (bench/train.py).
-        chosen = {"enable_mem_pattern": False, **(options or {})}
-        self.settings = {"providers": providers, "threads": threads, "options": chosen}
+        session_options = {"enable_mem_pattern": False, **(options or {})}
+        self.settings = {"providers": providers, "threads": threads, "options": session_options}
         self.recompute = recompute
         self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
         super().__init__(spilled(model) if recompute else model)

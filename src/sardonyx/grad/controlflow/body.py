@@ -40,10 +40,10 @@ def own(op: Builder, value: ir.Value) -> ir.Value:
 
 
 def results_of(op: Builder, values: Sequence[ir.Value]) -> list[ir.Value]:
-    made = {v for node in op.nodes for v in node.outputs}
+    outputs = {v for node in op.nodes for v in node.outputs}
     results: list[ir.Value] = []
     for value in values:
-        results.append(value if value in made and value not in results else own(op, value))
+        results.append(value if value in outputs and value not in results else own(op, value))
     return results
 
 
@@ -63,12 +63,12 @@ def is_inside(value: ir.Value, body: ir.Graph) -> bool:
 
 def read_inside(nodes: Iterable[ir.Node], body: ir.Graph) -> list[ir.Value]:
     """The values of `body` that `nodes` read, in order of first use."""
-    found: dict[ir.Value, None] = {}
+    values: dict[ir.Value, None] = {}
     for node in nodes:
         for value in reads(node):
             if is_inside(value, body):
-                found.setdefault(value)
-    return list(found)
+                values.setdefault(value)
+    return list(values)
 
 
 def reread(nodes: Iterable[ir.Node], new: dict[ir.Value, ir.Value]) -> None:

@@ -28,11 +28,11 @@ def _branches(node: ir.Node) -> list[ir.Graph]:
 
 def _if_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
     starts = [v for v in captured(node) if v in values]
-    found = []
+    paths = []
     for body in _branches(node):
         ends = [y for y, out in zip(body.outputs, node.outputs, strict=True) if out in values]
-        found.append(path(list(body), starts, ends, ()))
-    return found
+        paths.append(path(list(body), starts, ends, ()))
+    return paths
 
 
 @gradient_rule("If", structural=True, inside=_if_paths)
@@ -42,18 +42,18 @@ def if_(
     starts = [v for v in captured(node) if v in wanted]
     forward = _branches(node)
     builders = [Builder(op.prefix, parent=op) for _ in forward]
-    found = []
+    branch_gradients = []
     for inner, body in zip(builders, forward, strict=True):
         pairs = zip(body.outputs, gs, strict=False)
         seeds = seeds_of(inner, [(y, g) for y, g in pairs if g is not None])
-        found.append(backward(inner, list(body), seeds, starts, checked=True))
-    reached = [i for i in range(len(starts)) if any(f[i] is not None for f in found)]
+        branch_gradients.append(backward(inner, list(body), seeds, starts, checked=True))
+    reached = [i for i in range(len(starts)) if any(f[i] is not None for f in branch_gradients)]
     if not reached:
         return {}
     grads = []
-    for inner, body, gradients in zip(builders, forward, found, strict=True):
-        given = [gradients[i] or inner.zeros_like(starts[i]) for i in reached]
-        outputs = results_of(inner, given)
+    for inner, body, gradients in zip(builders, forward, branch_gradients, strict=True):
+        results = [gradients[i] or inner.zeros_like(starts[i]) for i in reached]
+        outputs = results_of(inner, results)
         _tape_branch(op, node, body, inner.nodes)
         grads.append(body_of(inner, "branch", [], outputs))
     branches = {

@@ -64,7 +64,7 @@ class Recurrence:
     def find_indexed(self) -> None:
         """A tensor of which iteration i reads slice i: so is its cotangent written."""
         counters = {self.body.inputs[0], *(s.inside for s in self.states if _counts(s))}
-        found: dict[ir.Value, list[ir.Node]] = {}
+        readers_by_table: dict[ir.Value, list[ir.Node]] = {}
         for node in self.body:
             if node.op_type != "Gather" or attributes(node)["axis"] != 0:
                 continue
@@ -73,9 +73,9 @@ class Recurrence:
                 continue
             scalar = index.shape is not None and not len(index.shape)
             if scalar and _origin(index, self.body, ("Identity", "Cast")) in counters:
-                found.setdefault(source, []).append(node)
+                readers_by_table.setdefault(source, []).append(node)
         every = [v for node in self.body for v in reads(node)] + list(self.body.outputs)
-        for source, nodes in found.items():
+        for source, nodes in readers_by_table.items():
             if not is_inside(source, self.body) and every.count(source) == len(nodes):
                 self.indexed += [Slices(node.outputs[0], source) for node in nodes]
 
@@ -114,15 +114,15 @@ def take_apart_loop(node: ir.Node) -> Recurrence:
 
 def take_apart_scan(node: ir.Node) -> Recurrence:
     body = node.attributes["body"].as_graph()
-    given = attributes(node)
-    read = int(given["num_scan_inputs"])
+    scan_attributes = attributes(node)
+    read = int(scan_attributes["num_scan_inputs"])
     count = len(node.inputs) - read
     outputs = list(body.outputs)
     name_outputs(node, outputs)
     written = len(outputs) - count
 
     def settings(name: str, size: int) -> list[int]:
-        return list(given[name]) if given[name] else [0] * size
+        return list(scan_attributes[name]) if scan_attributes[name] else [0] * size
 
     states = _states(node.inputs, body.inputs, outputs[:count], node.outputs)
     elements = [

@@ -58,20 +58,20 @@ def scan(
 def _recur(
     op: Builder, gs: Gradients, it: Recurrence, wanted: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
-    given = {out: g for out, g in zip(it.node.outputs, gs, strict=False) if g is not None}
+    cotangents = {out: g for out, g in zip(it.node.outputs, gs, strict=False) if g is not None}
     it.simplify()
-    flow = flow_through(it, wanted, set(given))
+    flow = flow_through(it, wanted, set(cotangents))
     _refuse_sequences(it.node, flow)
     refuse_growing(it.node, [s.inside for s in flow.states])
     inner = Builder(op.prefix, parent=op)
     reverse = Reverse(op, inner, it, flow)
-    ends = [(s.after, reverse.state(s, given.get(s.final))) for s in flow.states]
-    ends += [(s.inside, reverse.element(s, given[s.outside])) for s in flow.stacked]
-    found = backward(inner, list(it.body), seeds_of(inner, ends), flow.starts)
-    pulled = reverse.finish(found) if ends else {}
+    ends = [(s.after, reverse.state(s, cotangents.get(s.final))) for s in flow.states]
+    ends += [(s.inside, reverse.element(s, cotangents[s.outside])) for s in flow.stacked]
+    gradients = backward(inner, list(it.body), seeds_of(inner, ends), flow.starts)
+    pulled = reverse.finish(gradients) if ends else {}
     for state in it.constant:
-        if state.final in given:
-            parts = [given[state.final]] + (
+        if state.final in cotangents:
+            parts = [cotangents[state.final]] + (
                 [pulled[state.initial]] if state.initial in pulled else []
             )
             pulled[state.initial] = parts[0] if len(parts) == 1 else add(op, parts)
@@ -114,23 +114,23 @@ class Reverse:
         self.reads.append(Slices(value, source, slices.axis, 1 - slices.backwards))
         return value
 
-    def finish(self, found: Sequence[ir.Value | None]) -> dict[ir.Value, ir.Value]:
+    def finish(self, gradients: Sequence[ir.Value | None]) -> dict[ir.Value, ir.Value]:
         inner, flow = self.inner, self.flow
         count = len(flow.states)
         carried = [
             g if g is not None else inner.zeros_like(s.inside)
-            for s, g in zip(flow.states, found, strict=False)
+            for s, g in zip(flow.states, gradients, strict=False)
         ]
-        rest = found[count:]
+        rest = gradients[count:]
         elements = [(e, g) for e, g in zip(flow.elements, rest, strict=False) if g is not None]
         rest = rest[len(flow.elements) :]
         sums = [(v, g) for v, g in zip(flow.outside, rest, strict=True) if g is not None]
         carried += [self._accumulate(v, g) for v, g in sums]
         results = results_of(inner, [*carried, *(g for _, g in elements)])
         # onnxruntime's Scan wants the rank of everything that its body returns.
-        for value, given in zip(results, self.state_inputs, strict=False):
-            if value.shape is None and given.shape is not None:
-                value.shape = ir.Shape(given.shape)
+        for value, start in zip(results, self.state_inputs, strict=False):
+            if value.shape is None and start.shape is not None:
+                value.shape = ir.Shape(start.shape)
         self._read_forward()
         outputs = list(self._emit(results, [e for e, _ in elements]))
         for i, (element, _) in enumerate(elements, len(carried)):

@@ -61,21 +61,21 @@ def extremum(op: Builder, g: ir.Value, *xs: ir.Value, out: Any) -> list[ir.Value
     if len(xs) == 1:
         return [g]
     assert g.dtype is not None
-    chosen = [op.Equal(x, out[0]) for x in xs]
-    share = g / op.Sum(*[op.cast(c, g.dtype) for c in chosen])
-    return [op.Where(c, share, 0.0) for c in chosen]
+    is_extreme = [op.Equal(x, out[0]) for x in xs]
+    share = g / op.Sum(*[op.cast(c, g.dtype) for c in is_extreme])
+    return [op.Where(c, share, 0.0) for c in is_extreme]
 
 
 @gradient_rule("Pow", broadcasts=True)
 def pow_(op: Builder, g: ir.Value, x: ir.Value, exponent: ir.Value, *, out: Any) -> Pair:
     assert x.dtype is not None
-    known = constant(exponent)
-    if known is not None and known.size == 1:
-        dx = _power(op, g, x, out[0], float(known.reshape(())))
+    power = constant(exponent)
+    if power is not None and power.size == 1:
+        dx = _power(op, g, x, out[0], float(power.reshape(())))
     else:
         e = op.cast(exponent, x.dtype)
         less = e - 1.0
-        if known is None or not np.all(known):
+        if power is None or not np.all(power):
             # x^0 = 1 for every x, so that 0 · x^0 is 0 even at 0 and at infinity.
             less = op.Where(op.Equal(e, 0.0), 0.0, less)
         dx = g * (e * op.Pow(x, less))

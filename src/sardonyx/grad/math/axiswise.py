@@ -59,8 +59,8 @@ def _is_zero(x: ir.Value | None) -> bool:
         if maker.op_type not in ("Cast", "CastLike", "Identity"):
             return False
         x = maker.inputs[0]
-    known = constant(x)
-    return known is not None and not known.any()
+    array = constant(x)
+    return array is not None and not array.any()
 
 
 def _is_of_rows(test: ir.Value | None, y: ir.Value, axis: int) -> bool:

@@ -112,18 +112,18 @@ def einsum(
 
 def _size(letter: str, parts: list[tuple[list[str], ir.Value]]) -> Any:
     """The size of a letter in a product, sizes of 1 broadcast; None where that is not known."""
-    found = [
+    dims = [
         v.shape[k] if v.shape is not None else None
         for term, v in parts
         for k, s in enumerate(term)
         if s == letter
     ]
-    larger = [d for d in found if d != 1]
+    larger = [d for d in dims if d != 1]
     if not larger:
         return 1
-    known = [d for d in larger if isinstance(d, int)]
-    if known:
-        return known[0]
+    sizes = [d for d in larger if isinstance(d, int)]
+    if sizes:
+        return sizes[0]
     alike = all(d is not None and same_dim(d, larger[0]) for d in larger)
     return larger[0] if alike else None
 
@@ -150,8 +150,8 @@ def _terms(
             width = max(width, len(x.shape) - len(term.replace("...", "")))
     spelt = []
     for term, x in zip(terms, xs, strict=True):
-        own = 0 if "..." not in term else rank(x) - len(term.replace("...", ""))
-        spelt.append(list(term.replace("...", "".join(free[width - own : width]))))
+        hidden = 0 if "..." not in term else rank(x) - len(term.replace("...", ""))
+        spelt.append(list(term.replace("...", "".join(free[width - hidden : width]))))
     return spelt, list(right.replace("...", "".join(free[:width])))
 
 
@@ -195,8 +195,8 @@ def det(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
     if n == 1:
         return _shaped(seed, x)
     if isinstance(n, int):
-        kept = np.array([[c for c in range(n) if c != i] for i in range(n)], np.int64)
-        picked: Any = op.const(kept[:, None, :, None] * n + kept[None, :, None, :])
+        columns = np.array([[c for c in range(n) if c != i] for i in range(n)], np.int64)
+        picked: Any = op.const(columns[:, None, :, None] * n + columns[None, :, None, :])
         signs: Any = op.const((-1.0) ** np.add.outer(np.arange(n), np.arange(n)), x.dtype)
     else:
         picked, signs = _minors(op, n, x)
@@ -212,7 +212,7 @@ def _minors(op: Builder, n: ir.Value, x: ir.Value) -> Pair:
     all_rows = op.Range(0, size, 1)
     fewer = op.Range(0, size - 1, 1)
     later = op.GreaterOrEqual(fewer, op.Unsqueeze(all_rows, [1]))
-    kept = fewer + op.cast(later, ir.DataType.INT64)
-    rows = op.Unsqueeze(kept, [1, 3]) * size
+    columns = fewer + op.cast(later, ir.DataType.INT64)
+    rows = op.Unsqueeze(columns, [1, 3]) * size
     odd = op.Mod(op.Unsqueeze(all_rows, [1]) + all_rows, 2)
-    return rows + op.Unsqueeze(kept, [0, 2]), 1.0 - op.cast(odd, x.dtype) * 2.0
+    return rows + op.Unsqueeze(columns, [0, 2]), 1.0 - op.cast(odd, x.dtype) * 2.0

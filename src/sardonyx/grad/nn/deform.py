@@ -92,13 +92,13 @@ def _steps(op: Builder, count: Dim, step: int, before: int, axis: int, dtype) ->
 def _corners(op: Builder, place: ir.Value, size: Dim, dtype) -> list[tuple[ir.Value, ir.Value]]:
     """The pixels before and after `place`, and their shares; none for a pixel outside."""
     low = op.Floor(place)
-    found = []
+    corners = []
     last = op.cast(op.join([size]) - 1, dtype) if not isinstance(size, int) else float(size - 1)
     for pixel, share in ((low, low - place + 1.0), (low + 1.0, place - low)):
         inside = op.And(op.GreaterOrEqual(pixel, 0.0), op.LessOrEqual(pixel, last))
         index = op.cast(op.Where(inside, pixel, 0.0), ir.DataType.INT64)
-        found.append((index, op.Where(inside, share, 0.0)))
-    return found
+        corners.append((index, op.Where(inside, share, 0.0)))
+    return corners
 
 
 def _to_channels(op: Builder, index: ir.Value, image: ir.Value) -> ir.Value:

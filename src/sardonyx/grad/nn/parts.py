@@ -26,7 +26,9 @@ def by_parts(
     start = len(op.nodes)
     outputs = forward(op, *named)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    given = {y: g for y, g in zip(outputs, gs, strict=False) if g is not None}
-    wanted = [x for x in named if x is not None and is_differentiable(x)]
-    found = dict(zip(wanted, backward(op, op.nodes[start:], given, wanted), strict=True))
-    return [None if x is None else found.get(x) for x in named]
+    cotangents = {y: g for y, g in zip(outputs, gs, strict=False) if g is not None}
+    differentiable = [x for x in named if x is not None and is_differentiable(x)]
+    gradients = dict(
+        zip(differentiable, backward(op, op.nodes[start:], cotangents, differentiable), strict=True)
+    )
+    return [None if x is None else gradients.get(x) for x in named]

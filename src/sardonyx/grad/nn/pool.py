@@ -149,8 +149,8 @@ def max_pool(
         complete(node, 2)
         indices = node.outputs[1]
     else:
-        given = {k: a for k, a in node.attributes.items() if k != "storage_order"}
-        _, indices = op.MaxPool(x, outputs=2, **given)
+        settings = {k: a for k, a in node.attributes.items() if k != "storage_order"}
+        _, indices = op.MaxPool(x, outputs=2, **settings)
     return add_at(op, op.Reshape(indices, [-1]), op.Reshape(g, [-1]), x)
 
 
@@ -190,13 +190,13 @@ def max_unpool(op, g, x, indices, output_shape, *, kernel_shape, pads, strides):
     """Indices count within the size that pooling had; `output_shape` only adds zeros after it."""
     if output_shape is not None:
         win = window(op, x, kernel_shape, strides=strides, dilations=None, pads=pads)
-        own = [
+        windows = [
             (size - 1) * s + (k - b - e)
             for size, s, k, b, e in zip(
                 sizes(op, x), win.strides, win.kernel, win.begin, win.end, strict=True
             )
         ]
-        g = crop(op, g, [0] * len(own), own)
+        g = crop(op, g, [0] * len(windows), windows)
     picked = op.GatherElements(op.Reshape(g, [-1]), op.Reshape(indices, [-1]), axis=0)
     return op.reshape_like(picked, x), None, None
 

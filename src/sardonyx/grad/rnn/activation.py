@@ -114,10 +114,10 @@ class Activation:
 
 
 def activations(
-    node: ir.Node, given: dict[str, Any], default: Sequence[str], count: int
+    node: ir.Node, settings: dict[str, Any], default: Sequence[str], count: int
 ) -> list[Activation]:
     """One per gate function and direction; alphas and betas go to those that have one."""
-    names = [str(n).lower() for n in given["activations"] or ()]
+    names = [str(n).lower() for n in settings["activations"] or ()]
     defaults = [n.lower() for n in default]
     per = len(defaults)
     # RNN's schema lists Tanh twice, for both directions, where one is asked for.
@@ -133,8 +133,11 @@ def activations(
             [[quote(n)] for n in unknown],
             hint=f"known: {', '.join(ACTIVATIONS)}",
         )
-    alphas, betas = list(given["activation_alpha"] or ()), list(given["activation_beta"] or ())
-    found = []
+    alphas, betas = (
+        list(settings["activation_alpha"] or ()),
+        list(settings["activation_beta"] or ()),
+    )
+    functions = []
     for name in names:
         _, _, alpha, beta = ACTIVATIONS[name]
         alpha = alphas.pop(0) if alpha is not None and alphas else alpha
@@ -144,5 +147,5 @@ def activations(
                 f"{name} of {node.op_type} {quote(node.name)} has no default alpha and beta",
                 hint="set the attributes activation_alpha and activation_beta",
             )
-        found.append(Activation(name, alpha, beta, given["clip"]))
-    return found
+        functions.append(Activation(name, alpha, beta, settings["clip"]))
+    return functions

@@ -70,7 +70,7 @@ def _scan(
         after, written = step(inner, states, slices)
     outputs = results_of(inner, [*after, *written.values()])
     body = body_of(inner, "step", [*states, *slices], outputs)
-    found = op.call(
+    scan_outputs = op.call(
         "Scan",
         [*initial, *read],
         {
@@ -83,11 +83,11 @@ def _scan(
     )
     steps = read[0].shape[0] if read[0].shape is not None else None
     count = len(initial)
-    for i, (value, out) in enumerate(zip([*initial, *written.values()], found, strict=True)):
+    for i, (value, out) in enumerate(zip([*initial, *written.values()], scan_outputs, strict=True)):
         out.type = value.type
         lead = [] if i < count else [steps]
         out.shape = None if value.shape is None else ir.Shape([*lead, *value.shape])
-    return list(found[:count]), dict(zip(written, found[count:], strict=True))
+    return list(scan_outputs[:count]), dict(zip(written, scan_outputs[count:], strict=True))
 
 
 def _projection(op: Builder, run: Run) -> ir.Value:
@@ -166,15 +166,15 @@ class Rnn(Cell):
 
     def back(self, op: Builder, run: Run, dy: ir.Value | None, last: list[ir.Value]) -> Named:
         slope = run.masked(op, run.activations[0].slope(op, run.tape, "new"))
-        given = [dy] if dy is not None else []
+        cotangents = [dy] if dy is not None else []
         masks = [run.mask] if run.mask is not None else []
 
         def step(op: Builder, states: list[ir.Value], slices: list[ir.Value]) -> Any:
-            dh = _sum(op, slices[: len(given)], states[0])
-            da = op.Mul(dh, slices[len(given)])
+            dh = _sum(op, slices[: len(cotangents)], states[0])
+            da = op.Mul(dh, slices[len(cotangents)])
             return [_rest(op, run, slices, dh, op.MatMul(da, run.r))], {"da": da}
 
-        (dh,), wrote = _scan(op, last, [*given, slope, *masks], step, 1 - run.backwards)
+        (dh,), wrote = _scan(op, last, [*cotangents, slope, *masks], step, 1 - run.backwards)
         return {"h": dh, "input": wrote["da"], "state": wrote["da"]}
 
 
@@ -199,17 +199,17 @@ class Lstm(Cell):
 
     def back(self, op: Builder, run: Run, dy: ir.Value | None, last: list[ir.Value]) -> Named:
         factor, through_c, forget = self._factors(op, run)
-        given = [dy] if dy is not None else []
+        cotangents = [dy] if dy is not None else []
         masks = [run.mask] if run.mask is not None else []
 
         def step(op: Builder, states: list[ir.Value], slices: list[ir.Value]) -> Any:
-            dh = _sum(op, slices[: len(given)], states[0])
-            all_gates, out, keep = slices[len(given) : len(given) + 3]
+            dh = _sum(op, slices[: len(cotangents)], states[0])
+            all_gates, out, keep = slices[len(cotangents) : len(cotangents) + 3]
             dc = op.Add(states[1], op.Mul(dh, out))
             da = op.Mul(op.Concat(dc, dh, dc, dc, axis=1), all_gates)
             return [_rest(op, run, slices, dh, op.MatMul(da, run.r)), op.Mul(dc, keep)], {"da": da}
 
-        read = [*given, factor, through_c, forget, *masks]
+        read = [*cotangents, factor, through_c, forget, *masks]
         (dh, dc), wrote = _scan(op, last, read, step, 1 - run.backwards)
         return {"h": dh, "c": dc, "input": wrote["da"], "state": wrote["da"]}
 
@@ -284,43 +284,43 @@ class Gru(Cell):
         kz = run.masked(op, (before - tape["new"]) * f.slope(op, tape, "z"))
         kh = run.masked(op, (1.0 - tape["z"]) * g.slope(op, tape, "new"))
         kr, keep = f.slope(op, tape, "r"), run.masked(op, tape["z"], 1)
-        given = [dy] if dy is not None else []
+        cotangents = [dy] if dy is not None else []
         if run.settings["linear_before_reset"]:
-            return self._back_linear(op, run, given, last, (kz, kr * tape["n"] * kh, kh, keep))
-        return self._back_reset(op, run, given, last, (kz, kr * before, kh, keep))
+            return self._back_linear(op, run, cotangents, last, (kz, kr * tape["n"] * kh, kh, keep))
+        return self._back_reset(op, run, cotangents, last, (kz, kr * before, kh, keep))
 
     def _back_linear(
-        self, op: Builder, run: Run, given: list[ir.Value], last: list[ir.Value], factors: Any
+        self, op: Builder, run: Run, cotangents: list[ir.Value], last: list[ir.Value], factors: Any
     ) -> Named:
         kz, kr, kh, keep = factors
         factor = op.Concat(kz, kr, kh * run.tape["r"], axis=2)
 
         def step(op: Builder, states: list[ir.Value], slices: list[ir.Value]) -> Any:
-            dh = _sum(op, slices[: len(given)], states[0])
-            all_gates, through = slices[len(given) :]
+            dh = _sum(op, slices[: len(cotangents)], states[0])
+            all_gates, through = slices[len(cotangents) :]
             da = op.Mul(op.Concat(dh, dh, dh, axis=1), all_gates)
             return [op.Add(op.MatMul(da, run.r), op.Mul(dh, through))], {"da": da, "dh": dh}
 
-        (dh,), wrote = _scan(op, last, [*given, factor, keep], step, 1 - run.backwards)
+        (dh,), wrote = _scan(op, last, [*cotangents, factor, keep], step, 1 - run.backwards)
         dz, dr, _ = split(op, wrote["da"], 3, run.hidden, axis=2)
         at_input = op.Concat(dz, dr, wrote["dh"] * kh, axis=2)
         return {"h": dh, "input": at_input, "state": wrote["da"]}
 
     def _back_reset(
-        self, op: Builder, run: Run, given: list[ir.Value], last: list[ir.Value], factors: Any
+        self, op: Builder, run: Run, cotangents: list[ir.Value], last: list[ir.Value], factors: Any
     ) -> Named:
         rzr, rh = run.gates_and_new
 
         def step(op: Builder, states: list[ir.Value], slices: list[ir.Value]) -> Any:
-            dh = _sum(op, slices[: len(given)], states[0])
-            kz, kr, kh, keep, reset = slices[len(given) :]
+            dh = _sum(op, slices[: len(cotangents)], states[0])
+            kz, kr, kh, keep, reset = slices[len(cotangents) :]
             dah = op.Mul(dh, kh)
             dq = op.MatMul(dah, rh)
             dzr = op.Concat(op.Mul(dh, kz), op.Mul(dq, kr), axis=1)
             parts = [op.MatMul(dzr, rzr), op.Mul(dh, keep), op.Mul(dq, reset)]
             return [op.Sum(*parts)], {"da": op.Concat(dzr, dah, axis=1)}
 
-        read = [*given, *factors, run.tape["r"]]
+        read = [*cotangents, *factors, run.tape["r"]]
         (dh,), wrote = _scan(op, last, read, step, 1 - run.backwards)
         return {"h": dh, "input": wrote["da"], "state": wrote["da"]}
 

@@ -128,29 +128,29 @@ class Layer:
         lasts = [self._each(op, v, 1 if self.layout else 0) for v in last]
         parts: dict[str, list[ir.Value]] = {}
         for d, run in enumerate(self.runs):
-            given = dys[d]
-            dy = None if given is None else run.masked(op, given)
+            cotangent = dys[d]
+            dy = None if cotangent is None else run.masked(op, cotangent)
             start = [v[d] or op.zeros_like(s) for v, s in zip(lasts, run.initial, strict=True)]
-            found = self.cell.back(op, run, dy, start)
-            for name, value in self._gradients(op, run, found).items():
+            gradients = self.cell.back(op, run, dy, start)
+            for name, value in self._gradients(op, run, gradients).items():
                 parts.setdefault(name, []).append(value)
         return self._collected(op, parts)
 
-    def _gradients(self, op: Builder, run: Run, found: Named) -> Named:
-        at_input, at_state = found["input"], found["state"]
+    def _gradients(self, op: Builder, run: Run, gradients: Named) -> Named:
+        at_input, at_state = gradients["input"], gradients["state"]
         before = run.previous(op, run.tape["h"], run.initial[0])
         out = {
             "x": op.MatMul(at_input, run.w),
             "w": product(op, at_input, run.x),
             "r": self.cell.d_state_weight(op, run, at_state, before),
-            "h": found["h"],
+            "h": gradients["h"],
         }
         if self.b is not None:
             sums = [op.total(at_input, [0, 1])]
             sums.append(sums[0] if at_state is at_input else op.total(at_state, [0, 1]))
             out["b"] = op.Concat(*sums, axis=0)
         if isinstance(self.cell, Lstm):
-            out["c"] = found["c"]
+            out["c"] = gradients["c"]
             if run.peepholes is not None:
                 out["p"] = self.cell.d_peepholes(op, run, at_state)
         return out

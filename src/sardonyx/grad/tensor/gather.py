@@ -113,9 +113,9 @@ def _with_batch(op: Builder, indices: ir.Value, batch_dims: int) -> ir.Value:
     shape = op.join([*dims[:-1], 1])
     columns = []
     for axis in range(batch_dims):
-        spread = [1] * len(dims)
-        spread[axis] = -1
-        columns.append(op.Expand(op.Reshape(counted(op, dims[axis]), spread), shape))
+        sizes = [1] * len(dims)
+        sizes[axis] = -1
+        columns.append(op.Expand(op.Reshape(counted(op, dims[axis]), sizes), shape))
     return op.Concat(*columns, indices, axis=-1)
 
 
@@ -123,8 +123,8 @@ def _with_batch(op: Builder, indices: ir.Value, batch_dims: int) -> ir.Value:
 def compress(
     op: Builder, g: ir.Value, x: ir.Value, condition: ir.Value, *, axis: int | None
 ) -> Grad:
-    chosen = op.Reshape(op.NonZero(condition), [-1])
-    return _put_flat_or_axis(op, g, x, chosen, axis)
+    positions = op.Reshape(op.NonZero(condition), [-1])
+    return _put_flat_or_axis(op, g, x, positions, axis)
 
 
 @gradient_rule("Unique", needs=2)

@@ -90,13 +90,13 @@ def _taps(
     if mode != "cubic":
         at = _padded(op, at, width, padding, align)
     if mode == "nearest":
-        found = [(op.Round(at), op.fill(1, at))]
+        pairs = [(op.Round(at), op.fill(1, at))]
     else:
         below = op.Floor(at)
         weights = (_cubic if mode == "cubic" else _linear)(at - below)
-        found = [(below + float(shift), w) for shift, w in weights.items()]
+        pairs = [(below + float(shift), w) for shift, w in weights.items()]
     taps = []
-    for index, weight in found:
+    for index, weight in pairs:
         if mode == "cubic":
             index = _padded(op, index, width, padding, align)
         if padding == "zeros":

@@ -239,24 +239,24 @@ def _ratios(
     dtype: Any,
 ) -> dict[int, Array]:
     """The scale of each axis: a number where known, else a scalar value."""
-    given = scales if scales is not None and not _is_empty(scales) else sizes
-    assert given is not None
-    known = constant(given)
-    found: dict[int, Array] = {}
+    source = scales if scales is not None and not _is_empty(scales) else sizes
+    assert source is not None
+    known = constant(source)
+    ratios: dict[int, Array] = {}
     for i, axis in enumerate(axes):
         part = (
             float(known[i])
             if known is not None
-            else _scalar(op, op.Slice(given, [i], [i + 1], [0]), dtype)
+            else _scalar(op, op.Slice(source, [i], [i + 1], [0]), dtype)
         )
-        found[axis] = part if given is scales else part / _scalar(op, op.dim(x, axis), dtype)
-    if given is scales or policy == "stretch":
-        return found
+        ratios[axis] = part if source is scales else part / _scalar(op, op.dim(x, axis), dtype)
+    if source is scales or policy == "stretch":
+        return ratios
     pick, emit = (min, op.Min) if policy == "not_larger" else (max, op.Max)
-    if all(isinstance(r, float) for r in found.values()):
-        one: Array = pick(found.values())
+    if all(isinstance(r, float) for r in ratios.values()):
+        one: Array = pick(ratios.values())
     else:
-        one = emit(*(r if isinstance(r, ir.Value) else op.const(r, dtype) for r in found.values()))
+        one = emit(*(r if isinstance(r, ir.Value) else op.const(r, dtype) for r in ratios.values()))
     return dict.fromkeys(axes, one)
 
 
