@@ -1,8 +1,9 @@
-"""A model in training, whatever executes it: state, steps that change it, the way back to a file.
+"""A model in training on any engine: its state, the steps that change it, the trained model.
 
-`TrainingRep` is what the loop talks to. An engine says how a variable is held (`variable`), how a
-`StepGraph` is compiled (`compile`) and how a model is run once (`execute`). Engines over `xp` only
-differ in how they compile a function of arrays: they derive from `ArrayTrainingRep`.
+`TrainingRep` is the interface that the loop uses. An engine defines how a variable is stored
+(`variable`), how a `StepGraph` is compiled (`compile`) and how a model is run once (`execute`).
+Engines over `xp` only differ in how they compile a function of arrays: they derive from
+`ArrayTrainingRep`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class TrainingRep:
 
     @property
     def wanted(self) -> list[ir.Value]:
-        """What a step must be fed, with types and shapes."""
+        """The inputs of a step, with types and shapes."""
         values_by_name: dict[str, ir.Value] = {}
         for step in self.steps:
             values = {v.name: v for v in step.graph.model.graph.inputs}
@@ -148,9 +149,9 @@ class TrainingRep:
         return self._evaluations[key].run(inputs)
 
     def first_not_finite(self, inputs: Mapping[str, Any]) -> list[list[str]]:
-        """Where the last step went wrong: the first tensor that is not finite, as a row for people.
+        """Where the last step went wrong: the first tensor that is not finite, as a table row.
 
-        Runs the step once more on the state before it, which is still held.
+        Runs the step once more on the state before it, which is still stored.
         """
         for step in self.steps:
             before = step.before()

@@ -1,9 +1,8 @@
-"""Reverse mode, from ONNX to ONNX: walks a graph backwards and asks one rule per node.
+"""Reverse mode, from ONNX to ONNX: walks a graph backwards, with one rule per operator.
 
-The engine does everything that is the same for all operators: it finds the path from the wanted
+The driver does everything that is the same for all operators: it finds the path from the wanted
 tensors to the outputs, fills in attribute defaults, adds up cotangents, undoes broadcasting, casts,
-and drops what nobody wants. What an operator's derivative is, only its rule knows (`math.py`,
-`nn.py`, …).
+and drops gradients that are not needed. The derivatives are in the rules (`math/`, `nn/`, …).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def gradient_rule(
     It returns one cotangent per input, None for no gradient.
 
     needs       -- how many outputs the forward node must have for the rule; missing ones are added
-    broadcasts  -- inputs are broadcast to the output: the engine sums over what was broadcast
+    broadcasts  -- inputs are broadcast to the output: the driver sums over what was broadcast
     structural  -- the rule gets `(op, gs, node, wanted)` and returns {value: cotangent}: for
                    operators with bodies, whose bodies read values from outside
     refuses     -- positions of inputs that have a derivative which the rule does not give: an error
@@ -427,7 +426,7 @@ def attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def keywords(rule: Rule, node: ir.Node) -> dict[str, Any]:
-    """Attributes, and what else the rule asks for."""
+    """Attributes, and the other keyword arguments that the rule declares."""
     settings = attributes(node)
     if "out" in rule.keywords:
         settings["out"] = tuple(node.outputs)

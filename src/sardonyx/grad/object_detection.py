@@ -16,7 +16,7 @@ no_gradient("NonMaxSuppression")
 
 @dataclass(frozen=True)
 class Samples:
-    """Where regions are sampled along one axis, each (region, bin, sample) unless said.
+    """Where regions are sampled along one axis, each (region, bin, sample) unless noted.
 
     place     -- the coordinate, moved onto the image
     on_image  -- whether it was there: a sample off the image is zero

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
-from sardonyx.grad import driver as engine
+from sardonyx.grad import driver
 from sardonyx.grad.driver import gradient_rule, no_gradient
 from sardonyx.passes.nesting import captured
 
@@ -78,7 +78,7 @@ def _pieces(node: ir.Node) -> int | None:
     known = constant(split)
     if known is not None and known.ndim == 1:
         return int(known.size)
-    axis = engine.attributes(node)["axis"]
+    axis = driver.attributes(node)["axis"]
     size = x.shape[axis] if x is not None and x.shape is not None else None
     if not isinstance(size, int) or (split is not None and known is None):
         return None
@@ -155,7 +155,7 @@ def add_sequences(op: Builder, parts: Sequence[ir.Value]) -> ir.Value:
 def _sum(op: Builder, values: Sequence[ir.Value]) -> ir.Value:
     counting = [v for v in values if ZEROS not in v.meta]
     if len(counting) > 1:
-        return engine.add(op, counting)
+        return driver.add(op, counting)
     return counting[0] if counting else values[0]
 
 
@@ -264,7 +264,7 @@ def sequence_map(
     outer = [*zip(node.inputs, body.inputs, strict=True), *((v, v) for v in captured(node))]
     targets = [(x, inside) for x, inside in outer if x in wanted]
     arriving = list(cotangents.values())
-    gradients = engine.backward(inner, list(body), cotangents, [inside for _, inside in targets])
+    gradients = driver.backward(inner, list(body), cotangents, [inside for _, inside in targets])
     pairs = [(x, dx) for (x, _), dx in zip(targets, gradients, strict=True) if dx is not None]
     if not pairs:
         return {}
@@ -287,5 +287,5 @@ def _per_value(
         assert x is not None
         if not isinstance(x.type, ir.SequenceType):
             dx = op.total(op.ConcatFromSequence(dx, axis=0, new_axis=1), [0])
-        total[x] = dx if x not in total else engine.add(op, [total[x], dx])
+        total[x] = dx if x not in total else driver.add(op, [total[x], dx])
     return total

@@ -195,7 +195,7 @@ def _lower_graph(graph: ir.Graph, lowering: Lowering) -> None:
 
 @dataclass
 class Question:
-    """What one Gradient node asks: at which points, of which tensors, of y."""
+    """What one Gradient node computes: the gradients of y for tensors, at given points."""
 
     node: ir.Node
     xs: int  # how many of the tensors are to be differentiated
@@ -227,7 +227,7 @@ def _lower_gradient(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
     _expand_functions(graph, ask, lowering)
     leaves = _moved(graph, ask, lowering)
     with lowering.op.named(node.name or "Gradient"):
-        # Behind an operator that nobody knows y has no type; `backward` names that operator.
+        # Behind an unknown operator y has no type; `backward` names that operator.
         seed = lowering.op.fill(1, ask.y, ask.y.dtype or leaves[0].dtype)
         nodes = _before(graph, node)
         gradients = backward(lowering.op, nodes, {ask.y: seed}, leaves)
@@ -271,7 +271,7 @@ def _expand_functions(graph: ir.Graph, ask: Question, lowering: Lowering) -> Non
 
 
 def _ancestors(ends: Iterable[ir.Value], stop: set[ir.Value]) -> set[ir.Value]:
-    """All values that `ends` depend on; what is behind `stop` is not looked at."""
+    """All values that `ends` depend on; nothing behind `stop` counts."""
     seen: set[ir.Value] = set()
     pending = list(ends)
     while pending:
@@ -391,7 +391,7 @@ def _refuse_random(ask: Question, nodes: list[ir.Node]) -> None:
     random = [n for n in every if is_random(n)]
     if random:
         raise ModelError(
-            f"Gradient {quote(ask.node.name)} is asked at other points of a random forward",
+            f"Gradient {quote(ask.node.name)} is taken at other points of a random forward pass",
             [[n.op_type, f"node {quote(n.name or n.outputs[0].name)}"] for n in random],
             hint="give the named tensors themselves as inputs",
         )

@@ -1,6 +1,4 @@
-"""onnx.backend.base on stock onnxruntime, and the training interface that the working group asked
-for.
-"""
+"""onnx.backend.base on stock onnxruntime, and an interface for training beside it."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ PROVIDERS = {
 
 
 class Rep(BackendRep):
-    """A model ready to run, in the form that onnx.backend.base asks for."""
+    """A model ready to run, as onnx.backend.base defines it."""
 
     def __init__(self, runner: Runner, names: list[str]):
         self.runner = runner
@@ -103,7 +101,7 @@ class Backend(OnnxBackend):
 
 
 def _runner(model: Model, settings: Mapping[str, Any]) -> Runner:
-    """A model as it is, else in the regular form, else with substitutes for missing kernels."""
+    """A model as it is, else in the normalized form, else with substitutes for missing kernels."""
     try:
         return Runner(model, **settings)
     except (EngineError, VersionError):

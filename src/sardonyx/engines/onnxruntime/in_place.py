@@ -1,13 +1,13 @@
 """State that a step writes over: one buffer where there would be two.
 
 An update may be written into the buffer of the variable that it replaces if every node that reads
-the old value comes first. It must come first by data, not by luck: where a reader does not, the
-update is made to wait for it. NOTE [waiting]: a tensor passes through a Reshape to its own shape,
-and that shape is joined with empty vectors, `Shape` of nothing, one per tensor to wait for. Nothing
-is copied: onnxruntime's Reshape shares its input's memory.
+the old value comes first. The data must enforce that order: where it does not, the update is made
+to wait for the reader. NOTE [waiting]: a tensor passes through a Reshape to its own shape, and that
+shape is joined with empty vectors, `Shape` of nothing, one per tensor to wait for. Nothing is
+copied: onnxruntime's Reshape shares its input's memory.
 
-A step that goes wrong shall be looked at again, on the state before it. So every update also waits
-for the metrics, and if one of them is not finite the run stops before anything was written:
+A step that goes wrong is run again for diagnosis, on the state before it. So every update also
+waits for the metrics, and if one of them is not finite the run stops before anything was written:
 the empty vector is then taken from a row that does not exist (`GUARD`).
 """
 
@@ -25,7 +25,7 @@ from sardonyx.passes.nesting import bodies
 
 LARGE = 1 << 14  # elements
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-GUARD = "sardonyx/figures_are_finite"
+GUARD = "sardonyx/metrics_are_finite"
 # Operators that read and write element by element: their output may lie over an input.
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Where")
 

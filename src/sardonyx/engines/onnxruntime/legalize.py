@@ -1,5 +1,5 @@
-"""What onnxruntime has no kernel for, said in what it has. The last resort, where it refused a
-model in its own form and in the regular one.
+"""Substitutes for operators and types that onnxruntime has no kernel for. The last resort, where it
+refused a model as it is and in the normalized form.
 
 Operators that it does not know are replaced by ONNX's definition of them, recurrent layers with the
 batch first by transposes, and numbers that a kernel does not take (bfloat16, 16-bit integers) are
@@ -100,7 +100,7 @@ def _behind(
     after: ir.Node,
     dtype: ir.DataType | None = None,
 ) -> None:
-    """Put `after` behind an output of `node`: whoever read the output reads what it makes of it."""
+    """Put `after` behind an output of `node`: all readers of the output read its result instead."""
     readers = [(n, p) for n, p in value.uses() if n is not after]
     (result,) = after.outputs
     result.type = value.type if dtype is None else ir.TensorType(dtype)

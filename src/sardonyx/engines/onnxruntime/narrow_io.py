@@ -1,5 +1,5 @@
-"""Inputs and outputs of a few bits: onnxruntime computes with them, its Python binding does not
-hand them over. At the ends of the graph they travel as bytes.
+"""Inputs and outputs of 2 and 4 bits: onnxruntime computes with them, but its Python binding cannot
+pass them. At the inputs and outputs of the graph they are bytes.
 """
 
 from __future__ import annotations

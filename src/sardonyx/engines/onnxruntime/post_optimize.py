@@ -1,4 +1,4 @@
-"""What onnxruntime's own optimization leaves in a step that costs time and memory for nothing.
+"""Copies and large constants that onnxruntime's own optimization leaves in a step, removed.
 
 The loss of a classifier is a function that onnxruntime inlines: it lays the scores out as (N, C, D)
 with D of one, and a softmax over an axis that is not the last copies its input and its result.

@@ -25,7 +25,7 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
 class _Store:
-    """A temporary file of numbers, which goes when nobody reads from it any more."""
+    """A temporary file of numbers, which is deleted once nothing refers to it."""
 
     def __init__(self) -> None:
         handle, name = tempfile.mkstemp(prefix="sardonyx-")
@@ -34,7 +34,7 @@ class _Store:
         weakref.finalize(self, self.path.unlink, missing_ok=True)
 
     def add(self, tensor: ir.TensorProtocol) -> ir.LazyTensor:
-        """Write a tensor; what stands for it reads it when it is asked to."""
+        """Write a tensor; the lazy tensor that is returned reads it when needed."""
         kind, sizes, name = tensor.dtype, tensor.shape.numpy(), tensor.name
         offset = self.path.stat().st_size
         content = np.frombuffer(tensor.tobytes(), np.uint8)
@@ -53,8 +53,8 @@ class _Store:
 
 
 def spilled(model: Model) -> Model:
-    """A copy whose large trained weights and slots lie in a temporary file, until nobody needs
-    them.
+    """A copy whose large trained weights and slots lie in a temporary file for as long as it
+    is needed.
     """
     copy, store = model.copy(), _Store()
     for name in set(all_state(copy)) & copy.graph.initializers.keys():
@@ -95,7 +95,7 @@ def _own(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
 
 
 def give_back() -> None:
-    """Return free memory to the system, where the allocator can be asked to."""
+    """Return free memory to the system, where the allocator has a call for it."""
     gc.collect()
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)

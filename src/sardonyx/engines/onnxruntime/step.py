@@ -1,9 +1,8 @@
-"""Training steps on stock onnxruntime: state stays in place, a step copies nothing but what was
-asked for.
+"""Training steps on stock onnxruntime: state stays in place, a step copies nothing but its metrics.
 
-A large variable has one buffer, and a step is arranged so that whoever reads it comes before the
-node that writes it (`step_session.py`). A small one, or one that cannot be arranged so, has two:
-a step reads one and writes the other, then they change roles.
+A large variable has one buffer, and a step is arranged so that every reader comes before the node
+that writes it (`step_session.py`). A small variable, or one for which that is impossible, has two
+buffers: a step reads one and writes the other, then they change roles.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Variable:
         return self.buffers[self.current]
 
     def other(self) -> ort.OrtValue:
-        """The buffer that is not current, made when it is first asked for."""
+        """The buffer that is not current, allocated on first use."""
         if len(self.buffers) == 1:
             self.buffers.append(self._buffer(np.zeros(self.shape, self.dtype)))
         return self.buffers[self.current ^ 1]
@@ -102,7 +101,7 @@ class _Step:
         self.varying = [n for n in graph.metrics if not sizes.get(n)]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        if self.gives_back:  # once: by now the caller's model is gone, if he does not need it
+        if self.gives_back:  # once: by now the caller may have dropped the model
             give_back()
             self.gives_back = False
         try:
@@ -110,8 +109,8 @@ class _Step:
         except EngineError as error:
             if GUARD not in str(error):
                 raise
-        # A metric is not finite and nothing was written yet: from here on with two buffers each, so
-        # that the state before this step can be looked at.
+        # A metric is not finite and nothing was written yet: from here on every variable has two
+        # buffers, so that the state before this step can be inspected.
         self.session = plain_session(self.graph, self.settings)
         self.bindings.clear()
         return self._run(feeds)

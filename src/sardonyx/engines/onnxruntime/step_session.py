@@ -1,7 +1,7 @@
-"""How a step is run: one session optimizes it, a second runs what came out, arranged.
+"""How a step is run: one session optimizes it, a second one runs the optimized graph, rearranged.
 
-Between the two the graph is ours: what onnxruntime merges, folds or moves, it has merged, folded
-and moved, so that the order of nodes, writing in place and recomputation stay as they are put.
+The second session optimizes nothing, so that the order of nodes, writing in place and recomputation
+stay as they are arranged between the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sardonyx.versions import fit
 
 CPU = "CPUExecutionProvider"
 OLDEST = 15  # the opset from which on the nodes that are added here exist
-# Options that say how a graph is to be optimized or ordered: whoever sets them decides alone.
+# Options that decide how a graph is optimized or ordered: where one is set, nothing is arranged.
 DECIDED = ("optimized_model_filepath", "execution_order", "execution_mode")
 AS_IT_STANDS = {
     "graph_optimization_level": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,

@@ -1,4 +1,4 @@
-"""Two or more inputs that broadcast; the engine undoes the broadcasting."""
+"""Two or more inputs that broadcast; the driver undoes the broadcasting."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _training(op: Builder, gs, x, scale, mean, var, epsilon):
 
 
 def statistics(op: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Mean and population variance per channel; centred first, lest a large mean cost digits."""
+    """Mean and population variance per channel; centred first: a large mean would cost digits."""
     image = wide(op, x)
     mean = _channel_mean(op, image)
     centred = image - _column(op, mean, x)

@@ -120,7 +120,7 @@ def activations(
     names = [str(n).lower() for n in settings["activations"] or ()]
     defaults = [n.lower() for n in default]
     per = len(defaults)
-    # RNN's schema lists Tanh twice, for both directions, where one is asked for.
+    # RNN's schema lists Tanh twice, for both directions, where one is used.
     names = names[: per * count] if names else defaults * count
     if len(names) < per * count:
         raise ModelError(

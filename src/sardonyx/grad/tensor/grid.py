@@ -1,6 +1,6 @@
 """GridSample and AffineGrid.
 
-GridSample is written out as what it does, a weighted sum of gathered elements, and the engine
+GridSample is written out as what it does, a weighted sum of gathered elements, and the driver
 differentiates that: once for the elements, once through the weights for the grid. Kinks follow
 torch: no gradient to coordinates outside a border, and reflections turn its sign.
 """

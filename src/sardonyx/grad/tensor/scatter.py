@@ -77,8 +77,8 @@ def scatter_nd(
         depth = _depth(indices)
         tuples = op.Shape(indices, end=-1)
         numbers = op.Reshape(counted(op, op.ReduceProd(tuples, keepdims=1)), tuples, allowzero=1)
-        nobody = ir.tensor(np.zeros(1, np.int64))
-        board = op.ConstantOfShape(op.Shape(x, end=depth), value=nobody)
+        no_row = ir.tensor(np.zeros(1, np.int64))
+        board = op.ConstantOfShape(op.Shape(x, end=depth), value=no_row)
         alive = op.Equal(read(write(board, numbers, "none")), numbers)
         return op.Unsqueeze(alive, list(range(-(rank(x) - depth), 0))) if rank(x) > depth else alive
 
