@@ -198,6 +198,32 @@ def test_long_sums_get_a_baseline_that_adds_one_by_one() -> None:
     assert measure(("s", "y", ""), c, r, [b]).ratio > 10
 
 
+EQUAL_WEIGHTS = """<ir_version: 9, opset_import: ["": 20]> g (float[N,1024] x) => (float[N,1024] y)
+{ size = Constant<value = int64[2] {1024, 1024}>()
+  w = ConstantOfShape<value = float[1] {0.1}>(size)
+  a = MatMul(x, w) b = MatMul(a, w) y = MatMul(b, w) }"""
+
+
+def test_equal_weights_add_up_rounding_errors_of_one_sign() -> None:
+    """Terms that are equal round to one side, further with each: sums of engines that are right
+    differ by more than those of random numbers. The oracle adds in an order of its own.
+    """
+
+    def one_by_one(x: np.ndarray) -> np.ndarray:
+        w = np.full((1024, 1), 0.1, np.float32)
+        for _ in range(3):
+            total = np.zeros((len(x), 1), np.float32)
+            for k in range(1024):
+                total = total + x[:, k : k + 1] * w[k]
+            x = np.repeat(total, 1024, axis=1)
+        return x
+
+    report = sx.verify(parse(EQUAL_WEIGHTS), one_by_one, seeds=2)
+    assert report.verdict == SAME, str(report)
+    wrong = sx.verify(parse(EQUAL_WEIGHTS), lambda x: one_by_one(x) * np.float32(1.01), seeds=1)
+    assert wrong.verdict == DIFFERENT
+
+
 CUSTOM = """<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
 g (float[N,4] x) => (float[N,4] y)
 <float[4,4] w = {0.3,-0.2,0.5,0.1, 0.4,0.2,-0.6,0.3, -0.1,0.7,0.2,-0.3, 0.5,-0.4,0.1,0.6}>

@@ -82,8 +82,8 @@ class Score:
         try:
             data = json.loads(text)
             columns = [_read(name, c, data["cases"]) for name, c in data["engines"].items()]
-            about = [data[key] for key in ("sardonyx", "onnx", "date")]
-            return Score(*about, columns, data["cases"], data.get("sample", 1))
+            sardonyx, onnx, date = (data[key] for key in ("sardonyx", "onnx", "date"))
+            return Score(sardonyx, onnx, date, columns, data["cases"], data.get("sample", 1))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 "this is no score", hint="sardonyx score --save FILE writes one"

@@ -4,11 +4,17 @@ numpy adds in pairs, transforms by FFT in double precision and has sigmoids that
 Its own noise says too little about engines that add number by number, take the angles of a DFT in
 single precision, or give a sigmoid to an ulp of 1, not of the result. Where a model has such nodes,
 a second baseline computes them that way, and the larger noise counts.
+
+Products belong here only where all weights of a sum are equal, as in models whose weights nobody
+trained: then the terms are equal too, every addition rounds to the same side, and the error grows
+with the number of terms rather than with its root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +26,35 @@ LONG = 100_000
 SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "GlobalAveragePool")
 TRANSFORMS = ("DFT", "STFT")
 BENT = ("Sigmoid",)
+PRODUCTS = ("MatMul", "Gemm", "Conv")
 SINGLE = np.dtype(np.float32)
 
 
 def has_coarse(graph: ir.Graph) -> bool:
     """Whether a graph has nodes that engines compute more coarsely than numpy."""
     operators = (*SUMS, *TRANSFORMS, *BENT)
-    return any(node.op_type in operators for part in graphs(graph) for node in part)
+    return any(
+        node.op_type in operators or _has_equal_weights(node)
+        for part in graphs(graph)
+        for node in part
+    )
+
+
+def _has_equal_weights(node: ir.Node) -> bool:
+    """Whether a product has a weight of equal numbers, so that its sums may have equal terms."""
+    if node.op_type not in PRODUCTS or len(node.inputs) < 2 or node.inputs[1] is None:
+        return False
+    weight = node.inputs[1]
+    maker = weight.producer()
+    if maker is not None:
+        return maker.op_type == "ConstantOfShape"
+    return weight.const_value is not None and _is_uniform(weight.const_value.numpy())
+
+
+def _is_uniform(array: np.ndarray) -> bool:
+    """Whether all elements are one number; looks at few of them where they are not."""
+    flat = array.reshape(-1)
+    return flat.size > 1 and bool(np.all(flat[:2] == flat[0])) and bool(np.all(flat == flat[0]))
 
 
 def coarse(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
@@ -37,6 +65,8 @@ def coarse(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
         exact = 1 / (1 + np.exp(-inputs[0].astype(np.float64)))
         side = np.where(np.arange(exact.size) % 2, -1, 1).reshape(exact.shape)
         return (exact + side * 2.0**-24).astype(SINGLE)
+    if node.op_type in PRODUCTS and inputs[0].dtype == SINGLE and _is_uniform(inputs[1]):
+        return _product(node, inputs)
     if node.op_type == "STFT" and inputs[0].dtype == SINGLE:
         return _stft(node, inputs)
     if node.op_type == "DFT" and inputs[0].dtype == SINGLE and inputs[0].shape[-1] <= 2:
@@ -67,6 +97,44 @@ def _sum(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
     keep = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int()
     shape = [1 if a in summed else d for a, d in enumerate(x.shape)] if keep else total.shape
     return np.asarray(total, x.dtype).reshape(shape)
+
+
+def _product(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
+    """A product with equal weights, its terms added one after the other in single precision."""
+    x, w, bias = (*inputs, None)[:3]
+    if node.op_type == "Conv":
+        if _flag(node, "group", 1) != 1:
+            return None
+        terms = _conv_terms(node, x, w)
+        shape = [1, -1, *[1] * (x.ndim - 2)]
+    else:
+        x = np.swapaxes(x, -1, -2) if _flag(node, "transA") else x
+        w = np.swapaxes(w, -1, -2) if _flag(node, "transB") else w
+        if w.ndim != 2 or x.ndim < 2 or any(name in node.attributes for name in ("alpha", "beta")):
+            return None
+        terms = (x[..., k, None] * w[k] for k in range(w.shape[0]))
+        shape = [-1] if bias is not None and np.ndim(bias) == 1 else list(np.shape(bias))
+    total = functools.reduce(np.add, terms)
+    return total if bias is None else total + bias.reshape(shape)
+
+
+def _conv_terms(node: ir.Node, x: np.ndarray, w: np.ndarray) -> Iterator[np.ndarray]:
+    """What each channel and tap of a kernel adds to a convolution."""
+    rank = x.ndim - 2
+    ones, zeros = [1] * rank, [0] * 2 * rank
+    pads, strides, dilations = (
+        list(node.attributes[name].as_ints()) if name in node.attributes else usual
+        for name, usual in (("pads", zeros), ("strides", ones), ("dilations", ones))
+    )
+    x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])])
+    spans = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations)]
+    counts = [(n - span) // s + 1 for n, span, s in zip(x.shape[2:], spans, strides)]
+    for tap in itertools.product(*map(range, w.shape[2:])):
+        starts = [t * d for t, d in zip(tap, dilations)]
+        cut = tuple(slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(starts, counts, strides))
+        for channel in range(x.shape[1]):
+            kernel = w[(slice(None), channel, *tap)].reshape(-1, *ones)
+            yield x[(slice(None), slice(channel, channel + 1), *cut)] * kernel
 
 
 def _flag(node: ir.Node, name: str, default: int = 0) -> int:
