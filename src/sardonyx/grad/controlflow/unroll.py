@@ -102,8 +102,8 @@ def _unroll(graph: ir.Graph, op: Builder, node: ir.Node, count: int) -> None:
         op.nodes.extend(copies)
         results = [values.get(v, v) for v in list(body.outputs)[1:]]
         states = results[:kept]
-        for stack, value in zip(stacks, results[kept:], strict=True):
-            stack.append(op.Unsqueeze(value, [0]))
+        for stack, element in zip(stacks, results[kept:], strict=True):
+            stack.append(op.Unsqueeze(element, [0]))
     finals = [*states, *(op.Concat(*stack, axis=0) for stack in stacks)]
     for old, new in zip(node.outputs, finals, strict=False):
         if not old.uses() and not old.is_graph_output():
