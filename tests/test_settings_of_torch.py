@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
+from sardonyx.errors import ArgumentError
 from sardonyx.record.describe import choices
 
 torch = pytest.importorskip("torch")
@@ -243,3 +244,11 @@ def test_patterns_do_not_train_statistics() -> None:
     x = np.random.default_rng(0).normal(5, 1, size=(6, 2)).astype(np.float32)
     rep.step({"x": x, "label": x})
     np.testing.assert_allclose(rep.state()["m"], 0.1 * x.mean(0), rtol=1e-4)
+
+
+def test_statistics_are_either_updated_or_trained() -> None:
+    model = norm_network(["s2", "b", "m2", "v2"], **SHARED["a bias is shared"][1])
+    with pytest.raises(ArgumentError, match="running statistics are updated from the data"):
+        sx.trainable(model, "mse", train=["s", "m"])
+    net = sx.trainable(model, "mse", train=["s", "m"], batch_norm="frozen")
+    assert {k for k, _ in net.records[0].update_binding} >= {"s", "m"}

@@ -1,8 +1,8 @@
 """`trainable`: an inference model in, the same model with its training record out.
 
-What a person must give is the minimum; every default is chosen here, with its reason, and can be
-changed. The record is written in the symbolic form (`Gradient` and the rest), or expanded to plain
-operators.
+Every argument but the model has a default; what is chosen is written down with its reason, and can
+be changed. The record is written in the symbolic form (`Gradient` and the optimizer operators), or
+expanded to plain operators.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def trainable(
     >>> len(net.records)
     1
     """
-    asked = {k: v for k, v in locals().items() if k not in ("model", "config", "unknown")}
+    arguments = {k: v for k, v in locals().items() if k not in ("model", "config", "unknown")}
     refuse_unknown(unknown, "trainable")
     if config is not None:
-        return trainable(model, **with_config(config, trainable, asked))
+        return trainable(model, **with_config(config, trainable, arguments))
     if form not in ("symbolic", "expanded"):
         raise ArgumentError(f"form is symbolic or expanded, not {form!r}")
-    check_numbers(asked, "the record")
+    check_numbers(arguments, "the record")
     base = _base(load(model))
     choices = Choices()
     if not base.records:
@@ -117,21 +117,19 @@ def trainable(
     builder = RecordBuilder.on(base, name)
     parameters = choose_parameters(base, train, freeze, choices)
     add_notes(base, parameters, choices)
-    values, switched = training_forward(builder, batch_norm, dropout)
-    for node, mode in switched:
-        choices.add(
-            node.op_type,
-            f"{quote(node.name)} {mode}",
-            "running statistics and masks while training",
-        )
+    values, modes = training_forward(builder, batch_norm, dropout)
+    for node, mode in modes:
+        reason = "running statistics and masks while training"
+        choices.add(node.op_type, f"{quote(node.name)} {mode}", reason)
+    _refuse_statistics(parameters, builder.updates)
     terms = choose_terms(base, loss, prediction, labels, class_axis, choices)
     total, loss_terms = write_losses(builder, values, terms, choices)
     total = add_penalties(builder, total, parameters, l1, l2)
     total = builder.output(builder.local("loss"), total)
     builder.roles[builder.local("loss")] = "loss"
     gradients = _gradient(builder, total, parameters)
-    chosen = _optimizer(optimizer, lr, accumulate, choices)
-    _update(builder, chosen, parameters, gradients, groups, clip_norm, clip_value, ema)
+    update_rule = _optimizer(optimizer, lr, accumulate, choices)
+    _update(builder, update_rule, parameters, gradients, groups, clip_norm, clip_value, ema)
     builder.seed()
     builder.slots[builder.local(SEED)].start = np.asarray(seed, np.int64)
     record = builder.record()
@@ -140,14 +138,14 @@ def trainable(
     base.ir.opset_imports[TRAINING_DOMAIN] = 1
     for tensor, role in builder.roles.items():
         base.metadata[f"{ROLE}{tensor}"] = role
-    described: dict[str, Any] = {
+    description: dict[str, Any] = {
         "name": builder.name,
         "loss_terms": loss_terms,
         "forward": {v.name: t.name for v, t in values.items()},
         "choices": [[c.what, c.value, c.why] for c in choices.rows],
-        "arguments": as_table(terms, chosen, _rest(asked)),
+        "arguments": as_table(terms, update_rule, _rest(arguments)),
     }
-    describe(base, described)
+    describe(base, description)
     info.check(base)
     return expand_records(base) if form == "expanded" else base
 
@@ -167,11 +165,13 @@ def refuse_unknown(names: Iterable[str], function: str) -> None:
         raise ArgumentError(f"{function} got {count} that it does not have", rows)
 
 
-def _rest(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are not defaults; loss and optimizer are kept as what became of them."""
+def _rest(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are not defaults; `as_table` describes the loss and the optimizer."""
     defaults = {n: p.default for n, p in inspect.signature(trainable).parameters.items()}
-    told = {k: v for k, v in asked.items() if k not in ("loss", "optimizer", "lr", "class_axis")}
-    return {k: v for k, v in told.items() if v is not defaults[k] and v != defaults[k]}
+    stated = {
+        k: v for k, v in arguments.items() if k not in ("loss", "optimizer", "lr", "class_axis")
+    }
+    return {k: v for k, v in stated.items() if v is not defaults[k] and v != defaults[k]}
 
 
 def _base(model: Model) -> NormalizedModel:
@@ -187,10 +187,10 @@ def _base(model: Model) -> NormalizedModel:
 # -- parameters ---------------------------------------------------------------------
 
 
-def _patterns(given: str | Sequence[str] | None) -> list[str]:
-    if given is None:
+def _patterns(patterns: str | Sequence[str] | None) -> list[str]:
+    if patterns is None:
         return []
-    return [given] if isinstance(given, str) else list(given)
+    return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -201,38 +201,52 @@ def choose_parameters(
     model: Model, train: str | Sequence[str] | None, freeze: str | Sequence[str], choices: Choices
 ) -> list[ir.Value]:
     """The initializers to train: the model's weights, narrowed or widened by patterns."""
-    wanted, frozen = _patterns(train), _patterns(freeze)
+    patterns, frozen_patterns = _patterns(train), _patterns(freeze)
     initializers = model.graph.initializers
     floats = [n for n, v in initializers.items() if is_differentiable(v) and v.type is not None]
-    known = {w.name: w for w in weights(model)}
-    for pattern in (*wanted, *frozen):
+    kinds = {w.name: w.kind for w in weights(model)}
+    for pattern in (*patterns, *frozen_patterns):
         if not any(fnmatchcase(n, pattern) for n in floats):
             raise ArgumentError(
                 f"no parameter matches {quote(pattern)}",
                 [[quote(n)] for n in floats],
                 hint="`sardonyx inspect` lists weights and constants",
             )
-    if wanted:
+    if patterns:
         # The data moves statistics, not the loss: a pattern does not reach them, their name does.
-        chosen = [
+        names = [
             n
             for n in floats
-            if n in wanted or (matches(n, wanted) and known[n].kind != "statistic")
+            if n in patterns or (matches(n, patterns) and kinds.get(n) != "statistic")
         ]
     else:
-        marked = set(surgery.frozen(model))
-        chosen = [n for n in floats if n in known and known[n].kind == "weight" and n not in marked]
-    chosen = [n for n in chosen if not matches(n, frozen)]
-    if not chosen:
+        frozen_names = set(surgery.frozen(model))
+        names = [n for n in floats if kinds.get(n) == "weight" and n not in frozen_names]
+    names = [n for n in names if not matches(n, frozen_patterns)]
+    if not names:
         raise ArgumentError(
             "there is nothing to train in this model",
             hint="train=['pattern'] (--train pattern) names weights; "
             "sx.dequantize(model) makes float weights of quantized ones",
         )
-    count = sum([initializers[n].const_value.size for n in chosen])  # type: ignore[misc, union-attr]
-    why = "by pattern" if wanted or frozen else "float initializers that are weights by their use"
-    choices.add("trained", f"{len(chosen)} of {len(floats)} float tensors, {count:,} numbers", why)
-    return [initializers[n] for n in chosen]
+    count = sum([initializers[n].const_value.size for n in names])  # type: ignore[misc, union-attr]
+    why = (
+        "by pattern"
+        if patterns or frozen_patterns
+        else "float initializers that are weights by their use"
+    )
+    choices.add("trained", f"{len(names)} of {len(floats)} float tensors, {count:,} numbers", why)
+    return [initializers[n] for n in names]
+
+
+def _refuse_statistics(parameters: Sequence[ir.Value], updates: Mapping[str, ir.Value]) -> None:
+    rows = [[quote(v.name)] for v in parameters if v.name in updates]
+    if rows:
+        raise ArgumentError(
+            "running statistics are updated from the data and cannot be trained as well",
+            rows,
+            hint='batch_norm="frozen" leaves them to the optimizer',
+        )
 
 
 # -- gradients and updates --------------------------------------------------------------
@@ -244,39 +258,45 @@ def _gradient(
     op = builder.op
     require_gradient([*builder.model.graph, *op.nodes], [total], parameters)
     with op.named("train"):
-        found = op.call(
+        gradients = op.call(
             "Gradient",
             list(parameters),
             {"xs": [p.name for p in parameters], "y": total.name},
             domain=TRAINING_DOMAIN,
             outputs=len(parameters),
         )
-    for g, p in zip(found, parameters, strict=True):
+    for g, p in zip(gradients, parameters, strict=True):
         g.name = op.fresh(f"grad/{p.name}")
         g.type, g.shape = p.type, ir.Shape(p.shape)  # type: ignore[arg-type]
-    return list(found)
+    return list(gradients)
 
 
 def _optimizer(
-    given: str | optim.Optimizer | None, lr: float | None, accumulate: int, choices: Choices
+    optimizer: str | optim.Optimizer | None, lr: float | None, accumulate: int, choices: Choices
 ) -> optim.Optimizer:
-    why = "as asked"
-    if given is None:
-        given, why = optim.adamw(), "a safe default for most networks"
-    chosen = optim.named(given) if isinstance(given, str) else given
+    """The optimizer of the arguments, by default AdamW; it is added to the choices."""
+    reason = "as asked"
+    if optimizer is None:
+        optimizer, reason = optim.adamw(), "a safe default for most networks"
+    elif isinstance(optimizer, str):
+        optimizer = optim.named(optimizer)
     if lr is not None:
-        chosen = chosen.with_(lr=lr)
-        why = why if why == "as asked" else f"{why}; lr as asked"
+        optimizer = optimizer.with_(lr=lr)
+        reason = reason if reason == "as asked" else f"{reason}; lr as asked"
     if accumulate != 1:
-        chosen = optim.accumulate(chosen, accumulate)
-    shown = {k: getattr(v, "text", v) for k, v in chosen.settings.items() if v is not None}
-    settings = ", ".join(
+        optimizer = optim.accumulate(optimizer, accumulate)
+    values = {k: getattr(v, "text", v) for k, v in optimizer.settings.items()}
+    words = [
         f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}"
-        for k, v in shown.items()
-        if v is not False
+        for k, v in values.items()
+        if v is not None and v is not False
+    ]
+    if optimizer.every != 1:
+        words.append(f"one update in {optimizer.every} steps")
+    choices.add(
+        "optimizer", f"{optimizer.text} ({', '.join(words)})" if words else optimizer.text, reason
     )
-    choices.add("optimizer", f"{chosen.text} ({settings})" if settings else chosen.text, why)
-    return chosen
+    return optimizer
 
 
 def _update(
