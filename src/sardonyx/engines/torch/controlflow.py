@@ -27,6 +27,7 @@ from sardonyx.lower.xp import NotStatic, positive
 
 HIGHER = torch.ops.higher_order
 LONG = 8  # loops of more trips stay loops of the graph, shorter ones are unrolled
+MANY = 1 << 16  # the most rows that a loop which ends itself may stack
 DEEP = 4  # torch traces a body several times, and each time everything nested in it
 Tensors = tuple[Any, ...]
 _DEPTH: ContextVar[int] = ContextVar("depth", default=0)
@@ -147,6 +148,7 @@ def repeat(goes_on: Any, step: Any, state: Tensors, extra: Tensors) -> Any:
 def fold(step: Any, state: Sequence[Any], rows: Sequence[Any], extra: Tensors) -> Any:
     """The last state, then the further outputs of each `step(*state, *row, *extra)`, stacked."""
     if torch.compiler.is_compiling():
+        torch._check(rows[0].shape[0] > 0)  # torch's scan has at least one step
         return HIGHER.scan(step, list(state), list(rows), tuple(extra))
     count, length = len(state), rows[0].shape[0]
     state, rows_out = tuple(state), []
@@ -263,23 +265,31 @@ def loop(xp, M=None, cond=None, *state, body, count):
     state = as_tensors(xp, state)
     position = torch.zeros((), dtype=torch.int64, device=xp.device)
     with deeper():
-        going_on = read_by(lambda i, *s: body(i, np.array(True), *s), (position, *state))[1][0]
-    always = isinstance(going_on, np.ndarray) and bool(going_on.all())
-    always &= cond is None or (isinstance(cond, np.ndarray) and bool(cond.all()))
-    stacks = count > len(state)
+        outputs = read_by(lambda i, *s: body(i, np.array(True), *s), (position, *state))[1]
+    going_on, examples = outputs[0], outputs[len(state) + 1 :]
+    runs_out = isinstance(going_on, np.ndarray) and bool(going_on.all())
+    always = cond is None or (isinstance(cond, np.ndarray) and bool(cond.all()))
     # A scan is differentiable everywhere, but its length may not depend on data.
-    if always and M is not None and (stacks or isinstance(M, np.ndarray)):
-        return _counted(xp, M, state, body)
-    if stacks:
-        raise NotStatic("a loop stacks rows, and their number depends on data")
-    return _conditional(xp, M, cond, position, state, body)
+    if runs_out and M is not None and (examples or (always and isinstance(M, np.ndarray))):
+        return _counted(xp, M, None if always else cond, state, body)
+    if examples:
+        return _stacked(xp, M, cond, position, state, body, as_tensors(xp, examples))
+    return _conditional(xp, M, cond, position, state, body)[2:]
 
 
-def _counted(xp, trips, state, body):
-    """A loop with a fixed number of trips: a scan over their numbers."""
+def _trips(trips):
+    """The number of trips as a size."""
+    if trips is None or (isinstance(trips, np.ndarray) and trips.reshape(-1)[0] > MANY):
+        raise NotStatic("a loop stacks rows, and their number is not bounded")
     is_constant = isinstance(trips, np.ndarray)
-    length = int(trips.reshape(-1)[0]) if is_constant else trips.reshape(()).item()
-    numbers = torch.arange(length, dtype=torch.int64, device=xp.device)
+    return int(trips.reshape(-1)[0]) if is_constant else trips.reshape(()).item()
+
+
+def _counted(xp, trips, cond, state, body):
+    """A loop that makes all its trips, or none: a scan over their numbers."""
+    if cond is not None:
+        trips = xp.asarray(trips).reshape(()) * xp.asarray(cond).reshape(())
+    numbers = torch.arange(_trips(trips), dtype=torch.int64, device=xp.device)
 
     def step(state, row):
         _, *outputs = body(row[0], np.array(True), *state)
@@ -290,8 +300,24 @@ def _counted(xp, trips, state, body):
     return (*last, *rows)
 
 
+def _stacked(xp, trips, cond, position, state, body, examples):
+    """A loop that ends when its body says so, and stacks rows: buffers with room for all trips."""
+    count, length = len(state), _trips(trips)
+    options = [{"dtype": row.dtype, "device": xp.device} for row in examples]
+    buffers = [torch.zeros((length, *r.shape), **o) for r, o in zip(examples, options)]
+
+    def write(i, going, *values):
+        going_on, *outputs = body(i, going, *values[:count])
+        rows = zip(values[count:], as_tensors(xp, outputs[count:]), strict=True)
+        return going_on, *outputs[:count], *(b.index_copy(0, i[None], r[None]) for b, r in rows)
+
+    done, _, *results = _conditional(xp, trips, cond, position, (*state, *buffers), write)
+    length = done.item()
+    return (*results[:count], *(buffer[:length] for buffer in results[count:]))
+
+
 def _conditional(xp, trips, cond, position, state, body):
-    """A loop that ends when its body says so."""
+    """A loop that ends when its body says so: trips made, whether it goes on, the last state."""
     going = torch.full((), True, device=xp.device) if cond is None else xp.asarray(cond).reshape(())
     limit = None if trips is None else xp.asarray(trips).reshape(())
 
@@ -313,7 +339,7 @@ def _conditional(xp, trips, cond, position, state, body):
             return closed(lambda *s: (goes_on(*s),), len(start), extra)(*values)[0]
 
         results = HIGHER.while_loop(test, closed(step, len(start), extra), start, tuple(extra))
-    return tuple(results[2:])
+    return tuple(results)
 
 
 @lowering("Scan", only="torch")

@@ -72,7 +72,7 @@ def called(function, x, start, *rest):
     torch would compute the sizes of its results by running through it step by step.
     """
     mode = get_proxy_mode()
-    if mode is None or not mode.pre_dispatch:
+    if mode is None or not mode.pre_dispatch or torch.compiler.is_exporting():
         return function(x, start, *rest)
     states = start if isinstance(start, list) else [start]
     directions, _, hidden = states[0].shape

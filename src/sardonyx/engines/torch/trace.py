@@ -99,7 +99,7 @@ def trace(
     try:
         graph, assumptions = _traced(function, weights, inputs, small)
     except EngineError as error:
-        if isinstance(error.__cause__, NotStatic) or not _has_free_sizes(inputs):
+        if _depends_on_data(error) or not _has_free_sizes(inputs):
             raise
         return _tidied(_traced_elsewhere(function, weights, inputs, error))
     broken = assumptions.broken(larger)
@@ -138,6 +138,13 @@ def named(module: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphM
 
 def _has_free_sizes(inputs: Sequence[ir.Value]) -> bool:
     return any(not isinstance(d, int) for v in inputs if v.shape is not None for d in v.shape)
+
+
+def _depends_on_data(error: EngineError) -> bool:
+    """Whether a trace failed for a reason that other sizes do not change."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error.__cause__, (NotStatic, GuardOnDataDependentSymNode))
 
 
 def _traced_elsewhere(

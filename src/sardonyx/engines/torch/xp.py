@@ -20,12 +20,14 @@ from sardonyx.lower.xp import (
     Arrays,
     NotStatic,
     is_symbolic,
+    settle,
 )
 
 try:
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.utils._python_dispatch import _disable_current_modes
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -66,6 +68,7 @@ OTHER_NAMES = {
 UNSIGNED = Unsigned(
     functools.partial(torch.div, rounding_mode="floor"), torch.bitwise_right_shift, torch.where
 ).functions
+SIZES = 16  # the most numbers that are read as sizes: a shape, or where a slice begins
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -210,8 +213,20 @@ class Torch(Arrays):
 
     def static(self, x):
         if is_traced(x):
+            return self._read(x)
+        with _disable_current_modes():  # a constant, maybe in the middle of a trace
+            return self.to_numpy(x)
+
+    def _read(self, x):
+        """Integers that data decides, as sizes of a graph that is being traced."""
+        if hasattr(x, "pieces"):
+            return settle([v for piece in x.pieces for v in self.static(piece)])
+        if hasattr(x, "sizes"):
+            return x.sizes
+        is_integer = not x.dtype.is_floating_point and x.dtype not in (torch.bool, torch.complex64)
+        if not is_integer or not all(isinstance(d, int) for d in x.shape) or x.numel() > SIZES:
             raise NotStatic
-        return self.to_numpy(x)
+        return settle([element.item() for element in x.reshape(-1)], x.shape)
 
     def to_numpy(self, x, dtype=None):
         x = x.detach().cpu().resolve_conj()
@@ -223,7 +238,10 @@ class Torch(Arrays):
 
     def from_sizes(self, values):
         parts = [torch.scalar_tensor(v, dtype=torch.int64, device=self.device) for v in values.flat]
-        return torch.stack(parts).reshape(values.shape)
+        tensor = torch.stack(parts).reshape(values.shape)
+        if is_traced(tensor):
+            tensor.sizes = values  # for `_read`
+        return tensor
 
     # -- making
 
@@ -280,7 +298,10 @@ class Torch(Arrays):
         return x.expand(tuple(shape))
 
     def concat(self, xs, axis):
-        return torch.cat(list(xs), axis)
+        joined = torch.cat(list(xs), axis)
+        if joined.ndim == 1 and is_traced(joined):
+            joined.pieces = list(xs)  # for `_read`: some may be constants
+        return joined
 
     def stack(self, xs, axis):
         return torch.stack(list(xs), axis)
