@@ -355,6 +355,26 @@ def test_one_weight_of_two_strides_is_two_layers(tmp_path: Path) -> None:
     assert source.count(".weight = self.filters.weight") == 1  # and still one parameter
 
 
+def test_numbered_layers_outside_of_a_chain_are_found_again(tmp_path: Path) -> None:
+    """A module that is no nn.Sequential has attributes, whose names begin with a letter."""
+    text = """m (float[N,2] x) => (float[N,2] y) {
+        a = Gemm <transB = 1> (x, net.0.weight, net.0.bias)  b = Relu (a)
+        c = Gemm <transB = 1> (b, net.2.weight, net.2.bias)  d = Add (c, b)
+        y = Gemm <transB = 1> (d, net.3.weight, net.3.bias) }"""
+    rng = np.random.default_rng(0)
+    names = ["net.0", "net.2", "net.3"]
+    weights = {f"{n}.weight": rng.normal(size=(2, 2)) for n in names}
+    weights |= {f"{n}.bias": rng.normal(size=2) for n in names}
+    model = network(text, weights)
+    sx.to_torch_source(model, tmp_path)
+    x = [rng.normal(size=(3, 2)).astype(np.float32)]
+    same(ran(tmp_path, x)[0], expected(model, x))
+    tuned = sx.with_weights(model, tmp_path)
+    np.testing.assert_array_equal(
+        tuned.initializer("net.3.weight").numpy(), model.initializer("net.3.weight").numpy()
+    )
+
+
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     text = "m (float[N,2] x) => (int64[2,K] y) { y = NonZero (x) }"
     with pytest.raises(UnsupportedOp, match='NonZero  node "y"'):

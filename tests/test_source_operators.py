@@ -74,6 +74,16 @@ def test_expressions_mean_what_the_graph_means(name: str, tmp_path: Path) -> Non
     same([found], expected(model, [x]))
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
+def test_pooling_takes_every_axis(op: str, rank: int, tmp_path: Path) -> None:
+    sizes, ones = ",".join("HWD"[:rank]), ",".join("1" * rank)
+    model = network(f"m (float[N,2,{sizes}] x) => (float[N,2,{ones}] y) {{ y = {op} (x) }}", {})
+    sx.to_torch_source(model, tmp_path)
+    x = np.random.default_rng(3).normal(size=(3, 2, 4, 5, 6)[: rank + 2]).astype(np.float32)
+    same([loaded(tmp_path)(torch.from_numpy(x)).numpy()], expected(model, [x]))
+
+
 IMAGES = {
     "LRN": "y = LRN <size = 3, alpha = 0.5, beta = 0.6, bias = 1.5> (x)",
     "GridSample": 'y = GridSample <mode = "cubic", padding_mode = "border"> (x, grid)',

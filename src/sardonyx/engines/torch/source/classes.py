@@ -189,7 +189,7 @@ class Publisher:
                 return None
         if value is not module.outputs[0]:
             return None
-        module.children = renamed
+        module.children, module.is_sequential = renamed, True
         return ["nn.Sequential(", *listed(items, star=True), ")"]
 
     # -- classes

@@ -59,7 +59,6 @@ UNARY_TEXT = {
     "Mish": "F.mish({0})",
     "IsNaN": "torch.isnan({0})",
     "Det": "torch.linalg.det({0})",
-    "GlobalMaxPool": "{0}.amax(dim=(2, 3), keepdim=True)",
 }
 
 
@@ -424,6 +423,12 @@ def pool(reader: Reader, node: ir.Node, x: ir.Value, **given: Any) -> Expression
 def global_average_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
     rank = reader.rank(x) - 2
     return build(f"F.adaptive_avg_pool{rank}d({{0}}, 1)", x)
+
+
+@op("GlobalMaxPool")
+def global_max_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    dims = tuple(range(2, reader.rank(x)))
+    return build("{0}.amax(dim={1}, keepdim=True)", x, Literal(dims, "dim"))
 
 
 @op("Resize")

@@ -88,6 +88,7 @@ class Module:
     inputs: list[ir.Value] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)
     gives: list[ir.Value] = field(default_factory=list)  # of a branch: its outputs, in order
+    is_sequential: bool = False  # written as nn.Sequential, whose children have numbers
 
     def every(self) -> Iterator[Module]:
         """The module and those inside it, the inner ones first."""

@@ -173,11 +173,11 @@ def tensors(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """The state dict of a tree: keys as torch gives them, and where the values come from."""
     for value, name in module.held.items():
         yield f"{prefix}{name}", Tensor([value])
-    yield from _inside(grown(module.children), prefix)
+    yield from _inside(grown(module.children), prefix, module.is_sequential)
 
 
-def _inside(children: dict[str, Any], prefix: str) -> Iterator[tuple[str, Tensor]]:
-    numbered = all(name.isdigit() for name in children)
+def _inside(children: dict[str, Any], prefix: str, numbered: bool) -> Iterator[tuple[str, Tensor]]:
+    """numbered -- the children are items of a list, whose keys are numbers"""
     for name, child in children.items():
         key = f"{prefix}{name if numbered else attribute(name)}"
         if isinstance(child, Layer):
@@ -185,7 +185,7 @@ def _inside(children: dict[str, Any], prefix: str) -> Iterator[tuple[str, Tensor
         elif isinstance(child, Module):
             yield from tensors(child, f"{key}.")
         else:
-            yield from _inside(child, f"{key}.")
+            yield from _inside(child, f"{key}.", all(inner.isdigit() for inner in child))
 
 
 def tied(held: dict[str, Tensor]) -> dict[str, str]:
