@@ -31,6 +31,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "steps": ({"steps": 0}, "steps"),
     "patience": ({"patience": 0}, "patience"),
     "every steps": ({"every_steps": 0}, "every steps"),
+    "negative seed": ({"seed": -1}, "from 0 on, not -1"),
     "share": ({"validation": 1.5}, "validation"),
     "watch": ({"watch": "val_accuracy", "validation": 0.2, "metrics": ["f1"]}, "val_f1"),
     "metric": ({"validation": 0.2, "metrics": ["accurracy"]}, "did you mean accuracy"),

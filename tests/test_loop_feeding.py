@@ -239,3 +239,14 @@ def test_axes_without_names(tmp_path: Path) -> None:
     outputs = sx.predict(model, data, batch_size=50, constants={"sr": 8000})
     np.testing.assert_allclose(outputs["scores"], scores(model, STATE, 8000), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(outputs["next"], np.tanh(STATE).transpose(1, 0, 2), rtol=1e-5)
+
+
+def test_labels_may_be_whole_numbers_stored_as_floats() -> None:
+    assert losses({"x": X, "label": LABEL.astype(np.float32)}) == losses(DATA)
+    with pytest.raises(DataError, match=r"\.5, not a whole number"):
+        losses({"x": X, "label": LABEL + 0.5})
+    late = LABEL.astype(np.float64)
+    late[-1] = 1.5
+    batches = [{"x": X[i : i + 32], "label": late[i : i + 32]} for i in range(0, 203, 32)]
+    with pytest.raises(DataError, match=r"label 1\.5"):  # a stream shows it when it comes
+        losses(batches)

@@ -135,6 +135,10 @@ def test_fewer_classes_than_the_model_has_are_said(tmp_path: Path) -> None:
     run = sx.train(network(10), pictures(tmp_path, "bee", "cat"), epochs=1)
     assert any("10 classes, the data has 2" in words for _, words in run.facts)
     assert any("--replace-head 2" in words for _, words in run.facts)
+    numbers = {"pixels": np.zeros((4, 3, 4, 4), np.float32), "label": np.arange(4)}
+    for classes, said in ((5, False), (8, True)):
+        facts = sx.train(network(classes), numbers, epochs=1).facts
+        assert any(name == "note" for name, _ in facts) == said
     enough = sx.train(network(2), tmp_path, epochs=1)
     assert not any(name == "note" for name, _ in enough.facts)
 

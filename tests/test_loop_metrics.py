@@ -1,4 +1,4 @@
-"""Figures of the loop against scikit-learn, and where they end up: watching, events, reports."""
+"""Metrics of the loop against scikit-learn, and what uses them: watching, events, reports."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ def _fit(
     if field_name not in fields:
         return f"there is no field {quote(field_name)}"
     have, dtype = fields[field_name], np.dtype(value.dtype.numpy())  # type: ignore[union-attr]
-    names_classes = is_label and dtype.kind in "iu" and have.dtype.kind in TEXT
-    if not names_classes and not _castable(have.dtype, dtype):
+    numbered = is_label and dtype.kind in "iu" and have.dtype.kind in f"{TEXT}f"
+    if not numbered and not _castable(have.dtype, dtype):
         return f"field {quote(field_name)} is {_word(have.dtype)}"
     batch, shape = None, None
     if dims is not None:
@@ -313,13 +313,22 @@ def convert(rows: Rows, links: Sequence[Link]) -> Rows:
         if item.classes:
             array = _numbered(array, item)
         elif item.cast:
-            array = array.astype(item.dtype)
+            array = _cast(array, item)
         if item.shape is not None and array.ndim - 1 != len(item.shape):
             array = array.reshape(
                 array.shape[0], *(d if isinstance(d, int) else -1 for d in item.shape)
             )
         inputs[item.input] = array
     return inputs
+
+
+def _cast(array: np.ndarray, item: Link) -> np.ndarray:
+    """Another type; labels may be whole numbers that are stored as floats."""
+    cast = array.astype(item.dtype)
+    if array.dtype.kind == "f" and item.dtype.kind in "iu" and (cast != array).any():
+        wrong = array[cast != array].flat[0]
+        raise DataError(f"field {quote(item.field)} holds the label {wrong}, not a whole number")
+    return cast
 
 
 def _numbered(names: np.ndarray, item: Link) -> np.ndarray:
@@ -391,6 +400,8 @@ def check_values(
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             wrong = ~np.isfinite(array)
             problems.append([*_where(item, wrong), f"holds {array[wrong][0]}"])
+        elif array.dtype.kind == "f" and item.dtype.kind in "iu":
+            array = _cast(array, item)
         if item.input in classes:
             count, ignored = classes[item.input]
             wrong = (array < 0) | (array >= count)

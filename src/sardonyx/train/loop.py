@@ -124,8 +124,8 @@ def train(
     request = SimpleNamespace(**arguments)
     request.target = Path(output) if output is not None else None
     request.share = validation if isinstance(validation, (int, float)) else None
-    request.engine_options = setup.check_engine(engine, engine_options, recompute)
     setup.check_numbers(vars(request))
+    request.engine_options = setup.check_engine(engine, engine_options, recompute)
     setup.check_record_names(how)
     setup.check_metrics(metrics, validation is not None or resume)
     setup.check_output(model, request.target, in_place or resume)

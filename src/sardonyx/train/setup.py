@@ -44,6 +44,8 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             continue
         if name in WHOLE and (not number or value < 1 or value != int(value)):
             rows.append([name.replace("_", " "), f"a whole number from 1 on, not {value!r}"])
+        if name == "seed" and not (number and 0 <= value < 2**63):
+            rows.append(["seed", f"a whole number from 0 on, not {value!r}"])
         if name == "every_minutes" and not (number and value > 0):
             rows.append(["every minutes", f"a number above 0, not {value!r}"])
         if name == "share" and not 0 < value < 1:
@@ -325,7 +327,9 @@ def _fewer_classes(
             continue
         present = len(names)
         if not present and not isinstance(source, Stream):
-            present = int(np.max(source.sample(item.field), initial=-1)) + 1
+            # the highest classes may be absent by chance, but hardly half of them
+            largest = int(np.max(source.sample(item.field), initial=-1)) + 1
+            present = largest if 2 * largest <= count else count
         if 0 < present < count:
             words = f"the model has scores for {count:,} classes, the data has {present:,}"
             return [("note", f"{words}: --replace-head {present} fits the last layer to the data")]
