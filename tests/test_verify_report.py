@@ -57,7 +57,7 @@ def test_a_saved_report_is_judged_again(files: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == first
     assert run("out/report.json", "--bands", "1e6,1e7") == 0
     assert run("out/report.json", "--bands", "2,1e7") == 4  # look
-    with pytest.raises(ArgumentError, match="no saved report"):
+    with pytest.raises(ArgumentError, match="not a saved report"):
         Report.from_json('{"format": 1}')
 
 

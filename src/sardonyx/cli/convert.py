@@ -69,7 +69,7 @@ def convert(
         return
     if place or size:
         raise ArgumentError(
-            "a file has no other engines in it: --place and --size are for --dry-run",
+            "--place and --size need --dry-run: an exported file runs on one framework",
             hint="in Python, sardonyx.to_torch(model, place={…}) runs nodes elsewhere",
         )
     if output is None:

@@ -45,8 +45,8 @@ def geometry(
             end[i] = total - begin[i]
         elif auto_pad == "VALID":
             begin[i] = end[i] = 0
-        room = size + begin[i] + end[i] - reach
-        count = (-(-room // stride) if ceil_mode else room // stride) + 1
+        span = size + begin[i] + end[i] - reach
+        count = (-(-span // stride) if ceil_mode else span // stride) + 1
         if ceil_mode and (count - 1) * stride >= size + begin[i]:
             count -= 1
         counts.append(count)

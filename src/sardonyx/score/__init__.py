@@ -2,7 +2,7 @@
 
 scoreboard.py  `score`, what the command and `sardonyx.score` run
 suite.py      the official cases · records.py   the training cases that we publish
-engines.py    who takes part: `ours/`, `peers/`, and a file that somebody gives
+engines.py    the engines: `ours/`, `peers/`, and adapter files of users
 environments.py  the peers' own environments · worker.py, pool.py   the processes they run in
 judge.py      one cell: how right an answer is · variants.py   the retries that tell why it is not
 derivatives.py  differences of the models themselves · gradients.py   gradients against them

@@ -1,4 +1,4 @@
-"""Who takes part: our engines, the peers, and adapter files that somebody gives.
+"""The engines of the scoreboard: ours, the peers, and adapter files of users.
 
 An engine is an adapter file and the Python that runs it; worker.py says what an adapter is.
 """
@@ -43,7 +43,7 @@ GROUPS = {"ours": ("ours",), "peers": ("peer",), "all": ("ours", "peer")}
 class Engine:
     """One column of the scoreboard.
 
-    kind     -- "ours", "peer" (an environment of its own) or "given" (a file of somebody's)
+    kind     -- "ours", "peer" (an environment of its own) or "given" (the user's adapter file)
     adapter  -- the file with `run`
     python   -- what runs it
     """

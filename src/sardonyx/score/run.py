@@ -1,4 +1,4 @@
-"""All of it: every chosen case on every chosen engine, several processes at a time."""
+"""Run every selected case on every selected engine, several processes at a time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ ABILITY = {"forward": "run", "gradient": "gradient", "training": "train"}
 
 
 def _greeted(worker: Worker, job: Job) -> tuple[str, str, list[str]]:
-    """An engine's canary, version and abilities; where all was well before, without a process."""
+    """An engine's canary, version and abilities; from the store where all was well before."""
     name = _engine_key(worker.engine, "forward", "greeting")
     greeting = None if job.fresh else job.store.get(name)
     if greeting is not None:
@@ -188,7 +188,7 @@ def _kept(engine: Engine, job: Job, axis: str, case: Any) -> Cell | None:
 
 
 def _keep(engine: Engine, job: Job, axis: str, case: Any, cell: Cell, used: set[str]) -> None:
-    """Keep a cell; a peer's time-out until more time is given, others say that we were busy."""
+    """Store a cell; of time-outs only those of peers, until a longer limit is set."""
     if cell.kind == "time-out" and engine.kind != "peer":
         return
     # What passes was not run in other forms.

@@ -86,7 +86,7 @@ class Score:
             return Score(sardonyx, onnx, date, columns, data["cases"], data.get("sample", 1))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(
-                "this is no score", hint="sardonyx score --save FILE writes one"
+                "this file is not a saved score", hint="sardonyx score --save FILE writes one"
             ) from error
 
     def save(self, path: Path) -> Path:
@@ -211,7 +211,7 @@ def compared_with(path: Path, score: Score) -> Score:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{quote(path)} is no score") from error
+        raise ArgumentError(f"{quote(path)} is not a saved score") from error
     if not (isinstance(data, dict) and "baseline" in data):
         return load(path)
     columns = []

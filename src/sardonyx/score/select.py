@@ -32,7 +32,9 @@ def cases(
         for axis in axes
     }
     if not any(selection.values()):
-        raise ArgumentError("no case is like that", hint="names are those of onnx, as test_relu")
+        raise ArgumentError(
+            "no case matches", hint="cases have the names of onnx, such as test_relu"
+        )
     return selection
 
 

@@ -175,7 +175,7 @@ def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) ->
 
 
 def _filtered(column: Column, kind: str, shown: str) -> str:
-    """A figure that leads to the operators behind it."""
+    """A count that links to the operators behind it."""
     query = urllib.parse.urlencode({"engine": column.name, "kind": kind})
     return f'<a href="matrix.html?{text(query)}">{shown}</a>'
 
@@ -416,7 +416,7 @@ def _case(score: Score, case: str) -> str:
 
 
 def _rescue(column: Column, axis: str, case: str, cell: Cell) -> str:
-    """A word where the operator fails and the body that defines it works."""
+    """A note where the operator fails and the function that defines it works."""
     if cell.kind in ("pass", "nondeterministic") or unexpanded(case) != case:
         return ""
     twins = [
@@ -479,13 +479,13 @@ def _trend(columns: Sequence[Column]) -> str:
         f'aria-label="{", ".join(f"{_percent(c):.1f} %" for c in columns)}">'
         f'<polyline points="{points}"/></svg>'
     )
-    figures = {
+    numbers = {
         "now": f"{_percent(now):.1f} %",
         "since the last": f"{_percent(now) - _percent(before):+.1f}",
         "wrong": str(wrong[1]),
         "since": f"{wrong[1] - wrong[0]:+d}",
     }
-    cells = "".join(f'<td class="r" data-label="{k}">{v}</td>' for k, v in figures.items())
+    cells = "".join(f'<td class="r" data-label="{k}">{v}</td>' for k, v in numbers.items())
     return f'<tr><td>{text(now.title)}</td><td class="wide">{curve}</td>{cells}</tr>'
 
 

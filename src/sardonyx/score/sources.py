@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sardonyx.score.engines import PACKAGE
 
-ROOMS = ("lower", "grad")  # of rules
+RULE_PACKAGES = ("lower", "grad")  # of rules
 KERNELS = "engines"
 # What registers rules: decorators, and functions that take a table; operators begin with that.
 REGISTER = {"lowering": "", "table": "", "gradient_rule": "", "formulas": "", "reduction": "Reduce"}
@@ -47,8 +47,8 @@ class Module:
     @property
     def is_split(self) -> bool:
         """Whether it is looked at piece by piece: it has rules, or belongs to a family of them."""
-        _, room, *inner = self.name.split(".") if "." in self.name else ("", self.name)
-        return bool(self.rules) or (room in ROOMS and len(inner) > 1)
+        _, package, *inner = self.name.split(".") if "." in self.name else ("", self.name)
+        return bool(self.rules) or (package in RULE_PACKAGES and len(inner) > 1)
 
     def source(self, node: ast.AST) -> str:
         """The text of a node, its decorators too."""
@@ -64,16 +64,16 @@ def of_rules(engine: str, ops: Iterable[str]) -> str:
     """A digest of the rules of these operators, as an engine of ours finds them."""
     digest = hashlib.sha256()
     for op in sorted(set(ops)):
-        for room in ROOMS:
-            digest.update("\n".join([op, *rules(room, engine).get(op, ())]).encode())
+        for package in RULE_PACKAGES:
+            digest.update("\n".join([op, *rules(package, engine).get(op, ())]).encode())
     return digest.hexdigest()
 
 
 @functools.cache
-def rules(room: str, engine: str) -> dict[str, list[str]]:
-    """The sources of rules by operator: of a room, and the engine's own kernels."""
+def rules(package: str, engine: str) -> dict[str, list[str]]:
+    """The sources of rules by operator: of a package, and the engine's own kernels."""
     files: dict[str, list[str]] = {}
-    folders = [room, *([f"{KERNELS}.{engine}"] if room == "lower" else [])]
+    folders = [package, *([f"{KERNELS}.{engine}"] if package == "lower" else [])]
     for name, module in modules().items():
         if any(name.startswith(f"sardonyx.{folder}.") for folder in folders):
             for op, nodes in module.rules.items():
@@ -110,7 +110,7 @@ def _texts(units: set[Unit]) -> list[str]:
 
 @functools.cache
 def _orphans() -> frozenset[Unit]:
-    """Definitions in modules of rules that no rule names, and that are none: who knows for what."""
+    """Definitions in modules of rules that are no rules and that no rule names."""
     split = [module for module in modules().values() if module.is_split]
     nodes = [(m, node) for m in split for rules in m.rules.values() for node in rules]
     used = reached(nodes)

@@ -1,6 +1,6 @@
 """Results kept by content: the key says everything that a result depends on, so none is ever stale.
 
-One SQLite file in the cache folder; rows that nobody asked for in months are dropped.
+One SQLite file in the cache folder; rows that were not read for months are dropped.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def leave_with(parent: int) -> None:
-    """End this process once the one that started it is gone: an engine may hang, unasked for."""
+    """End this process once the one that started it has ended, even if the engine hangs."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,8 +1,9 @@
 """Verification: whether two programs give the same numbers, and if not, which node is to blame.
 
-compare.py    one comparison from end to end (`verify`)
-subjects.py   what can be compared · opened.py   inside conversions of ours
-inputs.py, datasets.py   on what
+compare.py    one comparison from end to end (`verify`) · budget.py   how long it may take
+subjects.py   what can be compared · converted.py   the model behind a conversion of ours
+interface.py  whether two models have the same inputs and outputs
+draw.py, inputs.py   random inputs that show something · datasets.py   inputs in files
 exact.py      the float64 run and the baseline · coarse.py, jitter.py   where those say too little
 noise.py      the ratio and the verdict · ties.py   jumps
 locate.py     the search in each candidate · culprit.py each node alone · segments.py the pieces

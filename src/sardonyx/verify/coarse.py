@@ -5,7 +5,7 @@ Its own noise says too little about engines that add number by number, take the 
 single precision, or give a sigmoid to an ulp of 1, not of the result. Where a model has such nodes,
 a second baseline computes them that way, and the larger noise counts.
 
-Products belong here only where all weights of a sum are equal, as in models whose weights nobody
+Products belong here only where all weights of a sum are equal, as in models that were never
 trained: then the terms are equal too, every addition rounds to the same side, and the error grows
 with the number of terms rather than with its root.
 """
@@ -118,7 +118,7 @@ def _product(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
     return total if bias is None else total + bias.reshape(shape)
 
 
-def _conv_terms(node: ir.Node, x: np.ndarray, w: np.ndarray) -> Iterator[np.ndarray]:
+def _conv_terms(node: ir.Node, x: Any, w: Any) -> Iterator[np.ndarray]:
     """What each channel and tap of a kernel adds to a convolution."""
     rank = x.ndim - 2
     ones, zeros = [1] * rank, [0] * 2 * rank

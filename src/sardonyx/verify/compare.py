@@ -301,7 +301,7 @@ class _Job:
     def _check_plausible(
         self, exact: dict[str, Any], baselines: list[dict[str, Any]], run: str
     ) -> None:
-        """A baseline far from the exact run hides faults: say so."""
+        """Note where the baseline is so far from the exact run that it would hide faults."""
         if self.reference_model is None or has_jumps(self.reference_model.graph):
             return
         for name, value in exact.items():
@@ -359,7 +359,7 @@ class _Job:
     def _add_baseline(
         self, label: str, outputs: dict[str, Any], run: DataSet, baselines: list[dict[str, Any]]
     ) -> None:
-        """Nobody need be better than what he is compared with, unless that is wrong itself."""
+        """Take the first subject's result as a further baseline, unless it is wrong itself."""
         mine = [m for m in self.report.measurements if (m.subject, m.run) == (label, run.name)]
         if len(self.subjects) > 1 and all(m.ratio <= self.report.bands[1] for m in mine):
             for m in mine:
@@ -415,7 +415,7 @@ class _Job:
                 noise=self.noise.get(name, 0.0),
             )
             if self.is_drawn and rated(exact[name]) == BLIND and part.problem in ("", PLACES):
-                part.outcome = UNKNOWN  # nobody promised that the model takes these numbers
+                part.outcome = UNKNOWN  # the model may not be made for these random numbers
             if part.wrong and self.reference_model is not None:
                 self._explain(part, name, outputs[output_name], run)
             if self.report.bands[0] < part.ratio < SUSPICIOUS and part.eps:
@@ -423,7 +423,7 @@ class _Job:
             self.report.measurements.append(part)
 
     def _reconsider(self, part: Measurement, exact: Any, run: DataSet) -> None:
-        """Doubt the baseline first: compute it coarsely, and draw more of its noise."""
+        """Measure the baseline's noise better: compute it coarsely, and on moved inputs."""
         for coarsely in self._coarsely():
             if run.name not in self.coarse:
                 self.coarse[run.name] = {}

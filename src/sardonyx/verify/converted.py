@@ -1,8 +1,8 @@
-"""Conversions of ours, opened: the ONNX model behind a module or function, with its weights.
+"""The ONNX model behind a conversion of ours, with the weights of the module or function.
 
 A module of `to_torch` or `to_tensorflow`, or the pair that `to_jax` gives, holds its weights under
 the model's names. Put back into the model, they make each node of the conversion one that can be
-replayed alone on the same engine. What others wrote cannot be opened.
+replayed alone on the same engine. Modules and functions of other origin have no such model.
 """
 
 from __future__ import annotations

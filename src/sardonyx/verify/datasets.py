@@ -37,7 +37,7 @@ Given = Mapping[str, Any] | str | Path | Callable[[int], Mapping[str, Any]] | Se
 
 
 def read(inputs: Given, model: Model | None, seeds: Sequence[int] = (0,)) -> list[DataSet]:
-    """What a person gives: arrays by name, several of them, a function of a seed, a file."""
+    """The inputs in any form that `verify` takes: arrays, several sets, a function, a file."""
     if isinstance(inputs, Mapping):
         return [DataSet("given", _checked(inputs, model))]
     if isinstance(inputs, (str, Path)):

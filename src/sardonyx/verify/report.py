@@ -1,4 +1,4 @@
-"""What a comparison found: measurements, culprit, versions; as a table, JSON, or judged again."""
+"""The result of a comparison: measurements, culprit, versions; as table, JSON, judged again."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class Report:
                 content["versions"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"this is no saved report: {error}") from error
+            raise ArgumentError(f"this is not a saved report: {error}") from error
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write `report.json`, the runs in the model zoo's form and, with a culprit, its case."""
@@ -287,7 +287,7 @@ def checked_bands(bands: Sequence[float]) -> tuple[float, float]:
 
 
 def shown(ratio: float) -> str:
-    """A ratio as people read it."""
+    """A ratio, rounded for display."""
     if math.isinf(ratio) or math.isnan(ratio):
         return "inf"
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

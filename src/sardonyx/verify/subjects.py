@@ -47,10 +47,10 @@ class Subject:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Get ready; raises where the engine refuses."""
+        """Load or convert the model; raises where the engine refuses it."""
 
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
-        """The same in float64, where the subject can do that by itself."""
+        """A runner of the subject in float64; None where it has none of its own."""
         return None
 
 
@@ -179,7 +179,7 @@ def version_of(engine: str) -> str:
 
 @contextlib.contextmanager
 def reported(name: str) -> Iterator[None]:
-    """Whatever a person's own code raises becomes one kind of error."""
+    """Turn whatever the code of a user or a framework raises into one kind of error."""
     try:
         yield
     except Exception as error:
@@ -306,7 +306,7 @@ def array_of(value: Any) -> Any:
 
 
 def subject(thing: Any, first: Subject | None = None) -> Subject:
-    """The subject that a person means: see `sardonyx.verify`."""
+    """The subject for an argument of `sardonyx.verify`."""
     if isinstance(thing, Subject):
         return thing
     model = first.model if first is not None else None
@@ -332,7 +332,7 @@ def on_engine(name: str, first: Subject | None) -> Subject:
     """The model of the first subject on another engine."""
     if first is None or first.model is None:
         raise ArgumentError(
-            f"{quote(name)} is an engine, but the first thing to compare is no ONNX model"
+            f"{quote(name)} is an engine, but the first argument is not an ONNX model"
         )
     kind = ConversionSubject if name in CONVERSIONS else OnnxSubject
     return kind(first.model, name)

@@ -33,7 +33,7 @@ State = dict[str, np.ndarray]
 
 
 class Side(Protocol):
-    """Something that makes steps: TrainingRep of any engine has this form."""
+    """Anything that makes training steps; TrainingRep of every engine does."""
 
     def step(self, inputs: Mapping[str, Any]) -> Any: ...
     def state(self) -> State: ...
@@ -55,7 +55,7 @@ class Variable:
 
 @dataclass
 class Trajectory:
-    """What comparing a training found."""
+    """The comparison of one candidate's training with the exact one."""
 
     label: str
     bands: tuple[float, float]

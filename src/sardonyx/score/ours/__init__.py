@@ -20,7 +20,7 @@ _looked_up: set[str] = set()
 
 
 class _Watched(dict[Any, Any]):
-    """Rules that write down who is asked for."""
+    """A registry of rules that records which operators are looked up."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         _looked_up.add(op_name(key))
