@@ -252,3 +252,22 @@ def test_statistics_are_either_updated_or_trained() -> None:
         sx.trainable(model, "mse", train=["s", "m"])
     net = sx.trainable(model, "mse", train=["s", "m"], batch_norm="frozen")
     assert {k for k, _ in net.records[0].update_binding} >= {"s", "m"}
+
+
+INSIDE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,2] x, bool c) => (float[N,2] y)
+<float[2,2] w = {1, 2, 3, 4}, float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {3, 4},
+ float[2] v = {5, 6}>
+{
+    h = MatMul(x, w)
+    y = If (c) <
+        then_branch = t () => (float[N,2] p) { p = BatchNormalization(h, s, b, m, v) },
+        else_branch = e () => (float[N,2] q) { q = Identity(h) }
+    >
+}"""
+
+
+def test_normalization_inside_a_body_is_said_to_be_frozen() -> None:
+    net = sx.trainable(sx.load(onnx.parser.parse_model(INSIDE)), "mse")
+    (said,) = [c.value for c in choices(net) if c.what == "BatchNormalization"]
+    assert "frozen: it is inside a body of If" in said

@@ -316,9 +316,9 @@ def untie(model: ModelSource, patterns: str | Sequence[str] = "*") -> Model:
         for node in renamed[len(direct) == 0 :]:
             name, after = node.outputs[0].name or "", node.outputs[0]
             after.name = op.fresh(f"{name}/tied")
-            after.replace_all_uses_with(_copied(work, value, name))
+            after.replace_all_uses_with(copy_weight(work, value, name))
         for count, node in enumerate(direct[1:], 2):
-            copy = _copied(work, value, op.fresh(f"{value.name}.{count}"))
+            copy = copy_weight(work, value, op.fresh(f"{value.name}.{count}"))
             for position in [p for n, p in value.uses() if n is node]:
                 node.replace_input_with(position, copy)
     finish(work, op, "the weights cannot be parted")
@@ -329,8 +329,8 @@ def _is_plain(value: ir.Value) -> bool:
     return bool(value.uses()) and not value.is_graph_output()
 
 
-def _copied(model: Model, value: ir.Value, name: str) -> ir.Value:
-    """An initializer called `name` with the numbers of another."""
+def copy_weight(model: Model, value: ir.Value, name: str) -> ir.Value:
+    """A new initializer called `name` with the numbers of another."""
     tensor = value.const_value
     assert tensor is not None
     copy = ir.Value(name=name, type=value.type, shape=value.shape)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
+from sardonyx.edit.surgery import copy_weight
 from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
@@ -50,11 +51,7 @@ def is_uniform(value: ir.Value) -> bool:
 
 def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
     """Let `uses` read a copy of `source` that is called `name`."""
-    tensor = source.const_value
-    assert tensor is not None
-    copy = ir.Value(name=name, type=source.type, shape=source.shape)
-    copy.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
-    model.graph.register_initializer(copy)
+    copy = copy_weight(model, source, name)
     for node, position in uses:
         identity = node.inputs[position].producer()  # type: ignore[union-attr]
         node.replace_input_with(position, copy)

@@ -20,7 +20,7 @@ from sardonyx.grad.nn.batch_norm import new_statistics, normalize_batch
 from sardonyx.model import Model
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.functions import copy_nodes
-from sardonyx.passes.nesting import reads
+from sardonyx.passes.nesting import bodies, reads
 from sardonyx.record.builder import RecordBuilder
 from sardonyx.record.describe import Choices
 from sardonyx.record.hash_random import keep_mask
@@ -65,35 +65,26 @@ def training_forward(
     its mode.
     """
     nodes = [n for n in builder.model.graph if n.domain == ""]
-    for kind, mode in (("BatchNormalization", batch_norm), ("Dropout", dropout)):
+    modes = {"BatchNormalization": batch_norm, "Dropout": dropout}
+    for kind, mode in modes.items():
         _check(kind, mode, [n for n in nodes if n.op_type == kind])
     values: dict[ir.Value, ir.Value] = {}
     report: list[tuple[ir.Node, str]] = []
     for node in builder.model.graph:
-        if node.op_type == "BatchNormalization" and node.domain == "":
-            node_mode = mode_of(node, batch_norm)
-            if node_mode == "train" and not _has_stored_statistics(builder, node):
-                node_mode = "frozen: its statistics are computed in the graph and cannot be updated"
-            report.append((node, node_mode))
-            if node_mode == "train":
-                _batch_norm(builder, node, values)
-                continue
-            if node.attributes.get_int("training_mode", 0):
-                _frozen_batch_norm(builder, node, values)
-                continue
-        elif node.op_type == "Dropout" and node.domain == "":
-            node_mode = mode_of(node, dropout)
-            ratio = _ratio(node)
-            report.append((node, "off (ratio 0)" if ratio is None else node_mode))
-            if node_mode == "train" and ratio is not None:
-                _dropout(builder, node, ratio, values)
-                continue
-            if is_random(node) and node.inputs[0] is not None:
-                values[node.outputs[0]] = values.get(node.inputs[0], node.inputs[0])
-                continue
-        if any(v in values for v in reads(node)):
+        report += _inside(node)
+        if node.op_type in SWITCHES and node.domain == "":
+            mode = mode_of(node, modes[node.op_type])
+            report.append((node, SWITCHES[node.op_type](builder, node, mode, values)))
+        if node.outputs[0] not in values and any(v in values for v in reads(node)):
             _copy(builder, node, values)
     return values, report
+
+
+def _inside(node: ir.Node) -> list[tuple[ir.Node, str]]:
+    """The nodes in bodies that would train outside: a body stays as it is served."""
+    inner = [n for body in bodies(node) for n in body.all_nodes()]
+    words = f"frozen: it is inside a body of {node.op_type}"
+    return [(n, words) for n in inner if n.op_type in SWITCHES and n.domain == ""]
 
 
 def _copy(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
@@ -121,6 +112,19 @@ def _batch_norm(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir
     builder.updates.update({mean.name: new_mean, var.name: new_var})
     builder.roles.update({mean.name: "statistic", var.name: "statistic"})
     values[node.outputs[0]] = y
+
+
+def _switch_batch_norm(
+    builder: RecordBuilder, node: ir.Node, mode: str, values: dict[ir.Value, ir.Value]
+) -> str:
+    """Write a BatchNormalization in its mode if the served one is in another; the mode in words."""
+    if mode == "train" and not _has_stored_statistics(builder, node):
+        mode = "frozen: its statistics are computed in the graph and cannot be updated"
+    if mode == "train":
+        _batch_norm(builder, node, values)
+    elif node.attributes.get_int("training_mode", 0):
+        _frozen_batch_norm(builder, node, values)
+    return mode
 
 
 def _frozen_batch_norm(
@@ -174,6 +178,18 @@ def _ratio(node: ir.Node) -> ir.Value | float | None:
     return float(array.reshape(-1)[0]) or None
 
 
+def _switch_dropout(
+    builder: RecordBuilder, node: ir.Node, mode: str, values: dict[ir.Value, ir.Value]
+) -> str:
+    """Write a Dropout in its mode if the served one is in another; the mode in words."""
+    ratio, x = _ratio(node), node.inputs[0]
+    if mode == "train" and ratio is not None:
+        _dropout(builder, node, ratio, values)
+    elif is_random(node) and x is not None:
+        values[node.outputs[0]] = values.get(x, x)
+    return "off (ratio 0)" if ratio is None else mode
+
+
 def _dropout(
     builder: RecordBuilder, node: ir.Node, ratio: ir.Value | float, values: dict[ir.Value, ir.Value]
 ) -> None:
@@ -189,3 +205,6 @@ def _dropout(
         values[node.outputs[0]] = x * (op.cast(keep, x.dtype) / share)  # type: ignore[arg-type]
         if len(node.outputs) > 1 and node.outputs[1].name:
             values[node.outputs[1]] = keep
+
+
+SWITCHES = {"BatchNormalization": _switch_batch_norm, "Dropout": _switch_dropout}

@@ -174,8 +174,10 @@ def _take_state(model: Model, record: Record, changed: Model) -> Rows:
         new_slots[n].shape == old_slots[n].shape and new_slots[n].dtype == old_slots[n].dtype
         for n in new_slots
     )
-    optimizers = [descriptions(m)[0]["arguments"]["optimizer"]["name"] for m in (model, changed)]
-    is_continued = same and optimizers[0] == optimizers[1]
+    before, after = (descriptions(m)[0]["arguments"] for m in (model, changed))
+    # The count of steps is one of updates only as long as as many steps make an update.
+    is_continued = same and before["optimizer"]["name"] == after["optimizer"]["name"]
+    is_continued &= before.get("accumulate") == after.get("accumulate")
     if is_continued:
         new.state.update(old_slots)
     words = "kept" if is_continued else "starts afresh"
