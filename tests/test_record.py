@@ -125,6 +125,10 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
         text("t () => (float[2,1] w_new) { w_new = Mul(w, nothing) }"),
         '"nothing".*is not computed anywhere',
     ),
+    "two nodes of one name": (
+        text("t () => (float[2,1] w_new) { [n] v = Neg(w) [n] w_new = Neg(v) }"),
+        '"n".*is the name of 2 nodes',
+    ),
     "the wrong order": (
         text("t () => (float[2,1] w_new) { w_new = Neg(later) later = Neg(w) }"),
         '"later".*is read before it is computed',

@@ -314,3 +314,26 @@ def test_functions_are_shared_by_all_graphs() -> None:
 def test_symbolic_record_of_an_old_opset_runs() -> None:
     served = SERVED.replace('"": 17', '"": 12')
     np.testing.assert_allclose(steps(made(served=served))["w"], W - 0.1 * gradient(W), rtol=1e-5)
+
+
+def test_nodes_of_an_expanded_record_have_names_of_their_own(tmp_path: Path) -> None:
+    """Exporters repeat names of nodes; those of the record are not repeated."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+        [dense] a = MatMul(x, w)
+        [act] r = Relu(a)
+        [act] t = Tanh(r)
+        [last] y = Tanh(t)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.node[3].name = "train/act"
+    net = sx.trainable(model, loss="mse", form="expanded")
+    written = onnx.load(sx.save(net, tmp_path / "expanded.onnx"))
+    names = [node.name for node in written.training_info[0].algorithm.node if node.name]
+    served = {node.name for node in written.graph.node}
+    assert len(names) == len(set(names)) and not served & set(names)
+    outputs = [name for g in (written.graph, written.training_info[0].algorithm)
+               for node in g.node for name in node.output if name]  # fmt: skip
+    assert len(outputs) == len(set(outputs))
+    step = sx.export_step(net, tmp_path / "step").with_name("train.onnx")
+    onnxruntime.InferenceSession(step, providers=["CPUExecutionProvider"])

@@ -32,7 +32,8 @@ def _add_defined(model: ir.Model) -> None:
     pending = [model.graph, *(f.graph for f in model.functions.values())]
     while pending:
         for part in graphs(pending.pop()):
-            for key in {n.op_identifier() for n in part} & DEFINED.keys() - model.functions.keys():
+            calls = dict.fromkeys(n.op_identifier() for n in part)
+            for key in [k for k in calls if k in DEFINED and k not in model.functions]:
                 model.functions[key] = DEFINED[key].clone()
                 pending.append(model.functions[key].graph)
 

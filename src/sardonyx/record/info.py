@@ -236,6 +236,9 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
     problems += [
         ["joined graph", quote(n), f"is defined {c} times"] for n, c in defined.items() if c > 1
     ]
+    nodes = Counter(n.name for graph in (model.graph, record.algorithm) for n in graph)
+    repeated = dict.fromkeys(n.name for n in record.algorithm if n.name and nodes[n.name] > 1)
+    problems += [["joined graph", quote(n), f"is the name of {nodes[n]} nodes"] for n in repeated]
     return problems
 
 
