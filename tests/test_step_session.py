@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from sardonyx.engines.onnxruntime import TrainingRep, prepare_training, step_ses
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import ELEMENTWISE, LARGE, VIEWS
 from sardonyx.engines.onnxruntime.session import opened
+from sardonyx.errors import SardonyxError
+
+from .networks import mlp
 
 torch = pytest.importorskip("torch")
 
@@ -533,3 +537,17 @@ def test_zeros_keep_their_sign() -> None:
     rep = prepare_training(model)
     rep.step({})
     assert (rep.state()["w"] == -np.inf).all()
+
+
+def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("INVALID_PROTOBUF : Protobuf serialization failed.")
+
+    monkeypatch.setattr(step_session, "session", fails)
+    net = sx.trainable(mlp(), loss="cross_entropy")
+    with pytest.raises(RuntimeError, match="PROTOBUF"):
+        prepare_training(net, threads=1)
+    usage = shutil.disk_usage(".")._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(SardonyxError, match="no space left on the disk"):
+        prepare_training(net, threads=1)

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ PROTOBUF_BYTES = 2**31 - 1
 EXTERNAL_BYTES = 1024
 ALIGNMENT = 4096  # onnxruntime maps a tensor from the file only at a page boundary
 CHUNK = 16 * 2**20
+FULL_DISK = 2**20  # less room than this is taken for the reason why a write failed
 
 
 Holdings = list[tuple[Any, ir.TensorProtocol]]  # what holds a tensor, and the tensor
@@ -136,6 +138,24 @@ def _reported(path: Path) -> Iterator[None]:
             f"cannot write {quote(path)}: {reason}",
             hint="the file that was there before is unchanged",
         ) from error
+
+
+@contextlib.contextmanager
+def full_disk_reported(folder: str | Path) -> Iterator[None]:
+    """Around work of other libraries in `folder`: on a full disk, an error says so.
+
+    What they raise themselves may speak of something else: onnxruntime of a protobuf that cannot be
+    serialized.
+    """
+    try:
+        yield
+    except Exception as error:
+        if shutil.disk_usage(folder).free < FULL_DISK:
+            raise SardonyxError(
+                f"cannot write into {quote(folder)}: no space left on the disk",
+                hint="free the disk; TMPDIR in the environment names another temporary folder",
+            ) from error
+        raise
 
 
 class _Files:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs
 from sardonyx.record.step import all_state
+from sardonyx.save import full_disk_reported
 
 LARGE = 1 << 16  # bytes
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
@@ -38,7 +39,7 @@ class _Store:
         kind, sizes, name = tensor.dtype, tensor.shape.numpy(), tensor.name
         offset = self.path.stat().st_size
         content = np.frombuffer(tensor.tobytes(), np.uint8)
-        with self.path.open("r+b") as file:
+        with full_disk_reported(self.path.parent), self.path.open("r+b") as file:
             file.truncate(offset + content.size)
             if content.any():  # slots start from zeros: a hole in the file
                 file.seek(offset)

@@ -25,6 +25,7 @@ from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places
 from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, opened, payload, session
 from sardonyx.record.step import StepGraph
+from sardonyx.save import full_disk_reported
 from sardonyx.versions import fit
 
 CPU = "CPUExecutionProvider"
@@ -98,7 +99,7 @@ def _can_be_arranged(graph: StepGraph, settings: Mapping[str, Any]) -> bool:
 
 def _optimized(graph: StepGraph, settings: Mapping[str, Any]) -> ir.Model:
     """What onnxruntime makes of a step."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, full_disk_reported(folder):
         path = Path(folder) / "step.onnx"
         options = {
             "graph_optimization_level": _level(graph.model.graph),

@@ -29,6 +29,7 @@ from sardonyx.engines.torch.source.structure import Module, Planter
 from sardonyx.engines.torch.xp import arrays
 from sardonyx.errors import EngineError, MissingExtra, quote
 from sardonyx.model import Model, ModelSource, load
+from sardonyx.save import full_disk_reported
 
 WEIGHTS = "model.safetensors"
 SOURCE = "model.py"
@@ -49,9 +50,10 @@ def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
     held, text = generate(loaded)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(held, folder / WEIGHTS)
     file = folder / SOURCE
-    file.write_text(text, encoding="utf-8")
+    with full_disk_reported(folder):
+        _write_weights(held, folder / WEIGHTS)
+        file.write_text(text, encoding="utf-8")
     return file
 
 
