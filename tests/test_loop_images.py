@@ -176,3 +176,39 @@ def test_wrong_preprocessing_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ArgumentError, match=words):
             sx.train(network(), pictures(tmp_path, "bee", "cat"), epochs=1, preprocess=settings)
+
+
+def test_validation_data_is_numbered_as_the_training_data(tmp_path: Path) -> None:
+    """A folder, or a column of names, that lacks the first class."""
+    whole = pictures(tmp_path / "all", "ape", "bee", "cat")
+    part = pictures(tmp_path / "part", "bee", "cat")
+    run = sx.train(network(3), whole, epochs=1, validation=part)
+    predicted = sx.predict(run.model, part)["scores"].argmax(1)
+    right = (predicted == np.array([1, 1, 1, 2, 2, 2])).mean()
+    assert run.history[0]["val_accuracy"] == pytest.approx(right)
+    with pytest.raises(DataError, match='"dog"'):
+        other = pictures(tmp_path / "other", "bee", "dog")
+        sx.train(network(3), whole, epochs=1, validation=other)
+
+    x = np.random.default_rng(0).normal(size=(30, 3, 4, 4)).astype(np.float32)
+    names = np.array(["ape", "bee", "cat"] * 10)
+    some = names != "ape"
+    data, held_out = {"x": x, "label": names}, {"x": x[some], "label": names[some]}
+    run = sx.train(network(3), data, epochs=1, validation=held_out)
+    predicted = sx.predict(run.model, {"x": x[some]})["scores"].argmax(1)
+    right = (predicted == np.array([1, 2] * 10)).mean()
+    assert run.history[0]["val_accuracy"] == pytest.approx(right)
+    with pytest.raises(DataError, match='"dog"'):
+        wrong = {"x": x[:1], "label": np.array(["dog"])}
+        sx.train(network(3), data, epochs=1, validation=wrong)
+
+
+def test_a_trained_model_may_learn_other_classes(tmp_path: Path) -> None:
+    first = sx.train(network(2), pictures(tmp_path / "first", "bee", "cat"), epochs=1).model
+    first.records.clear()
+    again = sx.train(first, pictures(tmp_path / "again", "cat"), epochs=1).model
+    assert class_names(again) == ("bee", "cat")  # cats are still number 1
+    other = sx.train(first, pictures(tmp_path / "other", "dog", "eel"), epochs=1).model
+    assert class_names(other) == ("dog", "eel")
+    names = {"x": np.zeros((2, 3, 4, 4), np.float32), "label": np.array(["fox", "gnu"])}
+    assert class_names(sx.train(first, names, epochs=1).model) == ("fox", "gnu")

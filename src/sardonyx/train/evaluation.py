@@ -75,7 +75,7 @@ def evaluate(
     metric.make(metrics or [])
     engine_package(engine)
     net = load(model)
-    source = open_for(net, data, columns, preprocess)
+    source = open_for(net, data, columns, preprocess, class_names(net))
     if not net.records:
         net = trainable(net, **how)
     elif how:
@@ -241,11 +241,12 @@ def open_for(
     data: Any,
     columns: Sequence[str] | None,
     preprocess: str | Mapping[str, Any] | None,
+    classes: Sequence[str] = (),
     labelled: bool = True,
 ) -> Source:
-    """Data in the form that a model takes."""
+    """Data in the form that a model takes; its classes are numbered as in `classes`, if given."""
     features = None if labelled else _feature_count(model)
-    return open_data(data, columns, layout_of(model, preprocess), class_names(model), features)
+    return open_data(data, columns, layout_of(model, preprocess), classes, features)
 
 
 def _feature_count(model: Model) -> int | None:
@@ -271,14 +272,18 @@ def links_for(
     source: Source,
     feeding: Feeding,
     settings: dict[str, Any],
+    classes: Sequence[str] | None = None,
 ) -> list[Link]:
-    """Which field feeds which input; refuses data that does not fit or cannot be trained on."""
+    """Which field feeds which input; refuses data that does not fit or cannot be trained on.
+
+    classes -- the names of the classes by number; those that the model holds if not given
+    """
     feeding.refuse_unknown([v.name or "" for v in (*inputs, *net.inputs)])
     labels = [n for m in settings.get("loss_terms", []) for n in m["labels"]]
     if not labels:
         served = {v.name for v in net.inputs}
         labels = [v.name or "" for v in inputs if v.name not in served]
-    links = link(inputs, labels, source, feeding, class_names(net))
+    links = link(inputs, labels, source, feeding, class_names(net) if classes is None else classes)
     check_values(source, links, class_counts(net, settings))
     return links
 

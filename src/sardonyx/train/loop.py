@@ -202,9 +202,14 @@ def _prepared(
 def _open(model: Model, data: Any, request: SimpleNamespace) -> tuple[Source, Source | None]:
     """The data to train on, and the validation data where that is not a share of it."""
     source = open_for(model, data, request.columns, request.preprocess)
+    names = setup.numbering(model, source.classes, request)
+    if names != source.classes:
+        source = open_for(model, data, request.columns, request.preprocess, names)
     if request.validation is None or request.share is not None:
         return source, None
-    return source, open_for(model, request.validation, request.columns, request.preprocess)
+    return source, open_for(
+        model, request.validation, request.columns, request.preprocess, source.classes
+    )
 
 
 def _split(source: Source, position: Position) -> tuple[Source, Source]:
@@ -228,13 +233,18 @@ def _links(
     """What feeds the inputs of a step, and that the validation data can feed them too."""
     inputs = step_inputs(net)
     constants, axes = request.constants or {}, request.batch_axes or {}
-    links = links_for(net, inputs, source, Feeding(request.fields or {}, constants, axes), settings)
+    feeding = Feeding(request.fields or {}, constants, axes)
+    links = links_for(net, inputs, source, feeding, settings, ())
+    own = next((i.classes for i in links if i.classes), ())
+    names = setup.numbering(net, own, request)
+    if names != own:
+        links = links_for(net, inputs, source, feeding, settings, names)
     if not position.step:
         position.batch_size = chosen_batch_size(request.batch_size, links, BATCH_SIZE)
     refuse_partial_batch(links, source, position.drop_last)
     if validation is not None:
         fields = {i.input: i.field for i in links if i.constant is None}
-        links_for(net, inputs, validation, Feeding(fields, constants, axes), settings)
+        links_for(net, inputs, validation, Feeding(fields, constants, axes), settings, names)
         refuse_partial_batch(links, validation, drop_last=False)
     return links
 

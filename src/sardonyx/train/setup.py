@@ -22,7 +22,7 @@ from sardonyx.record.trainable import trainable
 from sardonyx.train import metrics as metric
 from sardonyx.train.batches import batch_count
 from sardonyx.train.checkpoint import Position, position_of
-from sardonyx.train.evaluation import class_counts
+from sardonyx.train.evaluation import class_counts, class_names
 from sardonyx.train.fields import Link, field_names
 from sardonyx.train.images import as_preprocessing, stored_preprocessing
 from sardonyx.train.tables import MEMORY, Source, Stream
@@ -257,6 +257,17 @@ def check_same_data(
     if rows:
         refuse_other(str(target.name if target else "the run"), rows)
     position.length, position.fingerprint = length, fingerprint
+
+
+def numbering(model: Model, names: tuple[str, ...], request: Any) -> tuple[str, ...]:
+    """The names of the classes by number: as the model has them, where it knows all of `names`.
+
+    A run that is continued keeps its numbers, and so does one that starts from a trained model,
+    unless it is trained on other classes.
+    """
+    stored = class_names(model)
+    continued = request.resume and request.target is not None and request.target.exists()
+    return stored if names and stored and (continued or set(names) <= set(stored)) else names
 
 
 def names_of_classes(source: Source, links: Sequence[Link]) -> tuple[str, ...]:
