@@ -42,7 +42,8 @@ class TrainingRep:
     def __init__(self, model: Model):
         if not model.records:
             raise ArgumentError(
-                "the model carries no training record", hint="make one with sardonyx.trainable"
+                "the model carries no training record",
+                hint="make one with sx.trainable, or the command sardonyx trainable",
             )
         info.check(model)
         self.model = model

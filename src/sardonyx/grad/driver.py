@@ -232,7 +232,8 @@ def require_rules(
             ]
             for n, outer in missing
         ],
-        hint=f"cut the path with grad(model, stop=[{quote(missing[0][1].outputs[0].name)}]), "
+        hint=f"cut the path with grad(model, stop=[{quote(missing[0][1].outputs[0].name)}]), which "
+        "is --stop of the command sardonyx grad, "
         f"or add a rule with @sardonyx.gradient_rule({quote(missing[0][0].op_type)})",
     )
 
@@ -281,7 +282,8 @@ def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
             f"{len(rows)} input{'s' * (len(rows) > 1)} on the path "
             f"ha{'ve' if len(rows) > 1 else 's'} no gradient",
             rows,
-            hint=f"cut the path with grad(model, stop=[{quote(first.name)}])",
+            hint=f"cut the path with grad(model, stop=[{quote(first.name)}]), which is --stop of "
+            "the command sardonyx grad",
         )
 
 

@@ -60,7 +60,8 @@ def export_step(
     loaded = load(model)
     if not loaded.records:
         raise ArgumentError(
-            "the model carries no training record", hint="make one with sardonyx.trainable"
+            "the model carries no training record",
+            hint="make one with sx.trainable, or the command sardonyx trainable",
         )
     info.check(loaded)
     target = Path(folder)

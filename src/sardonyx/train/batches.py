@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.train.fields import Link, convert, feeds, field_names
+from sardonyx.train.fields import Link, convert, feeds, field_names, special_links
 from sardonyx.train.tables import Rows, Source, Stream, Table
 
 AHEAD = 3
@@ -37,10 +37,11 @@ def epoch_blocks(
     """The batches of one epoch from number `start` on, a few at once where rows are small;
     shuffled where `seed` is given.
     """
+    special = special_links(links)
     if isinstance(source, Stream):
         for index, rows in enumerate(source.batches(batch_size)):
             if index >= start:
-                yield [feeds(convert(rows, links), links)]
+                yield [feeds(convert(rows, links), special)]
         return
     order = np.arange(len(source))
     if seed is not None:
@@ -52,7 +53,9 @@ def epoch_blocks(
         block_rows = order[first * batch_size : min(first + batches_per_block, count) * batch_size]
         rows = convert(source.take(block_rows, fields), links)
         yield [
-            feeds({name: array[begin : begin + batch_size] for name, array in rows.items()}, links)
+            feeds(
+                {name: array[begin : begin + batch_size] for name, array in rows.items()}, special
+            )
             for begin in range(0, len(block_rows), batch_size)
         ]
 

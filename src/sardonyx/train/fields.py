@@ -348,9 +348,13 @@ def _unknown_class(item: Link, name: str) -> DataError:
     )
 
 
-def feeds(batch: Rows, links: Sequence[Link]) -> Rows:
+def special_links(links: Sequence[Link]) -> list[Link]:
+    """The links that `feeds` has work with: constants, and rows that are not on the first axis."""
+    return [item for item in links if item.axis or item.constant is not None]
+
+
+def feeds(batch: Rows, special: Sequence[Link]) -> Rows:
     """A batch as it is fed: rows on their axis, constants added."""
-    special = [item for item in links if item.axis or item.constant is not None]
     if not special:
         return batch
     rows = len(next(iter(batch.values())))
