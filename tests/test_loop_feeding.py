@@ -13,8 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, DataError
 from sardonyx.model import Model, load
-from sardonyx.train.evaluation import class_names
+from sardonyx.train.evaluation import class_names, predictions
+from sardonyx.train.fields import Feeding
 from sardonyx.train.files import open_file
+from sardonyx.train.predictions import write_predictions
 from sardonyx.train.tables import as_array
 
 from .networks import mlp
@@ -250,3 +252,55 @@ def test_labels_may_be_whole_numbers_stored_as_floats() -> None:
     batches = [{"x": X[i : i + 32], "label": late[i : i + 32]} for i in range(0, 203, 32)]
     with pytest.raises(DataError, match=r"label 1\.5"):  # a stream shows it when it comes
         losses(batches)
+
+
+def test_predictions_whose_rows_are_not_on_the_first_axis_as_a_table(tmp_path: Path) -> None:
+    model = detector()
+    feeding = Feeding(constants={"sr": 8000})
+    result = predictions(model, {**DATA, "state": STATE}, 50, feeding, None, None)
+    write_predictions(result, model, tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0].split(",") == ["row", *(f"scores_{i}" for i in range(3))] + [
+        f"next_{i}" for i in range(6)
+    ]
+    numbers = np.array([line.split(",")[1:] for line in lines[1:]], np.float64)
+    expected = scores(model, STATE, 8000)
+    np.testing.assert_allclose(numbers[:, :3], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(numbers[:, 3:], np.tanh(STATE).reshape(203, 6), rtol=1e-5)
+
+
+def test_predictions_of_a_classifier_of_scikit_learn() -> None:
+    """Such a model gives labels, and its scores as one map for each row."""
+    text = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "raw"],
+        "classifier",
+        domain="ai.onnx.ml",
+        classlabels_ints=[0, 1, 2],
+        coefficients=rng.normal(size=18).tolist(),
+        intercepts=[0.0, 0.1, 0.2],
+        post_transform="SOFTMAX",
+    )
+    zipmap = helper.make_node(
+        "ZipMap", ["raw"], ["scores"], "zip", domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]
+    )
+    kind = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    )
+    graph = helper.make_graph(
+        [text, zipmap],
+        "sklearn",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
+            helper.make_value_info("scores", helper.make_sequence_type_proto(kind)),
+        ],
+    )
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    proto = helper.make_model(graph, opset_imports=versions, ir_version=8)
+    labels, maps = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": X})
+    found = sx.predict(load(proto), {"x": X}, batch_size=50)
+    np.testing.assert_array_equal(found["label"], labels)
+    expected = [[row[c] for c in range(3)] for row in maps]
+    np.testing.assert_allclose(found["scores"], expected, rtol=1e-6)

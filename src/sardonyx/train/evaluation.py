@@ -115,9 +115,10 @@ def predict(
 
 @dataclass
 class Predictions:
-    """The outputs of a model by name, and the data that they are for."""
+    """The outputs of a model by name, the axes of their rows, and the data that they are for."""
 
     outputs: dict[str, np.ndarray]
+    axes: dict[str, int]
     source: Source
 
 
@@ -145,13 +146,21 @@ def predictions(
     blocks = Prefetch(epoch_blocks(source, links, size, seed=None, epoch=0))
     for batch in chain.from_iterable(blocks):
         rows = row_count(batch, links)
-        for name, value in runner(_padded(batch, links)).items():
+        for name, output in runner(_padded(batch, links)).items():
+            value = _plain(output)
             axis = axes.setdefault(name, _axis_of_size(value, fixed or rows))
             if fixed is not None and value.shape[axis : axis + 1] == (fixed,):
                 value = value.take(range(rows), axis)
             parts.setdefault(name, []).append(value if value.shape else value[None])
     outputs = {n: np.concatenate(values, axes[n]) for n, values in parts.items()}
-    return Predictions(outputs, source)
+    return Predictions(outputs, axes, source)
+
+
+def _plain(output: Any) -> np.ndarray:
+    """An output as an array; the maps that ZipMap makes of scores become rows of scores again."""
+    if isinstance(output, list) and output and isinstance(output[0], dict):
+        return np.array([list(row.values()) for row in output], np.float32)
+    return np.asarray(output)
 
 
 def _axis_of_size(value: np.ndarray, rows: int) -> int:

@@ -51,21 +51,25 @@ def write_predictions(result: Predictions, model: Model, path: Path) -> None:
 
 
 def _write_csv(file: IO[str], result: Predictions, model: Model) -> None:
-    count = len(next(iter(result.outputs.values())))
+    rows = {n: np.moveaxis(v, result.axes[n], 0) for n, v in result.outputs.items()}
+    count = max(map(len, rows.values()))
     files = result.source.names if isinstance(result.source, Images) else None
     header: list[str] = ["file"] if files else ["row"]
     columns: list[list[Any]] = [list(files) if files else list(range(count))]
-    for name, values in _columns(result, model):
-        header.append(name)
-        columns.append(values)
+    for name, values in _columns(rows, isinstance(result.source, Images), model):
+        if len(values) == count:  # an output without rows has no place in a table
+            header.append(name)
+            columns.append(values)
     writer = csv.writer(file)
     writer.writerow(header)
     writer.writerows(zip(*columns, strict=True))
 
 
-def _columns(result: Predictions, model: Model) -> Iterator[tuple[str, list[Any]]]:
+def _columns(
+    outputs: dict[str, np.ndarray], of_images: bool, model: Model
+) -> Iterator[tuple[str, list[Any]]]:
     """The predicted class and its probability for a classifier; other outputs number by number."""
-    name, scores = _class_scores(result, model)
+    name, scores = _class_scores(outputs, of_images, model)
     if scores is not None:
         names = class_names(model)
         shares = probabilities(scores)
@@ -73,7 +77,7 @@ def _columns(result: Predictions, model: Model) -> Iterator[tuple[str, list[Any]
         fits = len(names) == scores.shape[1]
         yield "class", [names[i] if fits else int(i) for i in best]
         yield "score", [f"{shares[row, i]:.6g}" for row, i in enumerate(best)]
-    for output, values in result.outputs.items():
+    for output, values in outputs.items():
         flat = values.reshape(len(values), -1)
         if output == name:
             continue
@@ -81,13 +85,15 @@ def _columns(result: Predictions, model: Model) -> Iterator[tuple[str, list[Any]
             yield (output if flat.shape[1] == 1 else f"{output}_{i}"), flat[:, i].tolist()
 
 
-def _class_scores(result: Predictions, model: Model) -> tuple[str, np.ndarray | None]:
+def _class_scores(
+    outputs: dict[str, np.ndarray], of_images: bool, model: Model
+) -> tuple[str, np.ndarray | None]:
     """The output that scores classes: that of a record's cross entropy, or an image model's."""
     terms = settings_of(model).get("loss_terms", [])
     classifier = any(term["loss"] == "cross_entropy" for term in terms)
-    if not (classifier or class_names(model) or isinstance(result.source, Images)):
+    if not (classifier or class_names(model) or of_images):
         return "", None
-    for name, values in result.outputs.items():
+    for name, values in outputs.items():
         if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind == "f":
             return name, values
     return "", None
