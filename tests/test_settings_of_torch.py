@@ -190,6 +190,50 @@ def test_every_parameter_is_a_weight_by_the_newer_exporter(kind: str, optimized:
     assert sum(w.size for w in weights) == sum(p.numel() for p in module.parameters())
 
 
+FOLDED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[2,3] x) => (float[2,3] y)
+<float[3,3] w = {1, 0, 2, 0, 1, 1, 2, 1, 0}, float[3] b = {1, 2, 3},
+ float[2,3] first = {1, 2, 3, 1, 2, 3}>
+{ h = Tanh(first)  m = MatMul(h, w)  a = Add(m, b)  y = Mul(a, x) }"""
+
+
+def test_a_bias_that_the_exporter_repeated_is_restored() -> None:
+    model = sx.load(onnx.parser.parse_model(FOLDED))
+    net = sx.trainable(model, "mse", sx.optim.sgd(0.1))
+    assert any(c.what == "restored" and '"first" from "b"' in c.value for c in choices(net))
+    rep = prepare_training(net, threads=1)
+    w = torch.tensor([[1.0, 0, 2], [0, 1, 1], [2, 1, 0]], requires_grad=True)
+    b = torch.tensor([1.0, 2, 3], requires_grad=True)
+    optimizer = torch.optim.SGD([w, b], 0.1)
+    x = torch.tensor([[0.5, -1.0, 0.3], [0.1, 0.2, -0.4]])
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = ((torch.tanh(b) @ w + b) * x).square().mean()
+        loss.backward()
+        optimizer.step()
+        found = rep.step({"x": x.numpy(), "label": np.zeros((2, 3), np.float32)})["loss"]
+        np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_rnn_of_the_newer_exporter_follows_torch() -> None:
+    """Its first step was computed ahead: the state is 0, and what is left is the bias."""
+    torch.manual_seed(0)
+    module = Recurrent(nn.RNN)
+    x, y = torch.randn(3, 2, 4), torch.randn(3, 2, 2)
+    program = torch.onnx.export(module.eval(), (x,), dynamo=True, verbose=False)
+    net = sx.trainable(sx.load(program.model_proto), "mse", sx.optim.sgd(0.1))
+    rep = prepare_training(net, threads=1)
+    optimizer = torch.optim.SGD(module.train().parameters(), 0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(module(x), y)
+        loss.backward()
+        optimizer.step()
+        found = rep.step({net.inputs[0].name: x.numpy(), "label": y.numpy()})["loss"]
+        np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+
+
 def test_frozen_normalization_of_a_training_export_uses_running_statistics() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
     module.train()

@@ -1,9 +1,11 @@
-"""Tensors that an exporter made one because their numbers were equal, each its own again.
+"""What an exporter did to the tensors of a network, undone for training.
 
 A fresh network is full of equal tensors: scales and variances of ones, shifts and means of zeros.
 torch's older exporter keeps one of them and writes `Identity` under the names of the others; its
 newer one lets all readers read the same tensor. Training needs them apart: a running variance moves
-with the data, a scale with its gradient, and each layer has its own.
+with the data, a scale with its gradient, and each layer has its own. The newer exporter also
+computes what follows from parameters alone, such as the first step of an RNN, whose state is 0: a
+bias for every row, which has to stay the bias.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from sardonyx.weights import classified
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 SHOWN = 6
+LARGEST_COPY = 2**20  # elements
 Use = tuple[ir.Node, int]
 
 
@@ -60,6 +63,47 @@ def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
             model.graph.remove(identity, safe=True)
             identity = before.producer() if before is not None else None
     return name
+
+
+# -- copies -----------------------------------------------------------------------------
+
+
+def restore_copies(model: Model, choices: Choices) -> None:
+    """Compute tensors that repeat a weight in every row from that weight."""
+    tensors = classified(model.graph)
+    vectors = [w for w in tensors if w.kind == "weight" and len(w.shape) == 1 and w.size > 1]
+    rows = [w for w in tensors if w.kind != "statistic" and len(w.shape) > 1]
+    op = Builder("restore")
+    op.reserve(all_names(model.graph))
+    copies = []
+    for tensor in (w for w in rows if 0 < w.size <= LARGEST_COPY):
+        value = model.graph.initializers.get(tensor.name)
+        alike = [v for v in vectors if (v.shape[0], v.dtype) == (tensor.shape[-1], tensor.dtype)]
+        sources = [model.graph.initializers[v.name] for v in alike]
+        source = next((s for s in sources if value is not None and _repeats(value, s)), None)
+        if value is None or source is None or value.is_graph_output():
+            continue
+        expanded = op.Expand(source, list(tensor.shape))
+        value.replace_all_uses_with(expanded)
+        del model.graph.initializers[tensor.name]
+        copies.append(f"{quote(tensor.name)} from {quote(source.name)}")
+    if copies:
+        for constant_value in op.constants.values():
+            model.graph.register_initializer(constant_value)
+        model.graph.insert_before(model.graph[0], op.nodes)
+        why = "the exporter had computed it from the weight alone, and training changes the weight"
+        choices.add("restored", ", ".join(copies), why)
+
+
+def _repeats(value: ir.Value, vector: ir.Value) -> bool:
+    """Whether every row of a tensor is the vector, which is more than one number throughout."""
+    table, row = constant(value), constant(vector)
+    return (
+        table is not None
+        and row is not None
+        and not is_uniform(vector)
+        and bool((table == row).all())
+    )
 
 
 # -- running statistics -----------------------------------------------------------------

@@ -31,7 +31,7 @@ from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
-from sardonyx.record.merged import separate_merged
+from sardonyx.record.merged import restore_copies, separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
 from sardonyx.record.terms import (
@@ -113,6 +113,7 @@ def trainable(
     choices = Choices()
     if not base.records:
         separate_merged(base, choices)
+        restore_copies(base, choices)
         serve_in_inference_mode(base, choices)
     builder = RecordBuilder.on(base, name)
     parameters = choose_parameters(base, train, freeze, choices)
