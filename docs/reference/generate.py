@@ -26,14 +26,30 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def api_page() -> str:
-    """Every public name with its signature and docstring."""
+    """Every public name with its signature and docstring, grouped by task."""
     parts = ["# Python", "Everything here is reached as `sx.<name>` after `import sardonyx as sx`."]
-    for name in sorted(set(sardonyx.__all__) - {"__version__"}, key=str.lower):
-        parts += [f"## {name}", *_entry(name, getattr(sardonyx, name))]
-        if inspect.ismodule(thing := getattr(sardonyx, name)):
-            for member in sorted(getattr(thing, "__all__", ())):
-                parts += [f"### {name}.{member}", *_entry(member, getattr(thing, member))]
+    for task, names in sardonyx._TASKS.items():
+        parts.append(f"## {task}")
+        for name in names:
+            parts += [f"### {name}", *_entry(name, getattr(sardonyx, name))]
+            if name == "train":
+                parts += ["### Callbacks", _callbacks()]
+    parts.append("## Modules")
+    for name in sardonyx._MODULES:
+        module = getattr(sardonyx, name)
+        parts += [f"### {name}", *_entry(name, module)]
+        for member in sorted(getattr(module, "__all__", ())):
+            parts += [f"#### {name}.{member}", *_entry(member, getattr(module, member))]
     return "\n\n".join(parts) + "\n"
+
+
+def _callbacks() -> str:
+    return (
+        "A callback is a function that gets the `Run` after every step: "
+        "`sx.train(..., callbacks=[lambda run: print(run.position.step)])`. "
+        '`run.stop("reason")` ends the training after this step. A callback with a method `end` is '
+        "told when the run is over."
+    )
 
 
 def command_page() -> str:
@@ -45,7 +61,7 @@ def command_page() -> str:
 
 
 def _help(*command: str) -> str:
-    call = [sys.executable, "-m", "sardonyx.cli.__main__", *command, "--help"]
+    call = [sys.executable, "-m", "sardonyx", *command, "--help"]
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "96"}
     return subprocess.run(call, capture_output=True, text=True, check=True, env=environment).stdout
 

@@ -14,54 +14,76 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Every public name and the module it lives in; loaded on first use, so that importing stays quick.
-_HOMES = {
-    "Limits": "sardonyx.limits",
-    "Model": "sardonyx.model",
-    "SardonyxError": "sardonyx.errors",
-    "Schedule": "sardonyx.record.schedule",
-    "Initializer": "sardonyx.initializer",
-    "check_operator": "sardonyx.custom",
-    "cut": "sardonyx.edit.surgery",
-    "define": "sardonyx.custom",
-    "dequantize": "sardonyx.edit.dequantize",
-    "diff": "sardonyx.diff",
-    "evaluate": "sardonyx.train.evaluation",
-    "export_step": "sardonyx.record.export",
-    "freeze": "sardonyx.edit.surgery",
-    "grad": "sardonyx.grad",
-    "insert": "sardonyx.edit.surgery",
-    "jvp": "sardonyx.grad",
-    "load": "sardonyx.model",
-    "lowering": "sardonyx.lower",
-    "normalize": "sardonyx.normalize",
-    "placement": "sardonyx.engines.placement",
-    "predict": "sardonyx.train.evaluation",
-    "prepare_training": "sardonyx.engines.prepare",
-    "reinitialize": "sardonyx.edit.surgery",
-    "remove": "sardonyx.edit.surgery",
-    "replace_head": "sardonyx.edit.surgery",
-    "save": "sardonyx.save",
-    "score": "sardonyx.score.scoreboard",
-    "straight_through": "sardonyx.grad.quantization",
-    "tie": "sardonyx.edit.surgery",
-    "to_jax": "sardonyx.engines.jax.convert",
-    "to_numpy": "sardonyx.engines.numpy.convert",
-    "to_tensorflow": "sardonyx.engines.tensorflow.convert",
-    "to_torch": "sardonyx.engines.torch.convert",
-    "to_torch_source": "sardonyx.engines.torch.source.write",
-    "train": "sardonyx.train.loop",
-    "trainable": "sardonyx.record.trainable",
-    "undefine": "sardonyx.custom",
-    "unfreeze": "sardonyx.edit.surgery",
-    "untie": "sardonyx.edit.surgery",
-    "verify": "sardonyx.verify",
-    "verify_training": "sardonyx.verify.training",
-    "gradient_rule": "sardonyx.grad",
-    "weights": "sardonyx.weights",
-    "with_weights": "sardonyx.engines.with_weights",
-    "write_report": "sardonyx.train.report",
+# Every public name and the module it lives in, by task: the order of the reference page. A module
+# is loaded when one of its names is first used, so that importing stays quick.
+_TASKS = {
+    "Models": {
+        "Model": "sardonyx.model",
+        "load": "sardonyx.model",
+        "save": "sardonyx.save",
+        "Limits": "sardonyx.limits",
+        "SardonyxError": "sardonyx.errors",
+    },
+    "Look inside": {
+        "weights": "sardonyx.weights",
+        "diff": "sardonyx.diff",
+        "Diff": "sardonyx.diff",
+        "placement": "sardonyx.engines.placement",
+    },
+    "Train": {
+        "trainable": "sardonyx.record.trainable",
+        "choices": "sardonyx.record.describe",
+        "train": "sardonyx.train.loop",
+        "Run": "sardonyx.train.run",
+        "evaluate": "sardonyx.train.evaluation",
+        "predict": "sardonyx.train.evaluation",
+        "prepare_training": "sardonyx.engines.prepare",
+        "export_step": "sardonyx.record.export",
+        "write_report": "sardonyx.train.report",
+        "Initializer": "sardonyx.initializer",
+        "Schedule": "sardonyx.record.schedule",
+    },
+    "Edit a model": {
+        "replace_head": "sardonyx.edit.surgery",
+        "cut": "sardonyx.edit.surgery",
+        "insert": "sardonyx.edit.surgery",
+        "remove": "sardonyx.edit.surgery",
+        "reinitialize": "sardonyx.edit.surgery",
+        "freeze": "sardonyx.edit.surgery",
+        "unfreeze": "sardonyx.edit.surgery",
+        "tie": "sardonyx.edit.surgery",
+        "untie": "sardonyx.edit.surgery",
+        "dequantize": "sardonyx.edit.dequantize",
+    },
+    "Gradients": {
+        "grad": "sardonyx.grad",
+        "jvp": "sardonyx.grad",
+        "straight_through": "sardonyx.grad.quantization",
+    },
+    "Other frameworks": {
+        "to_torch": "sardonyx.engines.torch.convert",
+        "to_torch_source": "sardonyx.engines.torch.source.write",
+        "to_jax": "sardonyx.engines.jax.convert",
+        "to_tensorflow": "sardonyx.engines.tensorflow.convert",
+        "to_numpy": "sardonyx.engines.numpy.convert",
+        "with_weights": "sardonyx.engines.with_weights",
+    },
+    "Verify and score": {
+        "verify": "sardonyx.verify",
+        "Report": "sardonyx.verify.report",
+        "verify_training": "sardonyx.verify.training",
+        "score": "sardonyx.score.scoreboard",
+    },
+    "Extend": {
+        "gradient_rule": "sardonyx.grad",
+        "lowering": "sardonyx.lower",
+        "define": "sardonyx.custom",
+        "undefine": "sardonyx.custom",
+        "check_operator": "sardonyx.custom",
+        "normalize": "sardonyx.normalize",
+    },
 }
+_HOMES = {name: module for names in _TASKS.values() for name, module in names.items()}
 _MODULES = {
     "errors": "sardonyx.errors",
     "loss": "sardonyx.record.loss",
@@ -121,7 +143,7 @@ sys.modules[__name__].__class__ = _Package
 if TYPE_CHECKING:
     from sardonyx import errors, testing
     from sardonyx.custom import check_operator, define, undefine
-    from sardonyx.diff import diff
+    from sardonyx.diff import Diff, diff
     from sardonyx.edit.dequantize import dequantize
     from sardonyx.edit.surgery import (
         cut,
@@ -151,6 +173,7 @@ if TYPE_CHECKING:
     from sardonyx.model import Model, load
     from sardonyx.normalize import normalize
     from sardonyx.record import loss, optim, schedule
+    from sardonyx.record.describe import choices
     from sardonyx.record.export import export_step
     from sardonyx.record.schedule import Schedule
     from sardonyx.record.trainable import trainable
@@ -159,6 +182,7 @@ if TYPE_CHECKING:
     from sardonyx.train.evaluation import evaluate, predict
     from sardonyx.train.loop import train
     from sardonyx.train.report import write_report
-    from sardonyx.verify import verify
+    from sardonyx.train.run import Run
+    from sardonyx.verify import Report, verify
     from sardonyx.verify.training import verify_training
     from sardonyx.weights import weights

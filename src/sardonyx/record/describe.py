@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.initializer import Initializer
-from sardonyx.model import Model
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.record import loss, optim
 from sardonyx.record.loss import Term
 from sardonyx.record.optim import Optimizer
@@ -86,9 +86,15 @@ def settings_of(model: Model) -> dict[str, Any]:
     return {**settings, "forward": forward} if any(described) else settings
 
 
-def choices(model: Model) -> list[Choice]:
-    """What `trainable` decided for this model, with the reasons."""
-    return [Choice(*row) for row in settings_of(model).get("choices", [])]
+def choices(model: ModelSource) -> list[Choice]:
+    """What `trainable` decided for a model that carries its record, with the reasons.
+
+    >>> import sardonyx as sx
+    >>> net = sx.trainable("model.onnx", loss="cross_entropy")
+    >>> next(choice.value for choice in sx.choices(net) if choice.what == "loss")
+    'cross_entropy'
+    """
+    return [Choice(*row) for row in settings_of(load(model)).get("choices", [])]
 
 
 # -- arguments as a table -----------------------------------------------------------------
