@@ -2,6 +2,10 @@
 
 x (N, C, …) is the image, g (N, O, …) the gradient at each window, w (O, C/group, …) the kernel.
 The choice depends on what is known: `kernel_gradient` reads as the table of choices. All are exact.
+
+It is made here and not by the engine, because a gradient and an exported step are files that stock
+onnxruntime runs as they are. With the general form alone (`swapped`), small convolutional networks
+take 1.5 times as long as in torch instead of 1.2 (bench/gradients.py).
 """
 
 from __future__ import annotations
