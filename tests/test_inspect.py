@@ -14,6 +14,8 @@ import onnx.numpy_helper as numpy_helper
 import onnx.parser
 import pytest
 
+import sardonyx as sx
+from sardonyx.cli.__main__ import main
 from sardonyx.errors import ArgumentError
 from sardonyx.inspection import inspect
 from sardonyx.model import load
@@ -244,3 +246,43 @@ def test_json_is_for_programs(hostile: Path) -> None:
     assert found["inputs"][0]["name"] == HOSTILE
     assert found["parameters"] == 4
     assert [w["kind"] for w in found["tensors"]] == ["weight"]
+
+
+def test_a_tuned_model_names_loss_optimizer_and_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from .networks import mlp
+
+    net = sx.trainable(mlp(), "mse", optimizer=sx.optim.adamw(1e-3))
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(8, 6)).astype(np.float32), "label": np.zeros((8, 3), np.float32)}
+    tuned = sx.train(net, data, epochs=2, batch_size=4).model
+    (record,) = sx.inspect(tuned).training
+    assert record.loss == "mse" and record.optimizer.startswith("adamw") and record.step == 4
+    sx.save(tuned, tmp_path / "tuned.onnx")
+    with pytest.raises(SystemExit):
+        main(["inspect", str(tmp_path / "tuned.onnx")])
+    printed = capsys.readouterr().out
+    assert "loss mse" in printed and "4 steps made" in printed
+
+
+def test_nodes_names_and_pages_are_whole_when_piped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a/very/long/name/" * 5
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N,2] x) => (float[N,2] y) {{
+    [{name[:-1].replace("/", "_")}] h = Relu(x)
+    y = Neg(h)}}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit):
+        main(["inspect", str(tmp_path / "m.onnx"), "--nodes", "--html", str(page)])
+    printed = capsys.readouterr().out
+    assert name[:-1].replace("/", "_") in printed and "2 nodes" in printed
+    written = page.read_text()
+    assert "<svg" in written and written.count("<rect") == 3
+    assert "http" not in written.replace("http-equiv", "")
+    found = sx.inspect(tmp_path / "m.onnx", nodes=True)
+    assert [n.operator for n in found.graph] == ["Relu", "Neg"]
+    assert found.graph[1].inputs == ("h",) and found.graph[1].shapes == (("N", 2),)
+    assert len(repr(found)) < 120 and "<table" in found._repr_html_()

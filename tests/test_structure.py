@@ -36,7 +36,7 @@ ALLOWED = {
 # The flow of data is one way: a package or module imports from its own line and from lines above
 # it, never from one below. Every package and module of the project is on one line.
 LAYERS = (
-    ("errors",),
+    ("collector", "errors"),
     ("html_page", "initializer", "limits", "opset", "reference"),
     ("build", "external", "partial", "registry"),
     ("model",),
@@ -50,8 +50,8 @@ LAYERS = (
     ("lower", "operator_support"),
     ("record",),
     ("engines",),
-    ("inspection", "testing"),
-    ("custom",),
+    ("checking", "inspection", "testing"),
+    ("custom", "picture"),
     ("train",),
     ("verify",),
     ("score",),

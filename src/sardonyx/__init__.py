@@ -25,6 +25,8 @@ _TASKS = {
         "SardonyxError": "sardonyx.errors",
     },
     "Look inside": {
+        "inspect": "sardonyx.inspection",
+        "check": "sardonyx.checking",
         "weights": "sardonyx.weights",
         "diff": "sardonyx.diff",
         "Diff": "sardonyx.diff",
@@ -142,6 +144,7 @@ sys.modules[__name__].__class__ = _Package
 
 if TYPE_CHECKING:
     from sardonyx import errors, testing
+    from sardonyx.checking import check
     from sardonyx.custom import check_operator, define, undefine
     from sardonyx.diff import Diff, diff
     from sardonyx.edit.dequantize import dequantize
@@ -168,6 +171,7 @@ if TYPE_CHECKING:
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through
     from sardonyx.initializer import Initializer
+    from sardonyx.inspection import inspect
     from sardonyx.limits import Limits
     from sardonyx.lower import lowering
     from sardonyx.model import Model, load

@@ -451,6 +451,7 @@ UNARY = frozenset(
     ]
 )
 BINARY = frozenset(["Add", "Sub", "Mul", "Div"])
+COMPARISONS = frozenset(["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"])
 
 
 def _infer_elementwise(node: ir.Node) -> bool:
@@ -462,14 +463,14 @@ def _infer_elementwise(node: ir.Node) -> bool:
     ):
         return False
     shapes = [x.shape for x in node.inputs if x is not None and x.shape is not None]
-    if node.op_type in BINARY and len(shapes) == 2:
+    if (node.op_type in BINARY or node.op_type in COMPARISONS) and len(shapes) == 2:
         if not len(shapes[1]) or _same_dims(shapes[0].dims, shapes[1].dims):
             shape = shapes[0]
         elif not len(shapes[0]):
             shape = shapes[1]
         else:
             return False
-    elif node.op_type in UNARY and len(shapes) == 1:
+    elif (node.op_type in UNARY or _is_plain_cast(node)) and len(shapes) == 1:
         shape = shapes[0]
     else:
         return False
@@ -477,10 +478,23 @@ def _infer_elementwise(node: ir.Node) -> bool:
     first = node.inputs[0]
     assert first is not None
     if value.type is None:
-        value.type = first.type
+        value.type = _elementwise_type(node, first)
     if value.shape is None:
         value.shape = ir.Shape(shape)
     return True
+
+
+def _is_plain_cast(node: ir.Node) -> bool:
+    to = node.attributes.get("to") if node.op_type == "Cast" else None
+    return to is not None and not to.is_ref()
+
+
+def _elementwise_type(node: ir.Node, first: ir.Value) -> ir.TypeProtocol | None:
+    if node.op_type in COMPARISONS:
+        return ir.TensorType(ir.DataType.BOOL)
+    if node.op_type == "Cast":
+        return ir.TensorType(ir.DataType(node.attributes["to"].as_int()))
+    return first.type
 
 
 def infer(node: ir.Node, version: int | None = None) -> None:

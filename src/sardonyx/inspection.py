@@ -8,18 +8,22 @@ table for people is printed by `cli/inspect.py`. The formulas for the cost are i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.collector import paused
 from sardonyx.cost import Cost, cost
 from sardonyx.errors import ArgumentError, quote, translated
+from sardonyx.html_page import cards, table
 from sardonyx.model import Model, ModelSource, load
-from sardonyx.normalize import normalize
-from sardonyx.passes.nesting import graphs
+from sardonyx.normalize import NormalizedModel, normalize
+from sardonyx.passes.nesting import bodies, graphs
+from sardonyx.record.builder import ROLE
+from sardonyx.record.describe import descriptions
 from sardonyx.registry import op_name
 from sardonyx.weights import Weight, weights
 
@@ -35,8 +39,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Training:
-    """One training record: what a step reads and changes."""
+    """One training record: what a step reads and changes.
 
+    loss, optimizer -- as `trainable` wrote them; empty for a record of another tool
+    step            -- how many steps were made; None where the record does not count them
+    """
+
+    loss: str
+    optimizer: str
+    step: int | None
     inputs: list[Tensor]
     updated: list[str]
     state: list[str]
@@ -51,6 +62,22 @@ class Blocker:
     operator: str
     node: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the graph, bodies included: its operator, and the names that it reads and makes.
+
+    depth  -- how many bodies it is in
+    shapes -- the shape of each output in the regular form, where it is known
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    depth: int
+    shapes: tuple[tuple[int | str | None, ...] | None, ...]
 
 
 @dataclass
@@ -74,6 +101,25 @@ class Inspection:
     blockers: list[Blocker]
     unconvertible: list[Blocker]
     metadata: dict[str, str] = field(default_factory=dict)
+    graph: list[Node] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        counts = f"{self.nodes:,} nodes, {self.parameters:,} parameters"
+        return f"<Inspection of {quote(self.name)}: {counts}, {len(self.blockers)} blockers>"
+
+    def _repr_html_(self) -> str:
+        numbers = {
+            "nodes": f"{self.nodes:,}",
+            "parameters": f"{self.parameters:,}",
+            "FLOP per run": f"{self.cost.flops:,}",
+            "peak bytes of activations": f"{self.cost.peak_bytes:,}",
+        }
+        rows = [
+            [kind, tensor.name, tensor.type, shape_text(tensor.shape)]
+            for kind, tensors in (("input", self.inputs), ("output", self.outputs))
+            for tensor in tensors
+        ]
+        return cards(numbers) + table(["", "name", "type", "shape"], rows)
 
     def as_dict(self) -> dict[str, Any]:
         data = asdict(self)
@@ -82,26 +128,42 @@ class Inspection:
         return data
 
 
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """A shape for people: [N, 3, ?]."""
+    if shape is None:
+        return "unknown"
+    return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
+
+
 @translated("the model cannot be inspected")
-def inspect(model: ModelSource, sizes: Mapping[str, int] | None = None) -> Inspection:
+@paused()
+def inspect(
+    model: ModelSource, sizes: Mapping[str, int] | None = None, *, nodes: bool = False
+) -> Inspection:
     """Gather what there is to know about `model` without running it.
 
     sizes -- numbers for symbolic dimensions, by name; those not given count as 1
+    nodes -- list every node as well, in `graph`
 
     >>> import onnx, sardonyx as sx
     >>> text = '''<ir_version: 8, opset_import: ["": 17]> g (float[N,2] x) => (float[N,3] y)
     ... <float[2,3] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> {y = MatMul(x, w)}'''
-    >>> found = inspect(sx.load(onnx.parser.parse_model(text)), {"N": 10})
-    >>> found.parameters, found.cost.flops
-    (6, 120)
+    >>> found = sx.inspect(sx.load(onnx.parser.parse_model(text)), {"N": 10})
+    >>> found
+    <Inspection of "g": 1 nodes, 6 parameters, 0 blockers>
+    >>> found.cost.flops
+    120
     """
     model = load(model)
-    sized, used = _with_sizes(model, dict(sizes or {}))
-    tensors = weights(model)
+    used = _sizes(model, dict(sizes or {}))
+    normal = normalize(model)
+    tensors = weights(normal)
     trained = [w for w in tensors if w.kind == "weight"]
     operators = Counter(
         op_name((opset.domain_name(n.domain), n.op_type)) for g in graphs(model.graph) for n in g
     )
+    blockers, unconvertible = _blockers(normal, trained), _unconvertible(normal)
+    listed = list(_nodes(model, normal)) if nodes else []
     return Inspection(
         name=model.graph.name or "",
         producer=" ".join(filter(None, (model.ir.producer_name, model.ir.producer_version))),
@@ -115,11 +177,12 @@ def inspect(model: ModelSource, sizes: Mapping[str, int] | None = None) -> Inspe
         tensors=tensors,
         parameters=sum(w.size for w in trained),
         parameter_bytes=sum(w.size * w.dtype.bitwidth // 8 for w in trained),
-        cost=cost(normalize(sized).graph, used),
-        training=[_training(r) for r in model.records],
-        blockers=_blockers(model, trained),
-        unconvertible=_unconvertible(model),
+        cost=cost(_sized(model, normal, used), used),
+        training=_training(model),
+        blockers=blockers,
+        unconvertible=unconvertible,
         metadata=dict(model.metadata),
+        graph=listed,
     )
 
 
@@ -133,61 +196,129 @@ def _tensor(value: ir.Value) -> Tensor:
     return Tensor(value.name or "", kind, dims)
 
 
-def _with_sizes(model: Model, sizes: dict[str, int]) -> tuple[Model, dict[str, int]]:
-    """A copy whose inputs have sizes in place of symbols, and the sizes that it used."""
-    copy = model.copy()
+def _sizes(model: Model, sizes: dict[str, int]) -> dict[str, int]:
+    """A number for each free dimension of the inputs, by its symbol or its place."""
     used: dict[str, int] = {}
-    for value in copy.inputs:
-        if value.shape is None:
-            continue
-        dims: list[int] = []
-        for axis, dim in enumerate(value.shape):
-            if isinstance(dim, int):
-                dims.append(dim)
-                continue
-            symbol = dim.value or f"{value.name}[{axis}]"
-            used[symbol] = sizes.get(symbol, 1)
-            dims.append(used[symbol])
-        value.shape = ir.Shape(dims)
+    for value in model.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if not isinstance(dim, int):
+                symbol = dim.value or f"{value.name}[{axis}]"
+                used[symbol] = sizes.get(symbol, 1)
     unknown = sorted(set(sizes) - set(used))
     if unknown:
         raise ArgumentError(
             f"no dimension of an input is called {', '.join(quote(u) for u in unknown)}",
             hint=f"there are: {', '.join(quote(u) for u in used) or 'none'}",
         )
-    return copy, used
+    return used
 
 
-def _training(record: Any) -> Training:
-    operators = Counter(op_name((opset.domain_name(n.domain), n.op_type)) for n in record.algorithm)
-    return Training(
-        inputs=[_tensor(v) for v in record.algorithm.inputs],
-        updated=[key for key, _ in record.update_binding],
-        state=list(record.state),
-        state_bytes=sum(t.nbytes for t in record.state.values()),
-        operators=dict(sorted(operators.items(), key=lambda row: (-row[1], row[0]))),
-    )
+def _sized(model: Model, normal: NormalizedModel, sizes: Mapping[str, int]) -> ir.Graph:
+    """The regular graph with numbers in place of symbols.
+
+    Where a shape has a size that no symbol of an input names, shapes are inferred anew.
+    """
+    values = [
+        v for g in graphs(normal.graph) for v in (*g.inputs, *(o for n in g for o in n.outputs))
+    ]
+    if not any(isinstance(d, ir.SymbolicDim) for v in values for d in v.shape or ()):
+        return normal.graph
+    named = (d for v in values for d in v.shape or () if isinstance(d, ir.SymbolicDim))
+    if all(d.value in sizes for d in named) and all(v.shape is not None for v in values):
+        graph = normal.copy().graph if normal is model else normal.graph  # one of our own
+        for value in _values(graph):
+            if value.shape is not None:
+                value.shape = ir.Shape([_number(d, sizes) for d in value.shape])
+        return graph
+    copy = model.copy()
+    for value in copy.inputs:
+        if value.shape is not None:
+            dims = enumerate(value.shape)
+            value.shape = ir.Shape([_number(d, sizes, f"{value.name}[{a}]") for a, d in dims])
+    return normalize(copy).graph
 
 
-def _unconvertible(model: Model) -> list[Blocker]:
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    for part in graphs(graph):
+        yield from part.inputs
+        for node in part:
+            yield from node.outputs
+
+
+def _number(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], place: str = "") -> int:
+    return dim if isinstance(dim, int) else sizes[dim.value or place]
+
+
+def _nodes(model: Model, normal: NormalizedModel) -> Iterator[Node]:
+    """Every node as the file has it, with the shapes that normalization inferred."""
+    shapes = {v.name: v.shape for g in graphs(normal.graph) for n in g for v in n.outputs}
+    pending = [(n, 0) for n in reversed(model.graph)]
+    while pending:
+        node, depth = pending.pop()
+        outputs = tuple(v.name or "" for v in node.outputs)
+        dims = (shapes.get(name) for name in outputs)
+        yield Node(
+            node.name or "",
+            op_name((opset.domain_name(node.domain), node.op_type)),
+            tuple("" if v is None else v.name or "" for v in node.inputs),
+            outputs,
+            depth,
+            tuple(None if d is None else tuple(_dim(x) for x in d) for d in dims),
+        )
+        pending.extend((n, depth + 1) for body in reversed(bodies(node)) for n in reversed(body))
+
+
+def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def _training(model: Model) -> list[Training]:
+    steps = [k.removeprefix(ROLE) for k, v in model.metadata.items() if v == "step"]
+    rows = []
+    for record, description in zip(model.records, descriptions(model), strict=True):
+        operators = Counter(
+            op_name((opset.domain_name(n.domain), n.op_type)) for n in record.algorithm
+        )
+        counters = [record.state[name] for name in steps if name in record.state]
+        choices = {what: value for what, value, _ in description.get("choices", ())}
+        rows.append(
+            Training(
+                loss=choices.get("loss", ""),
+                optimizer=choices.get("optimizer", ""),
+                step=int(counters[0].numpy().reshape(-1)[0]) if counters else None,
+                inputs=[_tensor(v) for v in record.algorithm.inputs],
+                updated=[key for key, _ in record.update_binding],
+                state=list(record.state),
+                state_bytes=sum(t.nbytes for t in record.state.values()),
+                operators=dict(sorted(operators.items(), key=lambda row: (-row[1], row[0]))),
+            )
+        )
+    return rows
+
+
+def _unconvertible(normal: NormalizedModel) -> list[Blocker]:
     """The nodes that cannot be converted, because they have neither a lowering nor a body."""
     import sardonyx.engines.numpy.backend  # noqa: F401  (registers the shared rules and numpy's)
     from sardonyx.lower.driver import FRAMEWORKS, find
 
-    nodes = [node for part in graphs(normalize(model).graph) for node in part]
+    nodes = [node for part in graphs(normal.graph) for node in part]
+    missing = {
+        (domain, op)
+        for domain, op in {(n.domain, n.op_type) for n in nodes}
+        if not opset.has_body(op, domain)
+        and not any(find(op, domain, framework) for framework in FRAMEWORKS)
+    }
     return [
         Blocker(op_name((n.domain, n.op_type)), n.name or "", "it has no lowering")
         for n in nodes
-        if not opset.has_body(n.op_type, n.domain)
-        and not any(find(n.op_type, n.domain, framework) for framework in FRAMEWORKS)
+        if (n.domain, n.op_type) in missing
     ]
 
 
-def _blockers(model: Model, trained: list[Weight]) -> list[Blocker]:
+def _blockers(normal: NormalizedModel, trained: list[Weight]) -> list[Blocker]:
     """The nodes between weights and outputs through which no gradient can go."""
     from sardonyx.grad.driver import blocked, is_differentiable, path
 
-    normal = normalize(model)
     starts = {normal.graph.initializers[w.name] for w in trained}
     ends = [v for v in normal.outputs if is_differentiable(v)]
     between, values = path(list(normal.graph), starts, ends, ())

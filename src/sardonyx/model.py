@@ -19,6 +19,7 @@ import onnx.numpy_helper
 import onnx_ir as ir
 
 from sardonyx import opset, partial
+from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
 from sardonyx.limits import Limits, parse, read_file, scan, set_freed, set_limits
@@ -223,7 +224,7 @@ def load(
         proto.CopyFrom(source)
     else:
         raise ArgumentError(f"cannot load a model from {type(source).__name__}")
-    with translated("the model cannot be read"):
+    with paused(), translated("the model cannot be read"):
         counts = scan(proto, limits)
         folder = Path(directory) if directory is not None else None
         external = ExternalData(folder, path, trust, limits)

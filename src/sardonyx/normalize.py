@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.collector import paused
 from sardonyx.errors import ModelError, quote, translated
 from sardonyx.model import Model, ModelSource, Record, load
 from sardonyx.passes.branches import take_known_branches
@@ -66,6 +67,7 @@ class NormalizedModel(Model):
         return inside and not self.ir.functions and self._snapshot.matches(self.graph)
 
 
+@paused()
 def normalize(model: ModelSource) -> NormalizedModel:
     """The regular form of `model`: one opset, no functions, shapes inferred, defaults explicit.
 
@@ -83,6 +85,7 @@ def normalize(model: ModelSource) -> NormalizedModel:
     return NormalizedModel.of(regular_copy(model))
 
 
+@paused()
 def regular_copy(model: Model) -> Model:
     """The regular form of `model` as an independent graph, to be edited; the weights are shared."""
     copy = model.copy()

@@ -138,13 +138,13 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 def stages(folder: Path) -> dict[str, Callable[[Any], object]]:
     """What is done with a model that loads: every way through the library that runs nothing."""
-    from sardonyx.cli.check import find
+    from sardonyx.checking import check as check_model
     from sardonyx.inspection import inspect
 
     def check(model: Any) -> None:
         path = folder / "fuzz.onnx"
         path.write_bytes(model.proto().SerializeToString())
-        find(path)
+        check_model(path)
 
     return {
         "inspect": inspect,

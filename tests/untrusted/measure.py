@@ -41,11 +41,9 @@ def inspect(path: str) -> None:
 
 
 def check(path: str) -> None:
-    from sardonyx.cli.check import find
-
-    findings = find(Path(path))
-    if any(f["stage"] == "load" for f in findings):
-        raise sardonyx.errors.ModelError(findings[0]["problem"])
+    problems = sardonyx.check(path).problems
+    if any(p.stage == "load" for p in problems):
+        raise sardonyx.errors.ModelError(problems[0].problem)
 
 
 def convert(path: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, printable, quote
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sardonyx.inspection import Inspection, Tensor
 
 SHOWN = 20
+UNFOLDED = 1 << 20  # columns of an output that is not a terminal
 
 
 def inspect(
@@ -27,19 +28,39 @@ def inspect(
     weights: Annotated[
         bool, typer.Option("--weights", help="List every weight and constant, not the first ones.")
     ] = False,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="List every node with its inputs and outputs.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page with a picture of the graph; it needs no network."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a model is made of, what a run costs, and what would stop it from training."""
     from sardonyx.inspection import inspect as gather
     from sardonyx.model import load
 
-    inspection = gather(load(model), _sizes(size or []))
+    inspection = gather(load(model), _sizes(size or []), nodes=nodes or html is not None)
+    if html is not None:
+        from sardonyx.html_page import write
+        from sardonyx.picture import inspection_page
+
+        typer.echo(f"wrote {write(html, inspection_page(inspection, model.name))}", err=True)
     if as_json:
         typer.echo(json.dumps(inspection.as_dict(), indent=2))
         return
+    _show(_console(), model, inspection, None if weights else SHOWN)
+    if nodes:
+        _nodes(_console(), inspection)
+
+
+def _console() -> Console:
+    """A console that folds long names in a terminal, and nowhere else."""
     from rich.console import Console
 
-    _show(Console(highlight=False), model, inspection, None if weights else SHOWN)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=UNFOLDED)
 
 
 def _sizes(texts: list[str]) -> dict[str, int]:
@@ -64,14 +85,48 @@ def _show(console: Console, path: Path, inspection: Inspection, shown: int | Non
     _operators(console, inspection)
     _weights(console, inspection, shown)
     _cost(console, inspection)
-    for number, record in enumerate(inspection.training):
-        console.print(
-            f"\n[bold]training record {number}[/]  updates {len(record.updated)} tensors, "
-            f"{len(record.state)} state tensors of {amount(record.state_bytes)}B, "
-            f"{sum(record.operators.values())} nodes"
-        )
+    _training(console, inspection)
     _blockers(console, inspection)
     _unconvertible(console, inspection)
+
+
+def _training(console: Console, inspection: Inspection) -> None:
+    from rich.markup import escape
+
+    for number, record in enumerate(inspection.training):
+        parts = [f"loss {record.loss}"] if record.loss else []
+        parts += [f"optimizer {record.optimizer}"] if record.optimizer else []
+        parts += [f"{plural(record.step, 'step')} made"] if record.step is not None else []
+        parts += [
+            f"updates {plural(len(record.updated), 'tensor')}",
+            f"{plural(len(record.state), 'state tensor')} of {amount(record.state_bytes)}B",
+            plural(sum(record.operators.values()), "node"),
+        ]
+        line = escape(printable(", ".join(parts)))
+        console.print(f"\n[bold]training record {number}[/]  {line}")
+
+
+def _nodes(console: Console, inspection: Inspection) -> None:
+    from rich.markup import escape
+
+    from sardonyx.inspection import shape_text
+
+    table = _table("node", "operator", "inputs", "outputs", "shapes")
+    for node in inspection.graph:
+        cells = (
+            "  " * node.depth + quote(node.name),
+            quote(node.operator)[1:-1],
+            ", ".join(quote(name)[1:-1] for name in node.inputs),
+            ", ".join(quote(name)[1:-1] for name in node.outputs),
+            quote(", ".join(map(shape_text, node.shapes)))[1:-1],
+        )
+        table.add_row(*map(escape, cells))
+    console.print(table)
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: 1 node, 1,024 nodes."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _table(*columns: str) -> Any:
@@ -102,10 +157,12 @@ def _operators(console: Console, inspection: Inspection) -> None:
     from rich.markup import escape
 
     rows = list(inspection.operators.items())
-    listed = ", ".join(f"{quote(op)[1:-1]} {count}" for op, count in rows[:SHOWN])
-    more = f", … and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    functions = f", {inspection.functions} functions" if inspection.functions else ""
-    console.print(f"[bold]{inspection.nodes} nodes{functions}[/]  {escape(listed + more)}\n")
+    listed = ", ".join(f"{quote(op)[1:-1]} {count:,}" for op, count in rows[:SHOWN])
+    more = f", … and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
+    functions = f", {plural(inspection.functions, 'function')}" if inspection.functions else ""
+    console.print(
+        f"[bold]{plural(inspection.nodes, 'node')}{functions}[/]  {escape(listed + more)}\n"
+    )
 
 
 def _weights(console: Console, inspection: Inspection, shown: int | None) -> None:
@@ -125,14 +182,14 @@ def _weights(console: Console, inspection: Inspection, shown: int | None) -> Non
         )
     console.print(table)
     if shown is not None and len(rows) > shown:
-        console.print(f"  … and {len(rows) - shown} more: --weights lists them")
+        console.print(f"  … and {len(rows) - shown:,} more: --weights lists them")
     counts = ", ".join(
-        f"{sum(w.kind == kind for w in rows)} {kind}s"
+        plural(sum(w.kind == kind for w in rows), kind)
         for kind in order
         if any(w.kind == kind for w in rows)
     )
     console.print(
-        f"[bold]{inspection.parameters:,} parameters[/] "
+        f"[bold]{plural(inspection.parameters, 'parameter')}[/] "
         f"({amount(inspection.parameter_bytes)}B); {counts}"
     )
 
@@ -148,7 +205,8 @@ def _cost(console: Console, inspection: Inspection) -> None:
         f"{amount(cost.peak_bytes)}B at the peak" + (f"  (with {escape(sizes)})" if sizes else "")
     )
     if cost.unknown_nodes:
-        console.print(f"  {cost.unknown_nodes} nodes not counted: their shapes depend on data")
+        unknown = plural(cost.unknown_nodes, "node")
+        console.print(f"  {unknown} not counted: shapes that depend on data")
 
 
 def _blockers(console: Console, inspection: Inspection) -> None:

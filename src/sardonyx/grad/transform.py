@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import Builder
+from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.grad.controlflow.unroll import unroll_growing_loops
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
@@ -24,6 +25,7 @@ from sardonyx.passes.shapes import forget_shapes, infer_shapes
 
 
 @translated("the gradient of the model cannot be made")
+@paused()
 def grad(
     model: ModelSource,
     of: str | Sequence[str] | None = None,

@@ -10,6 +10,8 @@ import onnx_ir as ir
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node holds as attributes."""
     graphs_inside: list[ir.Graph] = []
+    if not node.attributes:
+        return graphs_inside
     for attr in node.attributes.values():
         if attr.is_ref():
             continue

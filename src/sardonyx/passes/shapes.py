@@ -95,33 +95,40 @@ def _hide_defaults(graph: onnx.GraphProto) -> None:
         graph.initializer.extend(constants)
 
 
-def _copy_back(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+def _copy_back(graph: ir.Graph, proto: onnx.GraphProto, seen: Seen | None = None) -> None:
     """Types by name, graph by graph: two branches may use one name for different values."""
     types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
+    seen = {} if seen is None else seen
     for node, node_proto in zip(graph, proto.node, strict=True):
         for value in node.outputs:
             if value.name in types:
-                _merge(value, types[value.name])
+                _merge(value, types[value.name], seen)
         if inner := bodies(node):
             protos = [
                 g for a in node_proto.attribute for g in ([a.g] if a.HasField("g") else a.graphs)
             ]
             for body, body_proto in zip(inner, protos, strict=True):
                 for value, info in zip(body.inputs, body_proto.input, strict=True):
-                    _merge(value, info.type)
-                _copy_back(body, body_proto)
+                    _merge(value, info.type, seen)
+                _copy_back(body, body_proto, seen)
 
 
-def _merge(value: ir.Value, proto: onnx.TypeProto) -> bool:
-    """Add to what is known of `value`; whether something was added."""
-    if opset.holds_map(proto):
-        return False
-    changed = False
+# Types that were read before, by their bytes: most values of a model share a few.
+Seen = dict[bytes, tuple[ir.TypeProtocol | None, list[Any] | None]]
+
+
+def _merge(value: ir.Value, proto: onnx.TypeProto, seen: Seen) -> None:
+    """Add to what is known of `value`."""
+    key = proto.SerializeToString()
+    if key not in seen:
+        shape = None if opset.holds_map(proto) else ir.serde.deserialize_type_proto_for_shape(proto)
+        kind = None if opset.holds_map(proto) else ir.serde.deserialize_type_proto_for_type(proto)
+        seen[key] = kind, None if shape is None else list(shape)
+    kind, dims = seen[key]
     if value.type is None:
-        value.type = ir.serde.deserialize_type_proto_for_type(proto)
-        changed = value.type is not None
-    shape = ir.serde.deserialize_type_proto_for_shape(proto)
-    return (shape is not None and set_shape(value, list(shape))) or changed
+        value.type = kind
+    if dims is not None:
+        set_shape(value, dims)
 
 
 def set_shape(value: ir.Value, dims: Sequence[Any]) -> bool:

@@ -1,0 +1,86 @@
+"""Everything that is wrong with a model, found without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sardonyx.collector import paused
+from sardonyx.errors import SardonyxError
+from sardonyx.html_page import table, text
+from sardonyx.limits import freed_dimensions
+from sardonyx.model import ModelSource, load
+from sardonyx.normalize import normalize
+from sardonyx.record.info import check as check_records
+from sardonyx.versions import fit
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem, and the stage that reports it."""
+
+    stage: str
+    problem: str
+
+
+@dataclass
+class Check:
+    """The result of `check`: problems, and notes on what was repaired; true if nothing is wrong."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        lines = [f"{p.stage}: {p.problem}" for p in self.problems] or ["no problems"]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        rows = [[p.stage, p.problem] for p in self.problems] + [["note", n] for n in self.notes]
+        return table(["stage", "problem"], rows) if rows else f"<p>{text('no problems')}</p>"
+
+
+@paused()
+def check(model: ModelSource) -> Check:
+    """List everything that is wrong with a model, without running it.
+
+    The stages are loading, training records, normalization and the versions that onnxruntime takes;
+    those after a failed one are skipped.
+
+    >>> import onnx, sardonyx as sx
+    >>> text = '''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[2] x) => (float[2] y) {y = Relu<axis=1>(x)}'''
+    >>> result = sx.check(onnx.parser.parse_model(text))
+    >>> bool(result), result.problems[0].stage
+    (False, 'normalize')
+    """
+    result = Check()
+
+    def stage(name: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except SardonyxError as error:
+            result.problems.append(Problem(name, str(error)))
+            return None
+
+    loaded = stage("load", lambda: load(model))
+    if loaded is None:
+        return result
+    free = freed_dimensions(loaded.graph)
+    if free:
+        more = f" and {len(free) - 3:,} more" if len(free) > 3 else ""
+        result.notes.append(
+            "a dimension that is negative or named by a placeholder is treated as free: "
+            f"{', '.join(free[:3])}{more}"
+        )
+    if loaded.records:
+        stage("training records", lambda: check_records(loaded))
+    if stage("normalize", lambda: normalize(loaded)) is not None:
+        stage("versions for onnxruntime", lambda: fit(loaded))
+    return result
