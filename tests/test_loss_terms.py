@@ -220,3 +220,13 @@ def test_the_rank_of_an_output_is_learned_from_the_data(loss: str) -> None:
     data = {"x": x, "label": label}
     run = sx.train(parse(UNCONFIRMED), data, loss=loss, steps=1, batch_size=6, display="quiet")
     np.testing.assert_allclose(run.losses[0], expected, rtol=1e-5)
+
+
+def test_class_axis_from_the_command_line(tmp_path: Any) -> None:
+    from sardonyx.cli.trainable import trainable
+
+    source, target = tmp_path / "model.onnx", tmp_path / "trainable.onnx"
+    sx.save(sequence_model("product"), source)
+    trainable(source, target, loss="cross_entropy", class_axis=1)
+    (row,) = [c for c in choices(sx.load(target)) if c.what == "class axis"]
+    assert row.value.startswith("1 of") and row.why == "as asked"
