@@ -117,6 +117,22 @@ def test_texts_reach_a_module() -> None:
     assert sx.verify(parse(text), Lookup()).verdict == SAME
 
 
+def test_maps_of_a_conversion_are_compared_as_maps() -> None:
+    """scikit-learn's ZipMap ends in a sequence of maps."""
+    text = """<ir_version: 9, opset_import: ["": 20, "ai.onnx.ml": 3]>
+    g (float[N,2] x) => (seq(map(int64, float)) y)
+    { p = Softmax(x) y = ai.onnx.ml.ZipMap<classlabels_int64s: ints = [4, 7]>(p) }"""
+
+    def probabilities(x: np.ndarray) -> Any:
+        e = np.exp(x - x.max(1, keepdims=True))
+        return ([dict(zip((4, 7), row)) for row in e / e.sum(1, keepdims=True)],)
+
+    report = sx.verify(parse(text), "torch", probabilities, seeds=2)
+    assert report.verdict == SAME, str(report)
+    report = sx.verify(parse(text), lambda x: ([{4: 0.5, 7: 0.5} for _ in x],), seeds=1)
+    assert report.verdict == DIFFERENT
+
+
 def test_other_weights_are_said_to_be_other_weights() -> None:
     tuned = mlp().proto()
     for tensor in tuned.graph.initializer:

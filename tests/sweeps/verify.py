@@ -11,7 +11,7 @@ of one model are judged together, on one float64 run, in a process that ends whe
 long: the rows then say so, and do not count. Their seconds are those of all together. Outcomes are
 kept in the cache, so that `--resume` goes on where a sweep stopped; rows that were judged by other
 code than there is now are counted under the table. Fails where a correct conversion is called
-different.
+different or fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 import sardonyx as sx
 from sardonyx.errors import EngineError, SardonyxError
-from sardonyx.verify.noise import DIFFERENT, SAME, UNKNOWN, worst
+from sardonyx.verify.noise import DIFFERENT, FAILS, SAME, UNKNOWN, worst
 from tests import real_inputs
 from tests.public_models import cache_folder, models
 
@@ -132,7 +132,8 @@ def of_one(report: Any, label: str) -> Outcome:
     notes = [note for note in report.notes if label in note]
     if not mine:
         return Outcome(NOT_RUN, detail="; ".join(notes))
-    mine += [m for m in report.measurements if m.subject == report.subjects[0]["name"]]
+    first = [m for m in report.measurements if m.subject == report.subjects[0]["name"]]
+    mine += [m for m in first if m.outcome != FAILS]  # then the float64 run alone is the judge
     verdict = worst([m.verdict(report.bands) for m in mine])
     culprits = [str(c) for c in report.culprits if c.subject == label]
     if verdict == DIFFERENT and not report.comparable and not culprits:
@@ -340,7 +341,7 @@ def table(asked: list[Row], kept: Kept) -> int:
         print(f"{left} rows are still to be judged: --resume goes on")
     if older:
         print(f"{older} rows were judged by the code of before")
-    return counts[DIFFERENT] + counts["failed"]
+    return counts[DIFFERENT] + counts[FAILS] + counts["failed"]
 
 
 def main() -> int:

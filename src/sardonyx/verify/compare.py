@@ -339,7 +339,7 @@ class _Job:
             self.report.comparable = False
             return
         except SardonyxError as error:
-            self._add_outcome(label, run, FAILS, f"fails: {error.what[:300]}")
+            self._add_outcome(label, run, FAILS, error.what[:300])
             return
         self._judge(label, outputs, run, exact, baselines, item.lenient)
         if item is self.subjects[0]:

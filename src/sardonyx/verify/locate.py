@@ -16,7 +16,7 @@ from sardonyx.verify.budget import Budget, OutOfTime
 from sardonyx.verify.converted import opened
 from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
-from sardonyx.verify.noise import Measurement
+from sardonyx.verify.noise import FAILS, Measurement
 from sardonyx.verify.report import Culprit, Report
 from sardonyx.verify.subjects import ConversionSubject, OnnxSubject, Subject, runner
 from sardonyx.verify.ties import QUANTIZERS, has_ties
@@ -75,7 +75,7 @@ class Locator:
         cause: str,
     ) -> None:
         finder = self._finder(item)
-        finder.runs_whole = not any(m.problem.startswith("fails") for m in bad)
+        finder.runs_whole = not any(m.outcome == FAILS for m in bad)
         try:
             search = finder(run.inputs)
         except SardonyxError as error:

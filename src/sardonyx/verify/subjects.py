@@ -103,8 +103,9 @@ class ConversionSubject(OnnxSubject):
         self.prepare()
         values = self._renamed(feeds)
         with reported(f"the conversion to {self.engine}"):
-            outputs = list(named(self._runner(list(values.values()))).values())
-        return dict(zip([v.name or "" for v in self.model.outputs], outputs))
+            result = self._runner(list(values.values()))
+            outputs = [result] if len(self.model.outputs) == 1 else list(result)
+            return {v.name or "": array_of(x) for v, x in zip(self.model.outputs, outputs)}
 
     def prepare(self) -> None:
         if self._runner is None and self.model is not None:
@@ -163,7 +164,8 @@ def runner(engine: str) -> Callable[..., Any]:
         if engine == "onnxruntime":
             session = importlib.import_module("sardonyx.engines.onnxruntime.session")
             return functools.partial(session.Runner, options=SILENT)
-        return importlib.import_module(f"sardonyx.engines.{engine}").Runner
+        module = importlib.import_module(f"sardonyx.engines.{engine}")
+        return functools.partial(module.Runner, fallback="allow")
     except ModuleNotFoundError as error:
         raise MissingExtra(engine, extra) from error
 
@@ -297,9 +299,11 @@ def named(result: Any) -> dict[str, Any]:
 
 
 def array_of(value: Any) -> Any:
-    """A framework's array as numpy's."""
+    """A framework's array as numpy's; sequences and maps of them alike."""
     if isinstance(value, (list, tuple)):
         return [array_of(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: array_of(v) if hasattr(v, "dtype") else v for k, v in value.items()}
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
