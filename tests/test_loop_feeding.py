@@ -304,3 +304,18 @@ def test_predictions_of_a_classifier_of_scikit_learn() -> None:
     np.testing.assert_array_equal(found["label"], labels)
     expected = [[row[c] for c in range(3)] for row in maps]
     np.testing.assert_allclose(found["scores"], expected, rtol=1e-6)
+
+
+def test_columns_that_are_no_arrays(tmp_path: Path) -> None:
+    pandas, torch = pytest.importorskip("pandas"), pytest.importorskip("torch")
+    expected = losses(DATA)
+    assert losses({"x": X.tolist(), "label": LABEL.tolist()}) == expected
+    assert losses({"x": X.tolist(), "label": NAMES[LABEL].tolist()}) == expected
+    assert (
+        losses({"x": torch.tensor(X, requires_grad=True), "label": torch.tensor(LABEL)}) == expected
+    )
+    # rows count by their place, not by the index that a part of a frame has kept
+    series = pandas.Series(LABEL, index=np.arange(203)[::-1])
+    assert losses({"x": X, "label": series}) == expected
+    with pytest.raises(DataError, match="different shapes"):
+        losses({"x": [[1.0], [1.0, 2.0]], "label": [0, 1]})

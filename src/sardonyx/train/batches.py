@@ -17,7 +17,7 @@ BLOCK = 1 << 22  # bytes of rows in memory that are gathered at once
 
 
 def batch_count(source: Source, batch_size: int, drop_last: bool) -> int | None:
-    """How many batches an epoch has; None where only the stream knows."""
+    """The number of batches in an epoch; None for a stream of unknown length."""
     if isinstance(source, Stream):
         return source.length
     full_batches, remainder = divmod(len(source), batch_size)

@@ -1,4 +1,4 @@
-"""The checkpoint is the model: state in the record, where the loop stands in the metadata.
+"""The checkpoint is the model: state in the record, the position of the loop in the metadata.
 
 Everything that decides how training goes on is in the file, and nothing that differs between two
 runs of the same training (no times, no paths): an interrupted and an uninterrupted run end in the
@@ -28,7 +28,7 @@ LOOP = "sardonyx.loop"
 
 @dataclass
 class Position:
-    """Where a training stands, and what it has seen so far."""
+    """How far a training has come, and its metrics so far."""
 
     seed: int = 0
     batch_size: int = 32

@@ -20,7 +20,7 @@ class Metric:
 
     name = "metric"
     better = "higher"
-    whole = False  # sees predictions and labels as they are
+    unflattened = False  # takes predictions and labels in their own shapes
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
         raise TypeError(f"{type(self).__name__} does not say how to add a batch")
@@ -199,7 +199,7 @@ class Function(Metric):
     an attribute `better` that says "higher".
     """
 
-    whole = True
+    unflattened = True
 
     def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]):
         self.function, self.name = function, getattr(function, "__name__", "metric")
@@ -247,7 +247,7 @@ def make(names: Sequence[Any]) -> list[Metric]:
 
 
 def lower_is_better(metric: str, names: Sequence[Any]) -> bool:
-    """Whether a metric of the loop improves by falling: losses do, metrics say it themselves."""
+    """Whether a lower value is better: of a loss it is, of a metric its class says."""
     better = {m.name: m.better for m in make(names)}
     return better.get(metric.removeprefix("val_"), "lower") == "lower"
 
@@ -261,7 +261,7 @@ def add_all(
     """Show one batch to all metrics; `loss_term` says how the loss reads prediction and label."""
     rows, classes = _rows(loss_term, prediction, label)
     for item in metrics:
-        if item.whole:
+        if item.unflattened:
             item.add(prediction, label)
             continue
         try:

@@ -42,9 +42,7 @@ class Table:
     def __init__(self, columns: Mapping[str, Any], origin: str):
         if not columns:
             raise DataError(f"{origin} holds no data")
-        self.columns = {
-            str(k): v if hasattr(v, "__getitem__") else np.asarray(v) for k, v in columns.items()
-        }
+        self.columns = {str(name): _column(values) for name, values in columns.items()}
         self.origin = origin
         scalars = [n for n, column in self.columns.items() if not getattr(column, "shape", (0,))]
         if scalars:
@@ -53,6 +51,13 @@ class Table:
                 [[quote(n), str(self.columns[n])] for n in scalars],
                 hint="leave them out; what is the same for all rows is given as a constant: "
                 f"constants={{'input': value}}, --constant {scalars[0]}=VALUE",
+            )
+        ragged = [n for n, c in self.columns.items() if _is_ragged(c)]
+        if ragged:
+            raise DataError(
+                f"rows of {origin} have different shapes",
+                [[quote(n)] for n in ragged],
+                hint="pad them to one length, or give batches, each with a length of its own",
             )
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
@@ -115,6 +120,21 @@ class Table:
         validation_rows = np.sort(order[:count])
         training_rows = np.sort(order[count:])
         return Subset(self, training_rows), Subset(self, validation_rows)
+
+
+def _is_ragged(column: Any) -> bool:
+    objects = isinstance(column, np.ndarray) and column.dtype.kind == "O" and column.size
+    return bool(objects) and isinstance(column.flat[0], (list, tuple, np.ndarray))
+
+
+def _column(values: Any) -> Any:
+    """A column whose rows an array of numbers picks: of a series, whose index may be any, the
+    values; what reads its rows from a file is left as it is.
+    """
+    if hasattr(values, "to_numpy"):
+        return np.asarray(values.to_numpy())
+    lazy = hasattr(values, "__getitem__") and hasattr(values, "shape")
+    return values if lazy and not hasattr(values, "detach") else as_array(values)
 
 
 def _rows(column: Any, rows: np.ndarray) -> np.ndarray:
@@ -197,7 +217,10 @@ def as_array(value: Any) -> np.ndarray:
     """Anything that holds numbers as an array; a torch tensor too, without importing torch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return np.array([np.asarray(row) for row in value], dtype=object)
 
 
 Source = Table | Stream
