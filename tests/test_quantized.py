@@ -143,7 +143,8 @@ def test_quantized_networks_run_on(name: str, kind: str, engine: str, tmp_path: 
         pytest.importorskip(engine)
     path, x = quantized(name, kind, tmp_path)
     expected = ort.InferenceSession(path).run(None, {"x": x})[0]
-    # One level at an inner rounding may move the output by another.
+    # One level at an inner rounding may move the output by another; behind an LSTM, whose state
+    # onnxruntime rounds by the rows of each thread, the layer that follows rounds again.
     allowed = 2.01 * level(path) if "namic" not in kind else (1e-3 if name == "lstm" else 1e-5)
     np.testing.assert_allclose(run(engine, path, x), expected, rtol=0, atol=allowed)
 
@@ -353,11 +354,12 @@ def test_an_operator_of_onnxruntime(case: str) -> None:
     expected = session.run(None, {model.graph.input[0].name: x})
     package = importlib.import_module("sardonyx.engines.numpy")
     found = package.prepare(sx.load(model)).run([x])
-    rounded = op_type.startswith("Dynamic")
+    # The kernel rounds the state by rows that one thread computes; we do not round it.
+    state_rounded = op_type == "DynamicQuantizeLSTM"
     for ours, right in zip(found, expected, strict=True):
         assert ours.dtype == right.dtype and ours.shape == right.shape
         whole = right.dtype.kind in "iu"
-        atol = 1 if whole else (2e-3 if rounded else 2e-5)
+        atol = 1 if whole else (5e-4 if state_rounded else 2e-5)
         np.testing.assert_allclose(ours.astype(float), right.astype(float), rtol=1e-4, atol=atol)
 
 
