@@ -122,6 +122,16 @@ def test_compiled(name: str, backend: str) -> None:
     check(torch.compile(sx.to_torch(model), backend=backend, dynamic=True), model)
 
 
+def test_a_shape_that_data_decides_may_say_that_the_size_stays() -> None:
+    model = network("m (float[N,4] x, int64[2] s) => (float[K,L] y) { y = Reshape (x, s) }", {})
+    module = sx.to_torch(model)
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    for shape in ([0, -1], [-1, 0], [3, 8], [0, 0], [-1, 2]):
+        feeds = {"x": x, "s": integers(*shape)}
+        (wanted,) = Runner(model)(feeds).values()
+        np.testing.assert_array_equal(module(*map(torch.from_numpy, feeds.values())), wanted)
+
+
 def test_export_of_a_layer_that_runs_node_by_node() -> None:
     """torch's exporter traces the program itself then, and knows only torch's own operators."""
     text = """m (float[T,2,3] x) => (float[T,1,2,5] y) {

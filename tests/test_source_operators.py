@@ -74,6 +74,65 @@ def test_expressions_mean_what_the_graph_means(name: str, tmp_path: Path) -> Non
     same([found], expected(model, [x]))
 
 
+SIZES = {
+    "NonZero": "i = NonZero (x)  j = Transpose (i)  y = GatherND (x, j)",
+    "Range": "r = Range (none, n, step)  f = Cast <to = 1> (r)  y = Mul (f, top)",
+    "Slice": "a = Slice (x, zero, k, zero)  y = ReduceSum <keepdims = 0> (a, one)",
+    "Expand": "s = Concat <axis = 0> (k, one)  e = Expand (top, s)  y = Squeeze (e, one)",
+    "Reshape": "s = Concat <axis = 0> (k, minus)  e = Reshape (x, s)"
+    "  y = ReduceSum <keepdims = 0> (e, one)",
+    "ConstantOfShape": "e = ConstantOfShape (k)  y = Add (e, top)",
+    "sizes as a tensor": "s = Shape (x)  f = Cast <to = 1> (s)  y = Mul (f, top)",
+    "the larger of sizes": "s = Shape <start = 0, end = 1> (x)  m = Max (s, five)"
+    "  e = ConstantOfShape (m)  y = Add (e, top)",
+    "backwards": "a = Slice (x, one, below, zero, minus)  y = ReduceSum <keepdims = 0> (a, one)",
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_data_decides(name: str, tmp_path: Path) -> None:
+    count = "top = ReduceMax <keepdims = 0> (x)  n = Cast <to = 7> (top)  k = Unsqueeze (n, zero)"
+    values = {"zero": [0], "one": [1], "minus": [-1], "five": [5], "below": [-(2**31)]}
+    values |= {"none": 0, "step": 1}
+    body = f"{count}  {SIZES[name]}"
+    words = body.replace(",", " ").replace(")", " ").replace("(", " ").split()
+    constants = {n: np.array(v, np.int64) for n, v in values.items() if n in words}
+    model = network(f"m (float[N,4] x) => (float[K] y) {{ {body} }}", constants)
+    sx.to_torch_source(model, tmp_path)
+    module = loaded(tmp_path)
+    for rows in (3, 8):
+        x = np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)
+        x[0, 0] = 4.5
+        x[x.shape[0] // 2, 1:] = 0
+        same([module(torch.from_numpy(x)).numpy()], expected(model, [x]))
+
+
+def test_integer_products_are_exact(tmp_path: Path) -> None:
+    text = """m (uint8[N,2,6] x) => (int32[N,3,4] y, int32[N,2,5] z) {
+        y = ConvInteger (x, w, shift, wshift)  z = MatMulInteger (x, b, shift, bshift) }"""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.integers(-128, 127, (3, 2, 3), dtype=np.int8),
+        "b": rng.integers(-128, 127, (6, 5), dtype=np.int8),
+        "shift": np.array(7, np.uint8),
+        "wshift": np.array(-3, np.int8),
+        "bshift": rng.integers(-9, 9, 5, dtype=np.int8),
+    }
+    model = network(text, weights)
+    sx.to_torch_source(model, tmp_path)
+    x = rng.integers(0, 255, (3, 2, 6), dtype=np.uint8)
+    outputs = loaded(tmp_path)(torch.from_numpy(x))
+    padded = x.astype(np.int64) - 7
+    filters = weights["w"].astype(np.int64) + 3
+    wanted = np.stack(
+        [np.einsum("ncl,kcl->nk", padded[:, :, i : i + 3], filters) for i in range(4)], 2
+    )
+    np.testing.assert_array_equal(outputs[0].numpy(), wanted)
+    product = padded @ (weights["b"].astype(np.int64) - weights["bshift"])
+    np.testing.assert_array_equal(outputs[1].numpy(), product)
+    assert {o.dtype for o in outputs} == {torch.int32}
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
 def test_pooling_takes_every_axis(op: str, rank: int, tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from sardonyx.lower.driver import lowering
 from sardonyx.lower.tensor import cast as shared
-from sardonyx.lower.xp import is_integer, is_symbolic
+from sardonyx.lower.tensor import layout
+from sardonyx.lower.xp import is_integer, is_symbolic, settle
 
 
 @lowering("Cast", only="torch", either=("x",))
@@ -17,3 +20,20 @@ def cast(xp, x, *, to, saturate, round_mode, dtypes):
             return x
         x = xp.known(x)
     return shared.cast(xp, x, to=to, saturate=saturate, round_mode=round_mode, dtypes=dtypes)
+
+
+@lowering("Reshape", only="torch", static=("shape",), sizes=True)
+def reshape(xp, x, shape, *, allowzero):
+    """The shared rule; a size that data decides to be 0 is that of the input."""
+    if not allowzero and is_symbolic(shape):
+        own = xp.shape(x)
+        sizes = [
+            torch.sym_ite(d == 0, own[i], d) if is_unbacked(d) and i < len(own) else d
+            for i, d in enumerate(shape.tolist())
+        ]
+        shape = settle(sizes)
+    return layout.reshape(xp, x, shape, allowzero=allowzero)
+
+
+def is_unbacked(size):
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))

@@ -14,6 +14,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from sardonyx.lower.sizes import ORDERS, Order
+
 # How tightly an expression binds.
 ATOM, POWER, UNARY, PRODUCT, SUM, BITS, COMPARISON, LOOSE = 100, 90, 85, 80, 70, 60, 50, 0
 
@@ -110,22 +112,34 @@ def _single(value: float) -> float:
 
 @dataclass(frozen=True)
 class Size:
-    """A size that only a run tells, and what is computed of such sizes."""
+    """A size that only a run tells, and what is computed of such sizes.
+
+    is_natural -- whether it is certainly not negative
+    """
 
     parts: tuple[Part, ...]
     rank: int = ATOM
     atom: Dim | None = field(default=None, compare=False)
+    is_natural: bool = field(default=False, compare=False)
+
+    @staticmethod
+    def read(value: ir.Value, place: int | None = None) -> Size:
+        """A number that a tensor holds, at a place of it or alone."""
+        where = () if place is None else (f"[{place}]",)
+        return Size(("int(", Hole(value, ATOM), *where, ")"))
 
     @staticmethod
     def of(value: ir.Value, axis: int) -> Size:
         dim = Dim(value, axis)
-        return Size((dim,), ATOM, dim)
+        return Size((dim,), ATOM, dim, True)
 
     def _join(self, other: Any, sign: str, rank: int, swapped: bool = False) -> Any:
         if not isinstance(other, (Size, int)) and not hasattr(other, "__index__"):
             return NotImplemented
         left, right = (other, self) if swapped else (self, other)
-        return Size((*_parts(left, rank), f" {sign} ", *_parts(right, rank + 1)), rank)
+        natural = sign != "-" and is_natural(self) and is_natural(other)
+        parts = (*_parts(left, rank), f" {sign} ", *_parts(right, rank + 1))
+        return Size(parts, rank, is_natural=natural)
 
     def __add__(self, other: Any) -> Any:
         return self if _is(other, 0) else self._join(other, "+", SUM)
@@ -153,6 +167,31 @@ class Size:
 
     def __neg__(self) -> Size:
         return Size(("-", *_parts(self, UNARY)), UNARY)
+
+
+def is_natural(size: Any) -> bool:
+    return size.is_natural if isinstance(size, Size) else int(size) >= 0
+
+
+def _called(name: str, a: Any, b: Any, natural: bool) -> Size:
+    parts = (f"{name}(", *_parts(a, LOOSE), ", ", *_parts(b, LOOSE), ")")
+    return Size(parts, is_natural=natural)
+
+
+def _larger(a: Any, b: Any) -> Size:
+    return _called("max", a, b, is_natural(a) or is_natural(b))
+
+
+def _smaller(a: Any, b: Any) -> Size:
+    return _called("min", a, b, is_natural(a) and is_natural(b))
+
+
+def _is_at_least(a: Any, b: Any) -> bool:
+    """Whether a ≥ b is certain."""
+    return a == b or (is_natural(a) and not isinstance(b, Size) and int(b) <= 0)
+
+
+ORDERS[Size] = Order(_larger, _smaller, _is_at_least)
 
 
 def _is(value: Any, number: int) -> bool:

@@ -16,9 +16,9 @@ from sardonyx.engines.torch.source.reading import Reader, Unwritten, op
 
 @op("Conv", "ConvTranspose")
 def conv(
-    reader: Reader, node: ir.Node, x: ir.Value, w: ir.Value, b: Any = None, **given: Any
+    reader: Reader, node: ir.Node, x: Any, w: Any, b: Any = None, rank: int = 0, **given: Any
 ) -> Expression:
-    rank = reader.rank(w) - 2
+    rank = rank or reader.rank(w) - 2
     turned = node.op_type == "ConvTranspose"
     pads = list(given["pads"] or [0] * 2 * rank)
     if not 1 <= rank <= 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
@@ -37,9 +37,7 @@ def conv(
     return _called(f"F.conv{'_transpose' if turned else ''}{rank}d", [data, w, b], options)
 
 
-def padded(
-    x: ir.Value, pads: list[int], rank: int, value: float | None = None
-) -> tuple[Any, list[int]]:
+def padded(x: Any, pads: list[int], rank: int, value: float | None = None) -> tuple[Any, list[int]]:
     """The data, padded where the ends differ, and the padding that is left to the function."""
     begin, end = pads[:rank], pads[rank:]
     if begin == end:

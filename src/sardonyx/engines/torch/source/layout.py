@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.engines.torch.source.expression import Expression, Literal, Size, build, joined
+from sardonyx.engines.torch.source.expression import Dim, Expression, Literal, Size, build, joined
 from sardonyx.engines.torch.source.reading import Reader, Unwritten, op
 
 TYPES = {
@@ -52,7 +52,13 @@ def reshape(
     reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value, *, allowzero: int
 ) -> Expression:
     sizes = reader.listed(shape)
-    if not allowzero:
+    if not allowzero and shape not in reader.known:  # where it says 0, x decides
+        rank = reader.rank(x)
+        sizes = [
+            Size(("(", *s.parts, " or ", Dim(x, i), ")")) if isinstance(s, Size) and i < rank else s
+            for i, s in enumerate(sizes)
+        ]
+    elif not allowzero:
         own = reader.sizes(x) if any(map(_is_zero, sizes)) else []
         if any(_is_zero(s) and i >= len(own) for i, s in enumerate(sizes)):
             raise Unwritten("the rank of an input is not known")
@@ -179,8 +185,10 @@ def slice_(
     cuts: dict[int, Any] = {}
     for axis, a, b, s in zip(where, begin, stop, by):
         if s < 0:
-            if s != -1 or not _is_whole(a, b):
+            if s != -1 or not (_is_whole(a, b) or _is_front(a, b)):
                 raise Unwritten("a part of an axis backwards")
+            if not _is_whole(a, b):
+                cuts[axis] = _cut(0, a + 1, 1)
         elif not (_is_zero(a) and _reaches_end(b) and s == 1):
             cuts[axis] = _cut(a, b, s)
     found = build("{0}", x)
@@ -199,6 +207,11 @@ def _is_whole(a: int | Size, b: int | Size) -> bool:
         and isinstance(b, int)
         and b < -(2**30)
     )
+
+
+def _is_front(a: int | Size, b: int | Size) -> bool:
+    """Whether a slice goes backwards from an element to the first one."""
+    return isinstance(a, int) and a >= 0 and isinstance(b, int) and b < -(2**30)
 
 
 def _reaches_end(b: int | Size) -> bool:
@@ -239,6 +252,9 @@ def expand(reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value) -> Expre
         sizes, new = [*([-1] * -new), *sizes], 0
     kept = [-1 if isinstance(s, int) and s == 1 and i >= new else s for i, s in enumerate(sizes)]
     value = reader.operand(x)
+    if isinstance(value, ir.Value) and shape not in reader.known:  # where it says 1, x decides
+        text = "{0}.expand(torch.broadcast_shapes({0}.shape, ({1},)))"
+        return build(text, value, many(reader.listed(shape)))
     if isinstance(value, ir.Value):
         return build("{0}.expand({1})", value, many(kept))
     dtype, _ = TYPES.get(x.dtype or ir.DataType.UNDEFINED, (None, None))
@@ -268,12 +284,32 @@ def constant_of_shape(
 def range_(
     reader: Reader, node: ir.Node, start: ir.Value, limit: ir.Value, delta: ir.Value, **_: Any
 ) -> Expression:
-    bounds = [reader.array(v).reshape(-1)[0] for v in (start, limit, delta)]
-    items = [b if isinstance(b, Size) else b.item() if hasattr(b, "item") else b for b in bounds]
+    items = [_bound(reader, v) for v in (start, limit, delta)]
     device = reader.device(items)
     if not isinstance(items[2], Size) and items[2] == 1:
         items = items[1:2] if not isinstance(items[0], Size) and items[0] == 0 else items[:2]
     return build("torch.arange({0}, {1})", many(items), device)
+
+
+def _bound(reader: Reader, value: ir.Value) -> Any:
+    if value not in reader.known:
+        return reader.listed(value)[0]
+    item = reader.array(value).reshape(-1)[0]
+    return item.item() if hasattr(item, "item") else item
+
+
+@op("Shape")
+def shape(
+    reader: Reader, node: ir.Node, x: ir.Value, *, start: int = 0, end: int | None = None
+) -> Expression:
+    whole = not start and end is None
+    part = "" if whole else f"[{start}:{'' if end is None else end}]"
+    return build(f"torch.tensor({{0}}.shape{part}, device={{0}}.device)", x)
+
+
+@op("NonZero")
+def nonzero(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    return build("torch.nonzero({0}).T", x)
 
 
 @op("Tile")

@@ -425,6 +425,25 @@ def global_average_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expressio
     return build(f"F.adaptive_avg_pool{rank}d({{0}}, 1)", x)
 
 
+@op("STFT")
+def stft(
+    reader: Reader, node: ir.Node, signal: ir.Value, frame_step: ir.Value, window: Any = None,
+    frame_length: Any = None, *, onesided: int,
+) -> Expression:  # fmt: skip
+    rank = reader.rank(signal)
+    if rank == 3 and reader.sizes(signal)[2] != 1:
+        raise Unwritten("a signal of complex numbers")
+    if frame_length is None and window is None:
+        raise Unwritten("frames of unknown length")
+    length = reader.number(frame_length) if frame_length is not None else reader.sizes(window)[0]
+    data = build("{0}.squeeze(2)", signal) if rank == 3 else build("{0}", signal)
+    frames = build("{0}.unfold(1, {1}, {2})", data, length, int(reader.number(frame_step)))
+    if window is not None:
+        frames = binary("*", frames, window, PRODUCT)
+    name = "rfft" if onesided else "fft"
+    return build(f"torch.view_as_real(torch.fft.{name}({{0}}))", frames)
+
+
 @op("GlobalMaxPool")
 def global_max_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
     dims = tuple(range(2, reader.rank(x)))
@@ -451,8 +470,12 @@ def resize(
     options = f', mode="{kind}"' + (", align_corners=True" if corners else "")
     axes = list(given["axes"] or range(rank + 2))
     if sizes is not None:
+        if sizes not in reader.known:
+            raise Unwritten("a size that depends on data")
         found = reader.listed(sizes)
         wanted = [found[axes.index(a)] for a in range(2, rank + 2)]
+        if place == "pytorch_half_pixel" and 1 in wanted:
+            raise Unwritten("one pixel with pytorch_half_pixel")
         parts = ", ".join(f"{{{i}}}" for i in range(1, rank + 1))
         return build(f"F.interpolate({{0}}, size=({parts},){options})", x, *wanted)
     factors = [float(v) for v in reader.array(scales).reshape(-1)]
@@ -571,53 +594,3 @@ def scatter_elements(
 ) -> Expression:  # fmt: skip
     dim = Literal(from_end(reader, x, axis), "dim")
     return build(SCATTERED[reduction], x, dim, ids, updates)
-
-
-# -- quantization -------------------------------------------------------------------------
-
-RANGES = {
-    ir.DataType.INT8: (-128, 127),
-    ir.DataType.UINT8: (0, 255),
-    ir.DataType.INT16: (-(2**15), 2**15 - 1),
-}
-
-
-def _spread(reader: Reader, x: ir.Value, values: ir.Value, axis: int) -> Any:
-    """Numbers for each index of an axis, so that they meet it; one number as it is."""
-    if reader.rank(values) == 0 or reader.sizes(values) == [1]:
-        number = reader.array(values).reshape(-1)[0].item() if values in reader.known else None
-        return reader.operand(values) if number is None else Literal(number, "scale")
-    if reader.rank(values) != 1:
-        raise Unwritten("scales of blocks")
-    after = reader.rank(x) - 1 - axis % reader.rank(x)
-    return build(f"{{0}}[:{', None' * after}]", values) if after else build("{0}", values)
-
-
-@op("DequantizeLinear")
-def dequantize(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, zero: Any = None, *, axis: int,
-    block_size: int, output_dtype: int,
-) -> Expression:  # fmt: skip
-    if x.dtype not in (*RANGES, ir.DataType.INT32) or scale.dtype != ir.DataType.FLOAT:
-        raise Unwritten("a type that torch lacks")
-    whole: Any = build("{0}.float()", x)
-    shift = None if zero is None else _spread(reader, x, zero, axis)
-    if shift is not None and not (isinstance(shift, Literal) and shift.value == 0):
-        whole = binary("-", whole, shift, SUM)
-    return binary("*", whole, _spread(reader, x, scale, axis), PRODUCT)
-
-
-@op("QuantizeLinear")
-def quantize(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, zero: Any = None, **given: Any
-) -> Expression:
-    kind = node.outputs[0].dtype
-    if kind is None or kind not in RANGES or x.dtype != ir.DataType.FLOAT:
-        raise Unwritten("a type that torch lacks")
-    divided = binary("/", x, _spread(reader, x, scale, given["axis"]), PRODUCT)
-    whole = build("torch.round({0})", divided)
-    shift = None if zero is None else _spread(reader, x, zero, given["axis"])
-    if shift is not None and not (isinstance(shift, Literal) and shift.value == 0):
-        whole = binary("+", whole, shift, SUM)
-    low, high = RANGES[kind]
-    return build(f"{{0:100}}.clamp({low}, {high}).to({TYPES[kind][0]})", whole)

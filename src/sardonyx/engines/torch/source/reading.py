@@ -14,7 +14,15 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.engines.torch.source.expression import Dim, Expression, Hole, Literal, Size, build
+from sardonyx.engines.torch.source.expression import (
+    Dim,
+    Expression,
+    Hole,
+    Literal,
+    Size,
+    build,
+    joined,
+)
 from sardonyx.engines.torch.source.layers import Layer, layer_of
 from sardonyx.engines.torch.source.scopes import Path
 from sardonyx.errors import UnsupportedOp, quote
@@ -28,6 +36,7 @@ from sardonyx.passes.folding import Budget
 from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import bodies, names
 
+LISTED = 16  # numbers that are read from a tensor one by one
 SMALL = 4096  # elements of a constant that counts as a number or a list of numbers
 
 # name of an operator -> how it is written; filled by `operators.py` and `layout.py`
@@ -114,16 +123,32 @@ class Reader:
         return self.statements
 
     def _hold_computed(self) -> None:
-        """Arrays that were computed here and are read as tensors become constants."""
-        for statement in self.statements:
+        """Arrays that were computed here and are read as tensors: constants, or sizes."""
+        statements, self.statements = self.statements, []
+        sizes: set[ir.Value] = set()
+        for statement in statements:
             for value in statement.reads:
                 node = value.producer()
                 if node is None or value not in self.known or value.const_value is not None:
                     continue
-                if is_symbolic(self.known[value]):
-                    self._refuse(node, "sizes as a tensor")
-                else:
+                if not is_symbolic(self.known[value]):
                     value.const_value = ir.tensor(self.known[value], name=value.name)
+                elif value not in sizes:
+                    sizes.add(value)
+                    self._tensor_of_sizes(node, value, statement)
+            self.statements.append(statement)
+
+    def _tensor_of_sizes(self, node: ir.Node, value: ir.Value, reader: Statement) -> None:
+        """Write sizes as a tensor, before the statement that reads it."""
+        array = self.known[value]
+        if array.ndim > 1 or reader.branch:
+            self._refuse(node, "sizes as a tensor")
+            return
+        items = list(array.flat)
+        whole = joined(v.parts if isinstance(v, Size) else (Literal(int(v)),) for v in items)
+        text = "torch.tensor([{0}], {1})" if array.ndim else "torch.tensor({0}, {1})"
+        made = build(text, whole, self.device(items))
+        self.statements.append(Statement([value], reader.path, "Shape", made))
 
     # -- one node
 
@@ -281,8 +306,6 @@ class Reader:
             raise Unwritten("an input is missing")
         array = self.known.get(value)
         if array is None or array.size != 1 or array.ndim > 1:
-            if array is not None and is_symbolic(array):
-                raise Unwritten("sizes as a tensor")
             return value
         item = array.reshape(-1)[0]
         if isinstance(item, Size):
@@ -296,9 +319,23 @@ class Reader:
         return self.known[value]
 
     def listed(self, value: ir.Value | None) -> list[int | Size]:
-        """A list of numbers and sizes."""
+        """A list of numbers and sizes, read from a tensor where data decides them."""
+        if value is not None and value not in self.known:
+            return self._read(value)
         items = self.array(value).reshape(-1).tolist()
         return [v if isinstance(v, Size) else int(v) for v in items]
+
+    def _read(self, value: ir.Value) -> list[int | Size]:
+        """The numbers in a tensor of integers, whose count is known."""
+        shape = self.ids.get(value) if value.shape is not None else None
+        is_integer = value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+        if not is_integer or shape is None or not all(isinstance(d, int) for d in shape):
+            raise Unwritten("an input that torch takes as a number depends on data")
+        if not shape:
+            return [Size.read(value)]
+        if len(shape) > 1 or shape[0] > LISTED:
+            raise Unwritten("an input that torch takes as a list depends on data")
+        return [Size.read(value, place) for place in range(shape[0])]
 
     def integers(self, value: ir.Value | None) -> list[int]:
         found = self.listed(value)
@@ -329,8 +366,10 @@ class Reader:
         """`device=x.device` of a tensor whose size is among these."""
         for size in sizes:
             for part in size.parts if isinstance(size, Size) else ():
-                if isinstance(part, Dim):
+                if isinstance(part, (Dim, Hole)):
                     return build("device={0}.device", part.value)
+        if self.graph.inputs:
+            return build("device={0}.device", self.graph.inputs[0])
         raise Unwritten("nothing says on which device")
 
     # -- which sizes are the same

@@ -19,6 +19,7 @@ from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
     functional,
     layout,
     operators,
+    quantized,
 )
 from sardonyx.engines.torch.source.classes import Publisher, grown, source
 from sardonyx.engines.torch.source.forward import identifier
@@ -29,6 +30,7 @@ from sardonyx.engines.torch.source.structure import Module, Planter
 from sardonyx.engines.torch.xp import arrays
 from sardonyx.errors import EngineError, MissingExtra, quote
 from sardonyx.model import Model, ModelSource, load
+from sardonyx.passes.shapes import infer_shapes
 from sardonyx.save import full_disk_reported
 
 WEIGHTS = "model.safetensors"
@@ -85,12 +87,23 @@ def _planted(model: Model) -> tuple[ir.Graph, Module]:
     parts = native(model)
     graph = parts.served.graph
     expanded(graph)
+    _rank_spectra(parts.served)
     weights = set(parts.kinds)
     for name in weights:
         graph.initializers[name].meta["is_weight"] = parts.kinds[name] == "weight"
     paths, told = scopes_of(graph, weights)
     reader = Reader(graph, paths, weights)
     return graph, Planter(reader, reader.read(), told).plant()
+
+
+def _rank_spectra(model: Model) -> None:
+    """Infer what follows an STFT whose signal lacks its last axis, which ONNX does not."""
+    spectra = [n.outputs[0] for n in model.graph if n.op_type == "STFT" and n.domain == ""]
+    unknown = [value for value in spectra if value.shape is None]
+    for value in unknown:
+        value.shape = ir.Shape([None, None, None, 2])
+    if unknown:
+        infer_shapes(model.graph, model.skeleton())
 
 
 def _about(root: Module, names: list[str]) -> str:
@@ -174,7 +187,7 @@ numpy.savez(sys.argv[3], *(value.numpy() for value in found))
 def tensors(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """The state dict of a tree: keys as torch gives them, and where the values come from."""
     for value, name in module.held.items():
-        yield f"{prefix}{name}", Tensor([value])
+        yield f"{prefix}{name}", Tensor([value], is_buffer=not value.meta.get("is_weight"))
     yield from _inside(grown(module.children), prefix, module.is_sequential)
 
 
@@ -199,7 +212,8 @@ def tied(held: dict[str, Tensor]) -> dict[str, str]:
         if array.ndim < 2 or array.size < 2 or array.dtype.kind != "f":
             continue
         ends = array.reshape(-1)[:: max(1, array.size // SAMPLE)]
-        others = alike.setdefault((array.shape, array.dtype, ends.tobytes()), [])
+        kind = (array.shape, array.dtype, tensor.is_buffer, ends.tobytes())
+        others = alike.setdefault(kind, [])
         first = next((k for k, other in others if np.array_equal(array, other)), None)
         if first is None:
             others.append((key, array))
