@@ -335,7 +335,7 @@ class _Job:
             self._add_outcome(label, run, UNKNOWN, error.what)
             return
         except (MissingExtra, NotDifferentiable) as error:
-            self._note(f"{label}: {error.what}")
+            self._note(f"{label}: {error.what}" + (f"; {error.hint}" if error.hint else ""))
             self.report.comparable = False
             return
         except SardonyxError as error:
