@@ -147,7 +147,8 @@ def main() -> None:
         result = problem([COMMAND, *text.split()], 2, f"sardonyx[{extra}]")
         problems += [f"sardonyx {text}: {result}"] if result else []
     # The other engines of a comparison have a verdict: this one alone could not tell.
-    result = problem([COMMAND, *"verify model.onnx --engine torch".split()], 5, "sardonyx[torch]")
+    command = [COMMAND, "verify", "model.onnx", "--engine", "torch"]
+    result = problem(command, 5, "sardonyx[torch]")
     problems += [f"sardonyx verify --engine torch: {result}"] if result else []
     absent = problem([PYTHON, "-c", ABSENT], 0)
     problems += [f"absent frameworks: {absent}"] if absent else []
