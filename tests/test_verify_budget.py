@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +65,26 @@ def test_a_batch_of_one_has_to_do_where_a_run_takes_long(monkeypatch: pytest.Mon
     assert [s[0] for s in shapes] == [1, 1] and all(s[1] > 1 for s in shapes)
     fixed = sx.verify(parse(text), "numpy", seeds=1, sizes={"N": 4})
     assert fixed.runs[0]["shapes"]["x"][0] == 4
+
+
+def test_sizes_that_fill_the_memory_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only squares of 64 and more fit: 1600 x 2000 and 16000 x 17600 stand before those."""
+    from sardonyx.verify import draw
+
+    drawn, sample = [], draw.sample
+
+    def recorded(*arguments: Any, **options: Any) -> dict[str, Any]:
+        drawn.append(sample(*arguments, **options))
+        return drawn[-1]
+
+    monkeypatch.setattr(draw, "sample", recorded)
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,3,H,W] x) => (float[N,3,a,b] y)
+    { t = Transpose<perm: ints = [0,1,3,2]>(x) s = Add(x, t)
+      y = MaxPool<kernel_shape: ints = [50, 50]>(s) }"""
+    report = sx.verify(parse(text), "numpy", seeds=1)
+    assert report.verdict == SAME, str(report)
+    assert report.runs[0]["shapes"]["x"][2:] == [64, 64]
+    assert max(feeds["x"].size for feeds in drawn) <= 1 << 22
 
 
 def test_a_convolution_takes_little_more_than_its_output() -> None:

@@ -8,6 +8,7 @@ in `inputs.py`.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from sardonyx.verify.inputs import STYLES, leading, sample, size_choices, symbol
 from sardonyx.verify.subjects import Subject
 
 POOR = 10_000  # numbers to feed at most, in search of outputs that show more
+MOST = 1 << 22  # numbers to feed at most, where the sizes are free: memory is bounded
 PATIENCE = 60.0  # seconds to search for sizes
 LONG = 1.0  # seconds of a run: then a batch of one has to do
 LARGE = 640  # a size at which what is empty is so by the model's own design
@@ -75,7 +77,8 @@ class Drawer:
                 break
         if draws:
             return min(draws, key=lambda draw: draw[0])[1]
-        assert self.failure is not None
+        if self.failure is None:
+            raise EngineError("no sizes were found that are small enough", hint="give inputs=")
         raise EngineError(
             f"no random inputs were found that the model takes: {self.failure.what}",
             self.failure.where,
@@ -100,6 +103,8 @@ class Drawer:
         """Sizes with numbers of the usual kind; then numbers of other kinds at sizes that ran."""
         usable = []
         for choice in size_choices(self.model, seed, sizes):
+            if choice.keys() - (sizes or {}).keys() and self._elements(choice) > MOST:
+                continue
             count = len(draws)
             yield STYLES[0], choice
             if len(draws) > count:
@@ -108,6 +113,16 @@ class Drawer:
             for style in STYLES[1:]:
                 for choice in usable[:2]:
                     yield style, choice
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        """How many numbers the inputs have at these sizes."""
+        return sum(
+            math.prod(
+                d if isinstance(d, int) else sizes.get(symbol(value, axis), 1)
+                for axis, d in enumerate(value.shape or ())
+            )
+            for value in self.model.inputs
+        )
 
     def _rated(self, feeds: dict[str, Any], sizes: Mapping[str, int]) -> int | None:
         """How much a draw shows; None where the model does not take it."""
