@@ -319,3 +319,15 @@ def test_columns_that_are_no_arrays(tmp_path: Path) -> None:
     assert losses({"x": X, "label": series}) == expected
     with pytest.raises(DataError, match="different shapes"):
         losses({"x": [[1.0], [1.0, 2.0]], "label": [0, 1]})
+
+
+def test_columns_of_lists_are_fields(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    contents = pyarrow.table({"x": X.tolist(), "label": LABEL})
+    parquet.write_table(contents, tmp_path / "d.parquet")
+    expected = losses(DATA)
+    assert losses(tmp_path / "d.parquet") == expected
+    assert losses(contents) == expected
+    assert losses(contents.to_pandas()) == expected

@@ -136,7 +136,7 @@ def _open_parquet(path: Path, columns: Sequence[str] | None, features: int | Non
         contents = parquet.read_table(path, columns=names)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"cannot read {quote(path.name)}: {error}") from error
-    fields = {n: contents[n].to_numpy() for n in contents.column_names}
+    fields = {n: _plain(contents[n].to_numpy()) for n in contents.column_names}
     return side_by_side(fields, columns, path.name, features)
 
 
@@ -148,11 +148,12 @@ def open_frame(data: Any, columns: Sequence[str] | None, features: int | None) -
 
 
 def _plain(column: np.ndarray) -> np.ndarray:
-    """Numbers that a library keeps as objects, as numbers."""
-    if column.dtype != object:
+    """Numbers, or lists of them, that a library keeps as objects, as numbers."""
+    if column.dtype.kind != "O" or not len(column):
         return column
     try:
-        return column.astype(np.float32)
+        nested = isinstance(column[0], (list, tuple, np.ndarray))
+        return np.stack(list(column)) if nested else column.astype(np.float32)
     except (TypeError, ValueError):
         return column
 
