@@ -449,6 +449,25 @@ def test_torch_traces_sizes_of_every_kind(
             close(value.detach(), wanted)
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("attributes", ["", "<softcap = 2.0>", "<is_causal = 1>"])
+def test_torch_gradients_of_rows_that_see_nothing(torch: Any, attributes: str, kind: str) -> None:
+    """Attention gives zeros for them, and no gradient: what is masked counts for nothing."""
+    text = f"""m (float[1,2,3,4] q, float[1,2,3,4] k, float[1,2,3,4] v, {kind}[3,3] mask)
+        => (float[1,2,3,4] y) {{ y = Attention {attributes} (q, k, v, mask) }}"""
+    module = sx.to_torch(network(text, {}))
+    rng = np.random.default_rng(0)
+    q, k, v = (torch.tensor(rng.normal(size=(1, 2, 3, 4)).astype(np.float32)) for _ in range(3))
+    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    mask = torch.where(mask, 0.0, -torch.inf) if kind == "float" else mask
+    tensors = [t.requires_grad_() for t in (q, k, v)]
+    y = module(*tensors, mask)
+    assert not y[:, :, 1].any()
+    gradients = torch.autograd.grad(y.square().sum(), tensors)
+    assert all(torch.isfinite(g).all() for g in gradients)
+    assert not gradients[0][:, :, 1].any()
+
+
 def test_torch_conversion_leaves_no_log(torch: Any, caplog: pytest.LogCaptureFixture) -> None:
     """torch logs the error of a first try at sizes that the model does not accept."""
     text = """m (float[N,1,T] x) => (float[N,1,K] y) {

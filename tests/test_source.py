@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
-from sardonyx.errors import ArgumentError, UnsupportedOp
+from sardonyx.errors import ArgumentError, EngineError, UnsupportedOp
 from sardonyx.model import Model
 from tests.networks import cnn, lstm, mlp, network, transformer
 
@@ -392,3 +392,13 @@ def test_command_line_writes_and_verifies_source(tmp_path: Path) -> None:
     for word in ("model.py", "model.safetensors", "verified", "same"):
         assert word in done.stderr
     assert "class " in (tmp_path / "out" / "model.py").read_text()
+
+
+def test_a_source_that_raises_names_the_line(tmp_path: Path) -> None:
+    from sardonyx.engines.torch.source.write import store
+
+    stored = store(mlp(), tmp_path)
+    file = tmp_path / "model.py"
+    file.write_text(file.read_text().replace("return ", "return 1 / 0 + "))
+    with pytest.raises(EngineError, match=r'ZeroDivisionError.*model.py:\d+ "return 1 / 0'):
+        stored.function(np.zeros((2, 6), np.float32))

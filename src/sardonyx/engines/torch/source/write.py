@@ -161,11 +161,21 @@ class Elsewhere:
             command = [sys.executable, "-I", "-c", RUN, str(self.folder), str(given), str(found)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                last = done.stderr.strip().splitlines()[-1:]
-                raise EngineError(f"the generated source failed: {' '.join(last)}")
+                raise EngineError(f"the generated source failed: {_failure(done.stderr)}")
             results = np.load(found)
             values = [results[name] for name in results.files]
         return values[0] if len(values) == 1 else tuple(values)
+
+
+def _failure(traceback: str) -> str:
+    """The exception at the end of a traceback, and the innermost line of the source before it."""
+    lines = traceback.strip().splitlines()
+    places = [i for i, line in enumerate(lines) if f'{SOURCE}", line ' in line]
+    where = ""
+    if places:
+        number = lines[places[-1]].split(", line ")[1].split(",")[0]
+        where = f' ({SOURCE}:{number} "{lines[places[-1] + 1].strip()}")'
+    return f"{' '.join(lines[-1:])}{where}"
 
 
 RUN = """
