@@ -1,11 +1,12 @@
 """Idioms: what exporters took apart is one operator again, as frameworks have fused kernels for it.
 
 Exact in the mathematics, within rounding in the numbers; only conversions to a framework use it.
-Standard operators stand for what ONNX has (Gelu, Swish, Mish, LayerNormalization). Two more live in
+Standard operators stand for what ONNX has (Gelu, Swish, Mish, LayerNormalization). More live in
 the domain `NATIVE`, lowered in `lower/custom_native.py`:
 
 Linear(x, w, b?)                       x @ w + b, w two-dimensional, x of any rank; with the
                                        attribute `transposed`, w is outputs × inputs
+Softmax(x)                             of which rows that are NaN have a gradient of zero
 DotProductAttention(q, k, v, mask?)    softmax(q @ kᵀ * scale + mask) @ v; attribute is_causal
 """
 
@@ -41,7 +42,7 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     fold(graph, keep=weights, elements=SMALL, compute=compute)
     merge_common(graph)
     _drop_zero_biases(graph, weights)
-    for rewrite in (_unsqueezes, _activations, _layer_norms, _attentions, _linears):
+    for rewrite in (_unsqueezes, _activations, _layer_norms, _attentions, _softmaxes, _linears):
         rewrite(graph)
         remove_dead(graph, keep=weights)
     merge_common(graph)
@@ -485,6 +486,18 @@ def _length_of(value: ir.Value | None) -> ir.Value | None:
     rank = len(shape.inputs[0].shape or ())
     allowed = ([-2.0, -1.0], [float(rank - 2), float(rank - 1)])
     return shape.inputs[0] if bounds in allowed else None
+
+
+def _softmaxes(graph: ir.Graph) -> None:
+    """Softmax of which rows are replaced afterwards, those that are NaN because all is masked."""
+    for node in list(graph):
+        if node.op_type != "Softmax" or node.domain != "":
+            continue
+        readers = [use.node for use in node.outputs[0].uses()]
+        casts = [n for n in readers if n.op_type == "Cast"]
+        readers += [use.node for n in casts for use in n.outputs[0].uses()]
+        if any(n.op_type in ("Where", "IsNaN") and n.domain == "" for n in readers):
+            put(graph, node, ir.Node(NATIVE, "Softmax", node.inputs, node.attributes.values()))
 
 
 # -- products with a weight -----------------------------------------------------------

@@ -16,6 +16,17 @@ def linear(xp, x, w, b=None, *, transposed):
     return y if b is None else y + b
 
 
+@lowering("Softmax", domain=NATIVE)
+def masked_softmax(xp, x, *, axis):
+    # NaN for a row of minus infinities, as ONNX has it, but with a gradient of zero: what computes
+    # it is chosen before, not after.
+    largest = xp.max(x, axis, keepdims=True)
+    empty = xp.equal(largest, xp.scalar(-np.inf, x))
+    e = xp.exp(xp.where(empty, xp.scalar(0, x), x - xp.where(empty, xp.scalar(0, x), largest)))
+    y = e / xp.sum(e, axis, keepdims=True)
+    return xp.where(empty, xp.scalar(np.nan, x), y)
+
+
 @lowering("DotProductAttention", domain=NATIVE)
 def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
     rank = xp.rank(k)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sardonyx.engines import training
 from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
-from sardonyx.engines.jax.xp import arrays, jax
+from sardonyx.engines.jax.xp import arrays, enable_x64, jax
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 
@@ -19,7 +19,7 @@ class Runner(runner.Runner):
     xp = arrays()
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        return jax.enable_x64(True)
+        return enable_x64(True)
 
 
 class TrainingRep(training.ArrayTrainingRep):
@@ -28,7 +28,7 @@ class TrainingRep(training.ArrayTrainingRep):
     prefers_compiling = True
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        return jax.enable_x64(True)
+        return enable_x64(True)
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines import callout
-from sardonyx.engines.jax.xp import jax
+from sardonyx.engines.jax.xp import enable_x64, jax
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.partition import Region
 
@@ -34,7 +34,7 @@ def _differentiable(region: Region) -> Any:
         gradients: list[Any] = [None] * len(xs)
         pulled = callout.gradient(region)
         if pulled is not None:
-            with jax.enable_x64(True):  # gradients are computed outside of the program's own mode
+            with enable_x64(True):  # gradients are computed outside of the program's own mode
                 results = call_out(pulled, [*xs, *(cotangents[i] for i in ends)])
             for position, dx in zip(starts, results, strict=True):
                 gradients[position] = dx

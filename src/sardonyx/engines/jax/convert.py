@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.engines.callout import refused
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.layout import channels_last
-from sardonyx.engines.jax.xp import arrays, is_traced, jax
+from sardonyx.engines.jax.xp import arrays, enable_x64, is_traced, jax
 from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.external import is_mapped
@@ -53,14 +53,14 @@ def to_jax(
     names = [n for n, kind in parts.kinds.items() if kind == "weight"]
     xp = arrays()
     # In 64-bit mode, whatever the caller's mode is: ONNX's indices are int64.
-    with jax.enable_x64(True):
+    with enable_x64(True):
         programs = Programs(parts, names)
         params = {name: _param(xp, parts.array(name)) for name in names}
     inputs = [v.name or "" for v in parts.inputs]
     types = {v.name: element_type(v) for v in parts.inputs}
 
     def apply(params: Mapping[str, Any], *values: Any, **named: Any) -> Any:
-        with jax.enable_x64(True):
+        with enable_x64(True):
             feeds = bind(inputs, values, named)
             feeds = {n: _of_type(xp, programs.plain.convert(v), types[n]) for n, v in feeds.items()}
             outputs = programs(feeds, params)

@@ -37,8 +37,8 @@ def biased(xp, y, b, last):
 
 
 def convolved(xp, x, w, b, attributes, last):
-    kernel = attributes["kernel_shape"] or w.shape[2:]
-    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad"))
+    kernel = attributes.get("kernel_shape") or w.shape[2:]
+    settings = (attributes.get(n) for n in ("strides", "dilations", "pads", "auto_pad"))
     window = window_of(sizes_of(x, last), kernel, *settings)
     y = lax.conv_general_dilated(
         x,
@@ -65,7 +65,7 @@ def convolution_last(xp, x, w, b=None, **attributes):
 
 
 def conv_transposed(xp, x, w, b, attributes, last):
-    kernel = attributes["kernel_shape"] or w.shape[2:]
+    kernel = attributes.get("kernel_shape") or w.shape[2:]
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
     canvas = conv.canvas_of(sizes_of(x, last), kernel, *(attributes.get(n) for n in names))
     # The kernel turned around, over an input with zeros between its elements.

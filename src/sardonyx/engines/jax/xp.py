@@ -13,12 +13,15 @@ from sardonyx.lower.xp import BFLOAT16, NotStatic, is_symbolic
 
 try:
     import jax
+    import jax.experimental
     import jax.numpy as jnp
     from jax import export
     from jax.scipy.special import erf
 except ImportError as error:
     raise MissingExtra("jax", "jax") from error
 
+# jax.enable_x64 came with 0.8; before, it was experimental.
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
@@ -216,4 +219,4 @@ def arrays():
     return Jax()
 
 
-__all__ = ["Jax", "arrays", "jax"]
+__all__ = ["Jax", "arrays", "enable_x64", "jax"]

@@ -28,7 +28,7 @@ class OnnxModule(tf.Module):
     """
 
     def __init__(self, parts: Native):
-        super().__init__(name=_identifier(parts.served.graph.name or "model"))
+        super().__init__(name=_identifier(parts.served.graph.name or "model").replace(".", "_"))
         xp = arrays()
         private = Private()
         self.input_names = [v.name or "" for v in parts.inputs]

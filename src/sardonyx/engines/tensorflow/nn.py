@@ -46,12 +46,30 @@ def convolution(xp, x, w, b=None, **attributes):
     }
     if group == 1:
         y = tf.nn.convolution(y, kernels, **options)
+    elif is_depthwise(x, group, window):
+        y = depthwise(y, kernels, group, window)
     else:
-        # The CPU has no grouped convolution; it does each group on its own.
+        # Not every CPU kernel has grouped convolutions and their gradients: one for each group.
         parts = zip(tf.split(y, group, -1), tf.split(kernels, group, -1))
         y = tf.concat([tf.nn.convolution(p, k, **options) for p, k in parts], -1)
     y = y if b is None else tf.nn.bias_add(y, b)
     return channels_first(y)
+
+
+def is_depthwise(x, group, window):
+    """Whether tensorflow has one kernel for it: an input channel for each group."""
+    return window.rank <= 2 and x.shape[1] == group and len(set(window.strides)) == 1
+
+
+def depthwise(y, kernels, group, window):
+    shape = [*window.kernel, group, kernels.shape[-1] // group]
+    strides, dilations = list(window.strides), list(window.dilations)
+    kernels = tf.reshape(kernels, shape)
+    if window.rank == 1:
+        y, kernels = tf.expand_dims(y, 1), tf.expand_dims(kernels, 0)
+        strides, dilations = strides * 2, [1, *dilations]
+    y = tf.nn.depthwise_conv2d(y, kernels, [1, *strides, 1], "VALID", dilations=dilations)
+    return tf.squeeze(y, [1]) if window.rank == 1 else y
 
 
 @lowering("ConvTranspose", only="tensorflow")

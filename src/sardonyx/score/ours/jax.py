@@ -9,7 +9,7 @@ import numpy as np
 
 import sardonyx
 from sardonyx.engines.jax import prepare
-from sardonyx.engines.jax.xp import arrays, jax
+from sardonyx.engines.jax.xp import arrays, enable_x64, jax
 from sardonyx.errors import EngineError
 from sardonyx.lower.xp import is_integer, is_string
 from sardonyx.score import ours
@@ -53,7 +53,7 @@ def gradient(model, inputs, seeds, wrt):
         others = {name: value for name, value in values.items() if name not in wrt}
         return jax.grad(objective)({name: values[name] for name in wrt}, others)
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         found = compiled(differentiated, inputs)
         return {name: np.asarray(value) for name, value in found.items()}
 
