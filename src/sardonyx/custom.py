@@ -20,12 +20,12 @@ from sardonyx.edit.widen import widen
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.grad import GRADIENT_RULES, grad
 from sardonyx.lower.driver import FRAMEWORKS, find
+from sardonyx.lower.partition import ENGINES
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.functions import DEFINED
 from sardonyx.testing import Case, _check, feeds_of, model_of, wrt_of
 
-ENGINES = ("onnxruntime", *FRAMEWORKS)
 NOISE = 1e-4  # of single precision, relative to the largest value
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from sardonyx.engines.training import TrainingRep
 from sardonyx.errors import ArgumentError, EngineError, did_you_mean, missing_extra, quote
+from sardonyx.lower.partition import ENGINES
 from sardonyx.model import ModelSource, load
-
-ENGINES = ("onnxruntime", "torch", "jax", "tensorflow", "numpy")
 
 
 def prepare_training(

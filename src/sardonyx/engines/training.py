@@ -23,17 +23,9 @@ from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model, load
+from sardonyx.passes.cse import RANDOM
 from sardonyx.record import info
 from sardonyx.record.step import StepGraph, compile_evaluation, compile_inference, compile_step
-
-RANDOM = (
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-)
 
 
 class TrainingRep:

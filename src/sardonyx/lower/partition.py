@@ -23,7 +23,7 @@ from sardonyx.passes.nesting import graphs, reads
 from sardonyx.passes.shapes import infer_shapes, set_shape
 from sardonyx.registry import OpId, op_name
 
-ENGINES = ("numpy", "onnxruntime", "torch", "jax", "tensorflow")
+ENGINES = ("onnxruntime", "numpy", "torch", "jax", "tensorflow")
 DOMAIN, CALL = "ai.sardonyx", "CallOut"
 CHOSEN = "chosen"
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node holds as attributes."""
     graphs_inside: list[ir.Graph] = []
-    if not node.attributes:
+    if not node.attributes.data:
         return graphs_inside
     for attr in node.attributes.values():
         if attr.is_ref():
@@ -28,7 +28,7 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     while pending:
         current = pending.pop()
         yield current
-        pending.extend(body for node in current for body in bodies(node))
+        pending.extend(b for node in current if node.attributes.data for b in bodies(node))
 
 
 def captured(node: ir.Node) -> list[ir.Value]:

@@ -24,11 +24,11 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, EngineError, MissingExtra, quote
+from sardonyx.lower.partition import ENGINES
 from sardonyx.model import Model, load
 from sardonyx.verify.datasets import DataSet, read_folder, read_npz
 from sardonyx.verify.exact import is_float
 
-ENGINES = ("onnxruntime", "numpy", "torch", "jax", "tensorflow")
 SILENT = {"log_severity_level": 4}  # sizes are tried until one fits: failures are expected
 
 
