@@ -24,6 +24,7 @@ from sardonyx.initializer import Initializer
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
+from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import info, optim
 from sardonyx.record.bounds import check_numbers
 from sardonyx.record.builder import ROLE, SEED, RecordBuilder
@@ -34,6 +35,7 @@ from sardonyx.record.initialize import write_initialization
 from sardonyx.record.merged import restore_copies, separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
+from sardonyx.record.served import as_loaded
 from sardonyx.record.terms import (
     LossLike,
     Term,
@@ -109,13 +111,15 @@ def trainable(
     if form not in ("symbolic", "expanded"):
         raise ArgumentError(f"form is symbolic or expanded, not {form!r}")
     check_numbers(arguments, "the record")
-    base = _base(load(model))
+    original = load(model)
+    base = _base(original)
     choices = Choices()
     if not base.records:
-        separate_merged(base, choices)
-        restore_copies(base, choices)
-        serve_in_inference_mode(base, choices)
+        _edit_served(base, choices)
+    if choices.rows:
+        original = _edited_alike(original, choices)
     builder = RecordBuilder.on(base, name)
+    builder.op.reserve(all_names(original.graph))
     parameters = choose_parameters(base, train, freeze, choices)
     add_notes(base, parameters, choices)
     values, modes = training_forward(builder, batch_norm, dropout)
@@ -137,8 +141,9 @@ def trainable(
     write_initialization(record, base, builder, initialize or {})
     base.records.append(record)
     base.ir.opset_imports[TRAINING_DOMAIN] = 1
+    net = _served(original, base, form, choices)
     for tensor, role in builder.roles.items():
-        base.metadata[f"{ROLE}{tensor}"] = role
+        net.metadata[f"{ROLE}{tensor}"] = role
     description: dict[str, Any] = {
         "name": builder.name,
         "loss_terms": loss_terms,
@@ -146,9 +151,9 @@ def trainable(
         "choices": [[c.what, c.value, c.why] for c in choices.rows],
         "arguments": as_table(terms, update_rule, _rest(arguments)),
     }
-    describe(base, description)
-    info.check(base)
-    return expand_records(base) if form == "expanded" else base
+    describe(net, description)
+    info.check(net)
+    return net
 
 
 def refuse_unknown(names: Iterable[str], function: str) -> None:
@@ -178,11 +183,48 @@ def _rest(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _base(model: Model) -> NormalizedModel:
     base = NormalizedModel.of(regular_copy(model))
     base.metadata.update(model.metadata)
-    if base.records and model.opset != base.opset:
-        base.records = [upgrade_record(model, record) for record in model.records]
     if any(v.domain == TRAINING_DOMAIN for v in base.graph):
         raise ArgumentError("the inference graph itself contains training operators")
     return base
+
+
+def _edit_served(model: Model, choices: Choices) -> None:
+    """The changes of the served graph without which training would go wrong."""
+    separate_merged(model, choices)
+    restore_copies(model, choices)
+    serve_in_inference_mode(model, choices)
+
+
+def _edited_alike(original: Model, choices: Choices) -> Model:
+    """The model as it was loaded with the same changes, or as it is where they come out otherwise:
+    then it does not have the tensors that the record reads.
+    """
+    edited, alike = original.copy(), Choices()
+    _edit_served(edited, alike)
+    return edited if alike.rows == choices.rows else original
+
+
+def _served(original: Model, base: Model, form: str, choices: Choices) -> Model:
+    """The model with its records: as it was loaded, or else in normalized form."""
+    if form == "symbolic":
+        net = as_loaded(original, base, base.records[-1:], choices)
+        if net is not None:
+            net.ir.opset_imports[TRAINING_DOMAIN] = 1
+            net.metadata.update(base.metadata)
+            return net
+    if original.records and original.opset != base.opset:
+        earlier = [upgrade_record(original, record) for record in original.records]
+        base.records = [*earlier, base.records[-1]]
+    if form == "symbolic":
+        return base
+    expanded, bare = expand_records(base), original.copy()
+    bare.records = []
+    net = as_loaded(bare, base, expanded.records, choices)
+    if net is None:
+        return expanded
+    net.ir.opset_imports.pop(TRAINING_DOMAIN, None)
+    net.metadata.update(base.metadata)
+    return net
 
 
 # -- parameters ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import onnx_ir as ir
 from sardonyx import opset, partial
 from sardonyx.build import FOLDED_CONSTANT, Builder, infer
 from sardonyx.errors import ArgumentError, VersionError, quote, translated
-from sardonyx.model import Model
+from sardonyx.model import Model, Record
 from sardonyx.passes.cse import RANDOM
 from sardonyx.passes.functions import expand, inline
 from sardonyx.passes.nesting import graphs, names
@@ -212,14 +212,29 @@ def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
     return copy
 
 
+def lower_records(records: Sequence[Record], base: Model, served: Model, version: int) -> None:
+    """Rewrite records that were written against `base` for `served`, which has its tensors, at
+    opset `version`; the graphs of the records are changed.
+    """
+    parts = [graph for record in records for graph in record.graphs]
+    stamper = _Stamper("", base.opset, version, Target(f"opset {version}", opset=version))
+    with contextlib.ExitStack() as connections:
+        for record in records:
+            connections.enter_context(_connected(record.algorithm, base, record.state))
+            connections.enter_context(_connected(record.initialization, base, {}))
+        state = {name for record in (*records, *served.records) for name in record.state}
+        stamper.stamp(parts, version, names(served.graph) | state)
+
+
 def _set_versions(copy: Model, parts: list[ir.Graph], limits: Target, exact: int | None) -> None:
     imports = {opset.domain_name(d): v for d, v in copy.ir.opset_imports.items()}
     for domain in (d for d in (*FLOOR,) if d in imports):
         ceiling = min(limits.ceiling(domain), imports[domain])
         if domain == "":
             ceiling = min(ceiling, _limit(limits, copy.graph, limits.missing))
-        stamp = _Stamper(domain, imports[domain], ceiling, limits).stamp(parts)
-        imports[domain] = exact if exact and domain == "" and exact <= ceiling else stamp
+        at = exact if exact and domain == "" and exact <= ceiling else None
+        stamper = _Stamper(domain, imports[domain], ceiling, limits)
+        imports[domain] = stamper.stamp(parts, at, {n for r in copy.records for n in r.state})
     copy.ir.opset_imports.clear()
     copy.ir.opset_imports.update(imports)
 
@@ -274,11 +289,16 @@ class _Stamper:
         self.domain, self.current, self.ceiling, self.limits = domain, current, ceiling, limits
         self.blocked: list[list[str]] = []
 
-    def stamp(self, parts: Iterable[ir.Graph]) -> int:
+    def stamp(
+        self, parts: Iterable[ir.Graph], exact: int | None = None, reserved: Iterable[str] = ()
+    ) -> int:
+        """The version that all nodes of `parts` are valid at now: `exact`, or the lowest."""
         parts = list(parts)
         op = Builder()
+        op.reserve(set(reserved))
         for graph in parts:  # a record becomes one graph with the model
             op.reserve(names(graph))
+            op.reserve({v.name for v in partial.free_values(graph) if v.name})
         need = max((self._lower(graph, op) for graph in parts), default=0)
         if self.blocked:
             raise VersionError(
@@ -287,7 +307,7 @@ class _Stamper:
                 self.blocked,
                 hint="name a newer runtime or opset, or runtime=None to write it as it is",
             )
-        version = max(need, min(FLOOR[self.domain], self.ceiling))
+        version = max(need, exact or min(FLOOR[self.domain], self.ceiling))
         for graph in parts:
             for part in graphs(graph):
                 for node in part:
@@ -422,6 +442,35 @@ def lowest(node: ir.Node, version: int) -> int:
             break
         low = older
     return low.since
+
+
+def is_same_at(node: ir.Node, one: int, other: int) -> bool:
+    """Whether a standard node means the same at opset `other`, above `one`."""
+    changes = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
+    return all(
+        (node.op_type, version) in KEPT and KEPT[node.op_type, version](node)
+        for version in changes
+        if one < version <= other
+    )
+
+
+def _is_inference(node: ir.Node) -> bool:
+    return not any(v.name for v in node.outputs[1:])
+
+
+def _is_over_the_last_axis(node: ir.Node) -> bool:
+    shapes = [v.shape for v in (*node.inputs, *node.outputs) if v is not None]
+    ranks = {len(shape) for shape in shapes if shape is not None}
+    axis = node.attributes.get_int("axis", 1)
+    return "axis" in node.attributes and (axis == -1 or ranks == {axis + 1})
+
+
+# Changes of an operator's form that leave most of its nodes alone, and which.
+KEPT = {
+    ("BatchNormalization", 14): _is_inference,
+    ("Softmax", 13): _is_over_the_last_axis,
+    ("LogSoftmax", 13): _is_over_the_last_axis,
+}
 
 
 def _fits(node: ir.Node, form: _Form, now: _Form) -> bool:

@@ -173,3 +173,68 @@ def roialign_16_10(op: Builder, node: ir.Node) -> bool:
         return False
     node.attributes.pop("coordinate_transformation_mode", None)
     return True
+
+
+@downgrade("Shape", since=15)
+def shape_15_13(op: Builder, node: ir.Node) -> bool:
+    """Before 15, a Shape was whole."""
+    start, end = (node.attributes.get_int(name, None) for name in ("start", "end"))
+    whole = op.Shape(node.inputs[0])
+    bounds = [start or 0, 2**31 - 1 if end is None else end]
+    node.op_type = "Slice"
+    node.attributes.clear()
+    node.resize_inputs(3)
+    node.replace_input_with(0, whole)
+    for i, bound in enumerate(bounds):
+        node.replace_input_with(i + 1, op.const([bound], ir.DataType.INT64))
+    return True
+
+
+@downgrade("Reshape", since=14)
+def reshape_14_13(op: Builder, node: ir.Node) -> bool:
+    shape = constant(node.inputs[1])
+    if shape is None or not shape.all():
+        return False
+    node.attributes.pop("allowzero", None)
+    return True
+
+
+@downgrade("BatchNormalization", since=14)
+def batchnormalization_14_9(op: Builder, node: ir.Node) -> bool:
+    """Before 14, no form says what training computes; plain operators do."""
+    x, scale, bias, mean, variance = node.inputs
+    if x is None or x.shape is None or not node.attributes.get_int("training_mode", 0):
+        return False
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    momentum = node.attributes.get_float("momentum", 0.9)
+    axes = [i for i in range(len(x.shape)) if i != 1]
+    dims = [1, -1, *[1] * (len(x.shape) - 2)]
+    with op:
+        centred = x - op.mean(x, axes, keepdims=True)
+        spread = op.mean(op.Mul(centred, centred), axes, keepdims=True)
+        factor = op.Div(op.reshape(scale, dims), op.Sqrt(spread + epsilon))
+        moved = [
+            op.Add(op.Mul(old, momentum), op.Mul(op.reshape(new, [-1]), 1 - momentum))
+            for old, new in ((mean, op.mean(x, axes, keepdims=True)), (variance, spread))
+        ]
+        normal = op.Mul(centred, factor)
+    for output, value in zip(node.outputs[1:], moved):
+        output.replace_all_uses_with(value, replace_graph_outputs=True)
+        output.name, value.name = None, output.name
+    node.op_type = "Add"
+    node.attributes.clear()
+    node.resize_inputs(2)
+    node.replace_input_with(0, normal)
+    node.replace_input_with(1, op.reshape(bias, dims))
+    node.resize_outputs(1)
+    return True
+
+
+@downgrade("ReduceSum", since=13)
+def reducesum_13_11(op: Builder, node: ir.Node) -> bool:
+    return reduce_18_13(op, node)
+
+
+@downgrade("Squeeze", "Unsqueeze", since=13)
+def squeeze_13_11(op: Builder, node: ir.Node) -> bool:
+    return _axes_to_attribute(node, 1)
