@@ -205,6 +205,7 @@ def batchnormalization_14_9(op: Builder, node: ir.Node) -> bool:
     x, scale, bias, mean, variance = node.inputs
     if x is None or x.shape is None or not node.attributes.get_int("training_mode", 0):
         return False
+    assert scale is not None and bias is not None
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     momentum = node.attributes.get_float("momentum", 0.9)
     axes = [i for i in range(len(x.shape)) if i != 1]
