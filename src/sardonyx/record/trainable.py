@@ -116,8 +116,7 @@ def trainable(
     choices = Choices()
     if not base.records:
         _edit_served(base, choices)
-    if choices.rows:
-        original = _edited_alike(original, choices)
+    served = _edited_alike(original, choices) if choices.rows else original
     builder = RecordBuilder.on(base, name)
     builder.op.reserve(all_names(original.graph))
     parameters = choose_parameters(base, train, freeze, choices)
@@ -141,7 +140,7 @@ def trainable(
     write_initialization(record, base, builder, initialize or {})
     base.records.append(record)
     base.ir.opset_imports[TRAINING_DOMAIN] = 1
-    net = _served(original, base, form, choices)
+    net = _served(original, served, base, form, choices)
     for tensor, role in builder.roles.items():
         net.metadata[f"{ROLE}{tensor}"] = role
     description: dict[str, Any] = {
@@ -195,19 +194,24 @@ def _edit_served(model: Model, choices: Choices) -> None:
     serve_in_inference_mode(model, choices)
 
 
-def _edited_alike(original: Model, choices: Choices) -> Model:
-    """The model as it was loaded with the same changes, or as it is where they come out otherwise:
-    then it does not have the tensors that the record reads.
+def _edited_alike(original: Model, choices: Choices) -> Model | None:
+    """The model as it was loaded with the changes of `choices`; None where they come out
+    otherwise than in its normalized form.
     """
     edited, alike = original.copy(), Choices()
     _edit_served(edited, alike)
-    return edited if alike.rows == choices.rows else original
+    return edited if alike.rows == choices.rows else None
 
 
-def _served(original: Model, base: Model, form: str, choices: Choices) -> Model:
-    """The model with its records: as it was loaded, or else in normalized form."""
-    if form == "symbolic":
-        net = as_loaded(original, base, base.records[-1:], choices)
+def _served(
+    original: Model, served: Model | None, base: Model, form: str, choices: Choices
+) -> Model:
+    """The model with its records: as it was loaded (`served`), or else in normalized form."""
+    if served is None:
+        value = f"rewritten at opset {base.opset}"
+        choices.add("served graph", value, "its changes were found in the normalized form only")
+    elif form == "symbolic":
+        net = as_loaded(served, base, base.records[-1:], choices)
         if net is not None:
             net.ir.opset_imports[TRAINING_DOMAIN] = 1
             net.metadata.update(base.metadata)
@@ -217,9 +221,11 @@ def _served(original: Model, base: Model, form: str, choices: Choices) -> Model:
         base.records = [*earlier, base.records[-1]]
     if form == "symbolic":
         return base
-    expanded, bare = expand_records(base), original.copy()
-    bare.records = []
-    net = as_loaded(bare, base, expanded.records, choices)
+    expanded, net = expand_records(base), None
+    if served is not None:
+        bare = served.copy()
+        bare.records = []
+        net = as_loaded(bare, base, expanded.records, choices)
     if net is None:
         return expanded
     net.ir.opset_imports.pop(TRAINING_DOMAIN, None)
