@@ -28,14 +28,17 @@ COMMANDS = {
     "train": ("train:train", "Train or fine-tune a model on data, or continue a stopped run."),
     "evaluate": ("evaluate:evaluate", "Measure a model on data."),
     "predict": ("predict:predict", "Run a model over data and save its outputs."),
-    "trainable": ("trainable:trainable", "Write a model's training into its file."),
+    "trainable": (
+        "trainable:trainable",
+        "Add a training record (loss, optimizer, step) to a model.",
+    ),
     "grad": ("grad:grad", "Write a model's gradient as an ONNX model."),
     "export-step": ("export_step:export_step", "Write the training step as plain ONNX files."),
     "convert": ("convert:convert", "Turn a model into PyTorch, JAX, TensorFlow or NumPy."),
-    "verify": ("verify:verify", "Prove that two models give the same numbers, or name the node."),
+    "verify": ("verify:verify", "Prove that two models agree, or name the node that differs."),
     "diff": ("diff:diff", "Show what changed between two models."),
-    "ops": ("ops:ops", "List the operators and how each is supported."),
-    "score": ("score:score", "Run the official suite over the installed engines."),
+    "ops": ("ops:ops", "List the ONNX operators and how each is supported."),
+    "score": ("score:score", "Run the official ONNX test suite on the installed engines."),
 }
 FAILED, UNEXPECTED, INTERRUPTED = 2, 3, 130
 CONFINED = "SARDONYX_CONFINED"  # set for the child of a command called with --untrusted

@@ -12,12 +12,12 @@ import typer
 
 def check(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="Accepted for symmetry: no model is ever run here.")
+        bool, typer.Option("--untrusted", help="No effect: this command never runs a model.")
     ] = False,
 ) -> None:
-    """List everything that is wrong with a model, without running it; 1 if there is anything."""
+    """List all defects of a model, without running it; exit with 1 if there are any."""
     from sardonyx.checking import check as gather
 
     result = gather(model)

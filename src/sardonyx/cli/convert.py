@@ -12,12 +12,12 @@ import typer
 
 from sardonyx.errors import ArgumentError
 
-# framework -> the endings of what is written; "" is a folder
+# target -> the suffixes that its output may have; "" is a folder
 TARGETS = {
     "torch": (".pt2",), "torch-source": ("",), "jax": ("",), "tensorflow": ("",),
     "numpy": ("", ".npz"),
 }  # fmt: skip
-# the module of sardonyx.engines that writes a target, if not the engine's own `convert`
+# target -> the module of sardonyx.engines that writes it, if not <target>.convert
 MODULES = {"torch-source": "torch.source.write"}
 
 
@@ -25,39 +25,45 @@ def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     to: Annotated[
         str,
-        typer.Option(help="torch, torch-source, jax, tensorflow, or numpy."),
+        typer.Option(help="The target: torch, torch-source, jax, tensorflow or numpy."),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="A folder; for torch a .pt2 file; an .npz has the weights alone."
+            "-o", "--output", help="A .pt2 file (torch), an .npz file (numpy), or a folder."
         ),
     ] = None,
     place: Annotated[
         list[str] | None,
-        typer.Option(help="'Conv*=onnxruntime': nodes by name or operator, and their engine."),
+        typer.Option(help="Run nodes on another engine, by name or operator: 'Conv*=onnxruntime'."),
     ] = None,
     size: Annotated[
-        list[str] | None, typer.Option(help="'N=8': a free size, for the bytes of a dry run.")
+        list[str] | None,
+        typer.Option(help="A number for a symbolic dimension, such as N=8, to count bytes."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say which nodes run where, and what crosses.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only show where each node would run and what would be copied."
+        ),
     ] = False,
-    seeds: Annotated[int, typer.Option(help="How many random inputs verify it; 0: none.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(help="The number of random inputs to verify with; 0: do not verify.")
+    ] = 3,
     inputs: Annotated[
         Path | None,
-        typer.Option(help="Verify it on these: an .npz, or a folder in the model zoo's form."),
+        typer.Option(help="Inputs to verify with: an .npz file, or a test_data_set_* folder."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Turn a model into PyTorch (a program or source), JAX or TensorFlow, and verify it.
+    """Convert a model to PyTorch, JAX, TensorFlow or NumPy, and verify the result.
 
-    torch is an exported program (.pt2), torch-source a folder with readable Python, jax and
-    tensorflow are folders with what jax.export and SavedModel write: they run without sardonyx.
-    NumPy has no form of a program: its folder has a module that runs the model on sardonyx's
-    NumPy engine, and an .npz file has the weights by their names and nothing that runs.
+    torch writes an exported program (.pt2), torch-source a folder with readable Python, jax a
+    folder with jax.export files, tensorflow a SavedModel. All of them run without sardonyx.
+    numpy writes a folder with a module that needs sardonyx, or an .npz file of the weights.
 
-    Exit codes are those of `verify`: 0 same, 1 different, 4 look, 5 could not tell, 6 fails.
+    Exit codes are those of `verify`: 0 same, 1 different, 4 look (more than rounding usually
+    does), 5 could not tell, 6 the converted model fails.
     """
     if to not in TARGETS:
         raise ArgumentError(f"cannot convert to {to!r}", hint=f"one of {', '.join(TARGETS)}")
@@ -73,41 +79,41 @@ def convert(
             hint="in Python, sardonyx.to_torch(model, place={…}) runs nodes elsewhere",
         )
     if output is None:
-        raise ArgumentError("where to? -o names the file or folder")
+        raise ArgumentError("no output is given", hint="-o names the file or folder to write")
     endings = TARGETS[to]
     if "" not in endings and output.suffix not in endings:
         raise ArgumentError(f"{to} is written to a {endings[0]} file, not to {output.name!r}")
 
-    def say(what: str, value: str) -> None:
+    def show(label: str, value: str) -> None:
         if not quiet:
-            print(f"{what:<16} {value}", file=sys.stderr, flush=True)
+            print(f"{label:<16} {value}", file=sys.stderr, flush=True)
 
     from sardonyx.model import load
 
     loaded = load(model)
-    begun = time.monotonic()
-    say("converting", f"{model} to {to}")
-    writer = MODULES.get(to, f"{to}.convert")
-    stored = importlib.import_module(f"sardonyx.engines.{writer}").store(loaded, output)
-    say("written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - begun:.1f} s)")
-    for what, value in stored.rows:
-        say(what, value)
+    started = time.monotonic()
+    show("converting", f"{model} to {to}")
+    module = MODULES.get(to, f"{to}.convert")
+    stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, output)
+    show("written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - started:.1f} s)")
+    for label, value in stored.rows:
+        show(label, value)
     code = 0
     if seeds or inputs is not None:
         from sardonyx.verify import verify
 
         report = verify(loaded, stored.function, seeds=seeds, inputs=inputs, culprit=False)
         source = f"{seeds} random inputs" if inputs is None else f"the inputs of {inputs}"
-        say("verified", f"{report.verdict} on {source}, read back from the file")
+        show("verified", f"{report.verdict} on {source}, read back from the file")
         for problem in dict.fromkeys(m.problem for m in report.measurements if m.problem):
-            say("", problem)
+            show("", problem)
         code = report.exit_code
     print(output)
     raise typer.Exit(code)
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """Options of the form name=value."""
+    """Options of the form name=value, as a dictionary."""
     split = {text: text.rpartition("=") for text in texts or ()}
     wrong = [[repr(text)] for text, (name, _, value) in split.items() if not name or not value]
     if wrong:

@@ -18,15 +18,18 @@ Columns = Annotated[
     str | None, typer.Option(help="The columns or fields to use, the label last: a,b,label.")
 ]
 Fields = Annotated[
-    list[str] | None, typer.Option("--field", help="input=field, where names differ.")
+    list[str] | None,
+    typer.Option("--field", help="input=field: which field feeds an input, if the names differ."),
 ]
 Constants = Annotated[
     list[str] | None,
-    typer.Option("--constant", help="input=value for all rows: sr=16000, or a .npy file."),
+    typer.Option(
+        "--constant", help="input=value: one value for all rows, such as sr=16000 or a .npy file."
+    ),
 ]
 BatchAxes = Annotated[
     list[str] | None,
-    typer.Option("--batch-axis", help="input=axis of its rows, where that is not the first (0)."),
+    typer.Option("--batch-axis", help="input=axis: the batch axis of an input, if not 0."),
 ]
 Preprocess = Annotated[
     list[str] | None,

@@ -10,8 +10,8 @@ import typer
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="The model before.")],
-    b: Annotated[Path, typer.Argument(help="The model after.")],
+    a: Annotated[Path, typer.Argument(help="The older model.")],
+    b: Annotated[Path, typer.Argument(help="The newer model.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what changed between two models; exit with 1 if anything did."""

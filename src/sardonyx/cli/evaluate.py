@@ -15,22 +15,25 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     data: options.Data,
     metrics: Annotated[
-        list[str] | None, typer.Option("--metric", help="accuracy, top5, f1, auc, mae, …")
+        list[str] | None,
+        typer.Option("--metric", help="What to measure: accuracy, top5, f1, auc, mae, …"),
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="For a model without a record.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="The loss of a model that has no training record.")
+    ] = None,
     prediction: Annotated[
         str | None, typer.Option(help="The tensor that the loss compares with the label.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
     engine: Annotated[
-        str, typer.Option(help="onnxruntime, torch, jax, tensorflow or numpy.")
+        str, typer.Option(help="Run on onnxruntime, torch, jax, tensorflow or numpy.")
     ] = "onnxruntime",
     columns: options.Columns = None,
     fields: options.Fields = None,
     constants: options.Constants = None,
     batch_axes: options.BatchAxes = None,
     preprocess: options.Preprocess = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a model on data."""
     from sardonyx.train.evaluation import evaluate as measure

@@ -16,10 +16,10 @@ def export_step(
         Path, typer.Option("--output", "-o", help="The folder to write into.")
     ] = Path("step"),
     current: Annotated[
-        bool, typer.Option("--current", help="Start from the state as it is, optimizer included.")
+        bool, typer.Option("--current", help="Start from the current weights and optimizer state.")
     ] = False,
     runtime: Annotated[
-        str, typer.Option(help="The oldest runtime that must take the files.")
+        str, typer.Option(help="The oldest runtime that must accept the files.")
     ] = "onnxruntime==1.21",
 ) -> None:
     """Write train.onnx, evaluate.onnx, initialize.onnx, infer.onnx and step.json."""

@@ -10,21 +10,22 @@ import typer
 
 def grad(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the gradient goes.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Where to write the gradient model.")
+    ],
     of: Annotated[
         list[str] | None, typer.Option(help="A tensor to differentiate (default: all outputs).")
     ] = None,
     wrt: Annotated[
-        list[str] | None, typer.Option(help="With respect to this (default: all inputs).")
+        list[str] | None,
+        typer.Option(help="Differentiate with respect to this (default: all inputs)."),
     ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="A tensor that counts as a constant.")
-    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A tensor to treat as a constant.")] = None,
     seeds: Annotated[
-        bool, typer.Option("--seeds", help="Make the seeds inputs of the result.")
+        bool, typer.Option("--seeds", help="Add inputs for the gradients of the outputs.")
     ] = False,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="The output may be the model's own file.")
+        bool, typer.Option("--in-place", help="Allow the output to replace the model's own file.")
     ] = False,
 ) -> None:
     """Write a model's gradient as an ONNX model of standard operators."""

@@ -1,4 +1,4 @@
-"""`sardonyx inspect`: what a model is made of, as a table for people or JSON for programs."""
+"""`sardonyx inspect`: what a model is made of, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from sardonyx.inspection import Inspection, Tensor
 
-SHOWN = 20
-UNFOLDED = 1 << 20  # columns of an output that is not a terminal
+SHOWN = 20  # rows of a table, without --weights
+UNWRAPPED = 1 << 20  # the width of an output that is not a terminal
 
 
 def inspect(
@@ -26,14 +26,15 @@ def inspect(
         typer.Option(help="A number for a symbolic dimension, such as batch=8; may be repeated."),
     ] = None,
     weights: Annotated[
-        bool, typer.Option("--weights", help="List every weight and constant, not the first ones.")
+        bool,
+        typer.Option("--weights", help="List every weight and constant, not only the largest."),
     ] = False,
     nodes: Annotated[
         bool, typer.Option("--nodes", help="List every node with its inputs and outputs.")
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write a page with a picture of the graph; it needs no network."),
+        typer.Option(help="Write an HTML page with a picture of the graph; it works offline."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -56,11 +57,11 @@ def inspect(
 
 
 def _console() -> Console:
-    """A console that folds long names in a terminal, and nowhere else."""
+    """A console that wraps long names in a terminal only: piped output has one line per row."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=UNFOLDED)
+    return console if console.is_terminal else Console(highlight=False, width=UNWRAPPED)
 
 
 def _sizes(texts: list[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`sardonyx score`: what engines can do, by the official suite of ONNX."""
+"""`sardonyx score`: the official ONNX test suite, run on engines."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ if TYPE_CHECKING:
 def score(
     engine: Annotated[
         list[str] | None,
-        typer.Option(help="An engine, `ours`, `peers`, `all`, or a Python file with run()."),
+        typer.Option(
+            help="An engine, `ours` (Sardonyx), `peers` (others), `all`, or a .py file with run()."
+        ),
     ] = None,
     op: Annotated[list[str] | None, typer.Option(help="Only cases that use this operator.")] = None,
     case: Annotated[
-        str, typer.Option(help="Only cases whose name contains this; a regular expression.")
+        str, typer.Option(help="Only cases whose name matches this regular expression.")
     ] = "",
-    sample: Annotated[
-        int, typer.Option(help="Only one case in so many, the same ones every time.")
-    ] = 1,
+    sample: Annotated[int, typer.Option(help="Only every n-th case, always the same ones.")] = 1,
     axis: Annotated[
         str,
         typer.Option(
-            help="What to score: forward, gradient, training; several by commas.",
+            help="What to score: forward, gradient, training; separated by commas.",
             show_default="all whose cases are installed",
         ),
     ] = "",
     jobs: Annotated[
-        int, typer.Option(help="Processes at a time; 0: one per core.", show_default="0")
+        int,
+        typer.Option(help="The number of parallel processes; 0: one per core.", show_default="0"),
     ] = 0,
-    seconds: Annotated[float, typer.Option(help="How long a case may take.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="The time limit of a case.")] = 60.0,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run everything again, also what is known.")
+        bool, typer.Option("--fresh", help="Run every case again, ignoring stored results.")
     ] = False,
     known: Annotated[
-        bool, typer.Option("--known", help="Run nothing: show what earlier runs found.")
+        bool, typer.Option("--known", help="Run nothing, show the stored results.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List every case that does not pass.")
@@ -50,26 +51,26 @@ def score(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table as Markdown.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write pages into this folder.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write HTML pages into this folder.")] = None,
     history: Annotated[
-        Path | None, typer.Option(help="A folder of older scores, for the page of the history.")
+        Path | None, typer.Option(help="A folder of older scores, for the history page of --html.")
     ] = None,
     load: Annotated[
         list[Path] | None,
-        typer.Option(help="Show saved scores, as one, instead of running anything."),
+        typer.Option(help="Run nothing, show these saved scores merged into one."),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the score as JSON.")] = None,
     baseline: Annotated[
         Path | None, typer.Option(help="An older score: exit with 1 if anything became worse.")
     ] = None,
     setup: Annotated[
-        str, typer.Option(help="Set up a peer's environment, or `all`; then stop.")
+        str, typer.Option(help="Install a peer (another converter or runtime) or `all`, then stop.")
     ] = "",
     records: Annotated[
-        Path | None, typer.Option(help="Write the training cases into this folder; then stop.")
+        Path | None, typer.Option(help="Write the training cases into this folder, then stop.")
     ] = None,
 ) -> None:
-    """Run the official suite of ONNX over engines and say, case by case, what came of it."""
+    """Run the official ONNX test suite on engines and show which cases pass."""
     if setup:
         raise typer.Exit(_set_up(setup))
     if records is not None:

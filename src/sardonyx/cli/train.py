@@ -14,40 +14,47 @@ from sardonyx.errors import ArgumentError, quote
 
 Model = Annotated[Path, typer.Argument(help="The ONNX model.")]
 Loss = Annotated[
-    str | None, typer.Option(help="cross_entropy, mse, …; guessed from the model if not given.")
+    str | None,
+    typer.Option(help="The loss: cross_entropy, mse, … (default: chosen from the model)."),
 ]
 Prediction = Annotated[
     str | None, typer.Option(help="The tensor that the loss compares with the label.")
 ]
 ClassAxis = Annotated[
-    int | None, typer.Option(help="Axis of the classes (cross_entropy); inferred if not given.")
+    int | None, typer.Option(help="The axis of the classes, for cross_entropy (default: inferred).")
 ]
-Optimizer = Annotated[str | None, typer.Option(help="adamw (default), sgd, …")]
+Optimizer = Annotated[str | None, typer.Option(help="The optimizer: adamw (default), sgd, …")]
 Rate = Annotated[float | None, typer.Option(help="The learning rate.")]
 Train = Annotated[
-    list[str] | None, typer.Option("--train", help="Pattern of parameters to train: 'head.*'.")
+    list[str] | None, typer.Option("--train", help="Train only parameters that match: 'head.*'.")
 ]
-Freeze = Annotated[list[str] | None, typer.Option(help="Pattern of parameters to freeze.")]
+Freeze = Annotated[list[str] | None, typer.Option(help="Freeze parameters that match.")]
 Config = Annotated[Path | None, typer.Option(help="A TOML or YAML file with these settings.")]
-InPlace = Annotated[bool, typer.Option("--in-place", help="Replace the model's own file.")]
+InPlace = Annotated[
+    bool, typer.Option("--in-place", help="Allow the output to replace the model's own file.")
+]
 
 
 def train(
     model: Model,
     data: options.Data,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file of the tuned model.")],
-    epochs: Annotated[
-        int | None, typer.Option(help="How many times over the data (default 3).")
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Where to write the trained model.")
+    ],
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (default 3).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="The number of steps, instead of --epochs.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="How many steps, instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step (default 32).")] = None,
     validation: Annotated[
         str | None,
-        typer.Option(help="A share of the rows such as 0.1, or a file."),
+        typer.Option(help="Validation data: a file, or a share of the rows such as 0.1."),
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metric", help="Of the validation data: accuracy, top5, f1, auc, mae, …"),
+        typer.Option(
+            "--metric", help="Measured on the validation data: accuracy, top5, f1, auc, mae, …"
+        ),
     ] = None,
     loss: Loss = None,
     prediction: Prediction = None,
@@ -57,18 +64,18 @@ def train(
     train_only: Train = None,
     freeze: Freeze = None,
     replace_head: Annotated[
-        int | None, typer.Option(help="Give the model a new last layer for so many classes.")
+        int | None, typer.Option(help="Give the model a new last layer with this many classes.")
     ] = None,
     config: Config = None,
     seed: Annotated[
-        int | None, typer.Option(help="For shuffling, splitting and dropout (default 0).")
+        int | None, typer.Option(help="The seed of shuffling, splitting and dropout (default 0).")
     ] = None,
     shuffle: Annotated[
-        bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix the rows of every epoch.")
+        bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle the rows in every epoch.")
     ] = None,
     drop_last: Annotated[
         bool | None,
-        typer.Option("--drop-last/--no-drop-last", help="Leave out a last batch that is not full."),
+        typer.Option("--drop-last/--no-drop-last", help="Skip the last batch if it is not full."),
     ] = None,
     columns: options.Columns = None,
     fields: options.Fields = None,
@@ -76,22 +83,33 @@ def train(
     batch_axes: options.BatchAxes = None,
     preprocess: options.Preprocess = None,
     engine: Annotated[
-        str, typer.Option(help="onnxruntime, torch, jax, tensorflow, numpy or auto.")
+        str,
+        typer.Option(
+            help="Train on onnxruntime, torch, jax, tensorflow, numpy, or auto (the fastest)."
+        ),
     ] = "onnxruntime",
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Less memory, more time (onnxruntime).")
+        bool,
+        typer.Option(
+            "--recompute", help="Recompute activations: less memory, more time (onnxruntime only)."
+        ),
     ] = False,
     in_place: InPlace = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the output where it stopped.")
+        bool, typer.Option("--resume", help="Continue the run that --output holds.")
     ] = False,
-    every_steps: Annotated[int | None, typer.Option(help="Save every so many steps.")] = None,
-    every_minutes: Annotated[float, typer.Option(help="Save every so many minutes.")] = 5.0,
+    every_steps: Annotated[
+        int | None, typer.Option(help="Save a checkpoint every this many steps.")
+    ] = None,
+    every_minutes: Annotated[
+        float, typer.Option(help="Save a checkpoint every this many minutes.")
+    ] = 5.0,
     patience: Annotated[
-        int | None, typer.Option(help="Stop after so many epochs without improvement.")
+        int | None, typer.Option(help="Stop after this many epochs without improvement.")
     ] = None,
     watch: Annotated[
-        str | None, typer.Option(help="The metric that has to improve, such as val_accuracy.")
+        str | None,
+        typer.Option(help="The metric that decides the best epoch, such as val_accuracy."),
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report (and PNG curves) here.")
@@ -99,8 +117,10 @@ def train(
     tensorboard: Annotated[
         Path | None, typer.Option(help="Write TensorBoard events into this folder.")
     ] = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="Print the progress as JSON lines.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Train or fine-tune a model on data, or continue a stopped run."""
     from sardonyx.train.loop import train as run_training

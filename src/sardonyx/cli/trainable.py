@@ -1,4 +1,4 @@
-"""`sardonyx trainable`: write a model's training into its file."""
+"""`sardonyx trainable`: add a training record to a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from sardonyx.cli import train as options
 
 def trainable(
     model: options.Model,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the trainable model goes.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Where to write the trainable model.")
+    ],
     loss: options.Loss = None,
     prediction: options.Prediction = None,
     class_axis: options.ClassAxis = None,
@@ -21,10 +23,15 @@ def trainable(
     train: options.Train = None,
     freeze: options.Freeze = None,
     config: options.Config = None,
-    expanded: Annotated[bool, typer.Option("--expanded", help="Plain operators only.")] = False,
+    expanded: Annotated[
+        bool,
+        typer.Option(
+            "--expanded", help="Write the gradient in standard operators, not as Gradient nodes."
+        ),
+    ] = False,
     in_place: options.InPlace = False,
 ) -> None:
-    """Write a model's training into its file; it still serves inference as before."""
+    """Add a training record (loss, optimizer, step) to a model; its inference does not change."""
     from sardonyx.errors import table
     from sardonyx.record.describe import choices
     from sardonyx.record.trainable import trainable as add_record

@@ -20,7 +20,8 @@ OPTIONS = {
         Annotated[
             bool,
             typer.Option(
-                "--untrusted", help="The model is not trusted: run it in a process with limits."
+                "--untrusted",
+                help="Do not trust the model: run it in a process with resource limits.",
             ),
         ],
         False,

@@ -18,47 +18,51 @@ def verify(
     subjects: Annotated[
         list[str],
         typer.Argument(
-            help="An ONNX file, then others, engines or saved outputs; or a saved report.json."
+            help="An ONNX file and what to compare with it: other ONNX files, engines or "
+            "saved outputs. Or a saved report.json, to show it again."
         ),
     ],
     engine: Annotated[
         list[str] | None, typer.Option(help="Run the first model on this engine as well.")
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(help="An .npz of inputs, or a folder in the model zoo's form.")
+        Path | None, typer.Option(help="Inputs to use: an .npz file, or a test_data_set_* folder.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many random inputs.")] = 3,
+    seeds: Annotated[int, typer.Option(help="The number of random inputs.")] = 3,
     size: Annotated[
         list[str] | None, typer.Option(help="A number for a symbolic dimension, such as batch=8.")
     ] = None,
     bands: Annotated[
-        str, typer.Option(help="The same up to, different above: two numbers, as 3,10.")
+        str,
+        typer.Option(help="Noise ratios: same up to the first, different above the second: 3,10."),
     ] = "",
     rtol: Annotated[
-        float | None, typer.Option(help="Judge by this relative tolerance instead.")
+        float | None, typer.Option(help="Judge by this relative tolerance, not by the noise ratio.")
     ] = None,
     atol: Annotated[
-        float | None, typer.Option(help="Judge by this absolute tolerance instead.")
+        float | None, typer.Option(help="Judge by this absolute tolerance, not by the noise ratio.")
     ] = None,
-    gradients: Annotated[bool, typer.Option("--gradients", help="Compare gradients.")] = False,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Compare gradients, not outputs.")
+    ] = False,
     sliced: Annotated[
-        bool, typer.Option("--sliced", help="Node by node, in bounded memory.")
+        bool, typer.Option("--sliced", help="Compare node by node, in bounded memory.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(help="A time budget; the report says what did not fit.")
+        float, typer.Option(help="A time budget; the report lists what it left out.")
     ] = 300.0,
-    training: Annotated[int, typer.Option(help="Compare so many training steps.")] = 0,
+    training: Annotated[int, typer.Option(help="Compare this many training steps.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report as one HTML page.")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Write report, test data and the culprit's case to this folder."),
+        typer.Option(help="Write the report, the inputs and a repro of the faulty node here."),
     ] = None,
 ) -> None:
-    """Prove that two models give the same numbers, or name the node.
+    """Prove that two models give the same numbers, or name the node that differs.
 
-    Exit codes: 0 same, 1 different, 4 look, 5 could not tell, 6 fails, 7 not comparable;
-    2 is wrong usage.
+    Exit codes: 0 same, 1 different, 2 wrong usage, 4 look (more than rounding usually does),
+    5 could not tell, 6 a program fails, 7 not comparable (other inputs or outputs).
     """
     judged_by = _bands(bands)
     first = Path(subjects[0])
