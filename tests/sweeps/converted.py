@@ -1,0 +1,145 @@
+"""Real models as users receive them, at two batch sizes, against onnxruntime: the table.
+
+    python -m tests.sweeps.converted                              all of it
+    python -m tests.sweeps.converted --framework tensorflow silero
+
+`to_torch(m)`, `jax.jit(to_jax(m))` and `tf.function(to_tensorflow(m))` are built once for each
+model, with its sizes free, and run at each size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+import sardonyx as sx
+from tests.public_models import models
+from tests.real_inputs import inputs
+from tests.sweeps.verify import Outcome, Worker
+
+BATCHES = (1, 3)
+SAME, DIFFERENT, FAILS, NO_INPUTS = "same", "different", "fails", "no inputs"
+Function = Callable[..., Any]
+
+
+def with_torch(model: sx.Model) -> Function:
+    import torch
+
+    module = sx.to_torch(model)
+
+    def run(*arrays: np.ndarray) -> Any:
+        with torch.no_grad():
+            return module(*(torch.from_numpy(a) if a.dtype != object else a for a in arrays))
+
+    return run
+
+
+def with_jax(model: sx.Model) -> Function:
+    import jax
+
+    apply, params = sx.to_jax(model)
+    function = jax.jit(apply)
+    return lambda *arrays: function(params, *arrays)
+
+
+def with_tensorflow(model: sx.Model) -> Function:
+    import tensorflow as tf
+
+    module = sx.to_tensorflow(model)
+    function = tf.function(
+        lambda *tensors: module(*tensors), input_signature=module.signature, autograph=False
+    )
+    return lambda *arrays: function(*map(tf.constant, arrays))
+
+
+CONVERT = {"torch": with_torch, "jax": with_jax, "tensorflow": with_tensorflow}
+
+
+def batches(name: str, model: sx.Model) -> list[list[np.ndarray]]:
+    """Inputs of each batch size: rows of one are repeated where the first size is free."""
+    feeds = inputs(name, sx.normalize(model), 0)
+    arrays = [np.asarray(feeds[v.name or ""]) for v in model.inputs]
+    sizes: list[list[np.ndarray]] = []
+    for batch in BATCHES:
+        free = [bool(v.shape) and not isinstance(v.shape[0], int) for v in model.inputs]  # type: ignore[index]
+        sizes.append([np.repeat(a[:1], batch, 0) if f else a for a, f in zip(arrays, free)])
+    return sizes if any(free) else [arrays]
+
+
+def judge(name: str, framework: str) -> Outcome:
+    """The verdict on one model in one framework, and the largest error relative to the scale."""
+    import onnxruntime
+
+    warnings.simplefilter("ignore")
+    model = sx.load(models()[name])
+    session = onnxruntime.InferenceSession(str(models()[name]))
+    names = [v.name for v in session.get_inputs()]
+    run = None
+    worst = 0.0
+    count = 0
+    for arrays in batches(name, model):
+        try:
+            expected = session.run(None, dict(zip(names, arrays, strict=True)))
+        except Exception:  # a batch that the model does not take
+            continue
+        try:
+            run = run or CONVERT[framework](model)
+            outputs = run(*arrays)
+        except Exception as error:
+            return Outcome(FAILS, detail=f"{type(error).__name__}: {error}")
+        count += 1
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        for ours, theirs in zip(outputs, expected, strict=True):
+            worst = max(worst, distance(np.asarray(ours), np.asarray(theirs)))
+    verdict = NO_INPUTS if not count else SAME if worst < 1e-3 else DIFFERENT
+    return Outcome(verdict, worst)
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference over the largest element; 1 for another shape or other text."""
+    if ours.shape != theirs.shape:
+        return 1.0
+    if theirs.dtype.kind not in "fiub":
+        texts = [t.decode() if isinstance(t, bytes) else t for t in ours.flat]
+        return float(texts != list(theirs.flat))
+    if not theirs.size:
+        return 0.0
+    difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
+    return float(difference / max(np.abs(theirs.astype(np.float64)).max(), 1e-12))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--framework", default=",".join(CONVERT))
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds per model")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    worker, counts = Worker(judge), Counter[tuple[str, str]]()
+    for name, _ in sorted(models().items(), key=lambda item: item[1].stat().st_size):
+        if options.names and not any(part in name for part in options.names):
+            continue
+        for framework in options.framework.split(","):
+            outcome = worker(name, framework, limit=options.limit)
+            counts[framework, outcome.verdict] += 1
+            line = f"{name:58} {framework:10} {outcome.verdict:10} {outcome.ratio:9.2g}"
+            print(f"{line}  {' '.join(outcome.detail.split())[:200]}".rstrip(), flush=True)
+    for (framework, verdict), count in sorted(counts.items()):
+        print(f"{framework:12} {verdict:12} {count:4}")
+    return int(any(verdict not in (SAME, NO_INPUTS) for _, verdict in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
