@@ -206,10 +206,10 @@ def _parts(value: Any, floor: int) -> tuple[Part, ...]:
 
 def joined(items: Iterable[tuple[Part, ...]]) -> tuple[Part, ...]:
     """Lists of parts with commas between them."""
-    found: list[Part] = []
+    parts_out: list[Part] = []
     for i, parts in enumerate(items):
-        found += ([", "] if i else []) + list(parts)
-    return tuple(found)
+        parts_out += ([", "] if i else []) + list(parts)
+    return tuple(parts_out)
 
 
 def build(template: str, *args: Any, rank: int = ATOM) -> Expression:

@@ -16,24 +16,24 @@ from sardonyx.engines.torch.source.reading import Reader, Unwritten, op
 
 @op("Conv", "ConvTranspose")
 def conv(
-    reader: Reader, node: ir.Node, x: Any, w: Any, b: Any = None, rank: int = 0, **given: Any
+    reader: Reader, node: ir.Node, x: Any, w: Any, b: Any = None, rank: int = 0, **attributes: Any
 ) -> Expression:
     rank = rank or reader.rank(w) - 2
     turned = node.op_type == "ConvTranspose"
-    pads = list(given["pads"] or [0] * 2 * rank)
-    if not 1 <= rank <= 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
+    pads = list(attributes["pads"] or [0] * 2 * rank)
+    if not 1 <= rank <= 3 or (attributes["auto_pad"] or "NOTSET") != "NOTSET":
         raise Unwritten("a rank that torch lacks, or padding that depends on sizes")
-    if turned and (given["output_shape"] or pads[:rank] != pads[rank:]):
+    if turned and (attributes["output_shape"] or pads[:rank] != pads[rank:]):
         raise Unwritten("padding that differs between the ends")
     data, begin = padded(x, pads, rank)
     options = [
-        option("stride", even(given["strides"] or [1]), 1),
+        option("stride", even(attributes["strides"] or [1]), 1),
         option("padding", even(begin), 0),
-        option("dilation", even(given["dilations"] or [1]), 1),
-        option("groups", given["group"], 1),
+        option("dilation", even(attributes["dilations"] or [1]), 1),
+        option("groups", attributes["group"], 1),
     ]
     if turned:
-        options.append(option("output_padding", even(given["output_padding"] or [0]), 0))
+        options.append(option("output_padding", even(attributes["output_padding"] or [0]), 0))
     return _called(f"F.conv{'_transpose' if turned else ''}{rank}d", [data, w, b], options)
 
 
@@ -50,11 +50,11 @@ def padded(x: Any, pads: list[int], rank: int, value: float | None = None) -> tu
 
 
 def _called(name: str, operands: list[Any], options: list[Literal]) -> Expression:
-    given = [v for v in operands if v is not None]
+    arguments = [v for v in operands if v is not None]
     used = [o for o in options if not o.is_usual]
-    places = ", ".join(f"{{{i}}}" for i in range(len(given)))
-    places += "".join(f"{{{i}}}" for i in range(len(given), len(given) + len(used)))
-    return build(f"{name}({places})", *given, *used)
+    places = ", ".join(f"{{{i}}}" for i in range(len(arguments)))
+    places += "".join(f"{{{i}}}" for i in range(len(arguments), len(arguments) + len(used)))
+    return build(f"{name}({places})", *arguments, *used)
 
 
 @op("BatchNormalization")
@@ -82,26 +82,26 @@ def layer_norm(
 
 @op("GroupNormalization", "InstanceNormalization")
 def group_norm(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: ir.Value, **given: Any
+    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: ir.Value, **attributes: Any
 ) -> Expression:
-    epsilon = epsilon_option(given["epsilon"])
+    epsilon = epsilon_option(attributes["epsilon"])
     if node.op_type == "InstanceNormalization":
         named = [build("weight={0}", scale), build("bias={0}", b)]
         return _called("F.instance_norm", [x, *named], [epsilon])
-    return _called("F.group_norm", [x, Literal(given["num_groups"]), scale, b], [epsilon])
+    return _called("F.group_norm", [x, Literal(attributes["num_groups"]), scale, b], [epsilon])
 
 
 @op("LSTM", "GRU", "RNN")
-def recurrent(reader: Reader, node: ir.Node, *inputs: Any, **given: Any) -> Expression:
+def recurrent(reader: Reader, node: ir.Node, *inputs: Any, **attributes: Any) -> Expression:
     """Why torch's layer does not do: there is no function to fall back on."""
     options = {
         "sequence lengths": len(inputs) > 4 and inputs[4] is not None,
         "peepholes": len(inputs) > 7 and inputs[7] is not None,
-        "a layer that only runs backwards": given["direction"] == "reverse",
-        "linear_before_reset = 0": node.op_type == "GRU" and not given["linear_before_reset"],
-        "batches first": given["layout"],
-        "clipping": given["clip"],
+        "a layer that only runs backwards": attributes["direction"] == "reverse",
+        "linear_before_reset = 0": node.op_type == "GRU" and not attributes["linear_before_reset"],
+        "batches first": attributes["layout"],
+        "clipping": attributes["clip"],
     }
-    found = [name for name, is_there in options.items() if is_there]
-    why = found[0] if found else "weights that are computed, or other activations"
+    problems = [name for name, is_there in options.items() if is_there]
+    why = problems[0] if problems else "weights that are computed, or other activations"
     raise Unwritten(f"torch's {node.op_type} lacks {why}")

@@ -58,17 +58,17 @@ class Layer:
     def statements(self, node: ir.Node, path: Path) -> list[Statement]:
         from sardonyx.engines.torch.source import reading
 
-        made, inputs = [], list(self.inputs)
+        statements_out, inputs = [], list(self.inputs)
         for i, expression in enumerate(self.before):
             value = ir.Value(name=f"{node.outputs[0].name}/before{i}", type=inputs[0].type)
-            made.append(reading.Statement([value], path, "Pad", expression))
+            statements_out.append(reading.Statement([value], path, "Pad", expression))
             inputs[0] = value
         if self.recurrent:
             return self._recurrent(node, path, inputs)
         call = reading.Statement(
             [node.outputs[0]], path, node.op_type, build(""), self, tuple(inputs)
         )
-        return [*made, call]
+        return [*statements_out, call]
 
     def _recurrent(self, node: ir.Node, path: Path, inputs: list[ir.Value]) -> list[Statement]:
         """torch's outputs, then ONNX's of them: with an axis of directions."""
@@ -121,15 +121,21 @@ def _transposed(array: np.ndarray) -> np.ndarray:
     return array.T
 
 
-def linear(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -> Layer | None:
+def linear(
+    reader: Reader, node: ir.Node, inputs: Inputs, attributes: dict[str, Any]
+) -> Layer | None:
     x, w, b = inputs[:3]
     shape = dims(w)
     if x is None or w is None or shape is None or len(shape) != 2 or dims(x) is not None:
         return None
     if b is not None and (dims(b) is None or len(dims(b) or ()) != 1):
         return None
-    wide = given.get("transB", 0) or given.get("transposed", 0)
-    if given.get("transA", 0) or given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1:
+    wide = attributes.get("transB", 0) or attributes.get("transposed", 0)
+    if (
+        attributes.get("transA", 0)
+        or attributes.get("alpha", 1.0) != 1
+        or attributes.get("beta", 1.0) != 1
+    ):
         return None
     outputs, columns = shape if wide else shape[::-1]
     if b is not None and dims(b) != (outputs,):
@@ -268,9 +274,11 @@ def embedding(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, An
 RECURRENT = {"LSTM": "nn.LSTM", "GRU": "nn.GRU", "RNN": "nn.RNN"}
 
 
-def recurrent(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -> Layer | None:
+def recurrent(
+    reader: Reader, node: ir.Node, inputs: Inputs, attributes: dict[str, Any]
+) -> Layer | None:
     x, w, r, b, lengths, hidden_state, cell_state, peepholes = inputs
-    directions = {"forward": 1, "bidirectional": 2}.get(given["direction"])
+    directions = {"forward": 1, "bidirectional": 2}.get(attributes["direction"])
     op = node.op_type
     shape = dims(r)
     if x is None or w is None or r is None or shape is None or dims(w) is None:
@@ -281,10 +289,10 @@ def recurrent(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, An
     given_states = [v for v in states if v is not None and not _is_zero(reader, v)]
     if given_states and len(given_states) < len(states):
         return None
-    names = [str(a).lower() for a in given["activations"] or []]
+    names = [str(a).lower() for a in attributes["activations"] or []]
     usual = [a.lower() for a in DEFAULTS[op]] * directions
-    odd = given.get("input_forget", 0) or given["layout"] or given["clip"]
-    if odd or (names and names != usual) or (op == "GRU" and not given["linear_before_reset"]):
+    odd = attributes.get("input_forget", 0) or attributes["layout"] or attributes["clip"]
+    if odd or (names and names != usual) or (op == "GRU" and not attributes["linear_before_reset"]):
         return None
     if b is not None and dims(b) is None:
         return None

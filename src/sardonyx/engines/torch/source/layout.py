@@ -31,10 +31,10 @@ def many(items: Sequence[Any], hint: str = "size") -> Any:
 
 @op("Cast")
 def cast(reader: Reader, node: ir.Node, x: ir.Value, *, to: int, **_: Any) -> Expression:
-    found = TYPES.get(ir.DataType(to))
-    if found is None:
+    spelling = TYPES.get(ir.DataType(to))
+    if spelling is None:
         raise Unwritten("a type that torch lacks")
-    whole, short = found
+    whole, short = spelling
     if x.dtype == ir.DataType(to):
         return build("{0}", x)
     if reader.is_float(x) and to not in (1, 10, 11, 16, 9):
@@ -191,13 +191,13 @@ def slice_(
                 cuts[axis] = _cut(0, a + 1, 1)
         elif not (_is_zero(a) and _reaches_end(b) and s == 1):
             cuts[axis] = _cut(a, b, s)
-    found = build("{0}", x)
+    sliced = build("{0}", x)
     if cuts:
         parts: list[Any] = []
         for axis in range(max(cuts) + 1):
             parts.append(cuts.get(axis, (":",)))
-        found = build("{0}[{1}]", x, joined(parts))
-    return build("{0}.flip({1})", found, many(turned, "dim")) if turned else found
+        sliced = build("{0}[{1}]", x, joined(parts))
+    return build("{0}.flip({1})", sliced, many(turned, "dim")) if turned else sliced
 
 
 def _is_whole(a: int | Size, b: int | Size) -> bool:

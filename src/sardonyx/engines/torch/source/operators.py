@@ -215,10 +215,10 @@ def power(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression
     exponent = reader.operand(b)
     if isinstance(exponent, Literal) and float(exponent.value).is_integer():
         exponent = Literal(int(exponent.value), "power")
-    found = build("{0:100} ** {1:90}", reader.operand(a), exponent, rank=POWER)
+    raised = build("{0:100} ** {1:90}", reader.operand(a), exponent, rank=POWER)
     if not reader.is_float(a) and reader.is_float(b):
-        return build(f"{{0:100}}.to({TYPES[a.dtype][0]})", found)  # type: ignore[index]
-    return found
+        return build(f"{{0:100}}.to({TYPES[a.dtype][0]})", raised)  # type: ignore[index]
+    return raised
 
 
 @op("Max", "Min")
@@ -230,22 +230,22 @@ def extreme(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
     tensors = [v for v in operands if isinstance(v, ir.Value)]
     if not tensors:
         raise Unwritten("numbers only")
-    found = build("{0}", tensors[0])
+    largest = build("{0}", tensors[0])
     for other in tensors[1:]:
-        found = build(f"torch.{name}({{0}}, {{1}})", found, other)
+        largest = build(f"torch.{name}({{0}}, {{1}})", largest, other)
     for number in numbers:
-        found = build(f"{{0}}.clamp({side}={{1}})", found, number)
-    return found
+        largest = build(f"{{0}}.clamp({side}={{1}})", largest, number)
+    return largest
 
 
 @op("Sum", "Mean")
 def total(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
-    found: Any = reader.operand(xs[0])
+    summed: Any = reader.operand(xs[0])
     for x in xs[1:]:
-        found = binary("+", found, reader.operand(x), SUM)
+        summed = binary("+", summed, reader.operand(x), SUM)
     if node.op_type == "Mean":
-        return binary("/", found, Literal(len(xs)), PRODUCT)
-    return found if isinstance(found, Expression) else build("{0}", found)
+        return binary("/", summed, Literal(len(xs)), PRODUCT)
+    return summed if isinstance(summed, Expression) else build("{0}", summed)
 
 
 @op("Where")
@@ -272,14 +272,14 @@ def gemm(
 ) -> Expression:  # fmt: skip
     left: Any = build("{0}.T", a) if transA else a
     right: Any = build("{0}.T", b) if transB else b
-    found = binary("@", left, right, PRODUCT)
+    product = binary("@", left, right, PRODUCT)
     if alpha != 1:
-        found = binary("*", found, Literal(alpha, "alpha"), PRODUCT)
+        product = binary("*", product, Literal(alpha, "alpha"), PRODUCT)
     if c is None:
-        return found
+        return product
     bias = reader.operand(c)
     bias = bias if beta == 1 else binary("*", bias, Literal(beta, "beta"), PRODUCT)
-    return binary("+", found, bias, SUM)
+    return binary("+", product, bias, SUM)
 
 
 @op("Einsum")
@@ -334,8 +334,8 @@ def reduce_of(
     noop_with_empty_axes: int,
 ) -> Expression:  # fmt: skip
     inner = build("{0}.abs()" if node.op_type == "ReduceL1" else "{0}.square()", x)
-    found = _reduced(reader, inner, x, "sum", axes, keepdims)
-    return build("{0}.sqrt()", found) if node.op_type == "ReduceL2" else found
+    reduced = _reduced(reader, inner, x, "sum", axes, keepdims)
+    return build("{0}.sqrt()", reduced) if node.op_type == "ReduceL2" else reduced
 
 
 def _reduced(
@@ -385,17 +385,17 @@ def top_k(
 
 
 @op("MaxPool", "AveragePool")
-def pool(reader: Reader, node: ir.Node, x: ir.Value, **given: Any) -> Expression:
-    kernel = [int(k) for k in given["kernel_shape"]]
+def pool(reader: Reader, node: ir.Node, x: ir.Value, **attributes: Any) -> Expression:
+    kernel = [int(k) for k in attributes["kernel_shape"]]
     rank = len(kernel)
-    pads = [int(p) for p in given["pads"] or [0] * 2 * rank]
-    strides = [int(s) for s in given["strides"] or [1] * rank]
-    if rank > 3 or (given["auto_pad"] or "NOTSET") != "NOTSET":
+    pads = [int(p) for p in attributes["pads"] or [0] * 2 * rank]
+    strides = [int(s) for s in attributes["strides"] or [1] * rank]
+    if rank > 3 or (attributes["auto_pad"] or "NOTSET") != "NOTSET":
         raise Unwritten("a rank that torch lacks, or padding that depends on sizes")
     data: Any = x
     if pads[:rank] != pads[rank:]:
         is_max = node.op_type == "MaxPool" and reader.is_float(x)
-        if (not is_max and not given["count_include_pad"]) or given["ceil_mode"]:
+        if (not is_max and not attributes["count_include_pad"]) or attributes["ceil_mode"]:
             raise Unwritten("padding that differs between the ends")
         data, begin = padded(x, pads, rank, -math.inf if is_max else None)
         pads = [*begin, *begin]
@@ -403,14 +403,14 @@ def pool(reader: Reader, node: ir.Node, x: ir.Value, **given: Any) -> Expression
         raise Unwritten("more padding than half of the window")
     name = "max_pool" if node.op_type == "MaxPool" else "avg_pool"
     options = [("stride", even(strides), even(kernel)), ("padding", even(pads[:rank]), 0)]
-    options.append(("ceil_mode", bool(given["ceil_mode"]), False))
-    dilations = even([int(d) for d in given["dilations"] or [1] * rank])
+    options.append(("ceil_mode", bool(attributes["ceil_mode"]), False))
+    dilations = even([int(d) for d in attributes["dilations"] or [1] * rank])
     if name == "max_pool":
         options.append(("dilation", dilations, 1))
     elif dilations != 1:
         raise Unwritten("a mean over a dilated window")
     elif any(pads):
-        options.append(("count_include_pad", bool(given["count_include_pad"]), True))
+        options.append(("count_include_pad", bool(attributes["count_include_pad"]), True))
     used = [(n, v) for n, v, usual in options if v != usual]
     text = "".join(f", {n}={{{i}}}" for i, (n, _) in enumerate(used, 2))
     numbers = [Literal(v, n) for n, v in used]
@@ -453,27 +453,32 @@ def global_max_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
 @op("Resize")
 def resize(
     reader: Reader, node: ir.Node, x: ir.Value, roi: Any = None, scales: Any = None,
-    sizes: Any = None, **given: Any,
+    sizes: Any = None, **attributes: Any,
 ) -> Expression:  # fmt: skip
-    mode, place = given["mode"], given["coordinate_transformation_mode"]
+    mode, place = attributes["mode"], attributes["coordinate_transformation_mode"]
     rank = reader.rank(x) - 2
     corners = place == "align_corners"
     fits = (
-        (mode == "nearest" and place == "asymmetric" and given["nearest_mode"] == "floor")
+        (mode == "nearest" and place == "asymmetric" and attributes["nearest_mode"] == "floor")
         or (mode == "linear" and place in ("half_pixel", "pytorch_half_pixel", "align_corners"))
         or (mode == "cubic" and place in ("half_pixel", "align_corners") and rank == 2)
     )
-    if not fits or given["antialias"] or given["exclude_outside"] or rank not in (1, 2, 3):
+    if (
+        not fits
+        or attributes["antialias"]
+        or attributes["exclude_outside"]
+        or rank not in (1, 2, 3)
+    ):
         raise Unwritten(f"{mode} with {place}")
     kind = {1: "linear", 2: "bilinear", 3: "trilinear"}[rank] if mode == "linear" else mode
     kind = "bicubic" if mode == "cubic" else kind
     options = f', mode="{kind}"' + (", align_corners=True" if corners else "")
-    axes = list(given["axes"] or range(rank + 2))
+    axes = list(attributes["axes"] or range(rank + 2))
     if sizes is not None:
         if sizes not in reader.known:
             raise Unwritten("a size that depends on data")
-        found = reader.listed(sizes)
-        wanted = [found[axes.index(a)] for a in range(2, rank + 2)]
+        numbers = reader.listed(sizes)
+        wanted = [numbers[axes.index(a)] for a in range(2, rank + 2)]
         if place == "pytorch_half_pixel" and 1 in wanted:
             raise Unwritten("one pixel with pytorch_half_pixel")
         parts = ", ".join(f"{{{i}}}" for i in range(1, rank + 1))

@@ -182,28 +182,28 @@ class Reader:
         )
 
     def _branch(self, graph: ir.Graph, path: Path, word: str) -> Branch:
-        number, found = 1, (*path, word)
-        while found in self.branches:
+        number, scope = 1, (*path, word)
+        while scope in self.branches:
             number += 1
-            found = (*path, f"{word}{number}")
-        self.branches.add(found)
+            scope = (*path, f"{word}{number}")
+        self.branches.add(scope)
         self._constants(graph)
-        outside, self.branch = self.branch, found
+        outside, self.branch = self.branch, scope
         for node in graph:
             self._node(node)
-        made = {v for node in graph for v in node.outputs}
+        produced = {v for node in graph for v in node.outputs}
         outputs = []
         for i, value in enumerate(graph.outputs):
             # What comes from outside, or is given twice, has a name of its own here.
-            if value not in made or value in self.known or value in outputs:
-                own = ir.Value(name=f"{value.name}/{word}{i}", type=value.type, shape=value.shape)
-                self.ids[own] = self.ids.get(value) or self._declared(value)
-                same = Statement([own], found, "Identity", build("{0}", value), branch=found)
+            if value not in produced or value in self.known or value in outputs:
+                alias = ir.Value(name=f"{value.name}/{word}{i}", type=value.type, shape=value.shape)
+                self.ids[alias] = self.ids.get(value) or self._declared(value)
+                same = Statement([alias], scope, "Identity", build("{0}", value), branch=scope)
                 self.statements.append(same)
-                value = own
+                value = alias
             outputs.append(value)
         self.branch = outside
-        return Branch(found, outputs)
+        return Branch(scope, outputs)
 
     def _plain(self, node: ir.Node, path: Path) -> None:
         layer = layer_of(self, node)
@@ -213,20 +213,20 @@ class Reader:
             return
         self._derive(node)
         try:
-            found = self._written(node)
+            written = self._written(node)
         except Unwritten as reason:
             self._refuse(node, str(reason))
             return
-        if found is None:
+        if written is None:
             return
         outputs = [v for v in node.outputs if v.name]
-        if isinstance(found, Expression):
-            self.statements.append(Statement(outputs[:1], path, node.op_type, found))
+        if isinstance(written, Expression):
+            self.statements.append(Statement(outputs[:1], path, node.op_type, written))
             outputs = outputs[1:]
             if any(v.uses() or v.is_graph_output() for v in outputs):
                 self._refuse(node, "more than one output is read")
         else:
-            (whole,) = found
+            (whole,) = written
             self.statements.append(Statement(outputs, path, node.op_type, whole))
 
     def _written(self, node: ir.Node) -> Any:
@@ -237,8 +237,8 @@ class Reader:
         if rule is None:
             self._refuse(node, "no such function in torch")
             return None
-        given = [None if v is None else v for v in node.inputs]
-        return rule(self, node, *given, **attributes(node))
+        inputs = [None if v is None else v for v in node.inputs]
+        return rule(self, node, *inputs, **attributes(node))
 
     def _refuse(self, node: ir.Node, why: str) -> None:
         label = node.name or (node.outputs[0].name if node.outputs else "")
@@ -261,21 +261,21 @@ class Reader:
         values = [None if v is None else self.known[v] for v in node.inputs]
         rule = find(node.op_type, node.domain, "numpy")
         symbolic = any(map(is_symbolic, values))
-        found: Sequence[Any] | None
+        results: Sequence[Any] | None
         if symbolic and node.op_type == "Cast":
             to = ir.DataType(node.attributes["to"].value)
             if to not in (ir.DataType.INT64, ir.DataType.INT32):
                 return False
-            found = (values[0],)
+            results = (values[0],)
         elif rule is None or (symbolic and not rule.options["sizes"]):
             return False
         else:
-            found = compute(node, values, self.budget)
-        if found is None:  # written as torch code, where it says the same
+            results = compute(node, values, self.budget)
+        if results is None:  # written as torch code, where it says the same
             return False
-        if any(np.size(v) > SMALL for v in found):
+        if any(np.size(v) > SMALL for v in results):
             return False
-        for value, array in zip(node.outputs, found):
+        for value, array in zip(node.outputs, results):
             self.known[value] = np.asarray(array)
             self.ids[value] = np.shape(array)
         return True
@@ -288,12 +288,12 @@ class Reader:
         if node.op_type == "Shape":
             start = node.attributes.get_int("start", 0)
             end = node.attributes.get_int("end", len(sizes))
-            found = sizes[slice(start, end)]
+            numbers = sizes[slice(start, end)]
         else:
-            found = [1]
+            numbers = [1]
             for size in sizes:
-                found[0] = size * found[0]
-        array = settle(found, () if node.op_type == "Size" else (len(found),))
+                numbers[0] = size * numbers[0]
+        array = settle(numbers, () if node.op_type == "Size" else (len(numbers),))
         self.known[node.outputs[0]] = array
         self.ids[node.outputs[0]] = array.shape
         return True
@@ -338,10 +338,10 @@ class Reader:
         return [Size.read(value, place) for place in range(shape[0])]
 
     def integers(self, value: ir.Value | None) -> list[int]:
-        found = self.listed(value)
-        if any(isinstance(v, Size) for v in found):
+        numbers = self.listed(value)
+        if any(isinstance(v, Size) for v in numbers):
             raise Unwritten("a size where torch takes a number")
-        return [v for v in found if isinstance(v, int)]
+        return [v for v in numbers if isinstance(v, int)]
 
     def number(self, value: ir.Value | None) -> Any:
         array = self.array(value)
@@ -387,13 +387,13 @@ class Reader:
         lost = [isinstance(i, tuple) for i in self.ids[out]]
         if not any(lost):
             return
-        found = self._derived(node, len(lost))
-        if found is not None and len(found) == len(lost):
-            kept = zip(self.ids[out], found, lost)
+        derived = self._derived(node, len(lost))
+        if derived is not None and len(derived) == len(lost):
+            kept = zip(self.ids[out], derived, lost)
             self.ids[out] = tuple(new if is_lost else old for old, new, is_lost in kept)
 
     def _derived(self, node: ir.Node, rank: int) -> list[Any] | None:
-        given = [self.ids.get(v, ()) if v is not None else () for v in node.inputs]
+        shapes = [self.ids.get(v, ()) if v is not None else () for v in node.inputs]
         if node.op_type == "Reshape":
             sizes = self.known.get(node.inputs[1]) if node.inputs[1] is not None else None
             if sizes is None:
@@ -406,22 +406,24 @@ class Reader:
             ]
         if node.op_type == "Transpose":
             perm = node.attributes.get_ints("perm", range(rank)[::-1])
-            return [given[0][p] for p in perm] if len(given[0]) == rank else None
+            return [shapes[0][p] for p in perm] if len(shapes[0]) == rank else None
         if node.op_type == "Gather":
             axis = node.attributes.get_int("axis", 0)
-            return [*given[0][:axis], *given[1], *given[0][axis + 1 :]]
+            return [*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :]]
         if node.op_type == "DotProductAttention":
-            return [*given[0][:-1], given[2][-1]]
+            return [*shapes[0][:-1], shapes[2][-1]]
         if node.op_type == "Linear":
             turned = node.attributes.get_int("transposed", 0)
-            return [*given[0][:-1], given[1][0 if turned else 1]]
+            return [*shapes[0][:-1], shapes[1][0 if turned else 1]]
         if node.op_type == "Split":
             axis = node.attributes.get_int("axis", 0)
             own = self.ids[node.outputs[0]]
-            return [*given[0][:axis], own[axis], *given[0][axis + 1 :]]
+            return [*shapes[0][:axis], own[axis], *shapes[0][axis + 1 :]]
         if node.op_type in BROADCAST:
-            return _broadcast(given, rank)
-        return list(given[0]) if given and len(given[0]) == rank and node.op_type in ALIKE else None
+            return _broadcast(shapes, rank)
+        return (
+            list(shapes[0]) if shapes and len(shapes[0]) == rank and node.op_type in ALIKE else None
+        )
 
 
 BROADCAST = {"Add", "Sub", "Mul", "Div", "Pow", "Where", "Max", "Min"}
@@ -436,14 +438,14 @@ def _symbol(text: str) -> str | None:
     return None if unknown else text
 
 
-def _broadcast(given: Sequence[tuple[Any, ...]], rank: int) -> list[Any]:
-    found: list[Any] = []
+def _broadcast(shapes: Sequence[tuple[Any, ...]], rank: int) -> list[Any]:
+    sizes: list[Any] = []
     for axis in range(rank):
-        ids = [g[axis - rank + len(g)] for g in given if axis - rank + len(g) >= 0]
+        ids = [g[axis - rank + len(g)] for g in shapes if axis - rank + len(g) >= 0]
         wide = [i for i in ids if i != 1]
         named = [i for i in wide if isinstance(i, (int, str))]
-        found.append((named or wide or [1])[0])
-    return found
+        sizes.append((named or wide or [1])[0])
+    return sizes
 
 
 def expanded(graph: ir.Graph) -> None:

@@ -108,9 +108,9 @@ def _rank_spectra(model: Model) -> None:
 
 def _about(root: Module, names: list[str]) -> str:
     """What the model takes and gives: types and sizes."""
-    taken = [f"{name}: {_kind(v)}" for name, v in zip(names, root.inputs)]
-    given = [_kind(v) if len(root.outputs) == 1 else _labelled(v) for v in root.outputs]
-    return f"Takes {', '.join(taken) or 'nothing'}; gives {', '.join(given)}."
+    arguments = [f"{name}: {_kind(v)}" for name, v in zip(names, root.inputs)]
+    results = [_kind(v) if len(root.outputs) == 1 else _labelled(v) for v in root.outputs]
+    return f"Takes {', '.join(arguments) or 'nothing'}; gives {', '.join(results)}."
 
 
 def _labelled(value: ir.Value) -> str:
@@ -216,7 +216,7 @@ def _inside(children: dict[str, Any], prefix: str, numbered: bool) -> Iterator[t
 def tied(held: dict[str, Tensor]) -> dict[str, str]:
     """Matrices that are equal, each with the first of them: exporters write a tied weight twice."""
     alike: dict[Any, list[tuple[str, np.ndarray]]] = {}
-    found: dict[str, str] = {}
+    ties: dict[str, str] = {}
     for key, tensor in held.items():
         array = tensor.array
         if array.ndim < 2 or array.size < 2 or array.dtype.kind != "f":
@@ -228,8 +228,8 @@ def tied(held: dict[str, Tensor]) -> dict[str, str]:
         if first is None:
             others.append((key, array))
         elif np.ptp(array):  # all the same number: alike by chance
-            found[key] = first
-    return found
+            ties[key] = first
+    return ties
 
 
 SAMPLE = 64  # elements by which matrices are told apart before all of them are compared
@@ -237,10 +237,10 @@ SAMPLE = 64  # elements by which matrices are told apart before all of them are 
 
 def path(key: str) -> str:
     """How the whole model reaches a tensor: `self.h[0].mlp.weight`."""
-    found = "self"
+    text = "self"
     for part in key.split("."):
-        found += f"[{part}]" if part.isdigit() else f".{part}"
-    return found
+        text += f"[{part}]" if part.isdigit() else f".{part}"
+    return text
 
 
 def _write_weights(held: dict[str, Tensor], path: Path) -> None:
@@ -249,7 +249,7 @@ def _write_weights(held: dict[str, Tensor], path: Path) -> None:
     except ImportError as error:
         raise MissingExtra("safetensors", "torch") from error
     xp = arrays("cpu")
-    found: dict[str, torch.Tensor] = {}
+    tensors_by_key: dict[str, torch.Tensor] = {}
     used: set[int] = set()
     for key, tensor in held.items():
         array = tensor.array
@@ -258,5 +258,5 @@ def _write_weights(held: dict[str, Tensor], path: Path) -> None:
         # In place, but not twice: the file would have one tensor where the module has two.
         shared = None if array.ctypes.data in used else over(array)
         used.add(array.ctypes.data)
-        found[key] = xp.asarray(array) if shared is None else shared
-    save_file(found, str(path))
+        tensors_by_key[key] = xp.asarray(array) if shared is None else shared
+    save_file(tensors_by_key, str(path))
