@@ -108,3 +108,14 @@ def test_a_convolution_without_kernel_shape_in_jax() -> None:
     session = InferenceSession(source.proto().SerializeToString())
     (expected,) = session.run(None, {"x": first, "w": w})
     np.testing.assert_allclose(np.moveaxis(np.asarray(y), -1, 1), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_indices_in_a_function_that_jax_compiles(op: str) -> None:
+    jax = pytest.importorskip("jax")
+    header = '<ir_version: 10, opset_import: ["": 22]>'
+    nodes = f"g (float[N,4] x) => (int64[N] y) {{ y = {op}<axis=-1, keepdims=0>(x) }}"
+    apply, params = sx.to_jax(sx.load(onnx.parser.parse_model(f"{header} {nodes}")))
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    expected = np.argmax(x, 1) if op == "ArgMax" else np.argmin(x, 1)
+    np.testing.assert_array_equal(jax.jit(apply)(params, x), expected)

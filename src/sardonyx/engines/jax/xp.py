@@ -151,6 +151,14 @@ class Jax(NumpyLike):
         never = np.array(np.iinfo(bits.dtype).max, bits.dtype)  # a NaN that no arithmetic gives
         return jax.lax.cond(bits != never, lambda v: v, jnp.zeros_like, x)
 
+    # Indices of 32 bits: callers compile outside of the mode for 64 bits, where XLA has no others.
+
+    def argmax(self, x, axis):
+        return jax.lax.argmax(x, axis % x.ndim, np.int32).astype(np.int64)
+
+    def argmin(self, x, axis):
+        return jax.lax.argmin(x, axis % x.ndim, np.int32).astype(np.int64)
+
     def sigmoid(self, x):
         return jax.nn.sigmoid(x)
 
