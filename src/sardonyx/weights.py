@@ -1,9 +1,10 @@
 """Which tensors of a model are weights, which are statistics, which are constants, and why.
 
-One function, `weights`, answers for every part. What the file says itself goes first (a training
-record, torch's export metadata); else the use decides, also a use behind operators that only move
-numbers, such as Concat and Transpose: an initializer is not a weight by itself, and a weight may
-hide in a Constant node. The caller can overrule the answer wherever it is used.
+The whole package uses this one classification, `weights`. What the file itself says has precedence
+(a training record, torch's export metadata). Otherwise the nodes that read a tensor decide, also
+those behind operators that only move numbers, such as Concat and Transpose: not every initializer
+is a weight, and a Constant node may hold one. Functions that need weights let the caller overrule
+the classification by name.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 
 TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-IDENTITY_BYTES = 16 * 2**20
+IDENTITY_BYTES = 16 * 2**20  # larger matrices are not compared with the identity
 
-# Inputs, by their name in the schema, that set something up; training does not move them.
+# Inputs, by their name in the schema, that are settings of an operator and never trained.
 SETTINGS = {
     "Clip": ("min", "max"),
     "Resize": ("roi", "scales"),
@@ -49,12 +50,12 @@ SETTINGS = {
 }
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 STATISTICS = ("input_mean", "input_var")
-# Operators that only move numbers: what reads their results decides.
+# Operators that only move numbers: the readers of their outputs decide.
 MOVES = (
     "Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split",
     "Expand", "Tile", "Concat",
 )  # fmt: skip
-MOST_MOVES = 500  # per tensor
+MAX_MOVES = 500  # tensors to follow behind such operators, for each initializer
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Mod", "Where")
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
@@ -114,9 +115,9 @@ def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
 
 @dataclass(frozen=True)
 class _Role:
-    """What one use makes of a tensor: the kind and the reason.
+    """The kind that one use of a tensor suggests, and the reason.
 
-    parameter -- it is an input that takes parameters, such as the weight of a Conv
+    parameter -- the use is an input that holds parameters, such as the weight of a Conv
     """
 
     kind: str
@@ -141,7 +142,7 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
     if "BUFFER" in mark:
         return "constant", "a buffer of the exported torch module"
     if marks_parameters:
-        # The exporter names every parameter; those that it computed with have lost their name.
+        # The exporter marks every parameter, but a tensor that it computed from one has no mark.
         weight = next((r for r in roles if r.parameter), None)
         if weight is None:
             return "constant", "not among the parameters of the exported torch module"
@@ -155,13 +156,13 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
 
 
 def _roles(tensor: ir.Value) -> Iterator[_Role]:
-    """What each use makes of a tensor, also those behind operators that only move numbers."""
+    """The role of a tensor in each of its uses, also behind operators that only move numbers."""
     pending: list[tuple[ir.Value, tuple[str, ...]]] = [(tensor, ())]
     seen = {tensor}
     while pending:
         value, path = pending.pop()
         for node, position in value.uses():
-            if node.domain != "" or node.op_type not in MOVES or len(seen) > MOST_MOVES:
+            if node.domain != "" or node.op_type not in MOVES or len(seen) > MAX_MOVES:
                 role = _role(tensor, node, position, path)
                 through = f", through {', '.join(path)}" if path else ""
                 yield replace(role, reason=role.reason + through)
@@ -176,16 +177,16 @@ def _roles(tensor: ir.Value) -> Iterator[_Role]:
 
 
 def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...]) -> _Role:
-    """What one use makes of a tensor."""
-    formal = _formal(node, position)
-    words = f"{formal} of {node.op_type}"
+    """The role of a tensor in one use: as an input of `node`, reached through operators `path`."""
+    formal = _formal_name(node, position)
+    reason = f"{formal} of {node.op_type}"
     if node.op_type == "BatchNormalization" and formal in STATISTICS:
-        return _Role("statistic", words)
+        return _Role("statistic", reason)
     if formal in SETTINGS.get(node.op_type, ()) or node.op_type in COMPARISONS:
-        return _Role("constant", words)
+        return _Role("constant", reason)
     quantizer = node.op_type in QUANTIZERS or node.op_type.startswith("QLinear")
     if quantizer and ("scale" in formal or "zero_point" in formal):
-        return _Role("constant", words)
+        return _Role("constant", reason)
     assert tensor.const_value is not None
     single = tensor.const_value.size == 1
     if single and "Expand" in path:
@@ -194,12 +195,13 @@ def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...])
         return _Role("constant", "a single number")
     if node.op_type in RECURRENT and formal in INITIAL_STATES:
         zeros = not np.any(tensor.const_value.numpy())
-        return _Role("constant" if zeros else "weight", f"{words}{', all zeros' * zeros}")
-    in_slot = node.op_type in (*PRODUCTS, *RECURRENT, "PRelu") or "Normalization" in node.op_type
-    return _Role("weight", words, parameter=in_slot)
+        return _Role("constant" if zeros else "weight", f"{reason}{', all zeros' * zeros}")
+    parameter = node.op_type in (*PRODUCTS, *RECURRENT, "PRelu") or "Normalization" in node.op_type
+    return _Role("weight", reason, parameter=parameter)
 
 
-def _formal(node: ir.Node, position: int) -> str:
+def _formal_name(node: ir.Node, position: int) -> str:
+    """The name of an input in the schema of its operator."""
     schema = opset.schema(node.op_type, node.domain)
     if schema is None or not schema.inputs:
         return f"input {position}"
@@ -207,7 +209,7 @@ def _formal(node: ir.Node, position: int) -> str:
 
 
 def _is_bias(node: ir.Node, position: int) -> bool:
-    """Whether a single number is added to a product with a single column: then it is its bias."""
+    """Whether a single number is the bias of a product that has a single output channel."""
     if node.op_type != "Add" or len(node.inputs) != 2:
         return False
     value, other = node.inputs[position], node.inputs[1 - position]

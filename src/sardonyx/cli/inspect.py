@@ -242,7 +242,7 @@ def _unconvertible(console: Console, inspection: Inspection) -> None:
 
 
 def amount(number: float) -> str:
-    """A number with three digits and a prefix: `1.23 M`."""
+    """A number with three digits and a unit prefix: `1.23 M`."""
     for prefix in ("", "k", "M", "G", "T"):
         if number < 1000 or prefix == "T":
             digits = f"{number:.3g}" if prefix else str(int(number))

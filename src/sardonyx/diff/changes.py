@@ -1,7 +1,8 @@
-"""The changes: of nodes and weights that `match.py` paired, of versions, metadata, training.
+"""The changes between two models: of nodes, weights, inputs and outputs, versions, functions,
+training records and metadata.
 
-Bodies are compared like graphs, where their nodes match. Weights are matched through the nodes that
-read them.
+`match.py` pairs the nodes. Where nodes with bodies match, their bodies are compared like graphs.
+Weights are paired through the nodes that read them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sardonyx.model import Model, ModelSource, Record, load
 
 NODE, WEIGHT, OPSET, METADATA, INTERFACE = "node", "weight", "version", "metadata", "interface"
 FUNCTION, TRAINING = "function", "training"
-SHOWN = 200  # changes in a notebook
+SHOWN = 200  # changes that a notebook lists
 KINDS = (NODE, WEIGHT, INTERFACE, OPSET, FUNCTION, TRAINING, METADATA)
 
 
@@ -39,7 +40,7 @@ class Change:
     where: str
     what: str
     detail: str = ""
-    size: float = 0.0  # of a weight: the change, relative to what it was
+    size: float = 0.0  # of a changed weight: rms of the change / rms of the old values
 
 
 @dataclass(repr=False)
@@ -146,15 +147,15 @@ def _mapping(result: Diff, kind: str, a: Mapping[str, Any], b: Mapping[str, Any]
 def _interface(result: Diff, a: ir.Graph, b: ir.Graph) -> None:
     for side in ("input", "output"):
         old, new = (
-            {f"{side} {quote(v.name)}": _Shown(_signature(v)) for v in getattr(g, f"{side}s")}
+            {f"{side} {quote(v.name)}": _Unquoted(_signature(v)) for v in getattr(g, f"{side}s")}
             for g in (a, b)
         )
         _mapping(result, INTERFACE, old, new)
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """A text that is shown without quotes."""
+class _Unquoted:
+    """A text that `_mapping` shows without quotes."""
 
     text: str
 
@@ -176,10 +177,10 @@ def _signature(value: ir.Value) -> str:
 
 @dataclass
 class _Scope:
-    """What the graphs around a body, and the body itself, hold: matched nodes and weights."""
+    """The matched nodes and weights of a graph and of the graphs around it."""
 
     matching: Matching
-    names: tuple[frozenset[str | None], frozenset[str | None]]  # of all weights, in either model
+    names: tuple[frozenset[str | None], frozenset[str | None]]  # of the old and the new weights
     weights: dict[tuple[ir.Value, ir.Value], None]  # pairs of weights that matched nodes read
 
     @classmethod
@@ -215,17 +216,17 @@ def _graphs(
 
 
 def _outputs(result: Diff, a: ir.Graph, b: ir.Graph, matching: Matching, inside: str) -> None:
-    """Outputs that another node makes: those of a body by place, those of a model by name."""
+    """Outputs that another node computes now; paired by position in a body, by name in a model."""
     new_outputs = {v.name: v for v in b.outputs}
     pairs = (
         zip(a.outputs, b.outputs) if inside else ((v, new_outputs.get(v.name)) for v in a.outputs)
     )
     for old, new in pairs:
         if new is None or tensor_of(old) is not None or tensor_of(new) is not None:
-            continue  # the interface says so, or the weights do
+            continue  # `_interface` or `_weights` reports it
         if not _is_same_source(old, new, matching):
             label = f"{inside}output {quote(new.name)}"
-            sources = " → ".join(f"{quote(v.name)} {_maker(v)}" for v in (old, new))
+            sources = " → ".join(f"{quote(v.name)} {_producer_text(v)}" for v in (old, new))
             result.changes.append(Change(INTERFACE, label, "rewired", sources))
 
 
@@ -244,7 +245,7 @@ def _node(result: Diff, old: ir.Node, new: ir.Node, scope: _Scope, inside: str) 
     is_replaced = (old.domain, old.op_type) != (new.domain, new.op_type)
     if is_replaced:
         result.changes.append(Change(NODE, label, "replaced", f"{old.op_type} → {new.op_type}"))
-    # Another operator has other attributes: that it was replaced says it all.
+    # Attributes of different operators are not compared.
     old_attributes, new_attributes = ({}, {}) if is_replaced else (attributes(old), attributes(new))
     for name in dict.fromkeys((*old_attributes, *new_attributes)):
         if old_attributes.get(name) != new_attributes.get(name):
@@ -255,7 +256,7 @@ def _node(result: Diff, old: ir.Node, new: ir.Node, scope: _Scope, inside: str) 
     count = max(len(old.inputs), len(new.inputs))
     for place in range(count):
         a, b = (n.inputs[place] if place < len(n.inputs) else None for n in (old, new))
-        if a is not None and b is not None and _is_version(a, b, *scope.names):
+        if a is not None and b is not None and _is_new_version(a, b, *scope.names):
             scope.weights[a, b] = None
         elif not _is_same_source(a, b, scope.matching):
             before, after = _sources(a, b)
@@ -273,14 +274,14 @@ def _is_body(attr: ir.Attr) -> bool:
 
 
 def _sources(a: ir.Value | None, b: ir.Value | None) -> tuple[str, str]:
-    """What was read and what is read now; with who makes it where the name is the same."""
+    """What an input read before and reads now; with the producers, if the names are equal."""
     texts = ["nothing" if v is None else quote(v.name) for v in (a, b)]
     if texts[0] == texts[1]:
-        texts = [f"{text} {_maker(v)}" for text, v in zip(texts, (a, b))]
+        texts = [f"{text} {_producer_text(v)}" for text, v in zip(texts, (a, b))]
     return texts[0], texts[1]
 
 
-def _maker(value: ir.Value | None) -> str:
+def _producer_text(value: ir.Value | None) -> str:
     if value is not None and tensor_of(value) is not None:
         return "as a weight"
     node = value.producer() if value is not None else None
@@ -294,12 +295,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _is_version(
+def _is_new_version(
     a: ir.Value, b: ir.Value, before: Collection[str | None], after: Collection[str | None]
 ) -> bool:
-    """Whether the weight `b` is what became of `a`: not while one of them is on both sides.
+    """Whether the weight `b` is a new version of `a`: the same name, a new name, or equal values.
 
-    before, after -- the names of the weights that there were, and that there are now
+    A weight counts as renamed only if neither name occurs in the other model.
+
+    before, after -- the names of all weights in the old and in the new model
     """
     old, new = tensor_of(a), tensor_of(b)
     if old is None or new is None:
@@ -312,7 +315,7 @@ def _is_same_source(a: ir.Value | None, b: ir.Value | None, matching: Matching) 
     if a is None or b is None:
         return a is b
     if tensor_of(a) is not None or tensor_of(b) is not None:
-        return False  # another weight, or one where there was none
+        return False  # two different weights, or a weight on one side only
     producers = a.producer(), b.producer()
     if producers[0] is not None and producers[1] is not None:
         return matching.is_same(producers[0], producers[1]) and a.index() == b.index()
@@ -333,16 +336,16 @@ def _weights(
     pairs: Mapping[tuple[ir.Value, ir.Value], None],
     inside: str,
 ) -> None:
-    """Weights by the nodes that read them, the others by name; a Constant node is a weight.
+    """Compare the weights of two graphs; Constant nodes count as weights.
 
-    pairs -- also of weights around this body or inside a body of this graph: a pair is compared
-             where the new weight is kept
+    pairs -- old and new weights that matched nodes read, also those of bodies and outer graphs;
+             each pair is compared in the graph that holds the new weight
     """
     old_weights, new_weights = stored(a), stored(b)
     old_paired, new_paired = {old for old, _ in pairs}, {new for _, new in pairs}
     unread = list(_unread([v for v in old_weights if v not in old_paired], new_weights, new_paired))
-    here = set(new_weights)
-    for old, new in (*(pair for pair in pairs if pair[1] in here), *unread):
+    local_weights = set(new_weights)
+    for old, new in (*(pair for pair in pairs if pair[1] in local_weights), *unread):
         result.matched_weights += 1
         result.renamed_weights += old.name != new.name
         change = _tensor_change(tensor_of(old), tensor_of(new))
@@ -360,7 +363,7 @@ def _weights(
 def _unread(
     old_weights: Sequence[ir.Value], new_weights: Sequence[ir.Value], paired: Collection[ir.Value]
 ) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Pairs of weights that no matched node reads: by name, then by what they hold."""
+    """Pairs of weights that no matched node reads: by name, then by content."""
     free = {v.name: v for v in new_weights if v not in paired}
     left = []
     for old in old_weights:
@@ -378,7 +381,7 @@ def _unread(
 def _tensor_change(
     old: ir.TensorProtocol | None, new: ir.TensorProtocol | None
 ) -> tuple[str, str, float] | None:
-    """What happened to a tensor: a word, the numbers, how much of it; None if nothing did."""
+    """How a tensor changed: a word, the details and the relative size; None if it did not."""
     if old is None or new is None or old is new:
         return None
     x, y = old.numpy(), new.numpy()
@@ -399,12 +402,12 @@ def _tensor_change(
         return None
     if x.ndim == 2 and x.shape[0] == x.shape[1] and np.array_equal(x.T, y):
         return "transposed", f"{x.dtype}{list(x.shape)}", 0.0
-    wide, other = x.astype(np.float64), y.astype(np.float64)
+    old_values, new_values = x.astype(np.float64), y.astype(np.float64)
     with np.errstate(all="ignore"):
-        apart = np.abs(other - wide)
-        size = float(np.sqrt(np.mean(np.square(wide)))) or 1.0
-    count, largest = int(np.sum(x != y)), float(np.max(apart, initial=0.0))
-    share = float(np.sqrt(np.mean(np.square(apart)))) / size
+        difference = np.abs(new_values - old_values)
+        scale = float(np.sqrt(np.mean(np.square(old_values)))) or 1.0
+    count, largest = int(np.sum(x != y)), float(np.max(difference, initial=0.0))
+    share = float(np.sqrt(np.mean(np.square(difference)))) / scale
     text = f"{count} of {x.size} elements, at most {largest:.3g}, {share:.3g} of its size"
     return "changed", text, share
 

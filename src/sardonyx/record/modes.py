@@ -1,8 +1,8 @@
 """Training mode: the forward pass of training, beside the graph that is served.
 
 BatchNormalization and Dropout behave differently while training. The served graph stays in
-inference mode; whatever depends on a node that trains is copied into the algorithm, and new running
-statistics are bound there.
+inference mode. Copies of these nodes in training mode, and of everything that depends on them, go
+into the record's algorithm, which also updates the running statistics.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _matches(node: ir.Node, pattern: str) -> bool:
 
 
 def _check(kind: str, mode: Mode, nodes: list[ir.Node]) -> None:
-    """Raise an error for a word that is no mode, or a pattern that matches nothing."""
+    """Refuse an unknown mode, and a pattern that matches no node."""
     words = [mode] if isinstance(mode, str) else list(mode.values())
     for word in words:
         if word not in MODES:
@@ -59,7 +59,7 @@ def _check(kind: str, mode: Mode, nodes: list[ir.Node]) -> None:
 def training_forward(
     builder: RecordBuilder, batch_norm: Mode = "train", dropout: Mode = "train"
 ) -> tuple[dict[ir.Value, ir.Value], list[tuple[ir.Node, str]]]:
-    """Copy whatever behaves differently while training.
+    """Copy every node that behaves differently while training, and what depends on it.
 
     Returns the training copy of each changed value, and each BatchNormalization and Dropout with
     its mode.
@@ -71,7 +71,7 @@ def training_forward(
     values: dict[ir.Value, ir.Value] = {}
     report: list[tuple[ir.Node, str]] = []
     for node in builder.model.graph:
-        report += _inside(node)
+        report += _switches_in_bodies(node)
         if node.op_type in SWITCHES and node.domain == "":
             mode = mode_of(node, modes[node.op_type])
             report.append((node, SWITCHES[node.op_type](builder, node, mode, values)))
@@ -80,11 +80,11 @@ def training_forward(
     return values, report
 
 
-def _inside(node: ir.Node) -> list[tuple[ir.Node, str]]:
-    """The nodes in bodies that would train outside: a body stays as it is served."""
+def _switches_in_bodies(node: ir.Node) -> list[tuple[ir.Node, str]]:
+    """BatchNormalization and Dropout in the bodies of a node: they keep the inference mode."""
     inner = [n for body in bodies(node) for n in body.all_nodes()]
-    words = f"frozen: it is inside a body of {node.op_type}"
-    return [(n, words) for n in inner if n.op_type in SWITCHES and n.domain == ""]
+    mode = f"frozen: it is inside a body of {node.op_type}"
+    return [(n, mode) for n in inner if n.op_type in SWITCHES and n.domain == ""]
 
 
 def _copy(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
@@ -97,7 +97,7 @@ def _copy(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value
 def _batch_norm(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
     """Normalize by the batch, and bind the new running statistics.
 
-    Where two nodes share statistics, as one module that is called twice, each moves them in turn.
+    Nodes that share statistics (one module, called twice) update them one after the other.
     """
     x, scale, bias, mean, var = node.inputs
     assert x is not None and scale is not None and bias is not None
@@ -117,7 +117,7 @@ def _batch_norm(builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir
 def _switch_batch_norm(
     builder: RecordBuilder, node: ir.Node, mode: str, values: dict[ir.Value, ir.Value]
 ) -> str:
-    """Write a BatchNormalization in its mode if the served one is in another; the mode in words."""
+    """Add a copy in the requested mode if the served node has another; returns the actual mode."""
     if mode == "train" and not _has_stored_statistics(builder, node):
         mode = "frozen: its statistics are computed in the graph and cannot be updated"
     if mode == "train":
@@ -130,7 +130,7 @@ def _switch_batch_norm(
 def _frozen_batch_norm(
     builder: RecordBuilder, node: ir.Node, values: dict[ir.Value, ir.Value]
 ) -> None:
-    """Normalize by the running statistics, although the file says otherwise."""
+    """Normalize by the running statistics, although the file has the node in training mode."""
     inputs = [v if v is None else values.get(v, v) for v in node.inputs]
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     with builder.op.named(f"train/{node.name or node.outputs[0].name}"):
@@ -138,7 +138,7 @@ def _frozen_batch_norm(
 
 
 def serve_in_inference_mode(model: Model, choices: Choices) -> None:
-    """Switch off training in the served graph, as far as nothing reads what it gives besides."""
+    """Switch nodes of the served graph to inference mode, unless their other outputs are used."""
     switched: Counter[str] = Counter()
     for node in model.graph:
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]) or node.domain != "":
@@ -158,7 +158,7 @@ def serve_in_inference_mode(model: Model, choices: Choices) -> None:
         switched[node.op_type] += 1
     if switched:
         counts = ", ".join(f"{count} {kind}" for kind, count in switched.items())
-        why = "the file has it in training mode; training is in the record"
+        why = "the file has them in training mode; only the record trains"
         choices.add("served", f"in inference mode: {counts}", why)
 
 
@@ -181,7 +181,7 @@ def _ratio(node: ir.Node) -> ir.Value | float | None:
 def _switch_dropout(
     builder: RecordBuilder, node: ir.Node, mode: str, values: dict[ir.Value, ir.Value]
 ) -> str:
-    """Write a Dropout in its mode if the served one is in another; the mode in words."""
+    """Add a copy in the requested mode if the served node has another; returns the actual mode."""
     ratio, x = _ratio(node), node.inputs[0]
     if mode == "train" and ratio is not None:
         _dropout(builder, node, ratio, values)
@@ -201,10 +201,11 @@ def _dropout(
     with op.named(f"train/{site}"), op:
         scalar = op.const(np.float32(ratio)) if isinstance(ratio, float) else ratio
         keep = keep_mask(builder, x, scalar, site)
-        share = op.cast(1.0 - op.cast(scalar, ir.DataType.FLOAT), x.dtype)  # type: ignore[arg-type]
-        values[node.outputs[0]] = x * (op.cast(keep, x.dtype) / share)  # type: ignore[arg-type]
+        keep_share = op.cast(1.0 - op.cast(scalar, ir.DataType.FLOAT), x.dtype)  # type: ignore[arg-type]
+        values[node.outputs[0]] = x * (op.cast(keep, x.dtype) / keep_share)  # type: ignore[arg-type]
         if len(node.outputs) > 1 and node.outputs[1].name:
             values[node.outputs[1]] = keep
 
 
+# operators that behave differently while training -> how each is copied
 SWITCHES = {"BatchNormalization": _switch_batch_norm, "Dropout": _switch_dropout}

@@ -317,7 +317,7 @@ def class_counts(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, i
 
 def check_batch_size(size: Any) -> None:
     if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
-        raise ArgumentError(f"the batch size is a whole number from 1 on, not {size!r}")
+        raise ArgumentError(f"the batch size is an integer of at least 1, not {size!r}")
 
 
 def chosen_batch_size(size: int | None, links: Sequence[Link], default: int) -> int:

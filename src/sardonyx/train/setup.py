@@ -1,6 +1,4 @@
-"""Before the first step: everything about a training that can be checked or decided without
-compiling anything.
-"""
+"""Everything about a run that is checked or decided before its first step is compiled."""
 
 from __future__ import annotations
 
@@ -29,24 +27,24 @@ from sardonyx.train.tables import MEMORY, Source, Stream
 
 EPOCHS = 3
 ORIGINS = {MEMORY: "arrays in memory"}
-WHOLE = ("epochs", "steps", "batch_size", "patience", "every_steps")
+INTEGERS = ("epochs", "steps", "batch_size", "patience", "every_steps")
 
 
 # -- arguments -------------------------------------------------------------------------------
 
 
 def check_numbers(options: Mapping[str, Any]) -> None:
-    """One error with every number of the loop that is out of range."""
+    """Raise one error that lists every setting that is out of range."""
     rows = []
     for name, value in options.items():
-        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         if value is None:
             continue
-        if name in WHOLE and (not number or value < 1 or value != int(value)):
-            rows.append([name.replace("_", " "), f"a whole number from 1 on, not {value!r}"])
-        if name == "seed" and not (number and 0 <= value < 2**63):
-            rows.append(["seed", f"a whole number from 0 on, not {value!r}"])
-        if name == "every_minutes" and not (number and value > 0):
+        if name in INTEGERS and (not is_number or value < 1 or value != int(value)):
+            rows.append([name.replace("_", " "), f"an integer of at least 1, not {value!r}"])
+        if name == "seed" and not (is_number and 0 <= value < 2**63):
+            rows.append(["seed", f"an integer of at least 0, not {value!r}"])
+        if name == "every_minutes" and not (is_number and value > 0):
             rows.append(["every minutes", f"a number above 0, not {value!r}"])
         if name == "share" and not 0 < value < 1:
             rows.append(["validation", f"a share above 0 and below 1, or data, not {value!r}"])
@@ -60,7 +58,7 @@ def check_numbers(options: Mapping[str, Any]) -> None:
 def check_engine(
     engine: str, options: Mapping[str, Any] | None, recompute: bool
 ) -> Mapping[str, Any] | None:
-    """The options of an engine that is installed and has the device."""
+    """The options of the engine; an error if it, or the device, is not available."""
     if engine != "auto":
         engine_package(engine)
         check_device(engine, options)
@@ -75,7 +73,7 @@ def check_engine(
 
 
 def check_output(model: Any, output: Path | None, overwrite: bool) -> None:
-    """Refuse an output that cannot be written, or that would replace the model unasked."""
+    """Refuse an output that cannot be written, or that would replace the model without consent."""
     if output is None:
         return
     if output.is_dir():
@@ -90,7 +88,7 @@ def check_output(model: Any, output: Path | None, overwrite: bool) -> None:
 
 
 def refuse_overwriting(path: Path, output: Path, what: str = "the model") -> None:
-    """Refuse an output that would replace what it is made from."""
+    """Refuse an output that is the same file as its source."""
     if output.exists() and path.exists() and output.samefile(path):
         replaces = "--in-place (in_place=True) replaces it; or " if what == "the model" else ""
         raise ArgumentError(
@@ -108,6 +106,7 @@ def check_record_names(how: Mapping[str, Any]) -> None:
 
 
 def check_metrics(names: Sequence[Any] | None, validated: bool) -> None:
+    """Refuse unknown metrics, and metrics without validation data."""
     metric.make(names or [])
     if names and not validated:
         raise ArgumentError(
@@ -117,39 +116,39 @@ def check_metrics(names: Sequence[Any] | None, validated: bool) -> None:
 
 
 def default_watch(model: Model, validated: bool) -> str:
-    """The total loss, of the validation data where there is any."""
+    """The metric to watch by default: the total loss, on the validation data if there is any."""
     losses = [n for record in model.records for n in info.metrics(record)]
     name = "loss" if "loss" in losses or not losses else losses[0]
     return f"val_{name}" if validated else name
 
 
 def check_watch(watch: str, model: Model, names: Sequence[Any], validated: bool) -> None:
-    """Refuse to watch a metric that no epoch will have."""
+    """Refuse to watch a metric that is not measured."""
     losses = [n for record in model.records for n in info.metrics(record)]
-    every = [*losses]
+    measured = [*losses]
     if validated:
-        every += [f"val_{n}" for n in (*losses, *(m.name for m in metric.make(names)))]
-    if watch not in every:
-        hint = did_you_mean(watch, every)
-        listed = f"there are {', '.join(every)}"
+        measured += [f"val_{n}" for n in (*losses, *(m.name for m in metric.make(names)))]
+    if watch not in measured:
+        hint = did_you_mean(watch, measured)
+        listed = f"there are {', '.join(measured)}"
         raise ArgumentError(
             f"there is no metric {quote(watch)} to watch",
             hint=f"{hint} {listed}" if hint.startswith("did") else listed,
         )
 
 
-# -- the model and where it stands ---------------------------------------------------------------
+# -- the model and its position ------------------------------------------------------------------
 
 
 def load_start(model: ModelSource, target: Path | None, resume: bool) -> Model:
-    """The model that the training starts from: the output, where that is continued."""
+    """The model to start from: the output, if a run is resumed and has one."""
     if resume and target is None:
         raise ArgumentError(
             "`resume` continues an output, and none is named", hint="name it: output='tuned.onnx'"
         )
     if resume and target is not None and target.exists():
         return load(target)
-    _spare_unfinished(target)
+    _refuse_unfinished(target)
     return load(model)
 
 
@@ -160,33 +159,33 @@ def start(
     options: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> tuple[Model, Position]:
-    """The model to train and where its training stands."""
+    """The model to train, and the position in its run."""
     if resume and target is not None and target.exists():
         return _continued(loaded, target, options, how)
-    given = {k: v for k, v in options.items() if v is not None}
+    settings = {k: v for k, v in options.items() if v is not None}
     rows: Rows = []
     if not loaded.records:
-        net = trainable(loaded, **{"seed": given.get("seed", 0), **how})
+        net = trainable(loaded, **{"seed": settings.get("seed", 0), **how})
     else:
         arguments = descriptions(loaded)[0].get("arguments")
         seed = (arguments or {}).get("seed", 0)
         changeable = arguments is not None and len(loaded.records) == 1
-        reseeded = changeable and given.get("seed", seed) != seed
-        changes = {**how, **({"seed": given["seed"]} if reseeded else {})}
-        given.setdefault("seed", seed)
+        reseeded = changeable and settings.get("seed", seed) != seed
+        changes = {**how, **({"seed": settings["seed"]} if reseeded else {})}
+        settings.setdefault("seed", seed)
         net, rows = override(loaded, changes) if changes else (loaded, [])
-    if "epochs" not in given and "steps" not in given:
-        given["epochs"] = EPOCHS
-    return net, Position(**given, overrides=rows)
+    if "epochs" not in settings and "steps" not in settings:
+        settings["epochs"] = EPOCHS
+    return net, Position(**settings, overrides=rows)
 
 
-def _spare_unfinished(target: Path | None) -> None:
-    """Refuse to start anew over a run that can still be continued."""
+def _refuse_unfinished(target: Path | None) -> None:
+    """Refuse to overwrite a run that is not finished."""
     if target is None or not target.exists():
         return
     try:
         position = position_of(load(target))
-    except SardonyxError:  # no model, or not ours: it is replaced, as any file is
+    except SardonyxError:  # not a model of a run: it is replaced like any other file
         return
     if position is not None and position.step and not position.finished:
         raise ArgumentError(
@@ -199,7 +198,7 @@ def _spare_unfinished(target: Path | None) -> None:
 def _continued(
     stored: Model, target: Path, options: Mapping[str, Any], how: Mapping[str, Any]
 ) -> tuple[Model, Position]:
-    """A run that is continued: its length may be changed, nothing else."""
+    """The model and the position of a run that is resumed; only its length may change."""
     position = position_of(stored)
     if position is None:
         raise ArgumentError(f"{quote(target.name)} is not a training that can be continued")
@@ -227,7 +226,7 @@ def _continued(
 
 
 def check_preprocessing(net: Model, settings: Any, position: Position, target: Path | None) -> None:
-    """Refuse other preprocessing of images than a run that is continued began with."""
+    """Refuse to resume a run with other preprocessing of images than it began with."""
     stored = stored_preprocessing(net)
     if settings is None or stored is None or not position.step:
         return
@@ -243,7 +242,7 @@ def check_preprocessing(net: Model, settings: Any, position: Position, target: P
 def check_same_data(
     position: Position, source: Source, links: Sequence[Link], target: Path | None
 ) -> None:
-    """Refuse to continue a run on other data than it began with."""
+    """Refuse to resume a run on other data than it began with."""
     length = None if isinstance(source, Stream) else len(source)
     fingerprint = source.fingerprint(field_names(links))
     rows = []
@@ -260,10 +259,10 @@ def check_same_data(
 
 
 def numbering(model: Model, names: tuple[str, ...], request: Any) -> tuple[str, ...]:
-    """The names of the classes by number: as the model has them, where it knows all of `names`.
+    """The names of the classes, in the order of their numbers.
 
-    A run that is continued keeps its numbers, and so does one that starts from a trained model,
-    unless it is trained on other classes.
+    A resumed run keeps the numbers that the model holds, and so does a run that starts from a
+    trained model, unless the data has classes that the model does not know.
     """
     stored = class_names(model)
     continued = request.resume and request.target is not None and request.target.exists()
@@ -275,11 +274,11 @@ def names_of_classes(source: Source, links: Sequence[Link]) -> tuple[str, ...]:
     return next((item.classes for item in links if item.classes), source.classes)
 
 
-# -- for people ----------------------------------------------------------------------------------
+# -- rows to display -----------------------------------------------------------------------------
 
 
 def loop_choices(options: Mapping[str, Any], position: Position, engine: str) -> list[list[str]]:
-    """The settings of the loop itself, as rows for people."""
+    """The settings of the loop, as rows to display: name, value and origin."""
     default = "the run that is continued" if position.step else "by default"
     rows = []
     for name, value in options.items():
@@ -306,7 +305,7 @@ def facts(
     settings: dict[str, Any],
     position: Position,
 ) -> list[tuple[str, str]]:
-    """What the data is, in words."""
+    """Rows to display that describe the data."""
     rows = [("training data", ORIGINS.get(source.origin, source.origin))]
     if not isinstance(source, Stream):
         count = batch_count(source, position.batch_size, position.drop_last) or 0
@@ -331,7 +330,7 @@ def _fewer_classes(
     links: Sequence[Link],
     settings: dict[str, Any],
 ) -> list[tuple[str, str]]:
-    """A note where the model tells more classes apart than the data has."""
+    """A note to display if the model has more classes than the data."""
     for label, (count, _) in class_counts(net, settings).items():
         item = next((i for i in links if i.input == label and i.constant is None), None)
         if item is None:

@@ -1,6 +1,7 @@
-"""jax's own kernels for ONNX's family nn: convolutions and windows of XLA.
+"""jax's own kernels for ONNX's family nn: XLA's convolutions and window reductions.
 
-Those of the domain `NATIVE` take images with their channels last, as `layout.py` makes them.
+Kernels of the domain `NATIVE` take images with the channels last; `layout.py` rewrites a graph to
+use them. `last` says whether the channels are last.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import conv, pool
 from sardonyx.lower.nn.window import Window, lowest, padded, taps, window_of
 
-FEW = 9  # elements of a window whose gradient is written out, one slice for each
+FEW = 9  # window elements, up to which the gradient of MaxPool is one slice per element
 
 
 def layout(rank, last):
-    """Channels first or last, the kernel as (out, in, …)."""
+    """XLA's dimension numbers of image, kernel (out, in, …) and result."""
     axes = "DHW"[-rank:] if rank <= 3 else "".join(chr(ord("a") + i) for i in range(rank))
     image = f"N{axes}C" if last else f"NC{axes}"
     return (image, f"OI{axes}", image)
@@ -68,17 +69,17 @@ def conv_transposed(xp, x, w, b, attributes, last):
     kernel = attributes.get("kernel_shape") or w.shape[2:]
     names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
     canvas = conv.canvas_of(sizes_of(x, last), kernel, *(attributes.get(n) for n in names))
-    # The kernel turned around, over an input with zeros between its elements.
+    # A convolution with the flipped kernel, over an input with zeros between its elements.
     group, rank = attributes["group"], len(kernel)
     rows, columns = w.shape[:2]
-    turned = jnp.flip(w, tuple(range(2, rank + 2)))
-    turned = turned.reshape(group, rows // group, columns, *kernel)
-    turned = jnp.swapaxes(turned, 1, 2).reshape(group * columns, rows // group, *kernel)
+    flipped = jnp.flip(w, tuple(range(2, rank + 2)))
+    flipped = flipped.reshape(group, rows // group, columns, *kernel)
+    flipped = jnp.swapaxes(flipped, 1, 2).reshape(group * columns, rows // group, *kernel)
     ends = zip(kernel, canvas.dilations, canvas.begin, canvas.end, canvas.extra)
     pads = [((k - 1) * d - begin, (k - 1) * d - end + e) for k, d, begin, end, e in ends]
     y = lax.conv_general_dilated(
         x,
-        turned,
+        flipped,
         (1,) * rank,
         pads,
         lhs_dilation=canvas.strides,
@@ -111,7 +112,7 @@ def pool_window(x, attributes, last=False):
 
 
 def with_channels(window, channels):
-    """Channels that come last are one more axis, under a kernel of 1."""
+    """The window with the channels as one more axis at the end, with a kernel size of 1."""
     ones, zeros = ("kernel", "strides", "dilations"), ("before", "after", "reach")
     ends = {**dict.fromkeys(ones, 1), **dict.fromkeys(zeros, 0)}
     ends |= {"sizes": channels, "outputs": channels}
@@ -119,11 +120,11 @@ def with_channels(window, channels):
 
 
 def reduced(x, window, start, function):
-    """Windows over the last axes of `x` reduced by `function`, from `start`, also the padding."""
+    """Reduce windows over the last axes of `x` by `function`; `start` is also the padding."""
     lead = (1,) * (x.ndim - window.rank)
     return lax.reduce_window(
         x,
-        np.asarray(start, x.dtype)[()],  # known to jax, which then has its gradient
+        np.asarray(start, x.dtype)[()],  # a concrete value: jax differentiates max and add then
         function,
         (*lead, *window.kernel),
         (*lead, *window.strides),
@@ -151,14 +152,14 @@ def max_pool_last(xp, x, **attributes):
     # XLA's own gradient finds an index for every window and scatters: on a CPU that takes longer
     # than the convolutions around it.
     @pooled.defjvp
-    def sloped(values, slopes):
-        return jax.jvp(lambda x: first_largest(xp, x, window, start), values, slopes)
+    def pooled_jvp(primals, tangents):
+        return jax.jvp(lambda x: first_largest(xp, x, window, start), primals, tangents)
 
     return pooled(x) if window.volume <= FEW else reduced(x, window, start, lax.max)
 
 
 def first_largest(xp, x, window, start):
-    """The largest under each window; of equal ones the first has the gradient."""
+    """The largest element of each window; among equal ones, the first receives the gradient."""
     best = None
     for _, part in taps(xp, padded(xp, x, window, start), window):
         better = None if best is None else (part > best) | jnp.isnan(part)

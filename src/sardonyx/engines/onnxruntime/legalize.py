@@ -1,9 +1,10 @@
-"""Substitutes for operators and types that onnxruntime has no kernel for. The last resort, where it
-refused a model as it is and in the normalized form.
+"""Substitutes for operators and types that onnxruntime has no kernel for. This is the last resort,
+for a model that onnxruntime refused both as it is and in its normalized form.
 
-Operators that it does not know are replaced by ONNX's definition of them, recurrent layers with the
-batch first by transposes, and numbers that a kernel does not take (bfloat16, 16-bit integers) are
-widened for that one node and rounded again behind it, so that every tensor has the type it had.
+Operators that it does not know are replaced by the function that defines them in ONNX. Recurrent
+layers with the batch first (layout=1) are put between transposes. Types that a kernel does not take
+(bfloat16, 16-bit integers) are widened for that one node and narrowed after it, so that every
+tensor between nodes keeps its type.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.nesting import names as all_names
 
+# type -> the type in which to compute instead
 WIDER = {
     ir.DataType.BFLOAT16: ir.DataType.FLOAT,
     ir.DataType.INT16: ir.DataType.INT32,
     ir.DataType.UINT16: ir.DataType.UINT32,
 }
 RECURRENT = ("RNN", "GRU", "LSTM")
-# onnxruntime asks the system for "en_US.UTF-8" by default, which small systems do not have.
+# onnxruntime's default, "en_US.UTF-8", is not installed on minimal systems.
 LOCALE = "C.UTF-8"
 
 
@@ -46,16 +48,16 @@ def substitute(model: Model) -> Model:
 
 
 def _expand(graph: ir.Graph, op: Builder) -> None:
-    """Put ONNX's definitions in the place of operators of other domains, and of Attention."""
-    left = [n for n in graph if n.op_type == "Attention" or n.domain == "ai.onnx.preview"]
-    while left:
-        node = left.pop()
+    """Replace Attention and the operators of ai.onnx.preview by their definitions in ONNX."""
+    pending = [n for n in graph if n.op_type == "Attention" or n.domain == "ai.onnx.preview"]
+    while pending:
+        node = pending.pop()
         new_nodes = expand(node, op)
-        left += [n for n in new_nodes or () if n.op_type == "Attention"]
+        pending += [n for n in new_nodes or () if n.op_type == "Attention"]
 
 
 def _batch_second(graph: ir.Graph, node: ir.Node, op: Builder) -> None:
-    """A layer whose tensors have the batch first, between transposes."""
+    """Give a recurrent layer with the batch first the default layout, between transposes."""
     node.attributes.add(ir.AttrInt64("layout", 0))
     for position in (0, 5, 6):
         value = node.inputs[position] if position < len(node.inputs) else None
@@ -66,11 +68,11 @@ def _batch_second(graph: ir.Graph, node: ir.Node, op: Builder) -> None:
     for index, value in enumerate(node.outputs):
         if value.uses() or value.is_graph_output():
             perm = [2, 0, 1, 3] if index == 0 else [1, 0, 2]
-            _behind(graph, node, value, ir.Node("", "Transpose", [value], _ints("perm", perm)))
+            _append(graph, node, value, ir.Node("", "Transpose", [value], _ints("perm", perm)))
 
 
 def _widen(graph: ir.Graph, node: ir.Node, op: Builder) -> None:
-    """Compute one node in wider numbers."""
+    """Compute one node in wider types, with casts before and after it."""
     if node.op_type in ("Cast", "CastLike", "Constant", "BitCast", "Identity"):
         return
     if any(
@@ -88,19 +90,19 @@ def _widen(graph: ir.Graph, node: ir.Node, op: Builder) -> None:
         if value.dtype in WIDER:
             narrow = value.dtype
             value.type = ir.TensorType(WIDER[narrow])
-            _behind(
+            _append(
                 graph, node, value, ir.Node("", "Cast", [value], _int("to", int(narrow))), narrow
             )
 
 
-def _behind(
+def _append(
     graph: ir.Graph,
     node: ir.Node,
     value: ir.Value,
     after: ir.Node,
     dtype: ir.DataType | None = None,
 ) -> None:
-    """Put `after` behind an output of `node`: all readers of the output read its result instead."""
+    """Insert `after` behind `node`: all readers of the output `value` read its result instead."""
     readers = [(n, p) for n, p in value.uses() if n is not after]
     (result,) = after.outputs
     result.type = value.type if dtype is None else ir.TensorType(dtype)

@@ -1,4 +1,4 @@
-"""Convolution, its transpose, and Col2Im. The gradient of a kernel is in `kernel.py`."""
+"""Conv, ConvTranspose and Col2Im. The gradient by the kernel of a convolution is in `kernel.py`."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def conv_transpose(
     )
     extra = list(output_padding or [0] * len(win.strides))
     if output_shape or auto_pad != "NOTSET":
-        win = _asked_window(op, x, win, auto_pad, extra, output_shape)
+        win = _window_with_computed_pads(op, x, win, auto_pad, extra, output_shape)
     else:
         win = replace(win, end=[e - n for e, n in zip(win.end, extra, strict=True)])
-    image, win = _on_grid(op, g, x, win)
+    image, win = _fit_to_windows(op, g, win)
     dx = op.Conv(image, w, strides=win.strides, dilations=win.dilations, pads=win.pads, group=group)
     dx.shape = ir.Shape(x.shape)
     return dx, kernel_gradient(op, image, x, w, win, group), channel_total(op, g)
 
 
-def _asked_window(
+def _window_with_computed_pads(
     op: Builder,
     x: ir.Value,
     win: Window,
@@ -90,7 +90,10 @@ def _asked_window(
     extra: Sequence[int],
     output_shape: Sequence[int] | None,
 ) -> Window:
-    """The padding that `output_shape` or `auto_pad` asks for, less what no window reaches."""
+    """The window with the padding that `output_shape` or `auto_pad` implies.
+
+    The padding at the end is negative where output rows remain that no window reaches.
+    """
     begin, end = [], []
     for i, stride in enumerate(win.strides):
         if output_shape:
@@ -107,16 +110,16 @@ def _asked_window(
     return replace(win, begin=begin, end=end)
 
 
-def _on_grid(op: Builder, g: ir.Value, x: ir.Value, win: Window) -> tuple[ir.Value, Window]:
-    """`g` and padding such that there are exactly as many windows as pixels of `x`.
+def _fit_to_windows(op: Builder, g: ir.Value, win: Window) -> tuple[ir.Value, Window]:
+    """Crop and pad `g` so that there are exactly as many windows as pixels of the input.
 
-    A negative end counts the last rows of the output, in which no window has a part: they are cut.
+    A negative padding at the end is a number of output rows that no window reaches: they are cut.
     """
     if win.known_pads:
-        over = [(2 + i, e) for i, e in enumerate(win.pads[len(win.end) :]) if e < 0]
-        if over:
-            axes, last = zip(*over, strict=True)
-            g = op.Slice(g, [0] * len(axes), list(last), list(axes))
+        negative = [(2 + i, e) for i, e in enumerate(win.pads[len(win.end) :]) if e < 0]
+        if negative:
+            axes, ends = zip(*negative, strict=True)
+            g = op.Slice(g, [0] * len(axes), list(ends), list(axes))
         return g, replace(win, end=[max(e, 0) for e in win.pads[len(win.end) :]])
     after = [max(e, 0) if isinstance(e, int) else op.Max(e, 0) for e in win.end]
     full = [b + size + e for b, size, e in zip(win.begin, sizes(op, g), win.end, strict=True)]
@@ -126,15 +129,15 @@ def _on_grid(op: Builder, g: ir.Value, x: ir.Value, win: Window) -> tuple[ir.Val
 @gradient_rule("Col2Im")
 def col2im(op, g, x, image_shape, block_shape, *, dilations, pads, strides):
     n = rank(g) - 2
-    known = constant(block_shape)
+    known_shape = constant(block_shape)
     block: list[Dim] = (
-        [int(k) for k in known]
-        if known is not None
+        [int(k) for k in known_shape]
+        if known_shape is not None
         else [op.Slice(block_shape, [i], [i + 1], [0]) for i in range(n)]
     )
     win = window(op, g, block, strides=strides, dilations=dilations, pads=pads)
-    alone = op.Reshape(g, op.join([-1, 1, *sizes(op, g)]))
-    columns = flat(op, unfold(op, alone, win))
+    one_channel = op.Reshape(g, op.join([-1, 1, *sizes(op, g)]))
+    columns = flat(op, unfold(op, one_channel, win))
     return op.reshape_like(columns, x), None, None
 
 
