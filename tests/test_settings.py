@@ -4,6 +4,7 @@ losses that cannot be called are errors, before any work.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, SardonyxError
 from sardonyx.record import info
+from sardonyx.record.settings import BOUNDS, LOOP, OPTIMIZER, RECORD
 from tests.networks import cnn, mlp
 
 WRONG = {
@@ -25,6 +27,17 @@ WRONG = {
 def test_numbers_out_of_range_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match=f'out of range\n  "{name}" +is a'):
         sx.trainable(mlp(), **{name: WRONG[name]})  # type: ignore[arg-type]
+
+
+def test_the_arguments_are_the_settings_of_the_table() -> None:
+    parameters = inspect.signature(sx.trainable).parameters
+    assert set(parameters) - {"model", "config", "unknown"} == set(RECORD)
+    assert set(LOOP) < set(inspect.signature(sx.train).parameters)
+    for name, bound in BOUNDS.items():
+        if name in parameters:
+            assert parameters[name].default is None or parameters[name].default in bound
+    makers = [inspect.signature(maker).parameters for maker in sx.optim.MAKERS.values()]
+    assert set(OPTIMIZER) < {name for names in makers for name in names}
 
 
 def test_all_numbers_out_of_range_are_named_at_once() -> None:

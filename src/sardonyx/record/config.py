@@ -25,55 +25,10 @@ from sardonyx.errors import ArgumentError, MissingExtra, did_you_mean, quote
 from sardonyx.initializer import Initializer, as_initializer
 from sardonyx.record import loss as losses
 from sardonyx.record import optim, schedule
+from sardonyx.record.settings import LOOP, RECORD
 
-NUMBER = (int, float)
 TERM = ("name", "graph", "prediction", "labels", "weight", "class_weight")
 RENAMED = {"output": "the tensor that meets the label is called prediction"}
-# What a key may hold.
-KINDS: dict[str, tuple[str, Any]] = {
-    "train": ("a pattern or a list of them", (str, list)),
-    "freeze": ("a pattern or a list of them", (str, list)),
-    "lr": ("a number", NUMBER),
-    "prediction": ("a name", str),
-    "labels": ("a list of names", list),
-    "class_axis": ("a whole number", int),
-    "clip_norm": ("a number", NUMBER),
-    "clip_value": ("a number", NUMBER),
-    "l1": ("a number", NUMBER),
-    "l2": ("a number", NUMBER),
-    "accumulate": ("a whole number", int),
-    "ema": ("a number", NUMBER),
-    "seed": ("a whole number", int),
-    "form": ("a name", str),
-    "name": ("a name", str),
-    "groups": ("tables by pattern", dict),
-    "batch_norm": ("a mode, or a table of modes by pattern", (str, dict)),
-    "dropout": ("a mode, or a table of modes by pattern", (str, dict)),
-    "loss": ("a name, a table, or several", (str, dict, list)),
-    "optimizer": ("a name or a table", (str, dict)),
-    "initialize": ("a table by pattern", dict),
-}
-# What `train` takes beside: the settings of the loop.
-LOOP: dict[str, tuple[str, Any]] = {
-    "epochs": ("a whole number", int),
-    "steps": ("a whole number", int),
-    "batch_size": ("a whole number", int),
-    "validation": ("a share of the rows or a file", (int, float, str)),
-    "metrics": ("a list of names", list),
-    "engine": ("a name", str),
-    "shuffle": ("true or false", bool),
-    "drop_last": ("true or false", bool),
-    "patience": ("a whole number", int),
-    "watch": ("a name", str),
-    "every_steps": ("a whole number", int),
-    "every_minutes": ("a number", NUMBER),
-    "fields": ("a table of fields by input", dict),
-    "columns": ("a list of names", list),
-    "constants": ("a table of values by input", dict),
-    "batch_axes": ("a table of axes by input", dict),
-    "preprocess": ("a name or a table", (str, dict)),
-    "recompute": ("true or false", bool),
-}
 
 
 class _Problems:
@@ -146,16 +101,15 @@ def arguments(
 ) -> dict[str, Any]:
     """The arguments of `trainable` that `settings` describes."""
     problems = _Problems()
-    kinds = {**KINDS, **LOOP}
-    problems.unknown("file", [k for k in settings if k not in kinds], list(kinds))
+    allowed = {**RECORD, **LOOP}
+    problems.unknown("file", [k for k in settings if k not in allowed], list(allowed))
     for key, value in settings.items():
-        what, kind = kinds.get(key, ("", object))
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
-            problems.add("file", key, f"is {what}, not {value!r}")
+        if key in allowed and not allowed[key].holds(value):
+            problems.add("file", key, f"is {allowed[key].what}, not {value!r}")
     if problems.rows:  # a table that is no table cannot be looked into
         _refuse(source, problems)
     tables = ("loss", "optimizer", "initialize")
-    result = {k: v for k, v in settings.items() if k in KINDS and k not in tables}
+    result = {k: v for k, v in settings.items() if k in RECORD and k not in tables}
     if "loss" in settings:
         result["loss"] = _losses(settings["loss"], folder, problems)
     if "optimizer" in settings:
@@ -195,7 +149,7 @@ def _losses(entries: Any, folder: Path, problems: _Problems) -> list[losses.Term
         if "class_weight" in table:
             settings["weight"] = table["class_weight"]
         weight = table.get("weight", 1.0)
-        if not isinstance(weight, NUMBER):
+        if not isinstance(weight, (int, float)):
             problems.add(where, "weight", "is the weight of this loss, a number; see class_weight")
             continue
         loss = _loss(table, settings, where, folder, problems)

@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, did_you_mean
-from sardonyx.record.bounds import check_numbers
 from sardonyx.record.builder import RATE, RecordBuilder
 from sardonyx.record.schedule import Schedule
+from sardonyx.record.settings import check_numbers
 from sardonyx.record.standard import adagrad_operator, adam_operator, momentum_operator, preferred
 from sardonyx.record.transform import (
     Parameter,

@@ -26,7 +26,6 @@ from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import info, optim
-from sardonyx.record.bounds import check_numbers
 from sardonyx.record.builder import ROLE, SEED, RecordBuilder
 from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choices, as_table, describe
@@ -36,6 +35,7 @@ from sardonyx.record.merged import restore_copies, separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
 from sardonyx.record.served import as_loaded
+from sardonyx.record.settings import check_numbers
 from sardonyx.record.terms import (
     LossLike,
     Term,
