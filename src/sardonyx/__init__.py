@@ -1,4 +1,4 @@
-"""Sardonyx makes any ONNX model a trainable program and carries it between frameworks.
+"""Sardonyx makes any ONNX model trainable, and converts it to other frameworks and back.
 
 >>> import sardonyx as sx
 >>> sx.load

@@ -3,8 +3,8 @@
 A location is looked up from an open directory handle, component by component, without following
 links; what was opened is what is checked and mapped, so that no name is looked up twice. A link is
 followed by hand, and only to a file inside the model's directory or beside the model's real file,
-which is how download caches lay out models. Mapped data that somebody truncates in place while it
-is in use cannot be guarded against. What tensors must look like is in `wellformed.py`.
+which is how download caches lay out models. There is no protection against another process that
+truncates a mapped file while it is in use. What tensors must look like is in `wellformed.py`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Private:
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Whether an array is a part of a mapped file, which nobody can write to."""
+    """Whether an array is a part of a mapped file, which is read-only."""
     return _mapping_of(array) is not None
 
 

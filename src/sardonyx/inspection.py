@@ -1,8 +1,8 @@
-"""What a model is made of: `inspect` gathers it as plain data, for people and programs.
+"""What a model is made of: `inspect` gathers it as plain data.
 
 Inputs and outputs, versions, weights and constants with the reason, operators, cost for given input
-sizes, training records, what would stop the model from training or converting. Nothing is run; the
-table for people is printed by `cli/inspect.py`. The formulas for the cost are in `cost.py`.
+sizes, training records, what would stop the model from training or converting. Nothing is run.
+`cli/inspect.py` prints it as a table. The formulas for the cost are in `cost.py`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Inspection:
 
 
 def shape_text(shape: Sequence[int | str | None] | None) -> str:
-    """A shape for people: [N, 3, ?]."""
+    """A shape as text: [N, 3, ?]."""
     if shape is None:
         return "unknown"
     return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"

@@ -1,7 +1,7 @@
 """Float weights for a quantized model, so that it can be trained.
 
 Products of integers become products of floats between DequantizeLinear and QuantizeLinear, and
-integer weights become the floats that they stand for. The numbers stay the same, but for the
+integer weights become the floats that they represent. The results stay the same up to the
 rounding of float32: activations are still rounded to their levels, or only limited to their range.
 """
 

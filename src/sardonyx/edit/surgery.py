@@ -224,9 +224,9 @@ def reinitialize(
 
 
 def freeze(model: ModelSource, patterns: str | Sequence[str]) -> Model:
-    """Mark weights that `trainable` leaves as they are, unless it is told their names.
+    """Mark weights that `trainable` does not train, unless they are named.
 
-    The mark stands in the file's metadata, as the role of the tensor.
+    The mark is the role of the tensor in the file's metadata.
 
     >>> import sardonyx as sx
     >>> sx.freeze("resnet.onnx", "layer1.*")  # doctest: +SKIP

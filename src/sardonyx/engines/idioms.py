@@ -1,8 +1,9 @@
-"""Idioms: what exporters took apart is one operator again, as frameworks have fused kernels for it.
+"""Idioms: patterns of small operators that exporters write become one operator again, for which
+frameworks have fused kernels.
 
-Exact in the mathematics, within rounding in the numbers; only conversions to a framework use it.
-Standard operators stand for what ONNX has (Gelu, Swish, Mish, LayerNormalization). More live in
-the domain `NATIVE`, lowered in `lower/custom_native.py`:
+The rewrites are mathematically exact, so that results agree up to rounding; only conversions to a
+framework use them. Where ONNX has the operator (Gelu, Swish, Mish, LayerNormalization), it is used.
+Others are in the domain `NATIVE`, lowered in `lower/custom_native.py`:
 
 Linear(x, w, b?)                       x @ w + b, w two-dimensional, x of any rank; with the
                                        attribute `transposed`, w is outputs × inputs

@@ -125,7 +125,7 @@ def bytes_of(value: ir.Value, sizes: Mapping[str, int]) -> Amount | None:
 
 
 def formula(amounts: list[Amount | None]) -> str:
-    """A sum of amounts for people: 1,024 + 64·N."""
+    """A sum of amounts as text: 1,024 + 64·N."""
     total: Amount = Counter()
     for amount in amounts:
         total.update(amount or {})

@@ -124,7 +124,7 @@ def map_elements(op: Builder, function: Callable[..., ir.Value], *sequences: ir.
 
 
 def _element_of(op: Builder, sequence: ir.Value) -> ir.Value:
-    """A body's input that stands for an element of `sequence`."""
+    """A body's input that represents an element of `sequence`."""
     kind: Any = sequence.type.elem_type  # type: ignore[union-attr]
     return ir.Value(name=op.fresh(f"{sequence.name}/element"), type=kind, shape=sequence.shape)
 

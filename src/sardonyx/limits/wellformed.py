@@ -112,7 +112,7 @@ class Problems:
 
 
 def amount(number: int) -> str:
-    """Return a number for people, short however large it is."""
+    """A number as text, short however large it is."""
     return f"{number:,}" if number < 10**15 else f"about 2^{number.bit_length() - 1}"
 
 

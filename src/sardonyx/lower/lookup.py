@@ -12,7 +12,7 @@ INT64 = np.dtype(np.int64)
 
 
 class Same:
-    """A key that stands for one object: attributes are compared by identity, not by elements."""
+    """A key that identifies one object: attributes are compared by identity, not by elements."""
 
     def __init__(self, value: Any):
         self.value = value

@@ -100,7 +100,7 @@ class Region:
 
     @property
     def label(self) -> str:
-        """A name for people: the first node and how many more."""
+        """A name to display: the first node and how many more."""
         first, more = self.placements[0].row, len(self.placements) - 1
         return f"{first[0]} {first[1]}" + (f" and {more} more" if more else "")
 

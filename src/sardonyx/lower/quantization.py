@@ -89,7 +89,7 @@ def per_element(xp, parameter, x, axis, block_size):
         return xp.take(wide(xp, parameter), block, axis)
     if xp.rank(parameter) == 0 or rank == 0:
         return xp.reshape(parameter, ())
-    # Vectors of one element stand for the whole tensor too, whatever the axis says.
+    # A vector of one element also applies to the whole tensor, whatever the axis is.
     if xp.shape(parameter) == (1,):
         return xp.reshape(parameter, (1,) * rank)
     form = [1] * rank

@@ -61,7 +61,7 @@ class Module:
 
 
 def of_rules(engine: str, ops: Iterable[str]) -> str:
-    """A digest of the rules of these operators, as an engine of ours finds them."""
+    """A digest of the rules that one of Sardonyx's engines uses for these operators."""
     digest = hashlib.sha256()
     for op in sorted(set(ops)):
         for package in RULE_PACKAGES:
@@ -85,8 +85,8 @@ def rules(package: str, engine: str) -> dict[str, list[str]]:
 
 @functools.cache
 def shared(engine: str, axis: str) -> str:
-    """A digest of what is no rule: other modules, what they name of those with rules, and what
-    nobody names.
+    """A digest of everything that is not a rule: other modules, the parts of rule modules that
+    they use, and the parts that nothing uses.
     """
     digest = hashlib.sha256()
     roots: list[tuple[Module, ast.AST]] = []
@@ -189,7 +189,7 @@ def _as_module(module: str, name: str) -> str | None:
 
 @functools.cache
 def modules() -> dict[str, Module]:
-    """Every file of ours that a result may depend on, by its dotted name."""
+    """Every file of Sardonyx that a result may depend on, by its dotted name."""
     trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).parts[0] in APART:
@@ -238,7 +238,7 @@ def _bound(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[
 
 
 def _imported_texts(statement: ast.stmt) -> dict[str, ast.expr]:
-    """Names of text, as those of domains, that are imported from modules of ours."""
+    """Names of string constants, such as domains, that are imported from Sardonyx's modules."""
     source = getattr(statement, "module", None) or ""
     texts = _texts_of(source) if source.startswith("sardonyx.") else {}
     names = [alias.name for alias in getattr(statement, "names", ()) if not alias.asname]

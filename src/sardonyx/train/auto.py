@@ -33,7 +33,7 @@ def fastest(
     engines: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
-    """The fastest of `engines`, at its first step, and a row for people: its name and why."""
+    """The fastest of `engines`, at its first step, and a row to display: its name and why."""
     prepared: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}

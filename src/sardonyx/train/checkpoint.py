@@ -133,7 +133,7 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if fcntl is not None:  # while the lock is held: nobody else can be holding this file
+        if fcntl is not None:  # the lock is still held: no other process can use this file
             self.path.unlink(missing_ok=True)
         os.close(self.file)
 

@@ -27,7 +27,7 @@ class Run:
     position: Position
     links: list[Link]
     settings: dict[str, Any]
-    facts: list[tuple[str, str]] = field(default_factory=list)  # about the data, for people
+    facts: list[tuple[str, str]] = field(default_factory=list)  # about the data, to display
     best: tuple[dict[str, np.ndarray], Position] | None = None
     best_file: Path | None = None
     file: Path | None = None  # the output

@@ -32,7 +32,7 @@ class Table:
     """Rows by number: `len(table)`, `table.take(indices)`.
 
     columns -- arrays, or anything indexable by an integer array; all of one length
-    classes -- the names of the classes that labels stand for, where they are known
+    classes -- the names of the classes by label number, where they are known
     facts   -- what people should know about how the data was read
     """
 

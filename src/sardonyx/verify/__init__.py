@@ -1,7 +1,7 @@
-"""Verification: whether two programs give the same numbers, and if not, which node is to blame.
+"""Verification: whether two programs give the same numbers, and if not, which node is at fault.
 
 compare.py    one comparison from end to end (`verify`) · budget.py   how long it may take
-subjects.py   what can be compared · converted.py   the model behind a conversion of ours
+subjects.py   what can be compared · converted.py   the ONNX model of a converted module
 interface.py  whether two models have the same inputs and outputs
 draw.py, inputs.py   random inputs that show something · datasets.py   inputs in files
 exact.py      the float64 run and the baseline · coarse.py, jitter.py   where those say too little

@@ -1,4 +1,4 @@
-"""The ONNX model behind a conversion of ours, with the weights of the module or function.
+"""The ONNX model from which Sardonyx converted a module or function, with its current weights.
 
 A module of `to_torch` or `to_tensorflow`, or the pair that `to_jax` gives, holds its weights under
 the model's names. Put back into the model, they make each node of the conversion one that can be
@@ -44,7 +44,7 @@ def opened(item: Subject, onto: Model) -> OnnxSubject | None:
 
 
 def held_names(item: Subject) -> set[str]:
-    """The trained weights that a conversion of ours holds, by the model's names."""
+    """The names, in the model, of the trained weights that a converted module or function holds."""
     if isinstance(item, ModuleSubject) and _comes_from(type(item.module), "torch"):
         trained = {key for key, _ in item.module.named_parameters()}
         return {name for name, key in item.module.names.items() if key in trained}

@@ -35,7 +35,7 @@ def if_(xp, cond, *, then_branch, else_branch):
     except TypeError as error:
         if "branches must have equal output types" not in str(error):
             raise
-        different = "data decides between branches whose outputs have different shapes"
+        different = "a computed condition chooses between branches with different output shapes"
         raise NotStatic(different) from error
 
 

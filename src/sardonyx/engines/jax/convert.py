@@ -74,8 +74,8 @@ def to_jax(
 
 
 def _param(xp: Any, array: np.ndarray) -> Any:
-    """A weight as jax holds it: the mapped file itself, where the file has it at an address that
-    XLA takes (a multiple of 64); nobody writes to either.
+    """A weight as a jax array: the mapped file itself, if the weight is at an address that XLA
+    accepts (a multiple of 64), since neither is ever written to; otherwise a copy.
     """
     return jax.device_put(array) if is_mapped(array) else xp.asarray(np.array(array))
 

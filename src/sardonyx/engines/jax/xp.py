@@ -26,7 +26,7 @@ HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
 def is_traced(value):
-    """Whether an array stands for one of a graph that is being built."""
+    """Whether an array is a tracer: a placeholder in a graph that is being built."""
     if isinstance(value, list):
         return any(map(is_traced, value))
     return isinstance(value, jax.core.Tracer)

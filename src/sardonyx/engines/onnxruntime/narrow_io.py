@@ -21,7 +21,7 @@ CARRIERS = {
 
 
 def widen_ends(model: Model) -> tuple[Model, dict[str, ir.DataType]]:
-    """A model whose narrow inputs and outputs are bytes, and the types that they stand for."""
+    """A model whose narrow inputs and outputs are bytes, and their actual types."""
     ends = (*model.graph.inputs, *model.graph.outputs)
     narrow = {v.name or "": v.dtype for v in ends if v.dtype in CARRIERS}
     if not narrow:
@@ -58,7 +58,7 @@ def to_carriers(feeds: Mapping[str, Any], types: Mapping[str, ir.DataType]) -> d
 
 
 def from_carriers(outputs: Mapping[str, Any], types: Mapping[str, ir.DataType]) -> dict[str, Any]:
-    """What comes out, bytes as the narrow numbers that they stand for."""
+    """The outputs, with bytes converted to the narrow types that they hold."""
     return {
         name: value.astype(types[name].numpy()) if name in types else value
         for name, value in outputs.items()

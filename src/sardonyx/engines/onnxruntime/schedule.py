@@ -1,11 +1,11 @@
 """The order in which the nodes of a step run, chosen so that few large tensors are alive at once.
 
-onnxruntime runs a list as it stands if it is told to optimize nothing and to go by priority: nodes
-without a priority go by their place in the list. Only the order is made here; nothing relies on it
-for its correctness, which is a matter of data (`in_place.py`).
+onnxruntime keeps the given order of nodes if optimization is switched off and the execution order
+is by priority: nodes without a priority run in the order of the list. Only the order is decided
+here; correctness never depends on it, because data dependencies ensure it (`in_place.py`).
 
-Three parts: how much memory a tensor takes and in whose memory it lies; which node comes before
-which by data; and two passes over the list that shorten the lives of large tensors: a node that
+Three parts: how much memory a tensor takes and whose memory it shares; which node depends on
+which; and two passes over the list that shorten the lives of large tensors: a node that
 frees at least as much as it takes runs as soon as it can, one that takes more runs just before its
 first reader.
 """

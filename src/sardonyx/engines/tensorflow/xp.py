@@ -106,7 +106,7 @@ def widened(name, function):
 
 
 def is_traced(value):
-    """Whether a tensor stands for one of a graph that is being built."""
+    """Whether a tensor is symbolic: a placeholder in a graph that is being built."""
     if isinstance(value, list):
         return any(map(is_traced, value))
     return tf.is_tensor(value) and not hasattr(value, "numpy")

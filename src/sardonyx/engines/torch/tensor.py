@@ -24,7 +24,7 @@ def cast(xp, x, *, to, saturate, round_mode, dtypes):
 
 @lowering("Reshape", only="torch", static=("shape",), sizes=True)
 def reshape(xp, x, shape, *, allowzero):
-    """The shared rule; a size that data decides to be 0 is that of the input."""
+    """The shared rule; where a computed size is 0, the input's size is used."""
     if not allowzero and is_symbolic(shape):
         own = xp.shape(x)
         sizes = [

@@ -218,7 +218,7 @@ class Torch(Arrays):
             return self.to_numpy(x)
 
     def _read(self, x):
-        """Integers that data decides, as sizes of a graph that is being traced."""
+        """Integers that depend on data, as symbolic sizes of a graph that is being traced."""
         if hasattr(x, "pieces"):
             return settle([v for piece in x.pieces for v in self.static(piece)])
         if hasattr(x, "sizes"):

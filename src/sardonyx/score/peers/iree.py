@@ -36,7 +36,7 @@ def run(model, inputs):
 
 
 def _signed(value, declared):
-    """Its integers have no sign, and stand for other types of their size: the bits are right."""
+    """IREE returns signless integers, also for other types of their size: reinterpret the bits."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
     is_bits = value.dtype.kind in "iu" and dtype.kind in "uV"
     return value.view(dtype) if is_bits and value.itemsize == dtype.itemsize else value

@@ -252,7 +252,7 @@ def _counts_up(value: ir.Value) -> bool:
 
 
 def _meaning(hints: list[str]) -> str:
-    """What a number is that stands in several places: out of one layer and into another: hidden."""
+    """A name for a size that is used in several places: `hidden_…` between two layers."""
     ends = {h.partition("_")[2] for h in hints if h.startswith(("in_", "out_"))}
     if len(ends) == 1 and {h.partition("_")[0] for h in hints} >= {"in", "out"}:
         return ends.pop() if hints[0].startswith("in_") else f"hidden_{ends.pop()}"

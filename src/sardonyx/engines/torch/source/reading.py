@@ -319,7 +319,7 @@ class Reader:
         return self.known[value]
 
     def listed(self, value: ir.Value | None) -> list[int | Size]:
-        """A list of numbers and sizes, read from a tensor where data decides them."""
+        """A list of numbers and sizes, read from a tensor where they depend on data."""
         if value is not None and value not in self.known:
             return self._read(value)
         items = self.array(value).reshape(-1).tolist()

@@ -21,7 +21,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*|[0-9]+")
 LONGEST = 10_000
-DEEPEST = 32  # components; a longer path is nobody's module
+DEEPEST = 32  # components; a longer path cannot be that of a module
 
 
 def attribute(name: str) -> str:
