@@ -28,7 +28,7 @@ from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 
-SMALL = 4096  # elements of a constant that may be computed ahead
+FOLDED_ELEMENTS = 4096  # elements of a constant that may be computed ahead
 HIDDEN = -1e9  # added to a score, it leaves nothing of it
 
 
@@ -40,7 +40,7 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     copy = regular_copy(model)
     graph = copy.graph
     _drop_identities(graph)
-    fold(graph, keep=weights, elements=SMALL, compute=compute)
+    fold(graph, keep=weights, elements=FOLDED_ELEMENTS, compute=compute)
     merge_common(graph)
     _drop_zero_biases(graph, weights)
     for rewrite in (_unsqueezes, _activations, _layer_norms, _attentions, _softmaxes, _linears):
@@ -111,7 +111,7 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     """The array of a small constant."""
     if value is None or value.is_graph_input() or value.const_value is None:
         return None
-    return value.const_value.numpy() if value.const_value.size <= SMALL else None
+    return value.const_value.numpy() if value.const_value.size <= FOLDED_ELEMENTS else None
 
 
 def scalar(value: ir.Value | None) -> float | None:

@@ -14,8 +14,8 @@ from numpy.lib import format as npy
 
 from sardonyx.errors import DataError, quote
 
-SMALL = 64 * 2**20
-"""Bytes that an archive may always hold."""
+ALWAYS_ALLOWED_BYTES = 64 * 2**20
+"""An archive may always hold so much."""
 EXPANSION = 200
 """Bytes unpacked for each byte packed, in an archive that holds more."""
 HEADER = 1024
@@ -37,7 +37,7 @@ def check_archive(path: Path) -> None:
 def _check_sizes(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     declared = sum(e.file_size for e in entries)
     packed = path.stat().st_size
-    if declared > max(SMALL, EXPANSION * packed):
+    if declared > max(ALWAYS_ALLOWED_BYTES, EXPANSION * packed):
         raise DataError(
             f"{quote(path.name)} has {packed:,} bytes and would unpack to {declared:,}",
             hint="if you trust it, save it anew with numpy.savez, which does not compress",

@@ -33,14 +33,14 @@ from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
 from sardonyx.lower.precompute import GROWTH, accepted, call, within
 from sardonyx.lower.run_limits import spend
-from sardonyx.lower.xp import FLOATS, Arrays, NotStatic, is_string, is_symbolic, settle
+from sardonyx.lower.xp import FLOAT_DTYPES, Arrays, NotStatic, is_string, is_symbolic, settle
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import is_random
 from sardonyx.passes.folding import Budget
 from sardonyx.registry import op_name
 
-SMALL = 1 << 10  # results of more elements are computed by the framework, not by numpy
+NUMPY_ELEMENTS = 1 << 10  # results of more elements are computed by the framework, not by numpy
 
 FALLBACKS = ("error", "warn", "allow")
 
@@ -69,7 +69,7 @@ class Instruction:
         self.either: Collection[int] = () if self.rule is None else self.rule.options["either"]
         self.inputs = _padded([owner.slot(v) for v in node.inputs], count)
         self.outputs = [owner.slot(v) for v in node.outputs]
-        self.given = [element_type(v) for v in node.inputs]
+        self.input_types = [element_type(v) for v in node.inputs]
         self.types = tuple(element_type(v) for v in node.outputs)
         self.dims = [known_dims(v) for v in node.outputs]
         self.bodies: dict[str, GraphProgram] = {}
@@ -122,7 +122,7 @@ class GraphProgram:
         self.compared = {
             s
             for instruction in self.instructions
-            if instruction.op == "Equal" and instruction.given[0] in FLOATS
+            if instruction.op == "Equal" and instruction.input_types[0] in FLOAT_DTYPES
             for s in instruction.inputs
         }
 
@@ -195,7 +195,7 @@ class GraphProgram:
         for slot, value in self.constants.items():
             if slot in used and _size(value):
                 self.tensors[slot] = self.program.shared(value)
-                if _size(value) > SMALL and slot not in static_slots:
+                if _size(value) > NUMPY_ELEMENTS and slot not in static_slots:
                     self.constants[slot] = self.tensors[slot]  # numpy's copy is not needed any more
 
     def _mark_last_reads(self) -> None:
@@ -287,7 +287,7 @@ class GraphProgram:
             if on_numpy or not any(map(is_symbolic, values)):
                 raise
             return None
-        is_large = sum(map(_size, results)) > SMALL + sum(map(_size, values))
+        is_large = sum(map(_size, results)) > NUMPY_ELEMENTS + sum(map(_size, values))
         return None if is_large and not on_numpy else results
 
     def _is_known(self, instruction: Instruction, values: list[Any]) -> bool:

@@ -69,7 +69,7 @@ SMALL_INTEGERS = {
     np.dtype(ml_dtypes.uint4): np.dtype(np.uint8),
     np.dtype(ml_dtypes.uint2): np.dtype(np.uint8),
 }
-FLOATS = frozenset(
+FLOAT_DTYPES = frozenset(
     (np.dtype(np.float16), BFLOAT16, np.dtype(np.float32), np.dtype(np.float64), *SMALL_FLOATS)
 )
 
@@ -82,7 +82,7 @@ class NotStatic(Exception):
 
 
 def is_float(dtype: np.dtype) -> bool:
-    return dtype in FLOATS
+    return dtype in FLOAT_DTYPES
 
 
 def is_integer(dtype: np.dtype) -> bool:

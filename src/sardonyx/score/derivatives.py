@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto
 
 from sardonyx import testing
+from sardonyx.build import FLOATS
 from sardonyx.edit.widen import widen
 from sardonyx.model import Model, load
 from sardonyx.score import suite
@@ -33,7 +33,6 @@ from sardonyx.score.judge import draws
 from sardonyx.score.suite import Case
 from sardonyx.score.worker import pack, unpack
 
-FLOATS = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
 WIDENED = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 # (step, another step, how well they must agree): in float32, rounding costs 1e-7 / step.
 FLOAT64 = (6e-6, 6e-5, 2e-5)
@@ -164,7 +163,7 @@ def ends(model: onnx.ModelProto) -> tuple[list[str], list[str]]:
 
 def _is_float(info: onnx.ValueInfoProto) -> bool:
     kind = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
-    return TensorProto.DataType.Name(kind) in FLOATS
+    return kind in FLOATS
 
 
 def _is_listed(op: str, names: Any, name: str, table: set[tuple[str, int]]) -> bool:

@@ -11,10 +11,10 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.build import FLOATS, HALF
 from sardonyx.edit.widen import widen
 from sardonyx.errors import EngineError, SardonyxError, UnsupportedOp, quote
 from sardonyx.lower.run_limits import LimitReached
@@ -25,9 +25,7 @@ from sardonyx.verify.coarse import coarse
 from sardonyx.verify.segments import is_constant, piece, reads
 
 WIDE = np.dtype(np.float64)
-NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-FLOATS = (*NARROW, np.dtype(np.float32), WIDE)
+WIDENED_DTYPES = tuple(kind.numpy() for kind in FLOATS)
 CONTROL = ("If", "Loop", "Scan")
 
 Env = MutableMapping[str, Any]
@@ -35,7 +33,7 @@ Visit = Callable[[tuple[str, ...], ir.Node, Env], None]
 
 
 def is_float(array: Any) -> bool:
-    return isinstance(array, (np.ndarray, np.generic)) and array.dtype in FLOATS
+    return isinstance(array, (np.ndarray, np.generic)) and array.dtype in WIDENED_DTYPES
 
 
 def widened(value: Any) -> Any:
@@ -48,7 +46,7 @@ def widened(value: Any) -> Any:
 def computes_in_halves(model: NormalizedModel) -> bool:
     """Whether nodes compute in 16 bits (a Cast only rounds, and that is part of the model)."""
     return any(
-        v.dtype in HALVES
+        v.dtype in HALF
         for part in graphs(model.graph)
         for node in part
         if node.op_type != "Cast"
@@ -59,7 +57,7 @@ def computes_in_halves(model: NormalizedModel) -> bool:
 def exact_form(model: Model) -> Model:
     """The model in float64: widened from float32, and from 16 bits where it computes in them."""
     regular = normalize(model)
-    kinds = (ir.DataType.FLOAT, *HALVES) if computes_in_halves(regular) else (ir.DataType.FLOAT,)
+    kinds = (ir.DataType.FLOAT, *HALF) if computes_in_halves(regular) else (ir.DataType.FLOAT,)
     return widen(regular, kinds)
 
 

@@ -42,7 +42,7 @@ COUNTS |= {"Loop": (0,), "NonMaxSuppression": (2,), "Reshape": (1,), "Trilu": ()
 POSITIVE = ("Log", "Sqrt", "Pow")
 WORDS = ("red", "green", "blue", "sardonyx", "a", "")
 BYTES = {np.dtype(np.uint8): (0, 256), np.dtype(np.int8): (-128, 128)}
-SMALL = 4
+INTEGERS_BELOW = 4  # where the model shows no range
 NORMAL, LOW, POSITIVE_ONLY = "normal", "small numbers", "positive numbers"
 STYLES = (NORMAL, LOW, POSITIVE_ONLY)  # of float inputs, tried in this order
 
@@ -216,7 +216,7 @@ def _array(
             dtype
         )
     if dtype.kind in "iu":
-        low, high = BYTES.get(dtype, (0, SMALL))
+        low, high = BYTES.get(dtype, (0, INTEGERS_BELOW))
         return np.asarray(rng.integers(low, high, shape)).astype(dtype)
     if dtype.kind == "c":
         return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype)
@@ -262,13 +262,13 @@ def _demand(node: ir.Node, place: int, sizes: Mapping[str, int]) -> Range | None
         return (
             Range(0, int(constant.numpy().reshape(-1)[0]))
             if constant is not None
-            else Range(0, SMALL)
+            else Range(0, INTEGERS_BELOW)
         )
     if op in ("LSTM", "GRU", "RNN") and place == 4:
         size = _size(node.inputs[0], 0, sizes)
         return None if size is None else Range(1, size + 1)
     if op in COUNTS and place in COUNTS[op]:
-        return Range(1, SMALL)
+        return Range(1, INTEGERS_BELOW)
     return None
 
 

@@ -24,7 +24,7 @@ from sardonyx.engines.onnxruntime.schedule import VIEWS, Dependencies
 from sardonyx.passes.nesting import bodies
 
 LARGE = 1 << 14  # elements
-FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+METRIC_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 GUARD = "sardonyx/metrics_are_finite"
 # Operators that read and write element by element: their output may lie over an input.
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Where")
@@ -62,7 +62,7 @@ def write_in_place(graph: ir.Graph, updates: Mapping[str, str], metrics: Sequenc
 def _is_before(metric: ir.Value, writers: Sequence[ir.Node], data: Dependencies) -> bool:
     """Whether a metric is a number that no update leads to."""
     maker = metric.producer()
-    if maker is None or metric.dtype not in FLOATS:
+    if maker is None or metric.dtype not in METRIC_TYPES:
         return False
     return not any(maker is writer or data.precedes(writer, maker) for writer in writers)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.engines.onnxruntime.schedule import SMALL, Dependencies, base, nbytes
+from sardonyx.engines.onnxruntime.schedule import COUNTED_BYTES, Dependencies, base, nbytes
 from sardonyx.passes.nesting import bodies
 
 SHRINK, LIMITS = 0.8, 12  # the sizes of the largest segment that are tried
@@ -60,7 +60,7 @@ class _Region:
         for node in self.nodes:
             for value in node.outputs:
                 buffer = base(value)
-                if buffer.producer() not in self.at or nbytes(buffer) < SMALL:
+                if buffer.producer() not in self.at or nbytes(buffer) < COUNTED_BYTES:
                     continue
                 for reader in value.consumers():
                     if reader in self.at:
@@ -168,7 +168,7 @@ class _Again:
         maker, buffer = value.producer(), base(value)
         if maker not in self.region.at or buffer in self.kept or not self._can_run_twice(maker):
             return value
-        if nbytes(buffer) < SMALL and not self._is_overwritten(value):
+        if nbytes(buffer) < COUNTED_BYTES and not self._is_overwritten(value):
             return value
         if value not in self.copies:
             assert maker is not None

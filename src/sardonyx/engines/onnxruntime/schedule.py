@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from sardonyx.passes.nesting import reads
 
-SMALL = 1 << 13  # bytes: less does not count
+COUNTED_BYTES = 1 << 13  # bytes: less does not count
 UNKNOWN = 32  # how large an unknown dimension is taken to be
 # Operators whose output may share the memory of an input.
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
@@ -181,7 +181,7 @@ def _counts(value: ir.Value) -> bool:
     """Whether a value takes memory that is free again when its last reader has run."""
     if value.producer() is None or value.is_graph_output():
         return False
-    return nbytes(value) >= SMALL
+    return nbytes(value) >= COUNTED_BYTES
 
 
 class _Eager(_List):

@@ -22,7 +22,7 @@ from sardonyx.record.step import all_state
 from sardonyx.save import full_disk_reported
 
 LARGE = 1 << 16  # bytes
-FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+SPILLED_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
 class _Store:
@@ -69,7 +69,7 @@ def spilled(model: Model) -> Model:
 
 
 def _aside(tensor: ir.TensorProtocol, store: _Store) -> ir.TensorProtocol:
-    large = tensor.dtype in FLOATS and tensor.nbytes >= LARGE
+    large = tensor.dtype in SPILLED_TYPES and tensor.nbytes >= LARGE
     return store.add(tensor) if large else tensor
 
 

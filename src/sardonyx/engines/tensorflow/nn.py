@@ -9,7 +9,7 @@ from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import conv, pool
 from sardonyx.lower.nn.window import lowest, padded, window_of
 
-FLOATS = (tf.float16, tf.float32, tf.float64)
+KERNEL_TYPES = (tf.float16, tf.float32, tf.float64)
 FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 
 
@@ -24,7 +24,7 @@ def channels_first(x):
 
 
 def is_plain(x, rank):
-    return rank in FORMATS and x.dtype in FLOATS
+    return rank in FORMATS and x.dtype in KERNEL_TYPES
 
 
 @lowering("Conv", only="tensorflow")

@@ -16,7 +16,7 @@ from sardonyx.engines.torch.xp import torch
 aten = torch.ops.aten
 Node = Any  # torch.fx.Node
 CONSTANT = "_tensor_constant"  # the prefix of torch's names for tensors met while tracing
-SMALL = 1 << 10  # the most elements of a result that is stored rather than computed
+STORED_ELEMENTS = 1 << 10  # the most elements of a result that is stored rather than computed
 MANY = 64  # the most pieces to track: layers have eight, repeated doubling has no end
 
 # Rows `start` to `stop` of a node's result, along its first axis.
@@ -196,4 +196,4 @@ def _is_pure(node: Node) -> bool:
     if value.dtype.is_floating_point or value.dtype.is_complex:
         return False
     drawn = torch.Tag.nondeterministic_seeded in target.tags
-    return value.numel() <= SMALL and not drawn and not target._schema.is_mutable
+    return value.numel() <= STORED_ELEMENTS and not drawn and not target._schema.is_mutable

@@ -21,9 +21,9 @@ class Layer:
 
     def __init__(self, node: ir.Node, cell: Cell):
         self.node, self.cell = node, cell
-        self.given = attributes(node)
-        self.layout = int(self.given["layout"] or 0)
-        self.count = 2 if self.given["direction"] == "bidirectional" else 1
+        self.attributes = attributes(node)
+        self.layout = int(self.attributes["layout"] or 0)
+        self.count = 2 if self.attributes["direction"] == "bidirectional" else 1
         inputs = list(node.inputs) + [None] * 8
         self.x, self.w, self.r = (v for v in inputs[:3] if v is not None)
         self.b, self.lengths = inputs[3:5]
@@ -33,7 +33,7 @@ class Layer:
         self.runs: list[Run] = []
 
     def _hidden(self) -> int:
-        size = self.given["hidden_size"]
+        size = self.attributes["hidden_size"]
         if size is None and self.r.shape is not None and isinstance(self.r.shape[2], int):
             size = self.r.shape[2]
         if size is None:
@@ -47,7 +47,7 @@ class Layer:
         """Build the forward Scans; the outputs Y, Y_h and Y_c."""
         x = op.Transpose(self.x, perm=[1, 0, 2]) if self.layout else self.x
         mask = self._mask(op, x)
-        functions = activations(self.node, self.given, self.cell.functions, self.count)
+        functions = activations(self.node, self.attributes, self.cell.functions, self.count)
         per = len(self.cell.functions)
         weights = [self._each(op, v, 0) for v in (self.w, self.r, self.b, self.p)]
         initial = [self._each(op, v, 1 if self.layout else 0) for v in self.initial]
@@ -64,8 +64,8 @@ class Layer:
                 mask=mask,
                 activations=functions[d * per : (d + 1) * per],
                 hidden=self.hidden,
-                backwards=d if self.count == 2 else int(self.given["direction"] == "reverse"),
-                settings=dict(self.given),
+                backwards=d if self.count == 2 else int(self.attributes["direction"] == "reverse"),
+                settings=dict(self.attributes),
             )
             self._weights(op, run, b)
             outputs.append(run_forward(op, self.cell, run))

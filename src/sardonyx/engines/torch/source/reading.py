@@ -37,7 +37,7 @@ from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import bodies, names
 
 LISTED = 16  # numbers that are read from a tensor one by one
-SMALL = 4096  # elements of a constant that counts as a number or a list of numbers
+LITERAL_ELEMENTS = 4096  # elements of a constant that counts as a number or a list of numbers
 
 # name of an operator -> how it is written; filled by `operators.py` and `layout.py`
 RULES: dict[tuple[str, str], Callable[..., Any]] = {}
@@ -107,7 +107,7 @@ class Reader:
             if tensor is None or value.is_graph_input():
                 continue
             self.ids[value] = tuple(tensor.shape.numpy())
-            if name not in self.weights and tensor.size <= SMALL:
+            if name not in self.weights and tensor.size <= LITERAL_ELEMENTS:
                 self.known[value] = tensor.numpy()
 
     def read(self) -> list[Statement]:
@@ -273,7 +273,7 @@ class Reader:
             results = compute(node, values, self.budget)
         if results is None:  # written as torch code, where it says the same
             return False
-        if any(np.size(v) > SMALL for v in results):
+        if any(np.size(v) > LITERAL_ELEMENTS for v in results):
             return False
         for value, array in zip(node.outputs, results):
             self.known[value] = np.asarray(array)
