@@ -107,7 +107,7 @@ def _layer(node: ir.Node) -> Head | None:
     if node.op_type == "Conv":
         if node.attributes.get_int("group", 1) != 1:
             raise ArgumentError(
-                f"the last layer, Conv {quote(node.name)}, is grouped: it is no head"
+                f"the last layer, Conv {quote(node.name)}, is grouped: it is not a head"
             )
         return Head(node, weight, 0, bias)
     if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1:

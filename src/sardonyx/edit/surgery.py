@@ -270,8 +270,8 @@ def tie(model: ModelSource, names: Sequence[str]) -> Model:
     unknown = [n for n in names if n not in work.graph.initializers]
     if unknown or len(set(names)) < 2:
         raise ArgumentError(
-            "two weights or more are tied, by their names",
-            [[quote(n), "is no weight"] for n in unknown],
+            "`tie` needs the names of at least two weights",
+            [[quote(n), "is not a weight"] for n in unknown],
         )
     first, *others = (work.graph.initializers[n] for n in names)
     refused = [v for v in others if not _can_share(first, v)]
@@ -354,7 +354,7 @@ def open_model(model: ModelSource) -> tuple[Model, Builder]:
     if loaded.records:
         raise ArgumentError(
             "the model carries a training record, which describes the graph as it is",
-            hint="surgery first, `sx.trainable` after it; model.records.clear() drops the record",
+            hint="edit first, then call `sx.trainable`; model.records.clear() drops the record",
         )
     work = regular_copy(loaded)
     op = Builder("surgery")

@@ -40,7 +40,7 @@ def _check_sizes(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     if declared > max(ALWAYS_ALLOWED_BYTES, EXPANSION * packed):
         raise DataError(
             f"{quote(path.name)} has {packed:,} bytes and would unpack to {declared:,}",
-            hint="if you trust it, save it anew with numpy.savez, which does not compress",
+            hint="if you trust it, save it again with numpy.savez, which does not compress",
         )
 
 

@@ -143,7 +143,7 @@ def _losses(entries: Any, folder: Path, problems: _Problems) -> list[losses.Term
         where = f"loss {index}" if several else "loss"
         table = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict):
-            problems.add(where, str(entry), "is no loss")
+            problems.add(where, str(entry), "is not a loss")
             continue
         settings = {k: v for k, v in table.items() if k not in TERM}
         if "class_weight" in table:
@@ -240,7 +240,7 @@ def _groups(settings: Mapping[str, Any], problems: _Problems) -> None:
     for pattern, group in settings.get("groups", {}).items():
         where = f'groups."{pattern}"'
         if not isinstance(group, dict):
-            problems.add("groups", pattern, "is no table")
+            problems.add("groups", pattern, "is not a table")
         elif parameters is not None:
             problems.unknown(where, [k for k in group if k not in parameters], parameters)
             if "schedule" in group:

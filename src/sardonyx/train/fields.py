@@ -262,8 +262,8 @@ def _with_classes(
         return item
     if not known and isinstance(source, Stream):
         raise DataError(
-            f"the labels of {source.origin} are names, whose numbers a stream does not show",
-            hint="give numbers, or data whose rows are all at hand",
+            f"the labels of {source.origin} are names, which cannot be numbered in a stream",
+            hint="pass numbers as labels, or data that is not a stream",
         )
     names = known or sorted(set(map(str, source.sample(item.field).tolist())))
     return Link(**{**vars(item), "classes": tuple(names)})

@@ -188,10 +188,13 @@ class _Job:
         if sets is not None:
             self.data, self.count = iter(sets), len(sets)
         elif self.model is None:
-            raise ArgumentError("no model says what the inputs are", hint="give inputs=")
+            raise ArgumentError(
+                "random inputs need an ONNX model among the subjects", hint="pass inputs="
+            )
         elif saved:
             raise DataError(
-                "saved outputs belong to inputs", hint="give inputs= with those they came from"
+                "saved outputs belong to inputs",
+                hint="pass the inputs that they were computed from: inputs=",
             )
         else:
             self.report.seeds, self.is_drawn = seeds, True

@@ -143,7 +143,7 @@ def _checked(inputs: Mapping[str, Any], model: Model | None) -> dict[str, Any]:
     ]
     if missing:
         raise DataError(
-            "the inputs lack what the model reads",
+            "inputs of the model are missing",
             [[quote(n)] for n in missing],
             hint=f"given: {', '.join(arrays) or 'nothing'}",
         )

@@ -64,9 +64,9 @@ def size_choices(
     unknown = set(fixed or {}) - set(names)
     if unknown:
         raise ArgumentError(
-            "these are no dimensions of the inputs",
+            "the inputs have no dimensions of these names",
             [[quote(n)] for n in sorted(unknown)],
-            hint=f"it has {', '.join(names) or 'none'}",
+            hint=f"there are: {', '.join(names) or 'none'}",
         )
     free = [n for n in names if n not in chosen_sizes]
     if not free:

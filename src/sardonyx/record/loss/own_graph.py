@@ -87,7 +87,7 @@ def _of_function(
     kinds = labels or [Label("like")] * (len(function.input) - 1)
     if not function.input or len(function.output) != 1:
         raise ArgumentError(
-            f"the function {quote(function.name)} is no loss: one output, one input or more"
+            f"the function {quote(function.name)} is not a loss, which has one output and an input"
         )
 
     def compute(op: Builder, prediction: ir.Value, *labels: ir.Value) -> ir.Value:
