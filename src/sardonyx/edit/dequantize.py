@@ -225,10 +225,10 @@ def _weight(model: Model, op: Builder, out: ir.Value, name: str, array: np.ndarr
 
 def _array(value: ir.Value | None) -> np.ndarray | None:
     """The array behind constants, also through changes of layout and products of scales."""
-    found = constant(value)
+    constant_array = constant(value)
     node = None if value is None else value.producer()
-    if found is not None or node is None:
-        return found
+    if constant_array is not None or node is None:
+        return constant_array
     inputs: list[Any] = [_array(v) for v in node.inputs]
     if any(array is None for array in inputs):
         return None

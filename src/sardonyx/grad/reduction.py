@@ -27,8 +27,8 @@ def _kept(op: Builder, reduced: ir.Value, axes: Axes, keepdims: int) -> ir.Value
     # broadcast. Unsqueeze with axes that turn out to be empty does nothing, right for that reason.
     if keepdims or axes is None:
         return reduced
-    known = constant(axes)
-    if known is not None and not known.size:
+    numbers = constant(axes)
+    if numbers is not None and not numbers.size:
         return reduced
     return op.Unsqueeze(reduced, axes)
 
@@ -172,10 +172,10 @@ def reduce_prod(
     keepdims: int,
     noop_with_empty_axes: int,
 ) -> ir.Value:
-    known = None if axes is None else constant(axes)
-    if axes is not None and known is None:
+    numbers = None if axes is None else constant(axes)
+    if axes is not None and numbers is None:
         return _by_counting_zeros(op, _kept(op, g, axes, keepdims), x, axes, noop_with_empty_axes)
-    chosen = [] if known is None else [int(a) for a in known.reshape(-1)]
+    chosen = [] if numbers is None else [int(a) for a in numbers.reshape(-1)]
     if not chosen and noop_with_empty_axes:
         return g
     seed = _kept(op, g, axes, keepdims)

@@ -64,10 +64,10 @@ def _place(position: ir.Value | None, length: int, inserts: bool) -> int | None:
     """Where a sequence of known length is edited, counted from its start, if that is known too."""
     if position is None:
         return length if inserts else length - 1
-    known = constant(position)
-    if known is None:
+    number = constant(position)
+    if number is None:
         return None
-    at = int(known.reshape(()))
+    at = int(number.reshape(()))
     return at if at >= 0 else at + length
 
 
@@ -75,14 +75,14 @@ def _pieces(node: ir.Node) -> int | None:
     """Into how many pieces a SplitToSequence cuts."""
     x, *more = node.inputs
     split = more[0] if more else None
-    known = constant(split)
-    if known is not None and known.ndim == 1:
-        return int(known.size)
+    lengths = constant(split)
+    if lengths is not None and lengths.ndim == 1:
+        return int(lengths.size)
     axis = driver.attributes(node)["axis"]
     size = x.shape[axis] if x is not None and x.shape is not None else None
-    if not isinstance(size, int) or (split is not None and known is None):
+    if not isinstance(size, int) or (split is not None and lengths is None):
         return None
-    return -(-size // (1 if known is None else int(known)))
+    return -(-size // (1 if lengths is None else int(lengths)))
 
 
 def element(op: Builder, sequence: ir.Value, position: int) -> ir.Value:

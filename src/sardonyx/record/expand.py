@@ -85,9 +85,9 @@ def _unique(name: str, used: set[str | None]) -> str:
 
 def _declared_like(value: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
     """The value of the same name in `values`, or a new one, with the type that `value` declares."""
-    found = values.get(value.name or "") or ir.Value(name=value.name)
-    found.type, found.shape = value.type, value.shape
-    return found
+    declared = values.get(value.name or "") or ir.Value(name=value.name)
+    declared.type, declared.shape = value.type, value.shape
+    return declared
 
 
 def _is_kept(name: str, record: Record) -> bool:

@@ -187,16 +187,16 @@ def plain(value: Any) -> Any:
 
 def read(folder: str, kind: str, values: Any) -> list[Any]:
     """The values of one data set, in the message that the model's types ask for."""
-    found: list[Any] = []
+    arrays: list[Any] = []
     for i in range(len(glob.glob(os.path.join(folder, f"{kind}_*.pb")))):
         data = Path(folder, f"{kind}_{i}.pb").read_bytes()
         if values[i].type.HasField("sequence_type"):
-            found.append(onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
+            arrays.append(onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
         elif values[i].type.HasField("optional_type"):
-            found.append(onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
+            arrays.append(onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
         else:
-            found.append(onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data)))
-    return found
+            arrays.append(onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data)))
+    return arrays
 
 
 def light_data(path: Path, graph: onnx.GraphProto) -> tuple[list[Any], list[Any]]:

@@ -235,9 +235,9 @@ def _links(
     constants, axes = request.constants or {}, request.batch_axes or {}
     feeding = Feeding(request.fields or {}, constants, axes)
     links = links_for(net, inputs, source, feeding, settings, ())
-    own = next((i.classes for i in links if i.classes), ())
-    names = setup.numbering(net, own, request)
-    if names != own:
+    classes = next((i.classes for i in links if i.classes), ())
+    names = setup.numbering(net, classes, request)
+    if names != classes:
         links = links_for(net, inputs, source, feeding, settings, names)
     if not position.step:
         position.batch_size = chosen_batch_size(request.batch_size, links, BATCH_SIZE)

@@ -26,9 +26,9 @@ def cast(xp, x, *, to, saturate, round_mode, dtypes):
 def reshape(xp, x, shape, *, allowzero):
     """The shared rule; where a computed size is 0, the input's size is used."""
     if not allowzero and is_symbolic(shape):
-        own = xp.shape(x)
+        dims = xp.shape(x)
         sizes = [
-            torch.sym_ite(d == 0, own[i], d) if is_unbacked(d) and i < len(own) else d
+            torch.sym_ite(d == 0, dims[i], d) if is_unbacked(d) and i < len(dims) else d
             for i, d in enumerate(shape.tolist())
         ]
         shape = settle(sizes)

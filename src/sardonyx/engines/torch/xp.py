@@ -154,11 +154,11 @@ def is_at_least(a, b):
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
     # torch's own ranges begin at 2: it makes another graph for sizes of 0 and 1, a module does not.
-    known = next(size.node.shape_env.var_to_range for size in (a, b) if hasattr(size, "node"))
+    ranges = next(size.node.shape_env.var_to_range for size in (a, b) if hasattr(size, "node"))
     first, second = (size.node.expr if hasattr(size, "node") else size for size in (a, b))
     difference = first - second
     sizes = {
-        symbol: ValueRanges(min(known[symbol].lower, 0), int_oo)
+        symbol: ValueRanges(min(ranges[symbol].lower, 0), int_oo)
         for symbol in difference.free_symbols
     }
     return bool(bound_sympy(difference, sizes).lower >= 0)

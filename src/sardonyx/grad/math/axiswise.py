@@ -87,15 +87,15 @@ def cumsum(
 def cumprod(
     op: Builder, g: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
 ) -> ir.Value:
-    known = constant(axis)
-    if known is not None or rank(x) == 1:
-        at = 0 if known is None else int(known.reshape(())) % rank(x)
+    number = constant(axis)
+    if number is not None or rank(x) == 1:
+        at = 0 if number is None else int(number.reshape(())) % rank(x)
         return _cumprod_along(op, g, x, at, exclusive, reverse)
     # ONNX cannot transpose by a computed permutation: do all axes, take the one that was meant.
-    wanted = op.Reshape(axis, [])
-    wanted = op.Where(op.Less(wanted, 0), wanted + rank(x), wanted)
+    position = op.Reshape(axis, [])
+    position = op.Where(op.Less(position, 0), position + rank(x), position)
     parts = [
-        op.Where(op.Equal(wanted, at), _cumprod_along(op, g, x, at, exclusive, reverse), 0.0)
+        op.Where(op.Equal(position, at), _cumprod_along(op, g, x, at, exclusive, reverse), 0.0)
         for at in range(rank(x))
     ]
     return op.Sum(*parts)

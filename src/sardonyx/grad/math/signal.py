@@ -96,14 +96,14 @@ def _fitted(op: Builder, x: ir.Value, shape: ir.Value, axes: int) -> ir.Value:
     return out
 
 
-def _length(op: Builder, given: ir.Value | None, x: ir.Value, at: int) -> Dim:
+def _length(op: Builder, length: ir.Value | None, x: ir.Value, at: int) -> Dim:
     """The length of the transform."""
-    if given is None:
+    if length is None:
         return op.dim(x, at)
-    known = constant(given)
-    if known is not None:
-        return int(known.reshape(()))
-    return op.cast(op.Reshape(given, [1]), ir.DataType.INT64)
+    number = constant(length)
+    if number is not None:
+        return int(number.reshape(()))
+    return op.cast(op.Reshape(length, [1]), ir.DataType.INT64)
 
 
 def _number(op: Builder, n: Dim, like: ir.Value) -> ir.Value | float:

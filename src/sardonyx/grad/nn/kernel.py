@@ -94,8 +94,8 @@ def by_taps(op: Builder, x: ir.Value, g: ir.Value, win: Window, group: int) -> i
 
 
 def _has_short_rows(x: ir.Value, g: ir.Value, w: ir.Value, win: Window, group: int) -> bool:
-    known = all(isinstance(d, int) for d in (*x.shape[1:], *g.shape[1:]))  # type: ignore[index]
-    if len(win.strides) != 2 or not known or not win.known_kernel:
+    sizes_known = all(isinstance(d, int) for d in (*x.shape[1:], *g.shape[1:]))  # type: ignore[index]
+    if len(win.strides) != 2 or not sizes_known or not win.known_kernel:
         return False
     depthwise = group > 1 and x.shape[1] == g.shape[1] == group  # type: ignore[index]
     short = x.shape[3] <= WIDEST_ROW * win.kernel[1] * win.strides[1]  # type: ignore[index,operator]

@@ -36,7 +36,7 @@ def _shares(
 ) -> ir.Value | float:
     """One over the number of elements that each window averages."""
     shares: ir.Value | float = 1.0
-    known = np.ones([1] * rank(x))
+    constant_shares = np.ones([1] * rank(x))
     for i, size in enumerate(sizes(op, x)):
         counts = _counts(op, win, i, size, op.dim(g, 2 + i), ceil_mode, count_include_pad)
         spread_out = [1] * rank(x)
@@ -45,13 +45,13 @@ def _shares(
             vector = op.Reciprocal(op.cast(counts, x.dtype))
             shares = op.Reshape(vector, spread_out) * shares
         else:
-            known = known / np.reshape(counts, spread_out)
-    if np.ptp(known) == 0:
-        return shares * float(known.flat[0])
+            constant_shares = constant_shares / np.reshape(counts, spread_out)
+    if np.ptp(constant_shares) == 0:
+        return shares * float(constant_shares.flat[0])
     return (
-        op.const(known, x.dtype) * shares
+        op.const(constant_shares, x.dtype) * shares
         if isinstance(shares, ir.Value)
-        else op.const(known, x.dtype)
+        else op.const(constant_shares, x.dtype)
     )
 
 

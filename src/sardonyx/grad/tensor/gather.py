@@ -29,9 +29,9 @@ def zeros(op: Builder, dims: Sequence[Dim], dtype: ir.DataType | None) -> ir.Val
     assert dtype is not None
     shape = op.join(dims)
     out = op.ConstantOfShape(shape, value=ir.tensor(np.zeros([1], dtype.numpy())))
-    known = content(shape)
-    if known is not None:
-        out.shape = ir.Shape(known)
+    sizes = content(shape)
+    if sizes is not None:
+        out.shape = ir.Shape(sizes)
     return out
 
 
@@ -45,11 +45,11 @@ def counted(op: Builder, size: Dim) -> ir.Value:
 
 def normalized(op: Builder, indices: ir.Value, size: Dim) -> ir.Value:
     """`indices` as int64, those that count from the end made to count from the start."""
-    known = constant(indices)
-    if known is not None and known.size and known.min() >= 0:
+    positions = constant(indices)
+    if positions is not None and positions.size and positions.min() >= 0:
         return op.cast(indices, ir.DataType.INT64)
-    if known is not None and isinstance(size, int) and known.size <= FOLDED_CONSTANT:
-        return op.const(np.where(known < 0, known + size, known).astype(np.int64))
+    if positions is not None and isinstance(size, int) and positions.size <= FOLDED_CONSTANT:
+        return op.const(np.where(positions < 0, positions + size, positions).astype(np.int64))
     indices = op.cast(indices, ir.DataType.INT64)
     size = op.Squeeze(size, [0]) if isinstance(size, ir.Value) else size
     return op.Where(op.Less(indices, 0), op.Add(indices, size), indices)
@@ -86,10 +86,10 @@ def gather(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: in
         rows = op.Unsqueeze(normalized(op, indices, op.dim(x, 0)), [-1])
         return op.ScatterND(op.zeros_like(wide(op, x)), rows, wide(op, g), reduction="add")
     axis %= rank(x)
-    known = constant(indices)
-    if known is not None and known.size == 1 and known.ndim <= 1:
-        one = g if known.ndim else op.Unsqueeze(g, [axis])
-        return put_one(op, one, int(known.reshape(())), x, axis)
+    positions = constant(indices)
+    if positions is not None and positions.size == 1 and positions.ndim <= 1:
+        one = g if positions.ndim else op.Unsqueeze(g, [axis])
+        return put_one(op, one, int(positions.reshape(())), x, axis)
     size = op.dim(x, axis)
     return put(op, g, normalized(op, indices, size), rank(indices), size, axis)
 

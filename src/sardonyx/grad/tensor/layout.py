@@ -38,8 +38,8 @@ def reshape(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value, *, allowzero
 
 @gradient_rule("Squeeze")
 def squeeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value | None) -> Grad:
-    known = constant(axes)
-    if axes is None or is_static(x) or (known is not None and not known.size):
+    numbers = constant(axes)
+    if axes is None or is_static(x) or (numbers is not None and not numbers.size):
         return op.reshape_like(g, x)
     return op.Unsqueeze(g, axes)
 
@@ -79,12 +79,12 @@ def split(
 
 @gradient_rule("Tile")
 def tile(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) -> Grad:
-    known = constant(repeats)
-    if known is None or x.shape is None:
+    counts = constant(repeats)
+    if counts is None or x.shape is None:
         return _tile_at_run_time(op, g, x, repeats)
     dims: list[Any] = []
     summed: list[int] = []
-    for times, size in zip(known.tolist(), op.dims(x), strict=True):
+    for times, size in zip(counts.tolist(), op.dims(x), strict=True):
         if times != 1:
             summed.append(len(dims))
             dims.append(times)

@@ -241,12 +241,12 @@ def _ratios(
     """The scale of each axis: a number where known, else a scalar value."""
     source = scales if scales is not None and not _is_empty(scales) else sizes
     assert source is not None
-    known = constant(source)
+    numbers = constant(source)
     ratios: dict[int, Array] = {}
     for i, axis in enumerate(axes):
         part = (
-            float(known[i])
-            if known is not None
+            float(numbers[i])
+            if numbers is not None
             else _scalar(op, op.Slice(source, [i], [i + 1], [0]), dtype)
         )
         ratios[axis] = part if source is scales else part / _scalar(op, op.dim(x, axis), dtype)
@@ -271,9 +271,9 @@ def _scalar(op: Builder, size: Dim, dtype: Any) -> Array:
 
 def _part(op: Builder, roi: ir.Value | None, i: int, count: int, dtype: Any) -> tuple[Array, Array]:
     assert roi is not None
-    known = constant(roi)
-    if known is not None:
-        return float(known[i]), float(known[count + i])
+    numbers = constant(roi)
+    if numbers is not None:
+        return float(numbers[i]), float(numbers[count + i])
     first, last = (_scalar(op, op.Slice(roi, [k], [k + 1], [0]), dtype) for k in (i, count + i))
     return first, last
 

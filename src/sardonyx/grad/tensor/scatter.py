@@ -98,20 +98,20 @@ def _depth(indices: ir.Value) -> int:
 
 
 def _distinct_elements(indices: ir.Value, x: ir.Value, axis: int) -> bool:
-    known = constant(indices)
+    positions = constant(indices)
     size = None if x.shape is None else x.shape[axis]
-    if known is None or not isinstance(size, int):
+    if positions is None or not isinstance(size, int):
         return False
-    along = np.sort(np.where(known < 0, known + size, known), axis=axis)
+    along = np.sort(np.where(positions < 0, positions + size, positions), axis=axis)
     return not (np.diff(along, axis=axis) == 0).any()
 
 
 def _distinct_tuples(indices: ir.Value, x: ir.Value) -> bool:
-    known = constant(indices)
-    if known is None or not is_static(x):
+    positions = constant(indices)
+    if positions is None or not is_static(x):
         return False
-    tuples = known.reshape(-1, known.shape[-1])
-    sizes = np.array(static(x)[: known.shape[-1]])
+    tuples = positions.reshape(-1, positions.shape[-1])
+    sizes = np.array(static(x)[: positions.shape[-1]])
     unique = np.unique(np.where(tuples < 0, tuples + sizes, tuples), axis=0)
     return len(unique) == len(tuples)
 

@@ -29,10 +29,10 @@ def slice(
     axes: ir.Value | None,
     steps: ir.Value | None,
 ) -> Grad:
-    known = _known_axes(x, starts, axes, steps)
-    if known is None:
+    pairs = _known_axes(x, starts, axes, steps)
+    if pairs is None:
         return _put_back(op, g, x, lambda positions: op.Slice(positions, starts, ends, axes, steps))
-    where, strides = known
+    where, strides = pairs
     back = [a for a, step in zip(where, strides, strict=True) if step < 0]
     if back:
         count = len(back)
@@ -66,13 +66,13 @@ def _known_axes(
 
 def _start(op: Builder, starts: ir.Value, i: int, size: Dim, step: int) -> Dim:
     """Where a slice begins: counted from the start, inside the axis."""
-    known = constant(starts)
+    numbers = constant(starts)
     start: Dim
-    if known is None:
+    if numbers is None:
         start = op.cast(op.Slice(starts, [i], [i + 1], [0]), ir.DataType.INT64)
         start = op.Where(op.Less(start, 0), op.Add(start, size), start)
     else:
-        start = int(known[i])
+        start = int(numbers[i])
         start = start if start >= 0 else size + start
     highest = size if step > 0 else size - 1
     if isinstance(start, int) and isinstance(highest, int):
@@ -136,13 +136,13 @@ def pad(
 ) -> Any:
     if mode != "constant":
         return _pad_by_copies(op, g, x, pads, axes, mode)
-    known = constant(pads)
-    if known is None:
+    margins = constant(pads)
+    if margins is None:
         dx = op.Pad(g, op.Neg(pads), None, axes)
-    elif known.size and known.min() < 0:
-        dx = op.Pad(g, -known.astype(np.int64), None, axes)
+    elif margins.size and margins.min() < 0:
+        dx = op.Pad(g, -margins.astype(np.int64), None, axes)
     else:
-        dx = _crop(op, g, known, axes)
+        dx = _crop(op, g, margins, axes)
     if value is None:
         return dx
     margin = op.Pad(op.zeros_like(x), pads, op.const(1, x.dtype), axes)
@@ -169,9 +169,9 @@ def _pad_by_copies(
     if x.shape is None or (axes is not None and where is None):
         return _put_back(op, g, x, lambda positions: op.Pad(positions, pads, None, axes, mode=mode))
     every = range(rank(x)) if where is None else [int(a) % rank(x) for a in where]
-    known = constant(pads)
+    margins = constant(pads)
     for i, axis in enumerate(every):
-        ends = None if known is None else (int(known[i]), int(known[len(every) + i]))
+        ends = None if margins is None else (int(margins[i]), int(margins[len(every) + i]))
         if ends == (0, 0):
             continue
         size = op.dim(x, axis)

@@ -40,11 +40,11 @@ def max_roi_pool(xp, x, rois, *, pooled_shape, spatial_scale):
     bands = [
         xp.max(xp.where(xp.expand_dims(row, (1, 3)), images, none), 2) for row in rows
     ]  # each (regions, channels, width)
-    found = [
+    pooled_rows = [
         xp.stack([xp.max(xp.where(xp.expand_dims(c, (1,)), band, none), 2) for c in columns], 2)
         for band in bands
     ]
-    y = xp.stack(found, 2)
+    y = xp.stack(pooled_rows, 2)
     return xp.where(xp.equal(y, none), xp.scalar(0, x), y)  # an empty bin
 
 

@@ -45,17 +45,17 @@ def gradient(model, inputs, seeds, wrt):
     outputs = [v.name for v in loaded.outputs]
 
     def objective(variables, others):
-        found = apply(params, **variables, **others)
-        found = dict(zip(outputs, found if isinstance(found, tuple) else (found,), strict=True))
-        return sum(jax.numpy.sum(found[name] * seed) for name, seed in seeds.items())
+        out = apply(params, **variables, **others)
+        out = dict(zip(outputs, out if isinstance(out, tuple) else (out,), strict=True))
+        return sum(jax.numpy.sum(out[name] * seed) for name, seed in seeds.items())
 
     def differentiated(values):
         others = {name: value for name, value in values.items() if name not in wrt}
         return jax.grad(objective)({name: values[name] for name in wrt}, others)
 
     with enable_x64(True):
-        found = compiled(differentiated, inputs)
-        return {name: np.asarray(value) for name, value in found.items()}
+        gradients = compiled(differentiated, inputs)
+        return {name: np.asarray(value) for name, value in gradients.items()}
 
 
 def compiled(function, feeds):
