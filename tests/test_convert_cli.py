@@ -146,6 +146,8 @@ def test_wrong_targets_are_refused(
 ) -> None:
     code, _, stderr = call("convert", model, "--to", "mxnet", "-o", tmp_path / "x")
     assert code == 2 and "cannot convert to 'mxnet'" in stderr
+    code, _, stderr = call("convert", model, "--to", "torch-sorce", "-o", tmp_path / "x")
+    assert code == 2 and "did you mean torch-source?" in stderr
     code, _, stderr = call("convert", model, "--to", "torch", "-o", tmp_path / "x.pth")
     assert code == 2 and "a .pt2 file" in stderr
     assert list(tmp_path.iterdir()) == [model]

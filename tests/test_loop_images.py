@@ -120,6 +120,17 @@ def test_predictions_of_images_as_a_table(tmp_path: Path) -> None:
     np.testing.assert_allclose([float(row["score"]) for row in rows], shares.max(1), rtol=1e-5)
 
 
+def test_predicted_classes_have_names_where_the_model_has_further_scores(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "all", "bee", "cat")
+    run = sx.train(network(classes=3), folder, epochs=1)
+    scores = np.eye(3, dtype=np.float32)
+    result = predictions(run.model, folder, None, Feeding(), None, None)
+    result.outputs["scores"] = np.concatenate([scores, scores])
+    write_predictions(result, run.model, tmp_path / "p.csv")
+    rows = csv.DictReader((tmp_path / "p.csv").read_text().splitlines())
+    assert [row["class"] for row in rows] == ["bee", "cat", "2"] * 2
+
+
 def test_one_broken_image_is_named_before_training(tmp_path: Path) -> None:
     folder = pictures(tmp_path, "bee", "cat")
     (folder / "cat" / "1.png").write_bytes(b"no image")

@@ -197,3 +197,5 @@ def test_lengths_and_counts_stay_in_range() -> None:
 def test_an_engine_that_is_none_is_not_taken_for_a_file() -> None:
     with pytest.raises(ArgumentError, match='no engine "onnx"'):
         sx.verify(mlp(), engine="onnx")
+    with pytest.raises(ArgumentError, match=r"did you mean tensorflow\?"):
+        sx.verify(mlp(), "tensorflw")

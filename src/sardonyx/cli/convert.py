@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, did_you_mean
 
 # target -> the suffixes that its output may have; "" is a folder
 TARGETS = {
@@ -66,7 +66,7 @@ def convert(
     does), 5 could not tell, 6 the converted model fails.
     """
     if to not in TARGETS:
-        raise ArgumentError(f"cannot convert to {to!r}", hint=f"one of {', '.join(TARGETS)}")
+        raise ArgumentError(f"cannot convert to {to!r}", hint=did_you_mean(to, TARGETS))
     if dry_run:
         from sardonyx.engines.placement import placement
 

@@ -74,8 +74,8 @@ def _columns(
         names = class_names(model)
         shares = probabilities(scores)
         best = shares.argmax(1)
-        fits = len(names) == scores.shape[1]
-        yield "class", [names[i] if fits else int(i) for i in best]
+        # the data may have had fewer classes than the model has scores: the others have no name
+        yield "class", [names[i] if i < len(names) else int(i) for i in best]
         yield "score", [f"{shares[row, i]:.6g}" for row, i in enumerate(best)]
     for output, values in outputs.items():
         flat = values.reshape(len(values), -1)

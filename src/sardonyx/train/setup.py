@@ -130,7 +130,7 @@ def check_watch(watch: str, model: Model, names: Sequence[Any], validated: bool)
         measured += [f"val_{n}" for n in (*losses, *(m.name for m in metric.make(names)))]
     if watch not in measured:
         hint = did_you_mean(watch, measured)
-        listed = f"there are {', '.join(measured)}"
+        listed = f"measured: {', '.join(measured)}"
         raise ArgumentError(
             f"there is no metric {quote(watch)} to watch",
             hint=f"{hint} {listed}" if hint.startswith("did") else listed,

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.errors import ArgumentError, EngineError, MissingExtra, quote
+from sardonyx.errors import ArgumentError, EngineError, MissingExtra, did_you_mean, quote
 from sardonyx.lower.partition import ENGINES
 from sardonyx.model import Model, load
 from sardonyx.verify.datasets import DataSet, read_folder, read_npz
@@ -61,7 +61,7 @@ class OnnxSubject(Subject):
         super().__init__(name or (model.source.name if model.source else "model"))
         if engine not in ENGINES:
             raise ArgumentError(
-                f"there is no engine {quote(engine)}", hint=f"one of {', '.join(ENGINES)}"
+                f"there is no engine {quote(engine)}", hint=did_you_mean(engine, ENGINES)
             )
         self.model, self.engine, self.settings = model, engine, settings
         self.version = version_of(engine)
@@ -343,6 +343,11 @@ def on_engine(name: str, first: Subject | None) -> Subject:
 
 
 def _from_path(path: Path, model: Model | None) -> Subject:
+    if not path.suffix and len(path.parts) == 1 and not path.exists():
+        raise ArgumentError(
+            f"there is neither an engine nor a file called {quote(path)}",
+            hint=did_you_mean(str(path), ENGINES),
+        )
     if path.suffix == ".npz" or (path.is_dir() and not (path / "model.onnx").exists()):
         return SavedSubject(path, model)
     if path.is_dir():
