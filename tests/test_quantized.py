@@ -212,6 +212,7 @@ def test_trainable_names_all_nodes_that_training_would_refuse(tmp_path: Path) ->
     with pytest.raises(UnsupportedOp) as refusal:
         sx.trainable(path, "cross_entropy")
     assert all(f'"{name}"' in str(refusal.value) for name in nodes[1:])  # the first reads the input
+    assert "sx.dequantize(model)" in str(refusal.value)
     path, _ = quantized("mlp", "QDQ", tmp_path)
     with pytest.raises(ArgumentError, match="dequantize"):
         sx.trainable(path, "cross_entropy")

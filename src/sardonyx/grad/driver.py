@@ -278,12 +278,15 @@ def require_paths(nodes: Iterable[ir.Node], values: set[ir.Value]) -> None:
                 rows.append([op_name(op_id(node)), where, f"input {name}: {quote(x.name)}"])
                 first = first or x
     if first is not None:
+        quantized = any("Quantize" in operator for operator, *_ in rows)
         raise UnsupportedOp(
             f"{len(rows)} input{'s' * (len(rows) > 1)} on the path "
             f"ha{'ve' if len(rows) > 1 else 's'} no gradient",
             rows,
             hint=f"cut the path with grad(model, stop=[{quote(first.name)}]), which is --stop of "
-            "the command sardonyx grad",
+            "the command sardonyx grad"
+            + ", or take sx.dequantize(model), whose weights are floats"
+            * quantized,
         )
 
 
