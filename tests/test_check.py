@@ -52,3 +52,17 @@ def test_an_operator_that_onnxruntime_lacks(
     code, findings = run(tmp_path / "m.onnx", capsys)
     assert code == 1
     assert [f["stage"] for f in findings] == ["versions for onnxruntime"]
+
+
+def test_node_names_that_repeat() -> None:
+    """As onnxruntime, which is the judge here."""
+    import onnxruntime
+
+    model = mlp().proto()
+    assert sx.check(model)
+    for node in model.graph.node:
+        node.name = "act"
+    with pytest.raises(Exception, match="two nodes with same node name"):
+        onnxruntime.InferenceSession(model.SerializeToString())
+    problems = sx.check(model).problems
+    assert [p.stage for p in problems] == ["node names"] and '"act"' in problems[0].problem

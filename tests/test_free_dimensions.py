@@ -81,3 +81,22 @@ def test_two_sizes_of_one_placeholder_are_two_sizes() -> None:
     y, b = sx.to_numpy(model)(x, a)
     assert y.shape == (3, 3) and b.shape == (7, 2)
     assert set(sx.inspect(model).cost.sizes) == {"x[0]", "a[0]"}
+
+
+@pytest.mark.parametrize("form", ["symbolic", "expanded"])
+@pytest.mark.parametrize("part", ["input", "output"])
+def test_a_file_that_leaves_ranks_open_is_trained(part: str, form: str, tmp_path: Path) -> None:
+    """onnxruntime takes such a file, although ONNX's checker does not."""
+    import onnxruntime
+
+    model, path = paddle(), tmp_path / "tuned.onnx"
+    getattr(model.graph, part)[0].type.tensor_type.ClearField("shape")
+    x, label = np.ones((4, 2), np.float32), np.zeros((4, 3), np.float32)
+    data = {"x": x, "label": label}
+    sgd = sx.optim.sgd(0.1)
+    run = sx.train(model, data, steps=1, loss="mse", optimizer=sgd, form=form, output=path)
+    np.testing.assert_allclose(run.losses, [np.mean((x @ W) ** 2)], rtol=1e-6)
+    updated = W - 0.1 * x.T @ (2 * (x @ W) / 12)
+    (served,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    np.testing.assert_allclose(served, x @ updated, rtol=1e-5)
+    assert sx.check(path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sardonyx.collector import paused
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import SardonyxError, quote
 from sardonyx.html_page import table, text
 from sardonyx.limits import freed_dimensions
 from sardonyx.model import ModelSource, load
@@ -50,8 +51,8 @@ class Check:
 def check(model: ModelSource) -> Check:
     """List everything that is wrong with a model, without running it.
 
-    The stages are loading, training records, normalization and the versions that onnxruntime takes;
-    those after a failed one are skipped.
+    The stages are loading, training records, normalization, the versions that onnxruntime takes
+    (skipped if normalization fails) and names of nodes; all are skipped if loading fails.
 
     >>> import onnx, sardonyx as sx
     >>> text = '''<ir_version: 8, opset_import: ["": 17]>
@@ -83,4 +84,9 @@ def check(model: ModelSource) -> Check:
         stage("training records", lambda: check_records(loaded))
     if stage("normalize", lambda: normalize(loaded)) is not None:
         stage("versions for onnxruntime", lambda: fit(loaded))
+    names = Counter(node.name for node in loaded.graph if node.name)
+    for name, count in names.items():
+        if count > 1:
+            problem = f"{quote(name)} is the name of {count} nodes: onnxruntime refuses the file"
+            result.problems.append(Problem("node names", problem))
     return result

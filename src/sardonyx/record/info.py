@@ -257,6 +257,9 @@ def _official(model: Model, record: Record) -> list[list[str]]:
     declared = [o for o in proto.graph.output if o.HasField("type")]
     proto.graph.ClearField("output")
     proto.graph.output.extend(declared)
+    for value in (*proto.graph.input, *proto.graph.output):  # a file may leave ranks open
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
     domains = {i.domain for i in proto.opset_import}
     for domain in TRAINING_DOMAINS:
         if domain not in domains:
