@@ -1,4 +1,4 @@
-"""Modules as classes: those of one form are one class, whose arguments are the numbers that differ.
+"""Modules as classes: modules of one form share a class, whose arguments are what differs.
 
 Also the whole file: imports, classes from the inside out, and the function that loads the weights.
 """
@@ -23,12 +23,12 @@ from sardonyx.engines.torch.source.scopes import attribute, dotted
 from sardonyx.engines.torch.source.structure import Call, Module
 
 COLUMNS = 100
-# Names that exporters give to tensors which had none.
+# Names that exporters invent for tensors.
 MADE_UP = (
     r"(val|onnx|const|lifted|Constant|output)?_?.*?_?output_\d+|(val|const|[A-Z][A-Za-z]*)_?\d*"
 )
 OPTIONS = {"kernel_size", "stride", "padding", "dilation", "groups", "output_padding", "eps"}
-LONGEST = 40  # letters of a tensor's name that are still read
+LONGEST = 40  # letters of a tensor's name that are used
 # Functions that have a layer without weights: for nn.Sequential.
 AS_LAYER = {
     "F.relu({})": "nn.ReLU()",
@@ -45,7 +45,7 @@ AS_LAYER = {
 
 
 @dataclass
-class Written:
+class ModuleText:
     """A module as text: the constructor's lines, the forward method's, and all numbers in them."""
 
     module: Module
@@ -74,15 +74,15 @@ class Written:
 @dataclass
 class Class:
     name: str
-    example: Written
+    example: ModuleText
     parameters: list[str] = field(default_factory=list)
     columns: dict[int, str] = field(default_factory=dict)  # position of a number -> parameter
     ties: list[str] = field(default_factory=list)
     about: str = ""
 
 
-class Publisher:
-    """Writes all classes of a tree of modules."""
+class ClassWriter:
+    """Writes the classes of a tree of modules."""
 
     def __init__(self, root: Module, names: list[str], classes: dict[str, str], title: str):
         self.root, self.input_names, self.known_classes = root, names, classes
@@ -92,7 +92,7 @@ class Publisher:
         self.classes: list[Class] = []
         self.used: set[str] = {"nn", "F", "Path"}
 
-    def publish(self) -> list[Class]:
+    def write(self) -> list[Class]:
         levels: dict[int, list[Module]] = {}
         for module in self.root.every():
             levels.setdefault(self._height(module), []).append(module)
@@ -105,7 +105,7 @@ class Publisher:
         return 1 + max(inner, default=0)
 
     def _level(self, modules: list[Module]) -> None:
-        groups: dict[Any, list[Written]] = {}
+        groups: dict[Any, list[ModuleText]] = {}
         for module in modules:
             self._name_held(module)
             tokens = None if module is self.root else self._sequential(module)
@@ -116,8 +116,8 @@ class Publisher:
             names = self.input_names if module is self.root else None
             text = Writer(module, self.arguments, names).write()
             self.arguments[id(module)] = text.arguments
-            made = Written(module, self._setup(module), text.lines, text.arguments)
-            groups.setdefault(made.form, []).append(made)
+            module_text = ModuleText(module, self._setup(module), text.lines, text.arguments)
+            groups.setdefault(module_text.form, []).append(module_text)
         for group in groups.values():
             self._class(group)
 
@@ -194,36 +194,38 @@ class Publisher:
 
     # -- classes
 
-    def _class(self, group: list[Written]) -> None:
+    def _class(self, group: list[ModuleText]) -> None:
         first = group[0]
         rows = [[n.value for n in one.numbers] for one in group]
-        found: dict[tuple[Any, ...], list[str]] = {}
+        columns_of_numbers: dict[tuple[Any, ...], list[str]] = {}
         places: dict[int, tuple[Any, ...]] = {}
         for i, literal in enumerate(first.numbers):
             column = tuple(_key(row[i]) for row in rows)
             if len(set(column)) > 1:
-                found.setdefault(column, []).append(literal.hint)
+                columns_of_numbers.setdefault(column, []).append(literal.hint)
                 places[i] = column
         names: dict[tuple[Any, ...], str] = {}
         # Widths come first, options after them and by keyword: Block(64, 128, stride=2).
-        for column, hints in sorted(found.items(), key=lambda item: item[1][0] in OPTIONS):
+        for column, hints in sorted(
+            columns_of_numbers.items(), key=lambda item: item[1][0] in OPTIONS
+        ):
             names[column] = _unused(identifier(_meaning(hints)), names.values())
         columns = {i: names[column] for i, column in places.items()}
-        made = Class(self._class_name(group), first, list(names.values()), columns)
-        self.classes.append(made)
+        new_class = Class(self._class_name(group), first, list(names.values()), columns)
+        self.classes.append(new_class)
         for one in group:
             values = {name: one.numbers[i].value for i, name in columns.items()}
-            given: list[Token] = [f"{made.name}("]
-            for i, name in enumerate(made.parameters):
+            call: list[Token] = [f"{new_class.name}("]
+            for i, name in enumerate(new_class.parameters):
                 lead = f"{name}=" if name in OPTIONS else ""
-                given += [", "] if i else []
-                given.append(Literal(values[name], name, lead))
-            self.makers[id(one.module)] = [*given, ")"]
+                call += [", "] if i else []
+                call.append(Literal(values[name], name, lead))
+            self.makers[id(one.module)] = [*call, ")"]
 
-    def _class_name(self, group: list[Written]) -> str:
+    def _class_name(self, group: list[ModuleText]) -> str:
         module = group[0].module
-        told = self.known_classes.get(dotted(module.path), "")
-        name = told.rpartition(".")[2] if not told.startswith("torch.nn.") else ""
+        original = self.known_classes.get(dotted(module.path), "")
+        name = original.rpartition(".")[2] if not original.startswith("torch.nn.") else ""
         if not re.fullmatch(r"[A-Z][A-Za-z0-9]{1,60}", name) or keyword.iskeyword(name):
             name = camel(module.path[-1] if module.path else self.title)
             words = {re.sub(r"\d+$", "", one.module.path[-1]) for one in group if one.module.gives}
@@ -288,21 +290,21 @@ def camel(name: str) -> str:
 
 def grown(children: dict[str, Any]) -> dict[str, Any]:
     """Children by name, items of lists in dicts of their own."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for name, child in children.items():
-        place = found
+        place = tree
         *path, last = name.split(".")
         for part in path:
             place = place.setdefault(part, {})
         place[last] = child
-    return found
+    return tree
 
 
 def layer_tokens(layer: Layer) -> list[Token]:
-    found: list[Token] = [f"{layer.kind}("]
+    tokens: list[Token] = [f"{layer.kind}("]
     for i, literal in enumerate(layer.arguments):
-        found += [", ", literal] if i and not literal.lead else [literal]
-    return [*found, ")"]
+        tokens += [", ", literal] if i and not literal.lead else [literal]
+    return [*tokens, ")"]
 
 
 def listed(items: list[list[Token]], star: bool = False) -> list[Token]:
@@ -339,10 +341,10 @@ def _declared(name: str, value: ir.Value) -> list[Token]:
     shape: list[Token] = []
     for i, size in enumerate(value.const_value.shape.numpy()):  # type: ignore[union-attr]
         shape += ([", "] if i else []) + [Literal(int(size), "size")]
-    made: list[Token] = ["torch.empty(", *(shape or ["()"]), TYPE.get(value.dtype, ""), ")"]  # type: ignore[arg-type]
+    empty: list[Token] = ["torch.empty(", *(shape or ["()"]), TYPE.get(value.dtype, ""), ")"]  # type: ignore[arg-type]
     if value.meta.get("is_weight"):
-        return [f"self.{name} = nn.Parameter(", *made, ")"]
-    return [f'self.register_buffer("{name}", ', *made, ")"]
+        return [f"self.{name} = nn.Parameter(", *empty, ")"]
+    return [f'self.register_buffer("{name}", ', *empty, ")"]
 
 
 # -- text ---------------------------------------------------------------------------------
@@ -377,13 +379,13 @@ def _closing(text: str, start: int) -> int:
 
 def _items(text: str) -> list[str]:
     """The parts of a text between the commas outside of brackets."""
-    found, depth, begin = [], 0, 0
+    items, depth, begin = [], 0, 0
     for i, sign in enumerate(text):
         depth += (sign in "([{") - (sign in ")]}")
         if sign == "," and not depth:
-            found.append(text[begin:i].strip())
+            items.append(text[begin:i].strip())
             begin = i + 1
-    return [*found, text[begin:].strip()]
+    return [*items, text[begin:].strip()]
 
 
 def source(classes: list[Class], weights: str) -> str:
@@ -408,20 +410,22 @@ def save(model: {main}, folder: str | Path = Path(__file__).parent) -> None:
     return "\n".join([opening, "", *imports, "", "", f"{body}\n\n\n{loader}\n"])
 
 
-def class_text(made: Class) -> str:
-    one = made.example
+def class_text(written_class: Class) -> str:
+    one = written_class.example
     numbers = iter(range(len(one.numbers)))
-    setup = [_line(line, numbers, made.columns, "", 2) for line in one.setup]
-    forward = [_line(line, numbers, made.columns, "self.", 2) for line in one.forward]
-    given = ", ".join(["self", *(f"{n}: {_annotation(made, n)}" for n in made.parameters)])
-    text = [f"class {made.name}(nn.Module):"]
-    if made.about:
-        text += [*_docstring(made.about), ""]
-    if setup or _kept(made):
-        text += [*wrapped(f"def __init__({given}) -> None:", 1), "        super().__init__()"]
-        text += [f"        self.{n} = {n}" for n in _kept(made)]
+    setup = [_line(line, numbers, written_class.columns, "", 2) for line in one.setup]
+    forward = [_line(line, numbers, written_class.columns, "self.", 2) for line in one.forward]
+    parameters = ", ".join(
+        ["self", *(f"{n}: {_annotation(written_class, n)}" for n in written_class.parameters)]
+    )
+    text = [f"class {written_class.name}(nn.Module):"]
+    if written_class.about:
+        text += [*_docstring(written_class.about), ""]
+    if setup or _kept(written_class):
+        text += [*wrapped(f"def __init__({parameters}) -> None:", 1), "        super().__init__()"]
+        text += [f"        self.{n} = {n}" for n in _kept(written_class)]
         text += [line for lines in setup for line in lines]
-        text += [f"        {line}" for line in made.ties]
+        text += [f"        {line}" for line in written_class.ties]
         text.append("")
     count = len(one.module.outputs)
     gives = "torch.Tensor" if count == 1 else f"tuple[{', '.join(['torch.Tensor'] * count)}]"
@@ -437,17 +441,17 @@ def _docstring(about: str) -> list[str]:
     return [f"    {line}" for line in [*lines, *ending]]
 
 
-def _kept(made: Class) -> list[str]:
+def _kept(written_class: Class) -> list[str]:
     """Parameters that the forward method reads."""
-    one = made.example
+    one = written_class.example
     count = sum(isinstance(t, Literal) for _, tokens in one.setup for t in tokens)
-    later = {name for i, name in made.columns.items() if i >= count}
-    return [name for name in made.parameters if name in later]
+    later = {name for i, name in written_class.columns.items() if i >= count}
+    return [name for name in written_class.parameters if name in later]
 
 
-def _annotation(made: Class, name: str) -> str:
-    position = next(i for i, n in made.columns.items() if n == name)
-    value = made.example.numbers[position].value
+def _annotation(written_class: Class, name: str) -> str:
+    position = next(i for i, n in written_class.columns.items() if n == name)
+    value = written_class.example.numbers[position].value
     plain = {bool: "bool", int: "int", float: "float", str: "str", tuple: "tuple[int, ...]"}
     return plain.get(type(value), "object")
 
@@ -456,11 +460,11 @@ def _line(
     line: Line, numbers: Iterator[int], columns: dict[int, str], prefix: str, base: int
 ) -> list[str]:
     depth, tokens = line
-    found = []
+    texts = []
     for token in tokens:
         if isinstance(token, Literal):
             i = next(numbers)
-            found.append(token.lead + prefix + columns[i] if i in columns else str(token))
+            texts.append(token.lead + prefix + columns[i] if i in columns else str(token))
         else:
-            found.append(token)
-    return wrapped("".join(found), base + depth)
+            texts.append(token)
+    return wrapped("".join(texts), base + depth)

@@ -1,7 +1,7 @@
-"""The forward method of a module: names, what is written in one line, loops.
+"""The forward method of a module: names of variables, lines, loops and conditions.
 
 Text is made of tokens: strings and numbers (`Literal`), so that classes that differ only in numbers
-can become one. Every name comes from `identifier`, which knows a fixed alphabet.
+can become one. Every name comes from `identifier`, which uses a fixed alphabet.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ NUMBER = 3  # how many a number counts, whatever it is: instances must not be la
 DEEPEST = 3  # calls inside one another in one line
 TAKEN = {"self", "torch", "nn", "F", "Path", "load_model"}
 
-# Layers whose results are called after them.
-SPEAKING = {
+# The names of results of layers with these names.
+RESULT_OF_LAYER = {
     "query": "query", "key": "key", "value": "value", "q_proj": "q", "k_proj": "k", "v_proj": "v",
     "to_q": "q", "to_k": "k", "to_v": "v", "gate_proj": "gate", "up_proj": "up", "gate": "gate",
     "q": "q", "k": "k", "v": "v",
 }  # fmt: skip
-# Results that are called after what computed them.
+# The names of results of these operators.
 RESULTS = {"Range": "positions", "Softmax": "weights", "TopK": "top", "ArgMax": "best"}
-# Statements that only change the form: roles are looked for behind them.
+# Operators that only change the layout: the role of a value is that of their input.
 FORMS = {"Reshape", "Transpose", "Mul", "Div", "Unsqueeze", "Squeeze", "Cast", "Identity"}
 
 
@@ -63,7 +63,7 @@ def width(tokens: Sequence[Token]) -> int:
 
 
 def nesting(tokens: Sequence[Token]) -> int:
-    """How many brackets are open at most."""
+    """The largest number of brackets that are open at once."""
     depth = most = 0
     for token in tokens:
         for sign in token if isinstance(token, str) else "":
@@ -74,10 +74,10 @@ def nesting(tokens: Sequence[Token]) -> int:
 
 def reference(target: str) -> str:
     """How a module reaches a child: `self.layer[0]`, `self.part.inner`."""
-    found = "self"
+    text = "self"
     for i, part in enumerate(target.split(".")):
-        found += f"[{part}]" if part.isdigit() and i else f".{attribute(part)}"
-    return found
+        text += f"[{part}]" if part.isdigit() and i else f".{attribute(part)}"
+    return text
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Forward:
 
 
 @dataclass
-class Made:
+class Text:
     """An expression as text: how tightly it binds, the variables in it, the main one of them."""
 
     tokens: list[Token]
@@ -102,20 +102,22 @@ class Made:
 class Writer:
     """Writes the forward method of one module.
 
-    known -- argument names of the modules that were written before, by id
-    names -- of the inputs of the whole model, for its own forward method
+    argument_names -- of the modules that were written before, by id
+    names          -- of the inputs of the whole model, for the outermost forward method
     """
 
-    def __init__(self, module: Module, known: dict[int, list[str]], names: list[str] | None = None):
-        self.module, self.known, self.is_root = module, known, names is not None
+    def __init__(
+        self, module: Module, argument_names: dict[int, list[str]], names: list[str] | None = None
+    ):
+        self.module, self.argument_names, self.is_root = module, argument_names, names is not None
         self.result = Forward()
         self.name: dict[ir.Value, str] = {}
-        self.pending: dict[ir.Value, Made] = {}
+        self.pending: dict[ir.Value, Text] = {}
         self.left = self._uses()
-        ways = [w for e in module.body if isinstance(e, Choice) for w in e.ways]
+        branches = [w for e in module.body if isinstance(e, Choice) for w in e.branches]
         self.sized = {
             p.value
-            for e in (*module.body, *ways)
+            for e in (*module.body, *branches)
             if isinstance(e, Statement)
             for p in e.expression.parts
             if isinstance(p, Dim)
@@ -147,23 +149,23 @@ class Writer:
     def _roles(self) -> dict[ir.Value, str]:
         """Values that are queries, keys, values or masks of an attention, forms aside."""
         makers = {v: e for e in self.module.body for v in e.outputs}
-        found: dict[ir.Value, str] = {}
+        roles: dict[ir.Value, str] = {}
         for element in self.module.body:
             if isinstance(element, Statement) and element.op == "DotProductAttention":
-                given = zip(element.expression.values, ("q", "k", "v", "mask"))
-                for start, role in given:
+                operands = zip(element.expression.values, ("q", "k", "v", "mask"))
+                for start, role in operands:
                     value: ir.Value | None = start
-                    while value is not None and value not in found:
-                        found[value] = role
+                    while value is not None and value not in roles:
+                        roles[value] = role
                         maker = makers.get(value)
                         is_form = isinstance(maker, Statement) and maker.op in FORMS
                         value = maker.expression.values[0] if is_form else None  # type: ignore[union-attr]
             elif isinstance(element, (Call, Loop)):
                 call = element.first if isinstance(element, Loop) else element
-                for given_value, name in zip(call.inputs, self.known.get(id(call.child), ())):
+                for argument, name in zip(call.inputs, self.argument_names.get(id(call.child), ())):
                     if name not in ("x", "residual"):
-                        found.setdefault(given_value, name)
-        return found
+                        roles.setdefault(argument, name)
+        return roles
 
     def _name_arguments(self, names: list[str] | None) -> None:
         wanted = names or [self._role_of_input(v) for v in self.module.inputs]
@@ -183,7 +185,7 @@ class Writer:
             if isinstance(element, (Call, Loop)):
                 call = element.first if isinstance(element, Loop) else element
                 if isinstance(call.child, Module) and value in call.inputs:
-                    name = self.known[id(call.child)][call.inputs.index(value)]
+                    name = self.argument_names[id(call.child)][call.inputs.index(value)]
                     return name if name != "residual" else "x"
                 if isinstance(call.child, Layer) and value in call.inputs:
                     return "ids" if call.child.kind == "nn.Embedding" else "x"
@@ -192,7 +194,7 @@ class Writer:
                     return "condition"
                 for call in element.calls:
                     if value in call.inputs and isinstance(call.child, Module):
-                        return self.known[id(call.child)][call.inputs.index(value)]
+                        return self.argument_names[id(call.child)][call.inputs.index(value)]
             elif any(isinstance(p, Hole) and p.value is value for p in element.expression.parts):
                 is_sum = element.op == "Add" and element.expression.values[0] is not value
                 return "residual" if is_sum else "x"
@@ -217,7 +219,7 @@ class Writer:
             if isinstance(element, Statement):
                 dims = [p for p in element.expression.parts if isinstance(p, Dim)]
                 counts.update((d.value, d.axis) for d in dims)
-        found: dict[tuple[ir.Value, int], str] = {}
+        size_names: dict[tuple[ir.Value, int], str] = {}
         for value in self.module.inputs:
             axes = sorted(a for (v, a), n in counts.items() if v is value and n > 1)
             if not axes:
@@ -232,17 +234,17 @@ class Writer:
                 names = [self._size_name(value, axes[0], rank)]
                 text = f"{names[0]} = {self.name[value]}.shape[{axes[0]}]"
             self.result.lines.append((0, [text]))
-            found.update({(value, a): n for a, n in zip(axes, names)})
+            size_names.update({(value, a): n for a, n in zip(axes, names)})
             for axis in axes:
                 self.left[value] -= counts[value, axis]
-        return found
+        return size_names
 
     def _size_name(self, value: ir.Value, axis: int, rank: int) -> str:
         usual = {1: ["batch", "length", "width"], 2: ["batch", "channels", "height", "width"]}
         names = usual[2 if rank == 4 else 1]
         name = names[axis] if axis < len(names) else f"size{axis}"
         name = self._fresh(name)
-        self.name[ir.Value()] = name  # it stays taken
+        self.name[ir.Value()] = name  # the name stays reserved
         return name
 
     # -- one line
@@ -250,7 +252,7 @@ class Writer:
     def _element(self, element: Statement | Call) -> None:
         expression = self._expression(element)
         values = expression.values
-        for value in values:  # what is read twice, or asked for its size, needs a name
+        for value in values:  # a value read twice, or whose size is read, needs a name
             if value in self.pending and (values.count(value) > 1 or value in self.sized):
                 self._flush(value)
         if isinstance(element, Call) and isinstance(element.child, Layer):
@@ -258,29 +260,29 @@ class Writer:
                 if value in self.pending and nesting(self.pending[value].tokens) > 1:
                     self._flush(value)
         elif isinstance(element, Call):
-            for value in values:  # what a module takes besides its main input has a name
+            for value in values:  # a further argument of a module gets a name
                 if value in self.pending and self.roles.get(value, "x") != "x":
                     self._flush(value)
-        made = self._composed(expression)
-        while width(made.tokens) > WIDTH - 12 or nesting(made.tokens) > DEEPEST:
+        text = self._composed(expression)
+        while width(text.tokens) > WIDTH - 12 or nesting(text.tokens) > DEEPEST:
             waiting = [v for v in values if v in self.pending]
             if not waiting:
                 break
             long = [v for v in waiting if width(self.pending[v].tokens) > 12]
             self._flush((long or waiting)[0])
-            made = self._composed(expression)
-        made.hint = self._hint(element, values)
+            text = self._composed(expression)
+        text.hint = self._hint(element, values)
         if isinstance(element, Statement) and element.op == "DotProductAttention":
-            made.main = None
+            text.main = None
         for value in values:
             self.pending.pop(value, None)
         outputs = element.outputs
         if len(outputs) == 1 and self.left[outputs[0]] == 1 and outputs[0] not in self.sized:
-            self.pending[outputs[0]] = made
+            self.pending[outputs[0]] = text
         elif len(outputs) == 1:
-            self._emit(outputs[0], made)
+            self._emit(outputs[0], text)
         else:
-            self._unpack(element, made)
+            self._unpack(element, text)
 
     def _expression(self, element: Statement | Call) -> Expression:
         if isinstance(element, Statement):
@@ -288,40 +290,40 @@ class Writer:
         places = [f"{{{i}}}" for i in range(len(element.inputs))]
         if isinstance(element.child, Layer) and len(places) == 3:  # an LSTM takes a pair of states
             places[1:] = [f"({places[1]}, {places[2]})"]
-        given = ", ".join(places)
-        return build(f"{reference(element.target)}({given})", *element.inputs)
+        arguments = ", ".join(places)
+        return build(f"{reference(element.target)}({arguments})", *element.inputs)
 
-    def _composed(self, expression: Expression) -> Made:
-        """The text of an expression, with what waits written into it."""
-        made = Made([], expression.rank)
+    def _composed(self, expression: Expression) -> Text:
+        """The text of an expression, with pending expressions inlined."""
+        text = Text([], expression.rank)
         for part in expression.parts:
             if isinstance(part, Hole) and part.value in self.pending:
                 inner = self.pending[part.value]
                 loose = inner.rank < part.floor
-                made.tokens += ["(", *inner.tokens, ")"] if loose else inner.tokens
-                made.reads.update(inner.reads)
-                made.main = made.main or inner.main
-                made.rank = inner.rank if expression.is_hole else made.rank
+                text.tokens += ["(", *inner.tokens, ")"] if loose else inner.tokens
+                text.reads.update(inner.reads)
+                text.main = text.main or inner.main
+                text.rank = inner.rank if expression.is_hole else text.rank
             elif isinstance(part, Hole):
-                made.tokens.append(self.name[part.value])
-                made.reads[part.value] += 1
+                text.tokens.append(self.name[part.value])
+                text.reads[part.value] += 1
                 if part.value not in self.fixed:
-                    made.main = made.main or part.value
+                    text.main = text.main or part.value
             elif isinstance(part, Dim):
                 named = self.sizes.get((part.value, part.axis))
-                made.tokens.append(named or f"{self.name[part.value]}.shape[{part.axis}]")
+                text.tokens.append(named or f"{self.name[part.value]}.shape[{part.axis}]")
                 if named is None:
-                    made.reads[part.value] += 1
+                    text.reads[part.value] += 1
             else:
-                made.tokens.append(part)  # type: ignore[arg-type]
-        return made
+                text.tokens.append(part)  # type: ignore[arg-type]
+        return text
 
     def _hint(self, element: Statement | Call, values: list[ir.Value]) -> str:
-        """What a result is called where it cannot take over the name of what it is made of."""
+        """The name of a result that cannot reuse the name of its operand."""
         if isinstance(element, Call):
             name = element.target.rpartition(".")[2]
-            if name in SPEAKING:
-                return SPEAKING[name]
+            if name in RESULT_OF_LAYER:
+                return RESULT_OF_LAYER[name]
         before = self.pending[values[0]].hint if values and values[0] in self.pending else ""
         if isinstance(element, Statement) and element.op in FORMS and before not in ("", "out"):
             return before
@@ -331,25 +333,25 @@ class Writer:
     def _flush(self, value: ir.Value) -> None:
         self._emit(value, self.pending.pop(value))
 
-    def _emit(self, value: ir.Value, made: Made, depth: int = 0) -> None:
-        self.left.subtract(made.reads)
-        name = self._choose(value, made)
-        self.result.lines.append((depth, [f"{name} = ", *made.tokens]))
+    def _emit(self, value: ir.Value, text: Text, depth: int = 0) -> None:
+        self.left.subtract(text.reads)
+        name = self._choose(value, text)
+        self.result.lines.append((depth, [f"{name} = ", *text.tokens]))
         self.name[value] = name
 
-    def _choose(self, value: ir.Value, made: Made) -> str:
-        """The name of the main operand, if nothing reads that any more; else a new one."""
-        main = made.main
+    def _choose(self, value: ir.Value, text: Text) -> str:
+        """The name of the main operand if nothing reads it any more, otherwise a new one."""
+        main = text.main
         free = main is not None and self.left[main] <= 0 and main not in self.fixed
-        own = self.is_root and main in self.module.inputs
-        if main is not None and free and not own and main.dtype == value.dtype:
+        is_model_input = self.is_root and main in self.module.inputs
+        if main is not None and free and not is_model_input and main.dtype == value.dtype:
             name = self.name[main]
-            if made.hint in ("out", name) or name not in ("x", "out"):
+            if text.hint in ("out", name) or name not in ("x", "out"):
                 return name
-        return self._fresh(made.hint)
+        return self._fresh(text.hint)
 
-    def _unpack(self, element: Statement | Call, made: Made) -> None:
-        self.left.subtract(made.reads)
+    def _unpack(self, element: Statement | Call, right_side: Text) -> None:
+        self.left.subtract(right_side.reads)
         names = []
         recurrent = isinstance(element, Call) and isinstance(element.child, Layer)
         usual = ("out", "hidden", "cell") if recurrent else ("part",) * len(element.outputs)
@@ -360,7 +362,7 @@ class Writer:
             self.name[value] = name if is_read else ""
         nested = recurrent and len(names) == 3
         text = f"{names[0]}, ({names[1]}, {names[2]})" if nested else ", ".join(names)
-        self.result.lines.append((0, [f"{text} = ", *made.tokens]))
+        self.result.lines.append((0, [f"{text} = ", *right_side.tokens]))
 
     # -- loops and results
 
@@ -380,40 +382,40 @@ class Writer:
             self.name[after] = name
         used = {n for v, n in self.name.items() if self.left[v] > 0} | set(names.values())
         item = singular(loop.container.rpartition(".")[2], used)
-        given = [names.get(v) or self.name[v] for v in call.inputs]
+        arguments = [names.get(v) or self.name[v] for v in call.inputs]
         for value in call.inputs:
             if value not in names:
                 self.left[value] -= 1
         results = ", ".join(names[before] for _, before, _ in loop.carried)
         self.result.lines.append((0, [f"for {item} in {reference(loop.container)}:"]))
-        self.result.lines.append((1, [f"{results} = {item}({', '.join(given)})"]))
+        self.result.lines.append((1, [f"{results} = {item}({', '.join(arguments)})"]))
 
     def _choice(self, choice: Choice) -> None:
-        """`if …:` and `else:`, each with what gives the results."""
-        for value in dict.fromkeys(v for way in choice.ways for v in way.reads):
+        """`if …:` and `else:`, each assigning the same results."""
+        for value in dict.fromkeys(v for branch in choice.branches for v in branch.reads):
             if value in self.pending:
                 self._flush(value)
         condition = self._composed(choice.condition)
         for value in choice.condition.values:
             self.pending.pop(value, None)
-        ways = [self._composed(self._expression(way)) for way in choice.ways]
-        for made in (condition, *ways):
+        branches = [self._composed(self._expression(branch)) for branch in choice.branches]
+        for made in (condition, *branches):
             self.left.subtract(made.reads)
         names = self._names_of(choice)
         text = ", ".join(names)
-        plain = [made.tokens != [text] for made in ways]  # `x = x` says nothing
+        plain = [made.tokens != [text] for made in branches]  # `x = x` is left out
         lines = self.result.lines
         if not plain[0] and plain[1]:
             lines.append((0, ["if not ", *_grouped(condition), ":"]))
         else:
             lines.append((0, ["if ", *condition.tokens, ":"]))
-            lines.append((1, [f"{text} = ", *ways[0].tokens]))
+            lines.append((1, [f"{text} = ", *branches[0].tokens]))
             lines += [(0, ["else:"])] if plain[1] else []
         if plain[1]:
-            lines.append((1, [f"{text} = ", *ways[1].tokens]))
+            lines.append((1, [f"{text} = ", *branches[1].tokens]))
 
     def _names_of(self, choice: Choice) -> list[str]:
-        """Names of what a choice gives: a single one keeps that of what it is made of."""
+        """The names of the outputs of a choice."""
         word = "out" if len(choice.outputs) == 1 else "part"
         names: list[str] = []
         for value in choice.outputs:
@@ -436,13 +438,13 @@ class Writer:
         self.result.lines.append((0, tokens))
 
 
-def _grouped(made: Made) -> list[Token]:
-    return made.tokens if made.rank >= COMPARISON else ["(", *made.tokens, ")"]
+def _grouped(text: Text) -> list[Token]:
+    return text.tokens if text.rank >= COMPARISON else ["(", *text.tokens, ")"]
 
 
 def singular(name: str, used: set[str]) -> str:
-    """What one item of a list is called: `layer` of `layers`, `block` of a single letter."""
+    """The name of one item of a list: `layer` of `layers`, `block` of a single letter."""
     text = attribute(name)
-    found = text[:-1] if text.endswith("s") and len(text) > 2 else text
-    found = "block" if len(found) < 3 else found
-    return f"one_{found}" if found in used else found
+    item = text[:-1] if text.endswith("s") and len(text) > 2 else text
+    item = "block" if len(item) < 3 else item
+    return f"one_{item}" if item in used else item

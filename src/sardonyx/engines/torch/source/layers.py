@@ -1,6 +1,6 @@
 """Nodes with weights as layers of torch.nn: how a layer is made, and its weights in torch's layout.
 
-A weight of another layout (ONNX's MatMul has inputs × outputs) is written as torch wants it.
+A weight in another layout (ONNX's MatMul has inputs × outputs) is stored in torch's layout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tensor:
-    """A tensor of the state dict: those of the model that it comes from, and how."""
+    """A tensor of the state dict: the model's tensors it is made from, and the function."""
 
     sources: list[ir.Value]
     make: Callable[..., np.ndarray] | None = None
@@ -34,17 +34,16 @@ class Tensor:
     @property
     def array(self) -> np.ndarray:
         arrays = [v.const_value.numpy() for v in self.sources]  # type: ignore[union-attr]
-        found = arrays[0] if self.make is None else self.make(*arrays)
-        return np.require(found, requirements="C")
+        stored = arrays[0] if self.make is None else self.make(*arrays)
+        return np.require(stored, requirements="C")
 
 
 @dataclass
 class Layer:
     """A layer of torch.nn.
 
-    arguments -- of its constructor; those with a keyword are left out where they are usual
-    before    -- written around its input, where torch's layer lacks an option
-    after     -- names of what a recurrent layer gives, in order
+    arguments -- arguments of its constructor; keywords at their default are left out
+    before    -- expressions applied to its input, where torch's layer lacks an option
     """
 
     kind: str
@@ -74,18 +73,22 @@ class Layer:
         """torch's outputs, then ONNX's of them: with an axis of directions."""
         from sardonyx.engines.torch.source import reading
 
-        kept = [v for v in node.outputs if v.name]
-        own = [ir.Value(name=f"{v.name}/torch", type=v.type) for v in node.outputs]
-        while len(own) < (3 if node.op_type == "LSTM" else 2):
-            own.append(ir.Value(name=f"{node.outputs[0].name}/rest{len(own)}"))
-        made = [reading.Statement(own, path, node.op_type, build(""), self, tuple(inputs))]
-        for i, value in enumerate(kept):
+        named = [v for v in node.outputs if v.name]
+        results = [ir.Value(name=f"{v.name}/torch", type=v.type) for v in node.outputs]
+        while len(results) < (3 if node.op_type == "LSTM" else 2):
+            results.append(ir.Value(name=f"{node.outputs[0].name}/rest{len(results)}"))
+        statements_out = [
+            reading.Statement(results, path, node.op_type, build(""), self, tuple(inputs))
+        ]
+        for i, value in enumerate(named):
             text = "{0}.unsqueeze(1)" if i == 0 else "{0}"
             if i == 0 and self.arguments[-1].value:
                 text = "{0}.unflatten(2, (2, -1)).transpose(1, 2)"
             if value.uses() or value.is_graph_output():
-                made.append(reading.Statement([value], path, "Identity", build(text, own[i])))
-        return made
+                statements_out.append(
+                    reading.Statement([value], path, "Identity", build(text, results[i]))
+                )
+        return statements_out
 
 
 def option(name: str, value: Any, usual: Any) -> Literal:
@@ -154,7 +157,7 @@ def even(values: Any) -> Any:
     return values[0] if len(set(values)) == 1 else values
 
 
-def conv(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -> Layer | None:
+def conv(reader: Reader, node: ir.Node, inputs: Inputs, options: dict[str, Any]) -> Layer | None:
     x, w, b = inputs[:3]
     shape = dims(w)
     if x is None or w is None or shape is None or not 3 <= len(shape) <= 5:
@@ -163,9 +166,9 @@ def conv(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -
         return None
     rank = len(shape) - 2
     turned = node.op_type == "ConvTranspose"
-    group, pads = given["group"], list(given["pads"] or [0] * 2 * rank)
+    group, pads = options["group"], list(options["pads"] or [0] * 2 * rank)
     begin, end = pads[:rank], pads[rank:]
-    if (given.get("auto_pad") or "NOTSET") != "NOTSET" or (turned and given["output_shape"]):
+    if (options.get("auto_pad") or "NOTSET") != "NOTSET" or (turned and options["output_shape"]):
         return None
     before = []
     if begin != end:
@@ -180,13 +183,13 @@ def conv(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -
         Literal(widths[0], "in_channels"),
         Literal(widths[1], "out_channels"),
         Literal(even(shape[2:]), "kernel_size"),
-        option("stride", even(given["strides"] or [1]), 1),
+        option("stride", even(options["strides"] or [1]), 1),
         option("padding", even(begin), 0),
-        option("dilation", even(given["dilations"] or [1]), 1),
+        option("dilation", even(options["dilations"] or [1]), 1),
         option("groups", group, 1),
     ]
     if turned:
-        arguments.append(option("output_padding", even(given["output_padding"] or [0]), 0))
+        arguments.append(option("output_padding", even(options["output_padding"] or [0]), 0))
     arguments.append(option("bias", b is not None, True))
     tensors = {"weight": Tensor([w])}
     if b is not None:
@@ -196,20 +199,20 @@ def conv(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -
 
 
 def batch_norm(
-    reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]
+    reader: Reader, node: ir.Node, inputs: Inputs, options: dict[str, Any]
 ) -> Layer | None:
     x, scale, b, mean, var = inputs[:5]
     if x is None or x.shape is None or any(dims(v) is None for v in inputs[1:5]):
         return None
-    if given["training_mode"]:
+    if options["training_mode"]:
         return None
     rank = len(x.shape)
     kind = {2: "nn.BatchNorm1d", 3: "nn.BatchNorm1d", 4: "nn.BatchNorm2d", 5: "nn.BatchNorm3d"}
     if rank not in kind or scale is None or b is None or mean is None or var is None:
         return None
     (width,) = dims(scale) or (0,)
-    momentum = round(1 - given["momentum"], 6)
-    arguments = [Literal(width, "num_features"), epsilon_option(given["epsilon"])]
+    momentum = round(1 - options["momentum"], 6)
+    arguments = [Literal(width, "num_features"), epsilon_option(options["epsilon"])]
     arguments.append(option("momentum", momentum, 0.1))
     count = np.zeros((), np.int64)
     tensors = {
@@ -223,20 +226,20 @@ def batch_norm(
 
 
 def layer_norm(
-    reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]
+    reader: Reader, node: ir.Node, inputs: Inputs, options: dict[str, Any]
 ) -> Layer | None:
     x, scale, b = inputs[:3]
     if x is None or x.shape is None or scale is None or dims(scale) is None:
         return None
     if b is not None and dims(b) != dims(scale):
         return None
-    axis = given["axis"] % len(x.shape)
+    axis = options["axis"] % len(x.shape)
     form = dims(scale) or ()
     if len(form) != len(x.shape) - axis:
         return None
     rms = node.op_type == "RMSNormalization"
     arguments = [Literal(form[0] if len(form) == 1 else form, "width")]
-    arguments.append(epsilon_option(given["epsilon"], 0.0 if rms else 1e-5))
+    arguments.append(epsilon_option(options["epsilon"], 0.0 if rms else 1e-5))
     tensors = {"weight": Tensor([scale])}
     if b is not None:
         tensors["bias"] = Tensor([b])
@@ -247,23 +250,25 @@ def layer_norm(
 
 
 def group_norm(
-    reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]
+    reader: Reader, node: ir.Node, inputs: Inputs, options: dict[str, Any]
 ) -> Layer | None:
     x, scale, b = inputs[:3]
     form = dims(scale)
     if x is None or scale is None or b is None or form is None or dims(b) != form:
         return None
-    groups = given.get("num_groups", form[0])
+    groups = options.get("num_groups", form[0])
     arguments = [Literal(groups, "num_groups"), Literal(form[0], "num_channels")]
-    arguments.append(epsilon_option(given["epsilon"]))
+    arguments.append(epsilon_option(options["epsilon"]))
     tensors = {"weight": Tensor([scale]), "bias": Tensor([b])}
     return Layer("nn.GroupNorm", arguments, tensors, [x], "norm")
 
 
-def embedding(reader: Reader, node: ir.Node, inputs: Inputs, given: dict[str, Any]) -> Layer | None:
+def embedding(
+    reader: Reader, node: ir.Node, inputs: Inputs, options: dict[str, Any]
+) -> Layer | None:
     table, ids = inputs[:2]
     shape = dims(table)
-    if table is None or ids is None or shape is None or len(shape) != 2 or given["axis"] != 0:
+    if table is None or ids is None or shape is None or len(shape) != 2 or options["axis"] != 0:
         return None
     if table.name not in reader.weights or ids in reader.known or ids.dtype is None:
         return None
@@ -286,8 +291,8 @@ def recurrent(
     if directions is None or lengths is not None or peepholes is not None:
         return None
     states = [hidden_state, cell_state][: 2 if op == "LSTM" else 1]
-    given_states = [v for v in states if v is not None and not _is_zero(reader, v)]
-    if given_states and len(given_states) < len(states):
+    start_states = [v for v in states if v is not None and not _is_zero(reader, v)]
+    if start_states and len(start_states) < len(states):
         return None
     names = [str(a).lower() for a in attributes["activations"] or []]
     usual = [a.lower() for a in DEFAULTS[op]] * directions
@@ -309,15 +314,15 @@ def recurrent(
             half = len(ORDER[op]) * hidden
             tensors[f"bias_ih{end}"] = Tensor([b], _gates(op, hidden, d, 0, half))
             tensors[f"bias_hh{end}"] = Tensor([b], _gates(op, hidden, d, half, 2 * half))
-    held = [x, *given_states]
-    return Layer(RECURRENT[op], arguments, tensors, held, op.lower(), recurrent=True)
+    operands = [x, *start_states]
+    return Layer(RECURRENT[op], arguments, tensors, operands, op.lower(), recurrent=True)
 
 
 def _is_zero(reader: Reader, value: ir.Value) -> bool:
     """Whether a state is all zeros, which is what torch's layers begin with by themselves."""
-    known = reader.known.get(value)
-    if known is not None:
-        return not known.any()
+    array = reader.known.get(value)
+    if array is not None:
+        return not array.any()
     node = value.producer()
     if node is None or node.domain != "":
         return False

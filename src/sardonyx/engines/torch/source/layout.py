@@ -59,10 +59,10 @@ def reshape(
             for i, s in enumerate(sizes)
         ]
     elif not allowzero:
-        own = reader.sizes(x) if any(map(_is_zero, sizes)) else []
-        if any(_is_zero(s) and i >= len(own) for i, s in enumerate(sizes)):
+        input_sizes = reader.sizes(x) if any(map(_is_zero, sizes)) else []
+        if any(_is_zero(s) and i >= len(input_sizes) for i, s in enumerate(sizes)):
             raise Unwritten("the rank of an input is not known")
-        sizes = [own[i] if _is_zero(s) else s for i, s in enumerate(sizes)]
+        sizes = [input_sizes[i] if _is_zero(s) else s for i, s in enumerate(sizes)]
     flat = _flattened(reader, x, node.outputs[0], sizes)
     return flat or build("{0}.reshape({1})", x, many(sizes))
 
@@ -116,8 +116,8 @@ def transpose(
 @op("Unsqueeze")
 def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Expression:
     rank = reader.rank(x)
-    given = reader.integers(axes)
-    places = sorted(a % (rank + len(given)) for a in given)
+    numbers = reader.integers(axes)
+    places = sorted(a % (rank + len(numbers)) for a in numbers)
     if len(places) == 1:
         last = places[0] == rank
         return build("{0}.unsqueeze({1})", x, Literal(-1 if last else places[0], "dim"))
@@ -129,8 +129,8 @@ def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Exp
 def squeeze(reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None) -> Expression:
     if axes is None:
         return build("{0}.squeeze()", x)
-    found = [a % reader.rank(x) for a in reader.integers(axes)]
-    dim = found[0] if len(found) == 1 else tuple(found)
+    dims = [a % reader.rank(x) for a in reader.integers(axes)]
+    dim = dims[0] if len(dims) == 1 else tuple(dims)
     return build("{0}.squeeze({1})", x, Literal(dim, "dim"))
 
 
@@ -161,15 +161,15 @@ def split(
     rank, count = reader.rank(x), len(node.outputs)
     dim = Literal(-1 if axis % rank == rank - 1 else axis % rank, "dim")
     whole = reader.sizes(x)[axis % rank]
-    given = None if sizes is None else reader.integers(sizes)
-    even = given is None or len(set(given)) == 1
+    lengths = None if sizes is None else reader.integers(sizes)
+    even = lengths is None or len(set(lengths)) == 1
     if count == 1:
         return build("{0}", x)
-    if even and (given is not None or (isinstance(whole, int) and whole % count == 0)):
+    if even and (lengths is not None or (isinstance(whole, int) and whole % count == 0)):
         return [build("{0}.chunk({1}, dim={2})", x, Literal(count, "parts"), dim)]
-    if given is None:
-        raise Unwritten("parts whose size only a run tells")
-    return [build("{0}.split({1}, dim={2})", x, Literal(tuple(given), "sizes"), dim)]
+    if lengths is None:
+        raise Unwritten("parts whose size depends on data")
+    return [build("{0}.split({1}, dim={2})", x, Literal(tuple(lengths), "sizes"), dim)]
 
 
 @op("Slice")
@@ -228,11 +228,11 @@ def _cut(a: int | Size, b: int | Size, step: int) -> tuple[Any, ...]:
 def gather(reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, axis: int) -> Expression:
     axis %= reader.rank(x)
     front = ":, " * axis
-    known = reader.known.get(ids)
-    if known is not None and known.ndim == 0:
+    indices = reader.known.get(ids)
+    if indices is not None and indices.ndim == 0:
         return build(f"{{0}}[{front}{{1}}]", x, reader.operand(ids))
-    if known is not None and known.size <= 8 and known.ndim == 1 and x not in reader.known:
-        chosen = many([int(v) for v in known], "index")
+    if indices is not None and indices.size <= 8 and indices.ndim == 1 and x not in reader.known:
+        chosen = many([int(v) for v in indices], "index")
         return build(f"{{0}}[{front}[{{1}}]]", x, chosen)
     return build(f"{{0}}[{front}{{1}}]", x, ids)
 
@@ -322,10 +322,10 @@ def pad(
     reader: Reader, node: ir.Node, x: ir.Value, pads: ir.Value, value: Any = None, axes: Any = None,
     *, mode: str,
 ) -> Expression:  # fmt: skip
-    found, rank = reader.listed(pads), reader.rank(x)
+    amounts, rank = reader.listed(pads), reader.rank(x)
     where = list(range(rank)) if axes is None else [a % rank for a in reader.integers(axes)]
-    begin = dict(zip(where, found[: len(where)]))
-    end = dict(zip(where, found[len(where) :]))
+    begin = dict(zip(where, amounts[: len(where)]))
+    end = dict(zip(where, amounts[len(where) :]))
     pairs = [(begin.get(a, 0), end.get(a, 0)) for a in range(rank)]
     while pairs and pairs[0] == (0, 0):
         pairs = pairs[1:]

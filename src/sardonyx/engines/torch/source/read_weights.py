@@ -1,7 +1,6 @@
 """Tuned weights of a generated module, by the names and in the layouts of the ONNX model.
 
-The keys of the file are found again by reading the model once more: the same model gives the same
-source.
+The keys of the file are recovered by reading the model again: the same model gives the same source.
 """
 
 from __future__ import annotations
@@ -35,33 +34,35 @@ def arrays_of(path: Path, model: Model, partial: bool) -> dict[str, np.ndarray]:
 
 def named(state: Mapping[str, Any], model: Model, partial: bool = False) -> dict[str, np.ndarray]:
     """The tensors of a generated module's state, as `model` has them."""
-    held, same = weights_of(model)
-    stored = {key: _stored(key, state, same) for key in held}
-    missing = [[quote(k), "is missing"] for k, t in held.items() if t.sources and stored[k] is None]
+    expected, same = weights_of(model)
+    stored = {key: _stored(key, state, same) for key in expected}
+    missing = [
+        [quote(k), "is missing"] for k, t in expected.items() if t.sources and stored[k] is None
+    ]
     wrong = [
-        [quote(k), f"{list(held[k].array.shape)} ← {list(v.shape)}"]
+        [quote(k), f"{list(expected[k].array.shape)} ← {list(v.shape)}"]
         for k, v in stored.items()
-        if v is not None and held[k].array.shape != tuple(v.shape)
+        if v is not None and expected[k].array.shape != tuple(v.shape)
     ]
     if partial:
         missing = []
-        held = {k: t for k, t in held.items() if not t.sources or stored[k] is not None}
+        expected = {k: t for k, t in expected.items() if not t.sources or stored[k] is not None}
     if missing or wrong:
         what = "the weights are not those of this model's source"
         raise ArgumentError(what, [*missing, *wrong], hint="was the source made from this model?")
     xp = arrays("cpu")
-    found: dict[str, _Target] = {}
+    targets: dict[str, _Target] = {}
     torn = []
-    for key, tensor in held.items():
-        if tensor.sources and not _put(found, tensor, xp.to_numpy(stored[key])):
-            torn.append(
-                [quote(key), f"is {quote(tensor.sources[0].name)}, which others are as well"]
-            )
+    for key, tensor in expected.items():
+        if tensor.sources and not _put(targets, tensor, xp.to_numpy(stored[key])):
+            torn.append([quote(key), f"shares {quote(tensor.sources[0].name)} with other keys"])
     if torn:
         hint = "to_torch keeps them one parameter, or export the model with a tensor for each"
-        raise ArgumentError("tensors that are one in the model have become different", torn, hint)
-    shaped = {n: t.values.reshape(t.shape) for n, t in found.items()}
-    return {n: a for n, a in shaped.items() if not _is_made(n, a, held)}
+        raise ArgumentError(
+            "keys that share one tensor of the model have different values", torn, hint
+        )
+    shaped = {n: t.values.reshape(t.shape) for n, t in targets.items()}
+    return {n: a for n, a in shaped.items() if not _is_made(n, a, expected)}
 
 
 @dataclass
@@ -80,15 +81,15 @@ def _stored(key: str, state: Mapping[str, Any], same: Mapping[str, str]) -> Any 
     return next((state[n] for n in names if n in state), None)
 
 
-def _put(found: dict[str, _Target], tensor: Tensor, value: np.ndarray) -> bool:
+def _put(targets: dict[str, _Target], tensor: Tensor, value: np.ndarray) -> bool:
     """Write a tensor of torch's layout to where its elements come from; False for a conflict."""
     (source,) = tensor.sources
     assert source.const_value is not None and source.name
-    if source.name not in found:
+    if source.name not in targets:
         begun = np.array(source.const_value.numpy()).astype(value.dtype).reshape(-1)
         shape = tuple(source.const_value.shape.numpy())
-        found[source.name] = _Target(begun, np.zeros(begun.size, bool), shape)
-    target = found[source.name]
+        targets[source.name] = _Target(begun, np.zeros(begun.size, bool), shape)
+    target = targets[source.name]
     places = np.arange(target.values.size).reshape(target.shape)
     at = (places if tensor.make is None else tensor.make(places)).reshape(-1)
     flat = value.reshape(-1)
@@ -99,8 +100,8 @@ def _put(found: dict[str, _Target], tensor: Tensor, value: np.ndarray) -> bool:
     return True
 
 
-def _is_made(name: str, array: np.ndarray, held: Mapping[str, Tensor]) -> bool:
+def _is_made(name: str, array: np.ndarray, state: Mapping[str, Tensor]) -> bool:
     """Whether a tensor is no weight of the model but a constant, and has not changed."""
-    (value,) = {id(v): v for t in held.values() for v in t.sources if v.name == name}.values()
+    (value,) = {id(v): v for t in state.values() for v in t.sources if v.name == name}.values()
     same = np.array_equal(value.const_value.numpy(), array)  # type: ignore[union-attr]
     return same and "is_weight" not in value.meta

@@ -1,7 +1,7 @@
 """A graph read as a list of statements: shape arithmetic becomes numbers and sizes on the way.
 
-What each operator is written as is in `operators.py` and `layout.py`, what becomes a layer with
-weights in `layers.py`. The order is the graph's; which module a statement is in is in its path.
+Operators are written by the rules in `operators.py` and `layout.py`, layers with weights by
+`layers.py`. The order is the graph's; the path of a statement says which module it belongs to.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from sardonyx.passes.nesting import bodies, names
 LISTED = 16  # numbers that are read from a tensor one by one
 LITERAL_ELEMENTS = 4096  # elements of a constant that counts as a number or a list of numbers
 
-# name of an operator -> how it is written; filled by `operators.py` and `layout.py`
+# (domain, operator) -> its rule; filled by `operators.py` and `layout.py`
 RULES: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def op(*ops: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register how an operator is written: of the reader, inputs and attributes (all keywords)."""
+    """Register the rule of an operator: it takes reader, node, inputs and attributes."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in ops:
@@ -75,7 +75,7 @@ class Statement:
 
 @dataclass
 class Branch:
-    """One of the two ways of an If: the scope of its statements, and what it gives."""
+    """One branch of an If: the scope of its statements, and its outputs."""
 
     path: Path
     outputs: list[ir.Value]
@@ -86,7 +86,7 @@ class Unwritten(Exception):
 
 
 class Reader:
-    """Goes through a graph once."""
+    """Reads a graph once, node by node."""
 
     def __init__(self, graph: ir.Graph, paths: dict[ir.Node, Path], weights: set[str]):
         self.graph, self.paths, self.weights = graph, paths, weights
@@ -118,12 +118,12 @@ class Reader:
             raise UnsupportedOp(
                 "some nodes cannot be written as torch source",
                 self.problems,
-                hint="to_torch converts them: it does not need to be read",
+                hint="to_torch converts this model to a module without readable source",
             )
         return self.statements
 
     def _hold_computed(self) -> None:
-        """Arrays that were computed here and are read as tensors: constants, or sizes."""
+        """Give values computed here, but read as tensors, a constant or a tensor of sizes."""
         statements, self.statements = self.statements, []
         sizes: set[ir.Value] = set()
         for statement in statements:
@@ -147,8 +147,8 @@ class Reader:
         items = list(array.flat)
         whole = joined(v.parts if isinstance(v, Size) else (Literal(int(v)),) for v in items)
         text = "torch.tensor([{0}], {1})" if array.ndim else "torch.tensor({0}, {1})"
-        made = build(text, whole, self.device(items))
-        self.statements.append(Statement([value], reader.path, "Shape", made))
+        tensor = build(text, whole, self.device(items))
+        self.statements.append(Statement([value], reader.path, "Shape", tensor))
 
     # -- one node
 
@@ -194,7 +194,7 @@ class Reader:
         produced = {v for node in graph for v in node.outputs}
         outputs = []
         for i, value in enumerate(graph.outputs):
-            # What comes from outside, or is given twice, has a name of its own here.
+            # A value from outside, or one that is two outputs, gets another name here.
             if value not in produced or value in self.known or value in outputs:
                 alias = ir.Value(name=f"{value.name}/{word}{i}", type=value.type, shape=value.shape)
                 self.ids[alias] = self.ids.get(value) or self._declared(value)
@@ -232,10 +232,10 @@ class Reader:
     def _written(self, node: ir.Node) -> Any:
         rule = RULES.get((node.domain, node.op_type))
         if bodies(node):
-            self._refuse(node, "control flow other than If")
+            self._refuse(node, "this control flow is not written")
             return None
         if rule is None:
-            self._refuse(node, "no such function in torch")
+            self._refuse(node, "torch has no such function")
             return None
         inputs = [None if v is None else v for v in node.inputs]
         return rule(self, node, *inputs, **attributes(node))
@@ -244,10 +244,10 @@ class Reader:
         label = node.name or (node.outputs[0].name if node.outputs else "")
         self.problems.append([node.op_type, f"node {quote(label)}", why])
 
-    # -- what is known without running
+    # -- values computed while reading
 
     def _compute(self, node: ir.Node) -> bool:
-        """Whether a node's outputs are numbers and sizes; then they are known from here on."""
+        """Compute a node's outputs if they are numbers and sizes; whether it could."""
         if node.domain != "" or bodies(node) or is_random(node):
             return False
         if node.op_type == "DequantizeLinear":  # a weight, in the form in which it is stored
@@ -271,7 +271,7 @@ class Reader:
             return False
         else:
             results = compute(node, values, self.budget)
-        if results is None:  # written as torch code, where it says the same
+        if results is None:  # it is written as torch code instead
             return False
         if any(np.size(v) > LITERAL_ELEMENTS for v in results):
             return False
@@ -298,10 +298,10 @@ class Reader:
         self.ids[node.outputs[0]] = array.shape
         return True
 
-    # -- what rules ask for
+    # -- for rules
 
     def operand(self, value: ir.Value | None) -> Any:
-        """What an operand is written as: a number, a size, or the value itself."""
+        """An operand as it is written: a number, a size, or the value itself."""
         if value is None:
             raise Unwritten("an input is missing")
         array = self.known.get(value)
@@ -355,7 +355,7 @@ class Reader:
         return len(value.shape)
 
     def sizes(self, value: ir.Value) -> list[int | Size]:
-        """The sizes of a value: numbers, and what only a run tells."""
+        """The sizes of a value: numbers, and `Size` where only a run knows."""
         ids = self.ids.get(value) or self._declared(value)
         return [i if isinstance(i, int) else Size.of(value, a) for a, i in enumerate(ids)]
 
@@ -370,7 +370,7 @@ class Reader:
                     return build("device={0}.device", part.value)
         if self.graph.inputs:
             return build("device={0}.device", self.graph.inputs[0])
-        raise Unwritten("nothing says on which device")
+        raise Unwritten("no input tells the device")
 
     # -- which sizes are the same
 
@@ -389,8 +389,8 @@ class Reader:
             return
         derived = self._derived(node, len(lost))
         if derived is not None and len(derived) == len(lost):
-            kept = zip(self.ids[out], derived, lost)
-            self.ids[out] = tuple(new if is_lost else old for old, new, is_lost in kept)
+            pairs = zip(self.ids[out], derived, lost)
+            self.ids[out] = tuple(new if is_lost else old for old, new, is_lost in pairs)
 
     def _derived(self, node: ir.Node, rank: int) -> list[Any] | None:
         shapes = [self.ids.get(v, ()) if v is not None else () for v in node.inputs]
@@ -417,8 +417,8 @@ class Reader:
             return [*shapes[0][:-1], shapes[1][0 if turned else 1]]
         if node.op_type == "Split":
             axis = node.attributes.get_int("axis", 0)
-            own = self.ids[node.outputs[0]]
-            return [*shapes[0][:axis], own[axis], *shapes[0][axis + 1 :]]
+            output_ids = self.ids[node.outputs[0]]
+            return [*shapes[0][:axis], output_ids[axis], *shapes[0][axis + 1 :]]
         if node.op_type in BROADCAST:
             return _broadcast(shapes, rank)
         return (
@@ -449,7 +449,7 @@ def _broadcast(shapes: Sequence[tuple[Any, ...]], rank: int) -> list[Any]:
 
 
 def expanded(graph: ir.Graph) -> None:
-    """Operators that nothing here can write, as their function bodies."""
+    """Replace operators without a rule by their function bodies."""
     namer = Builder()
     namer.reserve(names(graph))
     pending = list(graph)

@@ -1,4 +1,4 @@
-"""Which module of the original each node was in, from what exporters write down.
+"""The module of the original model that each node was in, from what exporters record.
 
 torch.onnx with dynamo: metadata `pkg.torch.onnx.name_scopes` and `class_hierarchy`. The older
 exporter: names of nodes, `/encoder/layer.0/attention/MatMul`. Others: names of weights,
@@ -45,68 +45,68 @@ def dotted(path: Iterable[str]) -> str:
 
 def split(name: str) -> Path:
     """The path of a dotted name: numbers belong to the list before them."""
-    found: list[str] = []
+    parts: list[str] = []
     for part in name.split("."):
-        if part.isdigit() and found and not found[-1].rpartition(".")[2].isdigit():
-            found[-1] += f".{part}"
+        if part.isdigit() and parts and not parts[-1].rpartition(".")[2].isdigit():
+            parts[-1] += f".{part}"
         else:
-            found.append(part)
-    return tuple(found)
+            parts.append(part)
+    return tuple(parts)
 
 
 def common(paths: Iterable[Path]) -> Path:
-    """The longest beginning that all have."""
+    """The longest common beginning."""
     rows = list(paths)
-    found: list[str] = []
+    beginning: list[str] = []
     for parts in zip(*rows):
         if len(set(parts)) > 1:
             break
-        found.append(parts[0])
-    return tuple(found)
+        beginning.append(parts[0])
+    return tuple(beginning)
 
 
 def scopes_of(graph: ir.Graph, weights: Iterable[str]) -> tuple[dict[ir.Node, Path], bool]:
-    """The path of each node, and whether nodes themselves tell it, not only names of weights.
+    """The path of each node, and whether the nodes record it, not only names of weights.
 
-    Nodes that say nothing are where their neighbours are.
+    A node without a path takes that of its neighbours.
     """
-    known: dict[ir.Node, Path] = {}
+    paths: dict[ir.Node, Path] = {}
     names = set(weights)
     for node in graph:
-        path = _told(node)
+        path = _recorded_path(node)
         if path is not None and len(path) <= DEEPEST:
-            known[node] = path
-    told = any(known.values())
-    if not told:
-        known = {n: p for n in graph if (p := _of_weights(n, names)) is not None}
+            paths[node] = path
+    has_scopes = any(paths.values())
+    if not has_scopes:
+        paths = {n: p for n in graph if (p := _of_weights(n, names)) is not None}
     for _ in range(3):
         for node in graph:
-            if node not in known:
-                near = _neighbours(node, known)
+            if node not in paths:
+                near = _neighbours(node, paths)
                 if near:
-                    known[node] = common(near)
-    return {node: known.get(node, ()) for node in graph}, told
+                    paths[node] = common(near)
+    return {node: paths.get(node, ()) for node in graph}, has_scopes
 
 
 def classes_of(graph: ir.Graph) -> dict[str, str]:
     """Class names of the original by dotted path, where the exporter wrote them."""
-    found: dict[str, str] = {}
+    class_names: dict[str, str] = {}
     for node in graph:
         scopes, classes = (_listed(node.metadata_props.get(k, "")) for k in (SCOPES, CLASSES))
         if scopes and classes and len(scopes) == len(classes):
             for scope, kind in zip(scopes[:-1], classes[:-1]):
-                found.setdefault(dotted(cleaned([scope])) if scope else "", kind)
-    return found
+                class_names.setdefault(dotted(cleaned([scope])) if scope else "", kind)
+    return class_names
 
 
 def _listed(text: str) -> list[str]:
-    """The words of a list as Python prints it; what has quotes or escapes inside is no module."""
+    """The words of a list as Python prints it; words with quotes or escapes are not modules."""
     if not text.startswith("[") or len(text) > LONGEST:
         return []
     return [a or b for a, b in re.findall(r"""'([^'"\\]*)'|"([^'"\\]*)\"""", text)]
 
 
-def _told(node: ir.Node) -> Path | None:
+def _recorded_path(node: ir.Node) -> Path | None:
     listed = _listed(node.metadata_props.get(SCOPES, ""))
     if listed and listed[0] == "":
         return _checked(_relative(listed[:-1]))
@@ -116,24 +116,24 @@ def _told(node: ir.Node) -> Path | None:
 
 
 def _relative(scopes: list[str]) -> list[str]:
-    found, before = [], ""
+    parts, before = [], ""
     for scope in scopes[1:]:
         inside = before + "." if before else ""
         if not scope.startswith(inside):
             break
-        found.append(scope[len(inside) :])
+        parts.append(scope[len(inside) :])
         before = scope
-    return found
+    return parts
 
 
 def _script_path(name: str) -> list[str]:
     """`/layer1/layer1.0/conv1/Conv`: an item of a Sequential repeats the name of what it is in."""
-    found: list[str] = []
+    parts: list[str] = []
     before = ""
     for part in name.split("/")[1:-1]:
-        found.append(part[len(before) + 1 :] if before and part.startswith(f"{before}.") else part)
+        parts.append(part[len(before) + 1 :] if before and part.startswith(f"{before}.") else part)
         before = part
-    return found
+    return parts
 
 
 def _checked(parts: list[str]) -> Path | None:
@@ -147,7 +147,7 @@ def _of_weights(node: ir.Node, weights: set[str]) -> Path | None:
     return good[0] if good else None
 
 
-def _neighbours(node: ir.Node, known: dict[ir.Node, Path]) -> list[Path]:
+def _neighbours(node: ir.Node, paths: dict[ir.Node, Path]) -> list[Path]:
     before = [v.producer() for v in node.inputs if v is not None]
     after = [use.node for v in node.outputs for use in v.uses()]
-    return [known[n] for n in (*before, *after) if n is not None and n in known]
+    return [paths[n] for n in (*before, *after) if n is not None and n in paths]

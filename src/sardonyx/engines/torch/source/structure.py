@@ -1,7 +1,7 @@
-"""Statements as a tree of modules: what each holds, calls, takes and gives.
+"""Statements as a tree of modules: the tensors, children, inputs and outputs of each.
 
-A module's body is in an order in which every child is called once. A child that would have to be
-called in the middle of another is taken apart: its parts are reached through it.
+A module's body is ordered so that every child is called once. A child that would have to be called
+in the middle of another is split: its parts are reached through it.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Choice:
     """One of two calls: `if condition:`. A branch of one line is that line instead of a call."""
 
     condition: Expression
-    ways: list[Call | Statement]
+    branches: list[Call | Statement]
     outputs: list[ir.Value]
 
     @property
     def calls(self) -> list[Call]:
-        return [way for way in self.ways if isinstance(way, Call)]
+        return [branch for branch in self.branches if isinstance(branch, Call)]
 
     @property
     def reads(self) -> list[ir.Value]:
-        return [*self.condition.values, *(v for way in self.ways for v in way.reads)]
+        return [*self.condition.values, *(v for branch in self.branches for v in branch.reads)]
 
 
 Element = Statement | Call | Loop | Choice
@@ -101,13 +101,13 @@ class Module:
 # -- where layers are ---------------------------------------------------------------
 
 
-def place_layers(statements: list[Statement], told: bool) -> dict[int, Path]:
+def place_layers(statements: list[Statement], has_scopes: bool) -> dict[int, Path]:
     """The path of each layer, by the number of its statement: its weights' name or its scope."""
     prefixes = {s.path[:i] for s in statements for i in range(len(s.path))}
     counts = Counter(s.path for s in statements)
-    taken: dict[Path, Any] = {}
+    marks: dict[Path, Any] = {}
     around: set[Path] = set()
-    found: dict[int, Path] = {}
+    places: dict[int, Path] = {}
     for number, statement in enumerate(statements):
         layer = statement.layer
         if layer is None:
@@ -118,30 +118,30 @@ def place_layers(statements: list[Statement], told: bool) -> dict[int, Path]:
             tuple(a.value for a in layer.arguments),
             *(v for t in layer.tensors.values() for v in t.sources),
         )
-        for path in _candidates(statement, told, prefixes, counts):
+        for path in _candidates(statement, has_scopes, prefixes, counts):
             depth = len(statement.branch)
             if path[:depth] != statement.branch or len(path) == depth:
                 path = (*statement.branch, path[-1])
-            inside = any(path[:i] in taken for i in range(1, len(path)))
-            if inside or path in around or path in prefixes or taken.get(path, mark) != mark:
+            inside = any(path[:i] in marks for i in range(1, len(path)))
+            if inside or path in around or path in prefixes or marks.get(path, mark) != mark:
                 continue
-            taken[path] = mark
+            marks[path] = mark
             around.update(path[:i] for i in range(len(path)))
-            found[number] = path
+            places[number] = path
             break
-    return found
+    return places
 
 
 def _candidates(
-    statement: Statement, told: bool, prefixes: set[Path], counts: Counter[Path]
+    statement: Statement, has_scopes: bool, prefixes: set[Path], counts: Counter[Path]
 ) -> Iterator[Path]:
     layer, scope = statement.layer, statement.path
     assert layer is not None
     names = [v.name or "" for t in layer.tensors.values() for v in t.sources]
     for name in names:
-        path = _named(name.rpartition(".")[0], scope, told)
+        path = _named(name.rpartition(".")[0], scope, has_scopes)
         # Another layer is there: the tensor is shared, or was found equal by the exporter.
-        is_other = told and path != scope and counts[path or ()] > 0
+        is_other = has_scopes and path != scope and counts[path or ()] > 0
         if path and not is_other:
             yield path
     companions = 0 if not layer.recurrent and not layer.before else 2
@@ -152,11 +152,11 @@ def _candidates(
             yield (*scope[:depth], f"{layer.word}{i or ''}")
 
 
-def _named(prefix: str, scope: Path, told: bool) -> Path | None:
-    """The path that a weight's name gives, if it agrees with the scope of its node."""
+def _named(prefix: str, scope: Path, has_scopes: bool) -> Path | None:
+    """The path in a weight's name, if it agrees with the scope of its node."""
     if not prefix or not all(p.replace("_", "a").isalnum() for p in prefix.split(".")):
         return None
-    if not told:
+    if not has_scopes:
         return cleaned(split(prefix))
     prefix = dotted(cleaned([prefix]))
     if prefix == dotted(scope):
@@ -172,39 +172,39 @@ def _named(prefix: str, scope: Path, told: bool) -> Path | None:
 # -- the tree -------------------------------------------------------------------------
 
 
-class Planter:
-    """Makes the tree of a list of statements."""
+class TreeBuilder:
+    """Builds the tree of modules from a list of statements."""
 
-    def __init__(self, reader: Reader, statements: list[Statement], told: bool):
+    def __init__(self, reader: Reader, statements: list[Statement], has_scopes: bool):
         self.reader = reader
         self.statements = statements
-        self.leaves = place_layers(statements, told)
+        self.leaves = place_layers(statements, has_scopes)
         self.layers: dict[Path, Layer] = {}
         self.outputs = set(reader.graph.outputs)
         self.of_layers = self._of_layers()
         self.owners = self._owners()
-        self.rooms = self._rooms()
+        self.module_paths = self._module_paths()
         self.places = [self._place(i) for i in range(len(statements))]
 
-    def plant(self) -> Module:
+    def build(self) -> Module:
         root = self._module((), list(range(len(self.statements))), self.places)
         self._hold(root)
         self._resolve_sizes(root)
         self._connect(root)
         for module in root.every():
-            _write_short_ways(module)
+            _inline_short_branches(module)
             module.body = looped(module.body, module.children)
         return root
 
     def _of_layers(self) -> dict[ir.Value, tuple[Path, str]]:
-        """Tensors of the model that a layer has as they are: where, and under which name."""
-        found: dict[ir.Value, tuple[Path, str]] = {}
+        """Tensors that a layer stores unchanged: the layer's path and the name there."""
+        places: dict[ir.Value, tuple[Path, str]] = {}
         for number, path in self.leaves.items():
             layer = self.statements[number].layer
             for name, tensor in layer.tensors.items() if layer is not None else ():
                 if tensor.make is None:
-                    found.setdefault(tensor.sources[0], (path, name))
-        return found
+                    places.setdefault(tensor.sources[0], (path, name))
+        return places
 
     def _owners(self) -> dict[ir.Value, Path]:
         """The innermost scope of all statements that read a tensor of the model directly."""
@@ -216,21 +216,21 @@ class Planter:
                 if value.const_value is not None and not value.is_graph_input():
                     path = self.leaves.get(i, (*statement.path, ""))[:-1]
                     users.setdefault(value, []).append(path)
-        for value in self.reader.graph.outputs:  # a constant that is given as it is
+        for value in self.reader.graph.outputs:  # a constant that is an output
             if value.const_value is not None and not value.is_graph_input():
                 users.setdefault(value, []).append(())
         return {value: common(paths) for value, paths in users.items()}
 
-    def _rooms(self) -> set[Path]:
-        """Scopes that hold something; the others are part of the scope around them."""
+    def _module_paths(self) -> set[Path]:
+        """Scopes that become modules; the others are part of the scope around them."""
         weights = self.reader.weights
         paths = [path[:-1] for path in self.leaves.values()]
         paths += [path for value, path in self.owners.items() if value.name in weights]
         paths += self.reader.branches
         return {path[:i] for path in paths for i in range(len(path) + 1)} | {()}
 
-    def _room(self, path: Path) -> Path:
-        while path not in self.rooms:
+    def _module_around(self, path: Path) -> Path:
+        while path not in self.module_paths:
             path = path[:-1]
         return path
 
@@ -239,7 +239,7 @@ class Planter:
         if number in self.leaves:
             return self.leaves[number][:-1]
         statement = self.statements[number]
-        return self._room(statement.path)
+        return self._module_around(statement.path)
 
     def _module(self, path: Path, numbers: list[int], places: Sequence[Path]) -> Module:
         depth = len(path)
@@ -251,7 +251,7 @@ class Planter:
             order, stuck = self._ordered(blocks)
             if stuck is None:
                 break
-            for i in blocks[stuck]:  # taken apart
+            for i in blocks[stuck]:  # split it
                 inner = rests[i][1:]
                 rests[i] = (f"{stuck}.{inner[0]}", *inner[1:]) if inner else ()
                 if i in self.leaves and not inner:
@@ -273,8 +273,8 @@ class Planter:
         return Module(path, body, children)
 
     def _choice(self, statement: Statement, body: list[Element]) -> Choice:
-        """The calls of both branches, which are in the body by now, as one element."""
-        ways: list[Call | Statement] = []
+        """The calls of both branches, which are already in the body, as one element."""
+        branches: list[Call | Statement] = []
         for branch in statement.branches:
             call = next(
                 e for e in body
@@ -284,8 +284,8 @@ class Planter:
             body.remove(call)
             assert isinstance(call.child, Module)
             call.child.gives = branch.outputs
-            ways.append(call)
-        return Choice(statement.expression, ways, statement.outputs)
+            branches.append(call)
+        return Choice(statement.expression, branches, statement.outputs)
 
     def _element(self, number: int, children: dict[str, Module | Layer]) -> Element:
         statement = self.statements[number]
@@ -299,7 +299,7 @@ class Planter:
         )
 
     def _ordered(self, blocks: dict[Any, list[int]]) -> tuple[list[Any], str | None]:
-        """The blocks so that each comes after what it reads; or a child that forbids it."""
+        """The blocks, each after those it reads; or a child that makes this impossible."""
         makers = {
             v: key for key, numbers in blocks.items() for i in numbers
             for v in self.statements[i].outputs
@@ -322,7 +322,7 @@ class Planter:
             waiting.remove(ready)
         return order, None
 
-    # -- what is held, taken and given
+    # -- tensors, inputs and outputs
 
     def _hold(self, root: Module) -> None:
         by_path = {m.path: m for m in root.every()}
@@ -338,7 +338,7 @@ class Planter:
             by_path[owner].reached[value] = f"{rest}.{name}"
 
     def _resolve_sizes(self, root: Module) -> None:
-        """Sizes from what a module has at hand, not from far away."""
+        """Read sizes from values that a module has anyway, not from distant ones."""
         for module in root.every():
             near = self._natural_inputs(module)
             seen: list[ir.Value] = list(near)
@@ -348,15 +348,15 @@ class Planter:
                 seen += element.outputs
 
     def _natural_inputs(self, module: Module) -> list[ir.Value]:
-        made = {v for s in _flat(module) for v in s.outputs}
-        found: dict[ir.Value, None] = {}
+        produced = {v for s in _flat(module) for v in s.outputs}
+        inputs: dict[ir.Value, None] = {}
         for element in _flat(module):
             holes = [p.value for p in _parts(element) if isinstance(p, Hole)]
             holes += element.condition.values if isinstance(element, Choice) else []
             for value in (*holes, *(element.inputs if isinstance(element, Call) else ())):
-                if value not in made and value.const_value is None:
-                    found[value] = None
-        return list(found)
+                if value not in produced and value.const_value is None:
+                    inputs[value] = None
+        return list(inputs)
 
     def _with_near_sizes(self, statement: Statement, seen: list[ir.Value]) -> Statement:
         parts = [
@@ -367,11 +367,11 @@ class Planter:
 
     def _near(self, dim: Dim, seen: list[ir.Value]) -> Dim:
         ids = self.reader.ids
-        wanted = ids[dim.value][dim.axis]
+        size_id = ids[dim.value][dim.axis]
         for value in seen:
-            own = ids.get(value, ())
-            if wanted in own:
-                return Dim(value, own.index(wanted))
+            value_ids = ids.get(value, ())
+            if size_id in value_ids:
+                return Dim(value, value_ids.index(size_id))
         return dim
 
     def _connect(self, root: Module) -> None:
@@ -379,8 +379,8 @@ class Planter:
         readers: dict[ir.Value, set[int]] = {}
         for module in root.every():
             for element in module.body:
-                own = [] if isinstance(element, Call) and not element.inputs else element.reads
-                for value in own:
+                reads = [] if isinstance(element, Call) and not element.inputs else element.reads
+                for value in reads:
                     readers.setdefault(value, set()).add(id(module))
         self._connect_one(root, readers)
         root.inputs = [v for v in self.reader.graph.inputs if v.const_value is None]
@@ -396,14 +396,14 @@ class Planter:
         for call in calls:
             if isinstance(call.child, Module):
                 call.inputs, call.outputs = call.child.inputs, call.child.outputs
-        made = {v for e in module.body for v in e.outputs}
-        wanted: dict[ir.Value, None] = {}
+        produced = {v for e in module.body for v in e.outputs}
+        inputs: dict[ir.Value, None] = {}
         for element in module.body:
             for value in element.reads:
-                own = value in module.held or value in module.reached
-                if value not in made and not own:
-                    wanted[value] = None
-        module.inputs = list(wanted)
+                is_held = value in module.held or value in module.reached
+                if value not in produced and not is_held:
+                    inputs[value] = None
+        module.inputs = list(inputs)
         module.outputs = module.gives or [
             v
             for e in module.body
@@ -412,16 +412,18 @@ class Planter:
         ]
 
 
-def _write_short_ways(module: Module) -> None:
-    """Branches of one line, without weights, are written where the choice is."""
+def _inline_short_branches(module: Module) -> None:
+    """Write branches of one line, without weights, in place instead of as modules."""
     for element in module.body:
-        for i, way in enumerate(element.ways if isinstance(element, Choice) else ()):
-            child = way.child if isinstance(way, Call) else None
+        if not isinstance(element, Choice):
+            continue
+        for i, branch in enumerate(element.branches):
+            child = branch.child if isinstance(branch, Call) else None
             if not isinstance(child, Module) or child.held or child.children:
                 continue
             if len(child.body) == 1 and isinstance(child.body[0], Statement):
-                element.ways[i] = child.body[0]  # type: ignore[union-attr]
-                del module.children[way.target]  # type: ignore[union-attr]
+                element.branches[i] = child.body[0]
+                del module.children[branch.target]  # type: ignore[union-attr]
 
 
 def _flat(module: Module) -> Iterator[Statement | Call | Choice]:
@@ -444,8 +446,8 @@ def _parts(element: Statement | Call | Choice) -> Iterable[Any]:
 
 
 def looped(body: list[Element], children: dict[str, Module | Layer]) -> list[Element]:
-    """A body in which calls of the items of a list, one after the other, are a loop."""
-    found: list[Element] = []
+    """A body in which consecutive calls of all items of a list are a loop."""
+    elements: list[Element] = []
     i = 0
     while i < len(body):
         run = _run(body, i)
@@ -455,12 +457,12 @@ def looped(body: list[Element], children: dict[str, Module | Layer]) -> list[Ele
         if len(run) > 1 and [c.target for c in run] == whole == items:
             loop = _loop(run, _read_later(body[i + len(run) :]))
             if loop is not None:
-                found.append(loop)
+                elements.append(loop)
                 i += len(run)
                 continue
-        found.append(body[i])
+        elements.append(body[i])
         i += 1
-    return found
+    return elements
 
 
 def _run(body: list[Element], start: int) -> list[Call]:
@@ -482,7 +484,7 @@ def _read_later(rest: list[Element]) -> set[ir.Value]:
 
 
 def _loop(run: list[Call], later: set[ir.Value]) -> Loop | None:
-    """The loop that a run of calls is: what changes from one to the next is the result before."""
+    """The loop equal to a run of calls, if each call only takes the results of the one before."""
     first, last = run[0], run[-1]
     width = len(first.outputs)
     if any(len(c.outputs) != width or len(c.inputs) != len(first.inputs) for c in run):

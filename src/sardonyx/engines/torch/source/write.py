@@ -21,12 +21,12 @@ from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
     operators,
     quantized,
 )
-from sardonyx.engines.torch.source.classes import Publisher, grown, source
+from sardonyx.engines.torch.source.classes import ClassWriter, grown, source
 from sardonyx.engines.torch.source.forward import identifier
 from sardonyx.engines.torch.source.layers import Layer, Tensor
 from sardonyx.engines.torch.source.reading import Reader, expanded
 from sardonyx.engines.torch.source.scopes import attribute, classes_of, scopes_of
-from sardonyx.engines.torch.source.structure import Module, Planter
+from sardonyx.engines.torch.source.structure import Module, TreeBuilder
 from sardonyx.engines.torch.xp import arrays
 from sardonyx.errors import EngineError, MissingExtra, quote
 from sardonyx.model import Model, ModelSource, load
@@ -41,7 +41,7 @@ def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
     """Write a model as readable Python: `model.py` and `model.safetensors` in a folder.
 
     Modules follow the scopes of the model, repeated layers are loops, weights become layers of
-    torch.nn. The result needs torch and safetensors, not sardonyx. Gives the path of the source.
+    torch.nn. The result needs torch and safetensors, not sardonyx. Returns the path of the source.
 
     >>> import sardonyx as sx
     >>> path = sx.to_torch_source("model.onnx", "converted")
@@ -49,40 +49,40 @@ def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
     \"""A model converted from ONNX to torch; `load()` gives it with its weights.\"""...
     """
     loaded = load(model)
-    held, text = generate(loaded)
+    state, text = generate(loaded)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / SOURCE
     with full_disk_reported(folder):
-        _write_weights(held, folder / WEIGHTS)
+        _write_weights(state, folder / WEIGHTS)
         file.write_text(text, encoding="utf-8")
     return file
 
 
 def generate(model: Model) -> tuple[dict[str, Tensor], str]:
     """The tensors of the state dict by their keys, and the text of the source."""
-    graph, root = _planted(model)
+    graph, root = _module_tree(model)
     names = [identifier(v.name or "", "input") for v in root.inputs]
-    known = classes_of(graph)
-    classes = Publisher(root, names, known, _title(model)).publish()
-    held = dict(tensors(root))
-    same = tied(held)
+    class_names = classes_of(graph)
+    classes = ClassWriter(root, names, class_names, _title(model)).write()
+    state = dict(tensors(root))
+    same = tied(state)
     classes[-1].ties = [f"{path(a)} = {path(b)}" for a, b in same.items()]
     classes[-1].about = _about(root, names)
-    return {k: t for k, t in held.items() if k not in same}, source(classes, WEIGHTS)
+    return {k: t for k, t in state.items() if k not in same}, source(classes, WEIGHTS)
 
 
 def weights_of(model: Model) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a generated module by their keys; keys of tied ones, each with the first."""
-    graph, root = _planted(model)
-    # The names of layers are settled where the classes are.
+    graph, root = _module_tree(model)
+    # Writing the classes chooses the names of layers.
     names = [identifier(v.name or "", "input") for v in root.inputs]
-    Publisher(root, names, classes_of(graph), _title(model)).publish()
-    held = dict(tensors(root))
-    return held, tied(held)
+    ClassWriter(root, names, classes_of(graph), _title(model)).write()
+    state = dict(tensors(root))
+    return state, tied(state)
 
 
-def _planted(model: Model) -> tuple[ir.Graph, Module]:
+def _module_tree(model: Model) -> tuple[ir.Graph, Module]:
     """The graph that is written, and the tree of its modules."""
     parts = native(model)
     graph = parts.served.graph
@@ -91,9 +91,9 @@ def _planted(model: Model) -> tuple[ir.Graph, Module]:
     weights = set(parts.kinds)
     for name in weights:
         graph.initializers[name].meta["is_weight"] = parts.kinds[name] == "weight"
-    paths, told = scopes_of(graph, weights)
+    paths, has_scopes = scopes_of(graph, weights)
     reader = Reader(graph, paths, weights)
-    return graph, Planter(reader, reader.read(), told).plant()
+    return graph, TreeBuilder(reader, reader.read(), has_scopes).build()
 
 
 def _rank_spectra(model: Model) -> None:
@@ -107,7 +107,7 @@ def _rank_spectra(model: Model) -> None:
 
 
 def _about(root: Module, names: list[str]) -> str:
-    """What the model takes and gives: types and sizes."""
+    """The types and sizes of the inputs and outputs, in a sentence."""
     arguments = [f"{name}: {_kind(v)}" for name, v in zip(names, root.inputs)]
     results = [_kind(v) if len(root.outputs) == 1 else _labelled(v) for v in root.outputs]
     return f"Takes {', '.join(arguments) or 'nothing'}; gives {', '.join(results)}."
@@ -135,7 +135,7 @@ PLAIN = {"main_graph", "torch_jit", "torch-jit-export", "graph", ""}
 
 
 def store(model: ModelSource, folder: Path) -> Stored:
-    """Write the source, and run it in a process of its own: without sardonyx."""
+    """Write the source; the result runs it in a separate process, without sardonyx."""
     loaded = load(model)
     file = to_torch_source(loaded, folder)
     text = file.read_text(encoding="utf-8")
@@ -145,24 +145,32 @@ def store(model: ModelSource, folder: Path) -> Stored:
         ["weights", f"{folder / WEIGHTS} ({size:,} bytes)"],
         ["to load it", f"import model; model.load()   # in {folder}"],
     ]
-    return Stored(folder, Elsewhere(folder), rows)
+    return Stored(folder, SubprocessModule(folder), rows)
 
 
-class Elsewhere:
-    """A generated model as a function of arrays; each call is a process that knows only torch."""
+class SubprocessModule:
+    """A generated model as a function of arrays; each call is a process without sardonyx."""
 
     def __init__(self, folder: Path):
         self.folder = folder.resolve()
 
     def __call__(self, *arrays: Any) -> Any:
         with tempfile.TemporaryDirectory() as place:
-            given, found = Path(place, "given.npz"), Path(place, "found.npz")
-            np.savez(given, **{str(i): np.asarray(a) for i, a in enumerate(arrays)})  # type: ignore[arg-type]
-            command = [sys.executable, "-I", "-c", RUN, str(self.folder), str(given), str(found)]
+            feeds_file, results_file = Path(place, "feeds.npz"), Path(place, "results.npz")
+            np.savez(feeds_file, **{str(i): np.asarray(a) for i, a in enumerate(arrays)})  # type: ignore[arg-type]
+            command = [
+                sys.executable,
+                "-I",
+                "-c",
+                RUN,
+                str(self.folder),
+                str(feeds_file),
+                str(results_file),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise EngineError(f"the generated source failed: {_failure(done.stderr)}")
-            results = np.load(found)
+            results = np.load(results_file)
             values = [results[name] for name in results.files]
         return values[0] if len(values) == 1 else tuple(values)
 
@@ -183,11 +191,11 @@ import sys
 import numpy, torch
 sys.path.insert(0, sys.argv[1])
 import model
-given = numpy.load(sys.argv[2])
+feeds = numpy.load(sys.argv[2])
 with torch.no_grad():
-    found = model.load()(*(torch.from_numpy(given[str(i)]) for i in range(len(given))))
-found = found if isinstance(found, tuple) else (found,)
-numpy.savez(sys.argv[3], *(value.numpy() for value in found))
+    results = model.load()(*(torch.from_numpy(feeds[str(i)]) for i in range(len(feeds))))
+results = results if isinstance(results, tuple) else (results,)
+numpy.savez(sys.argv[3], *(value.numpy() for value in results))
 """
 
 
@@ -213,11 +221,11 @@ def _inside(children: dict[str, Any], prefix: str, numbered: bool) -> Iterator[t
             yield from _inside(child, f"{key}.", all(inner.isdigit() for inner in child))
 
 
-def tied(held: dict[str, Tensor]) -> dict[str, str]:
+def tied(state: dict[str, Tensor]) -> dict[str, str]:
     """Matrices that are equal, each with the first of them: exporters write a tied weight twice."""
     alike: dict[Any, list[tuple[str, np.ndarray]]] = {}
     ties: dict[str, str] = {}
-    for key, tensor in held.items():
+    for key, tensor in state.items():
         array = tensor.array
         if array.ndim < 2 or array.size < 2 or array.dtype.kind != "f":
             continue
@@ -232,7 +240,7 @@ def tied(held: dict[str, Tensor]) -> dict[str, str]:
     return ties
 
 
-SAMPLE = 64  # elements by which matrices are told apart before all of them are compared
+SAMPLE = 64  # elements compared first, before all of them are
 
 
 def path(key: str) -> str:
@@ -243,7 +251,7 @@ def path(key: str) -> str:
     return text
 
 
-def _write_weights(held: dict[str, Tensor], path: Path) -> None:
+def _write_weights(state: dict[str, Tensor], path: Path) -> None:
     try:
         from safetensors.torch import save_file
     except ImportError as error:
@@ -251,7 +259,7 @@ def _write_weights(held: dict[str, Tensor], path: Path) -> None:
     xp = arrays("cpu")
     tensors_by_key: dict[str, torch.Tensor] = {}
     used: set[int] = set()
-    for key, tensor in held.items():
+    for key, tensor in state.items():
         array = tensor.array
         if array.dtype.kind in "OSU":
             raise EngineError(f"torch has no tensor like {quote(key)}", [[str(array.dtype)]])
