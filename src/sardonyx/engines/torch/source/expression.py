@@ -17,7 +17,8 @@ import onnx_ir as ir
 from sardonyx.lower.sizes import ORDERS, Order
 
 # How tightly an expression binds.
-ATOM, POWER, UNARY, PRODUCT, SUM, BITS, COMPARISON, LOOSE = 100, 90, 85, 80, 70, 60, 50, 0
+ATOM, POWER, UNARY, PRODUCT, SUM, BITS, COMPARISON = 100, 90, 85, 80, 70, 60, 50
+NOT, LOOSE = 40, 0
 
 
 @dataclass(frozen=True)

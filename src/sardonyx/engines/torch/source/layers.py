@@ -19,6 +19,7 @@ from sardonyx.lower.driver import attributes
 from sardonyx.lower.rnn import DEFAULTS
 
 if TYPE_CHECKING:
+    from sardonyx.engines.torch.source.origin import Origin
     from sardonyx.engines.torch.source.reading import Reader, Statement
     from sardonyx.engines.torch.source.scopes import Path
 
@@ -285,8 +286,8 @@ def recurrent(
     x, w, r, b, lengths, hidden_state, cell_state, peepholes = inputs
     directions = {"forward": 1, "bidirectional": 2}.get(attributes["direction"])
     op = node.op_type
-    shape = dims(r)
-    if x is None or w is None or r is None or shape is None or dims(w) is None:
+    weights = _weights(reader, w, r, b)
+    if x is None or weights is None:
         return None
     if directions is None or lengths is not None or peepholes is not None:
         return None
@@ -299,23 +300,33 @@ def recurrent(
     odd = attributes.get("input_forget", 0) or attributes["layout"] or attributes["clip"]
     if odd or (names and names != usual) or (op == "GRU" and not attributes["linear_before_reset"]):
         return None
-    if b is not None and dims(b) is None:
-        return None
-    hidden, wide = shape[2], (dims(w) or ())[2]
+    hidden, wide = weights[1].places.shape[2], weights[0].places.shape[2]
     arguments = [Literal(wide, "input_size"), Literal(hidden, "hidden_size")]
     arguments.append(option("bias", b is not None, True))
     arguments.append(option("bidirectional", directions == 2, False))
-    tensors: dict[str, Tensor] = {}
+    parts: dict[str, Tensor | None] = {}
     for d in range(directions):
         end = "_l0_reverse" if d else "_l0"
-        tensors[f"weight_ih{end}"] = Tensor([w], _gates(op, hidden, d))
-        tensors[f"weight_hh{end}"] = Tensor([r], _gates(op, hidden, d))
+        parts[f"weight_ih{end}"] = weights[0].tensor(_gates(op, hidden, d))
+        parts[f"weight_hh{end}"] = weights[1].tensor(_gates(op, hidden, d))
         if b is not None:
             half = len(ORDER[op]) * hidden
-            tensors[f"bias_ih{end}"] = Tensor([b], _gates(op, hidden, d, 0, half))
-            tensors[f"bias_hh{end}"] = Tensor([b], _gates(op, hidden, d, half, 2 * half))
+            parts[f"bias_ih{end}"] = weights[2].tensor(_gates(op, hidden, d, 0, half))
+            parts[f"bias_hh{end}"] = weights[2].tensor(_gates(op, hidden, d, half, 2 * half))
+    tensors = {name: tensor for name, tensor in parts.items() if tensor is not None}
+    if len(tensors) < len(parts):
+        return None
     operands = [x, *start_states]
     return Layer(RECURRENT[op], arguments, tensors, operands, op.lower(), recurrent=True)
+
+
+def _weights(reader: Reader, *values: ir.Value | None) -> list[Origin] | None:
+    """Where weights, recurrence weights and biases come from; None if they are computed."""
+    from sardonyx.engines.torch.source.origin import Origin
+
+    origins = [Origin(reader, v) for v in values if v is not None]
+    is_complete = None not in values[:2] and all(o.places is not None for o in origins)
+    return origins if is_complete else None
 
 
 def _is_zero(reader: Reader, value: ir.Value) -> bool:

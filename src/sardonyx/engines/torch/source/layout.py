@@ -36,6 +36,8 @@ def cast(reader: Reader, node: ir.Node, x: ir.Value, *, to: int, **_: Any) -> Ex
         raise Unwritten("a type that torch lacks")
     whole, short = spelling
     if x.dtype == ir.DataType(to):
+        if x in reader.conditions:
+            reader.conditions.add(node.outputs[0])
         return build("{0}", x)
     if reader.is_float(x) and to not in (1, 10, 11, 16, 9):
         return build(f"{{0}}.to({whole})", x)
@@ -115,8 +117,10 @@ def transpose(
 
 @op("Unsqueeze")
 def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Expression:
-    rank = reader.rank(x)
     numbers = reader.integers(axes)
+    if x.shape is None and len(numbers) == 1:
+        return build("{0}.unsqueeze({1})", x, Literal(numbers[0], "dim"))
+    rank = reader.rank(x)
     places = sorted(a % (rank + len(numbers)) for a in numbers)
     if len(places) == 1:
         last = places[0] == rank
@@ -129,7 +133,7 @@ def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Exp
 def squeeze(reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None) -> Expression:
     if axes is None:
         return build("{0}.squeeze()", x)
-    dims = [a % reader.rank(x) for a in reader.integers(axes)]
+    dims = reader.axes(x, reader.integers(axes))
     dim = dims[0] if len(dims) == 1 else tuple(dims)
     return build("{0}.squeeze({1})", x, Literal(dim, "dim"))
 
@@ -147,8 +151,7 @@ def flatten(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Express
 
 @op("Concat")
 def concat(reader: Reader, node: ir.Node, *xs: ir.Value, axis: int) -> Expression:
-    rank = reader.rank(node.outputs[0])
-    dim = -1 if axis % rank == rank - 1 else axis % rank
+    dim = reader.last_or_front(node.outputs[0], axis)
     places = ", ".join(f"{{{i}}}" for i in range(len(xs)))
     return build(f"torch.cat(({places}), dim={{{len(xs)}}})", *xs, Literal(dim, "dim"))
 
@@ -177,9 +180,10 @@ def slice_(
     reader: Reader, node: ir.Node, x: ir.Value, starts: ir.Value, ends: ir.Value,
     axes: Any = None, steps: Any = None,
 ) -> Expression:  # fmt: skip
-    rank = reader.rank(x)
     begin, stop = reader.listed(starts), reader.listed(ends)
-    where = list(range(len(begin))) if axes is None else [a % rank for a in reader.integers(axes)]
+    where = list(range(len(begin))) if axes is None else reader.axes(x, reader.integers(axes))
+    if min(where, default=0) < 0:
+        raise Unwritten("the rank of an input is not known")
     by = [1] * len(begin) if steps is None else reader.integers(steps)
     turned = [a for a, s in zip(where, by) if s < 0]
     cuts: dict[int, Any] = {}

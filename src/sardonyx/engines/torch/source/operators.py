@@ -12,6 +12,7 @@ import onnx_ir as ir
 from sardonyx.engines.torch.source.expression import (
     BITS,
     COMPARISON,
+    NOT,
     POWER,
     PRODUCT,
     SUM,
@@ -77,6 +78,9 @@ def neg(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
 
 @op("Not", "BitwiseNot")
 def not_(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+    if x in reader.conditions:
+        reader.conditions.add(node.outputs[0])
+        return build("not {0:50}", x, rank=NOT)
     return build("~{0:85}", x, rank=UNARY)
 
 
@@ -154,13 +158,7 @@ def dropout(
 @op("Softmax", "LogSoftmax")
 def softmax(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Expression:
     name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op_type]
-    return build(f"F.{name}({{0}}, dim={{1}})", x, Literal(from_end(reader, x, axis), "dim"))
-
-
-def from_end(reader: Reader, x: ir.Value, axis: int) -> int:
-    """The last axis as -1, others from the front."""
-    rank = reader.rank(x)
-    return -1 if axis % rank == rank - 1 else axis % rank
+    return build(f"F.{name}({{0}}, dim={{1}})", x, Literal(reader.last_or_front(x, axis), "dim"))
 
 
 # -- two operands and more --------------------------------------------------------------
@@ -187,7 +185,9 @@ SIGNS = {
 @op(*SIGNS)
 def infix(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
     sign, rank = SIGNS[node.op_type]
-    left, right = reader.operand(a), reader.operand(b)
+    if rank == COMPARISON and reader.is_condition(node, a, b):
+        return binary(sign, reader.operand(a), reader.operand(b), rank)
+    left, right = reader.operands(a, b)
     number = right.value if isinstance(right, Literal) and sign == "+" else 0
     if isinstance(number, (int, float)) and number < 0:
         return binary("-", left, Literal(-number, right.hint), SUM)
@@ -198,7 +198,7 @@ def infix(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression
 
 @op("Div")
 def div(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
-    left, right = reader.operand(a), reader.operand(b)
+    left, right = reader.operands(a, b)
     if reader.is_float(node.outputs[0]):
         return binary("/", left, right, PRODUCT)
     return build('torch.div({0}, {1}, rounding_mode="trunc")', left, right)
@@ -207,7 +207,7 @@ def div(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
 @op("Mod")
 def mod(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value, *, fmod: int) -> Expression:
     name = "fmod" if fmod else "remainder"
-    return build(f"torch.{name}({{0}}, {{1}})", reader.operand(a), reader.operand(b))
+    return build(f"torch.{name}({{0}}, {{1}})", *reader.operands(a, b))
 
 
 @op("Pow")
@@ -225,11 +225,9 @@ def power(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression
 def extreme(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
     name = {"Max": "maximum", "Min": "minimum"}[node.op_type]
     side = {"Max": "min", "Min": "max"}[node.op_type]
-    operands = [reader.operand(x) for x in xs]
+    operands = reader.operands(*xs)
     numbers = [v for v in operands if not isinstance(v, ir.Value)]
     tensors = [v for v in operands if isinstance(v, ir.Value)]
-    if not tensors:
-        raise Unwritten("numbers only")
     largest = build("{0}", tensors[0])
     for other in tensors[1:]:
         largest = build(f"torch.{name}({{0}}, {{1}})", largest, other)
@@ -341,12 +339,11 @@ def reduce_of(
 def _reduced(
     reader: Reader, inner: Expression, x: ir.Value, name: str, axes: Any, keepdims: int
 ) -> Expression:
-    rank = reader.rank(x)
-    named = range(rank) if axes is None else {a % rank for a in reader.integers(axes)}
-    listed = sorted(named)
+    named = range(reader.rank(x)) if axes is None else reader.axes(x, reader.integers(axes))
+    listed = sorted(set(named))
     if not listed:
         raise Unwritten("no axes")
-    dim: Any = tuple(listed) if len(listed) > 1 else from_end(reader, x, listed[0])
+    dim: Any = tuple(listed) if len(listed) > 1 else reader.last_or_front(x, listed[0])
     keep = ", keepdim=True" if keepdims else ""
     return build(f"{{0}}.{name}(dim={{1}}{keep})", inner, Literal(dim, "dim"))
 
@@ -358,7 +355,7 @@ def argument(
     if select_last_index:
         raise Unwritten("the last of equal extremes")
     keep = ", keepdim=True" if keepdims else ""
-    dim = Literal(from_end(reader, x, axis), "dim")
+    dim = Literal(reader.last_or_front(x, axis), "dim")
     return build(f"{{0}}.{node.op_type.lower()}(dim={{1}}{keep})", x, dim)
 
 
@@ -377,7 +374,7 @@ def top_k(
 ) -> list[Expression]:
     count = Literal(int(reader.number(k)), "k")
     small = "" if largest else ", largest=False"
-    dim = Literal(from_end(reader, x, axis), "dim")
+    dim = Literal(reader.last_or_front(x, axis), "dim")
     return [build(f"torch.topk({{0}}, {{1}}, dim={{2}}{small})", x, count, dim)]
 
 
@@ -513,13 +510,15 @@ def product(
     if len(listed) != 1:
         raise Unwritten("a product over other than one axis")
     keep = ", keepdim=True" if keepdims else ""
-    return build(f"{{0}}.prod(dim={{1}}{keep})", x, Literal(from_end(reader, x, listed[0]), "dim"))
+    return build(
+        f"{{0}}.prod(dim={{1}}{keep})", x, Literal(reader.last_or_front(x, listed[0]), "dim")
+    )
 
 
 @op("LpNormalization")
 def normalize(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int, p: int) -> Expression:
     order = Literal(p, "p", ", p=", 2)
-    dim = Literal(from_end(reader, x, axis), "dim")
+    dim = Literal(reader.last_or_front(x, axis), "dim")
     return build("F.normalize({0}{1}, dim={2})", x, order, dim)
 
 
@@ -597,5 +596,5 @@ def scatter_elements(
     reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, updates: ir.Value, *, axis: int,
     reduction: str,
 ) -> Expression:  # fmt: skip
-    dim = Literal(from_end(reader, x, axis), "dim")
+    dim = Literal(reader.last_or_front(x, axis), "dim")
     return build(SCATTERED[reduction], x, dim, ids, updates)

@@ -96,6 +96,7 @@ class Reader:
         self.statements: list[Statement] = []
         self.problems: list[list[str]] = []
         self.branch: Path = ()
+        self.conditions: set[ir.Value] = set()  # bools of Python, not tensors
         self.branches: set[Path] = set()
         self._constants(graph)
         for value in graph.inputs:
@@ -113,6 +114,7 @@ class Reader:
     def read(self) -> list[Statement]:
         for node in self.graph:
             self._node(node)
+        self._drop_unread()
         self._hold_computed()
         if self.problems:
             raise UnsupportedOp(
@@ -121,6 +123,16 @@ class Reader:
                 hint="to_torch converts this model to a module without readable source",
             )
         return self.statements
+
+    def _drop_unread(self) -> None:
+        """Leave out what nothing reads, as weights rearranged for a layer that has its own."""
+        needed = set(self.graph.outputs)
+        statements: list[Statement] = []
+        for statement in reversed(self.statements):
+            if needed.intersection(statement.outputs):
+                needed.update(statement.reads)
+                statements.append(statement)
+        self.statements = statements[::-1]
 
     def _hold_computed(self) -> None:
         """Give values computed here, but read as tensors, a constant or a tensor of sizes."""
@@ -312,6 +324,19 @@ class Reader:
             return item
         return Literal(item.item() if isinstance(item, np.generic) else item, "value")
 
+    def operands(self, *values: ir.Value) -> list[Any]:
+        """Operands of which at least one is a tensor: torch takes numbers only beside one."""
+        operands = [self.operand(value) for value in values]
+        return operands if any(isinstance(v, ir.Value) for v in operands) else list(values)
+
+    def is_condition(self, node: ir.Node, *values: ir.Value) -> bool:
+        """Whether a comparison of sizes only decides an If: then it is a bool of Python."""
+        is_python = not any(isinstance(self.operand(v), ir.Value) for v in values)
+        if is_python and _only_decides(node.outputs[0]):
+            self.conditions.add(node.outputs[0])
+            return True
+        return False
+
     def array(self, value: ir.Value | None) -> np.ndarray:
         """A constant, or an array of numbers and sizes."""
         if value is None or value not in self.known:
@@ -354,6 +379,15 @@ class Reader:
             raise Unwritten("the rank of an input is not known")
         return len(value.shape)
 
+    def axes(self, value: ir.Value, axes: Sequence[int]) -> list[int]:
+        """Axes counted from the front; unchanged where the rank is not known."""
+        return list(axes) if value.shape is None else [a % len(value.shape) for a in axes]
+
+    def last_or_front(self, value: ir.Value, axis: int) -> int:
+        """The last axis as -1, others from the front; unchanged where the rank is not known."""
+        (axis,) = self.axes(value, [axis])
+        return -1 if value.shape is not None and axis == len(value.shape) - 1 else axis
+
     def sizes(self, value: ir.Value) -> list[int | Size]:
         """The sizes of a value: numbers, and `Size` where only a run knows."""
         ids = self.ids.get(value) or self._declared(value)
@@ -393,6 +427,8 @@ class Reader:
             self.ids[out] = tuple(new if is_lost else old for old, new, is_lost in pairs)
 
     def _derived(self, node: ir.Node, rank: int) -> list[Any] | None:
+        if any(v is not None and v.shape is None and v not in self.known for v in node.inputs):
+            return None
         shapes = [self.ids.get(v, ()) if v is not None else () for v in node.inputs]
         if node.op_type == "Reshape":
             sizes = self.known.get(node.inputs[1]) if node.inputs[1] is not None else None
@@ -431,6 +467,21 @@ ALIKE = {
     "LayerNormalization", "Gelu", "Relu", "Softmax", "Cast", "Dropout", "Tanh", "Sigmoid", "Clip",
     "Erf", "Swish", "BatchNormalization", "Neg", "Exp", "Sqrt", "LeakyRelu", "Identity",
 }  # fmt: skip
+
+
+def _only_decides(value: ir.Value) -> bool:
+    """Whether a value is read by nothing but If, directly or through Not and Cast to bool."""
+    if value.is_graph_output():
+        return False
+    readers = [use.node for use in value.uses()]
+    same = [n for n in readers if n.op_type == "Not" or _is_bool_cast(n)]
+    return all(n.op_type == "If" or n in same for n in readers) and all(
+        _only_decides(n.outputs[0]) for n in same
+    )
+
+
+def _is_bool_cast(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
 
 
 def _symbol(text: str) -> str | None:

@@ -1,0 +1,98 @@
+"""Generated source of graphs whose ranks, sizes or weights are settled by a run or by layout:
+the same numbers as onnxruntime's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+from tests.networks import network
+from tests.test_source import expected, same
+from tests.test_source_operators import loaded
+
+torch = pytest.importorskip("torch")
+
+
+def matches(model: sx.Model, folder: Path, *cases: list[np.ndarray]) -> str:
+    """Write the source and compare it with onnxruntime on every case, shapes included."""
+    text = sx.to_torch_source(model, folder).read_text()
+    module = loaded(folder)
+    for inputs in cases:
+        with torch.no_grad():
+            results = module(*map(torch.from_numpy, inputs))
+        results = results if isinstance(results, tuple) else (results,)
+        wanted = expected(model, inputs)
+        assert [tuple(r.shape) for r in results] == [w.shape for w in wanted]
+        same([r.numpy() for r in results], wanted)
+    return text
+
+
+RANKS = {
+    "Slice": "y = Slice (a, zero, one, zero)",
+    "Reduce": "y = ReduceMean <keepdims = 0> (a, zero)",
+    "Unsqueeze": "b = Unsqueeze (a, last)  y = Relu (b)",
+    "Concat": "y = Concat <axis = 0> (a, a)",
+    "Softmax": "y = Softmax <axis = -1> (a)",
+    "sizes": "b = Add (a, row)  s = Shape (b)  y = Cast <to = 1> (s)",
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks_that_only_a_run_knows(name: str, tmp_path: Path) -> None:
+    constants = {"zero": np.asarray([0]), "one": np.asarray([1]), "last": np.asarray([-1])}
+    constants["row"] = np.arange(3.0)
+    used = {k: v for k, v in constants.items() if k in RANKS[name]}
+    model = network(f"m (float[A,B,3] x) => (float y) {{ a = Squeeze (x)  {RANKS[name]} }}", used)
+    model.graph.outputs[0].shape = None
+    rng = np.random.default_rng(0)
+    cases = [[rng.normal(size=(*s, 3)).astype(np.float32)] for s in ((1, 4), (2, 5), (1, 1))]
+    matches(model, tmp_path, *cases)
+
+
+def test_a_condition_on_sizes_is_negated_as_a_bool(tmp_path: Path) -> None:
+    body = """s = Shape <start = 0, end = 1> (x)  c = Equal (s, two)  n = Not (c)
+        y = If (n) <then_branch = a () => (float[N,2] p) { p = Neg (x) },
+                    else_branch = b () => (float[N,2] q) { q = Exp (x) }>"""
+    model = network(f"m (float[N,2] x) => (float[N,2] y) {{ {body} }}", {"two": np.asarray([2])})
+    cases = [[np.ones((rows, 2), np.float32)] for rows in (2, 3)]
+    text = matches(model, tmp_path, *cases)
+    assert "not x.shape[0] == 2" in text or "not input_.shape[0] == 2" in text
+
+
+def test_a_comparison_of_sizes_is_a_tensor_where_it_is_computed_with(tmp_path: Path) -> None:
+    body = """s = Shape <start = 0, end = 1> (x)  c = Equal (s, two)  n = Not (c)
+        f = Cast <to = 1> (n)  y = Add (x, f)"""
+    model = network(f"m (float[N,2] x) => (float[N,2] y) {{ {body} }}", {"two": np.asarray([2])})
+    matches(model, tmp_path, *([np.ones((rows, 2), np.float32)] for rows in (2, 3)))
+
+
+def test_rearranged_gates_are_the_weights_of_a_layer(tmp_path: Path) -> None:
+    # torch's exporter stores the gates i, f, g, o and puts them into ONNX's order in the graph.
+    def moved(source: str, to: str) -> str:
+        parts = [f"{to}{i} = Slice ({source}, {a}, {b}, k0)" for i, a, b in (
+            ("i", "k0", "k3"), ("o", "k9", "k12"), ("f", "k3", "k9"))]  # fmt: skip
+        return f"{'  '.join(parts)}  {to} = Concat <axis = 0> ({to}i, {to}o, {to}f)"
+
+    body = f"""{moved("rnn.weight_ih", "w")}  {moved("rnn.weight_hh", "r")}
+        {moved("rnn.bias_ih", "p")}  {moved("rnn.bias_hh", "q")}  b = Concat <axis = 0> (p, q)
+        w1 = Unsqueeze (w, k0)  r1 = Unsqueeze (r, k0)  b1 = Unsqueeze (b, k0)
+        y = LSTM <hidden_size = 3> (x, w1, r1, b1)"""
+    rng = np.random.default_rng(1)
+    shapes = {"weight_ih": (12, 2), "weight_hh": (12, 3), "bias_ih": (12,), "bias_hh": (12,)}
+    weights = {f"rnn.{name}": rng.normal(size=shape) for name, shape in shapes.items()}
+    places = {f"k{i}": np.asarray([i]) for i in (0, 3, 9, 12)}
+    model = network(f"m (float[T,N,2] x) => (float[T,1,N,3] y) {{ {body} }}", weights | places)
+    cases = [[rng.normal(size=s).astype(np.float32)] for s in ((4, 2, 2), (6, 3, 2))]
+    text = matches(model, tmp_path, *cases)
+    assert "nn.LSTM(2, 3)" in text and "torch.cat" not in text
+    state = loaded(tmp_path).state_dict()
+    # The order that torch stores is the order that torch uses: nothing is permuted.
+    stored = model.initializer("rnn.weight_ih").numpy()
+    assert any(np.array_equal(v.numpy(), stored) for v in state.values())
+    back = sx.with_weights(model, tmp_path)
+    for name in weights:
+        assert np.array_equal(back.initializer(name).numpy(), model.initializer(name).numpy())
