@@ -300,7 +300,7 @@ def recurrent(
     odd = attributes.get("input_forget", 0) or attributes["layout"] or attributes["clip"]
     if odd or (names and names != usual) or (op == "GRU" and not attributes["linear_before_reset"]):
         return None
-    hidden, wide = weights[1].places.shape[2], weights[0].places.shape[2]
+    hidden, wide = weights[1].shape[2], weights[0].shape[2]
     arguments = [Literal(wide, "input_size"), Literal(hidden, "hidden_size")]
     arguments.append(option("bias", b is not None, True))
     arguments.append(option("bidirectional", directions == 2, False))

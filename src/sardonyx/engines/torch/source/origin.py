@@ -46,6 +46,11 @@ class Origin:
         results = compute(node, [*operands, *options], self.reader.budget)
         return None if results is None else results[list(node.outputs).index(value)]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        assert self.places is not None
+        return self.places.shape
+
     def tensor(self, change: Callable[[np.ndarray], np.ndarray]) -> Tensor | None:
         """The tensor of a layer, if its elements come from one tensor of the model."""
         assert self.places is not None
