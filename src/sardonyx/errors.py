@@ -38,8 +38,9 @@ def quote(name: object) -> str:
         text = str(name)
     if len(text) > NAME_WIDTH:
         text = f"{text[: NAME_WIDTH - 24]}…({len(text)} characters)"
-    escaped = "".join(_escape(c) for c in text)
-    return f'"{escaped}"'
+    if '"' in text or "\\" in text or not text.isprintable():
+        text = "".join(_escape(c) for c in text)
+    return f'"{text}"'
 
 
 def _escape(char: str) -> str:

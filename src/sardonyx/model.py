@@ -249,11 +249,13 @@ def from_proto(
     partial_graphs = [graph for record in records for graph in record.graphs]
     for graph, names in zip(partial_graphs, sparse, strict=True):
         graph.meta.update({SPARSE: names, EARLY_READS: list(_early_reads(graph))})
-    for graph in (model.graph, *partial_graphs):
+        if graph.meta[EARLY_READS]:
+            graph.sort()
+    for graph in (model.graph, *partial_graphs) if maps else ():
         for value in (*graph.inputs, *graph.outputs):
             if value.name in maps:
                 value.meta[MAP_TYPE] = maps[value.name]
-    for graph in (model.graph, *(f.graph for f in model.ir.functions.values()), *partial_graphs):
+    for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
         if any(_early_reads(graph)):
             graph.sort()
     for record in records:
@@ -472,9 +474,11 @@ def _early_reads(graph: ir.Graph) -> Iterator[tuple[str, str]]:
     """Where a node reads what a later node computes: (node, value), by name."""
     passed: set[ir.Node] = set()
     for node in graph:
-        for value in _uses(node):
-            producer = value.producer()
-            if producer is not None and producer.graph is graph and producer not in passed:
+        for value in _uses(node) if node.attributes.data else node.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is None or producer in passed:
+                continue
+            if producer.graph is graph:
                 yield node.name or "", value.name or ""
         passed.add(node)
 

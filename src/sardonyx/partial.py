@@ -7,23 +7,37 @@ the graph that the partial graph is joined to. A type on a free value is a decla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
 
 def free_values(graph: ir.Graph) -> list[ir.Value]:
     """The values that a graph or a body inside it reads and nothing in it defines."""
-    parts = [graph, *graph.subgraphs()]
-    defined: set[ir.Value] = set()
-    read: dict[ir.Value, None] = {}
-    for part in parts:
+    defined: set[ir.Value | None] = {None}
+    read: dict[ir.Value | None, None] = {}
+    pending = [graph]
+    while pending:
+        part = pending.pop()
         defined.update(part.inputs, part.initializers.values())
+        bodies: list[ir.Graph] = []
         for node in part:
             defined.update(node.outputs)
-            read.update(dict.fromkeys(v for v in node.inputs if v is not None))
+            for value in node.inputs:
+                read[value] = None
+            if node.attributes.data:
+                bodies += _bodies(node)
         read.update(dict.fromkeys(part.outputs))
-    return [value for value in read if value not in defined]
+        pending.extend(reversed(bodies))
+    return [value for value in read if value is not None and value not in defined]
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    for attr in node.attributes.values():
+        if attr.type == ir.AttributeType.GRAPH and not attr.is_ref():
+            yield attr.value
+        elif attr.type == ir.AttributeType.GRAPHS and not attr.is_ref():
+            yield from attr.value
 
 
 def clone(graph: ir.Graph) -> ir.Graph:

@@ -11,8 +11,9 @@ bias for every row, which has to stay the bias.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
@@ -71,16 +72,18 @@ def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
 def restore_copies(model: Model, choices: Choices) -> None:
     """Compute tensors that repeat a weight in every row from that weight."""
     tensors = classified(model.graph)
-    vectors = [w for w in tensors if w.kind == "weight" and len(w.shape) == 1 and w.size > 1]
+    vectors = _by_content(
+        model.graph.initializers.get(w.name)
+        for w in tensors
+        if w.kind == "weight" and len(w.shape) == 1 and w.size > 1
+    )
     rows = [w for w in tensors if w.kind != "statistic" and len(w.shape) > 1]
     op = Builder("restore")
     op.reserve(all_names(model.graph))
     copies = []
     for tensor in (w for w in rows if 0 < w.size <= LARGEST_COPY):
         value = model.graph.initializers.get(tensor.name)
-        alike = [v for v in vectors if (v.shape[0], v.dtype) == (tensor.shape[-1], tensor.dtype)]
-        sources = [model.graph.initializers[v.name] for v in alike]
-        source = next((s for s in sources if value is not None and _repeats(value, s)), None)
+        source = _repeated(value, vectors)
         if value is None or source is None or value.is_graph_output():
             continue
         expanded = op.Expand(source, list(tensor.shape))
@@ -95,15 +98,30 @@ def restore_copies(model: Model, choices: Choices) -> None:
         choices.add("restored", ", ".join(copies), why)
 
 
-def _repeats(value: ir.Value, vector: ir.Value) -> bool:
-    """Whether every row of a tensor is the vector, which is more than one number throughout."""
-    table, row = constant(value), constant(vector)
-    return (
-        table is not None
-        and row is not None
-        and not is_uniform(vector)
-        and bool((table == row).all())
-    )
+def _by_content(vectors: Iterable[ir.Value | None]) -> dict[tuple[str, bytes], ir.Value]:
+    """The first vector of each content, those left out that are one number throughout."""
+    first: dict[tuple[str, bytes], ir.Value] = {}
+    for vector in vectors:
+        array = constant(vector)
+        if vector is not None and array is not None and not is_uniform(vector):
+            first.setdefault(_content(array), vector)
+    return first
+
+
+def _repeated(
+    value: ir.Value | None, vectors: Mapping[tuple[str, bytes], ir.Value]
+) -> ir.Value | None:
+    """The vector that every row of a tensor is."""
+    table = constant(value)
+    if table is None or table.ndim == 0:
+        return None
+    vector = vectors.get(_content(table.reshape(-1, table.shape[-1])[0]))
+    return vector if vector is not None and bool((table == constant(vector)).all()) else None
+
+
+def _content(row: np.ndarray) -> tuple[str, bytes]:
+    """Type and bytes of an array, the same for arrays of equal numbers: zero has no sign."""
+    return row.dtype.name, np.where(row == 0, np.zeros((), row.dtype), row).tobytes()
 
 
 # -- running statistics -----------------------------------------------------------------

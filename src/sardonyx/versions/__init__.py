@@ -299,7 +299,8 @@ class _Stamper:
         for graph in parts:  # a record becomes one graph with the model
             op.reserve(names(graph))
             op.reserve({v.name for v in partial.free_values(graph) if v.name})
-        need = max((self._lower(graph, op) for graph in parts), default=0)
+        floor = exact or min(FLOOR[self.domain], self.ceiling)
+        need = max((self._lower(graph, op, floor) for graph in parts), default=0)
         if self.blocked:
             raise VersionError(
                 f"{self.limits.name} takes opset {self.ceiling} here; "
@@ -307,7 +308,7 @@ class _Stamper:
                 self.blocked,
                 hint="name a newer runtime or opset, or runtime=None to write it as it is",
             )
-        version = max(need, exact or min(FLOOR[self.domain], self.ceiling))
+        version = max(need, floor)
         for graph in parts:
             for part in graphs(graph):
                 for node in part:
@@ -315,17 +316,20 @@ class _Stamper:
                         _reword_defaults(node, self.current, version)
         return version
 
-    def _lower(self, graph: ir.Graph, op: Builder) -> int:
-        """The version that the nodes of `graph` need, once those above the ceiling are reworded."""
+    def _lower(self, graph: ir.Graph, op: Builder, floor: int) -> int:
+        """The version that the nodes of `graph` need, once those above the ceiling are reworded;
+        what they need below `floor` is not looked for.
+        """
         need = 0
         pending = [n for part in graphs(graph) for n in part]
         while pending:
             node = pending.pop()
             if node.domain != self.domain:
                 continue
-            low = lowest(node, self.current)
             gap = self.limits.expanded.get(node.op_type, self.ceiling + 1)
-            if low > self.ceiling or (node.domain == "" and gap <= self.ceiling):
+            is_gap = node.domain == "" and gap <= self.ceiling
+            low = lowest(node, self.current, 0 if is_gap else floor)
+            if low > self.ceiling or is_gap:
                 reworded = self._reword(op, node, low)
                 if reworded is not None:
                     pending.extend(reworded)
@@ -425,8 +429,10 @@ def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
     return tuple(signatures)
 
 
-def lowest(node: ir.Node, version: int) -> int:
-    """The lowest opset at which `node` means what it means at `version`."""
+def lowest(node: ir.Node, version: int, floor: int = 0) -> int:
+    """The lowest opset at which `node` means what it means at `version`, or one from `floor` down
+    at which it does.
+    """
     every = forms(node.op_type, node.domain)
     version = node.meta.get(REWORDED, version)
     now = next((f for f in every if f.since <= version), None)
@@ -435,6 +441,8 @@ def lowest(node: ir.Node, version: int) -> int:
     boundaries = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
     low = now
     for older in every[every.index(now) + 1 :]:
+        if low.since <= floor:
+            break
         means_more = ONLY_SINCE.get((node.domain, node.op_type, low.since))
         if low.since in boundaries or (means_more is not None and means_more(node)):
             break
@@ -524,12 +532,17 @@ def type_name(kind: ir.TypeProtocol | None) -> str | None:
     """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; None if not known."""
     if kind is None:
         return None
+    if type(kind) is ir.TensorType:  # isinstance is slow for what derives from a protocol
+        return _tensor_type_name(kind.dtype)
     if isinstance(kind, ir.SequenceType):
         inner = type_name(kind.elem_type)
         return None if inner is None else f"seq({inner})"
     if isinstance(kind, ir.OptionalType):
         inner = type_name(kind.elem_type)
         return None if inner is None else f"optional({inner})"
-    if not isinstance(kind, ir.TensorType) or kind.dtype == ir.DataType.UNDEFINED:
-        return None
-    return f"tensor({kind.dtype.name.lower()})"
+    return _tensor_type_name(kind.dtype) if isinstance(kind, ir.TensorType) else None
+
+
+@functools.cache
+def _tensor_type_name(dtype: ir.DataType) -> str | None:
+    return None if dtype == ir.DataType.UNDEFINED else f"tensor({dtype.name.lower()})"
