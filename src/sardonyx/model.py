@@ -476,7 +476,7 @@ def _early_reads(graph: ir.Graph) -> Iterator[tuple[str, str]]:
     for node in graph:
         for value in _uses(node) if node.attributes.data else node.inputs:
             producer = value.producer() if value is not None else None
-            if producer is None or producer in passed:
+            if value is None or producer is None or producer in passed:
                 continue
             if producer.graph is graph:
                 yield node.name or "", value.name or ""
