@@ -178,11 +178,13 @@ def called(run: Any, given: dict[str, Any]) -> Any:
 
 def test_jax_scans_over_time() -> None:
     jax = pytest.importorskip("jax")
+    from sardonyx.engines.jax.xp import enable_x64
+
     sizes = []
     for steps in (3, 9):
         run, given = program("jax", steps), feeds(steps)
         function = functools.partial(called, run)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             sizes.append(len(str(jax.make_jaxpr(function)(given))))
             found = jax.jit(function)(given)
         expected = engine("numpy").Runner(lstm(steps))(given)["y"]

@@ -131,13 +131,14 @@ def _as_compiled_jax(model: Model) -> Callable[[Sequence[Any]], Any]:
     import sardonyx
 
     apply, params = sardonyx.to_jax(model, fallback="allow")
-    jax = sys.modules["jax"]
+    xp = importlib.import_module("sardonyx.engines.jax.xp")
+    jax = xp.jax
     has_doubles = any(v.dtype == ir.DataType.DOUBLE for v in model.inputs)
     compiled = jax.jit(apply)
 
     def call(values: Sequence[Any]) -> Any:
         has_texts = any(np.asarray(v).dtype.kind in "OUS" for v in values)  # jax traces no texts
-        with jax.enable_x64(has_doubles or bool(jax.config.jax_enable_x64)):
+        with xp.enable_x64(has_doubles or bool(jax.config.jax_enable_x64)):
             return (apply if has_texts else compiled)(params, *values)
 
     return call
