@@ -2,8 +2,10 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+EXTRAS ?= cpu
 PIP_FLAGS ?= -qq --disable-pip-version-check --retries 10
 
+comma := ,
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt
@@ -64,10 +66,11 @@ wheel: $(VENV)/.core ## build dist/ and try the wheel in an environment of its o
 	@build/wheel/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt "$$(ls dist/*.whl)[cpu]"
 	@build/wheel/bin/python tests/package/installed.py README.md
 
-oldest: ## the oldest versions that pyproject.toml allows
+oldest: ## the oldest versions that pyproject.toml allows; EXTRAS=cpu,jax adds those of an extra
 	@rm -rf build/oldest && $(PYTHON) -m venv build/oldest
-	@$(PYTHON) tests/package/oldest.py cpu > build/oldest/versions.txt
-	@build/oldest/bin/python -m pip install $(PIP_FLAGS) -c build/oldest/versions.txt ".[cpu]" pytest pytest-xdist
+	@$(PYTHON) tests/package/oldest.py $(subst $(comma), ,$(EXTRAS)) > build/oldest/versions.txt
+	@build/oldest/bin/python -m pip install $(PIP_FLAGS) -c build/oldest/versions.txt ".[$(EXTRAS)]" pytest pytest-xdist
+	@$(QUIET) build/oldest/bin/python tests/package/smoke.py
 	@$(QUIET) build/oldest/bin/python -m pytest -q -n $(JOBS) $(OLDEST_TESTS)
 
 coverage: $(VENV)/.engines ## the tests, with a page of the lines that they reach in htmlcov/
