@@ -230,3 +230,12 @@ def test_class_axis_from_the_command_line(tmp_path: Any) -> None:
     trainable(source, target, loss="cross_entropy", class_axis=1)
     (row,) = [c for c in choices(sx.load(target)) if c.what == "class axis"]
     assert row.value.startswith("1 of") and row.why == "as asked"
+
+
+def test_terms_take_losses_by_name_and_nothing_but_terms_is_a_term() -> None:
+    model, labels = mlp(), ["label"]
+    by_name = sx.trainable(model, loss=[sx.loss.Term("cross_entropy", labels=labels)])
+    (term,) = (c.value for c in choices(by_name) if c.what == "loss")
+    assert term == "cross_entropy"
+    with pytest.raises(ArgumentError, match="holds sx.loss.Term objects, not tuple"):
+        sx.trainable(model, loss=[("cross_entropy", "label")])

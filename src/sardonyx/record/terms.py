@@ -46,8 +46,20 @@ def choose_terms(
         terms = [Term(losses.named(name), value.name, labels)]
     elif isinstance(loss, Sequence) and not isinstance(loss, str):
         only = labels if len(loss) == 1 else None
+        strange = [t for t in loss if not isinstance(t, Term)]
+        if strange:
+            raise ArgumentError(
+                f"a list of losses holds sx.loss.Term objects, not {type(strange[0]).__name__}",
+                hint='loss=[sx.loss.Term("mse", prediction="a"), sx.loss.Term("l1", "b")]',
+            )
         terms = [
-            replace(t, prediction=t.prediction or prediction, labels=t.labels or only) for t in loss
+            replace(
+                t,
+                loss=as_loss(t.loss),
+                prediction=t.prediction or prediction,
+                labels=t.labels or only,
+            )
+            for t in loss
         ]
     else:
         terms = [Term(as_loss(loss), prediction, labels)]
