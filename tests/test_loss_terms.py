@@ -237,5 +237,5 @@ def test_terms_take_losses_by_name_and_nothing_but_terms_is_a_term() -> None:
     by_name = sx.trainable(model, loss=[sx.loss.Term("cross_entropy", labels=labels)])
     (term,) = (c.value for c in choices(by_name) if c.what == "loss")
     assert term == "cross_entropy"
-    with pytest.raises(ArgumentError, match="holds sx.loss.Term objects, not tuple"):
+    with pytest.raises(ArgumentError, match="objects, not tuple"):
         sx.trainable(model, loss=[("cross_entropy", "label")])
