@@ -221,10 +221,12 @@ def _sized(model: Model, normal: NormalizedModel, sizes: Mapping[str, int]) -> i
     values = [
         v for g in graphs(normal.graph) for v in (*g.inputs, *(o for n in g for o in n.outputs))
     ]
-    if not any(isinstance(d, ir.SymbolicDim) for v in values for d in v.shape or ()):
+    shapes = [v.shape for v in values]
+    every_dim = (d for shape in shapes if shape is not None for d in shape.dims)
+    symbols = {d.value for d in every_dim if isinstance(d, ir.SymbolicDim)}
+    if not symbols:
         return normal.graph
-    named = (d for v in values for d in v.shape or () if isinstance(d, ir.SymbolicDim))
-    if all(d.value in sizes for d in named) and all(v.shape is not None for v in values):
+    if symbols <= sizes.keys() and all(shape is not None for shape in shapes):
         graph = normal.copy().graph if normal is model else normal.graph  # one of our own
         for value in _values(graph):
             if value.shape is not None:

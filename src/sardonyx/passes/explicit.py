@@ -61,11 +61,13 @@ def _trim(node: ir.Node) -> None:
     count = len(node.inputs)
     while count and node.inputs[count - 1] is None:
         count -= 1
-    node.resize_inputs(count)
+    if count < len(node.inputs):
+        node.resize_inputs(count)
     count = len(node.outputs)
     while count > 1 and not node.outputs[count - 1].name and not node.outputs[count - 1].uses():
         count -= 1
-    node.resize_outputs(count)
+    if count < len(node.outputs):
+        node.resize_outputs(count)
 
 
 def _before(op: Builder, node: ir.Node) -> None:
