@@ -96,3 +96,73 @@ def test_rearranged_gates_are_the_weights_of_a_layer(tmp_path: Path) -> None:
     back = sx.with_weights(model, tmp_path)
     for name in weights:
         assert np.array_equal(back.initializer(name).numpy(), model.initializer(name).numpy())
+
+
+LOOPS = {
+    "count": (
+        """s, rows = Loop (n, , x) <body = b (int64 i, bool c, float[N,2] a) =>
+            (bool d, float[N,2] p, float[N,2] r) {
+                d = Identity (c)  f = Cast <to = 1> (i)  g = Mul (a, half)  p = Add (g, f)
+                r = Tanh (p) }>""",
+        ["for step in torch.arange(int(n), device=", "rows = torch.stack(rows)"],
+    ),
+    "condition": (
+        """s, rows = Loop (n, yes, x) <body = b (int64 i, bool c, float[N,2] a) =>
+            (bool d, float[N,2] p, float[N,2] r) {
+                p = Add (a, half)  t = ReduceSum <keepdims = 0> (p)  d = Less (t, limit)
+                r = Mul (p, half) }>""",
+        ["for _ in range(int(n)):\n            if not condition:\n                break\n"],
+    ),
+    "while": (
+        """s = Loop (, yes, x) <body = b (int64 i, bool c, float[N,2] a) =>
+            (bool d, float[N,2] p) {
+                p = Add (a, half)  t = ReduceSum <keepdims = 0> (p)  d = Less (t, limit) }>
+        m = Cast <to = 1> (n)  rows = Mul (s, m)""",
+        ["while condition:"],
+    ),
+    "carried weight": (
+        """s, w, rows = Loop (n, , x, matrix) <
+            body = b (int64 i, bool c, float[N,2] a, float[2,2] v) =>
+            (bool d, float[N,2] p, float[2,2] o, float[N,2] r) {
+                d = Identity (c)  o = Identity (v)  p = MatMul (a, v)  r = Mul (p, half) }>""",
+        ["for _ in range(int(n)):"],
+    ),
+    "one in another": (
+        """s, rows = Loop (n, , x) <body = b (int64 i, bool c, float[N,2] a) =>
+            (bool d, float[N,2] p, float[N,2] r) {
+                d = Identity (c)
+                p = Loop (three, , a) <body = e (int64 j, bool k, float[N,2] l) =>
+                    (bool m, float[N,2] q) { m = Identity (k)  h = Mul (l, half)  q = Add (h, x) }>
+                r = Neg (p) }>""",
+        ["for _ in range(3):", "for _ in range(int(n)):"],
+    ),
+    "Scan": (
+        """s, rows = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+            body = b (float[N] a, float[N] e) => (float[N] p, float[N] r) {
+                g = Mul (a, half)  p = Add (g, e)  r = Tanh (p) }> (first, x)
+        m = Cast <to = 1> (n)  unused = Mul (s, m)""",
+        ["for item in x.unbind(1):", "rows = torch.stack(rows, dim=1)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_are_loops_of_python(name: str, tmp_path: Path) -> None:
+    body, lines = LOOPS[name]
+    constants = {"half": np.asarray(0.5), "limit": np.asarray(4.0), "yes": np.asarray(True)}
+    constants |= {"three": np.asarray(3), "matrix": np.asarray([[0.5, 1.0], [-1.0, 0.25]])}
+    used = {k: v for k, v in constants.items() if k in body}
+    body = f"first = ReduceSum <keepdims = 0> (x, last)  {body}" if name == "Scan" else body
+    used |= {"last": np.asarray([1])} if name == "Scan" else {}
+    text = f"m (float[N,2] x, int64 n) => (float s, float rows) {{ {body} }}"
+    model = network(text, used)
+    for value in model.graph.outputs:
+        value.shape = None
+    rng = np.random.default_rng(4)
+    cases = [
+        [rng.normal(size=(size, 2)).astype(np.float32), np.asarray(trips)]
+        for size, trips in ((3, 4), (5, 2), (1, 1))
+    ]
+    text = matches(model, tmp_path, *cases)
+    for line in lines:
+        assert line in text, text

@@ -24,9 +24,9 @@ from sardonyx.engines.torch.source.expression import (
     build,
 )
 from sardonyx.engines.torch.source.layers import Layer
-from sardonyx.engines.torch.source.reading import Statement
+from sardonyx.engines.torch.source.reading import Cycle, Statement
 from sardonyx.engines.torch.source.scopes import attribute
-from sardonyx.engines.torch.source.structure import Call, Choice, Loop, Module
+from sardonyx.engines.torch.source.structure import Call, Choice, Loop, Module, Repeat
 
 Token = str | Literal
 Line = tuple[int, list[Token]]  # depth of indentation, text
@@ -132,6 +132,8 @@ class Writer:
                 self._loop(element)
             elif isinstance(element, Choice):
                 self._choice(element)
+            elif isinstance(element, Repeat):
+                self._repeat(element)
             else:
                 self._element(element)
         self._return()
@@ -171,7 +173,7 @@ class Writer:
         wanted = names or [self._role_of_input(v) for v in self.module.inputs]
         for value, name in zip(self.module.inputs, wanted):
             if name == "x" and wanted.count("x") > 1 and value.is_graph_input():
-                name = value.name or name
+                name = value.meta.get("argument") or value.name or name
             self.name[value] = self._fresh(identifier(name))
         self.result.arguments = [self.name[v] for v in self.module.inputs]
         self.fixed = {v: f"self.{name}" for v, name in self.module.held.items()}
@@ -195,6 +197,9 @@ class Writer:
                 for call in element.calls:
                     if value in call.inputs and isinstance(call.child, Module):
                         return self.argument_names[id(call.child)][call.inputs.index(value)]
+            elif isinstance(element, Repeat):
+                if value in element.reads:
+                    return "x"
             elif any(isinstance(p, Hole) and p.value is value for p in element.expression.parts):
                 is_sum = element.op == "Add" and element.expression.values[0] is not value
                 return "residual" if is_sum else "x"
@@ -413,6 +418,58 @@ class Writer:
             lines += [(0, ["else:"])] if plain[1] else []
         if plain[1]:
             lines.append((1, [f"{text} = ", *branches[1].tokens]))
+
+    def _repeat(self, loop: Repeat) -> None:
+        """`for …:` with a call of the body, whose states go from one iteration to the next."""
+        cycle, lines = loop.cycle, self.result.lines
+        for value in dict.fromkeys(loop.reads):
+            if value in self.pending:
+                self._flush(value)
+        iterable = self._composed(loop.iterable)
+        starts = [self.name[v] for v in cycle.starts]
+        for value in cycle.states:
+            self._reserve(value, "condition" if self._is_condition(cycle, value) else "state")
+        for value in cycle.items:
+            self._reserve(value, "item" if iterable.tokens[0] != "torch.arange(" else "step")
+        lists = [ir.Value() for _ in cycle.axes]
+        rows = [ir.Value() for _ in cycle.axes]
+        for words, values in (("rows", lists), ("row", rows)):
+            for value in values:
+                self._reserve(value, words)
+        for value, start in zip(cycle.states, starts):
+            lines.append((0, [f"{self.name[value]} = {start}"]))
+        lines += [(0, [f"{self.name[v]} = []"]) for v in lists]
+        condition = self.name[cycle.states[0]] if cycle.has_condition else ""
+        items = ", ".join(self.name[v] for v in cycle.items) or "_"
+        if iterable.tokens:
+            lines.append((0, [f"for {items} in ", *iterable.tokens, ":"]))
+            lines += [(1, [f"if not {condition}:"]), (2, ["break"])] if condition else []
+        else:
+            lines.append((0, [f"while {condition}:"]))
+        results = ", ".join(self.name[v] for v in (*cycle.states, *rows))
+        arguments = ", ".join(self.name[v] for v in loop.call.inputs)
+        lines.append((1, [f"{results} = {reference(loop.call.target)}({arguments})"]))
+        lines += [(1, [f"{self.name[a]}.append({self.name[b]})"]) for a, b in zip(lists, rows)]
+        self.left.subtract(loop.reads)
+        for value, state in zip(loop.outputs, cycle.states):
+            self.name[value] = self.name[state]
+        for value, axis, parts in zip(loop.outputs[len(starts) :], cycle.axes, lists):
+            dim = f", dim={axis}" if axis else ""
+            text = f"{self.name[parts]} = torch.stack({self.name[parts]}{dim})"
+            lines.append((0, [text]))
+            self.name[value] = self.name[parts]
+        for value in (*loop.inner, *lists, *rows):
+            del self.name[value]
+
+    @staticmethod
+    def _is_condition(cycle: Cycle, value: ir.Value) -> bool:
+        return cycle.has_condition and value is cycle.states[0]
+
+    def _reserve(self, value: ir.Value, word: str) -> None:
+        """Give a value of a loop a name that nothing else has until the loop ends."""
+        value.name = value.name or f"loop/{word}"
+        name = self._fresh(word)
+        self.name[value], self.left[value] = name, 1
 
     def _names_of(self, choice: Choice) -> list[str]:
         """The names of the outputs of a choice."""

@@ -66,11 +66,13 @@ class Statement:
     inputs: Sequence[ir.Value] = ()  # of a layer
     branch: Path = ()  # the branch of an If that it is in
     branches: Sequence[Branch] = ()  # of an If, whose expression is the condition
+    cycle: Cycle | None = None  # of a Loop or Scan, whose body is the only branch
 
     @property
     def reads(self) -> list[ir.Value]:
         results = [v for branch in self.branches for v in branch.outputs]
-        return [*self.expression.values, *self.inputs, *results]
+        starts = self.cycle.starts if self.cycle is not None else []
+        return [*self.expression.values, *self.inputs, *results, *starts]
 
 
 @dataclass
@@ -79,6 +81,17 @@ class Branch:
 
     path: Path
     outputs: list[ir.Value]
+
+
+@dataclass
+class Cycle:
+    """A Loop or Scan: `for items in expression:`, the body called with items and states."""
+
+    items: list[ir.Value]  # inputs of the body that the iteration gives
+    states: list[ir.Value]  # inputs of the body that it computes anew
+    starts: list[ir.Value]  # the states before the first iteration
+    has_condition: bool  # the first state says whether to go on
+    axes: list[int]  # along which further results of the body are stacked
 
 
 class Unwritten(Exception):
@@ -168,10 +181,18 @@ class Reader:
         if self._compute(node):
             return
         for value in node.outputs:
-            self.ids[value] = self._declared(value)
+            self.declare(value)
         path = self.paths.get(node, self.branch)
         if node.op_type == "If" and node.domain == "":
             self._choose(node, path)
+            return
+        if node.op_type in ("Loop", "Scan") and node.domain == "":
+            from sardonyx.engines.torch.source.loops import read_loop
+
+            try:
+                read_loop(self, node, path)
+            except Unwritten as reason:
+                self._refuse(node, str(reason))
             return
         first = len(self.statements)
         self._plain(node, path)
@@ -182,7 +203,7 @@ class Reader:
         """Statements of both branches, each in a scope of its own, then the choice."""
         (condition,) = node.inputs
         branches = [
-            self._branch(node.attributes[name].as_graph(), path, word)
+            self.branch_of(node.attributes[name].as_graph(), path, word)
             for name, word in (("then_branch", "when_true"), ("else_branch", "when_false"))
         ]
         assert condition is not None
@@ -193,7 +214,10 @@ class Reader:
             )
         )
 
-    def _branch(self, graph: ir.Graph, path: Path, word: str) -> Branch:
+    def branch_of(
+        self, graph: ir.Graph, path: Path, word: str, results: Sequence[ir.Value] | None = None
+    ) -> Branch:
+        """Read the statements of a body into a scope of its own."""
         number, scope = 1, (*path, word)
         while scope in self.branches:
             number += 1
@@ -205,7 +229,7 @@ class Reader:
             self._node(node)
         produced = {v for node in graph for v in node.outputs}
         outputs = []
-        for i, value in enumerate(graph.outputs):
+        for i, value in enumerate(graph.outputs if results is None else results):
             # A value from outside, or one that is two outputs, gets another name here.
             if value not in produced or value in self.known or value in outputs:
                 alias = ir.Value(name=f"{value.name}/{word}{i}", type=value.type, shape=value.shape)
@@ -407,6 +431,9 @@ class Reader:
         raise Unwritten("no input tells the device")
 
     # -- which sizes are the same
+
+    def declare(self, value: ir.Value) -> None:
+        self.ids[value] = self._declared(value)
 
     def _declared(self, value: ir.Value) -> tuple[Any, ...]:
         dims = [] if value.shape is None else list(value.shape)

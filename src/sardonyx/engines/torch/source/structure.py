@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.engines.torch.source.expression import Dim, Expression, Hole
 from sardonyx.engines.torch.source.layers import Layer
-from sardonyx.engines.torch.source.reading import Reader, Statement
+from sardonyx.engines.torch.source.reading import Branch, Cycle, Reader, Statement
 from sardonyx.engines.torch.source.scopes import Path, cleaned, common, dotted, split
 
 
@@ -73,7 +73,26 @@ class Choice:
         return [*self.condition.values, *(v for branch in self.branches for v in branch.reads)]
 
 
-Element = Statement | Call | Loop | Choice
+@dataclass
+class Repeat:
+    """A Loop or Scan of the graph: one call of its body for each item of an iteration."""
+
+    iterable: Expression  # nothing for a loop that only its condition ends
+    call: Call
+    cycle: Cycle
+    outputs: list[ir.Value]
+
+    @property
+    def inner(self) -> list[ir.Value]:
+        return [*self.cycle.items, *self.cycle.states]
+
+    @property
+    def reads(self) -> list[ir.Value]:
+        outside = [v for v in self.call.inputs if v not in self.inner]
+        return [*self.iterable.values, *self.cycle.starts, *outside]
+
+
+Element = Statement | Call | Loop | Choice | Repeat
 
 
 @dataclass
@@ -210,7 +229,8 @@ class TreeBuilder:
         """The innermost scope of all statements that read a tensor of the model directly."""
         users: dict[ir.Value, list[Path]] = {}
         for i, statement in enumerate(self.statements):
-            for value in (*statement.expression.values, *statement.inputs):
+            starts = statement.cycle.starts if statement.cycle is not None else ()
+            for value in (*statement.expression.values, *statement.inputs, *starts):
                 if value in self.of_layers:
                     continue
                 if value.const_value is not None and not value.is_graph_input():
@@ -266,6 +286,8 @@ class TreeBuilder:
                 child = self._module((*path, key), blocks[key], inside)
                 children[key] = child
                 body.append(Call(key, child, [], [], (*path, key)))
+            elif self.statements[key].cycle is not None:
+                body.append(self._repeat(self.statements[key], body))
             elif self.statements[key].branches:
                 body.append(self._choice(self.statements[key], body))
             else:
@@ -274,18 +296,25 @@ class TreeBuilder:
 
     def _choice(self, statement: Statement, body: list[Element]) -> Choice:
         """The calls of both branches, which are already in the body, as one element."""
-        branches: list[Call | Statement] = []
-        for branch in statement.branches:
-            call = next(
-                e for e in body
-                if isinstance(e, Call) and isinstance(e.child, Module)
-                and any(branch.outputs[0] in s.outputs for s in _flat(e.child))
-            )  # fmt: skip
-            body.remove(call)
-            assert isinstance(call.child, Module)
-            call.child.gives = branch.outputs
-            branches.append(call)
+        branches: list[Call | Statement] = [self._call_of(b, body) for b in statement.branches]
         return Choice(statement.expression, branches, statement.outputs)
+
+    def _repeat(self, statement: Statement, body: list[Element]) -> Repeat:
+        assert statement.cycle is not None
+        call = self._call_of(statement.branches[0], body)
+        return Repeat(statement.expression, call, statement.cycle, statement.outputs)
+
+    def _call_of(self, branch: Branch, body: list[Element]) -> Call:
+        """The call of a branch, taken out of the body that it is in."""
+        call = next(
+            e for e in body
+            if isinstance(e, Call) and isinstance(e.child, Module)
+            and any(branch.outputs[0] in s.outputs for s in _flat(e.child))
+        )  # fmt: skip
+        body.remove(call)
+        assert isinstance(call.child, Module)
+        call.child.gives = branch.outputs
+        return call
 
     def _element(self, number: int, children: dict[str, Module | Layer]) -> Element:
         statement = self.statements[number]
@@ -353,6 +382,9 @@ class TreeBuilder:
         for element in _flat(module):
             holes = [p.value for p in _parts(element) if isinstance(p, Hole)]
             holes += element.condition.values if isinstance(element, Choice) else []
+            if isinstance(element, Repeat):
+                holes += [*element.iterable.values, *element.cycle.starts]
+                produced.update(element.inner)
             for value in (*holes, *(element.inputs if isinstance(element, Call) else ())):
                 if value not in produced and value.const_value is None:
                     inputs[value] = None
@@ -393,6 +425,7 @@ class TreeBuilder:
                 self._connect_one(child, readers)
         calls = [e for e in module.body if isinstance(e, Call)]
         calls += [c for e in module.body if isinstance(e, Choice) for c in e.calls]
+        calls += [e.call for e in module.body if isinstance(e, Repeat)]
         for call in calls:
             if isinstance(call.child, Module):
                 call.inputs, call.outputs = call.child.inputs, call.child.outputs
@@ -426,7 +459,7 @@ def _inline_short_branches(module: Module) -> None:
                 del module.children[branch.target]  # type: ignore[union-attr]
 
 
-def _flat(module: Module) -> Iterator[Statement | Call | Choice]:
+def _flat(module: Module) -> Iterator[Statement | Call | Choice | Repeat]:
     for element in module.body:
         if isinstance(element, Call) and isinstance(element.child, Module):
             yield from _flat(element.child)
@@ -434,11 +467,14 @@ def _flat(module: Module) -> Iterator[Statement | Call | Choice]:
             for call in element.calls:
                 yield from _flat(call.child) if isinstance(call.child, Module) else (call,)
             yield element
+        elif isinstance(element, Repeat):
+            yield from _flat(element.call.child)  # type: ignore[arg-type]
+            yield element
         elif not isinstance(element, Loop):
             yield element
 
 
-def _parts(element: Statement | Call | Choice) -> Iterable[Any]:
+def _parts(element: Element) -> Iterable[Any]:
     return element.expression.parts if isinstance(element, Statement) else ()
 
 
