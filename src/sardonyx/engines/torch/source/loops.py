@@ -8,6 +8,7 @@ from sardonyx.engines.torch.source.expression import Expression, Literal, Size, 
 from sardonyx.engines.torch.source.reading import Cycle, Reader, Statement, Unwritten
 from sardonyx.engines.torch.source.scopes import Path
 
+Values = list[ir.Value]
 ENDLESS = 2**31  # a trip count that is as good as none
 
 
@@ -18,10 +19,11 @@ def read_loop(reader: Reader, node: ir.Node, path: Path) -> None:
 
 
 def _loop(reader: Reader, node: ir.Node, body: ir.Graph, path: Path) -> None:
-    count, condition, *starts = node.inputs
+    count, condition, *rest = node.inputs
+    starts = [v for v in rest if v is not None]
     number, going, *states = body.inputs
     goes_on, *results = body.outputs
-    if None in starts:
+    if len(starts) < len(rest):
         raise Unwritten("a state without a first value")
     for value in body.inputs:
         reader.declare(value)
@@ -44,8 +46,9 @@ def _loop(reader: Reader, node: ir.Node, body: ir.Graph, path: Path) -> None:
 
 
 def _drop_constant_states(
-    reader: Reader, path: Path, starts: list, states: list, results: list, outputs: list, first: int
-) -> None:
+    reader: Reader, path: Path, starts: Values, states: Values, results: Values,
+    outputs: Values, first: int,
+) -> None:  # fmt: skip
     """States that the body returns unchanged, as weights are carried: what they start as."""
     for k in reversed(range(first, len(states))):
         state, start, output = states[k], starts[k], outputs[k - first]
