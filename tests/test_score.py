@@ -441,9 +441,9 @@ def test_a_score_survives_its_file(tmp_path: Path) -> None:
 def test_what_is_no_score_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "score.json"
     path.write_text(text)
-    with pytest.raises(ArgumentError, match="no score"):
+    with pytest.raises(ArgumentError, match="not a saved score"):
         load(path)
-    with pytest.raises(ArgumentError, match="no score"):
+    with pytest.raises(ArgumentError, match="not a saved score"):
         compared_with(path, scored(test_a="pass"))
 
 
