@@ -26,12 +26,12 @@ DATA = {"x": X, "label": LABEL}
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "batch size 0": ({"batch_size": 0}, "batch size"),
-    "negative batch size": ({"batch_size": -3}, "from 1 on, not -3"),
+    "negative batch size": ({"batch_size": -3}, "an integer of at least 1, not -3"),
     "negative epochs": ({"epochs": -1}, "epochs"),
     "steps": ({"steps": 0}, "steps"),
     "patience": ({"patience": 0}, "patience"),
     "every steps": ({"every_steps": 0}, "every steps"),
-    "negative seed": ({"seed": -1}, "from 0 on, not -1"),
+    "negative seed": ({"seed": -1}, "an integer of at least 0, not -1"),
     "share": ({"validation": 1.5}, "validation"),
     "watch": ({"watch": "val_accuracy", "validation": 0.2, "metrics": ["f1"]}, "val_f1"),
     "metric": ({"validation": 0.2, "metrics": ["accurracy"]}, "did you mean accuracy"),

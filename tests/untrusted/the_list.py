@@ -65,6 +65,7 @@ PROMISES = {
     "FOLD-02": "shape arithmetic still folds",
     "FOLD-03": "all folded results have a total",
     "FOLD-04": "what raises stays in place",
+    "FOLD-05": "the limits of load bound the folder and shape inference",
     "STR-01": "files that are no models",
     "STR-02": "names made twice, cycles, names made by nothing",
     "STR-03": "long names",
