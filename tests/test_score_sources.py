@@ -14,9 +14,9 @@ def test_every_rule_is_found_by_reading() -> None:
     import sardonyx.engines.numpy  # noqa: F401  (registers its kernels)
 
     kernels = {op_name(key) for key in KERNELS["numpy"]}
-    for room, registry in (("lower", LOWERINGS), ("grad", GRADIENT_RULES)):
+    for package, registry in (("lower", LOWERINGS), ("grad", GRADIENT_RULES)):
         known = {op_name(key) for key in registry}
-        found = set(sources.rules(room, "numpy"))
+        found = set(sources.rules(package, "numpy"))
         assert found - kernels <= known
         # Those two are made by a function, in a loop; they count for all.
         assert known - found <= {"ReduceMax", "ReduceMin"}
