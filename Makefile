@@ -36,7 +36,7 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.engines: $(VENV)/.core
 	@echo "installing torch, jax and tensorflow into $(VENV): some minutes"
 	@$(PIP) -e ".[torch]"
-	@$(PIP) -e ".[jax,flax]"
+	@$(PIP) -e ".[jax,flax]" "equinox>=0.11"
 	@$(PIP) -e ".[tensorflow,tensorboard]"
 	@touch $@
 

@@ -32,6 +32,11 @@ ALLOWED = {
     "flax": ("engines/jax/", "importers/jax/"),
     "tensorflow": ("engines/tensorflow/", "importers/tensorflow/"),
     "keras": ("engines/tensorflow/", "importers/tensorflow/"),
+    "sklearn": ("importers/sklearn/",),
+    "skl2onnx": ("importers/sklearn/",),
+    "xgboost": ("importers/boosting/",),
+    "lightgbm": ("importers/boosting/",),
+    "catboost": ("importers/boosting/",),
 }
 # The flow of data is one way: a package or module imports from its own line and from lines above
 # it, never from one below. Every package and module of the project is on one line.
@@ -54,6 +59,7 @@ LAYERS = (
     ("custom", "picture"),
     ("train",),
     ("verify",),
+    ("importers",),
     ("score",),
     ("cli",),
     ("__main__",),
@@ -150,6 +156,13 @@ def test_every_package_has_its_place_in_the_flow() -> None:
 def test_data_flows_one_way() -> None:
     sources = [path for path in SOURCES if path != PACKAGE / "__init__.py"]
     assert not set().union(*(against_the_flow(path, path.read_text()) for path in sources))
+
+
+def test_importers_reach_engines_only_through_verify() -> None:
+    sources = [path for path in SOURCES if place(path).startswith("importers/")]
+    assert sources
+    names = {name for path in sources for name in plain_imports(path)}
+    assert not {name for name in names if is_inside(name, "sardonyx.engines")}
 
 
 def test_no_import_is_hidden_from_the_flow() -> None:

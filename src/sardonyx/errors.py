@@ -9,6 +9,8 @@
     ├── ArgumentError            the caller's arguments do not fit the model
     │   └── DataError            the caller's data does not fit the model
     ├── VersionError             the target runtime cannot take this model
+    ├── ImportRefused            a source has parts that cannot become ONNX faithfully
+    ├── ImportDiffers            an imported model gives other numbers than its source
     ├── EngineError              an engine refused or failed to run the model
     ├── TrainingStopped          training cannot go on (a loss that is not finite, a lost lock)
     └── MissingExtra             an optional package is not installed
@@ -170,6 +172,14 @@ class DataError(ArgumentError):
 
 class VersionError(SardonyxError):
     """The target runtime cannot take this model."""
+
+
+class ImportRefused(SardonyxError):
+    """A source has parts that cannot become ONNX faithfully; every one of them is named."""
+
+
+class ImportDiffers(SardonyxError):
+    """An imported model gives other numbers than its source: nothing is returned."""
 
 
 class EngineError(SardonyxError):
