@@ -1,0 +1,12 @@
+"""Decision trees, rules and tables of any source, as ai.onnx.ml `TreeEnsemble` in double precision.
+
+forest.py   the form in memory: tests on columns, leaves with vectors of values, trees
+emit.py     the form as nodes: the leaf that each tree reaches, or the sums of the leaves' values
+"""
+
+from __future__ import annotations
+
+from sardonyx.importers.trees.emit import leaf_rows, leaf_sums
+from sardonyx.importers.trees.forest import Forest
+
+__all__ = ["Forest", "leaf_rows", "leaf_sums"]

@@ -1,0 +1,232 @@
+"""A forest as nodes: which leaf each tree reaches, and the sums of what the leaves hold.
+
+TreeEnsemble gives a leaf one value for one target. Where a leaf holds one number, the operator adds
+them up itself. Where a leaf holds a vector, its value is the number of its row in a leaf table,
+each tree has a target of its own, and Gather and ReduceSum do the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ImportRefused, counted
+from sardonyx.importers.trees.forest import MEMBER, Forest
+
+MOST_TESTS = 20_000_000  # copies of shared nodes included
+GATHERED_TREES = 128  # trees whose leaf vectors are gathered at once: bounds the memory of a batch
+MASK_BITS = 64
+
+
+def leaf_rows(op: Builder, forest: Forest, x: ir.Value) -> ir.Value:
+    """The row of the leaf table that each tree reaches: int64 [rows of x, trees]."""
+    return _rows(op, unfold(forest), forest, x, slice(None))
+
+
+def leaf_sums(op: Builder, forest: Forest, x: ir.Value, targets: int | None = None) -> ir.Value:
+    """The sum of the leaves that the trees reach: double [rows of x, targets or leaf width].
+
+    x        -- the columns, double [rows, columns]
+    targets  -- how many sums there are, where a leaf holds one number and trees have targets
+    """
+    nodes = unfold(forest)
+    if forest.width == 1:
+        weights = forest.leaves[nodes.leaf_row, 0]
+        which = np.asarray(forest.targets, np.int64)[nodes.leaf_tree]
+        return _ensemble(op, forest, nodes, x, weights, which, targets or 1)
+    table = op.const(forest.leaves)
+    total = None
+    for start in range(0, forest.trees, GATHERED_TREES):
+        part = slice(start, start + GATHERED_TREES)
+        values = op.Gather(table, _rows(op, nodes, forest, x, part), axis=0)
+        partial = op.ReduceSum(values, [1], keepdims=0)
+        total = partial if total is None else op.Add(total, partial)
+    assert total is not None
+    return total
+
+
+def _rows(op: Builder, nodes: Nodes, forest: Forest, x: ir.Value, part: slice) -> ir.Value:
+    start, stop, _ = part.indices(forest.trees)
+    some = nodes.of_trees(start, stop)
+    weights = some.leaf_row.astype(np.float64)
+    numbers = _ensemble(op, forest, some, x, weights, some.leaf_tree - start, stop - start)
+    return op.Cast(numbers, to=int(ir.DataType.INT64))
+
+
+# -- copies, in the order of TreeEnsemble --------------------------------------------
+
+
+@dataclass
+class Nodes:
+    """Tests in which no node has two parents, and their leaves.
+
+    source                 the test of the forest that each is a copy of
+    tree                   the tree of each test
+    yes, no                children: a test `n >= 0` or a leaf `~n`
+    roots                  the first test of each tree
+    leaf_row, leaf_tree    the row in the leaf table, and the tree, of each leaf
+    """
+
+    source: np.ndarray
+    tree: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    roots: np.ndarray
+    leaf_row: np.ndarray
+    leaf_tree: np.ndarray
+
+    def of_trees(self, start: int, stop: int) -> Nodes:
+        """The part of it that belongs to some of the trees."""
+        tests = (self.tree >= start) & (self.tree < stop)
+        leaves = (self.leaf_tree >= start) & (self.leaf_tree < stop)
+        if tests.all() and leaves.all():
+            return self
+        test_number, leaf_number = np.cumsum(tests) - 1, np.cumsum(leaves) - 1
+
+        def renumbered(children: np.ndarray) -> np.ndarray:
+            kept = children[tests]
+            is_leaf = kept < 0
+            return np.where(
+                is_leaf,
+                ~leaf_number[np.where(is_leaf, ~kept, 0)],
+                test_number[np.where(is_leaf, 0, kept)],
+            )
+
+        return Nodes(
+            self.source[tests],
+            self.tree[tests],
+            renumbered(self.yes),
+            renumbered(self.no),
+            test_number[self.roots[start:stop]],
+            self.leaf_row[leaves],
+            self.leaf_tree[leaves],
+        )
+
+
+def unfold(forest: Forest) -> Nodes:
+    """Copy the nodes that have several parents, level by level; onnxruntime wants trees."""
+    arrays = forest.arrays()
+    roots = np.asarray(forest.roots, np.int64)
+    # A tree of one leaf has one test, whose children are both that leaf.
+    single = roots < 0
+    frontier, tree = roots, np.arange(len(roots))
+    source, trees, sides = [], [], []
+    leaf_row: list[np.ndarray] = []
+    leaf_tree: list[np.ndarray] = []
+    tests = leaves = 0
+    while len(frontier):
+        inner = frontier >= 0
+        pair = []
+        for name in ("yes", "no"):
+            child = np.where(inner, _at(arrays[name], frontier), frontier)
+            is_leaf = child < 0
+            pair.append((child, is_leaf))
+        source.append(np.where(inner, frontier, -1))
+        trees.append(tree)
+        tests += len(frontier)
+        if tests > MOST_TESTS:
+            raise ImportRefused(
+                f"the trees have more than {counted(MOST_TESTS, 'test')} once nodes with several "
+                "parents are copied"
+            )
+        children = np.concatenate([pair[0][0], pair[1][0]])
+        is_leaf = np.concatenate([pair[0][1], pair[1][1]])
+        owner = np.concatenate([tree, tree])
+        number = np.empty(len(children), np.int64)
+        leaf_count = int(is_leaf.sum())
+        number[is_leaf] = ~(leaves + np.arange(leaf_count))
+        number[~is_leaf] = tests + np.arange(len(children) - leaf_count)
+        sides.append(np.split(number, 2))
+        leaf_row.append(~children[is_leaf])
+        leaf_tree.append(owner[is_leaf])
+        leaves += leaf_count
+        frontier, tree = children[~is_leaf], owner[~is_leaf]
+    _share_single_leaves(sides, single, leaf_row, leaf_tree)
+    empty = np.zeros(0, np.int64)
+    return Nodes(
+        np.concatenate(source or [empty]),
+        np.concatenate(trees or [empty]),
+        np.concatenate([s[0] for s in sides] or [empty]),
+        np.concatenate([s[1] for s in sides] or [empty]),
+        np.arange(len(roots)),
+        np.concatenate(leaf_row or [empty]),
+        np.concatenate(leaf_tree or [empty]),
+    )
+
+
+def _share_single_leaves(sides, single, leaf_row, leaf_tree) -> None:
+    """Both branches of a tree of one leaf refer to one leaf, as the operator's definition says."""
+    if single.any():
+        yes, no = sides[0]
+        no[single] = yes[single]
+
+
+def _at(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """`values[index]`, anything where the index is negative."""
+    return values[np.maximum(index, 0)] if len(values) else np.zeros_like(index)
+
+
+# -- the operator ---------------------------------------------------------------------
+
+
+def _ensemble(
+    op: Builder,
+    forest: Forest,
+    nodes: Nodes,
+    x: ir.Value,
+    weights: np.ndarray,
+    targets: np.ndarray,
+    count: int,
+) -> ir.Value:
+    arrays = forest.arrays()
+    inner = nodes.source >= 0
+    mode = np.where(inner, _at(arrays["mode"], nodes.source), 0).astype(np.uint8)
+    column = np.where(inner, _at(arrays["column"], nodes.source), 0)
+    x, column = _whole_columns(op, forest, nodes, x, mode, column)
+    splits = np.where(inner, _at(arrays["value"], nodes.source), 0.0)
+    attributes = {
+        "aggregate_function": 1,
+        "post_transform": 0,
+        "n_targets": count,
+        "tree_roots": nodes.roots.tolist(),
+        "nodes_modes": ir.tensor(mode),
+        "nodes_splits": ir.tensor(splits.astype(np.float64)),
+        "nodes_featureids": column.tolist(),
+        "nodes_truenodeids": np.where(nodes.yes < 0, ~nodes.yes, nodes.yes).tolist(),
+        "nodes_trueleafs": (nodes.yes < 0).astype(int).tolist(),
+        "nodes_falsenodeids": np.where(nodes.no < 0, ~nodes.no, nodes.no).tolist(),
+        "nodes_falseleafs": (nodes.no < 0).astype(int).tolist(),
+        "nodes_missing_value_tracks_true": _at(arrays["missing"], nodes.source).tolist(),
+        "leaf_targetids": targets.tolist(),
+        "leaf_weights": ir.tensor(np.asarray(weights, np.float64)),
+    }
+    sets = [forest.sets[int(n)] for n in nodes.source[mode == MEMBER]]
+    if sets:
+        members = [part for values in sets for part in (values, [np.nan])]
+        attributes["membership_values"] = ir.tensor(np.concatenate(members))
+    return op.call("TreeEnsemble", [x], attributes, domain="ai.onnx.ml")
+
+
+def _whole_columns(op, forest, nodes, x, mode, column):
+    """The columns of `x`, and beside them those of tests of sets, free of small fractions.
+
+    onnxruntime 1.31 writes the whole numbers from 0 to 64 of a set as a bit mask, and takes 1.5
+    for a member where 1 is one. A fraction, never a member there, becomes one beyond the mask.
+    """
+    masks = np.zeros(len(mode), bool)
+    for at in np.flatnonzero(mode == MEMBER):
+        members = forest.sets[int(nodes.source[at])]
+        in_mask = (members >= 0) & (members <= MASK_BITS) & (members == np.floor(members))
+        masks[at] = in_mask.any() and int(column[at]) not in forest.whole
+    if not masks.any():
+        return x, column
+    which = np.unique(column[masks])
+    picked = op.Gather(x, which, axis=1)
+    fraction = op.Greater(op.Sub(picked, op.Floor(picked)), np.float64(0))
+    added = op.Where(fraction, np.float64(1000.5), picked)
+    column = column.copy()
+    column[masks] = x.shape[1] + np.searchsorted(which, column[masks])
+    return op.Concat(x, added, axis=1), column
