@@ -63,6 +63,7 @@ _TASKS = {
         "straight_through": "sardonyx.grad.quantization",
     },
     "Other frameworks": {
+        "from_jax": "sardonyx.importers.jax.model",
         "to_torch": "sardonyx.engines.torch.convert",
         "to_torch_source": "sardonyx.engines.torch.source.write",
         "to_jax": "sardonyx.engines.jax.convert",
@@ -170,6 +171,7 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through
+    from sardonyx.importers.jax.model import from_jax
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect
     from sardonyx.limits import Limits

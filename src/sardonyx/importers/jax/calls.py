@@ -1,0 +1,67 @@
+"""Rules of primitives that call a jaxpr: written in place, under the name of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+from jax.extend.core import ClosedJaxpr
+
+from sardonyx.importers.jax.driver import Reader, importer
+from sardonyx.importers.jax.writer import Refusal, Writer
+
+
+def _named(op: Writer, name: str) -> str:
+    return "/".join(part for part in (op.prefix, name.strip("_<>")) if part)
+
+
+@importer("jit", "closed_call", "core_call", "pjit")
+def jit(
+    op: Writer,
+    *operands: ir.Value,
+    jaxpr: Any = None,
+    call_jaxpr: Any = None,
+    name: str = "",
+    reader: Reader,
+) -> Sequence[ir.Value]:
+    with op.named(_named(op, name)):
+        return reader.closed(op, jaxpr if jaxpr is not None else call_jaxpr, operands)
+
+
+@importer("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "custom_lin")
+def custom_jvp_call(
+    op: Writer, *operands: ir.Value, call_jaxpr: Any = None, call: Any = None, reader: Reader
+) -> Sequence[ir.Value]:
+    body = call_jaxpr if call_jaxpr is not None else call
+    if body is None:
+        raise Refusal("a call without equations")
+    return reader.closed(op, body, operands)
+
+
+@importer("remat2", "checkpoint", "remat", "remat_opt")
+def remat(op: Writer, *operands: ir.Value, jaxpr: Any, reader: Reader) -> Sequence[ir.Value]:
+    if isinstance(jaxpr, ClosedJaxpr):
+        return reader.closed(op, jaxpr, operands)
+    return reader.open(op, jaxpr, [], operands)
+
+
+@importer("custom_linear_solve")
+def custom_linear_solve(
+    op: Writer, *operands: ir.Value, const_lengths: Any, jaxprs: Any, reader: Reader
+) -> Sequence[ir.Value]:
+    sizes = [const_lengths.matvec, const_lengths.vecmat, const_lengths.solve]
+    start = sum(sizes[:2])
+    constants = operands[start : start + sizes[2]]
+    rest = operands[start + sizes[2] + const_lengths.transpose_solve :]
+    return reader.closed(op, jaxprs.solve, [*constants, *rest])
+
+
+@importer("platform_index")
+def platform_index(op: Writer, *, platforms: Any) -> ir.Value:
+    import numpy as np
+
+    for number, names in enumerate(platforms):
+        if names is None or "cpu" in names:
+            return op.const(np.int32(number))
+    raise Refusal("code for other platforms than the CPU")

@@ -1,0 +1,101 @@
+"""The comparison of an imported model with JAX, before anybody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from sardonyx.errors import ImportDiffers
+from sardonyx.importers.jax import keys, trees
+from sardonyx.model import Model
+from sardonyx.verify import verify
+from sardonyx.verify.noise import DIFFERENT, FAILS
+
+SECONDS = 60.0
+FREE_SIZE = 3  # what a symbolic size is for the comparison, times the number of the symbol
+
+
+def require_same(
+    model: Model,
+    function: Callable[..., list[Any]],
+    weights: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+) -> None:
+    """Raise `ImportDiffers` unless the model computes what `function` of all leaves does."""
+    if not model.outputs:
+        return
+    used = [v.name for v in model.inputs]
+    names = [v.name for v in model.outputs]
+
+    def jax_function(*arrays: Any) -> dict[str, Any]:
+        fed = dict(zip(used, arrays, strict=True))
+        leaves = [_like(leaf, fed.get(name)) for name, leaf in feeds_of(inputs).items()]
+        results = function(*weights.values(), *leaves)
+        return dict(zip(names, map(_plain, results), strict=True))  # type: ignore[arg-type]
+
+    def feeds_of(leaves: Mapping[str, Any]) -> Mapping[str, Any]:
+        return leaves
+
+    runs = [{n: a for n, a in sample(inputs, seed).items() if n in used} for seed in (None, 1)]
+    report = verify(model, jax_function, inputs=runs if used else [{}], seconds=SECONDS)
+    if report.verdict in (DIFFERENT, FAILS):
+        raise ImportDiffers(
+            "the imported model and JAX differ",
+            [[line] for line in str(report).splitlines()],
+            hint="this is a defect of the import: please report the function; nothing was returned",
+        )
+
+
+def _plain(value: Any) -> np.ndarray:
+    return keys.data(value) if keys.is_key(value) else np.asarray(value)
+
+
+def _like(leaf: Any, array: Any) -> Any:
+    """An array as the function of JAX takes it in the place of `leaf`."""
+    if array is None:
+        array = trees.array(leaf)
+    return jax.random.wrap_key_data(array, impl=leaf.dtype._impl) if keys.is_key(leaf) else array
+
+
+def sample(inputs: Mapping[str, Any], seed: int | None) -> dict[str, np.ndarray]:
+    """Arrays for every input: the example itself where there is one, or (`seed`) random floats."""
+    rng = np.random.default_rng(seed or 0)
+    sizes = _sizes(inputs)
+    arrays = {}
+    for name, leaf in inputs.items():
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            shape = [d if isinstance(d, int) else int(d._evaluate(sizes)) for d in leaf.shape]
+            arrays[name] = _drawn(rng, shape, leaf.dtype)
+            continue
+        array = trees.array(leaf)
+        if seed is not None and array.dtype.kind == "f" and np.isfinite(array).all():
+            spread = float(array.std()) or 1.0
+            drawn = rng.normal(float(array.mean()), spread, array.shape)
+            array = np.clip(drawn, array.min() - spread / 2, array.max() + spread / 2).astype(
+                array.dtype
+            )
+            if float(trees.array(leaf).min()) >= 0:
+                array = np.abs(array)
+        arrays[name] = array
+    return arrays
+
+
+def _drawn(rng: np.random.Generator, shape: list[int], dtype: Any) -> np.ndarray:
+    kind = np.dtype(dtype)
+    if kind == np.bool_:
+        return rng.random(shape) < 0.5
+    if np.issubdtype(kind, np.integer):
+        return rng.integers(0, 2, shape).astype(kind)
+    return rng.normal(size=shape).astype(kind)
+
+
+def _sizes(inputs: Mapping[str, Any]) -> dict[str, int]:
+    symbols: dict[str, None] = {}
+    for leaf in inputs.values():
+        for dim in getattr(leaf, "shape", ()):
+            if not isinstance(dim, int):
+                symbols.update(dict.fromkeys(sorted(dim._get_vars())))
+    return {name: FREE_SIZE + number for number, name in enumerate(symbols)}

@@ -1,0 +1,96 @@
+"""The rule of conv_general_dilated, with which JAX writes convolutions and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.importers.jax.driver import importer
+from sardonyx.importers.jax.elementwise import converted
+from sardonyx.importers.jax.shapes import dilated, padded
+from sardonyx.importers.jax.writer import Refusal, Writer, is_static
+
+T = ir.DataType
+EXACT = (T.INT8, T.UINT8, T.INT16, T.UINT16)  # products and sums of these are exact in float64
+
+
+@importer("conv_general_dilated")
+def conv_general_dilated(
+    op: Writer,
+    x: ir.Value,
+    w: ir.Value,
+    *,
+    dimension_numbers: Any,
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    feature_group_count: int,
+    batch_group_count: int,
+    out: Sequence[Any],
+) -> ir.Value:
+    kind = ir.DataType.from_numpy(np.dtype(out[0].dtype))
+    wide = _computed_in(x, w, kind)
+    numbers = dimension_numbers
+    x = op.transpose(converted(op, x, wide), numbers.lhs_spec)
+    w = op.transpose(converted(op, w, wide), numbers.rhs_spec)
+    spatial = len(padding)
+    if is_static(out[0].shape) and 0 in out[0].shape:
+        return op.expanded(op.const(0, kind), out[0].shape)
+    if not spatial:
+        x, w = op.unsqueezed(x, [2]), op.unsqueezed(w, [2])
+    x, pads = _placed(op, x, padding, lhs_dilation)
+    groups = feature_group_count
+    if batch_group_count > 1:
+        x, groups = _batches_as_channels(op, x, batch_group_count), batch_group_count
+    y = op.Conv(
+        x,
+        w,
+        strides=list(window_strides) or [1],
+        dilations=list(rhs_dilation) or [1],
+        pads=pads or [0, 0],
+        group=groups,
+    )
+    if not spatial:
+        y = op.squeezed(y, [2])
+    y = op.transpose(y, np.argsort(numbers.out_spec).tolist())
+    return converted(op, y, kind)
+
+
+def _computed_in(x: ir.Value, w: ir.Value, kind: ir.DataType) -> ir.DataType:
+    if x.dtype in EXACT and w.dtype in EXACT:
+        return T.DOUBLE
+    if not kind.is_floating_point() or not x.dtype.is_floating_point():  # type: ignore[union-attr]
+        raise Refusal(f"a convolution of {x.dtype}")
+    return T.DOUBLE if kind == T.DOUBLE else T.FLOAT
+
+
+def _placed(
+    op: Writer, x: ir.Value, padding: Any, dilation: Sequence[int]
+) -> tuple[ir.Value, list[int]]:
+    """The image with zeros between its pixels, cut where padding is negative; and what is left
+    for Conv to pad.
+    """
+    zero = op.like(0, x)
+    for axis, factor in enumerate(dilation):
+        if factor != 1:
+            x = dilated(op, x, axis + 2, int(factor), zero)
+    if not is_static([p for pair in padding for p in pair]):
+        return padded(op, x, [(0, 0), (0, 0), *padding], zero), [0, 0] * len(padding)
+    pairs = [(int(low), int(high)) for low, high in padding]
+    if any(v < 0 for pair in pairs for v in pair):
+        return padded(op, x, [(0, 0), (0, 0), *pairs], zero), [0, 0] * len(padding)
+    return x, [low for low, _ in pairs] + [high for _, high in pairs]
+
+
+def _batches_as_channels(op: Writer, x: ir.Value, groups: int) -> ir.Value:
+    """[groups * n, c, …] as [n, groups * c, …]: each group of the batch has its own kernels."""
+    batch, channels, *rest = op.dims(x)
+    if not isinstance(batch, int) or not isinstance(channels, int):
+        raise Refusal("groups of a free batch")
+    x = op.reshape(x, [groups, batch // groups, channels, *rest])
+    x = op.transpose(x, [1, 0, *range(2, 3 + len(rest))])
+    return op.reshape(x, [batch // groups, groups * channels, *rest])

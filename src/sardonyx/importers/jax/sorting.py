@@ -1,0 +1,87 @@
+"""Rules of sort and top_k: TopK over integers that order as JAX orders floats.
+
+JAX sorts NaN behind every number and takes -0.0 and 0.0 for equal. TopK keeps the order of equal
+elements, so that sorting by several keys is sorting by one after the other, the last one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.importers.jax.driver import importer
+from sardonyx.importers.jax.elementwise import converted
+from sardonyx.importers.jax.writer import Refusal, Writer
+
+T = ir.DataType
+
+
+def rank_key(op: Writer, x: ir.Value, zeros_equal: bool = True) -> ir.Value:
+    """Integers that order like the elements of `x`."""
+    if x.dtype in (T.FLOAT16, T.BFLOAT16):
+        x = op.cast(x, T.FLOAT)
+    if x.dtype in (T.FLOAT, T.DOUBLE):
+        word, top = (
+            (T.INT32, np.int32(0x7FFFFFFF))
+            if x.dtype == T.FLOAT
+            else (T.INT64, np.int64(2**63 - 1))
+        )
+        if zeros_equal:
+            x = op.Where(op.Equal(x, op.like(0, x)), op.like(0, x), x)
+        x = op.Where(op.IsNaN(x), op.like(np.nan, x), x)
+        bits = op.BitCast(x, to=int(word))
+        return op.Where(op.Less(bits, op.like(0, bits)), op.BitwiseXor(bits, op.const(top)), bits)
+    if x.dtype == T.UINT32:
+        return op.cast(x, T.INT64)
+    if x.dtype == T.UINT64:
+        raise Refusal("an order of uint64")
+    return x if x.dtype in (T.INT32, T.INT64) else op.cast(x, T.INT32)
+
+
+@importer("sort")
+def sort(op: Writer, *operands: ir.Value, dimension: int, num_keys: int) -> Sequence[ir.Value]:
+    values = list(operands)
+    for number in range(num_keys - 1, -1, -1):
+        key = rank_key(op, values[number])
+        _, order = op.TopK(
+            key, _count(op, key, dimension), axis=dimension, largest=0, sorted=1, outputs=2
+        )
+        values = [op.GatherElements(v, order, axis=dimension) for v in values]
+    return values
+
+
+def _count(op: Writer, x: ir.Value, axis: int) -> Any:
+    size = op.dim(x, axis)
+    return [size] if isinstance(size, int) else size
+
+
+@importer("top_k")
+def top_k(op: Writer, x: ir.Value, *, k: Any, axis: int, out: Sequence[Any]) -> Sequence[ir.Value]:
+    axis %= len(x.shape)  # type: ignore[arg-type]
+    # Unlike sort, top_k tells -0.0 from 0.0.
+    key = rank_key(op, x, zeros_equal=False)
+    _, order = op.TopK(key, op.vector([k]), axis=axis, largest=1, sorted=1, outputs=2)
+    kind = ir.DataType.from_numpy(np.dtype(out[1].dtype))
+    return [op.GatherElements(x, order, axis=axis), converted(op, order, kind)]
+
+
+@importer("approx_top_k")
+def approx_top_k(
+    op: Writer,
+    x: ir.Value,
+    *,
+    k: int,
+    reduction_dimension: int,
+    is_max_k: bool,
+    out: Sequence[Any],
+) -> Sequence[ir.Value]:
+    axis = reduction_dimension % len(x.shape)  # type: ignore[arg-type]
+    if out[0].shape[axis] != k:
+        raise Refusal("candidates that are not yet the k best")
+    key = rank_key(op, x)
+    _, order = op.TopK(key, [k], axis=axis, largest=int(is_max_k), sorted=1, outputs=2)
+    kind = ir.DataType.from_numpy(np.dtype(out[1].dtype))
+    return [op.GatherElements(x, order, axis=axis), converted(op, order, kind)]

@@ -1,0 +1,166 @@
+"""A function of JAX as an ONNX graph: tracing, reading, and the end of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+from jax import tree_util
+from jax._src.core import ShapedArray
+
+from sardonyx.errors import ImportRefused, counted
+from sardonyx.importers.jax import keys
+from sardonyx.importers.jax.driver import Reader, dtype_of
+from sardonyx.importers.jax.writer import Writer, shape_of
+from sardonyx.lower.precompute import compute
+from sardonyx.passes.cse import merge_common
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.folding import fold
+
+FOLDED = 1 << 16  # elements of a constant that may be computed ahead
+
+
+@dataclass
+class Traced:
+    """A function of flat leaves, as JAX sees it."""
+
+    jaxpr: Any
+    result: Any  # the tree of the results, of shapes and types
+
+
+def trace(function: Callable[..., Any], *arguments: Any) -> Traced:
+    """The jaxpr of `function`; what cannot be traced is refused with JAX's reason."""
+    try:
+        jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    except jax.errors.JAXTypeError as error:
+        first, *rest = str(error).strip().splitlines()
+        line = next((r.strip() for r in rest if "occurred" in r or "line" in r), "")
+        raise ImportRefused(
+            "the function cannot be traced: its Python code looks at values",
+            [[type(error).__name__, first], *([[line]] if line else [])],
+            hint="use jnp.where, jax.lax.cond or jax.lax.scan where a value decides",
+        ) from error
+    if jaxpr.effects:
+        names = sorted(str(effect) for effect in jaxpr.effects)
+        raise ImportRefused(
+            "the function has side effects",
+            [[n] for n in names],
+            hint="remove prints and callbacks",
+        )
+    return Traced(jaxpr, result)
+
+
+class Tracer:
+    """Builds one graph from traced functions.
+
+    `inputs` are the values that the graph reads, in order; weights are among them until the graph
+    is finished, so that no pass takes them for constants.
+    """
+
+    def __init__(self) -> None:
+        self.op = Writer()
+        self.reader = Reader(self.op)
+        self.inputs: dict[str, ir.Value] = {}
+
+    def input(self, name: str, leaf: Any) -> ir.Value:
+        """An input of the type and shape of a leaf."""
+        aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+        physical = keys.physical(_as_aval(aval))
+        self.op.reserve([name])
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(dtype_of(physical)),  # type: ignore[arg-type]
+            shape=shape_of(physical.shape),
+        )
+        value.meta["aval"] = physical
+        self.inputs[name] = value
+        return value
+
+    def find_symbols(self) -> None:
+        """Make sizes of the symbols in the shapes of inputs."""
+        for value in self.inputs.values():
+            for axis, dim in enumerate(value.meta["aval"].shape):
+                symbol = None if isinstance(dim, int) else dim._to_var()
+                if symbol and symbol not in self.op.symbols:
+                    self.op.symbols[symbol] = self.op.Shape(value, start=axis, end=axis + 1)
+
+    def read(self, traced: Traced, operands: Sequence[ir.Value]) -> list[ir.Value]:
+        self.find_symbols()
+        self._require_symbols(traced)
+        return self.reader.closed(self.op, traced.jaxpr, operands)
+
+    def _require_symbols(self, traced: Traced) -> None:
+        missing = set()
+        for value in self.inputs.values():
+            for dim in value.meta["aval"].shape:
+                if not isinstance(dim, int):
+                    missing |= set(dim._get_vars()) - set(self.op.symbols)
+        if missing:
+            raise ImportRefused(
+                f"{counted(len(missing), 'symbolic size')} cannot be read off an input",
+                [[name] for name in sorted(missing)],
+                hint="give each symbol to one axis of one input as it stands",
+            )
+
+    def finish(self, results: Sequence[ir.Value], names: Sequence[str], name: str) -> ir.Graph:
+        """The graph, with results under `names`; it is simplified, its weights still inputs."""
+        self.reader.refuse()
+        outputs: list[ir.Value] = []
+        own = {v for node in self.op.nodes for v in node.outputs}
+        for value, label in zip(results, names, strict=True):
+            if value not in own or value in outputs:
+                kind, shape = value.type, value.shape
+                value = self.op.Identity(value)
+                value.type, value.shape = kind, shape
+            value.name = label
+            outputs.append(value)
+        graph = ir.Graph(
+            list(self.inputs.values()), outputs, nodes=self.op.nodes, name=name,
+            initializers=list(self.op.constants.values()),
+        )  # fmt: skip
+        simplify(graph)
+        return graph
+
+
+def simplify(graph: ir.Graph) -> None:
+    """Compute what reads only constants, and drop what nothing reads or was computed before."""
+    remove_dead(graph)
+    fold(graph, elements=FOLDED, compute=compute)
+    merge_common(graph)
+    remove_dead(graph)
+
+
+def _as_aval(aval: Any) -> Any:
+    if isinstance(aval, jax.ShapeDtypeStruct):
+        return ShapedArray(aval.shape, aval.dtype)
+    return aval
+
+
+def settle_weights(graph: ir.Graph, arrays: Mapping[str, np.ndarray]) -> None:
+    """Make initializers of the inputs that have the names of `arrays`."""
+    for value in [v for v in graph.inputs if v.name in arrays]:
+        graph.inputs.remove(value)
+        if not value.uses() and not value.is_graph_output():
+            continue
+        array = arrays[value.name]  # type: ignore[index]
+        value.const_value = ir.Tensor(array, name=value.name, shape=ir.Shape(array.shape))
+        graph.register_initializer(value)
+
+
+def flat(function: Callable[..., Any], *trees: Any) -> Callable[..., list[Any]]:
+    """`function` of the leaves of its arguments, all in one list; it returns leaves."""
+    structures = [tree_util.tree_structure(tree) for tree in trees]
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        rest = list(leaves)
+        arguments = []
+        for structure in structures:
+            part, rest = rest[: structure.num_leaves], rest[structure.num_leaves :]
+            arguments.append(tree_util.tree_unflatten(structure, part))
+        return tree_util.tree_leaves(function(*arguments))
+
+    return of_leaves
