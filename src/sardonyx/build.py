@@ -462,6 +462,8 @@ COMPARISONS = frozenset(["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEq
 
 def _infer_elementwise(node: ir.Node) -> bool:
     """Handle the plain cases of the commonest operators without ONNX; whether it was one."""
+    if node.op_type == "ConstantOfShape":
+        return _infer_constant_of_shape(node)
     if (
         node.domain
         or len(node.outputs) != 1
@@ -487,6 +489,25 @@ def _infer_elementwise(node: ir.Node) -> bool:
         value.type = _elementwise_type(node, first)
     if value.shape is None:
         value.shape = ir.Shape(shape)
+    return True
+
+
+def _infer_constant_of_shape(node: ir.Node) -> bool:
+    target, value = node.inputs[0], node.attributes.get("value")
+    if node.domain or target is None or value is None or value.type != ir.AttributeType.TENSOR:
+        return False
+    if value.is_ref() or target.const_value is None or target.is_graph_input():
+        return False
+    if target.dtype != ir.DataType.INT64 or target.const_value.size > FOLDED_CONSTANT:
+        return False
+    sizes = target.const_value.numpy()
+    if sizes.ndim != 1 or (sizes < 0).any():
+        return False
+    (output,) = node.outputs
+    if output.type is None:
+        output.type = ir.TensorType(value.value.dtype)
+    if output.shape is None:
+        output.shape = ir.Shape(sizes.tolist())
     return True
 
 

@@ -8,8 +8,9 @@ keeps the file's opset, functions and names. The regular form that the rules nee
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +34,6 @@ INLINE_BYTES = 256
 INLINE_INTEGER_BYTES = 8 * 1024
 
 
-@dataclass
 class Record:
     """One training record: what a TrainingInfoProto holds, as graphs.
 
@@ -46,14 +46,40 @@ class Record:
     initialization_binding   (state name, output of `initialization`) pairs
 
     Copies share the graphs, which hold no state: to change a graph, replace it by a changed
-    `partial.clone`.
+    `partial.clone`. The graphs of a file are read when they are needed first.
     """
 
-    algorithm: ir.Graph
-    state: dict[str, ir.TensorProtocol] = field(default_factory=dict)
-    initialization: ir.Graph = field(default_factory=lambda: ir.Graph([], [], nodes=[]))
-    update_binding: list[tuple[str, str]] = field(default_factory=list)
-    initialization_binding: list[tuple[str, str]] = field(default_factory=list)
+    def __init__(
+        self,
+        algorithm: ir.Graph | _StoredGraph,
+        state: dict[str, ir.TensorProtocol] | None = None,
+        initialization: ir.Graph | _StoredGraph | None = None,
+        update_binding: Iterable[tuple[str, str]] = (),
+        initialization_binding: Iterable[tuple[str, str]] = (),
+    ):
+        self._algorithm = algorithm
+        self._initialization = (
+            ir.Graph([], [], nodes=[]) if initialization is None else initialization
+        )
+        self.state = {} if state is None else state
+        self.update_binding = list(update_binding)
+        self.initialization_binding = list(initialization_binding)
+
+    @property
+    def algorithm(self) -> ir.Graph:
+        return _read(self._algorithm)
+
+    @algorithm.setter
+    def algorithm(self, graph: ir.Graph) -> None:
+        self._algorithm = graph
+
+    @property
+    def initialization(self) -> ir.Graph:
+        return _read(self._initialization)
+
+    @initialization.setter
+    def initialization(self, graph: ir.Graph) -> None:
+        self._initialization = graph
 
     @property
     def graphs(self) -> tuple[ir.Graph, ir.Graph]:
@@ -62,12 +88,45 @@ class Record:
     def copy(self) -> Record:
         """The same graphs, state and bindings of its own."""
         return Record(
-            self.algorithm,
+            self._algorithm,
             dict(self.state),
-            self.initialization,
-            list(self.update_binding),
-            list(self.initialization_binding),
+            self._initialization,
+            self.update_binding,
+            self.initialization_binding,
         )
+
+
+@dataclass
+class _StoredGraph:
+    """The graph of a record as a checked message, until something needs the graph itself.
+
+    located   -- the external tensors of the file, by their place
+    maps      -- the map types that were taken out of the message, by the name of the value
+    sparse    -- the names of the initializers that were sparse
+    algorithm -- whether the initializers are state of the record, and not part of the graph
+    """
+
+    proto: onnx.GraphProto | None
+    located: dict[str, ir.TensorProtocol]
+    maps: dict[str, bytes]
+    sparse: set[str]
+    algorithm: bool
+    graph: ir.Graph | None = None
+
+
+_reading = threading.Lock()
+
+
+def _read(graph: ir.Graph | _StoredGraph) -> ir.Graph:
+    if not isinstance(graph, _StoredGraph):
+        return graph
+    with _reading:
+        if graph.graph is None:
+            assert graph.proto is not None
+            with paused(), translated("the training record cannot be read"):
+                graph.graph = _partial_graph(graph.proto, graph)
+            graph.proto = None
+        return graph.graph
 
 
 class Model:
@@ -243,23 +302,18 @@ def from_proto(
     _densify(proto, external)
     located = _external_tensors(proto, external)
     maps = _take_maps(proto)
-    records = [_record(info) for info in proto.training_info]
+    stored = [
+        _StoredGraph(graph, located, maps, names, algorithm=index % 2 == 0)
+        for index, (graph, names) in enumerate(zip(_record_graphs(proto), sparse, strict=True))
+    ]
+    parts = zip(proto.training_info, stored[::2], stored[1::2], strict=True)
+    records = [_record(info, *graphs) for info, *graphs in parts]
     model = Model(ir.serde.deserialize_model(proto), records, source)
-    _attach(model, located)
-    partial_graphs = [graph for record in records for graph in record.graphs]
-    for graph, names in zip(partial_graphs, sparse, strict=True):
-        graph.meta.update({SPARSE: names, EARLY_READS: list(_early_reads(graph))})
-        if graph.meta[EARLY_READS]:
-            graph.sort()
-    for graph in (model.graph, *partial_graphs) if maps else ():
-        for value in (*graph.inputs, *graph.outputs):
-            if value.name in maps:
-                value.meta[MAP_TYPE] = maps[value.name]
+    _mark_maps(model.graph, maps)
     for graph in (model.graph, *(f.graph for f in model.ir.functions.values())):
+        _attach(graph, located)
         if any(_early_reads(graph)):
             graph.sort()
-    for record in records:
-        record.state = _take_initializers(record.algorithm)
     return model
 
 
@@ -267,17 +321,20 @@ def _record_graphs(proto: onnx.ModelProto) -> list[onnx.GraphProto]:
     return [g for info in proto.training_info for g in (info.algorithm, info.initialization)]
 
 
-def _record(info: onnx.TrainingInfoProto) -> Record:
+def _record(
+    info: onnx.TrainingInfoProto, algorithm: _StoredGraph, initialization: _StoredGraph
+) -> Record:
+    tensors = (ir.serde.deserialize_tensor(t) for t in info.algorithm.initializer if t.name)
     return Record(
-        _partial_graph(info.algorithm),
-        {},
-        _partial_graph(info.initialization),
+        algorithm,
+        {t.name or "": _located(t, algorithm.located) for t in tensors},
+        initialization,
         [(e.key, e.value) for e in info.update_binding],
         [(e.key, e.value) for e in info.initialization_binding],
     )
 
 
-def _partial_graph(proto: onnx.GraphProto) -> ir.Graph:
+def _partial_graph(proto: onnx.GraphProto, stored: _StoredGraph) -> ir.Graph:
     """A graph whose undefined names are free values: inputs while it is read, then not any more."""
     defined = {v.name for v in (*proto.input, *proto.initializer)}
     defined.update(name for node in proto.node for name in node.output)
@@ -288,20 +345,23 @@ def _partial_graph(proto: onnx.GraphProto) -> ir.Graph:
     graph = ir.serde.deserialize_graph(proto)
     while len(graph.inputs) and graph.inputs[-1].name not in defined:
         graph.inputs.pop()
+    _attach(graph, stored.located)
+    graph.meta.update({SPARSE: stored.sparse, EARLY_READS: list(_early_reads(graph))})
+    if graph.meta[EARLY_READS]:
+        graph.sort()
+    _mark_maps(graph, stored.maps)
+    if stored.algorithm:
+        _free_initializers(graph)
     return graph
 
 
-def _take_initializers(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """Take the initializers out of a partial graph, in which they become free values."""
-    tensors = {}
-    for name, value in list(graph.initializers.items()):
-        assert value.const_value is not None
-        tensors[name] = value.const_value
+def _free_initializers(graph: ir.Graph) -> None:
+    """Make free values of the initializers of a partial graph, which are state of the record."""
+    for value in graph.initializers.values():
         value.const_value = None
         if not value.is_graph_input():
             value.type = value.shape = None
     graph.initializers.clear()
-    return tensors
 
 
 def _names_read(graph: onnx.GraphProto) -> Iterator[str]:
@@ -388,18 +448,20 @@ def _external_tensors(
     return located
 
 
-def _attach(model: Model, located: dict[str, ir.TensorProtocol]) -> None:
-    if not located:
-        return
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                value.const_value = located[str(tensor.location)]
-        for node in graph:
+def _attach(graph: ir.Graph, located: dict[str, ir.TensorProtocol]) -> None:
+    """Put the mapped external tensors into a graph and its bodies."""
+    for part in (graph, *graph.subgraphs()) if located else ():
+        for value in part.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _located(value.const_value, located)
+        for node in part:
             for attr in list(node.attributes.values()):
                 if _is_tensor(attr) and isinstance(attr.value, ir.ExternalTensor):
-                    node.attributes.add(ir.AttrTensor(attr.name, located[str(attr.value.location)]))
+                    node.attributes.add(ir.AttrTensor(attr.name, _located(attr.value, located)))
+
+
+def _located(tensor: ir.TensorProtocol, located: dict[str, ir.TensorProtocol]) -> ir.TensorProtocol:
+    return located[str(tensor.location)] if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
 def _take_maps(proto: onnx.ModelProto) -> dict[str, bytes]:
@@ -422,6 +484,12 @@ def _take_maps(proto: onnx.ModelProto) -> dict[str, bytes]:
             for attr in node.attribute:
                 pending.extend([attr.g] if attr.HasField("g") else attr.graphs)
     return maps
+
+
+def _mark_maps(graph: ir.Graph, maps: dict[str, bytes]) -> None:
+    for value in (*graph.inputs, *graph.outputs) if maps else ():
+        if value.name in maps:
+            value.meta[MAP_TYPE] = maps[value.name]
 
 
 def _restore_maps(proto: onnx.GraphProto, graph: ir.Graph) -> None:

@@ -60,6 +60,7 @@ ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 RECURRENT = ("RNN", "LSTM", "GRU")
+WITH_PARAMETERS = (*PRODUCTS, *RECURRENT, "PRelu")
 INITIAL_STATES = ("initial_h", "initial_c")
 
 
@@ -164,8 +165,9 @@ def _roles(tensor: ir.Value) -> Iterator[_Role]:
         for node, position in value.uses():
             if node.domain != "" or node.op_type not in MOVES or len(seen) > MAX_MOVES:
                 role = _role(tensor, node, position, path)
-                through = f", through {', '.join(path)}" if path else ""
-                yield replace(role, reason=role.reason + through)
+                if path:
+                    role = replace(role, reason=f"{role.reason}, through {', '.join(path)}")
+                yield role
                 continue
             through_node = (*path, node.op_type) if node.op_type not in path else path
             for output in node.outputs:
@@ -196,7 +198,7 @@ def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...])
     if node.op_type in RECURRENT and formal in INITIAL_STATES:
         zeros = not np.any(tensor.const_value.numpy())
         return _Role("constant" if zeros else "weight", f"{reason}{', all zeros' * zeros}")
-    parameter = node.op_type in (*PRODUCTS, *RECURRENT, "PRelu") or "Normalization" in node.op_type
+    parameter = node.op_type in WITH_PARAMETERS or "Normalization" in node.op_type
     return _Role("weight", reason, parameter=parameter)
 
 

@@ -245,7 +245,12 @@ def _names_and_order(model: Model, record: Record) -> list[list[str]]:
 def _official(model: Model, record: Record) -> list[list[str]]:
     """The complaint of ONNX's checker: unknown operators, attributes, versions."""
     proto = model.skeleton()
-    proto.graph.MergeFrom(ir.serde.serialize_graph(record.algorithm))
+    for node in record.algorithm:
+        ir.serde.serialize_node_into(proto.graph.node.add(), node)
+    for value in record.algorithm.inputs:
+        ir.serde.serialize_value_into(proto.graph.input.add(), value)
+    for value in record.algorithm.outputs:
+        ir.serde.serialize_value_into(proto.graph.output.add(), value)
     inputs = {v.name for v in record.algorithm.inputs}
     for name, tensor in record.state.items():
         if name not in inputs:
@@ -257,9 +262,9 @@ def _official(model: Model, record: Record) -> list[list[str]]:
     declared = [o for o in proto.graph.output if o.HasField("type")]
     proto.graph.ClearField("output")
     proto.graph.output.extend(declared)
-    for value in (*proto.graph.input, *proto.graph.output):  # a file may leave ranks open
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
-            value.type.tensor_type.shape.SetInParent()
+    for info in (*proto.graph.input, *proto.graph.output):  # a file may leave ranks open
+        if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.SetInParent()
     domains = {i.domain for i in proto.opset_import}
     for domain in TRAINING_DOMAINS:
         if domain not in domains:

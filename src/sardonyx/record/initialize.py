@@ -50,7 +50,9 @@ def write_initialization(
 def _constant(op: Builder, start: np.ndarray) -> ir.Value:
     first = start.reshape(-1)[:1]
     if start.size > 1 and (start == first).all():
-        value = op.ConstantOfShape(np.array(start.shape, np.int64), value=ir.tensor(first))
+        value = op.ConstantOfShape(
+            np.array(start.shape, np.int64), value=ir.Tensor(first, shape=ir.Shape([1]))
+        )
         value.shape = ir.Shape(start.shape)
         return value
     return op.const(start)

@@ -14,7 +14,7 @@ from sardonyx.errors import VersionError, quote
 from sardonyx.model import Model, Record
 from sardonyx.passes.nesting import graphs
 from sardonyx.record.describe import Choices
-from sardonyx.versions import is_same_at, lower_records
+from sardonyx.versions import is_same_at, lowered_records
 
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
 FIRST_IR_WITH_RECORDS = 7
@@ -73,21 +73,19 @@ def _versions(original: Model) -> list[int]:
 
 
 def _fitted(original: Model, base: Model, records: Sequence[Record], version: int) -> Model | None:
-    new, defined = [], partial.named_values(original.graph)
+    complete, defined = [], partial.named_values(original.graph)
     for record in records:
         copy = record.copy()
-        copy.algorithm = partial.clone(record.algorithm)
-        copy.initialization = partial.clone(record.initialization)
         for name in {v.name or "": None for v in partial.free_values(copy.algorithm)}:
             if name not in defined and name not in copy.state:
                 copy.state[name] = base.initializer(name)
-        new.append(copy)
+        complete.append(copy)
     try:
-        lower_records(new, base, original, version)
+        lowered = lowered_records(complete, base, original, version)
     except VersionError:
         return None
     served = original.copy()
-    served.records = [*served.records, *new]
+    served.records = [*served.records, *lowered]
     served.ir.opset_imports[""] = version
     served.ir.opset_imports.pop("ai.onnx", None)
     if (served.ir.ir_version or 0) < FIRST_IR_WITH_PLAIN_INITIALIZERS:

@@ -17,6 +17,7 @@ from typing import Any, Never
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.collector import paused
 from sardonyx.edit import surgery
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable, require_gradient
@@ -46,6 +47,7 @@ from sardonyx.record.terms import (
 from sardonyx.weights import weights
 
 
+@paused()
 def trainable(
     model: ModelSource,
     loss: LossLike | Sequence[Term] | None = None,

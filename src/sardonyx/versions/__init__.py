@@ -12,7 +12,7 @@ import contextlib
 import functools
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -194,9 +194,7 @@ def _fit_ir(model: Model, limits: Target, restamped: bool) -> Model:
 
 def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
     copy = model.copy()
-    for record in copy.records:
-        record.algorithm = partial.clone(record.algorithm)
-        record.initialization = partial.clone(record.initialization)
+    copy.records = [_cloned(record) for record in copy.records]
     records = [graph for record in copy.records for graph in record.graphs]
     inline(copy.ir, records)
     parts = [copy.graph, *records]
@@ -204,26 +202,34 @@ def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
     if mixed or copy.opset < limits.oldest:
         _to_inside(copy, parts)
     infer_types(copy.graph, copy.skeleton(attributes=True))
-    with contextlib.ExitStack() as connections:
-        for record in copy.records:
-            connections.enter_context(_connected(record.algorithm, copy, record.state))
-            connections.enter_context(_connected(record.initialization, copy, {}))
+    with _all_connected(copy.records, copy):
         _set_versions(copy, parts, limits, exact)
     return copy
 
 
-def lower_records(records: Sequence[Record], base: Model, served: Model, version: int) -> None:
-    """Rewrite records that were written against `base` for `served`, which has its tensors, at
-    opset `version`; the graphs of the records are changed.
+def lowered_records(
+    records: Sequence[Record], base: Model, served: Model, version: int
+) -> list[Record]:
+    """Records that were written against `base` for `served`, which has its tensors, at opset
+    `version`; a record of which no node has to be rewritten keeps its graphs.
     """
-    parts = [graph for record in records for graph in record.graphs]
     stamper = _Stamper("", base.opset, version, Target(f"opset {version}", opset=version))
-    with contextlib.ExitStack() as connections:
-        for record in records:
-            connections.enter_context(_connected(record.algorithm, base, record.state))
-            connections.enter_context(_connected(record.initialization, base, {}))
-        state = {name for record in (*records, *served.records) for name in record.state}
+    with _all_connected(records, base):
+        if stamper.fits(g for record in records for g in record.graphs):
+            return [record.copy() for record in records]
+    copies = [_cloned(record) for record in records]
+    with _all_connected(copies, base):
+        state = {name for record in (*copies, *served.records) for name in record.state}
+        parts = [graph for record in copies for graph in record.graphs]
         stamper.stamp(parts, version, names(served.graph) | state)
+    return copies
+
+
+def _cloned(record: Record) -> Record:
+    copy = record.copy()
+    copy.algorithm = partial.clone(record.algorithm)
+    copy.initialization = partial.clone(record.initialization)
+    return copy
 
 
 def _set_versions(copy: Model, parts: list[ir.Graph], limits: Target, exact: int | None) -> None:
@@ -254,15 +260,32 @@ def _to_inside(model: Model, parts: list[ir.Graph]) -> None:
 
 
 @contextlib.contextmanager
-def _connected(graph: ir.Graph, model: Model, state: Tensors) -> Iterator[None]:
-    """Show types and constants of the model to a partial graph, while its nodes are rewritten.
-
-    State that a step updates is no constant, whatever it starts from.
-    """
+def _all_connected(records: Iterable[Record], model: Model) -> Iterator[None]:
+    """Show types and constants of the model to records, while their nodes are rewritten."""
     updated = {
         key for r in model.records for key, _ in (*r.update_binding, *r.initialization_binding)
     }
     outer = partial.named_values(model.graph)
+    with contextlib.ExitStack() as connections:
+        for record in records:
+            for graph, state in ((record.algorithm, record.state), (record.initialization, {})):
+                connection = _connected(graph, model.opset, outer, state, updated)
+                connections.enter_context(connection)
+        yield
+
+
+@contextlib.contextmanager
+def _connected(
+    graph: ir.Graph,
+    version: int,
+    outer: Mapping[str, ir.Value],
+    state: Tensors,
+    updated: Collection[str],
+) -> Iterator[None]:
+    """Show types and constants of `outer` and `state` to a partial graph of opset `version`.
+
+    State that a step updates is no constant, whatever it starts from.
+    """
     free = partial.free_values(graph)
     before = [(v, v.type, v.shape, v.const_value) for v in free]
     for value in free:
@@ -274,7 +297,8 @@ def _connected(graph: ir.Graph, model: Model, state: Tensors) -> Iterator[None]:
         if tensor is not None and tensor.size <= FOLDED_CONSTANT and value.name not in updated:
             value.const_value = tensor
     for node in graph:
-        infer(node, model.opset)
+        if any(v.type is None or v.shape is None for v in node.outputs):
+            infer(node, version)
     try:
         yield
     finally:
@@ -288,6 +312,17 @@ class _Stamper:
     def __init__(self, domain: str, current: int, ceiling: int, limits: Target):
         self.domain, self.current, self.ceiling, self.limits = domain, current, ceiling, limits
         self.blocked: list[list[str]] = []
+
+    def fits(self, parts: Iterable[ir.Graph]) -> bool:
+        """Whether all nodes of `parts` are valid at the ceiling as they are."""
+        return all(
+            lowest(node, self.current, self.ceiling) <= self.ceiling
+            and not any(_other_defaults(node, self.current, self.ceiling))
+            for graph in parts
+            for part in graphs(graph)
+            for node in part
+            if node.domain == self.domain
+        )
 
     def stamp(
         self, parts: Iterable[ir.Graph], exact: int | None = None, reserved: Iterable[str] = ()
@@ -429,18 +464,25 @@ def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
     return tuple(signatures)
 
 
+@functools.cache
+def _forms_until(op_type: str, domain: str, version: int) -> tuple[_Form, ...]:
+    """The signatures that the operator had up to `version`, newest first."""
+    return tuple(form for form in forms(op_type, domain) if form.since <= version)
+
+
 def lowest(node: ir.Node, version: int, floor: int = 0) -> int:
     """The lowest opset at which `node` means what it means at `version`, or one from `floor` down
     at which it does.
     """
-    every = forms(node.op_type, node.domain)
-    version = node.meta.get(REWORDED, version)
-    now = next((f for f in every if f.since <= version), None)
+    version = node.meta.get(REWORDED, version) if node.meta else version
+    now, *rest = _forms_until(node.op_type, node.domain, version) or (None,)
     if now is None:
         return version
+    if now.since <= floor:
+        return now.since
     boundaries = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
     low = now
-    for older in every[every.index(now) + 1 :]:
+    for older in rest:
         if low.since <= floor:
             break
         means_more = ONLY_SINCE.get((node.domain, node.op_type, low.since))
@@ -497,6 +539,8 @@ def _fits(node: ir.Node, form: _Form, now: _Form) -> bool:
             if kind is not None and kind not in allowed:
                 return False
     present = set(node.attributes)
+    if not present and not form.required:
+        return True
     if form.required - present - {n for n, d in now.defaults.items() if d is not None}:
         return False
     return all(
@@ -514,18 +558,27 @@ def _is_default(attr: ir.Attr, default: Any) -> bool:
 
 def _reword_defaults(node: ir.Node, current: int, version: int) -> None:
     """Drop attributes that the older form lacks; write those whose default was another."""
-    current = node.meta.pop(REWORDED, current)
-    every = forms(node.op_type, node.domain)
-    now = next((f for f in every if f.since <= current), None)
-    then = next((f for f in every if f.since <= version), None)
-    if now is None or then is None or now is then:
-        return
-    for name in set(node.attributes) - set(then.attributes):
+    absent, added = _other_defaults(node, node.meta.pop(REWORDED, current), version)
+    for name in absent:
         node.attributes.pop(name)
+    for name, default in added.items():
+        node.attributes.add(ir.convenience.convert_attribute(name, default))
+
+
+def _other_defaults(node: ir.Node, current: int, version: int) -> tuple[set[str], dict[str, Any]]:
+    """The attributes of a node that the older form lacks, and the defaults that were others."""
+    now = next(iter(_forms_until(node.op_type, node.domain, current)), None)
+    then = next(iter(_forms_until(node.op_type, node.domain, version)), None)
+    if now is None or then is None or now is then:
+        return set(), {}
+    added: dict[str, Any] = {}
+    if not (node.attributes or then.attributes):
+        return set(), added
     for name in then.attributes:
         default = now.defaults.get(name)
         if name not in node.attributes and default is not None and then.defaults[name] != default:
-            node.attributes.add(ir.convenience.convert_attribute(name, default))
+            added[name] = default
+    return set(node.attributes) - set(then.attributes), added
 
 
 def type_name(kind: ir.TypeProtocol | None) -> str | None:
