@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,13 +18,22 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
-from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.errors import (
+    ArgumentError,
+    DataError,
+    EngineError,
+    MissingExtra,
+    SardonyxError,
+    counted,
+    quote,
+)
 from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model, load
 from sardonyx.passes.cse import RANDOM
 from sardonyx.record import info
+from sardonyx.record.front import separate
 from sardonyx.record.step import StepGraph, compile_evaluation, compile_inference, compile_step
 
 
@@ -39,11 +48,14 @@ class TrainingRep:
             )
         info.check(model)
         self.model = model
+        self.front = separate(model)
+        self.rest = self.front.rest if self.front is not None else model  # what is compiled
         self.variables = {n: self.variable(a) for n, a in self._loaded()}
-        self.steps = [self.compile(compile_step(model, r)) for r in model.records]
-        self.fed = {v.name for v in model.graph.inputs if v.name}
+        self.steps = [self.compile(compile_step(self.rest, r)) for r in self.rest.records]
+        self.fed = {v.name for m in (model, self.rest) for v in m.graph.inputs if v.name}
         self.fed |= {v.name for r in model.records for v in r.algorithm.inputs if v.name}
         self._inference: Any = None
+        self._front: Any = None
         self._evaluations: dict[tuple[Any, ...], Any] = {}
 
     # -- what an engine provides
@@ -77,11 +89,37 @@ class TrainingRep:
         for step in self.steps:
             values = {v.name: v for v in step.graph.model.graph.inputs}
             values_by_name.update({n: values[n] for n in step.graph.inputs})
-        return list(values_by_name.values())
+        if self.front is None or not values_by_name.keys() & set(self.front.features):
+            return list(values_by_name.values())
+        raw = {v.name or "": v for v in self.front.model.inputs}
+        return list({**raw, **_without(values_by_name, self.front.features)}.values())
 
     @property
     def metrics(self) -> list[str]:
         return list(dict.fromkeys(n for s in self.steps for n in s.graph.metrics))
+
+    # -- the front: what turns raw data into the numbers that a step reads
+
+    def features(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The inputs of a step, with those of the front replaced by what it makes of them.
+
+        Features that are fed already are taken as they are.
+        """
+        if self.front is None or all(name in inputs for name in self.front.features):
+            return inputs
+        if self._front is None:
+            self._front = front_runner(self.front.model)
+        names = [v.name or "" for v in self.front.model.inputs]
+        missing = [n for n in names if n not in inputs]
+        if missing:
+            raise ArgumentError(f"the step needs the input {quote(missing[0])}")
+        features = self._front({n: as_text(inputs[n], n) for n in names})
+        return {**_without(inputs, self.front.inputs), **features}
+
+    def _passed(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The features that are outputs of the model as well."""
+        names = self.front.passed if self.front is not None else ()
+        return {name: inputs[name] for name in names}
 
     # -- what it does
 
@@ -100,6 +138,7 @@ class TrainingRep:
         if which is not None and which not in range(len(self.steps)):
             raise ArgumentError(f"there is no record {which}: the model carries {len(self.steps)}")
         _refuse_feeds(inputs, self.variables, self.fed)
+        inputs = self.features(inputs)
         metrics: dict[str, np.ndarray] = {}
         for index in range(len(self.steps)) if which is None else [which]:
             metrics.update(self.steps[index].run(inputs))
@@ -111,16 +150,17 @@ class TrainingRep:
         State that is also an input of the graph may be fed: that counts for this call alone.
         """
         if self._inference is None:
-            self._inference = self.compile(compile_inference(self.model))
+            self._inference = self.compile(compile_inference(self.rest))
+        inputs = self.features(inputs)
         state_names = [
             v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables
         ]
         if not state_names:
-            return self._inference.run(inputs)
+            return self._passed(inputs) | self._inference.run(inputs)
         before = {name: self.variables[name].read() for name in state_names}
         try:
             self.load_state({name: np.asarray(inputs[name]) for name in state_names})
-            return self._inference.run(inputs)
+            return self._passed(inputs) | self._inference.run(inputs)
         finally:
             self.load_state(before)
 
@@ -136,16 +176,17 @@ class TrainingRep:
         """
         key = (which, *predictions)
         if key not in self._evaluations:
-            record = self.model.records[which]
-            graph = compile_evaluation(self.model, record, forward or {}, predictions)
+            record = self.rest.records[which]
+            graph = compile_evaluation(self.rest, record, forward or {}, predictions)
             self._evaluations[key] = self.compile(graph)
-        return self._evaluations[key].run(inputs)
+        return self._evaluations[key].run(self.features(inputs))
 
     def first_not_finite(self, inputs: Mapping[str, Any]) -> list[list[str]]:
         """Where the last step went wrong: the first tensor that is not finite, as a table row.
 
         Runs the step once more on the state before it, which is still stored.
         """
+        inputs = self.features(inputs)
         for step in self.steps:
             before = step.before()
             bad = [
@@ -189,6 +230,43 @@ class TrainingRep:
     def to_model(self, state: Mapping[str, np.ndarray] | None = None) -> Model:
         """The model as it is now, ready to serve, to save and to continue."""
         return with_state(self.model, self.state() if state is None else state)
+
+
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def front_runner(model: Model) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Text and operators of other libraries run in onnxruntime; where it cannot, in NumPy."""
+    from sardonyx.engines import numpy
+
+    try:
+        from sardonyx.engines import onnxruntime
+
+        return onnxruntime.Runner(model)
+    except (MissingExtra, EngineError) as refusal:  # such as a locale that the system lacks
+        try:
+            return numpy.Runner(model)
+        except SardonyxError:
+            raise refusal from None
+
+
+def as_text(value: Any, name: str) -> Any:
+    """An input as it is fed; an error for text that has missing values or something else in it."""
+    array = np.asarray(value)
+    if array.dtype.kind != "O":
+        return value
+    wrong = [(i, v) for i, v in enumerate(array.reshape(-1)) if not isinstance(v, (str, bytes))]
+    if wrong:
+        row, content = wrong[0]
+        raise DataError(
+            f"input {quote(name)} takes text, and {counted(len(wrong), 'value')} is no text"
+            if len(wrong) == 1
+            else f"input {quote(name)} takes text, and {counted(len(wrong), 'value')} are no text",
+            [["first", f"element {row}", repr(content)]],
+            hint="replace missing values by a text, such as an empty one, before",
+        )
+    return value
 
 
 def train_model(

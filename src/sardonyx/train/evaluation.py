@@ -17,6 +17,7 @@ from sardonyx.engines.prepare import engine_package, prepare_training
 from sardonyx.errors import ArgumentError
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.describe import descriptions, settings_of
+from sardonyx.record.front import separate
 from sardonyx.record.override import override
 from sardonyx.record.step import step_inputs
 from sardonyx.record.trainable import refuse_unknown, trainable
@@ -27,6 +28,7 @@ from sardonyx.train.data import open_data
 from sardonyx.train.fields import (
     Feeding,
     Link,
+    check_text,
     check_values,
     fixed_batch,
     link,
@@ -139,6 +141,7 @@ def predictions(
     source = open_for(served, data, columns, preprocess, labelled=False)
     feeding.refuse_unknown([v.name or "" for v in served.inputs])
     links = link(served.inputs, [], source, feeding)
+    check_text(source, links)
     size = chosen_batch_size(batch_size, links, BATCH_SIZE)
     axes, fixed = _output_axes(served, links), fixed_batch(links)
     runner = Runner(served)
@@ -293,7 +296,11 @@ def links_for(
         served = {v.name for v in net.inputs}
         labels = [v.name or "" for v in inputs if v.name not in served]
     links = link(inputs, labels, source, feeding, class_names(net) if classes is None else classes)
-    check_values(source, links, class_counts(net, settings))
+    front = separate(net)
+    raw = set(front.inputs) if front is not None else set()  # may hold missing values
+    check_text(source, links)
+    trained_on = [item for item in links if item.input not in raw]
+    check_values(source, trained_on, class_counts(net, settings))
     return links
 
 

@@ -381,6 +381,26 @@ def fixed_batch(links: Sequence[Link]) -> int | None:
 # -- values ------------------------------------------------------------------------------------
 
 
+def check_text(source: Source, links: Sequence[Link]) -> None:
+    """Refuse missing values and numbers where the model takes text."""
+    problems: list[list[str]] = []
+    for item in links:
+        if item.constant is not None or item.classes or item.dtype.kind not in TEXT:
+            continue
+        array = source.sample(item.field)
+        if array.dtype.kind == "O":
+            wrong = np.array([not isinstance(v, (str, bytes)) for v in array.flat], bool)
+            if wrong.any():
+                wrong = wrong.reshape(array.shape)
+                problems.append([*_where(item, wrong), f"holds {array[wrong][0]!r}"])
+    if problems:
+        raise DataError(
+            "the model takes text where the data has none",
+            problems,
+            hint="replace missing values by a text, such as an empty one",
+        )
+
+
 def check_values(
     source: Source, links: Sequence[Link], classes: Mapping[str, tuple[int, int | None]]
 ) -> None:

@@ -42,7 +42,8 @@ from sardonyx.train.evaluation import (
 )
 from sardonyx.train.fields import Feeding, Link, row_count
 from sardonyx.train.images import as_metadata
-from sardonyx.train.output_shapes import with_learned_shapes
+from sardonyx.train.learned_types import with_learned_shapes
+from sardonyx.train.prepared import prepared
 from sardonyx.train.run import Callback, Run, RunSettings, best_path
 from sardonyx.train.tables import Source, Stream, Subset
 
@@ -180,8 +181,10 @@ def _prepared(
         *settings.get("choices", []),
         *setup.loop_choices(options, position, request.engine),
     ]
+    metadata = _metadata(source, links)
+    (source, validation), links = prepared(rep, [source, validation], links)  # type: ignore[assignment]
     run = Run(rep, position, links, settings, facts)
-    run.file, run.metadata = request.target, _metadata(source, links)
+    run.file, run.metadata = request.target, metadata
     run.best_file = best_path(request.target) if request.target is not None else None
     loop_options = RunSettings(
         position.epochs,

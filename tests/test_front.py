@@ -1,0 +1,234 @@
+"""Text and foreign operators in front of a model: training equals training on what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.engines.prepare import prepare_training
+from sardonyx.record.front import separate
+
+CONTRIB = "ai.onnx.contrib"
+WORDS = ["red", "green", "blue", "car"]
+ROWS = 24
+RNG = np.random.default_rng(0)
+TEXTS = np.array([" ".join(RNG.choice(WORDS, 2)) for _ in range(ROWS)], object)
+LABELS = RNG.integers(0, 2, ROWS)
+node = helper.make_node
+
+
+def info(name: str, kind: int, *dims: str | int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, list(dims))
+
+
+def constant(name: str, *shape: int) -> onnx.TensorProto:
+    values = np.random.default_rng(len(name)).normal(size=shape).astype(np.float32)
+    return numpy_helper.from_array(values, name)
+
+
+def network(
+    front: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    behind: list[onnx.NodeProto],
+    constants: list[onnx.TensorProto],
+    infos: list[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [*front, *behind, node("Gemm", ["features", "w", "b"], ["scores"], transB=1)],
+        "text",
+        inputs,
+        [info("scores", TensorProto.FLOAT, "N", 2)],
+        [constant("w", 2, 3), constant("b", 2), *constants],
+        value_info=infos,
+    )
+    versions = [("", 20), ("ai.onnx.ml", 4), (CONTRIB, 1)]
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+EMBED = [node("Gather", ["table", "ids"], ["features"])]
+MEAN = [
+    node("Gather", ["table", "ids"], ["words"]),
+    node("ReduceMean", ["words", "axis"], ["features"], keepdims=0),
+]
+TABLE = constant("table", 9, 3)
+AXIS = numpy_helper.from_array(np.array([1]), "axis")
+BUCKETS = numpy_helper.from_array(np.array([8]), "buckets")
+ENCODE = {"keys_strings": WORDS, "values_int64s": [0, 1, 2, 3], "default_int64": 4}
+FRONTS: dict[str, tuple[list[onnx.NodeProto], list[onnx.NodeProto], int]] = {
+    "split and encode": (
+        [
+            node("StringSplit", ["text"], ["parts", "count"], delimiter=" "),
+            node("LabelEncoder", ["parts"], ["ids"], domain="ai.onnx.ml", **ENCODE),
+        ],
+        MEAN,
+        2,
+    ),
+    "upper and hash": (
+        [
+            node("StringUpper", ["text"], ["upper"], domain=CONTRIB),
+            node("StringToHashBucketFast", ["upper", "buckets"], ["ids"], domain=CONTRIB),
+        ],
+        EMBED,
+        1,
+    ),
+    "length": (
+        [
+            node("StringLength", ["text"], ["length"], domain=CONTRIB),
+            node("Mod", ["length", "buckets"], ["ids"]),
+        ],
+        EMBED,
+        1,
+    ),
+}
+
+
+def text_model(kind: str, declared: bool) -> onnx.ModelProto:
+    front, behind, rank = FRONTS[kind]
+    infos = [info("ids", TensorProto.INT64, *["N", "T"][:rank])] if declared else []
+    return network(
+        front, [info("text", TensorProto.STRING, "N")], behind, [TABLE, AXIS, BUCKETS], infos
+    )
+
+
+def number_model(kind: str) -> onnx.ModelProto:
+    """The same network without its front."""
+    _, behind, rank = FRONTS[kind]
+    ids = info("ids", TensorProto.INT64, *["N", "T"][:rank])
+    return network([], [ids], behind, [TABLE, AXIS], [])
+
+
+def ids_of(kind: str, texts: np.ndarray) -> np.ndarray:
+    """What the front gives, by onnxruntime alone."""
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    front, _, rank = FRONTS[kind]
+    graph = helper.make_graph(
+        front,
+        "front",
+        [info("text", TensorProto.STRING, "N")],
+        [info("ids", TensorProto.INT64, *["N", "T"][:rank])],
+        [BUCKETS],
+    )
+    imports = [helper.make_opsetid(d, v) for d, v in (("", 20), ("ai.onnx.ml", 4), (CONTRIB, 1))]
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(extensions.get_library_path())
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    session = ort.InferenceSession(proto.SerializeToString(), options)
+    return session.run(None, {"text": texts})[0]
+
+
+def losses(run: Any) -> list[float]:
+    return [epoch["loss"] for epoch in run.history]
+
+
+HOW: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "sgd", "lr": 0.1, "batch_size": 8}
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch", "numpy"])
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("kind", FRONTS)
+def test_losses_are_those_on_numbers(kind: str, declared: bool, engine: str) -> None:
+    data = {"text": TEXTS, "label": LABELS}
+    run = sx.train(text_model(kind, declared), data, epochs=2, engine=engine, **HOW)
+    numbers = {"ids": ids_of(kind, TEXTS), "label": LABELS}
+    expected = sx.train(number_model(kind), numbers, epochs=2, engine=engine, **HOW)
+    assert losses(run) == losses(expected)
+    served = run.model.initializer("w").numpy()
+    assert np.array_equal(served, expected.model.initializer("w").numpy())
+    assert sx.predict(run.model, data)["scores"].shape == (ROWS, 2)
+
+
+@pytest.mark.parametrize("kind", FRONTS)
+def test_resumes_evaluates_and_exports(kind: str, tmp_path: Path) -> None:
+    data = {"text": TEXTS, "label": LABELS}
+    whole = sx.train(text_model(kind, False), data, epochs=3, **HOW)
+    path = tmp_path / "tuned.onnx"
+    sx.train(text_model(kind, False), data, epochs=1, output=path, **HOW)
+    resumed = sx.train(path, data, epochs=3, output=path, resume=True)
+    assert losses(resumed) == losses(whole)
+    numbers = {"ids": ids_of(kind, TEXTS), "label": LABELS}
+    expected = sx.train(number_model(kind), numbers, epochs=3, **HOW)
+    assert sx.evaluate(path, data) == sx.evaluate(expected.model, numbers)
+    sx.export_step(resumed.model, tmp_path / "step")
+    assert onnx.load(tmp_path / "step" / "train.onnx").graph.node
+
+
+def split_model() -> onnx.ModelProto:
+    return text_model("split and encode", declared=True)
+
+
+def test_rows_are_prepared_once_where_they_do_not_depend_on_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sardonyx.engines.training import TrainingRep
+
+    calls = []
+    features = TrainingRep.features
+
+    def counted(self: TrainingRep, inputs: Any) -> Any:
+        calls.append("text" in inputs)
+        return features(self, inputs)
+
+    monkeypatch.setattr(TrainingRep, "features", counted)
+    sx.train(split_model(), {"text": TEXTS, "label": LABELS}, epochs=3, **HOW)
+    once = calls.count(True)
+    calls.clear()
+    sx.train(split_model(), {"text": TEXTS, "label": LABELS}, epochs=6, **HOW)
+    assert calls.count(True) == once
+    assert calls.count(False) == 6 * 3
+
+
+def test_text_that_is_padded_to_the_longest_of_a_batch_is_not_prepared_ahead() -> None:
+    uneven = np.array(["red", "red green blue", *TEXTS[2:]], object)
+    data = {"text": uneven, "label": LABELS}
+    run = sx.train(split_model(), data, steps=3, shuffle=False, **HOW)
+    batches = [
+        {"ids": ids_of("split and encode", uneven[i : i + 8]), "label": LABELS[i : i + 8]}
+        for i in (0, 8, 16)
+    ]
+    net = sx.trainable(number_model("split and encode"), "cross_entropy", "sgd", lr=0.1)
+    rep = prepare_training(net)
+    expected = [float(rep.step(batch)["loss"]) for batch in batches]
+    assert run.losses == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), 3])
+@pytest.mark.parametrize("function", [sx.train, sx.evaluate, sx.predict])
+def test_missing_text_is_refused(missing: Any, function: Callable[..., Any]) -> None:
+    texts = TEXTS.copy()
+    texts[5] = missing
+    how = {} if function is sx.predict else {"loss": "cross_entropy"}
+    with pytest.raises(sx.errors.DataError, match="row 5"):
+        function(split_model(), {"text": texts, "label": LABELS}, **how)
+
+
+def test_a_step_by_hand_takes_text_too() -> None:
+    net = sx.trainable(split_model(), "cross_entropy", "sgd", lr=0.1)
+    rep = prepare_training(net)
+    assert {v.name for v in rep.wanted} == {"text", "label"}
+    feeds = {"text": TEXTS, "label": LABELS}
+    numbers = prepare_training(
+        sx.trainable(number_model("split and encode"), "cross_entropy", "sgd", lr=0.1)
+    )
+    ids = {"ids": ids_of("split and encode", TEXTS), "label": LABELS}
+    assert [rep.step(feeds)["loss"] for _ in range(3)] == [
+        numbers.step(ids)["loss"] for _ in range(3)
+    ]
+    served = {"text": TEXTS}
+    assert np.array_equal(rep.run(served)["scores"], numbers.run({"ids": ids["ids"]})["scores"])
+    broken = TEXTS.copy()
+    broken[3] = None
+    with pytest.raises(sx.errors.DataError, match="takes text"):
+        rep.step({"text": broken, "label": LABELS})
+
+
+def test_a_model_of_numbers_has_no_front() -> None:
+    assert separate(sx.load(number_model("length"))) is None
