@@ -20,6 +20,7 @@ def linear(xp, x, w, b=None, *, transposed):
 def masked_softmax(xp, x, *, axis):
     # NaN for a row of minus infinities, as ONNX has it, but with a gradient of zero: what computes
     # it is chosen before, not after.
+    x = xp.rounded(x)
     largest = xp.max(x, axis, keepdims=True)
     empty = xp.equal(largest, xp.scalar(-np.inf, x))
     e = xp.exp(xp.where(empty, xp.scalar(0, x), x - xp.where(empty, xp.scalar(0, x), largest)))
@@ -40,5 +41,6 @@ def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
         scores = xp.where(xp.less_equal(column, row), scores, hidden)
     if mask is not None:
         scores = scores + mask
+    scores = xp.rounded(scores)
     shares = xp.exp(scores - xp.max(scores, rank - 1, keepdims=True))
     return xp.matmul(shares / xp.sum(shares, rank - 1, keepdims=True), v)

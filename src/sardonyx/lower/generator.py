@@ -70,6 +70,7 @@ def bernoulli(xp, x, *, dtype, seed):
 def multinomial(xp, x, *, dtype, sample_size, seed):
     """Inverse transform: the first class whose cumulated probability exceeds a uniform number."""
     rows, _ = xp.shape(x)
+    x = xp.rounded(x)
     weights = xp.exp(x - xp.max(x, 1, keepdims=True))
     below = xp.cumsum(weights, 1) / xp.sum(weights, 1, keepdims=True)
     sample = xp.uniform((rows, sample_size), xp.dtype(x), 0.0, 1.0, seed)

@@ -209,6 +209,12 @@ class Arrays:
         """`x`, computed once: compilers that recompute a value may round it differently."""
         return x
 
+    def rounded(self, x):
+        """`x`, rounded before its maximum is subtracted: compilers may keep more digits of a
+        product there than the maximum has.
+        """
+        return x
+
     def clip(self, x, low, high):
         x = x if low is None else self.maximum(x, low)
         return x if high is None else self.minimum(x, high)

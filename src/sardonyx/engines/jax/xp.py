@@ -20,6 +20,10 @@ try:
 except ImportError as error:
     raise MissingExtra("jax", "jax") from error
 
+from sardonyx.engines.jax import miscompiled
+
+miscompiled.avoid()
+
 # jax.enable_x64 came with 0.8; before, it was experimental.
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 HALVES = (np.dtype(np.float16), BFLOAT16)
@@ -42,6 +46,21 @@ def within(size, start, stop, step):
         return None
     first, last, step = slice(start, stop, step).indices(size)
     return first, max(first, last), step
+
+
+@jax.custom_jvp
+def rounded(x):
+    """`x`, of which a product is rounded before something is subtracted from it.
+
+    XLA computes x*y anew where it subtracts, and does both in one instruction that rounds once. The
+    difference from a maximum of x*y, which was rounded, is then up to half a unit in the last place
+    instead of zero: above 1e9 its exponential is infinite or zero. XLA drops barriers; a selection
+    stays.
+    """
+    return jnp.where(x == x, x, jnp.full_like(x, np.nan))
+
+
+rounded.defjvps(lambda tangent, _, x: tangent)
 
 
 def is_at_least(a, b):
@@ -150,6 +169,9 @@ class Jax(NumpyLike):
         bits = jax.lax.bitcast_convert_type(first, np.dtype(f"uint{8 * x.dtype.itemsize}"))
         never = np.array(np.iinfo(bits.dtype).max, bits.dtype)  # a NaN that no arithmetic gives
         return jax.lax.cond(bits != never, lambda v: v, jnp.zeros_like, x)
+
+    def rounded(self, x):
+        return rounded(x)
 
     # Indices of 32 bits: callers compile outside of the mode for 64 bits, where XLA has no others.
 

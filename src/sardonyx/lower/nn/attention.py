@@ -146,6 +146,7 @@ def masked(xp, scores, inputs: Inputs):
 def softmax(xp, x):
     """Softmax along the last axis; a row of minus infinities gives zeros."""
     last = xp.rank(x) - 1
+    x = xp.rounded(x)
     largest = xp.max(x, last, True)
     none = xp.equal(largest, xp.scalar(-np.inf, x))
     e = xp.exp(x - xp.where(none, xp.scalar(0, x), largest))

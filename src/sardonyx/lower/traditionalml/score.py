@@ -19,12 +19,14 @@ def transformed(xp, scores, name):
 
 
 def softmax(xp, x):
+    x = xp.rounded(x)
     e = xp.exp(x - xp.max(x, 1, True))
     return e / xp.sum(e, 1, True)
 
 
 def softmax_zero(xp, x):
     """A softmax that leaves zeros at zero."""
+    x = xp.rounded(x)
     highest = xp.max(x, 1, True)
     is_zero = xp.less_equal(xp.abs(x), xp.scalar(1e-7, x))
     e = xp.where(is_zero, x * xp.exp(xp.negative(highest)), xp.exp(x - highest))
