@@ -242,7 +242,8 @@ def _groups(settings: Mapping[str, Any], problems: _Problems) -> None:
         if not isinstance(group, dict):
             problems.add("groups", pattern, "is not a table")
         elif parameters is not None:
-            problems.unknown(where, [k for k in group if k not in parameters], parameters)
+            allowed = [*parameters, "parameters", "offset"]
+            problems.unknown(where, [k for k in group if k not in allowed], allowed)
             if "schedule" in group:
                 group["schedule"] = _schedule(group["schedule"], f"{where}.schedule", problems)
 

@@ -7,7 +7,7 @@ exactly the same, it is written instead (`standard.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,18 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, did_you_mean
-from sardonyx.record.builder import RATE, RecordBuilder
+from sardonyx.record.builder import RecordBuilder
+from sardonyx.record.directions import (
+    averaged_descent,
+    descend_by_shape,
+    negate,
+    scale_by_adadelta,
+    scale_by_adamax,
+    scale_by_muon,
+    scale_by_nadam,
+    scale_by_radam,
+    scale_by_rprop,
+)
 from sardonyx.record.schedule import Schedule
 from sardonyx.record.settings import check_numbers
 from sardonyx.record.standard import adagrad_operator, adam_operator, momentum_operator, preferred
@@ -47,12 +58,15 @@ __all__ = [
     "Parameter",
     "UpdateContext",
     "accumulate",
+    "adadelta",
     "adafactor",
     "adagrad",
     "adam",
+    "adamax",
     "adamw",
     "add_decayed_weights",
     "add_weight_decay",
+    "asgd",
     "chain",
     "clip_by_global_norm",
     "clip_by_value",
@@ -60,10 +74,14 @@ __all__ = [
     "ema",
     "lamb",
     "lion",
+    "muon",
+    "nadam",
     "named",
     "onnx_adam",
+    "radam",
     "rate",
     "rmsprop",
+    "rprop",
     "scale_by_adagrad",
     "scale_by_adam",
     "scale_by_factored_rms",
@@ -135,16 +153,22 @@ def sgd(
     dampening: float = 0.0,
     weight_decay: float = 0.0,
     schedule: Schedule | None = None,
+    momentum_schedule: Schedule | None = None,
+    maximize: bool = False,
 ) -> Optimizer:
     """Stochastic gradient descent, with or without momentum (torch.optim.SGD)."""
     parts = [add_weight_decay(weight_decay)]
     if momentum:
-        parts.append(trace(momentum, nesterov, dampening))
+        parts.append(trace(momentum, nesterov, dampening, momentum_schedule))
     parts.append(descend(lr, schedule))
-    if momentum and not weight_decay:
+    if momentum and not weight_decay and momentum_schedule is None:
         operator = momentum_operator(lr, momentum, nesterov, dampening, schedule)
         parts = [preferred(operator, *parts)]
-    return _made("sgd", locals(), *parts)
+    return _made("sgd", locals(), *_signed(maximize), *parts)
+
+
+def _signed(maximize: bool) -> list[Update]:
+    return [negate()] if maximize else []
 
 
 def adam(
@@ -154,13 +178,17 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     schedule: Schedule | None = None,
+    momentum_schedule: Schedule | None = None,
+    amsgrad: bool = False,
+    maximize: bool = False,
 ) -> Optimizer:
     """Adam (torch.optim.Adam); `weight_decay` is L2, added to the gradient."""
     return _made(
         "adam",
         locals(),
+        *_signed(maximize),
         add_weight_decay(weight_decay),
-        scale_by_adam(b1, b2, eps),
+        scale_by_adam(b1, b2, eps, amsgrad, momentum_schedule),
         descend(lr, schedule),
     )
 
@@ -172,6 +200,9 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
     schedule: Schedule | None = None,
+    momentum_schedule: Schedule | None = None,
+    amsgrad: bool = False,
+    maximize: bool = False,
 ) -> Optimizer:
     """Adam with decoupled weight decay (torch.optim.AdamW).
 
@@ -179,7 +210,9 @@ def adamw(
     >>> sx.optim.adamw(3e-4).settings["lr"]
     0.0003
     """
-    return _made("adamw", locals(), scale_by_adam(b1, b2, eps), descend(lr, schedule, weight_decay))
+    direction = scale_by_adam(b1, b2, eps, amsgrad, momentum_schedule)
+    parts = (*_signed(maximize), direction, descend(lr, schedule, weight_decay))
+    return _made("adamw", locals(), *parts)
 
 
 def adagrad(
@@ -189,13 +222,14 @@ def adagrad(
     initial: float = 0.0,
     weight_decay: float = 0.0,
     schedule: Schedule | None = None,
+    maximize: bool = False,
 ) -> Optimizer:
     """Adagrad (torch.optim.Adagrad)."""
     parts = [add_weight_decay(weight_decay), scale_by_adagrad(lr_decay, eps, initial)]
     parts.append(descend(lr, schedule))
     if not weight_decay:
         parts = [preferred(adagrad_operator(lr, lr_decay, eps, initial, schedule), *parts)]
-    return _made("adagrad", locals(), *parts)
+    return _made("adagrad", locals(), *_signed(maximize), *parts)
 
 
 def onnx_adam(
@@ -224,10 +258,121 @@ def rmsprop(
     centered: bool = False,
     weight_decay: float = 0.0,
     schedule: Schedule | None = None,
+    maximize: bool = False,
 ) -> Optimizer:
     """RMSprop (torch.optim.RMSprop)."""
     parts = [add_weight_decay(weight_decay), scale_by_rms(alpha, eps, momentum, centered)]
-    return _made("rmsprop", locals(), *parts, descend(lr, schedule))
+    return _made("rmsprop", locals(), *_signed(maximize), *parts, descend(lr, schedule))
+
+
+def nadam(
+    lr: float = 2e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum_decay: float = 4e-3,
+    decoupled: bool = False,
+    schedule: Schedule | None = None,
+    maximize: bool = False,
+) -> Optimizer:
+    """NAdam (torch.optim.NAdam); `decoupled` weight decay is that of AdamW."""
+    direction = scale_by_nadam(b1, b2, eps, momentum_decay)
+    parts = _decayed(direction, lr, weight_decay, decoupled, schedule)
+    return _made("nadam", locals(), *_signed(maximize), *parts)
+
+
+def radam(
+    lr: float = 1e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+    schedule: Schedule | None = None,
+    maximize: bool = False,
+) -> Optimizer:
+    """RAdam (torch.optim.RAdam); `decoupled` weight decay is that of AdamW."""
+    parts = _decayed(scale_by_radam(b1, b2, eps), lr, weight_decay, decoupled, schedule)
+    return _made("radam", locals(), *_signed(maximize), *parts)
+
+
+def _decayed(
+    direction: Update, lr: float, decay: float, decoupled: bool, schedule: Schedule | None
+) -> list[Update]:
+    if decoupled:
+        return [direction, descend(lr, schedule, decay)]
+    return [add_weight_decay(decay), direction, descend(lr, schedule)]
+
+
+def adamax(
+    lr: float = 2e-3,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    maximize: bool = False,
+) -> Optimizer:
+    """Adamax (torch.optim.Adamax)."""
+    parts = _decayed(scale_by_adamax(b1, b2, eps), lr, weight_decay, False, schedule)
+    return _made("adamax", locals(), *_signed(maximize), *parts)
+
+
+def adadelta(
+    lr: float = 1.0,
+    rho: float = 0.9,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    maximize: bool = False,
+) -> Optimizer:
+    """Adadelta (torch.optim.Adadelta)."""
+    parts = _decayed(scale_by_adadelta(rho, eps), lr, weight_decay, False, schedule)
+    return _made("adadelta", locals(), *_signed(maximize), *parts)
+
+
+def rprop(
+    lr: float = 1e-2,
+    shrink: float = 0.5,
+    grow: float = 1.2,
+    smallest: float = 1e-6,
+    largest: float = 50.0,
+    maximize: bool = False,
+) -> Optimizer:
+    """Rprop (torch.optim.Rprop); `lr` is the first step size, `shrink` and `grow` change it."""
+    direction = scale_by_rprop(lr, shrink, grow, smallest, largest)
+    return _made("rprop", locals(), *_signed(maximize), direction)
+
+
+def asgd(
+    lr: float = 1e-2,
+    decay: float = 1e-4,
+    power: float = 0.75,
+    start: float = 1e6,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    maximize: bool = False,
+) -> Optimizer:
+    """Averaged SGD (torch.optim.ASGD, where these are called lambd, alpha and t0)."""
+    descent = averaged_descent(lr, decay, power, start, schedule)
+    return _made("asgd", locals(), *_signed(maximize), add_weight_decay(weight_decay), descent)
+
+
+def muon(
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    coefficients: Sequence[float] = (3.4445, -4.7750, 2.0315),
+    eps: float = 1e-7,
+    steps: int = 5,
+    adjust: str | None = None,
+    schedule: Schedule | None = None,
+) -> Optimizer:
+    """Muon (torch.optim.Muon), for matrices; it orthogonalizes in bfloat16, as torch does."""
+    direction = scale_by_muon(momentum, nesterov, coefficients, steps, eps)
+    return _made("muon", locals(), direction, descend_by_shape(lr, adjust, weight_decay, schedule))
 
 
 def adafactor(
@@ -237,24 +382,27 @@ def adafactor(
     eps2: float = 1e-3,
     clip: float = 1.0,
     weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    maximize: bool = False,
 ) -> Optimizer:
     """Adafactor (torch.optim.Adafactor): memory of rows and columns instead of whole matrices."""
     eps = float(np.finfo(np.float32).eps) if eps1 is None else eps1
     return _made(
         "adafactor",
         locals(),
-        scale_by_factored_rms(beta2_decay, eps, eps2, clip, lr),
-        _decay_then_add(lr, weight_decay),
+        *_signed(maximize),
+        scale_by_factored_rms(beta2_decay, eps, eps2, clip, lr, schedule),
+        _decay_then_add(lr, weight_decay, schedule),
     )
 
 
-def _decay_then_add(lr: float, weight_decay: float) -> Update:
+def _decay_then_add(lr: float, weight_decay: float, schedule: Schedule | None) -> Update:
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         op = step.op
         if not weight_decay:
             return
         with op:
-            shrink = 1.0 - step.hyper(RATE, lr) * step.hyper("weight_decay", weight_decay)
+            shrink = 1.0 - rate(step, lr, schedule) * step.hyper("weight_decay", weight_decay)
             for p in parameters:
                 p.final = p.value * step.like(shrink, p) + p.update
 
@@ -322,6 +470,13 @@ MAKERS: dict[str, Callable[..., Optimizer]] = {
     "adafactor": adafactor,
     "lion": lion,
     "lamb": lamb,
+    "nadam": nadam,
+    "radam": radam,
+    "adamax": adamax,
+    "adadelta": adadelta,
+    "rprop": rprop,
+    "asgd": asgd,
+    "muon": muon,
 }
 _SETTINGS = {
     name: set(maker.__code__.co_varnames[: maker.__code__.co_argcount])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
@@ -120,6 +121,35 @@ def sequence(schedules: Sequence[Schedule], starts: Sequence[int]) -> Schedule:
     return Schedule(factor, ", then ".join(s.text for s in schedules), settings)
 
 
+def table(factors: Sequence[float], every: int = 1, ratio: float = 1.0, start: int = 0) -> Schedule:
+    """Read the factor of each update from a table that begins at update `start`.
+
+    After its end, the last `every` factors repeat, multiplied by `ratio` at each repetition: by
+    default the last factor stays.
+    """
+    count = len(factors)
+    if not 1 <= every <= count:
+        raise ArgumentError(f"a table of {count} factors cannot repeat its last {every}")
+    values = [float(f) for f in factors]
+
+    def factor(op: Builder, t: ir.Value) -> ir.Value:
+        place = op.Max(t - float(start), 0.0)
+        after = op.Max(place - float(count - every), 0.0)
+        repeats = op.Floor(after / float(every))
+        index = op.Where(
+            op.Less(place, float(count)), place, after - repeats * float(every) + (count - every)
+        )
+        entries = op.const(np.array(values, np.float64))
+        value = op.Gather(entries, op.cast(index, ir.DataType.INT64), axis=0)
+        if ratio == 1.0:
+            return value
+        return value * op.Pow(op.const(ratio, ir.DataType.DOUBLE), repeats)
+
+    settings = {"name": "table", "factors": values, "every": every, "ratio": ratio, "start": start}
+    return Schedule(factor, f"a table of {count}", settings if count <= DESCRIBED else {})
+
+
+DESCRIBED = 1000  # longer tables are not repeated in the file's description of its record
 NAMES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "linear_warmup": linear_warmup,
@@ -127,4 +157,5 @@ NAMES: dict[str, Callable[..., Schedule]] = {
     "step": step,
     "exponential": exponential,
     "one_cycle": one_cycle,
+    "table": table,
 }

@@ -122,19 +122,26 @@ def as_loss(source: LossLike) -> losses.Loss:
 def find_prediction(model: Model, name: str | None, choices: Choices | None = None) -> ir.Value:
     """The tensor called `name`, or the first output that a loss can compare with labels."""
     if name is not None:
-        for value in (*model.outputs, *(v for n in model.graph for v in n.outputs)):
-            if value.name == name:
-                return _before_zip_map(value, choices)
-        raise ArgumentError(
-            f"the model has no tensor {quote(name)}",
-            [[quote(v.name)] for v in model.outputs],
-            hint="its outputs are these",
-        )
+        return _before_zip_map(_tensor(model, name), choices)
     outputs = [_before_zip_map(v, choices) for v in model.outputs]
     floats = [v for v in outputs if is_differentiable(v)]
     if not floats:
         raise ArgumentError("the model has no floating-point output to compare with a label")
     return floats[0]
+
+
+def _tensor(model: Model, name: str) -> ir.Value:
+    """The tensor called `name`: one that is computed, an input or a weight."""
+    graph = model.graph
+    values = (*model.outputs, *(v for n in graph for v in n.outputs), *graph.inputs)
+    for value in (*values, *graph.initializers.values()):
+        if value.name == name:
+            return value
+    raise ArgumentError(
+        f"the model has no tensor {quote(name)}",
+        [[quote(v.name)] for v in model.outputs],
+        hint="its outputs are these",
+    )
 
 
 def _before_zip_map(value: ir.Value, choices: Choices | None) -> ir.Value:
@@ -196,7 +203,9 @@ def write_losses(
                 f"what {term.loss.name} compares with {quote(prediction.name)}",
             )
         with op.named("train/loss"), op:
-            part = _computed(term.loss, op, prediction, labels)
+            others = [_tensor(builder.model, name) for name in term.loss.reads]
+            tensors = [values.get(v, v) for v in others]
+            part = _computed(term.loss, op, prediction, [*tensors, *labels])
             parts.append(part if term.weight == 1.0 else part * term.weight)
         if len(terms) > 1:
             parts[-1] = builder.output(builder.local(f"loss/{index}/{term.loss.name}"), parts[-1])

@@ -88,7 +88,8 @@ def trainable(
     labels      -- names for the label inputs
     class_axis  -- the axis of the prediction along which cross entropy finds the classes; if not
                    given, the graph shows it: the last one of products, axis 1 of convolutions
-    groups      -- settings by pattern: {"head.*": {"lr": 1e-2}, "*.bias": {"weight_decay": 0}}
+    groups      -- settings by pattern: {"head.*": {"lr": 1e-2}, "*.bias": {"weight_decay": 0}};
+                   with a list of names as `parameters`, the key is only the group's name
     batch_norm, dropout -- "train" or "frozen", or by pattern of the node's name
     clip_norm   -- scale the gradients of an update together to a norm of at most this
     clip_value  -- clip every element of the gradients to ± this
@@ -391,11 +392,16 @@ def _groups(
 ) -> Iterator[tuple[Mapping[str, Any], optim.UpdateContext, list[optim.Parameter]]]:
     """The parameters of each pattern with its settings, the first match counts; then the rest."""
     rest = list(parameters)
-    for pattern, settings in groups.items():
-        group = [p for p in rest if fnmatchcase(p.name, pattern)]
+    for pattern, group_settings in groups.items():
+        settings = dict(group_settings)
+        names, offset = settings.pop("parameters", None), settings.pop("offset", 0)
+        if names is None:
+            group = [p for p in rest if fnmatchcase(p.name, pattern)]
+        else:
+            group = [p for p in rest if p.name in set(names)]
         if not group:
             raise ArgumentError(f"no trained parameter matches the group {quote(pattern)}")
         rest = [p for p in rest if p not in group]
-        yield settings, replace(whole, group=pattern), group
+        yield settings, replace(whole, group=pattern, offset=offset), group
     if rest:
         yield {}, whole, rest

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -43,12 +44,14 @@ class UpdateContext:
 
     every      -- how many steps make one update: more than one where gradients are accumulated
     hyper_type -- the type of hyperparameters: float64 where a parameter is, else float32
+    offset     -- how many updates more than the record this group has had; may be negative
     """
 
     builder: RecordBuilder
     group: str = ""
     every: int = 1
     hyper_type: type[np.floating] = np.float32
+    offset: int = 0
 
     @property
     def op(self) -> Builder:
@@ -64,7 +67,8 @@ class UpdateContext:
     def done(self) -> ir.Value:
         """How many updates were made before this one, an int64 scalar."""
         steps = self.builder.count()
-        return steps if self.every == 1 else self.op.Div(steps, self.every)
+        updates = steps if self.every == 1 else self.op.Div(steps, self.every)
+        return self.op.Add(updates, self.offset) if self.offset else updates
 
     def steps(self) -> ir.Value:
         """The number of this update, 1 in the first, as float64."""
@@ -124,11 +128,17 @@ def add_weight_decay(weight_decay: float) -> Update:
     return update
 
 
-def trace(momentum: float, nesterov: bool = False, dampening: float = 0.0) -> Update:
-    """Momentum, as torch's SGD has it."""
+def trace(
+    momentum: float,
+    nesterov: bool = False,
+    dampening: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Update:
+    """Momentum, as torch's SGD has it; `schedule` changes it over the updates."""
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         op = step.op
+        now = scheduled(step, momentum, schedule)
         for p in parameters:
             slot = step.slot(p, "momentum")
             with op:
@@ -136,14 +146,33 @@ def trace(momentum: float, nesterov: bool = False, dampening: float = 0.0) -> Up
                 if dampening:
                     first = op.Equal(step.done(), 0)
                     g = g * op.Where(first, step.like(op.const(1.0, DOUBLE), p), 1.0 - dampening)
-                slot.next = slot.value * momentum + g
-                p.update = p.update + slot.next * momentum if nesterov else slot.next
+                share = now if isinstance(now, float) else step.like(now, p)
+                slot.next = slot.value * share + g
+                p.update = p.update + slot.next * share if nesterov else slot.next
 
     return update
 
 
-def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Update:
+def scheduled(step: UpdateContext, value: float, schedule: Schedule | None) -> Any:
+    """A coefficient of this update: the number itself, or a float64 scalar that changes."""
+    if schedule is None:
+        return float(value)
+    with step.op.named("train/schedule"), step.op:
+        factor = schedule.factor(step.op, step.op.cast(step.done(), DOUBLE))
+        return step.op.Mul(factor, step.op.const(float(value), DOUBLE))
+
+
+def scale_by_adam(
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+    schedule: Schedule | None = None,
+) -> Update:
     """Adam's direction. Slots hold m/(1-b1) and v/(1-b2): two passes over memory fewer.
+
+    amsgrad  -- divide by the largest second moment so far
+    schedule -- how b1 changes over the updates; the slot then holds m itself
 
     NOTE [scaled Adam]: with M = m/(1-b1), V = v/(1-b2) and k = sqrt((1-b2)/(1-b2^t)),
     m_hat / (sqrt(v_hat) + eps) = M * (1-b1)/((1-b1^t) k) / (sqrt(V) + eps/k).
@@ -153,14 +182,25 @@ def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Upda
         op = step.op
         with op:
             t = step.steps()
-            bc1 = 1.0 - op.Pow(op.const(b1, DOUBLE), t)
+            share = scheduled(step, b1, schedule)
+            base = op.const(b1, DOUBLE) if schedule is None else share
+            bc1 = 1.0 - op.Pow(base, t)
             k = op.Sqrt((1.0 - b2) / (1.0 - op.Pow(op.const(b2, DOUBLE), t)))
-            scale, offset = (1.0 - b1) / (bc1 * k), eps / k
+            scale = (1.0 - b1 if schedule is None else 1.0) / (bc1 * k)
+            offset = eps / k
             for p in parameters:
                 m, v = step.slot(p, "adam_m"), step.slot(p, "adam_v")
-                m.next = m.value * b1 + p.update
+                if schedule is None:
+                    m.next = m.value * b1 + p.update
+                else:
+                    kept, taken = step.like(share, p), step.like(1.0 - share, p)
+                    m.next = m.value * kept + p.update * taken
                 v.next = v.value * b2 + p.update * p.update
-                p.update = m.next / (op.Sqrt(v.next) + step.like(offset, p))
+                second = v.next
+                if amsgrad:
+                    largest = step.slot(p, "adam_v_max")
+                    second = largest.next = op.Max(largest.value, v.next)
+                p.update = m.next / (op.Sqrt(second) + step.like(offset, p))
                 p.scale = scale
 
     return update
@@ -280,7 +320,12 @@ def add_decayed_weights(weight_decay: float) -> Update:
 
 
 def scale_by_factored_rms(
-    b2_power: float, eps1: float, eps2: float, clip: float, lr: float | None
+    b2_power: float,
+    eps1: float,
+    eps2: float,
+    clip: float,
+    lr: float,
+    schedule: Schedule | None = None,
 ) -> Update:
     """Adafactor's direction, as torch has it: second moments of matrices by their rows and
     columns.
@@ -291,7 +336,7 @@ def scale_by_factored_rms(
         with op:
             t = step.steps()
             keep = op.Pow(t, op.const(b2_power, DOUBLE))
-            rho = op.Min(step.hyper(RATE, 1e-2 if lr is None else lr), 1.0 / op.Sqrt(t))
+            rho = op.Min(rate(step, lr, schedule), 1.0 / op.Sqrt(t))
             for p in parameters:
                 _adafactor(step, p, keep, rho, eps1, eps2, clip)
 

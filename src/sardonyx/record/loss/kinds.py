@@ -45,6 +45,7 @@ class Loss:
     logits -- the prediction is taken before a final Softmax or Sigmoid, if the model ends with one
     settings -- all its arguments; a user's own loss has none
     names  -- what the labels are called, where the loss has names for them
+    reads  -- further tensors of the model, by name, that `compute` gets before the labels
     """
 
     name: str
@@ -53,6 +54,7 @@ class Loss:
     logits: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 @dataclass

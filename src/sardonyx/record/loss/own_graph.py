@@ -44,11 +44,16 @@ class _Declared(Label):
 
 
 def graph(
-    source: GraphLike, labels: Sequence[Label] | None = None, name: str | None = None
+    source: GraphLike,
+    labels: Sequence[Label] | None = None,
+    name: str | None = None,
+    reads: Sequence[str] = (),
 ) -> Loss:
     """A loss from an ONNX model or function whose first input is the prediction.
 
     labels  -- what the other inputs of a function are; as the prediction, if not given
+    reads   -- further tensors of the trained model, by name: the inputs of a model that come after
+               the prediction and before the labels
 
     >>> import onnx, sardonyx as sx
     >>> squared = onnx.parser.parse_function('''
@@ -68,7 +73,8 @@ def graph(
             f"a loss takes the prediction and labels and gives one number, not "
             f"{len(inputs)} inputs and {len(model.outputs)} outputs"
         )
-    kinds = labels or [_Declared("declared", value=v, like=inputs[0]) for v in inputs[1:]]
+    rest = inputs[1 + len(reads) :]
+    kinds = labels or [_Declared("declared", value=v, like=inputs[0]) for v in rest]
 
     def compute(op: Builder, prediction: ir.Value, *labels: ir.Value) -> ir.Value:
         return _inline(op, model, [prediction, *labels])
@@ -77,7 +83,8 @@ def graph(
         name or model.graph.name or "graph",
         compute,
         tuple(kinds),
-        names=tuple(v.name or "" for v in inputs[1:]),
+        names=tuple(v.name or "" for v in rest),
+        reads=tuple(reads),
     )
 
 

@@ -1,0 +1,308 @@
+"""A module with its example arguments becomes an exported program with free sizes.
+
+The module and the loss are captured together, in evaluation mode, as one function of tensors;
+what is only there for the loss is separated afterwards (`split.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim
+
+from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError, quote
+from sardonyx.importers.torch.leaves import Call, outputs_by_name, rebuilt, tensors
+
+LOSS = "loss"
+LABELS = "labels"
+INSTALLED = ("site-packages", "dist-packages", f"{Path(__file__).parent}")
+Loss = Callable[..., torch.Tensor]
+
+
+@dataclass
+class Source:
+    """What is imported: the module, how it is called, and how its loss is computed.
+
+    labels -- example labels: arguments of `loss`, or of the module where it returns its loss
+    """
+
+    module: torch.nn.Module
+    call: Call
+    loss: Loss | None = None
+    labels: Any = None
+
+    @property
+    def returns_loss(self) -> bool:
+        return self.loss is None and self.labels is not None
+
+    def label_tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors of the labels by their names."""
+        if isinstance(self.labels, Mapping):
+            return tensors(self.labels)
+        return tensors(self.labels, LABELS if self.returns_loss else "label")
+
+    def with_labels(self, values: Mapping[str, Any]) -> Any:
+        """The labels with other tensors."""
+        path = "" if isinstance(self.labels, Mapping) else LABELS if self.returns_loss else "label"
+        return rebuilt(self.labels, path, lambda name, leaf: values.get(name, leaf))
+
+    def run(
+        self, module: torch.nn.Module, values: Mapping[str, Any]
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+        """The outputs by name, and the loss, of `module` on tensors by name."""
+        call = self.call.with_tensors(values)
+        if self.labels is None:
+            return outputs_by_name(call(module)), None
+        labels = self.with_labels(values)
+        if self.loss is not None:
+            result = call(module)
+            return outputs_by_name(result), _loss_value(self.loss, result, labels)
+        more = labels if isinstance(labels, Mapping) else {LABELS: labels}
+        outputs = outputs_by_name(call(module, **more))
+        name = LOSS if LOSS in outputs else next(iter(outputs), "")
+        if name not in outputs or outputs[name].numel() != 1:
+            raise ArgumentError(
+                "the module does not return its loss",
+                [[quote(n), f"has the shape {list(v.shape)}"] for n, v in outputs.items()],
+                hint="pass loss=, a function of what the module returns and of the labels",
+            )
+        return {n: v for n, v in outputs.items() if n != name}, outputs[name].reshape(())
+
+
+def _loss_value(loss: Loss, result: Any, labels: Any) -> torch.Tensor:
+    if isinstance(labels, Mapping):
+        value = loss(result, **labels)
+    elif isinstance(labels, tuple):
+        value = loss(result, *labels)
+    else:
+        value = loss(result, labels)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ArgumentError(
+            f"the loss is {shape}, not one number", hint='reduction="mean" or "sum" makes it one'
+        )
+    return value.reshape(())
+
+
+@dataclass
+class Program:
+    """A captured program and the names of what goes in and comes out, in order."""
+
+    exported: torch.export.ExportedProgram
+    inputs: list[str]
+    outputs: list[str]
+    free: dict[tuple[str, int], str] = field(default_factory=dict)  # (input, axis) → its name
+
+
+class _Whole(torch.nn.Module):
+    """The module and its loss as a function of a flat list of tensors."""
+
+    def __init__(self, source: Source, names: Sequence[str], report: Callable[[list[str]], None]):
+        super().__init__()
+        self.model = source.module
+        if isinstance(source.loss, torch.nn.Module):
+            self.criterion = source.loss
+        self.source, self.names, self.report = source, list(names), report
+
+    def forward(self, *values: torch.Tensor) -> list[torch.Tensor]:
+        feeds = dict(zip(self.names, values, strict=True))
+        outputs, loss = self.source.run(self.model, feeds)
+        if loss is not None:
+            outputs = {**outputs, _free(LOSS, outputs): loss}
+        self.report(list(outputs))  # torch resets attributes that are assigned while it exports
+        return list(outputs.values())
+
+
+def _free(name: str, names: Mapping[str, Any]) -> str:
+    while name in names:
+        name = f"train/{name}"
+    return name
+
+
+def captured(source: Source, dynamic: Any) -> Program:
+    """The exported program of a source, in evaluation mode; its own mode is restored."""
+    values = {**source.call.tensors(), **source.label_tensors()}
+    refuse_values(source, values)
+    outputs: list[str] = []
+    whole = _Whole(source, list(values), lambda names: outputs.__setitem__(slice(None), names))
+    free = free_sizes(source, values, dynamic)
+    shapes = tuple({axis: Dim.AUTO for name, axis in free if name == n} or None for n in values)
+    with evaluation_mode(source.module), quiet(), refused(source.module):
+        exported = torch.export.export(
+            whole, tuple(values.values()), dynamic_shapes=(shapes,), strict=False
+        )
+    return Program(exported, list(values), outputs, free)
+
+
+def refuse_values(source: Source, values: Mapping[str, torch.Tensor]) -> None:
+    """Refuse tensors that ONNX has no form for, before any work."""
+    named = {**values, **dict(source.module.named_parameters())}
+    named |= dict(source.module.named_buffers())
+    rows = [[quote(n), f"is {v.dtype}"] for n, v in named.items() if v.is_complex()]
+    rows += [[quote(n), "is sparse"] for n, v in named.items() if v.layout != torch.strided]
+    rows += [[quote(n), "is on the meta device"] for n, v in named.items() if v.is_meta]
+    rows += [[quote(n), "is quantized"] for n, v in named.items() if v.is_quantized]
+    if rows:
+        hint = "torch.view_as_real gives complex numbers as pairs of real ones"
+        raise ImportRefused("these tensors have no ONNX form", rows, hint)
+
+
+# -- sizes ------------------------------------------------------------------------------
+
+
+def free_sizes(
+    source: Source, values: Mapping[str, torch.Tensor], dynamic: Any
+) -> dict[tuple[str, int], str]:
+    """Which axes of which inputs are free, and what they are called."""
+    if dynamic is None or dynamic is False:
+        return {}
+    if dynamic == "batch":
+        first = next((v.shape[0] for v in values.values() if v.dim()), None)
+        return {(n, 0): "batch" for n, v in values.items() if v.dim() and v.shape[0] == first}
+    if dynamic == "all":
+        first = next((v.shape[0] for v in values.values() if v.dim()), None)
+        return {
+            (n, a): "batch" if a == 0 and v.shape[0] == first else f"{n}_{a}"
+            for n, v in values.items()
+            for a in range(v.dim())
+        }
+    if isinstance(dynamic, str):
+        raise ArgumentError(
+            f"dynamic is batch, all or torch's dynamic_shapes, not {quote(dynamic)}"
+        )
+    return _of_torch(source, values, dynamic)
+
+
+def _of_torch(
+    source: Source, values: Mapping[str, torch.Tensor], dynamic: Any
+) -> dict[tuple[str, int], str]:
+    """The free axes of torch's `dynamic_shapes`, which mirrors the arguments."""
+    if isinstance(dynamic, (tuple, list)):
+        dynamic = dict(zip(source.call.names, dynamic, strict=False))
+    free: dict[tuple[str, int], str] = {}
+    unknown = []
+    for name, axes in _by_path(dynamic, ""):
+        if name not in values:
+            unknown.append([quote(name), "is no tensor argument"])
+            continue
+        for axis, size in axes.items():
+            label = getattr(size, "__name__", None) or (size if isinstance(size, str) else None)
+            if size is not None and not isinstance(size, int):
+                free[name, axis] = label or f"{name}_{axis}"
+    if unknown:
+        raise ArgumentError("dynamic names what the module does not take", unknown)
+    return free
+
+
+def _by_path(shapes: Any, path: str) -> Iterator[tuple[str, dict[int, Any]]]:
+    if isinstance(shapes, Mapping) and all(isinstance(k, int) for k in shapes):
+        yield path, dict(shapes)
+    elif isinstance(shapes, Mapping):
+        for key, part in shapes.items():
+            yield from _by_path(part, f"{path}.{key}" if path else str(key))
+    elif isinstance(shapes, (tuple, list)):
+        if all(not isinstance(p, (Mapping, tuple, list)) for p in shapes):
+            yield path, dict(enumerate(shapes))
+            return
+        for index, part in enumerate(shapes):
+            yield from _by_path(part, f"{path}.{index}" if path else str(index))
+
+
+# -- modes and errors -------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Switch a module to evaluation mode, and every part of it back."""
+    modes = {m: m.training for m in module.modules()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        for part in modes:
+            part.training = False
+        torch.backends.mha.set_fastpath_enabled(False)  # a fused layer has no translation
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for part, mode in modes.items():
+            part.training = mode
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, torch's remarks about its own exporter are not shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def refused(module: torch.nn.Module) -> Iterator[None]:
+    """Turn what torch's exporter raises into one error that names the user's line."""
+    try:
+        yield
+    except SardonyxError:
+        raise
+    except Exception as error:
+        what, hint = _reason(error)
+        name = type(module).__name__
+        raise ImportRefused(
+            f"torch cannot export {quote(name)}: {what}", _places(error), hint
+        ) from error
+
+
+HINTS = (
+    ("data-dependent", "Python code branches on the values of tensors: write it with torch.where "
+     "or torch.cond"),
+    ("unbacked", "a size depends on the values of tensors: write it with masks of a fixed size"),
+    ("Constraints violated", "the network fixes a size that dynamic= leaves free: pass "
+     "torch's dynamic_shapes, or dynamic=None"),
+    ("DynamicCache", "pass use_cache=False, or set config.use_cache = False"),
+    ("complex", "complex numbers have no ONNX form: compute with real and imaginary parts"),
+)  # fmt: skip
+
+
+def _reason(error: BaseException) -> tuple[str, str]:
+    """The first line of what torch says, and a hint."""
+    chain = _chain(error)
+    text = "\n".join(str(e) for e in chain)
+    lines = (line.strip() for line in str(chain[-1]).splitlines())
+    first = next((line for line in lines if line), type(error).__name__)
+    lowered = text.lower()
+    hint = next((h for key, h in HINTS if key.lower() in lowered), "")
+    return f"{type(chain[-1]).__name__}: {first[:300]}", hint or (
+        "torch.export.export(module.eval(), args) shows the same; rewrite the line, or pass the "
+        "part of the network that exports"
+    )
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    return chain
+
+
+def _places(error: BaseException) -> list[list[str]]:
+    """The innermost line of the user's own code, else of the library that the module is from."""
+    frames = [f for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
+    outside = [
+        f for f in frames if "/torch/" not in f.filename and str(INSTALLED[2]) not in f.filename
+    ]
+    outside = [f for f in outside if "/sardonyx/" not in f.filename]
+    own = [f for f in outside if not any(part in f.filename for part in INSTALLED)]
+    chosen = (own or outside)[-1:]
+    return [
+        [
+            f"{f.filename}:{f.lineno}",
+            (f.line or linecache.getline(f.filename, f.lineno or 0)).strip(),
+        ]
+        for f in chosen
+    ]

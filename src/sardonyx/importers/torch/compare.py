@@ -1,0 +1,263 @@
+"""The imported model held against the module: outputs, and two steps of training.
+
+Outputs are judged by `verify`: the module in float64 is exact, the module itself shows the rounding
+noise. Training steps are judged alike: two steps of a copy of the module and its optimizer in
+float64 and in their own type, and two steps of the record in onnxruntime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sardonyx.errors import ImportDiffers, quote
+from sardonyx.importers.torch.capture import Source, evaluation_mode, quiet
+from sardonyx.importers.torch.leaves import outputs_by_name
+from sardonyx.importers.torch.masks import Masks, sites_of
+from sardonyx.model import Model
+from sardonyx.verify.compare import verify
+from sardonyx.verify.noise import DIFFERENT, FAILS, GRADIENT_BANDS, SAME, measure
+from sardonyx.verify.report import Report
+from sardonyx.verify.subjects import Subject, torch_tensor
+from sardonyx.verify.training import prepare_training
+
+SECONDS = 120.0
+STEPS = 2
+WIDE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
+
+
+# -- data -------------------------------------------------------------------------------
+
+
+def data_sets(
+    values: Mapping[str, torch.Tensor], free: Mapping[tuple[str, int], str]
+) -> list[dict[str, np.ndarray]]:
+    """The example, and the example with one row more where the batch is free."""
+    first = {n: _array(v) for n, v in values.items()}
+    batched = {n for (n, axis), size in free.items() if axis == 0 and size == "batch"}
+    if not batched:
+        return [first]
+    return [first, {n: _longer(a) if n in batched else a for n, a in first.items()}]
+
+
+def _array(value: torch.Tensor) -> np.ndarray:
+    plain = value.detach().cpu()
+    if plain.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return plain.float().numpy().astype(ml_dtypes.bfloat16)
+    return np.array(plain.numpy())
+
+
+def _longer(array: np.ndarray) -> np.ndarray:
+    """The rows in another order and one more of them; floats are moved a little."""
+    rows = np.concatenate([array[-1:], array], axis=0)
+    if rows.dtype.kind != "f":
+        return rows
+    noise = np.random.default_rng(0).standard_normal(rows.shape)
+    return (rows * (1.0 + 0.05 * noise)).astype(rows.dtype)
+
+
+# -- outputs ----------------------------------------------------------------------------
+
+
+class Exactly(TorchDispatchMode):
+    """Inside, every operator computes in float64: weights are widened where they are read."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in WIDE:
+        return value.double()
+    return WIDE.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+class ModuleSource(Subject):
+    """The module as a subject of `verify`, called as the user calls it, in evaluation mode."""
+
+    lenient = True
+    engine = "torch"
+
+    def __init__(self, source: Source, names: Mapping[str, str], outputs: Sequence[str]):
+        super().__init__(type(source.module).__name__)
+        self.source, self.names, self.outputs = source, dict(names), list(outputs)
+        self.version = torch.__version__
+
+    def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+        return self._run(feeds, contextlib.nullcontext())
+
+    def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        return functools.partial(self._run, mode=None)
+
+    def _run(self, feeds: Mapping[str, Any], mode: Any) -> dict[str, Any]:
+        values = {self.names.get(n, n): torch_tensor(v) for n, v in feeds.items()}
+        with evaluation_mode(self.source.module), torch.no_grad(), quiet():
+            if mode is not None:
+                outputs = self._outputs(values)
+            else:
+                with _double_by_default(), Exactly():
+                    outputs = self._outputs({n: _widened(v) for n, v in values.items()})
+        renamed = {v: k for k, v in self.names.items()}
+        arrays = {renamed.get(n, n): _array(v) for n, v in outputs.items()}
+        if set(arrays) != set(self.outputs) and len(arrays) == len(self.outputs):
+            return dict(zip(self.outputs, arrays.values(), strict=True))  # (loss, …) or (None, …)
+        return arrays
+
+    def _outputs(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """What the module returns, without labels unless it computes its outputs from them."""
+        if any(name in values for name in self.source.label_tensors()):
+            return self.source.run(self.source.module, values)[0]
+        call = self.source.call.with_tensors(values)
+        return outputs_by_name(call(self.source.module))
+
+
+@contextlib.contextmanager
+def _double_by_default() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def compare_outputs(
+    model: Model, source: Source, names: Mapping[str, str], sets: Sequence[Mapping[str, Any]]
+) -> Report:
+    """Hold the outputs of the model against those of the module; a difference is an error."""
+    inputs = {v.name for v in model.inputs}
+    feeds = [{n: a for n, a in s.items() if n in inputs} for s in sets]
+    outputs = [v.name or "" for v in model.outputs]
+    subject = ModuleSource(source, names, outputs)
+    report = verify(subject, model, inputs=feeds, seconds=SECONDS)
+    if report.verdict in (DIFFERENT, FAILS):
+        raise ImportDiffers(
+            f"the imported model gives other numbers than {quote(type(source.module).__name__)}",
+            [[line] for line in str(report).splitlines()],
+            hint="verify=False returns the model all the same; please report it",
+        )
+    return report
+
+
+# -- training ---------------------------------------------------------------------------
+
+
+@dataclass
+class Trainer:
+    """Everything that takes part in a training step in torch."""
+
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+    loss: Any
+    clip_norm: float | None = None
+    clip_value: float | None = None
+
+    def copied(self, wide: bool) -> Trainer:
+        """An independent copy, in float64 where `wide`."""
+        parts = (self.module, self.optimizer, self.scheduler, self.loss)
+        module, optimizer, scheduler, loss = copy.deepcopy(parts)
+        if not module.training:
+            module.train()
+        if wide:
+            module.double()
+            if isinstance(loss, torch.nn.Module):
+                loss.double()
+            for state in optimizer.state.values():
+                state.update({k: _widened(v) if k != "step" else v for k, v in state.items()})
+        return Trainer(module, optimizer, scheduler, loss, self.clip_norm, self.clip_value)
+
+
+def torch_steps(
+    source: Source,
+    trainer: Trainer,
+    batches: Sequence[Mapping[str, Any]],
+    masks: Masks,
+    every: int = 1,
+) -> dict[str, np.ndarray]:
+    """The parameters and buffers after a training step on each batch."""
+    run = Source(trainer.module, source.call, trainer.loss, source.labels)
+    wide = next(trainer.module.parameters()).dtype == torch.float64
+    trainer.optimizer.zero_grad()
+    with _double_by_default() if wide else contextlib.nullcontext():
+        for count, batch in enumerate(batches):
+            values = {n: torch_tensor(a) for n, a in batch.items()}
+            values = {n: _widened(v) if wide else v for n, v in values.items()}
+            with masks:
+                _, loss = run.run(trainer.module, values)
+            assert loss is not None
+            (loss / every).backward()
+            masks.next_step()
+            if (count + 1) % every == 0:
+                _update(trainer)
+    named = {**dict(trainer.module.named_parameters()), **dict(trainer.module.named_buffers())}
+    return {n: _array(v) for n, v in named.items()}
+
+
+def _update(trainer: Trainer) -> None:
+    parameters = [p for g in trainer.optimizer.param_groups for p in g["params"]]
+    if trainer.clip_value is not None:
+        torch.nn.utils.clip_grad_value_(parameters, trainer.clip_value)
+    if trainer.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, trainer.clip_norm)
+    with quiet():
+        trainer.optimizer.step()
+        if trainer.scheduler is not None:
+            trainer.scheduler.step()
+    trainer.optimizer.zero_grad()
+
+
+def compare_steps(
+    model: Model,
+    source: Source,
+    trainer: Trainer,
+    sets: Sequence[Mapping[str, Any]],
+    every: int = 1,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """Noise ratios of parameters and statistics after two updates; a difference is an error.
+
+    names -- what the model calls the arguments of the module, where it is something else
+    """
+    names = names or {}
+    batches = [sets[i % len(sets)] for i in range(STEPS * every)]
+    rep = prepare_training(model)
+    start = int(rep.state()["train/step"]) if "train/step" in rep.variables else 0
+    seed = int(rep.state().get("train/seed", 0))
+    wanted = {v.name for v in rep.wanted}
+    for batch in batches:
+        feeds = {names.get(n, n): a for n, a in batch.items()}
+        rep.step({n: a for n, a in feeds.items() if n in wanted})
+    ours, sites = rep.state(), sites_of(model)
+    sides = [
+        torch_steps(source, trainer.copied(wide), batches, Masks(sites, seed, start), every)
+        for wide in (True, False)
+    ]
+    exact, plain = sides
+    ratios, rows = {}, []
+    for name in [n for n in ours if n in exact]:
+        result = measure(("record", name, ""), ours[name], exact[name], [plain[name]])
+        ratios[name] = result.ratio
+        if result.verdict(GRADIENT_BANDS) not in (SAME, "look"):
+            rows.append([quote(name), f"{result.ratio:.3g} x rounding {result.problem}".strip()])
+    if rows:
+        raise ImportDiffers(
+            f"{len(rows)} of {len(ratios)} tensors differ from torch's after {STEPS} updates",
+            rows,
+            hint="verify=False returns the model all the same; please report it",
+        )
+    return ratios

@@ -1,0 +1,295 @@
+"""`from_torch`: a torch module, its loss, its optimizer and its state as one ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.importers.torch.capture import LOSS, Source, captured
+from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps, data_sets
+from sardonyx.importers.torch.files import read_module
+from sardonyx.importers.torch.leaves import Call
+from sardonyx.importers.torch.losses import example_labels
+from sardonyx.importers.torch.observe import Observation, observe
+from sardonyx.importers.torch.operators import mark_attention
+from sardonyx.importers.torch.optimizers import Reading, names_of, read_optimizer
+from sardonyx.importers.torch.schedulers import read_scheduler
+from sardonyx.importers.torch.split import CRITERION, Split, split
+from sardonyx.importers.torch.translate import translated
+from sardonyx.model import Model
+from sardonyx.passes.nesting import reads
+from sardonyx.record import loss as losses
+from sardonyx.record.builder import STEP
+from sardonyx.record.describe import describe, descriptions
+from sardonyx.record.trainable import refuse_unknown, trainable
+
+DROPOUTS = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
+TORCH_OPTIMIZER = torch.optim.Optimizer
+
+
+def from_torch(
+    module: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss: Any = None,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    labels: Any = None,
+    dynamic: Any = "batch",
+    names: Mapping[str, str] | None = None,
+    verify: bool = True,
+    trust: bool = False,
+    **training: Any,
+) -> Model:
+    """A torch module as an ONNX model; with its loss, as one that trains on where torch stopped.
+
+    The served graph is that of evaluation mode; the record is that of training mode. The result is
+    compared with the module before it is returned: outputs, and two training steps.
+
+    module    -- an `nn.Module`, an exported program, or the file of one (.pt2); a pickled module
+                 only where the file is trusted
+    args      -- example arguments: a tensor, a tuple of them, or a dict of keyword arguments
+    kwargs    -- keyword arguments
+    loss      -- a module or function of (outputs, labels) in torch; a name or a `sx.loss.…`
+    labels    -- example labels of `loss`; without `loss`, what the module takes to return its
+                 loss itself, as those of Hugging Face do
+    optimizer -- the `torch.optim` object, whose groups, settings and state are taken over; a name
+                 or a `sx.optim.…`
+    scheduler -- of this optimizer, taken over at its present position
+    dynamic   -- which sizes are free: "batch", "all", or torch's `dynamic_shapes`
+    names     -- other names for inputs, outputs and labels
+    verify    -- compare the result with the module
+    trust     -- unpickle files, which runs code that they contain
+    training  -- what `trainable` takes: clip_norm, accumulate, ema, seed, …
+
+    >>> import torch, sardonyx as sx
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> model = sx.from_torch(net, torch.randn(2, 4))
+    >>> [value.name for value in model.inputs + model.outputs]
+    ['input', 'output']
+    """
+    refuse_unknown(training, "from_torch")
+    module = read_module(module, trust)
+    source = _source(module, args, kwargs, loss, labels)
+    wants_record = source.labels is not None or loss is not None
+    _refuse(source, wants_record, optimizer, scheduler, training)
+    program = captured(source, dynamic)
+    observation = observe(source) if source.labels is not None else Observation()
+    unmatched = mark_attention(program.exported, observation.attention)
+    whole = translated(program, module)
+    label_names = list(source.label_tensors())
+    parts = split(whole, program.outputs[-1], label_names) if source.labels is not None else None
+    served = parts.served if parts is not None else whole
+    renamed = _rename(served, parts, names or {})
+    values = {**source.call.tensors(), **source.label_tensors()}
+    sets = [{renamed.get(n, n): a for n, a in s.items()} for s in data_sets(values, program.free)]
+    sources = {new: old for old, new in renamed.items()}
+    if verify:
+        compare_outputs(served, source, sources, sets)
+    if not wants_record:
+        return served
+    net, reading = _with_record(served, parts, source, loss, optimizer, scheduler, training)
+    _say(net, reading, observation, unmatched)
+    if verify and parts is not None and isinstance(optimizer, TORCH_OPTIMIZER):
+        trainer = Trainer(
+            module, optimizer, scheduler, source.loss,
+            training.get("clip_norm"), training.get("clip_value"),
+        )  # fmt: skip
+        every = int(training.get("accumulate", 1))
+        compare_steps(net, source, trainer, [_named(s, sources) for s in sets], every, renamed)
+    return net
+
+
+def _named(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(n, n): v for n, v in values.items()}
+
+
+# -- arguments --------------------------------------------------------------------------
+
+
+def _source(module: torch.nn.Module, args: Any, kwargs: Any, loss: Any, labels: Any) -> Source:
+    call = Call.of(module, args, kwargs)
+    if loss is not None and not callable(loss):
+        return Source(module, call)
+    if isinstance(loss, losses.Loss):
+        return Source(module, call)
+    source = Source(module, call, loss, _as_tensors(labels))
+    if loss is not None and labels is None:
+        source.labels = example_labels(source)
+    return source
+
+
+def _as_tensors(labels: Any) -> Any:
+    if isinstance(labels, np.ndarray):
+        return torch.as_tensor(labels)
+    return tuple(labels) if isinstance(labels, list) else labels
+
+
+def _refuse(
+    source: Source, wants_record: bool, optimizer: Any, scheduler: Any, training: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that do not fit together, before any work."""
+    if not wants_record:
+        given = {"optimizer": optimizer, "scheduler": scheduler, **training}
+        rows = [[quote(n)] for n, v in given.items() if v is not None]
+        if rows:
+            hint = "loss= is a function of outputs and labels; labels= are examples of them"
+            raise ArgumentError("these arguments are for training, which needs a loss", rows, hint)
+        _refuse_training_mode(source.module)
+    if isinstance(optimizer, TORCH_OPTIMIZER):
+        names_of(optimizer, parameters_of(source))
+    elif scheduler is not None:
+        raise ArgumentError("a torch scheduler needs its optimizer: pass optimizer=")
+
+
+def _refuse_training_mode(module: torch.nn.Module) -> None:
+    """A module in training mode has no one result: batch statistics, masks."""
+    switches = [(n, m) for n, m in module.named_modules() if isinstance(m, DROPOUTS) and m.training]
+    if switches:
+        raise ArgumentError(
+            "the module is in training mode",
+            [[quote(n or "the module"), type(m).__name__] for n, m in switches],
+            hint="module.eval() before the import; with loss=, the record trains in training mode",
+        )
+
+
+def parameters_of(source: Source) -> dict[str, torch.nn.Parameter]:
+    """The parameters by name: the module's, and those of the loss."""
+    parameters = dict(source.module.named_parameters())
+    if isinstance(source.loss, torch.nn.Module):
+        of_loss = source.loss.named_parameters()
+        parameters |= {f"{CRITERION}{n}": p for n, p in of_loss}
+    return parameters
+
+
+def _rename(served: Model, parts: Split | None, names: Mapping[str, str]) -> dict[str, str]:
+    """Rename inputs, outputs and labels; the names of before and after."""
+    values = {v.name: v for v in (*served.inputs, *served.outputs)}
+    loss_values = {v.name: v for v in parts.loss.inputs} if parts is not None else {}
+    unknown = [[quote(n)] for n in names if n not in values and n not in loss_values]
+    if unknown:
+        known = ", ".join(quote(n) for n in {**values, **loss_values})
+        raise ArgumentError("names are given for what is not there", unknown, f"there are {known}")
+    for old, new in names.items():
+        for table in (values, loss_values):
+            if old in table:
+                table[old].name = new
+    if parts is not None:
+        parts.reads = [names.get(n, n) for n in parts.reads]
+    return dict(names)
+
+
+# -- the record -------------------------------------------------------------------------
+
+
+def _with_record(
+    served: Model,
+    parts: Split | None,
+    source: Source,
+    loss: Any,
+    optimizer: Any,
+    scheduler: Any,
+    training: Mapping[str, Any],
+) -> tuple[Model, Reading | None]:
+    parameters = parameters_of(source)
+    term: Any = loss
+    prediction = training.get("prediction")
+    if parts is not None:
+        title = getattr(loss, "__name__", type(loss).__name__) if loss is not None else LOSS
+        term = losses.graph(parts.loss, name=title, reads=parts.reads[1:])
+        prediction = parts.reads[0]
+    reached = _reached(served, parts, parameters)
+    settings: dict[str, Any] = {
+        "train": [n for n in reached if parameters[n].requires_grad],
+        **_modes(source.module, served),
+        **training,
+        "prediction": prediction,
+    }
+    reading = None
+    if isinstance(optimizer, TORCH_OPTIMIZER):
+        timetable = read_scheduler(optimizer, scheduler)
+        reading = read_optimizer(optimizer, parameters, reached, timetable)
+        optimizer = reading.optimizer
+        settings |= {"train": reading.names, "groups": reading.groups or None}
+    net = trainable(served, term, optimizer, **settings)
+    if reading is not None:
+        _put_state(net, reading, int(training.get("accumulate", 1)))
+    return net, reading
+
+
+def _reached(served: Model, parts: Split | None, parameters: Mapping[str, Any]) -> list[str]:
+    """The parameters that the loss depends on, tied ones once."""
+    initializers = served.graph.initializers
+    if parts is None:
+        return [n for n in parameters if n in initializers and initializers[n].uses()]
+    values = {v.name: v for n in served.graph for v in n.outputs}
+    values |= {v.name: v for v in initializers.values()}
+    stack: list[ir.Value] = [values[n] for n in parts.reads if n in values]
+    seen: set[ir.Value] = set()
+    while stack:
+        value = stack.pop()
+        if value not in seen:
+            seen.add(value)
+            node = value.producer()
+            stack += reads(node) if node is not None else []
+    names = {v.name for v in seen}
+    return [n for n in parameters if n in names]
+
+
+def _modes(module: torch.nn.Module, served: Model) -> dict[str, Any]:
+    """Layers that the user keeps in evaluation mode while the module trains stay so."""
+    if not module.training:
+        return {}
+    kept = [n for n, m in module.named_modules() if not m.training and isinstance(m, DROPOUTS)]
+    norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
+    patterns = {
+        f"{n}.running_mean": "frozen"
+        for n in kept
+        if any(v is not None and v.name == f"{n}.running_mean" for b in norms for v in b.inputs)
+    }
+    if not patterns:
+        return {}
+    return {"batch_norm": {**patterns, "*": "train"}}
+
+
+def _put_state(net: Model, reading: Reading, every: int) -> None:
+    """The optimizer's state in the place of the record's own start."""
+    record = net.records[-1]
+    missing = [[quote(n)] for n in reading.slots if n not in record.state]
+    if missing:
+        raise ArgumentError("state of the optimizer has no place in the record", missing)
+    for name, array in reading.slots.items():
+        record.state[name] = ir.Tensor(array, name=name, shape=ir.Shape(array.shape))
+    if STEP in record.state:
+        count = np.asarray(reading.done * every, np.int64)
+        record.state[STEP] = ir.Tensor(count, name=STEP, shape=ir.Shape(()))
+
+
+def _say(
+    net: Model, reading: Reading | None, observation: Observation, unmatched: Sequence[float]
+) -> None:
+    """Add what was taken over, and what was not, to the choices of the record."""
+    rows = [list(note) for note in reading.notes] if reading is not None else []
+    dropouts = sum(n.op_type == "Dropout" for n in net.graph)
+    if observation.problem:
+        why = "so it is not known what it does there only"
+        rows.append(["note", f"it does not run in training mode: {observation.problem}", why])
+    elif len(observation.draws) > dropouts:
+        more = len(observation.draws) - dropouts
+        kinds = ", ".join(sorted({name for name, _ in observation.draws}))
+        value = f"{more} random draws of training mode ({kinds})"
+        why = "the graph is that of evaluation mode: stochastic depth and the like are off"
+        rows.append(["not taken over", value, why])
+    if unmatched:
+        value = f"dropout of attention ({', '.join(f'{r:g}' for r in sorted(set(unmatched)))})"
+        rows.append(["not taken over", value, "the graph has other calls of attention"])
+    (description,) = descriptions(net)[-1:]
+    if rows and description:
+        description["choices"] = [*description["choices"], *rows]
+        describe(net, description)

@@ -1,0 +1,86 @@
+"""Dropout in torch with the masks that the record of an imported model draws.
+
+torch draws every mask with `bernoulli_`, in the order in which the graph has its Dropout nodes.
+Inside `Masks`, these draws give the masks of the record, a hash of (seed, step, node, element): a
+network then takes the same training steps in torch as everywhere else.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sardonyx.errors import ImportDiffers
+from sardonyx.model import Model
+from sardonyx.record.hash_random import GOLDEN, LAST_SHIFT, ROUNDS
+
+aten = torch.ops.aten
+
+
+class Masks(TorchDispatchMode):
+    """A context in which torch draws the masks of `sites`, the Dropout nodes of a model, in order.
+
+    step -- the number of steps before this one; it is counted up by `next_step`
+    """
+
+    def __init__(self, sites: Sequence[str], seed: int = 0, step: int = 0):
+        super().__init__()
+        self.sites, self.seed, self.step = list(sites), seed, step
+        self.draws = 0
+
+    def next_step(self) -> None:
+        """Begin the next training step; the draws of this one must have been complete."""
+        if self.draws != len(self.sites):
+            raise ImportDiffers(
+                f"torch draws {self.draws} masks in a training step, the model {len(self.sites)}"
+            )
+        self.step, self.draws = self.step + 1, 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not aten.bernoulli_.float:
+            return func(*args, **(kwargs or {}))
+        noise, keep = args[0], float(args[1]) if len(args) > 1 else 0.5
+        if self.draws >= len(self.sites):
+            raise ImportDiffers(
+                f"torch draws more than the {len(self.sites)} masks of the model",
+                hint="a part of the network is random in training mode only",
+            )
+        site = self.sites[self.draws]
+        self.draws += 1
+        mask = keep_mask(site, tuple(noise.shape), 1.0 - keep, self.seed, self.step)
+        return noise.copy_(torch.from_numpy(mask))
+
+
+def sites_of(model: Model) -> list[str]:
+    """The names by which the Dropout nodes of a model draw their masks, in order."""
+    nodes = [n for n in model.graph if n.op_type == "Dropout" and n.domain == ""]
+    return [n.name or n.outputs[0].name or "dropout" for n in nodes]
+
+
+def keep_mask(
+    site: str, shape: tuple[int, ...], ratio: float, seed: int = 0, step: int = 0
+) -> np.ndarray:
+    """Which elements stay: the mask that the record draws at a node (`record/hash_random.py`)."""
+    golden = np.uint32(GOLDEN)
+    with np.errstate(over="ignore"):
+        key = np.uint32(seed & 0xFFFFFFFF) * golden
+        key = _mix(key + np.uint32(step & 0xFFFFFFFF))
+        key = _mix(key ^ np.uint32(zlib.crc32(site.encode())))
+        index = np.arange(math.prod(shape), dtype=np.int64).astype(np.uint32).reshape(shape)
+        bits = _mix((index * golden) ^ key)
+    threshold = np.float32(ratio) * np.float32(1 << 24)
+    return (bits >> np.uint32(8)).astype(np.float32) >= threshold
+
+
+def _mix(x: Any) -> Any:
+    for shift, factor in ROUNDS:
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(LAST_SHIFT))

@@ -1,0 +1,243 @@
+"""Translations of torch operators that an exporter for inference would fold away.
+
+In evaluation mode torch decomposes dropout into nothing, and normalization into arithmetic.
+`mark` replaces such nodes of an exported program by operators of our own, which the exporter keeps,
+and `TRANSLATIONS` says how they, attention and recurrent layers are written in ONNX.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from onnxscript import opset18 as op
+
+from sardonyx.importers.torch import recurrent
+
+aten = torch.ops.aten
+LIBRARY = torch.library.Library("sardonyx", "DEF")
+LIBRARY.define("dropout(Tensor x, float p) -> Tensor")
+LIBRARY.define("channel_dropout(Tensor x, float p) -> Tensor")
+LIBRARY.define(
+    "batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, float momentum,"
+    " float eps) -> Tensor"
+)
+
+
+def _same(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _in_inference(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> torch.Tensor:
+    return torch.nn.functional.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
+
+
+for name, kernel in (
+    ("dropout", lambda x, p: x.clone()),
+    ("channel_dropout", lambda x, p: x.clone()),
+    ("batch_norm", _in_inference),
+):
+    LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sardonyx::{name}", _same, lib=LIBRARY)
+
+
+# -- marking ----------------------------------------------------------------------------
+
+
+def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """Replace dropout and batch normalization by operators that the exporter keeps.
+
+    Returns the nodes that draw random numbers also in evaluation mode, which cannot be taken over.
+    """
+    always_random = []
+    for node in _calls(program):
+        if node.target in DROPOUTS:
+            x, p, train = _arguments(node, ("input", "p", "train"))
+            if train and p:
+                always_random.append(node)
+            _replace(node, DROPOUTS[node.target], (x, p))
+        elif node.target is aten.batch_norm.default:
+            names = ("input", "weight", "bias", "running_mean", "running_var")
+            *tensors, training, momentum, eps, _ = _arguments(
+                node, (*names, "training", "momentum", "eps", "cudnn_enabled")
+            )
+            if not training and tensors[3] is not None and tensors[4] is not None:
+                marked = torch.ops.sardonyx.batch_norm.default
+                _replace(node, marked, (*tensors, momentum, eps))
+        elif node.target in RANDOM:
+            always_random.append(node)
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            module.recompile()
+    return always_random
+
+
+def mark_attention(program: torch.export.ExportedProgram, ratios: Sequence[float]) -> list[float]:
+    """Give each attention the dropout that it has in training mode, in the order of calls.
+
+    Returns the ratios that have found no place.
+    """
+    nodes = [n for n in _calls(program) if n.target is aten.scaled_dot_product_attention.default]
+    if len(nodes) != len(ratios):
+        return [r for r in ratios if r]
+    for node, ratio in zip(nodes, ratios, strict=True):
+        if ratio:
+            names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+            query, key, value, mask, _, causal = _arguments(node, names)
+            kwargs = {k: v for k, v in node.kwargs.items() if k in ("scale", "enable_gqa")}
+            node.args, node.kwargs = (query, key, value, mask, ratio, causal), kwargs
+    return []
+
+
+def _calls(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from [n for n in module.graph.nodes if n.op == "call_function"]
+
+
+def _arguments(node: torch.fx.Node, names: Sequence[str]) -> list[Any]:
+    """The arguments of a call by position, however they were passed."""
+    schema = {a.name: a for a in node.target._schema.arguments}  # type: ignore[union-attr]
+    values = dict(zip(schema, node.args, strict=False)) | dict(node.kwargs)
+    return [values.get(n, schema[n].default_value if n in schema else None) for n in names]
+
+
+def _replace(node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
+    if node.target._schema.is_mutable:  # type: ignore[union-attr]
+        # Written in place: every later reader of the input reads the result.
+        order = {n: i for i, n in enumerate(node.graph.nodes)}
+        arguments[0].replace_all_uses_with(node, lambda user: order[user] > order[node])
+    node.target, node.args, node.kwargs = target, arguments, {}
+
+
+DROPOUTS = {
+    aten.dropout.default: torch.ops.sardonyx.dropout.default,
+    aten.dropout_.default: torch.ops.sardonyx.dropout.default,
+    aten.feature_dropout.default: torch.ops.sardonyx.channel_dropout.default,
+    aten.feature_dropout_.default: torch.ops.sardonyx.channel_dropout.default,
+}
+RANDOM = {
+    aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
+    aten.bernoulli.default, aten.bernoulli.p, aten.bernoulli_.float, aten.normal_.default,
+    aten.uniform_.default, aten.randint.default, aten.randint.low, aten.randperm.default,
+    aten.multinomial.default, aten.normal.Tensor_Tensor, aten.normal.float_Tensor,
+    aten.normal.Tensor_float,
+}  # fmt: skip
+
+
+# -- translations -----------------------------------------------------------------------
+
+
+def dropout(x: Any, p: float) -> Any:
+    return recurrent.dropped(x, p)
+
+
+def channel_dropout(x: Any, p: float) -> Any:
+    """Whole channels are dropped together: one number for each, multiplied with the channel."""
+    rank = len(x.shape)
+    batched = [op.Shape(x, start=0, end=2), op.Constant(value_ints=[1] * (rank - 2))]
+    ones = op.Expand(op.CastLike(op.Constant(value_float=1.0), x), op.Concat(*batched, axis=0))
+    return op.Mul(x, recurrent.dropped(ones, p))
+
+
+def batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> Any:
+    if weight is None:
+        ones = op.Expand(op.Constant(value_float=1.0), op.Shape(mean))
+        weight = op.CastLike(ones, mean)
+    if bias is None:
+        bias = op.CastLike(op.Expand(op.Constant(value_float=0.0), op.Shape(mean)), mean)
+    # Rounded as a user writes it: 1 - 0.1 is 0.9, not 0.90000000000000002.
+    kept = float(f"{1.0 - momentum:.12g}")
+    return op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps, momentum=kept)
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    rank = len(query.shape)
+    if enable_gqa:
+        key, value = (_repeated_heads(x, query) for x in (key, value))
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[-1])
+    factor = op.CastLike(op.Constant(value_float=scale), query)
+    turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = op.MatMul(op.Mul(query, factor), turned)
+    zero = op.CastLike(op.Constant(value_float=0.0), query)
+    lowest = op.CastLike(op.Constant(value_float=_lowest(query)), query)
+    if is_causal:
+        attn_mask = _causal(query, key)
+    if attn_mask is None:
+        weights = op.Softmax(scores, axis=-1)
+    else:
+        # A row without any key has the weights 0, as in torch; infinities would make it NaN.
+        is_bool = attn_mask.dtype is not None and attn_mask.dtype.name == "BOOL"
+        if is_bool:
+            allowed, scores = attn_mask, op.Where(attn_mask, scores, lowest)
+        else:
+            floor = op.CastLike(op.Constant(value_float=-math.inf), attn_mask)
+            allowed = op.Greater(attn_mask, floor)
+            scores = op.Add(scores, op.Where(allowed, attn_mask, lowest))
+        weights = op.Where(allowed, op.Softmax(scores, axis=-1), zero)
+    if dropout_p:
+        weights = recurrent.dropped(weights, dropout_p)
+    return op.MatMul(weights, value)
+
+
+def _lowest(query: Any) -> float:
+    return -65504.0 if query.dtype is not None and query.dtype.name == "FLOAT16" else -3.0e38
+
+
+def _causal(query: Any, key: Any) -> Any:
+    """True where a key is not after its query."""
+    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+    rows = op.Range(zero, op.Squeeze(op.Shape(query, start=-2, end=-1)), one)
+    columns = op.Range(zero, op.Squeeze(op.Shape(key, start=-2, end=-1)), one)
+    last = op.Constant(value_ints=[1])
+    return op.LessOrEqual(
+        op.Unsqueeze(columns, op.Constant(value_ints=[0])), op.Unsqueeze(rows, last)
+    )
+
+
+def _repeated_heads(x: Any, query: Any) -> Any:
+    """Each head of keys or values as often as queries share it."""
+    rank, heads = len(x.shape), x.shape[-3]
+    times = query.shape[-3] // heads
+    if times == 1:
+        return x
+    wide = op.Expand(
+        op.Unsqueeze(x, op.Constant(value_ints=[rank - 2])),
+        op.Constant(value_ints=[times, 1, 1]),
+    )
+    shape = [0] * (rank - 3) + [heads * times, -1, x.shape[-1]]
+    return op.Reshape(wide, op.Constant(value_ints=shape))
+
+
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.sardonyx.dropout.default: dropout,
+    torch.ops.sardonyx.channel_dropout.default: channel_dropout,
+    torch.ops.sardonyx.batch_norm.default: batch_norm,
+    aten.scaled_dot_product_attention.default: attention,
+    aten.lstm.input: recurrent.lstm,
+    aten.gru.input: recurrent.gru,
+    aten.rnn_tanh.input: recurrent.rnn_tanh,
+    aten.rnn_relu.input: recurrent.rnn_relu,
+}

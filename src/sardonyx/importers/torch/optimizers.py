@@ -1,0 +1,348 @@
+"""The user's `torch.optim` object: its class, groups and hyperparameters as an optimizer of ours,
+its state as the slots of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sardonyx.errors import ArgumentError, ImportRefused, quote
+from sardonyx.importers.torch.schedulers import Timetable
+from sardonyx.record import optim
+
+Settings = dict[str, Any]
+State = Mapping[str, Any]
+
+
+@dataclass
+class Rule:
+    """How one class of `torch.optim` is read.
+
+    name     -- of our optimizer
+    settings -- its settings, from those of a group
+    slots    -- our slots: torch's name for each, and by what torch's number is divided
+    cycled   -- the setting that a scheduler may cycle with the rate
+    """
+
+    name: str
+    settings: Callable[[Mapping[str, Any]], Settings]
+    slots: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]]
+    cycled: str = ""
+
+
+def _one(group: Mapping[str, Any]) -> float:
+    return 1.0
+
+
+def _first(group: Mapping[str, Any]) -> float:
+    """Adam's first slot holds m/(1-b1), unless b1 changes over the updates."""
+    return 1.0 if group.get("cycled") else 1.0 - float(group["betas"][0])
+
+
+def _second(group: Mapping[str, Any]) -> float:
+    return 1.0 - float(group["betas"][1])
+
+
+def _plain(*names: str) -> dict[str, tuple[str, Callable[[Mapping[str, Any]], float]]]:
+    return {name: (name, _one) for name in names}
+
+
+def _read(*names: str, **renamed: str) -> Callable[[Mapping[str, Any]], Settings]:
+    """A reader of settings under the same names, under others, and of pairs such as betas."""
+
+    def read(group: Mapping[str, Any]) -> Settings:
+        settings = {n: _number(group[n]) for n in names if n in group}
+        settings |= {ours: _number(group[theirs]) for ours, theirs in renamed.items()}
+        if "betas" in group:
+            settings |= {"b1": _number(group["betas"][0]), "b2": _number(group["betas"][1])}
+        return settings
+
+    return read
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+ADAM_SLOTS = {
+    "adam_m": ("exp_avg", _first),
+    "adam_v": ("exp_avg_sq", _second),
+    "adam_v_max": ("max_exp_avg_sq", _second),
+}
+DECOUPLED = "decoupled_weight_decay"
+_ADAM = _read("eps", "weight_decay", "amsgrad", "maximize")
+
+
+def _adafactor(group: Mapping[str, Any]) -> Settings:
+    eps1, eps2 = group["eps"]
+    settings = _read("beta2_decay", "weight_decay", "maximize", clip="d")(group)
+    return {**settings, "eps1": eps1, "eps2": eps2}
+
+
+def _rprop(group: Mapping[str, Any]) -> Settings:
+    shrink, grow = group["etas"]
+    smallest, largest = group["step_sizes"]
+    sizes = {"smallest": smallest, "largest": largest}
+    return {"shrink": shrink, "grow": grow, **sizes, "maximize": group["maximize"]}
+
+
+RULES = {
+    "SGD": Rule(
+        "sgd",
+        _read("momentum", "nesterov", "dampening", "weight_decay", "maximize"),
+        {"momentum": ("momentum_buffer", _one)},
+        "momentum",
+    ),
+    "Adam": Rule("adam", _ADAM, ADAM_SLOTS, "betas"),
+    "AdamW": Rule("adamw", _ADAM, ADAM_SLOTS, "betas"),
+    "Adagrad": Rule(
+        "adagrad",
+        _read("lr_decay", "eps", "weight_decay", "maximize", initial="initial_accumulator_value"),
+        {"sum_of_squares": ("sum", _one)},
+    ),
+    "RMSprop": Rule(
+        "rmsprop",
+        _read("alpha", "eps", "momentum", "centered", "weight_decay", "maximize"),
+        {**_plain("square_avg", "grad_avg"), "momentum": ("momentum_buffer", _one)},
+    ),
+    "Adafactor": Rule("adafactor", _adafactor, _plain("row_var", "col_var", "variance")),
+    "NAdam": Rule(
+        "nadam",
+        _read("eps", "weight_decay", "momentum_decay", "maximize", decoupled=DECOUPLED),
+        _plain("exp_avg", "exp_avg_sq", "mu_product"),
+    ),
+    "RAdam": Rule(
+        "radam",
+        _read("eps", "weight_decay", "maximize", decoupled=DECOUPLED),
+        _plain("exp_avg", "exp_avg_sq"),
+    ),
+    "Adamax": Rule(
+        "adamax", _read("eps", "weight_decay", "maximize"), _plain("exp_avg", "exp_inf")
+    ),
+    "Adadelta": Rule(
+        "adadelta",
+        _read("rho", "eps", "weight_decay", "maximize"),
+        _plain("square_avg", "acc_delta"),
+    ),
+    "Rprop": Rule("rprop", _rprop, _plain("prev", "step_size")),
+    "ASGD": Rule(
+        "asgd",
+        _read("weight_decay", "maximize", decay="lambd", power="alpha", start="t0"),
+        _plain("eta", "mu", "ax"),
+    ),
+    "Muon": Rule(
+        "muon",
+        _read(
+            "weight_decay", "momentum", "nesterov", "eps",
+            coefficients="ns_coefficients", steps="ns_steps", adjust="adjust_lr_fn",
+        ),
+        _plain("momentum_buffer"),
+    ),
+}  # fmt: skip
+REFUSED = {
+    "LBFGS": "it evaluates the loss several times in one step",
+    "SparseAdam": "it needs sparse gradients, which ONNX does not have",
+}
+
+
+@dataclass
+class Reading:
+    """What was read from an optimizer.
+
+    optimizer -- ours, with the settings of the first group
+    groups    -- of `trainable`: the settings of the other groups
+    names     -- the parameters that it updates
+    slots     -- the state, by the names of our slots
+    done      -- how many updates it has made
+    notes     -- what was decided or left out: (what, value, why)
+    """
+
+    optimizer: optim.Optimizer
+    groups: dict[str, dict[str, Any]]
+    names: list[str]
+    slots: dict[str, np.ndarray]
+    done: int
+    notes: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def read_optimizer(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.nn.Parameter],
+    reached: Sequence[str],
+    timetable: Timetable,
+) -> Reading:
+    """Read an optimizer over the named parameters of a module.
+
+    reached -- the names of parameters that the loss depends on; torch leaves the others alone
+    """
+    rule = rule_of(optimizer)
+    names = names_of(optimizer, parameters)
+    name = "adamw" if rule.name == "adam" and _is_decoupled(optimizer) else rule.name
+    parts: list[tuple[str, int, Settings, list[str]]] = []
+    slots: dict[str, np.ndarray] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        schedules = timetable.schedules(index)
+        members = [
+            (names[id(p)], p)
+            for p in group["params"]
+            if p.requires_grad and names[id(p)] in reached
+        ]
+        marked = {**group, "cycled": "momentum_schedule" in schedules}
+        by_count: dict[int, list[str]] = {}
+        for member, parameter in members:
+            state = optimizer.state.get(parameter, {})
+            by_count.setdefault(_count(state), []).append(member)
+            slots |= _slots(rule, member, parameter, state, marked)
+        for count, group_names in by_count.items():
+            label = str(group.get("name", f"group {index}"))
+            settings = {"lr": _number(group["lr"]), **rule.settings(group)}
+            settings |= _changing(rule, timetable.placed(index, count), optimizer)
+            parts.append((label, count, settings, group_names))
+    if not parts:
+        raise ArgumentError("the optimizer has no parameter that the loss depends on")
+    return _reading(name, parts, slots, timetable, optimizer, parameters, reached, names)
+
+
+def _changing(rule: Rule, settings: Settings, optimizer: torch.optim.Optimizer) -> Settings:
+    """The settings that change over the updates, in the words of our optimizer."""
+    if "momentum_schedule" in settings:
+        if not rule.cycled:
+            name = type(optimizer).__name__
+            raise ImportRefused(
+                f"the scheduler cycles the momentum of {name}, which has no formula for it",
+                hint="make the scheduler with cycle_momentum=False",
+            )
+        settings["b1" if rule.cycled == "betas" else "momentum"] = settings.pop("momentum")
+    if rule.name == "rprop" and settings:
+        settings = {}  # its rate is the first step size only
+    return settings
+
+
+def _reading(
+    name: str,
+    parts: list[tuple[str, int, Settings, list[str]]],
+    slots: dict[str, np.ndarray],
+    timetable: Timetable,
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.nn.Parameter],
+    reached: Sequence[str],
+    names: Mapping[int, str],
+) -> Reading:
+    done = max(count for _, count, _, _ in parts)
+    groups: dict[str, dict[str, Any]] = {}
+    for place, (label, count, settings, members) in enumerate(parts):
+        if place == 0 and count == done and len(parts) == 1:
+            continue
+        key = label
+        while key in groups:
+            key += "+"
+        groups[key] = {**settings, "parameters": members, "offset": count - done}
+    base = optim.named(name, **parts[0][2])
+    reading = Reading(base, groups, [n for part in parts for n in part[3]], slots, done)
+    reading.notes += _notes(optimizer, parameters, reached, names, reading, timetable)
+    return reading
+
+
+def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
+    flags = {bool(g.get("decoupled_weight_decay", False)) for g in optimizer.param_groups}
+    return flags == {True}
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
+    """The rule for an optimizer's class; a subclass with a `step` of its own has none."""
+    for base in type(optimizer).__mro__:
+        known = getattr(torch.optim, base.__name__, None) is base
+        if known and base.__name__ in REFUSED:
+            raise ImportRefused(
+                f"{base.__name__} cannot become a training record: {REFUSED[base.__name__]}",
+                hint="train with another optimizer, e.g. torch.optim.AdamW",
+            )
+        if known and base.__name__ in RULES and type(optimizer).step is vars(base).get("step"):
+            return RULES[base.__name__]
+        if "step" in vars(base):
+            break
+    raise ImportRefused(
+        f"there is no formula for the optimizer {quote(type(optimizer).__name__)}",
+        hint=f"these are read: {', '.join(sorted(RULES))}",
+    )
+
+
+def names_of(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+) -> dict[int, str]:
+    """The name of every parameter of the optimizer, by identity."""
+    by_id = {id(p): n for n, p in parameters.items()}
+    rows = [
+        [f"group {i}, parameter {j}", f"{p.dtype} {list(p.shape)}".replace("torch.", "")]
+        for i, group in enumerate(optimizer.param_groups)
+        for j, p in enumerate(group["params"])
+        if id(p) not in by_id
+    ]
+    if rows:
+        raise ArgumentError(
+            "the optimizer has parameters that are not the module's",
+            rows,
+            hint="make it from module.parameters(), after module.to(…) and after loading weights",
+        )
+    return {id(p): by_id[id(p)] for g in optimizer.param_groups for p in g["params"]}
+
+
+def _count(state: State) -> int:
+    """How many updates a parameter has had, where its state shows it."""
+    if "step" in state:
+        return int(_number(state["step"]))
+    return int(any(isinstance(v, torch.Tensor) for v in state.values()))
+
+
+def _slots(
+    rule: Rule, name: str, parameter: torch.nn.Parameter, state: State, group: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    slots = {}
+    for slot, (theirs, divisor) in rule.slots.items():
+        tensor = state.get(theirs)
+        if isinstance(tensor, torch.Tensor):
+            wide = tensor.detach().cpu().double().numpy() / divisor(group)
+            is_scalar = tensor.dim() == 0 and parameter.dim() > 0
+            kind = torch.float32 if is_scalar and parameter.dtype != torch.float64 else None
+            slots[f"{name}/{slot}"] = wide.astype(_numpy_type(kind or parameter.dtype))
+    return slots
+
+
+def _numpy_type(dtype: torch.dtype) -> Any:
+    import ml_dtypes
+
+    if dtype == torch.bfloat16:
+        return ml_dtypes.bfloat16
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def _notes(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.nn.Parameter],
+    reached: Sequence[str],
+    names: Mapping[int, str],
+    reading: Reading,
+    timetable: Timetable,
+) -> list[tuple[str, str, str]]:
+    """What was not taken over, in words."""
+    notes = [("optimizer's state", f"{len(reading.slots)} tensors after {reading.done} updates",
+              f"as torch's {type(optimizer).__name__} has it")]  # fmt: skip
+    owned = set(names.values())
+    frozen = [n for n, p in parameters.items() if not p.requires_grad]
+    outside = [n for n, p in parameters.items() if p.requires_grad and n not in owned]
+    unread = [n for n in owned if n not in reached and parameters[n].requires_grad]
+    for listed, why in (
+        (frozen, "requires_grad is False"),
+        (outside, "no group of the optimizer has it"),
+        (unread, "the loss does not depend on it"),
+    ):
+        if listed:
+            more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+            text = ", ".join(quote(n) for n in listed[:3]) + more
+            notes.append(("not trained", text, why))
+    return notes + timetable.notes

@@ -1,0 +1,175 @@
+"""A learning-rate scheduler of torch as tables, read off a copy of it that runs ahead.
+
+What comes after the end of a table is a rule found in its tail: the last number stays, a stretch
+repeats, or it repeats times a factor. Where there is none, the rate is NaN after the table, so that
+training stops instead of going on with a rate that torch would not have.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sardonyx.errors import ArgumentError, ImportRefused, quote
+from sardonyx.record import schedule as schedules
+from sardonyx.record.schedule import Schedule
+
+LENGTHS = (4096, 65536)  # how many updates ahead a copy runs: first, and where that shows no rule
+CLOSE = 1e-12
+
+
+@dataclass
+class Timetable:
+    """The rates, and cycled momenta, of every group from now on.
+
+    rates, momenta -- for each group its numbers, one for each update; empty where nothing changes
+    notes          -- what was not taken over
+    """
+
+    rates: list[np.ndarray] = field(default_factory=list)
+    momenta: list[np.ndarray] = field(default_factory=list)
+    notes: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def schedules(self, group: int) -> dict[str, Any]:
+        """The settings of an optimizer that change over the updates of a group."""
+        return self.placed(group, 0)
+
+    def placed(self, group: int, start: int) -> dict[str, Any]:
+        """These settings, for a group whose next update has the number `start`."""
+        settings: dict[str, Any] = {}
+        if self.rates and np.ptp(self.rates[group][np.isfinite(self.rates[group])]) > 0:
+            base = float(np.nanmax(np.abs(self.rates[group])))
+            settings |= {"lr": base, "schedule": _table(self.rates[group] / base, start)}
+        if self.momenta and self.momenta[group].size and np.ptp(_finite(self.momenta[group])) > 0:
+            base = float(np.nanmax(np.abs(self.momenta[group])))
+            settings["momentum_schedule"] = _table(self.momenta[group] / base, start)
+            settings["momentum"] = base
+        return settings
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
+
+
+def read_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any) -> Timetable:
+    """The numbers of a scheduler from its present position on; one of its steps per update."""
+    if scheduler is None:
+        return Timetable()
+    if not hasattr(scheduler, "step") or getattr(scheduler, "optimizer", None) is not optimizer:
+        raise ArgumentError(
+            f"the scheduler {quote(type(scheduler).__name__)} is not one of this optimizer"
+        )
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        why = "it follows a metric of the validation, which a record does not see"
+        return Timetable(notes=[("not taken over", "ReduceLROnPlateau: the rate stays", why)])
+    for length in LENGTHS:
+        rates, momenta = _ahead(optimizer, scheduler, length)
+        is_final = len(rates) < length or all(
+            _tail(v) is not None for table in (rates, momenta) for v in _columns(table)
+        )
+        if is_final:
+            break
+    text = f"{type(scheduler).__name__}: {len(rates)} updates read off a copy"
+    why = "from its present position; one step of the scheduler for each update"
+    return Timetable(_columns(rates), _columns(momenta), [("schedule", text, why)])
+
+
+def _columns(table: Sequence[Sequence[float]]) -> list[np.ndarray]:
+    return [np.array(column, np.float64) for column in zip(*table, strict=True)]
+
+
+def _ahead(
+    optimizer: torch.optim.Optimizer, scheduler: Any, length: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Rates and momenta of every group for the next updates; fewer where the scheduler ends."""
+    runner = _copied(optimizer, scheduler)
+    groups = runner.optimizer.param_groups
+    rates: list[list[float]] = []
+    momenta: list[list[float]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is stepped without its optimizer, on purpose
+        for _ in range(length):
+            rates.append([float(g["lr"]) for g in groups])
+            momenta.append([_momentum(g) for g in groups])
+            try:
+                runner.step()
+            except ValueError:  # OneCycleLR refuses steps after its last
+                break
+            except TypeError as error:
+                raise ImportRefused(
+                    f"the scheduler {quote(type(scheduler).__name__)} cannot run ahead: {error}",
+                    hint="pass the optimizer alone: the rate then stays as it is",
+                ) from error
+    return rates, momenta
+
+
+def _momentum(group: dict[str, Any]) -> float:
+    if "betas" in group:
+        return float(group["betas"][0])
+    return float(group.get("momentum", 0.0))
+
+
+def _copied(optimizer: torch.optim.Optimizer, scheduler: Any) -> Any:
+    """A copy of the scheduler with an optimizer of its own, over stand-ins for the parameters."""
+    memo: dict[int, Any] = {id(optimizer.state): defaultdict(dict)}
+    for group in optimizer.param_groups:
+        memo |= {id(p): torch.nn.Parameter(torch.zeros(())) for p in group["params"]}
+    return copy.deepcopy(scheduler, memo)
+
+
+def _table(factors: np.ndarray, start: int) -> Schedule:
+    tail = _tail(factors)
+    if tail is None:
+        return schedules.table([*factors, math.nan], start=start)
+    every, ratio = tail
+    return schedules.table(list(_shortened(factors, every, ratio)), every, ratio, start)
+
+
+def _tail(values: np.ndarray) -> tuple[int, float] | None:
+    """(every, ratio): the values end as repetitions of `every` of them, each times `ratio`."""
+    values = values / (np.max(np.abs(values), initial=0.0) or 1.0)
+    half = len(values) // 2
+    for every in (1, *_candidates(values[half:])):
+        if not 0 < every <= half // 2:
+            continue
+        late, early = values[half + every :], values[half:-every]
+        ratio = _ratio(late, early)
+        if ratio is not None and np.allclose(late, early * ratio, rtol=1e-9, atol=CLOSE):
+            return every, ratio
+    return None
+
+
+def _candidates(values: np.ndarray) -> list[int]:
+    """Distances after which the last value, or a jump, comes again."""
+    changes = np.flatnonzero(np.abs(np.diff(values)) > CLOSE)
+    gaps = np.diff(changes)
+    jumps = [int(gaps[-1])] if gaps.size and (gaps == gaps[-1]).all() else []
+    same = np.flatnonzero(np.isclose(values, values[-1], rtol=1e-9, atol=0.0))
+    return jumps + sorted({int(len(values) - 1 - i) for i in same[:-1]})[:64]
+
+
+def _ratio(late: np.ndarray, early: np.ndarray) -> float | None:
+    if np.array_equal(late, early):
+        return 1.0
+    place = int(np.argmax(np.abs(early)))
+    ratio = float(late[place] / early[place]) if early[place] else None
+    if ratio is not None and abs(ratio - 1.0) < CLOSE:
+        return 1.0
+    return ratio if ratio is not None and 0.0 < abs(ratio) <= 1.0 else None
+
+
+def _shortened(values: np.ndarray, every: int, ratio: float) -> np.ndarray:
+    """The shortest table whose tail goes on as the whole one does."""
+    end = len(values)
+    expected = values[:-every] * ratio
+    matches = np.isclose(values[every:], expected, rtol=1e-9, atol=CLOSE)
+    wrong = np.flatnonzero(~matches)
+    return values[: min(end, (int(wrong[-1]) + 1 if wrong.size else 0) + every)]

@@ -1,0 +1,296 @@
+"""An exported program becomes an ONNX graph, by torch's own exporter with our translations.
+
+Weights keep their names in the module's `state_dict`, tied ones are one tensor, and none is folded
+into another: while the graph is simplified, they are inputs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from sardonyx.errors import ImportRefused, MissingExtra, quote
+from sardonyx.importers.torch.capture import Program, quiet, refused
+from sardonyx.model import Model
+
+OPSET = 18  # the one that torch's translations are written in
+PREFIX = "model."
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+SCOPES = "pkg.torch.onnx.name_scopes"
+CLASSES = "pkg.torch.onnx.class_hierarchy"
+PLACEHOLDER = "sardonyx"
+KEPT_METADATA = (SCOPES, CLASSES, KIND)
+
+
+def translated(program: Program, module: torch.nn.Module) -> Model:
+    """The program as one ONNX model; `program.inputs` and `outputs` are the names at its ends."""
+    try:
+        import onnxscript  # noqa: F401
+
+        from sardonyx.importers.torch import operators
+    except ImportError as error:
+        raise MissingExtra("onnxscript", "torch") from error
+    _refuse_random(operators.mark(program.exported))
+    with quiet(), refused(module):
+        result = torch.onnx.export(
+            program.exported,
+            dynamo=True,
+            optimize=False,
+            opset_version=OPSET,
+            custom_translation_table=operators.TRANSLATIONS,
+            verbose=False,
+        )
+    assert result is not None
+    model = result.model
+    _refuse_writes(result.exported_program, program)
+    _name_weights(model, module)
+    with quiet():
+        _simplify(model)
+    _name_ends(model.graph, program)
+    _name_sizes(model.graph, program)
+    _tidy(model.graph)
+    return Model(model)
+
+
+# -- what cannot be taken over ----------------------------------------------------------
+
+
+def line_of(node: torch.fx.Node) -> str:
+    """The user's line that made a node, where torch has kept it."""
+    text = node.stack_trace or node.meta.get("stack_trace") or ""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
+    return f"{lines[-1][0]}:{lines[-1][1]}" if lines else ""
+
+
+def _refuse_random(nodes: Iterable[torch.fx.Node]) -> None:
+    rows = [[str(node.target), line_of(node)] for node in nodes]
+    if rows:
+        raise ImportRefused(
+            "the module draws random numbers in evaluation mode: no two runs are the same",
+            rows,
+            hint="pass the random numbers as an input",
+        )
+
+
+def _refuse_writes(exported: Any, program: Program) -> None:
+    """Refuse a module that writes to its inputs, or to buffers that its outputs read."""
+    signature = exported.graph_signature
+    names = {s.arg.name: s for s in signature.input_specs}
+    users = [s.arg.name for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
+    rows = []
+    for spec in signature.output_specs:
+        if spec.kind == OutputKind.USER_INPUT_MUTATION:
+            place = users.index(spec.target) if spec.target in users else 0
+            rows.append([f"input {quote(program.inputs[place])}", "is written to in place"])
+        elif spec.kind == OutputKind.BUFFER_MUTATION:
+            holder = next(
+                (
+                    n
+                    for n, s in names.items()
+                    if s.kind == InputKind.BUFFER and s.target == spec.target
+                ),
+                "",
+            )
+            if _is_read(exported, holder, signature):
+                rows.append(
+                    [f"buffer {quote(_bare(spec.target))}", "changes at every call, and is read"]
+                )
+    if rows:
+        raise ImportRefused(
+            "the module changes tensors that it was given, also in evaluation mode",
+            rows,
+            hint="compute with a copy: x = x.clone()",
+        )
+
+
+def _is_read(exported: Any, name: str, signature: Any) -> bool:
+    """Whether an output of the user depends on a buffer."""
+    users = {s.arg.name for s in signature.output_specs if s.kind == OutputKind.USER_OUTPUT}
+    reached = {n for n in exported.graph.nodes if n.name == name}
+    for node in exported.graph.nodes:
+        if any(source in reached for source in node.all_input_nodes) and node.op != "output":
+            reached.add(node)
+    return any(node.name in users for node in reached)
+
+
+# -- weights ----------------------------------------------------------------------------
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix(PREFIX)
+
+
+def _name_weights(model: ir.Model, module: torch.nn.Module) -> None:
+    """Copies of the weights under their names in the module; tied ones become one."""
+    graph = model.graph
+    first: dict[tuple[Any, ...], ir.Value] = {}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    names = {_place(t): n for n, t in reversed(tensors.items()) if t.numel()}
+    order = {n: i for i, n in enumerate(tensors)}
+    values = list(graph.initializers.values())
+    graph.initializers.clear()
+    for value in values:
+        tensor = getattr(value.const_value, "raw", None)
+        name = _bare(value.name or "")
+        if isinstance(tensor, torch.Tensor) and tensor.numel():
+            name = names.get(_place(tensor), name)
+            if name in names.values() and _place(tensor) in first:
+                value.replace_all_uses_with(first[_place(tensor)])
+                continue
+            first[_place(tensor)] = value
+        value.name = name
+    kept = [v for v in values if v in first.values() or v.uses()]
+    for value in sorted(kept, key=lambda v: order.get(v.name or "", len(order))):
+        is_parameter = value.metadata_props.get(KIND) == "PARAMETER"
+        if value.uses() or value.is_graph_output() or is_parameter:
+            value.const_value = _copy(value, value.name or "")
+            graph.register_initializer(value)
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies in memory: equal for tied weights only."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _copy(value: ir.Value, name: str) -> ir.Tensor:
+    """A tensor of our own: the module goes on training, and the model must not follow."""
+    tensor = value.const_value
+    assert tensor is not None
+    array = np.array(tensor.numpy(), copy=True)
+    return ir.Tensor(array, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def _simplify(model: ir.Model) -> None:
+    """Fold constants and remove what is redundant; weights are inputs meanwhile."""
+    import onnxscript.optimizer
+
+    graph = model.graph
+    inputs = list(graph.inputs)
+    weights = {n: (v, v.const_value) for n, v in graph.initializers.items()}
+    graph.initializers.clear()
+    for value, _ in weights.values():
+        value.const_value = None
+        graph.inputs.append(value)
+    dropouts = [n for n in graph.all_nodes() if n.op_type == "Dropout"]
+    for node in dropouts:
+        node.domain = PLACEHOLDER  # the optimizer removes Dropout, which does nothing in inference
+    try:
+        onnxscript.optimizer.optimize_ir(model)
+    finally:
+        for node in dropouts:
+            node.domain = ""
+        model.opset_imports.pop(PLACEHOLDER, None)
+        del graph.inputs[:]
+        graph.inputs.extend(inputs)
+        for value, tensor in weights.values():
+            value.const_value = tensor
+            graph.register_initializer(value)
+
+
+# -- names ------------------------------------------------------------------------------
+
+
+def _name_ends(graph: ir.Graph, program: Program) -> None:
+    """Give inputs and outputs their names; outputs that repeat a tensor get a copy of it."""
+    count = len(graph.inputs)
+    if count != len(program.inputs) or len(graph.outputs) != len(program.outputs):
+        raise ImportRefused(
+            f"torch exported {count} inputs and {len(graph.outputs)} outputs, "
+            f"not {len(program.inputs)} and {len(program.outputs)}"
+        )
+    used = {v.name for node in graph.all_nodes() for v in node.outputs}
+    ends = {*program.inputs, *program.outputs}
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value.name in ends:
+                fresh = f"{value.name}_inside"
+                while fresh in used:
+                    fresh += "_2"
+                value.name = fresh
+                used.add(fresh)
+    for value, name in zip(graph.inputs, program.inputs, strict=True):
+        value.name = name
+    outputs = list(graph.outputs)
+    seen: set[ir.Value] = set()
+    for index, (value, name) in enumerate(zip(outputs, program.outputs, strict=True)):
+        if value in seen or value.producer() is None:
+            node = ir.Node("", "Identity", [value], num_outputs=1)
+            graph.append(node)
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            value = graph.outputs[index] = node.outputs[0]
+        value.name = _unlike_inputs(name, program.inputs)
+        seen.add(value)
+
+
+def _unlike_inputs(name: str, inputs: Iterable[str]) -> str:
+    while name in inputs:
+        name = f"{name}_out"
+    return name
+
+
+def _name_sizes(graph: ir.Graph, program: Program) -> None:
+    """Free sizes get the names that were asked for; torch numbers its symbols."""
+    names: dict[str, str] = {}
+    for value in graph.inputs:
+        for axis, size in enumerate(value.shape or ()):
+            wanted = program.free.get((value.name or "", axis))
+            symbol = size.value if isinstance(size, ir.SymbolicDim) else None
+            if wanted and symbol and symbol.isidentifier() and symbol not in names:
+                names[symbol] = _distinct(wanted, names.values())
+    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
+    values = [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]
+    for value in values if pattern else ():
+        if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
+            value.shape = ir.Shape([_renamed(d, pattern, names) for d in value.shape])
+
+
+def _distinct(name: str, taken: Iterable[str]) -> str:
+    taken, base, number = set(taken), name.replace(".", "_"), 2
+    name = base
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    return name
+
+
+def _renamed(size: Any, pattern: Any, names: Mapping[str, str]) -> Any:
+    if not isinstance(size, ir.SymbolicDim) or size.value is None:
+        return size
+    return ir.SymbolicDim(pattern.sub(lambda m: names[m.group()], size.value))
+
+
+def _tidy(graph: ir.Graph) -> None:
+    """Keep the scopes of the module in the metadata; paths and traces of the machine go."""
+    for value in graph.initializers.values():
+        _keep(value.metadata_props)
+    for value in graph.inputs:
+        _keep(value.metadata_props)
+    for node in graph.all_nodes():
+        _keep(node.metadata_props)
+        scopes = _listed(node.metadata_props.get(SCOPES))
+        classes = _listed(node.metadata_props.get(CLASSES))
+        if len(scopes) > 1 and scopes[1] == "model":  # the outermost two are our own
+            scopes = ["", *(s.removeprefix(PREFIX) for s in scopes[2:])]
+            node.metadata_props[SCOPES] = repr(scopes)
+            node.metadata_props[CLASSES] = repr(classes[1:])
+        for value in node.outputs:
+            _keep(value.metadata_props)
+
+
+def _keep(metadata: dict[str, str]) -> None:
+    for key in [k for k in metadata if k not in KEPT_METADATA]:
+        del metadata[key]
+
+
+def _listed(text: str | None) -> list[str]:
+    try:
+        value = ast.literal_eval(text or "[]")
+    except (ValueError, SyntaxError):
+        return []
+    return list(value) if isinstance(value, list) else []

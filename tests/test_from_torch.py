@@ -1,0 +1,231 @@
+"""`from_torch`: modules with their training, continued elsewhere; torch is the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ArgumentError, ImportRefused
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+nn = torch.nn
+
+from sardonyx.importers.torch.masks import Masks, sites_of  # noqa: E402
+
+ROWS = 16
+
+
+def batches(count: int, width: int = 8, classes: int = 3) -> list[tuple[Any, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(ROWS, width, generator=generator),
+            torch.randint(0, classes, (ROWS,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def perceptron(dropout: float = 0.2) -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(8, 16, bias=False),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(16, 3),
+    )
+
+
+def torch_step(net: Any, loss: Any, optimizer: Any, batch: Any, masks: Any = None) -> float:
+    with masks or torch.enable_grad():
+        value = loss(net(batch[0]), batch[1])
+    optimizer.zero_grad()
+    value.backward()
+    optimizer.step()
+    if masks is not None:
+        masks.next_step()
+    return float(value.detach())
+
+
+def apart(rep: Any, net: Any) -> float:
+    """The largest difference between the state of a training and that of a module."""
+    state = rep.state()
+    named = {n: v.numpy() for n, v in net.state_dict().items() if n in state}
+    assert named
+    return max(float(np.abs(state[n] - v).max()) for n, v in named.items())
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch", "jax", "tensorflow"])
+def test_a_run_of_torch_goes_on_elsewhere(engine: str) -> None:
+    net, loss = perceptron(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    data = batches(103)
+    masks = Masks(sites_of(sx.from_torch(net.eval(), data[0][0], verify=False)))
+    net.train()
+    for batch in data[:3]:
+        torch_step(net, loss, optimizer, batch, masks)
+    model = sx.from_torch(net, data[0][0], loss=loss, optimizer=optimizer, labels=data[0][1])
+    assert net.training
+    rep = sx.prepare_training(model, engine)
+    for batch in data[3:]:
+        expected = torch_step(net, loss, optimizer, batch, masks)
+        metrics = rep.step({"input": batch[0].numpy(), "label": batch[1].numpy()})
+        assert abs(float(metrics["loss"]) - expected) < 1e-6
+    assert apart(rep, net) < 2e-6
+
+
+def test_the_file_is_a_standard_model_with_names_of_the_module(tmp_path: Any) -> None:
+    net, loss = perceptron(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    x, y = batches(1)[0]
+    model = sx.from_torch(net, x, loss=loss, optimizer=optimizer, labels=y)
+    path = sx.save(model, tmp_path / "net.onnx")
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    names = set(net.state_dict()) - {"1.num_batches_tracked"}
+    assert names <= set(model.graph.initializers)
+    again = sx.load(path)
+    assert [v.name for v in again.inputs] == ["input"]
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (scores,) = session.run(["output"], {"input": x[:5].numpy()})
+    with torch.no_grad():
+        expected = net.eval()(x[:5]).numpy()
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+def test_training_the_module_further_leaves_the_model_alone() -> None:
+    net, x = nn.Linear(8, 3), batches(1)[0][0]
+    model = sx.from_torch(net, x)
+    before = model.initializer("weight").numpy().copy()
+    with torch.no_grad():
+        net.weight.zero_()
+    np.testing.assert_array_equal(model.initializer("weight").numpy(), before)
+
+
+def test_tied_weights_are_one() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(11, 6)
+            self.head = nn.Linear(6, 11, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids: Any) -> Any:
+            return self.head(self.embed(ids))
+
+    net = Tied()
+    model = sx.from_torch(net, torch.arange(4)[:, None])
+    assert "embed.weight" in model.graph.initializers
+    assert "head.weight" not in model.graph.initializers
+    sx.with_weights(model, net)
+
+
+@dataclass
+class Batch:
+    ids: Any
+    scale: Any
+
+
+class Structured(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 5)
+
+    def forward(self, batch: Batch, others: dict[str, Any], *, bias: Any = None) -> dict[str, Any]:
+        x = self.embed(batch.ids) * batch.scale
+        x = x if bias is None else x + bias
+        return {"mean": x.mean(1), "pair": (x + others["a"], x - others["b"])}
+
+
+def test_nested_arguments_and_results_have_names() -> None:
+    batch = Batch(torch.tensor([[1, 2], [3, 4]]), torch.ones(2, 1, 1))
+    others = {"a": torch.ones(2, 1, 1), "b": torch.zeros(2, 1, 1)}
+    model = sx.from_torch(Structured(), (batch, others), {"bias": torch.ones(2, 1, 1)})
+    names = [v.name for v in model.inputs]
+    assert names == ["batch.ids", "batch.scale", "others.a", "others.b", "bias"]
+    assert [v.name for v in model.outputs] == ["mean", "pair.0", "pair.1"]
+    assert {str(v.shape[0]) for v in model.inputs} == {"batch"}  # type: ignore[index]
+
+
+def test_other_names() -> None:
+    model = sx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), names={"input": "x", "output": "y"})
+    assert [v.name for v in (*model.inputs, *model.outputs)] == ["x", "y"]
+    with pytest.raises(ArgumentError, match="not there"):
+        sx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), names={"z": "x"})
+
+
+# -- bad input --------------------------------------------------------------------------
+
+
+def test_a_module_in_training_mode_is_refused_by_its_layers() -> None:
+    with pytest.raises(ArgumentError, match="training mode") as caught:
+        sx.from_torch(perceptron().train(), torch.ones(2, 8))
+    assert '"1"' in str(caught.value) and '"3"' in str(caught.value)
+
+
+def test_a_branch_on_data_is_refused_with_its_line() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if x.sum() > 0:  # the line to be named
+                return x + 1
+            return x
+
+    with pytest.raises(ImportRefused, match="the line to be named"):
+        sx.from_torch(Branches(), torch.ones(2, 2))
+
+
+def test_complex_numbers_are_refused() -> None:
+    with pytest.raises(ImportRefused, match='"input"'):
+        sx.from_torch(nn.Identity(), torch.ones(2, 2, dtype=torch.complex64))
+
+
+def test_writing_to_an_input_is_refused() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Any) -> Any:
+            x.view(-1).add_(1)
+            return x * 2
+
+    with pytest.raises(ImportRefused, match='"x"'):
+        sx.from_torch(Writes(), torch.ones(2, 2))
+
+
+def test_a_loss_that_ignores_its_labels_is_refused() -> None:
+    net = nn.Linear(2, 2)
+    with pytest.raises(ArgumentError, match="ignores its labels"):
+        sx.from_torch(
+            net, torch.ones(2, 2), loss=lambda out, label: out.mean(), labels=torch.ones(2)
+        )
+
+
+def test_foreign_parameters_are_refused() -> None:
+    net, other = nn.Linear(2, 2), nn.Linear(3, 4)
+    optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
+    with pytest.raises(ArgumentError, match="not the module's") as caught:
+        sx.from_torch(
+            net, torch.ones(2, 2), loss=nn.MSELoss(), labels=torch.ones(2, 2), optimizer=optimizer
+        )
+    assert "group 0, parameter 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
+def test_some_optimizers_are_refused_by_name(name: str) -> None:
+    net = nn.Linear(2, 2)
+    optimizer = getattr(torch.optim, name)(net.parameters())
+    with pytest.raises(ImportRefused, match=name):
+        sx.from_torch(
+            net, torch.ones(2, 2), loss=nn.MSELoss(), labels=torch.ones(2, 2), optimizer=optimizer
+        )
+
+
+def test_training_needs_a_loss() -> None:
+    net = nn.Linear(2, 2)
+    with pytest.raises(ArgumentError, match="needs a loss"):
+        sx.from_torch(net, torch.ones(2, 2), optimizer=torch.optim.SGD(net.parameters(), 0.1))
