@@ -9,6 +9,7 @@ the classification by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -60,8 +61,17 @@ ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 RECURRENT = ("RNN", "LSTM", "GRU")
-WITH_PARAMETERS = (*PRODUCTS, *RECURRENT, "PRelu")
 INITIAL_STATES = ("initial_h", "initial_c")
+NORMALIZATIONS = (
+    "BatchNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "LayerNormalization",
+    "RMSNormalization",
+)
+WITH_PARAMETERS = (*PRODUCTS, *RECURRENT, "PRelu", *NORMALIZATIONS)
+# torch's exporters give such names to constants of their own; parameters keep their names.
+EXPORTER_CONSTANT = re.compile(r"(val_\d+|(.*/)?Constant(_\d+)?_output_0)")
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,9 @@ def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...])
     if node.op_type in RECURRENT and formal in INITIAL_STATES:
         zeros = not np.any(tensor.const_value.numpy())
         return _Role("constant" if zeros else "weight", f"{reason}{', all zeros' * zeros}")
-    parameter = node.op_type in WITH_PARAMETERS or "Normalization" in node.op_type
+    if node.op_type in NORMALIZATIONS and not path and _is_filler(tensor, formal):
+        return _Role("constant", f"{reason}, written by the exporter for a layer without weights")
+    parameter = node.op_type in WITH_PARAMETERS or _is_affine(node, position)
     return _Role("weight", reason, parameter=parameter)
 
 
@@ -225,6 +237,32 @@ def _is_bias(node: ir.Node, position: int) -> bool:
         return False
     channel = {"MatMul": -1, "Conv": 0, "ConvTranspose": 1}.get(producer.op_type, -1)
     return matrix.shape[channel] == 1
+
+
+def _is_filler(tensor: ir.Value, formal: str) -> bool:
+    """Whether a tensor stands in for the scale or the shift that a normalization does not have.
+
+    ONNX's operators want a scale; for a layer without one, torch's exporters write ones.
+    """
+    assert tensor.const_value is not None
+    if not EXPORTER_CONSTANT.fullmatch(tensor.name or ""):
+        return False
+    return bool(np.all(tensor.const_value.numpy() == (formal.lower() in ("scale", "weight"))))
+
+
+def _is_affine(node: ir.Node, position: int) -> bool:
+    """Whether an input is the scale or the shift of a normalization that is written as Mul and Add,
+    as torch's exporters write GroupNorm.
+    """
+    if node.op_type not in ("Mul", "Add") or len(node.inputs) != 2:
+        return False
+    other = node.inputs[1 - position]
+    for op_type in ("Mul", "Reshape") if node.op_type == "Add" else ("Reshape",):
+        producer = other.producer() if other is not None else None
+        if producer is not None and producer.op_type == op_type:
+            other = producer.inputs[0]
+    producer = other.producer() if other is not None else None
+    return producer is not None and producer.op_type in NORMALIZATIONS
 
 
 def _is_identity(value: ir.Value) -> bool:

@@ -335,6 +335,7 @@ def copy_weight(model: Model, value: ir.Value, name: str) -> ir.Value:
     assert tensor is not None
     copy = ir.Value(name=name, type=value.type, shape=value.shape)
     copy.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
+    copy.metadata_props.update(value.metadata_props)  # such as torch's mark of a parameter
     model.graph.register_initializer(copy)
     return copy
 

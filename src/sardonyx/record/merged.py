@@ -11,7 +11,8 @@ bias for every row, which has to stay the bias.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +26,7 @@ from sardonyx.record.describe import Choices
 from sardonyx.weights import classified
 
 SCOPES = "pkg.torch.onnx.name_scopes"
+COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
 LARGEST_COPY = 2**20  # elements
 Use = tuple[ir.Node, int]
@@ -173,27 +175,108 @@ def _source(value: ir.Value | None) -> ir.Value | None:
 
 
 def _merged_weights(model: Model, names: Builder) -> Iterator[tuple[ir.Value, list[Use], str]]:
-    """(tensor, readers, new name) for weights of one number throughout that several layers read."""
-    for weight in classified(model.graph):
-        source = model.graph.initializers.get(weight.name)
-        if weight.kind != "weight" or source is None or len(source.uses()) < 2:
-            continue
-        if not is_uniform(source):
-            continue
+    """(tensor, readers, new name) for weights that were equal and became one.
+
+    The older exporter writes an Identity for them. It writes none for what is really shared, unless
+    it computed the tensor for each call of the module, such as the transpose of a weight. In files
+    of the newer one the modules of the readers decide: see NOTE [shared or merged].
+    """
+    sources = [
+        source
+        for weight in classified(model.graph)
+        if weight.kind == "weight" and (source := model.graph.initializers.get(weight.name))
+        if len(source.uses()) > 1
+    ]
+    copies = {pair for source in sources for pair in _copied_modules(source)}
+    for source in sources:
         direct = [u for u in source.uses() if u[0].op_type != "Identity"]
         renamed = [u[0].outputs[0] for u in source.uses() if u[0].op_type == "Identity"]
         renamed = [v for v in renamed if v.uses() and not v.is_graph_output()]
         for value in renamed if direct else renamed[1:]:
+            if _same_module(next(iter(direct or renamed[0].uses()))[0], value):
+                continue
             name = value.name or "weight"
             value.name = names.fresh(f"{name}/merged")
             yield source, list(value.uses()), name
-        modules: dict[str, list[Use]] = {}
-        for use in direct:
+        for module, uses in _own_readers(source, copies):
+            slot = (source.name or "").rpartition(".")[2]
+            yield source, uses, names.fresh(f"{module}.{slot}")
+
+
+def _same_module(reader: ir.Node, computed: ir.Value) -> bool:
+    """Whether a tensor that the older exporter computed is read by another call of the module that
+    `reader` is in: its nodes are called "/a/b/MatMul" in the first call, "/a/b_1/MatMul" or
+    "/a/b/MatMul_1" in the second.
+    """
+    if not COMPUTED.match(computed.name or ""):
+        return False
+    first = (reader.name or "").split("/")
+    return any(
+        len(path := (node.name or "").split("/")) == len(first) > 1
+        and all(re.fullmatch(rf"{re.escape(a)}(_\d+)?", b) for a, b in zip(first, path))
+        for node, _ in computed.uses()
+    )
+
+
+# NOTE [shared or merged]
+# A fresh nn.TransformerEncoder consists of copies of one layer, so that whole layers are equal.
+# torch's newer exporter lets `layers.1` read the tensors of `layers.0` then; it does the same for
+# a layer that really is shared. The names tell: equal tensors have the name of the first of them,
+# a shared one has its last name. One such name decides for all tensors that the two layers share,
+# also for those that the exporter computed and whose names are lost.
+
+
+def _own_readers(
+    source: ir.Value, copies: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, list[Use]]]:
+    """Modules, with their uses of a tensor, that had a tensor of their own."""
+    modules = _readers(source)
+    if "" in modules:
+        return
+    first, owner = next(iter(modules), ""), _owner(source, modules)
+    for module, uses in list(modules.items())[1:]:
+        shared = _siblings(module, owner) is not None or _siblings(first, owner) is not None
+        if _siblings(first, module) in copies or (is_uniform(source) and not shared):
+            yield module, uses
+
+
+def _copied_modules(source: ir.Value) -> Iterator[tuple[str, str]]:
+    """Pairs such as ("layers.0", "layers.1"), whose tensors were merged because they are equal."""
+    modules = _readers(source)
+    owner = _owner(source, modules)
+    pairs = (_siblings(owner, module) for module in modules)
+    return (pair for pair in pairs if pair is not None)
+
+
+def _owner(source: ir.Value, modules: Iterable[str]) -> str:
+    """The module that a tensor is named after, among those that read it."""
+    name = source.name or ""
+    return next((m for m in modules if m and name.startswith(f"{m}.")), "")
+
+
+def _siblings(first: str, second: str) -> tuple[str, str] | None:
+    """The containers in which two modules are, if those differ in their number alone, the first
+    one lower: ("layers.0", "layers.1") for "layers.0.norm" and "layers.1.norm".
+    """
+    parts = first.split("."), second.split(".")
+    if len(parts[0]) != len(parts[1]):
+        return None
+    where = [i for i, (a, b) in enumerate(zip(*parts)) if a != b]
+    if len(where) != 1 or not all(part[where[0]].isdecimal() for part in parts):
+        return None
+    if int(parts[0][where[0]]) > int(parts[1][where[0]]):
+        return None
+    end = where[0] + 1
+    return ".".join(parts[0][:end]), ".".join(parts[1][:end])
+
+
+def _readers(source: ir.Value) -> dict[str, list[Use]]:
+    """The uses of a tensor by the module that they are in; Identity nodes left out."""
+    modules: dict[str, list[Use]] = {}
+    for use in source.uses():
+        if use[0].op_type != "Identity":
             modules.setdefault(_module(use[0]), []).append(use)
-        for module, uses in list(modules.items())[1:]:
-            if "" not in modules:
-                slot = (source.name or "").rpartition(".")[2]
-                yield source, uses, names.fresh(f"{module}.{slot}")
+    return modules
 
 
 def _module(node: ir.Node) -> str:

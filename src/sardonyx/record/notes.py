@@ -15,17 +15,10 @@ from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.record.describe import Choices
 from sardonyx.record.merged import is_uniform
+from sardonyx.weights import NORMALIZATIONS
 
 # torch's exporter gives such names to tensors that it computed itself.
 FOLDED = re.compile(r"^(onnx::|val_|_onnx_)\w+$")
-NORMALIZATIONS = (
-    "BatchNormalization",
-    "InstanceNormalization",
-    "GroupNormalization",
-    "LayerNormalization",
-    "RMSNormalization",
-    "LpNormalization",
-)
 SHOWN = 3
 
 
@@ -62,7 +55,7 @@ def _merged_norms(model: Model) -> tuple[str, str] | None:
     """Convolutions with a bias and nothing that normalizes: as export for inference leaves them."""
     kinds = {node.op_type for node in model.graph if node.domain == ""}
     biased = [n for n in model.graph if n.op_type == "Conv" and len(n.inputs) > 2 and n.inputs[2]]
-    if len(biased) < 2 or kinds & set(NORMALIZATIONS):
+    if len(biased) < 2 or kinds & {*NORMALIZATIONS, "LpNormalization"}:
         return None
     renamed = [n for n in biased if FOLDED.match((n.inputs[1].name or "") if n.inputs[1] else "")]
     without = "training goes on without it; an export in training mode keeps it"
