@@ -56,6 +56,8 @@ _TASKS = {
         "tie": "sardonyx.edit.surgery",
         "untie": "sardonyx.edit.surgery",
         "dequantize": "sardonyx.edit.dequantize",
+        "compose": "sardonyx.edit.compose",
+        "split": "sardonyx.edit.compose",
     },
     "Gradients": {
         "grad": "sardonyx.grad",
@@ -149,6 +151,7 @@ if TYPE_CHECKING:
     from sardonyx.checking import check
     from sardonyx.custom import check_operator, define, undefine
     from sardonyx.diff import Diff, diff
+    from sardonyx.edit.compose import compose, split
     from sardonyx.edit.dequantize import dequantize
     from sardonyx.edit.surgery import (
         cut,

@@ -22,6 +22,7 @@ from sardonyx.errors import quote
 from sardonyx.model import ModelSource, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
+from sardonyx.passes.stages import PREPARATION, stage_of
 
 TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 IDENTITY_BYTES = 16 * 2**20  # larger matrices are not compared with the identity
@@ -140,6 +141,9 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
     if value.dtype not in FLOATS:
         dtype = value.dtype.name.lower() if value.dtype is not None else "of no known type"
         return "constant", f"{dtype}, not a float"
+    uses = value.uses()
+    if uses and not updated and all(stage_of(use.node) == PREPARATION for use in uses):
+        return "constant", "part of the data preparation"
     roles = list(_roles(value))
     weight = next((r for r in roles if r.kind == "weight"), None)
     statistic = next((r for r in roles if r.kind == "statistic"), None)

@@ -8,7 +8,7 @@ records, that takes the features as inputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -17,14 +17,11 @@ from sardonyx import opset
 from sardonyx.build import FLOATS
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
-from sardonyx.partial import free_values
 from sardonyx.passes.cse import RANDOM
-from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.nesting import graphs, reads
+from sardonyx.passes.stages import PREPARATION, cut_front, stage_of
 from sardonyx.record.info import state_names
 
-STAGE = "stage"  # the metadata key of a node that says to which part of a model it belongs
-PREPARATION = "preprocessing"
 # Domains of operators that engines have, or that normalization rewrites.
 ORDINARY_DOMAINS = ("", "ai.onnx.ml", "com.microsoft", opset.TRAINING_DOMAIN, "ai.onnx.preview")
 
@@ -57,23 +54,13 @@ def separate(model: Model) -> Front | None:
     names = _front_names(model, typed)
     if not names:
         return None
-    rest = model.copy()
-    nodes = [n for n in rest.graph if n.outputs and n.outputs[0].name in names]
-    boundary = _boundary(rest, nodes)
-    front = Model(model.ir.clone(), [], model.source)
-    values = {v.name: v for node in front.graph for v in node.outputs}
-    front.graph.outputs.clear()
-    front.graph.outputs.extend(values[v.name] for v in boundary)
-    remove_dead(front.graph)
-    _drop_unread_inputs(front.graph)
-    passed = tuple(v.name or "" for v in boundary if v.is_graph_output())
-    raw = [v.name or "" for v in rest.graph.inputs]
-    for value in boundary:
+    parts = cut_front(model, names)
+    for value in parts.rest.graph.inputs:
         inferred = typed.get(value.name or "", value)
         value.type, value.shape = value.type or inferred.type, value.shape or inferred.shape
-    features = _cut(rest.graph, nodes, boundary)
-    left = {v.name for v in rest.graph.inputs}
-    return Front(front, rest, features, passed, tuple(n for n in raw if n not in left))
+    left = {v.name for v in parts.rest.graph.inputs}
+    raw = tuple(v.name or "" for v in model.graph.inputs if v.name not in left)
+    return Front(parts.front, parts.rest, parts.boundary, parts.passed, raw)
 
 
 def _needs_a_look(model: Model) -> Iterator[bool]:
@@ -86,7 +73,7 @@ def _needs_a_look(model: Model) -> Iterator[bool]:
 
 
 def _is_marked(node: ir.Node) -> bool:
-    return node.metadata_props.get(STAGE) == PREPARATION
+    return stage_of(node) == PREPARATION
 
 
 def _is_foreign(node: ir.Node, model: Model) -> bool:
@@ -138,44 +125,3 @@ def _trained(model: Model) -> set[ir.Value]:
 def _may_be_text(value: ir.Value, typed: Mapping[str, ir.Value]) -> bool:
     inferred = typed.get(value.name or "", value)
     return (value.dtype or inferred.dtype) in (None, ir.DataType.STRING)
-
-
-# -- the cut -----------------------------------------------------------------------------
-
-
-def _boundary(model: Model, nodes: list[ir.Node]) -> list[ir.Value]:
-    """The values of the front that the rest, a record or the caller reads."""
-    front = set(nodes)
-    by_name = {v.name for r in model.records for g in r.graphs for v in free_values(g)}
-    read = {v for node in model.graph if node not in front for v in reads(node)}
-    return [
-        value
-        for node in nodes
-        for value in node.outputs
-        if value in read or value.is_graph_output() or value.name in by_name
-    ]
-
-
-def _cut(graph: ir.Graph, nodes: list[ir.Node], boundary: list[ir.Value]) -> tuple[str, ...]:
-    """Make the boundary inputs of the graph, and remove what is before it; the new inputs."""
-    outputs = [v for v in graph.outputs if v.producer() not in set(nodes)]
-    graph.outputs.clear()
-    graph.outputs.extend(outputs)
-    features = []
-    for value in boundary:
-        feature = ir.Value(name=value.name, type=value.type, shape=value.shape)
-        value.name = None
-        value.replace_all_uses_with(feature)
-        graph.inputs.append(feature)
-        features.append(feature.name or "")
-    for node in reversed(nodes):
-        graph.remove(node, safe=True)
-    _drop_unread_inputs(graph, keep=features)
-    return tuple(features)
-
-
-def _drop_unread_inputs(graph: ir.Graph, keep: Collection[str] = ()) -> None:
-    """Drop the inputs that nothing reads."""
-    read = [v for v in graph.inputs if v.uses() or v.is_graph_output() or v.name in keep]
-    graph.inputs.clear()
-    graph.inputs.extend(read)
