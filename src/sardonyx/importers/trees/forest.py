@@ -114,6 +114,18 @@ class Forest:
         self._rows += len(values)
         return first
 
+    def set_leaves(self, values: np.ndarray) -> None:
+        """Give the leaves other values: one row for each, in the order of their numbers."""
+        if len(values) != self._rows:
+            raise ArgumentError(f"{len(values)} rows of values for {self._rows} leaves")
+        self._leaves = [np.asarray(values, np.float64)]
+
+    def move_columns(self, first: int, to: int) -> None:
+        """Renumber the columns from `first` on, so that they begin at `to`."""
+        column = self.arrays()["column"]
+        self._column = [np.where(column >= first, column - first + to, column)]
+        self.whole = {c - first + to if c >= first else c for c in self.whole}
+
     # -- what is there ---------------------------------------------------------------
 
     @property

@@ -1,0 +1,147 @@
+"""NearestNeighborModel: the training rows that are nearest, and what they say together."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from .document import Element
+from .functions import column_median
+from .graph import Column
+from .literals import as_number, parse
+from .measures import axis_of, compare, is_similarity
+from .refusal import Refusal
+from .results import Job, Literal, Result, distinct, literal, model, number, winner
+
+
+@model("NearestNeighborModel")
+def nearest_neighbor_model(job: Job) -> Result:
+    g, element = job.g, job.element
+    measure = element.child("ComparisonMeasure")
+    inputs = element.child("KNNInputs")
+    if measure is None or inputs is None:
+        raise job.refuse("the measure or the inputs are missing")
+    rows, columns_of = _instances(job)
+    axes = []
+    for item in inputs.all("KNNInput"):
+        name = item.get("field")
+        column = job.scope.column(name, item)
+        if name not in columns_of:
+            raise Refusal(item, f"the training rows have no field {name!r}")
+        cells = [row.get(columns_of[name]) for row in rows]
+        points = [_point(job, item, column, cell) for cell in cells]
+        axes.append(axis_of(measure, item, column, np.array(points)))
+    affinities = compare(g, measure, axes)
+    count = min(int(element.get("numberOfNeighbors", 1)), len(rows))
+    largest = is_similarity(measure)
+    size = g.const(np.array([count], np.int64))
+    values, index = g.call(
+        "TopK", [affinities, size], {"axis": 1, "largest": int(largest)}, outputs=2
+    )
+    gone = g.IsNaN(g.ReduceSum(values, [1], keepdims=0))
+    ids = _ids(job, rows, columns_of)
+    codes = g.Gather(g.number([g.code(i) for i in ids]), index, axis=0)
+    ranked = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(count)]
+    distances = [Column(g.pick(values, i), "double") for i in range(count)]
+    out = _result(job, rows, columns_of, values, index, gone)
+    out.ranked, out.ranked_affinities, out.entities = ranked, distances, ids
+    out.affinities, out.largest_affinity = affinities, largest
+    return out
+
+
+def _point(job: Job, item: Element, column: Column, cell: str | None) -> float:
+    if cell is None:
+        raise Refusal(item, "a training row lacks this field")
+    return number(job.g, parse(item, cell, column.dtype))
+
+
+def _instances(job: Job) -> tuple[list[dict[str, str]], dict[str, str]]:
+    """The training rows as cells by column, and the column of each field."""
+    holder = job.element.child("TrainingInstances")
+    fields = holder.child("InstanceFields") if holder is not None else None
+    table = holder.child("InlineTable") if holder is not None else None
+    if holder is None or fields is None or table is None:
+        raise job.refuse("the training rows are not in the document")
+    rows = [{cell.tag: cell.text.strip() for cell in row.children} for row in table.all("row")]
+    if not rows:
+        raise Refusal(table, "there are no training rows")
+    names = {
+        f.get("field"): (f.get("column") or f.get("field")).rpartition(":")[2]
+        for f in fields.all("InstanceField")
+    }
+    return rows, names
+
+
+def _ids(job: Job, rows: list[dict[str, str]], columns_of: dict[str, str]) -> list[str]:
+    variable = job.element.get("instanceIdVariable")
+    if variable is None:
+        return [str(i + 1) for i in range(len(rows))]
+    column = columns_of.get(variable, variable)
+    if any(column not in row for row in rows):
+        raise job.refuse(f"a training row has no {variable!r}")
+    return [row[column] for row in rows]
+
+
+def _result(
+    job: Job,
+    rows: list[dict[str, str]],
+    columns_of: dict[str, str],
+    values: ir.Value,
+    index: ir.Value,
+    gone: ir.Value,
+) -> Result:
+    if job.target.name is None:
+        entity = Column(job.g.number(float("nan")), "string", finite=())
+        return Result(job.target, entity)
+    if job.target.name not in columns_of:
+        raise job.refuse(f"the training rows have no target {job.target.name!r}")
+    cells = [row.get(columns_of[job.target.name]) for row in rows]
+    if any(c is None for c in cells):
+        raise job.refuse("a training row has no target")
+    if job.is_classification:
+        return _vote(job, [c for c in cells if c is not None], values, index, gone)
+    return _mean(job, [c for c in cells if c is not None], values, index, gone)
+
+
+def _weights(job: Job, values: ir.Value) -> ir.Value:
+    """The inverse of distances; where one is zero, such neighbours count alone."""
+    g = job.g
+    shift = float(job.element.get("threshold", 0.001))
+    return g.Div(g.number(1.0), g.Add(values, g.number(shift)))
+
+
+def _mean(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: ir.Value) -> Result:
+    g = job.g
+    numbers = [as_number(c) for c in cells]
+    if any(n is None for n in numbers):
+        raise job.refuse("the target of a training row is no number")
+    targets = g.Gather(g.number(np.array(numbers, np.float64)), index, axis=0)
+    method = job.element.get("continuousScoringMethod", "average")
+    if method == "average":
+        out = g.ReduceMean(targets, [1], keepdims=0)
+    elif method == "median":
+        out = column_median(g, targets)
+    elif method == "weightedAverage":
+        weights = _weights(job, values)
+        top = g.ReduceSum(g.Mul(targets, weights), [1], keepdims=0)
+        out = g.Div(top, g.ReduceSum(weights, [1], keepdims=0))
+    else:
+        raise job.refuse(f"continuousScoringMethod {method} is not one of PMML")
+    return Result(job.target, Column(g.Where(gone, g.number(float("nan")), out), "double"))
+
+
+def _vote(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: ir.Value) -> Result:
+    g = job.g
+    labels = [literal(job.target, job.element, c) for c in cells]
+    classes: list[Literal] = distinct([*job.target.categories, *sorted(set(labels), key=str)])
+    places = np.array([classes.index(label) for label in labels])
+    shares = g.Gather(g.const(np.eye(len(classes))[places]), index, axis=0)
+    method = job.element.get("categoricalScoringMethod", "majorityVote")
+    if method == "weightedMajorityVote":
+        shares = g.Mul(shares, g.Unsqueeze(_weights(job, values), [2]))
+    elif method != "majorityVote":
+        raise job.refuse(f"categoricalScoringMethod {method} is not one of PMML")
+    votes = g.ReduceSum(shares, [1], keepdims=0)
+    votes = g.Div(votes, g.ReduceSum(votes, [1], keepdims=1))
+    votes = g.Where(g.Unsqueeze(gone, [1]), g.number(float("nan")), votes)
+    return Result(job.target, winner(g, job.target, classes, votes), classes, votes)
