@@ -67,6 +67,7 @@ _TASKS = {
     "Other frameworks": {
         "from_jax": "sardonyx.importers.jax.model",
         "from_torch": "sardonyx.importers.torch.convert",
+        "from_pmml": "sardonyx.importers.pmml",
         "to_torch": "sardonyx.engines.torch.convert",
         "to_torch_source": "sardonyx.engines.torch.source.write",
         "to_jax": "sardonyx.engines.jax.convert",
@@ -176,6 +177,7 @@ if TYPE_CHECKING:
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through
     from sardonyx.importers.jax.model import from_jax
+    from sardonyx.importers.pmml import from_pmml
     from sardonyx.importers.torch.convert import from_torch
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect

@@ -1,0 +1,191 @@
+"""PMML documents written here, against results worked out by hand or by numpy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ImportRefused, LimitExceeded, ModelError
+
+NAN = math.nan
+X = '<DataField name="x" optype="continuous" dataType="double"/>'
+Y = '<DataField name="y" optype="continuous" dataType="double"/>'
+S = """<DataField name="s" optype="categorical" dataType="string">
+<Value value="a"/><Value value="b"/><Value value="c"/></DataField>"""
+CLASS = """<DataField name="y" optype="categorical" dataType="string">
+<Value value="no"/><Value value="yes"/></DataField>"""
+
+
+def document(model: str, fields: str = X + Y, before: str = "", version: str = "4.4") -> bytes:
+    return (
+        f'<PMML version="{version}"><Header/><DataDictionary>{fields}</DataDictionary>'
+        f"{before}{model}</PMML>"
+    ).encode()
+
+
+def schema(*names: str, target: str = "y", **treatments: str) -> str:
+    settings = "".join(f' {key}="{value}"' for key, value in treatments.items())
+    active = "".join(f'<MiningField name="{name}"{settings}/>' for name in names)
+    return f'<MiningSchema>{active}<MiningField name="{target}" usageType="target"/></MiningSchema>'
+
+
+def run(source: bytes, **columns: Any) -> dict[str, Any]:
+    """The outputs of the imported model in onnxruntime, as lists."""
+    model = sx.from_pmml(source)
+    session = onnxruntime.InferenceSession(
+        model.proto().SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    feeds = {}
+    for value in session.get_inputs():
+        cells = columns[value.name]
+        is_text = "string" in value.type
+        feeds[value.name] = np.array(cells, dtype=object if is_text else np.float64)
+    names = [value.name for value in session.get_outputs()]
+    return {name: list(out) for name, out in zip(names, session.run(None, feeds), strict=True)}
+
+
+def same(actual: list[Any], expected: list[Any]) -> None:
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
+        if isinstance(b, str):
+            assert a == b
+        else:
+            assert (math.isnan(a) and math.isnan(b)) or a == pytest.approx(b, rel=1e-13, abs=1e-300)
+
+
+def regression(
+    table: str, fields: str = X + Y, names: tuple[str, ...] = ("x",), **at: str
+) -> bytes:
+    settings = "".join(f' {key}="{value}"' for key, value in at.items())
+    return document(
+        f'<RegressionModel functionName="regression"{settings}>{schema(*names)}{table}'
+        "</RegressionModel>",
+        fields,
+    )
+
+
+def test_a_linear_regression() -> None:
+    source = regression(
+        '<RegressionTable intercept="1"><NumericPredictor name="x" coefficient="2"/>'
+        '<NumericPredictor name="x" exponent="2" coefficient="0.5"/>'
+        '<CategoricalPredictor name="s" value="b" coefficient="10"/></RegressionTable>',
+        X + S + Y,
+        ("x", "s"),
+    )
+    out = run(source, x=[0.0, 2.0, NAN, 2.0], s=["b", "a", "a", ""])
+    same(out["y"], [11.0, 7.0, NAN, 7.0])
+
+
+def test_a_value_that_is_not_declared_gives_no_result() -> None:
+    table = '<RegressionTable intercept="1"><NumericPredictor name="x" coefficient="2"/>'
+    source = regression(table + "</RegressionTable>", X + S + Y, ("x", "s"))
+    same(run(source, x=[1.0, 1.0], s=["a", "zebra"])["y"], [3.0, NAN])
+
+
+TREE = """<TreeModel functionName="classification" missingValueStrategy="{missing}"
+noTrueChildStrategy="{no_true}">{schema}
+<Output><OutputField name="p" feature="probability" value="yes"/>
+<OutputField name="node" feature="entityId"/></Output>
+<Node id="0" score="no" defaultChild="2"><True/>
+<ScoreDistribution value="no" recordCount="6"/><ScoreDistribution value="yes" recordCount="4"/>
+<Node id="1" score="no"><SimplePredicate field="x" operator="lessThan" value="1"/>
+<ScoreDistribution value="no" recordCount="3"/><ScoreDistribution value="yes" recordCount="1"/>
+</Node>
+<Node id="2" score="yes"><SimpleSetPredicate field="s" booleanOperator="isIn">
+<Array type="string">a "b"</Array></SimpleSetPredicate>
+<ScoreDistribution value="no" recordCount="1"/><ScoreDistribution value="yes" recordCount="3"/>
+</Node></Node></TreeModel>"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "no_true", "labels", "nodes"),
+    [
+        ("none", "returnNullPrediction", ["no", "yes", "", "yes", ""], ["1", "2", "", "2", ""]),
+        ("none", "returnLastPrediction", ["no", "yes", "no", "yes", "no"], list("12020")),
+        ("lastPrediction", "returnNullPrediction", ["no", "yes", "", "no", "no"],
+         ["1", "2", "", "0", "0"]),
+        ("nullPrediction", "returnLastPrediction", ["no", "yes", "no", "", ""],
+         ["1", "2", "0", "", ""]),
+        ("defaultChild", "returnNullPrediction", ["no", "yes", "", "yes", "yes"],
+         ["1", "2", "", "2", "2"]),
+    ],
+)  # fmt: skip
+def test_strategies_of_trees(
+    missing: str, no_true: str, labels: list[str], nodes: list[str]
+) -> None:
+    model = TREE.format(missing=missing, no_true=no_true, schema=schema("x", "s"))
+    out = run(
+        document(model, X + S + CLASS),
+        x=[0.0, 2.0, 2.0, NAN, 2.0],
+        s=["c", "b", "c", "a", ""],
+    )
+    assert out["y"] == labels
+    assert out["node"] == nodes
+    by_node = {"0": 0.4, "1": 0.25, "2": 0.75, "": NAN}
+    same(out["p"], [by_node[n] for n in nodes])
+
+
+def test_stages_are_marked() -> None:
+    source = document(
+        f"""<RegressionModel functionName="regression">{schema("x")}
+        <LocalTransformations><DerivedField name="z" optype="continuous" dataType="double">
+        <Apply function="ln"><FieldRef field="x"/></Apply></DerivedField></LocalTransformations>
+        <RegressionTable intercept="0"><NumericPredictor name="z" coefficient="3"/>
+        </RegressionTable></RegressionModel>"""
+    )
+    stages = {n.op_type: n.metadata_props["stage"] for n in sx.from_pmml(source).graph}
+    assert stages["Log"] == "preprocessing"
+    assert stages["MatMul"] == "model"
+    same(run(source, x=[math.e, 1.0])["y"], [3.0, 0.0])
+
+
+# -- hostile documents ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b'<!DOCTYPE PMML [<!ENTITY a "b">]><PMML version="4.4">&a;</PMML>',
+        b'<!DOCTYPE PMML [<!ENTITY a SYSTEM "file:///etc/passwd">]><PMML>&a;</PMML>',
+        b'<!DOCTYPE PMML [<!ENTITY % a SYSTEM "http://localhost/a">%a;]><PMML/>',
+        b"<PMML",
+        b"",
+        b"<html/>",
+        b"\x00\x01",
+    ],
+)
+def test_hostile_xml_is_refused(source: bytes) -> None:
+    with pytest.raises(ModelError):
+        sx.from_pmml(source)
+
+
+def test_depth_and_size_are_bounded() -> None:
+    with pytest.raises(LimitExceeded):
+        sx.from_pmml(b"<PMML>" + b"<a>" * 5000 + b"</a>" * 5000 + b"</PMML>")
+    with pytest.raises(LimitExceeded):
+        sx.from_pmml(b"<PMML>" + b" " * 100 + b"</PMML>", limits=sx.Limits(file_bytes=50))
+
+
+def test_refusals_come_all_at_once_with_lines() -> None:
+    source = document(
+        f"""<RegressionModel functionName="regression">{schema("x")}
+<Output><OutputField name="a" feature="residual"/>
+<OutputField name="b" feature="transformedValue"><Lag field="x"/></OutputField></Output>
+<RegressionTable intercept="0"/></RegressionModel>"""
+    )
+    with pytest.raises(ImportRefused) as error:
+        sx.from_pmml(source)
+    assert [row[:2] for row in error.value.where] == [["line 2", "OutputField"], ["line 3", "Lag"]]
+
+
+@pytest.mark.parametrize(
+    "tag", ["AssociationModel", "TimeSeriesModel", "SequenceModel", "TextModel"]
+)
+def test_models_of_other_data_are_refused(tag: str) -> None:
+    with pytest.raises(ImportRefused, match=tag):
+        sx.from_pmml(document(f'<{tag} functionName="regression"><MiningSchema/></{tag}>'))
