@@ -50,7 +50,7 @@ def _open_object(data: Any, layout: Layout) -> Source:
     if isinstance(data, Mapping):
         return Table(data, MEMORY)
     pair = isinstance(data, (tuple, list)) and len(data) == 2
-    if pair and all(hasattr(d, "shape") for d in data):
+    if pair and all(hasattr(d, "shape") or _is_column(d) for d in data):
         return Table({"x": as_array(data[0]), "label": as_array(data[1])}, MEMORY)
     if isinstance(data, np.ndarray):
         return Table({"x": data}, MEMORY)
@@ -72,6 +72,13 @@ def _open_object(data: Any, layout: Layout) -> Source:
         length = len(data) if isinstance(data, Sized) else None
         return Stream(lambda _: iter(data), type(data).__name__, length=length)
     raise DataError(f"cannot read data from {type(data).__name__}")
+
+
+def _is_column(values: Any) -> bool:
+    """A list of numbers, of texts, or of lists of numbers: one element for each row."""
+    return isinstance(values, list) and isinstance(
+        next(iter(values), None), int | float | str | list
+    )
 
 
 def _is_frame(data: Any) -> bool:

@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, DataError, counted, did_you_mean, quote
 from sardonyx.train.images import Images
-from sardonyx.train.tables import Field, Rows, Source, Stream, Subset
+from sardonyx.train.tables import LABELS, Field, Rows, Source, Stream, Subset, Table
 
-LABELS = ("label", "labels", "y", "target", "targets", "class", "classes")
 INPUTS = ("x", "input", "inputs", "image", "images", "pixels", "features", "data")
 TEXT = "OUS"  # kinds of NumPy types that hold text
+SHOWN = 8  # columns in a message
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,19 @@ def link(
             f"the data does not fit the model ({counted(len(problems), 'problem')})",
             problems,
             hint=f"the data has {_listed(fields)}; --field input=field (fields=) links them, "
-            "--constant input=value (constants=) feeds the same value with every row",
+            "--constant input=value (constants=) feeds the same value with every row"
+            f"{_of_columns(source)}",
         )
     return [_with_classes(item, source, fields, classes) for item in links]
+
+
+def _of_columns(source: Source) -> str:
+    """Of which columns of a file the field `x` consists."""
+    names = source.features if isinstance(source, Table) else ()
+    if not names:
+        return ""
+    shown = ", ".join(map(quote, names[:SHOWN])) + " …" * (len(names) > SHOWN)
+    return f'; "x" consists of the columns {shown}: --columns a,b,label (columns=) chooses others'
 
 
 def _listed(fields: Mapping[str, Field]) -> str:
@@ -265,7 +275,16 @@ def _with_classes(
             f"the labels of {source.origin} are names, which cannot be numbered in a stream",
             hint="pass numbers as labels, or data that is not a stream",
         )
-    names = known or sorted(set(map(str, source.sample(item.field).tolist())))
+    labels = source.sample(item.field) if isinstance(source, Stream) else source.whole(item.field)
+    missing = np.array([v is None or v != v or v in ("", b"") for v in labels.flat], bool)
+    if missing.any():
+        rows = missing.reshape(labels.shape)
+        raise DataError(
+            f"{source.origin} lacks {counted(int(rows.sum()), 'label')}",
+            [[*_where(item, rows), "holds no class"]],
+            hint="leave these rows out, or give them a class",
+        )
+    names = known or sorted(set(map(str, labels.tolist())))
     return Link(**{**vars(item), "classes": tuple(names)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import mmap
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 
 from sardonyx.errors import DataError, MissingExtra, quote
 from sardonyx.limits.archives import check_archive
-from sardonyx.train.tables import Table
+from sardonyx.train.tables import LABELS, Table
 
-LABELS = ("label", "labels", "target", "y", "class")
+SEPARATORS = (",", ";", "\t", "|")
+DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)\s*$")
 
 
 def open_file(path: Path, columns: Sequence[str] | None, features: int | None = None) -> Table:
@@ -71,28 +73,54 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _open_csv(path: Path, columns: Sequence[str] | None, features: int | None) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        try:
-            rows = [(reader.line_num, row) for row in reader if row]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read {quote(path.name)}: {error}") from error
+    rows, separator = _csv_rows(path)
     lines = [row for _, row in rows]
     header = [f"column{i + 1}" for i in range(len(lines[0]))] if lines else []
     headed = not lines or _has_header(lines)
     if headed and lines:
-        header, lines, rows = lines[0], lines[1:], rows[1:]
+        header, lines, rows = [name.strip() for name in lines[0]], lines[1:], rows[1:]
     if not lines:
         raise DataError(f"{quote(path.name)} has no rows")
     wrong = [[f"line {line}"] for line, row in rows if len(row) != len(header)]
     if wrong:
         lines_of = f"{len(wrong)} line{'s' * (len(wrong) > 1)} of {quote(path.name)}"
         raise DataError(f"{lines_of} with another number of columns than {len(header)}", wrong)
+    repeated = [[quote(name)] for name in {n: None for n in header if header.count(n) > 1}]
+    if repeated:
+        raise DataError(f"{quote(path.name)} has several columns of the same name", repeated)
     fields = {name: _numbers([row[i] for row in lines]) for i, name in enumerate(header)}
     table = side_by_side(fields, columns, path.name, features)
     if not headed:
-        table.facts = (("header", f"none in {path.name}: columns are numbered from column1"),)
+        table.facts += (("header", f"none in {path.name}: columns are numbered from column1"),)
+    if separator not in (",", "\t"):
+        table.facts += (("columns", f"separated by {separator!r} in {path.name}"),)
     return table
+
+
+def _csv_rows(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
+    """The rows of a text file, with the number of the line that each ends in, and what separates
+    the columns. Numbers with decimal commas, as files with semicolons have them, get points.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            separator = "\t" if path.suffix.lower() == ".tsv" else _separator(file.readline())
+            file.seek(0)
+            reader = csv.reader(file, delimiter=separator)
+            rows = [(reader.line_num, row) for row in reader if row]
+        except UnicodeDecodeError as error:
+            message = f"cannot read {quote(path.name)}: {error}"
+            raise DataError(message, hint="save it in UTF-8") from error
+        except csv.Error as error:
+            raise DataError(f"cannot read {quote(path.name)}: {error}") from error
+    if separator == ";":
+        rows = [(n, [DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row]) for n, row in rows]
+    return rows, separator
+
+
+def _separator(line: str) -> str:
+    """What separates the columns of a file with this first line: a comma where there is one."""
+    plain = re.sub(r'"[^"]*"', "", line)
+    return next((c for c in SEPARATORS if c in plain), ",")
 
 
 def _has_header(lines: list[list[str]]) -> bool:
@@ -174,11 +202,11 @@ def side_by_side(
     if features is not None and len(names) == features and (named is None or columns):
         label = ""  # nothing but features
     inputs = [n for n in names if n != label]
-    texts = [n for n in inputs if fields[n].dtype.kind in "OUS"]
-    if texts:
+    others = [n for n in inputs if fields[n].dtype.kind not in "biuf"]
+    if others:
         raise DataError(
-            f"columns of {quote(origin)} hold text, not numbers",
-            [[quote(n), repr(fields[n][0])] for n in texts],
+            f"columns of {quote(origin)} hold something else than numbers",
+            [[quote(n), *_first_other(fields[n])] for n in others],
             hint="choose columns of numbers, the label last: columns=['a', 'b', 'label'], "
             "--columns a,b,label",
         )
@@ -186,7 +214,15 @@ def side_by_side(
     if not inputs or any(np.asarray(fields[n]).ndim != 1 for n in inputs):
         return Table({n: fields[n] for n in names}, origin)
     x = np.stack([np.asarray(fields[n]) for n in inputs], 1).astype(np.float32)
-    return Table({"x": x, **labels}, origin)
+    table = Table({"x": x, **labels}, origin)
+    table.features = tuple(inputs)
+    return table
+
+
+def _first_other(column: np.ndarray) -> list[str]:
+    """The first value of a column that is not a number, and its row."""
+    row = next((i for i, v in enumerate(column) if not _is_number(str(v))), 0)
+    return [f"row {row}", repr(str(column[row]))]
 
 
 def _refuse_missing(columns: Sequence[str] | None, present: Any, origin: str) -> None:

@@ -209,6 +209,10 @@ class Images(Table):
         self.layout = layout
         self.origin, self.length = str(folder), len(files)
         self.facts = (("preprocessing", str(layout.preprocessing)),)
+        without = [n for n in folders if n not in {name for _, name in files}]
+        if self.labelled and without:
+            listed = ", ".join(map(quote, without))
+            self.facts += (("note", f"no images in {listed}: such a class is never seen"),)
         self.names = [path.relative_to(folder).as_posix() for path in self.paths]
 
     def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:

@@ -13,6 +13,8 @@ import numpy as np
 
 from sardonyx.errors import DataError, quote
 
+# Names of fields that hold labels.
+LABELS = ("label", "labels", "y", "target", "targets", "class", "classes")
 MEMORY = "the data"  # what arrays in memory are called in messages
 HASHED_BYTES = 1 << 26  # of a field; of a larger one, the fingerprint looks at some rows
 HASHED_ROWS = 1024
@@ -31,13 +33,15 @@ class Field:
 class Table:
     """Rows by number: `len(table)`, `table.take(indices)`.
 
-    columns -- arrays, or anything indexable by an integer array; all of one length
-    classes -- the names of the classes by label number, where they are known
-    facts   -- what people should know about how the data was read
+    columns  -- arrays, or anything indexable by an integer array; all of one length
+    classes  -- the names of the classes by label number, where they are known
+    facts    -- what people should know about how the data was read
+    features -- the columns of a file that stand side by side in the field `x`
     """
 
     classes: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
+    features: tuple[str, ...] = ()
 
     def __init__(self, columns: Mapping[str, Any], origin: str):
         if not columns:
@@ -96,6 +100,15 @@ class Table:
             return column
         return self.take(np.arange(min(self.length, CHECKED_ROWS)), [name])[name]
 
+    def whole(self, name: str) -> np.ndarray:
+        """All rows of a field."""
+        column = self.columns.get(name) if hasattr(self, "columns") else None
+        if type(column) is np.ndarray:
+            return column
+        starts = range(0, self.length, CHECKED_ROWS)
+        parts = (np.arange(s, min(s + CHECKED_ROWS, self.length)) for s in starts)
+        return np.concatenate([self.take(rows, [name])[name] for rows in parts])
+
     def fingerprint(self, names: Collection[str]) -> str:
         """A number that changes when the contents of these fields do; "" where none is known."""
         digest = hashlib.blake2b(str(self.length).encode(), digest_size=8)
@@ -148,7 +161,7 @@ class Subset(Table):
     def __init__(self, table: Table, rows: np.ndarray):
         self.table, self.rows = table, rows
         self.origin, self.length = table.origin, len(rows)
-        self.classes, self.facts = table.classes, table.facts
+        self.classes, self.facts, self.features = table.classes, table.facts, table.features
 
     def sample(self, name: str) -> np.ndarray:
         return self.table.sample(name)  # rows as people count them
@@ -201,16 +214,30 @@ class Stream:
 
     def _named(self, batch: Any) -> Rows:
         if isinstance(batch, Mapping):
-            return {str(k): as_array(v) for k, v in batch.items()}
+            return self._batch({str(k): as_array(v) for k, v in batch.items()})
         if isinstance(batch, (tuple, list)):
             names = self.names or (
                 ["x", "label"] if len(batch) == 2 else [f"field{i}" for i in range(len(batch))]
             )
-            return {n: as_array(v) for n, v in zip(names, batch, strict=True)}
+            return self._batch({n: as_array(v) for n, v in zip(names, batch, strict=True)})
         raise DataError(
             f"a batch of {self.origin} is a {type(batch).__name__}",
             hint="give dicts of arrays, or (x, label) pairs",
         )
+
+    def _batch(self, fields: Rows) -> Rows:
+        """The fields of a batch, unless they are those of a single row."""
+        lengths = {len(array) if array.ndim else None for array in fields.values()}
+        pair = len(fields) == 2 and len(lengths) > 1
+        if pair or any(not array.ndim and name in LABELS for name, array in fields.items()):
+            raise DataError(
+                f"an element of {self.origin} is not a batch: its fields have no common rows",
+                [[quote(name), list(array.shape)] for name, array in fields.items()],
+                hint="every element is a batch, whose arrays have the rows on their first axis; "
+                "for single rows give arrays of all rows, such as {'x': x, 'label': label}, or a "
+                "torch Dataset",
+            )
+        return fields
 
 
 def as_array(value: Any) -> np.ndarray:
