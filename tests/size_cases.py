@@ -459,6 +459,22 @@ CASES = {
     "identity out": ("int64[2]", "y = Identity(s)"),
     "shape of shape": ("int64[1]", "y = Shape(s)"),
     "squeeze": ("int64", "y = Squeeze(n1)"),
+    "squeeze every one": ("float[A]", "y = Squeeze(x)"),
+    "if squeeze": (
+        "float[A]",
+        "c = Equal(t, one) "
+        "a = If(c) <then_branch = g1 () => (float[B] u) {u = Squeeze(x, one1)}, "
+        "else_branch = g2 () => (float[C,D] v) {v = Identity(x)}> "
+        "y = Exp(a)",
+    ),
+    "loop with counters": (
+        "float[A]",
+        "c = Less(zero, n) "
+        "i, y = Loop(n, c, zero) <body = b (int64 k, bool d, int64 i0) => "
+        "(bool e, int64 i1, float r) "
+        "{ i1 = Add(i0, one) r0 = Gather<axis=0>(x, i0) r = ReduceSum<keepdims=0>(r0) "
+        "e = Less(i1, n) }>",
+    ),
     "transpose": (
         "int64[2,1]",
         "a = Unsqueeze(s, zero1) y = Transpose<perm=[1,0]>(a)",

@@ -2,9 +2,11 @@
 
     python -m tests.sweeps.converted                              all of it
     python -m tests.sweeps.converted --framework tensorflow silero
+    python -m tests.sweeps.converted --framework compile,export
 
 `to_torch(m)`, `jax.jit(to_jax(m))` and `tf.function(to_tensorflow(m))` are built once for each
-model, with its sizes free, and run at each size.
+model, with its sizes free, and run at each size; so are, if asked for, `torch.compile(to_torch(m))`
+("compile") and `torch.export` of it ("export").
 """
 
 from __future__ import annotations
@@ -45,6 +47,45 @@ def with_torch(model: sx.Model) -> Function:
     return run
 
 
+def with_compile(model: sx.Model) -> Function:
+    import torch
+
+    # All of torch.compile but the generation of C++ code, which takes a minute for each model.
+    module = torch.compile(sx.to_torch(model), backend="aot_eager", dynamic=True)
+
+    def run(*arrays: np.ndarray) -> Any:
+        with torch.no_grad():
+            return module(*(torch.from_numpy(a) if a.dtype != object else a for a in arrays))
+
+    return run
+
+
+def with_export(model: sx.Model) -> Function:
+    """A program for all sizes, from inputs of the first batch that is not one."""
+    import torch
+
+    module = sx.to_torch(model)
+    program: Any = None
+
+    def run(*arrays: np.ndarray) -> Any:
+        nonlocal program
+        tensors = tuple(torch.from_numpy(a) for a in arrays)
+        if program is None:
+            shapes = [
+                {
+                    i: torch.export.Dim.DYNAMIC if a.shape[i] > 1 else torch.export.Dim.AUTO
+                    for i, d in enumerate(v.shape or ())
+                    if not isinstance(d, int)
+                }
+                for v, a in zip(model.inputs, arrays, strict=True)
+            ]
+            program = torch.export.export(module, tensors, dynamic_shapes=tuple(shapes)).module()
+        with torch.no_grad():
+            return program(*tensors)
+
+    return run
+
+
 def with_jax(model: sx.Model) -> Function:
     import jax
 
@@ -63,18 +104,33 @@ def with_tensorflow(model: sx.Model) -> Function:
     return lambda *arrays: function(*map(tf.constant, arrays))
 
 
-CONVERT = {"torch": with_torch, "jax": with_jax, "tensorflow": with_tensorflow}
+CONVERT = {
+    "torch": with_torch,
+    "jax": with_jax,
+    "tensorflow": with_tensorflow,
+    "compile": with_compile,
+    "export": with_export,
+}
+USUAL = ("torch", "jax", "tensorflow")
 
 
 def batches(name: str, model: sx.Model) -> list[list[np.ndarray]]:
-    """Inputs of each batch size: rows of one are repeated where the first size is free."""
+    """Inputs of each batch size: rows of one are repeated along every axis of that free size."""
     feeds = inputs(name, sx.normalize(model), 0)
     arrays = [np.asarray(feeds[v.name or ""]) for v in model.inputs]
+    shapes = [list(v.shape or ()) for v in model.inputs]
+    free = {str(s[0]) for s in shapes if s and not isinstance(s[0], int)}
+    if not free:
+        return [arrays]
     sizes: list[list[np.ndarray]] = []
     for batch in BATCHES:
-        free = [bool(v.shape) and not isinstance(v.shape[0], int) for v in model.inputs]  # type: ignore[index]
-        sizes.append([np.repeat(a[:1], batch, 0) if f else a for a, f in zip(arrays, free)])
-    return sizes if any(free) else [arrays]
+        sizes.append([])
+        for array, shape in zip(arrays, shapes, strict=True):
+            for axis, size in enumerate(shape):
+                if not isinstance(size, int) and (axis == 0 or str(size) in free - {"None"}):
+                    array = np.repeat(array.take([0], axis), batch, axis)
+            sizes[-1].append(array)
+    return sizes
 
 
 def judge(name: str, framework: str) -> Outcome:
@@ -88,7 +144,8 @@ def judge(name: str, framework: str) -> Outcome:
     run = None
     worst = 0.0
     count = 0
-    for arrays in batches(name, model):
+    sizes = batches(name, model)
+    for arrays in reversed(sizes) if framework == "export" else sizes:
         try:
             expected = session.run(None, dict(zip(names, arrays, strict=True)))
         except Exception:  # a batch that the model does not take
@@ -123,7 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--framework", default=",".join(CONVERT))
+    parser.add_argument("--framework", default=",".join(USUAL))
     parser.add_argument("--limit", type=float, default=300.0, help="seconds per model")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()

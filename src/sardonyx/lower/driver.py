@@ -27,6 +27,7 @@ from sardonyx.registry import Registry, Rule
 # Keywords of rules besides attributes: the number of the node's outputs, and their types.
 SPECIAL = ("count", "dtypes")
 LOWERINGS = Registry("lowering", leading=1, special=SPECIAL)
+MANY = 256  # the most inputs of a variadic parameter that may come as numpy arrays
 FRAMEWORKS = tuple(name for name in ENGINES if name != "onnxruntime")
 KERNELS = {name: Registry(f"{name} kernel", leading=1, special=SPECIAL) for name in FRAMEWORKS}
 
@@ -61,15 +62,20 @@ def lowering(
         raise ArgumentError(f"there is no engine {only!r} to lower to", hint=f"one of {FRAMEWORKS}")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = list(inspect.signature(function).parameters)[1:]
+        signature = inspect.signature(function).parameters
+        parameters = list(signature)[1:]
         unknown = [name for name in (*static, *either) if name not in parameters]
         if unknown:
             raise ArgumentError(f"{function.__name__} has no parameter {unknown}")
         positions = frozenset(parameters.index(name) for name in static)
-        loose = frozenset(parameters.index(name) for name in either)
+        rest = [n for n in either if signature[n].kind is inspect.Parameter.VAR_POSITIONAL]
+        loose = {parameters.index(name) for name in either}
+        loose.update(i for name in rest for i in range(parameters.index(name), MANY))
         registry = LOWERINGS if only is None else KERNELS[only]
         for name in ops:
-            registry.register(function, name, domain, static=positions, either=loose, sizes=sizes)
+            registry.register(
+                function, name, domain, static=positions, either=frozenset(loose), sizes=sizes
+            )
         return function
 
     return decorate

@@ -39,7 +39,7 @@ def if_(xp, cond, *, then_branch, else_branch):
         raise NotStatic(different) from error
 
 
-@lowering("Loop", only="jax", either=("M", "cond"))
+@lowering("Loop", only="jax", either=("M", "cond", "state"))
 def loop(xp, M=None, cond=None, *state, body, count):
     M = xp.asarray(M) if is_symbolic(M) else M  # a size that jax.export leaves free
     M, cond = (v if v is None or is_traced(v) else np.asarray(v) for v in (M, cond))

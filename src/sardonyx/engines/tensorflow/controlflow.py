@@ -33,7 +33,10 @@ def if_(xp, cond, *, then_branch, else_branch):
         cond = static(xp, cond)
         return controlflow.if_(xp, cond, then_branch=then_branch, else_branch=else_branch)
     branches = [lambda b=b: as_tensors(xp, b()) for b in (then_branch, else_branch)]
-    return tuple(tf.cond(tf.reshape(cond, ()), *branches))
+    outputs = tuple(tf.cond(tf.reshape(cond, ()), *branches))
+    if any(v.shape.rank is None for v in outputs):
+        raise NotStatic("the rank depends on which branch is taken")
+    return outputs
 
 
 @lowering("Scan", only="tensorflow")

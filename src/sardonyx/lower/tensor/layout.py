@@ -6,7 +6,7 @@ import numpy as np
 
 from sardonyx.lower.driver import lowering
 from sardonyx.lower.sizes import larger
-from sardonyx.lower.xp import is_string, positive, settle
+from sardonyx.lower.xp import NotStatic, is_string, positive, settle
 
 INT64 = np.dtype(np.int64)
 
@@ -44,6 +44,8 @@ def transpose(xp, x, *, perm):
 def squeeze(xp, x, axes=None):
     sizes = xp.shape(x)
     if axes is None:
+        if not all(isinstance(d, int) for d in sizes):
+            raise NotStatic("the rank depends on which sizes are 1")
         gone = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]
     else:
         gone = [positive(int(a), len(sizes)) for a in axes.flat]
