@@ -68,6 +68,7 @@ _TASKS = {
         "from_jax": "sardonyx.importers.jax.model",
         "from_torch": "sardonyx.importers.torch.convert",
         "from_pmml": "sardonyx.importers.pmml",
+        "from_jax_step": "sardonyx.importers.jax.step",
         "to_torch": "sardonyx.engines.torch.convert",
         "to_torch_source": "sardonyx.engines.torch.source.write",
         "to_jax": "sardonyx.engines.jax.convert",
@@ -179,6 +180,7 @@ if TYPE_CHECKING:
     from sardonyx.importers.jax.model import from_jax
     from sardonyx.importers.pmml import from_pmml
     from sardonyx.importers.torch.convert import from_torch
+    from sardonyx.importers.jax.step import from_jax_step
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect
     from sardonyx.limits import Limits

@@ -29,13 +29,48 @@ def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> NormalizedMod
     for graph in graphs(wide.graph):
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
             _widen_value(value, kinds)
-        for node in graph:
+        for node in list(graph):
+            if node.op_type == "BitCast" and not node.domain:
+                _keep_bits(graph, node, kinds)
+                continue
             for value in node.outputs:
                 _widen_value(value, kinds)
             _write_defaults(node)
             for attr in list(node.attributes.values()):
                 _widen_attribute(node, attr, kinds)
     return NormalizedModel.of(wide)
+
+
+def _keep_bits(graph: ir.Graph, node: ir.Node, kinds: Collection[ir.DataType]) -> None:
+    """Leave a BitCast between its own types, which say how many bits it reads: casts go around it.
+
+    The type of its input may be widened already; the width of its result tells what it was.
+    """
+    (value,), (result,) = node.inputs, node.outputs
+    assert value is not None
+    to = ir.DataType(node.attributes["to"].as_int())
+    if to in kinds:
+        name, result.name = result.name, f"{result.name}/bits"
+        cast = ir.Node("", "Cast", [result], [_to(ir.DataType.DOUBLE)], num_outputs=1, name=name)
+        (wide,) = cast.outputs
+        wide.name, wide.shape = name, result.shape
+        wide.type = ir.TensorType(ir.DataType.DOUBLE)
+        result.replace_all_uses_with(wide, replace_graph_outputs=True)
+        cast.replace_input_with(0, result)
+        graph.insert_after(node, cast)
+    elif value.dtype == ir.DataType.DOUBLE and to.bitwidth < 64:
+        narrow = next((k for k in kinds if k.bitwidth == to.bitwidth), None)
+        if narrow is None:
+            return
+        cast = ir.Node("", "Cast", [value], [_to(narrow)], num_outputs=1, name=f"{node.name}/Cast")
+        (bits,) = cast.outputs
+        bits.name, bits.shape, bits.type = f"{node.name}/Cast", value.shape, ir.TensorType(narrow)
+        graph.insert_before(node, cast)
+        node.replace_input_with(0, bits)
+
+
+def _to(kind: ir.DataType) -> ir.Attr:
+    return ir.AttrInt64("to", int(kind))
 
 
 def _write_defaults(node: ir.Node) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr
 
@@ -29,10 +30,32 @@ def jit(
         return reader.closed(op, jaxpr if jaxpr is not None else call_jaxpr, operands)
 
 
-@importer("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "custom_lin")
+@importer("custom_jvp_call")
 def custom_jvp_call(
+    op: Writer, *operands: ir.Value, call_jaxpr: Any, reader: Reader
+) -> Sequence[ir.Value]:
+    if _is_relu(call_jaxpr):
+        return [op.Relu(operands[0])]
+    return reader.closed(op, call_jaxpr, operands)
+
+
+def _is_relu(jaxpr: Any) -> bool:
+    """Whether this is jax.nn.relu: the gradient of a plain maximum is another one at 0."""
+    equations = jaxpr.jaxpr.eqns
+    if len(equations) != 1 or equations[0].params.get("name") != "relu":
+        return False
+    inner = equations[0].params["jaxpr"].jaxpr.eqns
+    aval = jaxpr.jaxpr.invars[0].aval
+    floats = aval.dtype in (np.float32, np.float64)
+    return floats and len(inner) == 1 and inner[0].primitive.name == "max"
+
+
+@importer("custom_vjp_call", "custom_vmap_call", "custom_lin")
+def custom_vjp_call(
     op: Writer, *operands: ir.Value, call_jaxpr: Any = None, call: Any = None, reader: Reader
 ) -> Sequence[ir.Value]:
+    if reader.differentiated:
+        raise Refusal('a gradient of its own: how="step" lets JAX differentiate')
     body = call_jaxpr if call_jaxpr is not None else call
     if body is None:
         raise Refusal("a call without equations")
@@ -59,8 +82,6 @@ def custom_linear_solve(
 
 @importer("platform_index")
 def platform_index(op: Writer, *, platforms: Any) -> ir.Value:
-    import numpy as np
-
     for number, names in enumerate(platforms):
         if names is None or "cpu" in names:
             return op.const(np.int32(number))

@@ -7,12 +7,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import tree_util
 
 from sardonyx.errors import ImportDiffers
 from sardonyx.importers.jax import keys, trees
 from sardonyx.model import Model
+from sardonyx.record.info import state_names, state_tensor
 from sardonyx.verify import verify
 from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.training import verify_training
 
 SECONDS = 60.0
 FREE_SIZE = 3  # what a symbolic size is for the comparison, times the number of the symbol
@@ -46,6 +49,48 @@ def require_same(
             "the imported model and JAX differ",
             [[line] for line in str(report).splitlines()],
             hint="this is a defect of the import: please report the function; nothing was returned",
+        )
+
+
+class JaxSide:
+    """A training step of JAX as `verify_training` compares it."""
+
+    def __init__(self, step: Callable[[Any, Any], Any], state: Any, batch: Any, names: list[str]):
+        self.step_function = jax.jit(step)
+        self.tree, self.batch, self.names = state, batch, names
+        self.state_names = list(trees.named_leaves(state))
+        self.others: dict[str, np.ndarray] = {}  # what a record has besides, such as its seed
+
+    def step(self, inputs: Mapping[str, Any]) -> None:
+        leaves, structure = tree_util.tree_flatten(self.batch)
+        arrays = [_like(leaf, inputs.get(n)) for n, leaf in zip(self.names, leaves, strict=True)]
+        self.tree, _ = self.step_function(self.tree, tree_util.tree_unflatten(structure, arrays))
+
+    def state(self) -> dict[str, np.ndarray]:
+        leaves = zip(self.state_names, tree_util.tree_leaves(self.tree), strict=True)
+        return {**self.others, **{n: trees.array(leaf) for n, leaf in leaves}}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        leaves, structure = tree_util.tree_flatten(self.tree)
+        named = zip(self.state_names, leaves, strict=True)
+        new = [jax.numpy.asarray(_like(x, state[n])) if n in state else x for n, x in named]
+        self.tree = tree_util.tree_unflatten(structure, new)
+        self.others.update({n: a for n, a in state.items() if n not in self.state_names})
+
+
+def require_same_training(model: Model, side: JaxSide, fed: Mapping[str, Any]) -> None:
+    """Raise `ImportDiffers` unless two steps of the model's record are those of JAX."""
+    data = [sample(fed, None), sample(fed, 1)]
+    for record in model.records:
+        for name in state_names(model, record):
+            if name not in side.state_names:
+                side.others[name] = state_tensor(model, record, name).numpy()  # type: ignore[union-attr]
+    report = verify_training(model, side, "onnxruntime", data=data, steps=len(data))
+    if report.verdict == DIFFERENT:
+        raise ImportDiffers(
+            "the imported training step and that of JAX differ",
+            [[line] for line in str(report).splitlines()],
+            hint="this is a defect of the import: please report the step; nothing was returned",
         )
 
 

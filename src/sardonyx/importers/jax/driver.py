@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from sardonyx.errors import ArgumentError, ImportRefused, counted
 from sardonyx.importers.jax import keys
 from sardonyx.importers.jax.writer import Refusal, Writer, shape_of
 
+TRANSFORMATION = re.compile(r"[a-z_]+\(")
 FAMILIES = (
     "calls", "control", "conv", "dot", "elementwise", "indexing", "integers", "random",
     "reductions", "shapes", "sorting", "special", "windows",
@@ -62,11 +64,15 @@ def load_rules() -> None:
 
 
 class Reader:
-    """Reads jaxprs into one graph; `problems` are rows for the error that refuses them."""
+    """Reads jaxprs into one graph; `problems` are rows for the error that refuses them.
 
-    def __init__(self, op: Writer):
+    differentiated -- whether the graph will be differentiated, so that where JAX stops or replaces
+                      a gradient counts
+    """
+
+    def __init__(self, op: Writer, differentiated: bool = False):
         load_rules()
-        self.op = op
+        self.op, self.differentiated = op, differentiated
         self.problems: dict[tuple[str, ...], None] = {}
         self.line = ""  # of the user's code, for equations of library functions that it calls
         op.inline = self.inline
@@ -95,7 +101,7 @@ class Reader:
             values[variable] = _typed(value, variable.aval)
         scope = op.prefix
         for equation in jaxpr.eqns:
-            stack = str(equation.source_info.name_stack)
+            stack = scope_name(str(equation.source_info.name_stack))
             with op.named("/".join(s for s in (scope, stack) if s)):
                 results = self._equation(op, equation, [read(v) for v in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
@@ -153,6 +159,18 @@ class Reader:
         )
 
 
+def scope_name(stack: str) -> str:
+    """The scopes of an equation, with `grad` for what JAX's transformations call transpose.
+
+    >>> scope_name("transpose(jvp(MLP))/Dense_0")
+    'grad/MLP/Dense_0'
+    """
+    backward = "transpose(" in stack
+    plain = TRANSFORMATION.sub("", stack).replace(")", "")
+    parts = [p for p in plain.split("/") if p]
+    return "/".join(["grad", *parts] if backward else parts)
+
+
 def _require_real(aval: Any) -> None:
     if keys.is_key(aval):
         return
@@ -178,7 +196,7 @@ def dtype_of(aval: Any) -> ir.DataType | None:
 
 def constant(op: Writer, value: Any, aval: Any = None) -> ir.Value:
     """An array, a number or an array of keys as a constant."""
-    aval = core.get_aval(value) if aval is None else aval
+    aval = jax.typeof(value) if aval is None else aval
     array = keys.data(value) if keys.is_key(aval) else np.asarray(value)
     if not keys.is_key(aval):
         array = array.astype(aval.dtype)

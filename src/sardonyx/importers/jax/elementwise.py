@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.importers.jax.driver import importer
+from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.writer import Refusal, Writer
 
 T = ir.DataType
@@ -23,7 +23,7 @@ SAME = {
     "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
 }  # fmt: skip
 SAME_NAMES = (
-    "copy", "copy_p", "stop_gradient", "reduce_precision_none", "name", "pvary", "real",
+    "copy", "copy_p", "name", "pvary", "real",
     "optimization_barrier", "sharding_constraint", "device_put", "mesh_cast", "reshard", "pin",
     "layout_constraint", "conj",
 )  # fmt: skip
@@ -52,6 +52,15 @@ def _identity(op: Writer, *operands: ir.Value) -> Sequence[ir.Value]:
 
 
 _register()
+
+
+@importer("stop_gradient")
+def stop_gradient(op: Writer, x: ir.Value, *, reader: Reader) -> ir.Value:
+    bits = {T.FLOAT: T.INT32, T.DOUBLE: T.INT64, T.FLOAT16: T.INT16, T.BFLOAT16: T.INT16}
+    if not reader.differentiated or x.dtype not in bits:
+        return x
+    # ONNX has no such operator; nothing flows back through integers.
+    return op.BitCast(op.BitCast(x, to=int(bits[x.dtype])), to=int(x.dtype))
 
 
 def is_float(x: ir.Value) -> bool:

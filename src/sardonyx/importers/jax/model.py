@@ -1,37 +1,41 @@
-"""`from_jax`: a function of JAX and its parameters as an ONNX model."""
+"""`from_jax`: a function of JAX and its parameters as an ONNX model, with its training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import onnx_ir as ir
-
-from sardonyx import opset
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.importers.assembly import IR_VERSION
-from sardonyx.importers.jax import trees
-from sardonyx.importers.jax.check import require_same
-from sardonyx.importers.jax.trace import Tracer, flat, settle_weights, trace
+from sardonyx.importers.jax.finish import forward
+from sardonyx.importers.jax.training import with_training
 from sardonyx.model import Model
-from sardonyx.versions import fit
 
 
 def from_jax(
     function: Callable[..., Any],
     params: Any,
     *example: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    state: Any = None,
+    how: str = "record",
 ) -> Model:
-    """Import a function of JAX, with its parameters, as an ONNX model.
+    """Import a function of JAX, with its parameters and its training, as an ONNX model.
 
-    The result is compared with `jax.jit(function)` before it is returned.
+    The result is compared with `jax.jit(function)`, and two steps of its training with those of
+    JAX, before it is returned.
 
-    function  -- `function(params, *example)`: Flax's or Haiku's `apply`, a function of an Equinox
+    function  -- `function(params, *inputs)`: Flax's or Haiku's `apply`, a function of an Equinox
                  module's arrays, any other that can be traced
     params    -- a tree of arrays; each becomes an initializer, named by its path
-    example   -- arrays (or trees of them) like those that it will be called with; a size is free
-                 where a `jax.ShapeDtypeStruct` has a symbol of `jax.export.symbolic_shape`
+    example   -- arrays (or trees of them) like those that it will be called with, then those of
+                 the labels; a size is free where a `jax.ShapeDtypeStruct` has a symbol of
+                 `jax.export.symbolic_shape`
+    loss      -- `loss(outputs, *labels)`, one number
+    optimizer -- of optax
+    state     -- the optimizer's state, to continue a run; `optimizer.init(params)` if not given
+    how       -- "record": the loss is differentiated by sardonyx and can be edited like any other
+                 record; "step": the whole step as JAX computes it
 
     >>> import jax.numpy as jnp, sardonyx as sx
     >>> def predict(params, x):
@@ -43,42 +47,12 @@ def from_jax(
     """
     if not callable(function):
         raise ArgumentError(f"{quote(type(function).__name__)} is not a function")
-    return forward(function, params, example)
-
-
-def forward(function: Callable[..., Any], params: Any, example: tuple[Any, ...]) -> Model:
-    """The model of `function(params, *example)`, compared with JAX."""
-    weights = trees.named_leaves(params)
-    names = trees.argument_names(function, len(example), 1)
-    inputs = trees.input_leaves(names, example)
-    inputs = {_free_name(name, weights): leaf for name, leaf in inputs.items()}
-    trees.require_arrays(weights, "params")
-    trees.require_arrays(inputs, "the example")
-    traced = trace(function, params, *example)
-    tracer = Tracer()
-    operands = [tracer.input(n, leaf) for n, leaf in {**weights, **inputs}.items()]
-    outputs = trees.output_names(traced.result, {*weights, *inputs})
-    tracer.op.reserve(outputs)
-    results = tracer.read(traced, operands)
-    graph = tracer.finish(results, outputs, _name(function))
-    settle_weights(graph, {n: trees.array(leaf) for n, leaf in weights.items()})
-    model = as_model(graph)
-    require_same(model, jax.jit(flat(function, params, *example)), weights, inputs)
-    return model
-
-
-def as_model(graph: ir.Graph) -> Model:
-    """The model of a finished graph, at versions that onnxruntime takes."""
-    graph.opset_imports[""] = opset.OPSET
-    return fit(Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx")))
-
-
-def _free_name(name: str, taken: Any) -> str:
-    while name in taken:
-        name = f"input.{name}"
-    return name
-
-
-def _name(function: Callable[..., Any]) -> str:
-    inner = getattr(function, "__wrapped__", function)
-    return getattr(inner, "__name__", type(inner).__name__).strip("<>")
+    if how not in ("record", "step"):
+        raise ArgumentError(f'how is "record" or "step", not {quote(how)}')
+    if (loss is None) != (optimizer is None):
+        raise ArgumentError("training needs a loss and an optimizer", hint="give both, or neither")
+    if loss is None or optimizer is None:
+        if state is not None:
+            raise ArgumentError("`state` is the state of an optimizer, and none is given")
+        return forward(function, params, example)
+    return with_training(function, params, example, loss, optimizer, state, how)

@@ -51,23 +51,23 @@ def _extreme(op: Writer, x: ir.Value, axes: Sequence[int], op_type: str) -> ir.V
 @importer("reduce_and")
 def reduce_and(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
     if x.dtype != T.BOOL:
-        return folded(op, x, axes, lambda a, b: and_(op, a, b), -1)
+        return folded(op, x, axes, lambda a, b: and_(op, a, b))
     return op.ReduceMin(x, list(axes), keepdims=0) if len(axes) else x
 
 
 @importer("reduce_or")
 def reduce_or(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
     if x.dtype != T.BOOL:
-        return folded(op, x, axes, lambda a, b: or_(op, a, b), 0)
+        return folded(op, x, axes, lambda a, b: or_(op, a, b))
     return op.ReduceMax(x, list(axes), keepdims=0) if len(axes) else x
 
 
 @importer("reduce_xor")
 def reduce_xor(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
-    return folded(op, x, axes, lambda a, b: xor(op, a, b), 0)
+    return folded(op, x, axes, lambda a, b: xor(op, a, b))
 
 
-def folded(op: Writer, x: ir.Value, axes: Sequence[int], combine: Combine, start: Any) -> ir.Value:
+def folded(op: Writer, x: ir.Value, axes: Sequence[int], combine: Combine) -> ir.Value:
     """Any associative reduction: halves are combined until one element is left."""
     dims = list(x.shape)  # type: ignore[arg-type]
     if not is_static([dims[a] for a in axes]):
@@ -99,29 +99,22 @@ def reduce(
     if count != 1:
         raise Refusal("a reduction of several arrays at once")
     x, start = operands
-    rule = _monoid(jaxpr)
-    if rule is not None and rule in ("add", "mul", "max", "min", "and", "or"):
-        y = _NAMED[rule](op, x, axes=dimensions)
-        return [reader.closed(op, jaxpr, _scalars(op, y, start))[0]]
 
     def combine(a: ir.Value, b: ir.Value) -> ir.Value:
-        return reader.closed(op, _elementwise(jaxpr, a), [a, b])[0]
+        return reader.closed(op, elementwise(jaxpr, a), [a, b])[0]
 
-    y = folded(op, x, dimensions, combine, None)
+    rule = NAMED.get(monoid(jaxpr) or "")
+    y = folded(op, x, dimensions, combine) if rule is None else rule(op, x, axes=dimensions)
     return [combine(op.expanded(start, list(y.shape)), y)]  # type: ignore[arg-type]
 
 
-def _scalars(op: Writer, y: ir.Value, start: ir.Value) -> list[ir.Value]:
-    return [start, y]
-
-
-_NAMED: dict[str, Callable[..., ir.Value]] = {
+NAMED: dict[str, Callable[..., ir.Value]] = {
     "add": reduce_sum, "mul": reduce_prod, "max": reduce_max, "min": reduce_min,
     "and": reduce_and, "or": reduce_or,
 }  # fmt: skip
 
 
-def _monoid(jaxpr: Any) -> str | None:
+def monoid(jaxpr: Any) -> str | None:
     """The primitive of a function of two elements that consists of nothing else."""
     equations = jaxpr.jaxpr.eqns
     if len(equations) != 1 or set(equations[0].invars) != set(jaxpr.jaxpr.invars):
@@ -129,7 +122,7 @@ def _monoid(jaxpr: Any) -> str | None:
     return equations[0].primitive.name
 
 
-def _elementwise(jaxpr: Any, like: ir.Value) -> Any:
+def elementwise(jaxpr: Any, like: ir.Value) -> Any:
     """A function of two scalars as one of two arrays."""
     import jax
     from jax.extend.core import jaxpr_as_fun

@@ -19,8 +19,8 @@ from sardonyx.importers.jax.writer import Refusal, Writer
 T = ir.DataType
 
 
-def rank_key(op: Writer, x: ir.Value, zeros_equal: bool = True) -> ir.Value:
-    """Integers that order like the elements of `x`."""
+def rank_key(op: Writer, x: ir.Value, by_bits: bool = False) -> ir.Value:
+    """Integers that order like the elements of `x`; `by_bits` tells zeros and NaNs apart."""
     if x.dtype in (T.FLOAT16, T.BFLOAT16):
         x = op.cast(x, T.FLOAT)
     if x.dtype in (T.FLOAT, T.DOUBLE):
@@ -29,9 +29,9 @@ def rank_key(op: Writer, x: ir.Value, zeros_equal: bool = True) -> ir.Value:
             if x.dtype == T.FLOAT
             else (T.INT64, np.int64(2**63 - 1))
         )
-        if zeros_equal:
+        if not by_bits:
             x = op.Where(op.Equal(x, op.like(0, x)), op.like(0, x), x)
-        x = op.Where(op.IsNaN(x), op.like(np.nan, x), x)
+            x = op.Where(op.IsNaN(x), op.like(np.nan, x), x)
         bits = op.BitCast(x, to=int(word))
         return op.Where(op.Less(bits, op.like(0, bits)), op.BitwiseXor(bits, op.const(top)), bits)
     if x.dtype == T.UINT32:
@@ -42,7 +42,11 @@ def rank_key(op: Writer, x: ir.Value, zeros_equal: bool = True) -> ir.Value:
 
 
 @importer("sort")
-def sort(op: Writer, *operands: ir.Value, dimension: int, num_keys: int) -> Sequence[ir.Value]:
+def sort(
+    op: Writer, *operands: ir.Value, dimension: int, num_keys: int, is_stable: bool
+) -> Sequence[ir.Value]:
+    if not is_stable and num_keys < len(operands):
+        raise Refusal("an order of equal keys that nothing defines: use is_stable=True")
     values = list(operands)
     for number in range(num_keys - 1, -1, -1):
         key = rank_key(op, values[number])
@@ -61,8 +65,7 @@ def _count(op: Writer, x: ir.Value, axis: int) -> Any:
 @importer("top_k")
 def top_k(op: Writer, x: ir.Value, *, k: Any, axis: int, out: Sequence[Any]) -> Sequence[ir.Value]:
     axis %= len(x.shape)  # type: ignore[arg-type]
-    # Unlike sort, top_k tells -0.0 from 0.0.
-    key = rank_key(op, x, zeros_equal=False)
+    key = rank_key(op, x, by_bits=True)  # unlike sort, as XLA does it
     _, order = op.TopK(key, op.vector([k]), axis=axis, largest=1, sorted=1, outputs=2)
     kind = ir.DataType.from_numpy(np.dtype(out[1].dtype))
     return [op.GatherElements(x, order, axis=axis), converted(op, order, kind)]

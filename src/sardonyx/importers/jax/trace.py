@@ -61,9 +61,9 @@ class Tracer:
     is finished, so that no pass takes them for constants.
     """
 
-    def __init__(self) -> None:
-        self.op = Writer()
-        self.reader = Reader(self.op)
+    def __init__(self, prefix: str = "", differentiated: bool = False) -> None:
+        self.op = Writer(prefix)
+        self.reader = Reader(self.op, differentiated)
         self.inputs: dict[str, ir.Value] = {}
 
     def input(self, name: str, leaf: Any) -> ir.Value:

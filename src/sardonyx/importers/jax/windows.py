@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.elementwise import is_float, maximum, minimum
-from sardonyx.importers.jax.reductions import _elementwise, _monoid
+from sardonyx.importers.jax.reductions import elementwise, monoid
 from sardonyx.importers.jax.shapes import dilated, padded
 from sardonyx.importers.jax.writer import Refusal, Writer, is_static
 
@@ -79,11 +79,11 @@ def reduce_window(
         "max": lambda a, b: maximum(op, a, b),
         "min": lambda a, b: minimum(op, a, b),
     }
-    combine = simple.get(_monoid(closed) or "")
+    combine = simple.get(monoid(closed) or "")
     if combine is None:
 
         def combine(a: ir.Value, b: ir.Value) -> ir.Value:
-            return reader.closed(op, _elementwise(closed, a), [a, b])[0]
+            return reader.closed(op, elementwise(closed, a), [a, b])[0]
 
     y = window.reduced(combine, start)
     return [combine(op.expanded(start, list(y.shape)), y)]  # type: ignore[arg-type]
@@ -317,6 +317,8 @@ def select_and_scatter_add(
 ) -> ir.Value:  # fmt: skip
     window = Window(op, x, window_dimensions, window_strides, padding, None, None)
     name = getattr(select_prim, "name", "")
+    if x.dtype == T.BOOL:
+        raise Refusal("a sum of booleans")
     spatial = window.pooled() if name in ("ge", "le") else None
     if spatial is not None and x.dtype == T.FLOAT and is_static(list(x.shape)):  # type: ignore[arg-type]
         return _scattered_by_pool(op, source, x, window, spatial, name)

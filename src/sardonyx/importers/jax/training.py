@@ -1,0 +1,222 @@
+"""A loss and an optax optimizer with a function of JAX: the training of the imported model.
+
+As a record, the traced loss is differentiated by this package's rules, and `optimizer.update` is
+the record's update. As a step, JAX differentiates, and the whole step is read as it stands.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import onnx_ir as ir
+from jax import tree_util
+
+from sardonyx.build import constant
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.importers.jax import trees
+from sardonyx.importers.jax.check import JaxSide, require_same_training
+from sardonyx.importers.jax.finish import as_model, forward, settle_names
+from sardonyx.importers.jax.step import attach
+from sardonyx.importers.jax.trace import Tracer, trace
+from sardonyx.model import Model
+from sardonyx.passes.functions import copy_nodes
+from sardonyx.passes.nesting import names as all_names
+from sardonyx.record.optim import Optimizer, Parameter, UpdateContext
+from sardonyx.record.trainable import trainable
+from sardonyx.versions import fit
+
+SLOTS = "optimizer"
+
+
+def with_training(
+    function: Callable[..., Any],
+    params: Any,
+    example: tuple[Any, ...],
+    loss: Callable[..., Any],
+    optimizer: Any,
+    state: Any,
+    how: str,
+) -> Model:
+    """The model of `function` with a record that trains it."""
+    count = len(example) - _label_count(loss, len(example))
+    inputs, labels = example[:count], example[count:]
+    model = forward(function, params, inputs, differentiated=how == "record")
+    training = Training(function, params, inputs, loss, labels, optimizer, state, model)
+    trained = fit(training.record()) if how == "record" else training.step()
+    side = JaxSide(training.jax_step, training.state, training.batch, training.batch_names)
+    side.state_names = training.state_names
+    require_same_training(trained, side, training.fed)
+    return trained
+
+
+def _label_count(loss: Callable[..., Any], most: int) -> int:
+    """How many labels a loss takes after the outputs: its parameters without a default."""
+    try:
+        parameters = list(inspect.signature(loss).parameters.values())
+    except (TypeError, ValueError):
+        return 1
+    required = [
+        p for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]  # fmt: skip
+    count = max(len(required) - 1, 0)
+    if count > most:
+        raise ArgumentError(
+            f"the loss takes {count} labels, and the example has {most} arrays in all",
+            hint="give examples of the labels after those of the inputs",
+        )
+    return count
+
+
+class Training:
+    """One training of an imported model: its step in JAX, and as a record."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        params: Any,
+        inputs: tuple[Any, ...],
+        loss: Callable[..., Any],
+        labels: tuple[Any, ...],
+        optimizer: Any,
+        state: Any,
+        model: Model,
+    ):
+        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+            raise ArgumentError(
+                f"{quote(type(optimizer).__name__)} is no optimizer of optax",
+                hint="optimizer=optax.adamw(1e-3)",
+            )
+        self.function, self.loss, self.optimizer, self.model = function, loss, optimizer, model
+        self.params = params
+        self.slots = optimizer.init(params) if state is None else state
+        self.state = {"params": params, "slots": self.slots}
+        self.batch = (inputs, labels)
+        self.weights = trees.named_leaves(params)
+        self.slot_leaves = trees.named_leaves(self.slots, SLOTS)
+        trees.require_arrays(self.slot_leaves, "the optimizer's state")
+        self.state_names = [*self.weights, *self.slot_leaves]
+        names = trees.argument_names(function, len(inputs), 1)
+        self.inputs = settle_names(trees.input_leaves(names, inputs), self.weights)
+        label_names = trees.argument_names(loss, len(labels), 1)
+        taken = {*self.weights, *self.inputs, *(v.name for v in model.outputs)}
+        self.labels = settle_names(trees.input_leaves(label_names, labels), taken)
+        self.fed = {**self.inputs, **self.labels}
+        self.batch_names = list(self.fed)
+        self._require_used_labels()
+
+    # -- in JAX --------------------------------------------------------------------------
+
+    def jax_step(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        inputs, labels = batch
+
+        def objective(params: Any) -> Any:
+            return self.loss(self.function(params, *inputs), *labels)
+
+        value, gradients = jax.value_and_grad(objective)(state["params"])
+        params, slots = self.jax_update(gradients, state["slots"], state["params"], value)
+        return {"params": params, "slots": slots}, value
+
+    def jax_update(self, gradients: Any, slots: Any, params: Any, value: Any = None) -> Any:
+        updates, slots = self.optimizer.update(gradients, slots, params)
+        return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), slots
+
+    def _require_used_labels(self) -> None:
+        """Raise for a loss that is no number, or that ignores its labels."""
+        outputs = jax.eval_shape(self.function, self.params, *self.batch[0])
+        traced = trace(self.loss, outputs, *self.batch[1])
+        shapes = tree_util.tree_leaves(traced.result)
+        if len(shapes) != 1 or shapes[0].shape != ():
+            raise ArgumentError(
+                f"the loss returns {[tuple(s.shape) for s in shapes]}, not one number",
+                hint="take the mean: loss=lambda y, label: my_loss(y, label).mean()",
+            )
+        self.traced_loss, self.outputs = traced, outputs
+        count = len(tree_util.tree_leaves(outputs))
+        read = {v for e in traced.jaxpr.jaxpr.eqns for v in e.invars if not hasattr(v, "val")}
+        variables = traced.jaxpr.jaxpr.invars[count:]
+        rows = [[quote(n)] for n, v in zip(self.labels, variables, strict=True) if v not in read]
+        if rows:
+            raise ArgumentError("the loss ignores its labels", rows)
+
+    # -- as a step -----------------------------------------------------------------------
+
+    def step(self) -> Model:
+        """The whole step, differentiated by JAX, as the record."""
+        traced = trace(self.jax_step, self.state, self.batch)
+        tracer = Tracer("train")
+        tracer.op.reserve(all_names(self.model.graph))
+        leaves = {**self.weights, **self.slot_leaves, **self.fed}
+        operands = [tracer.input(n, leaf) for n, leaf in leaves.items()]
+        results = tracer.read(traced, operands)
+        new = dict(zip(self.state_names, results, strict=False))
+        moved = {n: v for n, v in new.items() if v is not tracer.inputs[n]}
+        outputs = {"loss": results[-1], **{f"{n}/next": v for n, v in moved.items()}}
+        graph = tracer.finish(list(outputs.values()), list(outputs), "train")
+        arrays = {n: trees.array(leaf) for n, leaf in leaves.items() if n in self.state_names}
+        return attach(self.model, graph, arrays, list(moved))
+
+    # -- as a record ---------------------------------------------------------------------
+
+    def record(self) -> Model:
+        """The traced loss, differentiated here, and the traced update of the optimizer."""
+        if len(tree_util.tree_leaves(self.outputs)) != 1:
+            raise ArgumentError(
+                "the function has several outputs, and a record has one prediction",
+                [[quote(v.name)] for v in self.model.outputs],
+                hint='how="step" takes any loss',
+            )
+        update = Optimizer((self.traced_update,), "optax")
+        return trainable(
+            self.model,
+            loss=self.loss_model(),
+            optimizer=update,
+            train=list(self.weights),
+            labels=list(self.labels) or None,
+        )
+
+    def loss_model(self) -> Model:
+        """The loss as a model of the prediction and the labels."""
+        tracer = Tracer("", differentiated=True)
+        (prediction,) = tree_util.tree_leaves(self.outputs)
+        leaves = {"prediction": prediction, **self.labels}
+        operands = [tracer.input(n, leaf) for n, leaf in leaves.items()]
+        results = tracer.read(self.traced_loss, operands)
+        name = getattr(self.loss, "__name__", "loss").strip("<>")
+        return as_model(tracer.finish(results, ["loss_value"], name))
+
+    def traced_update(self, step: UpdateContext, parameters: list[Parameter]) -> None:
+        """Write `optimizer.update` into the record; the optimizer's state are its slots."""
+        by_name = {p.name: p for p in parameters}
+        traced = trace(self.jax_update, self.params, self.slots, self.params)
+        tracer = Tracer()
+        names = [*(f"gradient/{n}" for n in self.weights), *self.slot_leaves, *self.weights]
+        leaves = [*self.weights.values(), *self.slot_leaves.values(), *self.weights.values()]
+        operands = [tracer.input(n, leaf) for n, leaf in zip(names, leaves, strict=True)]
+        results = tracer.read(traced, operands)
+        outputs = [f"{n}/new" for n in self.state_names]
+        tracer.op.reserve(outputs)
+        graph = tracer.finish(results, outputs, "update")
+        values: dict[ir.Value, ir.Value | None] = {}
+        slots = {}
+        for value in graph.inputs:
+            name = value.name or ""
+            if name in self.slot_leaves:
+                slots[name] = step.builder.slot(name, trees.array(self.slot_leaves[name]))
+                values[value] = slots[name].value
+            elif name.startswith("gradient/"):
+                values[value] = by_name[name.removeprefix("gradient/")].update
+            else:
+                values[value] = by_name[name].value
+        for value in graph.initializers.values():
+            values[value] = step.op.const(constant(value), value.dtype)
+        op = step.op
+        op.nodes.extend(copy_nodes(graph, values, {}, lambda name: op.fresh(f"{op.prefix}/{name}")))
+        for name, result in zip(self.state_names, graph.outputs, strict=True):
+            if name in by_name:
+                by_name[name].final = values[result]
+            else:
+                slots[name].next = values[result]
