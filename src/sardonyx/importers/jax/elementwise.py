@@ -192,7 +192,8 @@ def pow_(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
 def integer_pow(op: Writer, x: ir.Value, *, y: int) -> ir.Value:
     if y == 0:
         return op.expanded(op.like(1, x), x.meta["aval"].shape)
-    power, base, count = None, x, abs(y)
+    power: Any = None
+    base, count = x, abs(y)
     while count:
         if count & 1:
             power = base if power is None else op.Mul(power, base)

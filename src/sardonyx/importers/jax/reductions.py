@@ -73,7 +73,7 @@ def folded(op: Writer, x: ir.Value, axes: Sequence[int], combine: Combine) -> ir
     if not is_static([dims[a] for a in axes]):
         raise Refusal("a reduction over a free size")
     for axis in axes:
-        size = int(dims[axis])
+        size = int(dims[axis])  # type: ignore[arg-type]
         if size == 0:
             raise Refusal("a reduction over no elements")
         while size > 1:

@@ -173,8 +173,9 @@ def _cut_and_pad(
     pads = np.zeros(2 * rank, np.int64)
     pads[axis], pads[rank + axis] = max(low, 0), max(high, 0)
     x = _pad(op, x, op.const(pads), value)
-    size = x.shape[axis]  # type: ignore[index]
-    return op.part(x, axis, max(0, -low), max(size + min(0, high), max(0, -low)))  # type: ignore[operator]
+    size = int(x.shape[axis])  # type: ignore[index,arg-type]
+    begin = max(0, -low)
+    return op.part(x, axis, begin, max(size + min(0, high), begin))
 
 
 def _pad(op: Writer, x: ir.Value, pads: ir.Value, value: ir.Value) -> ir.Value:

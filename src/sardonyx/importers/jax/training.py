@@ -24,6 +24,7 @@ from sardonyx.importers.jax.trace import Tracer, trace
 from sardonyx.model import Model
 from sardonyx.passes.functions import copy_nodes
 from sardonyx.passes.nesting import names as all_names
+from sardonyx.record.loss import graph as graph_loss
 from sardonyx.record.optim import Optimizer, Parameter, UpdateContext
 from sardonyx.record.trainable import trainable
 from sardonyx.versions import fit
@@ -102,7 +103,7 @@ class Training:
         names = trees.argument_names(function, len(inputs), 1)
         self.inputs = settle_names(trees.input_leaves(names, inputs), self.weights)
         label_names = trees.argument_names(loss, len(labels), 1)
-        taken = {*self.weights, *self.inputs, *(v.name for v in model.outputs)}
+        taken = {*self.weights, *self.inputs, *(v.name or "" for v in model.outputs)}
         self.labels = settle_names(trees.input_leaves(label_names, labels), taken)
         self.fed = {**self.inputs, **self.labels}
         self.batch_names = list(self.fed)
@@ -172,7 +173,7 @@ class Training:
         update = Optimizer((self.traced_update,), "optax")
         return trainable(
             self.model,
-            loss=self.loss_model(),
+            loss=graph_loss(self.loss_model()),
             optimizer=update,
             train=list(self.weights),
             labels=list(self.labels) or None,
