@@ -66,9 +66,9 @@ _TASKS = {
     },
     "Other frameworks": {
         "from_jax": "sardonyx.importers.jax.model",
+        "from_jax_step": "sardonyx.importers.jax.step",
         "from_torch": "sardonyx.importers.torch.convert",
         "from_pmml": "sardonyx.importers.pmml",
-        "from_jax_step": "sardonyx.importers.jax.step",
         "to_torch": "sardonyx.engines.torch.convert",
         "to_torch_source": "sardonyx.engines.torch.source.write",
         "to_jax": "sardonyx.engines.jax.convert",
@@ -178,9 +178,9 @@ if TYPE_CHECKING:
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through
     from sardonyx.importers.jax.model import from_jax
+    from sardonyx.importers.jax.step import from_jax_step
     from sardonyx.importers.pmml import from_pmml
     from sardonyx.importers.torch.convert import from_torch
-    from sardonyx.importers.jax.step import from_jax_step
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect
     from sardonyx.limits import Limits
