@@ -460,35 +460,29 @@ BINARY = frozenset(["Add", "Sub", "Mul", "Div"])
 COMPARISONS = frozenset(["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"])
 
 
-def _infer_elementwise(node: ir.Node) -> bool:
+def infer_elementwise(node: ir.Node) -> bool:
     """Handle the plain cases of the commonest operators without ONNX; whether it was one."""
-    if node.op_type == "ConstantOfShape":
+    op_type, inputs = node.op_type, node.inputs
+    if op_type == "ConstantOfShape":
         return _infer_constant_of_shape(node)
-    if (
-        node.domain
-        or len(node.outputs) != 1
-        or any(x is None or x.shape is None for x in node.inputs)
-    ):
+    is_unary = op_type in UNARY or (op_type == "Cast" and _is_plain_cast(node))
+    if not is_unary and op_type not in BINARY and op_type not in COMPARISONS:
         return False
-    shapes = [x.shape for x in node.inputs if x is not None and x.shape is not None]
-    if (node.op_type in BINARY or node.op_type in COMPARISONS) and len(shapes) == 2:
-        if not len(shapes[1]) or _same_dims(shapes[0].dims, shapes[1].dims):
-            shape = shapes[0]
-        elif not len(shapes[0]):
-            shape = shapes[1]
-        else:
+    if node.domain or len(node.outputs) != 1 or len(inputs) != 2 - is_unary:
+        return False
+    first, last = inputs[0], inputs[-1]
+    if first is None or last is None or first.shape is None or last.shape is None:
+        return False
+    shape = first.shape
+    if not is_unary and len(last.shape) and not _same_dims(shape.dims, last.shape.dims):
+        if len(shape):
             return False
-    elif (node.op_type in UNARY or _is_plain_cast(node)) and len(shapes) == 1:
-        shape = shapes[0]
-    else:
-        return False
-    (value,) = node.outputs
-    first = node.inputs[0]
-    assert first is not None
+        shape = last.shape
+    value = node.outputs[0]
     if value.type is None:
         value.type = _elementwise_type(node, first)
     if value.shape is None:
-        value.shape = ir.Shape(shape)
+        value.shape = ir.Shape(shape.dims)
     return True
 
 
@@ -512,7 +506,7 @@ def _infer_constant_of_shape(node: ir.Node) -> bool:
 
 
 def _is_plain_cast(node: ir.Node) -> bool:
-    to = node.attributes.get("to") if node.op_type == "Cast" else None
+    to = node.attributes.get("to")
     return to is not None and not to.is_ref()
 
 
@@ -526,7 +520,7 @@ def _elementwise_type(node: ir.Node, first: ir.Value) -> ir.TypeProtocol | None:
 
 def infer(node: ir.Node, version: int | None = None) -> None:
     """Set types and shapes of a node's outputs from those of its inputs, where ONNX can tell."""
-    if _infer_elementwise(node):
+    if infer_elementwise(node):
         return
     types, data = {}, {}
     names = []

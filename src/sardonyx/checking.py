@@ -12,7 +12,7 @@ from sardonyx.errors import SardonyxError, quote
 from sardonyx.html_page import table, text
 from sardonyx.limits import freed_dimensions
 from sardonyx.model import ModelSource, load
-from sardonyx.normalize import normalize
+from sardonyx.normalize import normalize, regularize
 from sardonyx.record.info import check as check_records
 from sardonyx.versions import fit
 
@@ -63,14 +63,14 @@ def check(model: ModelSource) -> Check:
     """
     result = Check()
 
-    def stage(name: str, work: Callable[[], Any]) -> Any:
+    def stage(name: str, work: Callable[[], Any], problems: list[Problem]) -> Any:
         try:
             return work()
         except SardonyxError as error:
-            result.problems.append(Problem(name, str(error)))
+            problems.append(Problem(name, str(error)))
             return None
 
-    loaded = stage("load", lambda: load(model))
+    loaded = stage("load", lambda: load(model), result.problems)
     if loaded is None:
         return result
     free = freed_dimensions(loaded.graph)
@@ -81,10 +81,14 @@ def check(model: ModelSource) -> Check:
             f"{', '.join(free[:3])}{more}"
         )
     if loaded.records:
-        stage("training records", lambda: check_records(loaded))
-    if stage("normalize", lambda: normalize(loaded)) is not None:
-        stage("versions for onnxruntime", lambda: fit(loaded))
+        stage("training records", lambda: check_records(loaded), result.problems)
     names = Counter(node.name for node in loaded.graph if node.name)
+    versions: list[Problem] = []
+    stage("versions for onnxruntime", lambda: fit(loaded), versions)
+    # Last, because a model that was loaded here is normalized in place.
+    regular = normalize if loaded is model else regularize
+    if stage("normalize", lambda: regular(loaded), result.problems) is not None:
+        result.problems += versions
     for name, count in names.items():
         if count > 1:
             problem = f"{quote(name)} is the name of {count} nodes: onnxruntime refuses the file"

@@ -8,8 +8,8 @@ sizes, training records, what would stop the model from training or converting. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -20,12 +20,12 @@ from sardonyx.cost import Cost, cost
 from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.html_page import cards, table
 from sardonyx.model import Model, ModelSource, load
-from sardonyx.normalize import NormalizedModel, normalize
+from sardonyx.normalize import normalize, regularize
 from sardonyx.passes.nesting import bodies, graphs
 from sardonyx.record.builder import ROLE
 from sardonyx.record.describe import descriptions
 from sardonyx.registry import op_name
-from sardonyx.weights import Weight, weights
+from sardonyx.weights import Weight, classified
 
 
 @dataclass(frozen=True)
@@ -154,36 +154,52 @@ def inspect(
     >>> found.cost.flops
     120
     """
-    model = load(model)
-    used = _sizes(model, dict(sizes or {}))
-    normal = normalize(model)
-    tensors = weights(normal)
+    loaded = load(model)
+    used = _sizes(loaded, dict(sizes or {}))
+    updated = {key for record in loaded.records for key, _ in record.update_binding}
+    file = _as_loaded(loaded, nodes)
+    # A model that was loaded here needs no copy to be normalized.
+    normal = normalize(loaded) if loaded is model else regularize(loaded)
+    tensors = classified(normal.graph, updated)
     trained = [w for w in tensors if w.kind == "weight"]
-    operators = Counter(
-        op_name((opset.domain_name(n.domain), n.op_type)) for g in graphs(model.graph) for n in g
-    )
     blockers, unconvertible = _blockers(normal, trained), _unconvertible(normal)
-    listed = list(_nodes(model, normal)) if nodes else []
     return Inspection(
-        name=model.graph.name or "",
-        producer=" ".join(filter(None, (model.ir.producer_name, model.ir.producer_version))),
-        ir_version=model.ir.ir_version or 0,
-        opsets={d or "ai.onnx": v for d, v in model.ir.opset_imports.items()},
-        inputs=[_tensor(v) for v in model.inputs],
-        outputs=[_tensor(v) for v in model.outputs],
-        nodes=sum(operators.values()),
-        functions=len(model.ir.functions),
-        operators=dict(sorted(operators.items(), key=lambda row: (-row[1], row[0]))),
+        **file | {"graph": _with_shapes(file["graph"], normal)},
         tensors=tensors,
         parameters=sum(w.size for w in trained),
         parameter_bytes=sum(w.size * w.dtype.bitwidth // 8 for w in trained),
         cost=cost(_sized(model, normal, used), used),
-        training=_training(model),
         blockers=blockers,
         unconvertible=unconvertible,
-        metadata=dict(model.metadata),
-        graph=listed,
     )
+
+
+def _as_loaded(model: Model, nodes: bool) -> dict[str, Any]:
+    """The fields of an inspection that describe the model as its file has it."""
+    operators = _count_operators(graphs(model.graph))
+    return {
+        "name": model.graph.name or "",
+        "producer": " ".join(filter(None, (model.ir.producer_name, model.ir.producer_version))),
+        "ir_version": model.ir.ir_version or 0,
+        "opsets": {d or "ai.onnx": v for d, v in model.ir.opset_imports.items()},
+        "inputs": [_tensor(v) for v in model.inputs],
+        "outputs": [_tensor(v) for v in model.outputs],
+        "nodes": sum(operators.values()),
+        "functions": len(model.ir.functions),
+        "operators": operators,
+        "training": _training(model),
+        "metadata": dict(model.metadata),
+        "graph": list(_nodes(model)) if nodes else [],
+    }
+
+
+def _count_operators(parts: Iterable[ir.Graph]) -> dict[str, int]:
+    """How many nodes each operator has in `parts`, the most frequent first."""
+    counts = Counter((node.domain, node.op_type) for part in parts for node in part)
+    operators: Counter[str] = Counter()
+    for (domain, op_type), count in counts.items():
+        operators[op_name((opset.domain_name(domain), op_type))] += count
+    return dict(sorted(operators.items(), key=lambda row: (-row[1], row[0])))
 
 
 def _tensor(value: ir.Value) -> Tensor:
@@ -213,31 +229,29 @@ def _sizes(model: Model, sizes: dict[str, int]) -> dict[str, int]:
     return used
 
 
-def _sized(model: Model, normal: NormalizedModel, sizes: Mapping[str, int]) -> ir.Graph:
+def _sized(model: ModelSource, normal: Model, sizes: Mapping[str, int]) -> ir.Graph:
     """The regular graph with numbers in place of symbols.
 
     Where a shape has a size that no symbol of an input names, shapes are inferred anew.
     """
-    values = [
-        v for g in graphs(normal.graph) for v in (*g.inputs, *(o for n in g for o in n.outputs))
-    ]
-    shapes = [v.shape for v in values]
+    shapes = [v.shape for v in _values(normal.graph)]
     every_dim = (d for shape in shapes if shape is not None for d in shape.dims)
-    symbols = {d.value for d in every_dim if isinstance(d, ir.SymbolicDim)}
+    symbols = {d.value for d in every_dim if not isinstance(d, int)}
     if not symbols:
         return normal.graph
     if symbols <= sizes.keys() and all(shape is not None for shape in shapes):
         graph = normal.copy().graph if normal is model else normal.graph  # one of our own
         for value in _values(graph):
-            if value.shape is not None:
-                value.shape = ir.Shape([_number(d, sizes) for d in value.shape])
+            assert value.shape is not None
+            if not value.shape.is_static():
+                value.shape = ir.Shape([_number(d, sizes) for d in value.shape.dims])
         return graph
-    copy = model.copy()
+    copy = model.copy() if isinstance(model, Model) else load(model)
     for value in copy.inputs:
         if value.shape is not None:
             dims = enumerate(value.shape)
             value.shape = ir.Shape([_number(d, sizes, f"{value.name}[{a}]") for a, d in dims])
-    return normalize(copy).graph
+    return regularize(copy).graph
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -251,23 +265,33 @@ def _number(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], place: str = ""
     return dim if isinstance(dim, int) else sizes[dim.value or place]
 
 
-def _nodes(model: Model, normal: NormalizedModel) -> Iterator[Node]:
-    """Every node as the file has it, with the shapes that normalization inferred."""
-    shapes = {v.name: v.shape for g in graphs(normal.graph) for n in g for v in n.outputs}
+def _nodes(model: Model) -> Iterator[Node]:
+    """Every node as the file has it, without the shapes of its outputs."""
     pending = [(n, 0) for n in reversed(model.graph)]
     while pending:
         node, depth = pending.pop()
-        outputs = tuple(v.name or "" for v in node.outputs)
-        dims = (shapes.get(name) for name in outputs)
         yield Node(
             node.name or "",
             op_name((opset.domain_name(node.domain), node.op_type)),
             tuple("" if v is None else v.name or "" for v in node.inputs),
-            outputs,
+            tuple(v.name or "" for v in node.outputs),
             depth,
-            tuple(None if d is None else tuple(_dim(x) for x in d) for d in dims),
+            (),
         )
         pending.extend((n, depth + 1) for body in reversed(bodies(node)) for n in reversed(body))
+
+
+def _with_shapes(nodes: list[Node], normal: Model) -> list[Node]:
+    """The nodes with the shapes that normalization inferred for their outputs."""
+    if not nodes:
+        return []
+    shapes = {
+        v.name: None if v.shape is None else tuple(_dim(d) for d in v.shape)
+        for g in graphs(normal.graph)
+        for n in g
+        for v in n.outputs
+    }
+    return [replace(node, shapes=tuple(map(shapes.get, node.outputs))) for node in nodes]
 
 
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
@@ -278,9 +302,6 @@ def _training(model: Model) -> list[Training]:
     steps = [k.removeprefix(ROLE) for k, v in model.metadata.items() if v == "step"]
     rows = []
     for record, description in zip(model.records, descriptions(model), strict=True):
-        operators = Counter(
-            op_name((opset.domain_name(n.domain), n.op_type)) for n in record.algorithm
-        )
         counters = [record.state[name] for name in steps if name in record.state]
         choices = {what: value for what, value, _ in description.get("choices", ())}
         rows.append(
@@ -292,13 +313,13 @@ def _training(model: Model) -> list[Training]:
                 updated=[key for key, _ in record.update_binding],
                 state=list(record.state),
                 state_bytes=sum(t.nbytes for t in record.state.values()),
-                operators=dict(sorted(operators.items(), key=lambda row: (-row[1], row[0]))),
+                operators=_count_operators([record.algorithm]),
             )
         )
     return rows
 
 
-def _unconvertible(normal: NormalizedModel) -> list[Blocker]:
+def _unconvertible(normal: Model) -> list[Blocker]:
     """The nodes that cannot be converted, because they have neither a lowering nor a body."""
     import sardonyx.engines.numpy.backend  # noqa: F401  (registers the shared rules and numpy's)
     from sardonyx.lower.driver import FRAMEWORKS, find
@@ -317,7 +338,7 @@ def _unconvertible(normal: NormalizedModel) -> list[Blocker]:
     ]
 
 
-def _blockers(normal: NormalizedModel, trained: list[Weight]) -> list[Blocker]:
+def _blockers(normal: Model, trained: list[Weight]) -> list[Blocker]:
     """The nodes between weights and outputs through which no gradient can go."""
     from sardonyx.grad.driver import blocked, is_differentiable, path
 

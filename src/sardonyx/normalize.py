@@ -22,6 +22,7 @@ from sardonyx.collector import paused
 from sardonyx.errors import ModelError, quote, translated
 from sardonyx.model import Model, ModelSource, Record, load
 from sardonyx.passes.branches import take_known_branches
+from sardonyx.passes.contrib import DOMAIN as CONTRIB
 from sardonyx.passes.contrib import standardize
 from sardonyx.passes.explicit import make_explicit
 from sardonyx.passes.functions import inline
@@ -79,20 +80,28 @@ def normalize(model: ModelSource) -> NormalizedModel:
     >>> normalize(sx.load(onnx.parser.parse_model(text))).opset
     28
     """
-    model = load(model)
-    if isinstance(model, NormalizedModel) and model.is_unedited():
-        return model
-    return NormalizedModel.of(regular_copy(model))
+    loaded = load(model)
+    if loaded is not model:
+        return NormalizedModel.of(regularize(loaded))
+    if isinstance(loaded, NormalizedModel) and loaded.is_unedited():
+        return loaded
+    return NormalizedModel.of(regular_copy(loaded))
 
 
 @paused()
 def regular_copy(model: Model) -> Model:
     """The regular form of `model` as an independent graph, to be edited; the weights are shared."""
     copy = model.copy()
-    if not (isinstance(model, NormalizedModel) and model.is_unedited()):
-        with translated("the model has no regular form"):
-            _normalize(copy)
-    return copy
+    is_regular = isinstance(model, NormalizedModel) and model.is_unedited()
+    return copy if is_regular else regularize(copy)
+
+
+@paused()
+@translated("the model has no regular form")
+def regularize(model: Model) -> Model:
+    """Give a model that nothing else uses the regular form, in place."""
+    _normalize(model)
+    return model
 
 
 def extended(model: Model) -> NormalizedModel:
@@ -117,19 +126,29 @@ def _normalize(model: Model) -> None:
     inline(model.ir)
     require_signatures(graph, model.ir.opset_imports)
     upgrade_graph(graph, dict(model.ir.opset_imports))
-    _stamp(model.ir)
-    standardize(graph)
-    constants_to_initializers(graph)
-    _write_defaults(graph)
+    operators = _stamp(model.ir)
+    if any(domain == CONTRIB for domain, _ in operators):
+        standardize(graph)
+        operators = census(graph)
+    if ("", "Constant") in operators:
+        constants_to_initializers(graph)
+    if ("", "STFT") in operators:
+        _write_defaults(graph)
     declared = forget_shapes(graph)
-    infer_shapes(graph, model.skeleton())
+    infer_shapes(graph, model.skeleton)
     if recall_shapes(declared):
-        infer_shapes(graph, model.skeleton())
-    take_known_branches(graph)
+        infer_shapes(graph, model.skeleton)
+    if ("", "If") in operators:
+        take_known_branches(graph)
     settle_loops(graph)
     imply_ranks(graph)
     hoist_initializers(graph)
     make_explicit(graph)
+
+
+def census(graph: ir.Graph) -> set[tuple[str, str]]:
+    """The operators of a graph and of its bodies, as (domain, name): which passes are needed."""
+    return {(node.domain, node.op_type) for part in graphs(graph) for node in part}
 
 
 def _write_defaults(graph: ir.Graph) -> None:
@@ -147,22 +166,26 @@ def _drop_initializer_inputs(graph: ir.Graph) -> None:
     graph.inputs.extend(inputs)
 
 
-def _stamp(model: ir.Model) -> None:
-    """Set the model's opset imports to the internal versions, and clear those of its nodes."""
+def _stamp(model: ir.Model) -> set[tuple[str, str]]:
+    """Set the model's opset imports to the internal versions, and clear those of its nodes;
+    returns its operators.
+    """
     # Training records use the imports of the model, but their nodes are not in its graph.
     domains = {"", *(d for d in (opset.TRAINING_DOMAIN,) if d in model.opset_imports)}
-    old_trees = False
+    operators = set()
     for part in graphs(model.graph):
         for node in part:
             node.version = None
-            domains.add(node.domain)
-            old_trees |= node.domain == ML and opset.schema(node.op_type, ML) is None
+            operators.add((node.domain, node.op_type))
+    domains.update(domain for domain, _ in operators)
+    old_trees = any(d == ML and opset.schema(name, ML) is None for d, name in operators)
     for domain in ("ai.onnx", *opset.INSIDE):
         model.opset_imports.pop(domain, None)
     model.opset_imports.update({d: v for d, v in opset.INSIDE.items() if d in domains})
     if old_trees:
         model.opset_imports[ML] = LAST_ML_WITH_OLD_TREES
     model.ir_version = max(model.ir_version or 0, IR_INSIDE)
+    return operators
 
 
 def constants_to_initializers(graph: ir.Graph) -> None:

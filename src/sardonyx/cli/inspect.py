@@ -40,9 +40,8 @@ def inspect(
 ) -> None:
     """Show what a model is made of, what a run costs, and what would stop it from training."""
     from sardonyx.inspection import inspect as gather
-    from sardonyx.model import load
 
-    inspection = gather(load(model), _sizes(size or []), nodes=nodes or html is not None)
+    inspection = gather(model, _sizes(size or []), nodes=nodes or html is not None)
     if html is not None:
         from sardonyx.html_page import write
         from sardonyx.picture import inspection_page

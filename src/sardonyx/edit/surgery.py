@@ -502,5 +502,5 @@ def finish(model: Model, op: Builder, what: str) -> None:
     for value in op.constants.values():
         model.graph.register_initializer(value)
     remove_dead(model.graph)
-    infer_shapes(model.graph, model.skeleton())
+    infer_shapes(model.graph, model.skeleton)
     check_whole(model, what)

@@ -136,7 +136,7 @@ def _settle_shapes(model: Model) -> None:
     """Infer the shapes inside bodies, which are known where their shape arithmetic is."""
     constants_to_initializers(model.graph)
     forget_shapes(model.graph)
-    infer_shapes(model.graph, model.skeleton())
+    infer_shapes(model.graph, model.skeleton)
     fold(model.graph)
 
 

@@ -133,7 +133,7 @@ class Region:
             for node in copy.graph:
                 for value in node.outputs:
                     value.shape = None
-            infer_shapes(copy.graph, copy.skeleton())
+            infer_shapes(copy.graph, copy.skeleton)
             outputs = [known_dims(v) for v in copy.graph.outputs]
             self.cache[key] = [
                 None if dims is None else [d if isinstance(d, int) else None for d in dims]

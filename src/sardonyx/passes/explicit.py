@@ -14,6 +14,7 @@ the nodes that replace a node gives its output the old name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,10 +33,12 @@ REWRITES: dict[str, Rewrite] = {}
 
 def make_explicit(graph: ir.Graph) -> None:
     """Rewrite every node of the graph and of its bodies; shapes must have been inferred."""
-    op = Builder()
-    op.reserve(names(graph))
+    op: Builder | None = None
     for part in graphs(graph):
-        for node in list(part):
+        for node in [n for n in part if _may_change(n)]:
+            if op is None:
+                op = Builder()
+                op.reserve(names(graph))
             _trim(node)
             if node.domain != "":
                 continue
@@ -45,8 +48,27 @@ def make_explicit(graph: ir.Graph) -> None:
             if rewrite is not None:
                 with op.named(node.name or node.op_type):
                     rewrite(op, node)
-    for value in op.constants.values():
+    for value in op.constants.values() if op is not None else ():
         graph.register_initializer(value)
+
+
+def _may_change(node: ir.Node) -> bool:
+    """Whether a node may have another form; most have operators with one form only."""
+    if len(node.outputs) > 1 or node.inputs[-1:] == (None,):
+        return True
+    return node.domain == "" and _has_forms(node.op_type)
+
+
+@functools.cache
+def _has_forms(op_type: str) -> bool:
+    attributes = opset.attribute_defaults(op_type)
+    return (
+        op_type in REWRITES
+        or op_type in AXES_INPUT
+        or op_type.startswith("Reduce")
+        or not attributes.keys().isdisjoint(("axis", "axes"))
+        or opset.schema(op_type) is None
+    )
 
 
 def rewrites(*op_types: str) -> Callable[[Rewrite], Rewrite]:

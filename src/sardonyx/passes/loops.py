@@ -21,7 +21,7 @@ Dims = list[Any] | None
 def settle_loops(graph: ir.Graph) -> None:
     """Infer what is still unknown in the graph and in the bodies of its If, Loop and Scan nodes."""
     for node in graph:
-        inner = bodies(node)
+        inner = bodies(node) if node.attributes.data else ()
         unknown = any(v.shape is None for v in node.outputs)
         if not inner and unknown:
             infer(node)

@@ -28,7 +28,8 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     while pending:
         current = pending.pop()
         yield current
-        pending.extend(b for node in current if node.attributes.data for b in bodies(node))
+        inner = [bodies(node) for node in current if node.attributes.data]
+        pending.extend(body for graphs_inside in inner for body in graphs_inside)
 
 
 def captured(node: ir.Node) -> list[ir.Value]:

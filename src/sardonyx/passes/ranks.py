@@ -64,10 +64,16 @@ FIXED = {
 def imply_ranks(graph: ir.Graph) -> None:
     """Refine values of unknown rank, in the graph and its bodies, until nothing new is found."""
     for part in graphs(graph):
-        while _sweep(part):
+        while _has_unknown(part) and _sweep(part):
             for node in part:
                 if any(v.shape is None for v in node.outputs):
                     infer(node)
+
+
+def _has_unknown(graph: ir.Graph) -> bool:
+    return any(v.shape is None for v in graph.inputs) or any(
+        v.shape is None for node in graph for v in node.outputs
+    )
 
 
 def _sweep(graph: ir.Graph) -> bool:

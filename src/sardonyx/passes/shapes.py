@@ -9,7 +9,7 @@ known to hold is left on it: `const_value`, or `meta["content"]` where some elem
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -27,13 +27,24 @@ MADE_UP = "unk__"
 Dims = list[int | ir.SymbolicDim]
 
 
-def infer_shapes(graph: ir.Graph, skeleton: onnx.ModelProto) -> None:
+def infer_shapes(graph: ir.Graph, skeleton: Callable[[], onnx.ModelProto]) -> None:
     """Set the types and shapes of the values of `graph` and of its bodies.
 
-    skeleton -- the same graph as a message, without large payloads
+    skeleton -- returns the same graph as a message, without large payloads
     """
-    whole = infer_types(graph, skeleton)
+    whole = _infer_elementwise(graph) or infer_types(graph, skeleton())
     _Walk(graph, everything=not whole).graph(graph)
+
+
+def _infer_elementwise(graph: ir.Graph) -> bool:
+    """Infer a graph that has elementwise operators only, without ONNX; whether it is one.
+
+    ONNX invents symbols for sizes without a name: a graph with such inputs is left to it.
+    """
+    every_dim = (d for v in graph.inputs if v.shape is not None for d in v.shape.dims)
+    if any(isinstance(d, ir.SymbolicDim) and _weight(d.value) < 2 for d in every_dim):
+        return False
+    return all(build.infer_elementwise(node) and node.outputs[0].type is not None for node in graph)
 
 
 def refine_shapes(graph: ir.Graph) -> None:
@@ -51,8 +62,9 @@ def forget_shapes(graph: ir.Graph) -> Declared:
     for part in graphs(graph):
         for node in part:
             for value in node.outputs:
-                computed = value.const_value is None and "content" not in value.meta
-                if value.shape is not None and computed:
+                if value.shape is None or value.const_value is not None:
+                    continue
+                if "content" not in value.meta:
                     declared.append((value, value.shape))
                     value.shape = None
     return declared
@@ -168,25 +180,25 @@ class _Walk:
 
     def graph(self, graph: ir.Graph) -> None:
         for node in graph:
-            if node.op_type == "Scan" and node.domain == "":
-                self._enter_scan(node)
-            self.depth += 1
-            for body in bodies(node):
-                self.graph(body)
-            self.depth -= 1
+            if node.attributes.data:
+                if node.op_type == "Scan" and node.domain == "":
+                    self._enter_scan(node)
+                self.depth += 1
+                for body in bodies(node):
+                    self.graph(body)
+                self.depth -= 1
             self.node(node)
 
     def node(self, node: ir.Node) -> None:
         # ONNX does not see the constants of an outer graph from within a body.
-        is_open = self.depth > 0 and any(v.shape is None for v in node.outputs)
-        untyped = any(v.type is None for v in node.outputs)
-        if self.everything or is_open or untyped or self._is_reached(node):
+        is_open = any(v.type is None or (self.depth and v.shape is None) for v in node.outputs)
+        if self.everything or is_open or (self.changed and self._is_reached(node)):
             self._infer(node)
-        dims = _from_content(node, self.limits.propagated_elements)
+        most = self.limits.propagated_elements
+        dims = _from_content(node, most) if node.op_type in FROM_CONTENT else None
         if dims is not None and set_shape(node.outputs[0], dims):
             self.changed.add(node.outputs[0])
-        most = self.limits.propagated_elements
-        if _carries_sizes(node, most):
+        if node.op_type in SIZES and _carries_sizes(node, most):
             array = folding.evaluate(node, self.limits.fold_tensor_bytes)
             if array is not None and array.size <= most:
                 folding.remember(node.outputs[0], array)
@@ -277,6 +289,7 @@ def _scan_length(node: ir.Node, states: int) -> int | ir.SymbolicDim:
     return first.shape[axis]
 
 
+SIZES = frozenset(["Shape", "Size", *RULES])  # operators that may compute with sizes
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
@@ -289,8 +302,6 @@ def _carries_sizes(node: ir.Node, most: int) -> bool:
         return False
     if node.op_type in ("Shape", "Size"):
         return True
-    if node.op_type not in RULES:
-        return False
     if build.is_static(out) and math.prod(build.static(out)) > most:
         return False
     return all(_is_small(v, most) for v in node.inputs if v is not None)

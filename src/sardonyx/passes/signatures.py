@@ -34,8 +34,13 @@ def require_signatures(graph: ir.Graph, imports: Mapping[str, int]) -> None:
     """Raise one error that names every node that does not match its operator's schema."""
     versions = {opset.domain_name(domain): version for domain, version in imports.items()}
     problems = Problems()
+    plain: set[tuple[str, str, int | None, int, int]] = set()  # no attributes, no problem
     for part in graphs(graph):
         for node in part:
+            counts = len(node.inputs), len(node.outputs)
+            form = (node.op_type, node.domain, node.version, *counts)
+            if form in plain and not node.attributes.data:
+                continue
             domain = opset.domain_name(node.domain)
             version = node.version or versions.get(domain)
             signature = None if version is None else _signature(node.op_type, domain, version)
@@ -44,6 +49,8 @@ def require_signatures(graph: ir.Graph, imports: Mapping[str, int]) -> None:
                 problem = _body_problem(node, version or 0)
             if problem is not None:
                 problems.add(_label(node), problem)
+            elif not node.attributes.data:
+                plain.add(form)
     problems.raise_if_any(
         ModelError,
         "a node does not match its operator's schema",

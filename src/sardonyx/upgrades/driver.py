@@ -79,7 +79,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     graphs = [graph]
     while graphs:
         for node in tuple(graphs.pop()):
-            for attr in node.attributes.values():
+            for attr in node.attributes.values() if node.attributes.data else ():
                 if attr.type in GRAPHS and not attr.is_ref():
                     graphs += [attr.value] if attr.type == ir.AttributeType.GRAPH else attr.value
             yield node
@@ -96,8 +96,15 @@ def _adapters(node: ir.Node, version: int) -> list[Adapter]:
 
 
 def _outdated(graph: ir.Graph, versions: dict[str, int]) -> dict[ir.Node, int]:
-    nodes = ((node, _version(node, versions)) for node in _nodes(graph))
-    return {node: version for node, version in nodes if _adapters(node, version)}
+    outdated: dict[tuple[str, str, int | None], bool] = {}
+    pending = {}
+    for node in _nodes(graph):
+        form = node.domain, node.op_type, node.version
+        if form not in outdated:
+            outdated[form] = bool(_adapters(node, _version(node, versions)))
+        if outdated[form]:
+            pending[node] = _version(node, versions)
+    return pending
 
 
 def _names(graph: ir.Graph) -> set[str]:

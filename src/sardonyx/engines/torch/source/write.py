@@ -103,7 +103,7 @@ def _rank_spectra(model: Model) -> None:
     for value in unknown:
         value.shape = ir.Shape([None, None, None, 2])
     if unknown:
-        infer_shapes(model.graph, model.skeleton())
+        infer_shapes(model.graph, model.skeleton)
 
 
 def _about(root: Module, names: list[str]) -> str:
