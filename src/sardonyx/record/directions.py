@@ -187,8 +187,9 @@ def scale_by_muon(
         with op:
             for p in parameters:
                 m = step.slot(p, "momentum_buffer")
-                m.next = m.value * momentum + p.update * (1.0 - momentum)
-                look = p.update * (1.0 - momentum) + m.next * momentum if nesterov else m.next
+                # In the form of torch's lerp: one bit more or less shows after bfloat16.
+                m.next = m.value + (p.update - m.value) * (1.0 - momentum)
+                look = m.next - (m.next - p.update) * (1.0 - momentum) if nesterov else m.next
                 p.update = op.cast(_orthogonal(op, look, coefficients, steps, eps), p.value.dtype)
 
     return update

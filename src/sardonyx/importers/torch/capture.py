@@ -7,7 +7,9 @@ what is only there for the loss is separated afterwards (`split.py`).
 from __future__ import annotations
 
 import contextlib
+import io
 import linecache
+import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from torch.export import Dim
 
 from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError, quote
 from sardonyx.importers.torch.leaves import Call, outputs_by_name, rebuilt, tensors
+from sardonyx.importers.torch.replacements import Replacing
 
 LOSS = "loss"
 LABELS = "labels"
@@ -114,7 +117,8 @@ class _Whole(torch.nn.Module):
 
     def forward(self, *values: torch.Tensor) -> list[torch.Tensor]:
         feeds = dict(zip(self.names, values, strict=True))
-        outputs, loss = self.source.run(self.model, feeds)
+        with Replacing():
+            outputs, loss = self.source.run(self.model, feeds)
         if loss is not None:
             outputs = {**outputs, _free(LOSS, outputs): loss}
         self.report(list(outputs))  # torch resets attributes that are assigned while it exports
@@ -135,7 +139,7 @@ def captured(source: Source, dynamic: Any) -> Program:
     whole = _Whole(source, list(values), lambda names: outputs.__setitem__(slice(None), names))
     free = free_sizes(source, values, dynamic)
     shapes = tuple({axis: Dim.AUTO for name, axis in free if name == n} or None for n in values)
-    with evaluation_mode(source.module), quiet(), refused(source.module):
+    with evaluation_mode(source.module), quiet(), silent(), refused(source.module):
         exported = torch.export.export(
             whole, tuple(values.values()), dynamic_shapes=(shapes,), strict=False
         )
@@ -238,8 +242,20 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Inside, torch's remarks about its own exporter are not shown."""
+    level = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        logging.disable(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.disable(level)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Inside, nothing is printed: torch prints whole programs beside some of its errors."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,20 +34,23 @@ from sardonyx.verify.training import prepare_training
 SECONDS = 120.0
 STEPS = 2
 WIDE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
+# What asks for a property of a tensor, and need not convert it.
+INQUIRIES = ("__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex")
 
 
 # -- data -------------------------------------------------------------------------------
 
 
-def data_sets(
-    values: Mapping[str, torch.Tensor], free: Mapping[tuple[str, int], str]
-) -> list[dict[str, np.ndarray]]:
+def data_sets(source: Source, free: Mapping[tuple[str, int], str]) -> list[dict[str, np.ndarray]]:
     """The example, and the example with one row more where the batch is free."""
-    first = {n: _array(v) for n, v in values.items()}
+    inputs = {n: _array(v) for n, v in source.call.tensors().items()}
+    labels = {n: _array(v) for n, v in source.label_tensors().items()}
     batched = {n for (n, axis), size in free.items() if axis == 0 and size == "batch"}
     if not batched:
-        return [first]
-    return [first, {n: _longer(a) if n in batched else a for n, a in first.items()}]
+        return [{**inputs, **labels}]
+    longer = {n: _moved(_longer(a)) if n in batched else a for n, a in inputs.items()}
+    longer |= {n: _longer(a) if n in batched else a for n, a in labels.items()}
+    return [{**inputs, **labels}, longer]
 
 
 def _array(value: torch.Tensor) -> np.ndarray:
@@ -59,8 +63,12 @@ def _array(value: torch.Tensor) -> np.ndarray:
 
 
 def _longer(array: np.ndarray) -> np.ndarray:
-    """The rows in another order and one more of them; floats are moved a little."""
-    rows = np.concatenate([array[-1:], array], axis=0)
+    """The rows, and the last one once more in front of them."""
+    return np.concatenate([array[-1:], array], axis=0)
+
+
+def _moved(rows: np.ndarray) -> np.ndarray:
+    """Floats moved a little; whole numbers as they are."""
     if rows.dtype.kind != "f":
         return rows
     noise = np.random.default_rng(0).standard_normal(rows.shape)
@@ -70,14 +78,32 @@ def _longer(array: np.ndarray) -> np.ndarray:
 # -- outputs ----------------------------------------------------------------------------
 
 
-class Exactly(TorchDispatchMode):
-    """Inside, every operator computes in float64: weights are widened where they are read."""
+class _WideOperators(TorchDispatchMode):
+    """Every operator computes in float64: weights are widened where they are read."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+class _WideFunctions(TorchFunctionMode):
+    """The same one level higher: functions of several operators check types before they run."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") not in INQUIRIES:
+            args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Inside, torch computes in float64; weights are widened one at a time, where they are read."""
+    with _double_by_default(), _WideFunctions(), _WideOperators():
+        yield
 
 
 def _widened(value: Any) -> Any:
@@ -109,7 +135,7 @@ class ModuleSource(Subject):
             if mode is not None:
                 outputs = self._outputs(values)
             else:
-                with _double_by_default(), Exactly():
+                with exactly():
                     outputs = self._outputs({n: _widened(v) for n, v in values.items()})
         renamed = {v: k for k, v in self.names.items()}
         arrays = {renamed.get(n, n): _array(v) for n, v in outputs.items()}

@@ -87,8 +87,7 @@ def from_torch(
     parts = split(whole, program.outputs[-1], label_names) if source.labels is not None else None
     served = parts.served if parts is not None else whole
     renamed = _rename(served, parts, names or {})
-    values = {**source.call.tensors(), **source.label_tensors()}
-    sets = [{renamed.get(n, n): a for n, a in s.items()} for s in data_sets(values, program.free)]
+    sets = [{renamed.get(n, n): a for n, a in s.items()} for s in data_sets(source, program.free)]
     sources = {new: old for old, new in renamed.items()}
     if verify:
         compare_outputs(served, source, sources, sets)

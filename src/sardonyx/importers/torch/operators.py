@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from onnxscript import opset18 as op
 
-from sardonyx.importers.torch import recurrent
+from sardonyx.importers.torch import cross_entropy, recurrent
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("sardonyx", "DEF")
@@ -236,6 +236,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.sardonyx.channel_dropout.default: channel_dropout,
     torch.ops.sardonyx.batch_norm.default: batch_norm,
     aten.scaled_dot_product_attention.default: attention,
+    aten.cross_entropy_loss.default: cross_entropy.cross_entropy,
     aten.lstm.input: recurrent.lstm,
     aten.gru.input: recurrent.gru,
     aten.rnn_tanh.input: recurrent.rnn_tanh,

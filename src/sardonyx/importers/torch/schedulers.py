@@ -8,10 +8,12 @@ training stops instead of going on with a rate that torch would not have.
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +24,8 @@ from sardonyx.errors import ArgumentError, ImportRefused, quote
 from sardonyx.record import schedule as schedules
 from sardonyx.record.schedule import Schedule
 
-LENGTHS = (4096, 65536)  # how many updates ahead a copy runs: first, and where that shows no rule
+# How many updates ahead a copy runs: at least, where that shows no rule, and at most.
+SHORT, LONG, LONGEST = 2048, 65536, 500_000
 CLOSE = 1e-12
 
 
@@ -70,16 +73,59 @@ def read_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any) -> Timetabl
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         why = "it follows a metric of the validation, which a record does not see"
         return Timetable(notes=[("not taken over", "ReduceLROnPlateau: the rate stays", why)])
-    for length in LENGTHS:
+    horizon = _horizon(scheduler)
+    for length in (horizon, max(horizon, LONG)):
         rates, momenta = _ahead(optimizer, scheduler, length)
-        is_final = len(rates) < length or all(
-            _tail(v) is not None for table in (rates, momenta) for v in _columns(table)
-        )
-        if is_final:
+        goes_on = all(_tail(v) is not None for t in (rates, momenta) for v in _columns(t))
+        if goes_on or len(rates) < length:
             break
     text = f"{type(scheduler).__name__}: {len(rates)} updates read off a copy"
     why = "from its present position; one step of the scheduler for each update"
-    return Timetable(_columns(rates), _columns(momenta), [("schedule", text, why)])
+    notes = [("schedule", text, why)]
+    if not goes_on:
+        text = f"what {type(scheduler).__name__} does after {len(rates)} updates"
+        notes.append(("not taken over", text, "the rate is NaN then, and training stops"))
+    return Timetable(_columns(rates), _columns(momenta), notes)
+
+
+def _horizon(scheduler: Any) -> int:
+    """How many updates to look ahead: some multiple of the largest number that it is made with."""
+    numbers = list(_numbers(scheduler, set()))
+    return int(min(max(8 * max(numbers, default=0) + 64, SHORT), LONGEST))
+
+
+def _numbers(thing: Any, seen: set[int]) -> Iterator[int]:
+    """Whole numbers inside a scheduler, and inside functions that it calls."""
+    if id(thing) in seen or isinstance(thing, (torch.optim.Optimizer, torch.Tensor, str)):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, (int, float)) and not isinstance(thing, bool):
+        if math.isfinite(thing) and 0 < thing <= LONGEST and thing == int(thing):
+            yield int(thing)
+        return
+    parts: list[Any] = []
+    if isinstance(thing, dict):
+        parts = [*thing.keys(), *thing.values()]
+    elif isinstance(thing, (list, tuple, set)):
+        parts = list(thing)
+    elif isinstance(thing, functools.partial):
+        parts = [thing.func, thing.args, thing.keywords]
+    elif inspect.isfunction(thing):
+        cells = [c.cell_contents for c in thing.__closure__ or () if _is_set(c)]
+        parts = [*cells, thing.__defaults__, thing.__code__.co_consts]
+    elif isinstance(thing, torch.optim.lr_scheduler.LRScheduler) or hasattr(thing, "__dict__"):
+        hidden = ("last_epoch", "_step_count", "optimizer", "base_lrs", "_last_lr")
+        parts = [v for k, v in vars(thing).items() if k not in hidden]
+    for part in parts:
+        yield from _numbers(part, seen)
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def _columns(table: Sequence[Sequence[float]]) -> list[np.ndarray]:

@@ -1,0 +1,124 @@
+"""Functions that `torch.export` cannot capture, because they look at values, in others that it can.
+
+Inside `Replacing`, calls of these functions run the versions here. The checks of values that are
+left out raise errors in torch; the results are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+NEVER = -1e30  # the log of "impossible": finite, so that differences of such numbers are not NaN
+
+
+def gaussian_nll_loss(
+    input: Any,
+    target: Any,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Any:
+    if isinstance(var, float):
+        var = var * torch.ones_like(input)
+    elif var.shape != input.shape and input.shape[:-1] == var.shape:
+        var = var.unsqueeze(-1)
+    with torch.no_grad():
+        floor = torch.clamp(eps - var, min=0.0)
+    safe = var + floor  # clamped without cutting the gradient, as torch does
+    loss = 0.5 * (torch.log(safe) + (input - target) ** 2 / safe)
+    if full:
+        loss = loss + 0.5 * torch.log(torch.tensor(2 * torch.pi)).to(loss.dtype)
+    return _reduced(loss, reduction)
+
+
+def multilabel_margin_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    x, labels = (input, target) if input.dim() == 2 else (input[None], target[None])
+    count = x.shape[1]
+    listed = torch.cumsum((labels < 0).to(torch.int64), dim=1) == 0  # up to the first -1
+    places = torch.where(listed, labels, 0)
+    classes = torch.arange(count, device=x.device)
+    hits = (places[:, :, None] == classes) & listed[:, :, None]
+    is_target = hits.any(dim=1)
+    margins = 1.0 - (x.gather(1, places)[:, :, None] - x[:, None, :])
+    counted = listed[:, :, None] & ~is_target[:, None, :]
+    terms = torch.where(counted, margins.clamp(min=0.0), torch.zeros_like(margins))
+    each = terms.sum(dim=(1, 2)) / count
+    return _reduced(each if input.dim() == 2 else each[0], reduction)
+
+
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    if targets.dim() != 2 or log_probs.dim() != 3:
+        raise NotImplementedError("CTC needs a batch, and targets padded to one length each")
+    frames, batch, _ = log_probs.shape
+    input_lengths = _lengths(input_lengths, log_probs)
+    target_lengths = _lengths(target_lengths, log_probs)
+    blanks = torch.full_like(targets, blank)
+    states = torch.stack([targets, blanks], dim=2).flatten(1)
+    states = functional.pad(states, (1, 0), value=blank)
+    differs = (states[:, 2:] != states[:, :-2]) & (states[:, 2:] != blank)
+    skip = functional.pad(differs.to(log_probs.dtype), (2, 0))
+    penalty = (1.0 - skip) * NEVER
+    is_start = torch.arange(states.shape[1], device=targets.device) == 0
+    alpha = torch.where(is_start, 0.0, NEVER).to(log_probs.dtype).expand(batch, -1)
+    for frame in range(frames):
+        emitted = log_probs[frame].gather(1, states)
+        one = functional.pad(alpha[:, :-1], (1, 0), value=NEVER)
+        two = functional.pad(alpha[:, :-2], (2, 0), value=NEVER) + penalty
+        moved = torch.logsumexp(torch.stack([alpha, one, two]), dim=0) + emitted
+        alpha = torch.where((frame < input_lengths)[:, None], moved.clamp(min=NEVER), alpha)
+    last = target_lengths[:, None] * 2
+    ends = torch.cat([last, (last - 1).clamp(min=0)], dim=1)
+    is_empty = target_lengths == 0  # an empty target has one end, not two
+    twice = torch.stack([torch.zeros_like(is_empty), is_empty], dim=1)
+    each = -torch.logsumexp(torch.where(twice, NEVER, alpha.gather(1, ends)), dim=1)
+    if zero_infinity:
+        each = torch.where(each > -NEVER / 2, torch.zeros_like(each), each)
+    if reduction == "mean":
+        return (each / target_lengths.clamp(min=1).to(each.dtype)).mean()
+    return _reduced(each, reduction)
+
+
+def _lengths(lengths: Any, like: Any) -> Any:
+    if isinstance(lengths, torch.Tensor):
+        return lengths.to(torch.int64)
+    return torch.tensor(lengths, dtype=torch.int64, device=like.device)
+
+
+def _reduced(loss: Any, reduction: str) -> Any:
+    return {"mean": torch.mean, "sum": torch.sum}.get(reduction, lambda x: x)(loss)
+
+
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    functional.gaussian_nll_loss: gaussian_nll_loss,
+    functional.multilabel_margin_loss: multilabel_margin_loss,
+    functional.ctc_loss: ctc_loss,
+}
+
+
+class Replacing(TorchFunctionMode):
+    """Inside, torch calls the replacements."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return REPLACEMENTS.get(func, func)(*args, **(kwargs or {}))
