@@ -379,7 +379,7 @@ def is_static(x: ir.Value) -> bool:
 def static(x: ir.Value) -> tuple[int, ...]:
     """The shape of `x`, all of whose dimensions must be known."""
     assert x.shape is not None
-    return tuple(d for d in x.shape if isinstance(d, int))
+    return tuple([d for d in x.shape.dims if isinstance(d, int)])
 
 
 def same_dim(a: Any, b: Any) -> bool:

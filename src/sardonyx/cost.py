@@ -50,7 +50,8 @@ def _memory(graph: ir.Graph) -> tuple[int, int]:
     last: dict[ir.Value, int] = {}
     nodes = list(graph)
     for position, node in enumerate(nodes):
-        for inner in [node, *(n for body in bodies(node) for g in graphs(body) for n in g)]:
+        inside = bodies(node) if node.attributes.data else ()
+        for inner in (node, *(n for body in inside for g in graphs(body) for n in g)):
             for value in inner.inputs:
                 if value is not None:
                     last[value] = position

@@ -241,10 +241,13 @@ def _sized(model: ModelSource, normal: Model, sizes: Mapping[str, int]) -> ir.Gr
         return normal.graph
     if symbols <= sizes.keys() and all(shape is not None for shape in shapes):
         graph = normal.copy().graph if normal is model else normal.graph  # one of our own
+        shared: dict[tuple[Any, ...], ir.Shape] = {}  # nothing changes the shapes of this graph
         for value in _values(graph):
             assert value.shape is not None
-            if not value.shape.is_static():
-                value.shape = ir.Shape([_number(d, sizes) for d in value.shape.dims])
+            dims = value.shape.dims
+            if dims not in shared:
+                shared[dims] = ir.Shape([_number(d, sizes) for d in dims], frozen=True)
+            value.shape = shared[dims]
         return graph
     copy = model.copy() if isinstance(model, Model) else load(model)
     for value in copy.inputs:

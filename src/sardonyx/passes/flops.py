@@ -69,9 +69,9 @@ def node_flops(node: ir.Node) -> int | None:
     """The floating-point operations of one node; None where a shape is not known."""
     if node.domain == "" and node.op_type in MOVES:
         return 0
-    operands = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
-    if not all(is_static(v) for v in operands):
-        return None
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.name and not is_static(value):
+            return None
     formula = FORMULAS.get(node.op_type) if node.domain == "" else None
     if formula is not None:
         return formula(node)
