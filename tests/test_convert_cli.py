@@ -151,3 +151,26 @@ def test_wrong_targets_are_refused(
     code, _, stderr = call("convert", model, "--to", "torch", "-o", tmp_path / "x.pth")
     assert code == 2 and "a .pt2 file" in stderr
     assert list(tmp_path.iterdir()) == [model]
+
+
+def test_what_fails_leaves_what_was_there(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
+    """A write that fails half-way on a full disk: nothing new stays, and the disk is named."""
+    torch = pytest.importorskip("torch")
+
+    def write_half(_: object, file: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] unexpected pos 11520")
+
+    monkeypatch.setattr(torch.export, "save", write_half)
+    monkeypatch.setattr("sardonyx.save.shutil.disk_usage", lambda _: type("Use", (), {"free": 0}))
+    old, new = tmp_path / "old.pt2", tmp_path / "new.pt2"
+    old.write_bytes(b"before")
+    for output in (old, new):
+        code, _, said = call("convert", model, "--to", "torch", "-o", output)
+        assert code == 2 and "no space left on the disk" in said
+    assert old.read_bytes() == b"before" and not new.exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mlp.onnx", "old.pt2"]

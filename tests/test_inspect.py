@@ -269,7 +269,7 @@ def test_a_tuned_model_names_loss_optimizer_and_step(
 def test_nodes_names_and_pages_are_whole_when_piped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = "a/very/long/name/" * 5
+    name = "a/very/long/name/" * 12
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N,2] x) => (float[N,2] y) {{
     [{name[:-1].replace("/", "_")}] h = Relu(x)
     y = Neg(h)}}"""
@@ -279,8 +279,9 @@ def test_nodes_names_and_pages_are_whole_when_piped(
         main(["inspect", str(tmp_path / "m.onnx"), "--nodes", "--html", str(page)])
     printed = capsys.readouterr().out
     assert name[:-1].replace("/", "_") in printed and "2 nodes" in printed
+    assert "─" not in printed, "no rules"
     written = page.read_text()
-    assert "<svg" in written and written.count("<rect") == 3
+    assert "<svg" in written and written.count("<rect") == 4, "an input, two nodes, an output"
     assert "http" not in written.replace("http-equiv", "")
     found = sx.inspect(tmp_path / "m.onnx", nodes=True)
     assert [n.operator for n in found.graph] == ["Relu", "Neg"]

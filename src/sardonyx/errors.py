@@ -28,7 +28,7 @@ SHOWN = 20
 NAME_WIDTH = 96
 
 
-def quote(name: object) -> str:
+def quote(name: object, width: int = NAME_WIDTH) -> str:
     """Return a model's name in double quotes, escaped and shortened, safe for any terminal.
 
     >>> print(quote("conv1\\x1b[31m"))
@@ -38,8 +38,8 @@ def quote(name: object) -> str:
         text = name.decode("utf-8", "backslashreplace")
     else:
         text = str(name)
-    if len(text) > NAME_WIDTH:
-        text = f"{text[: NAME_WIDTH - 24]}…({len(text)} characters)"
+    if len(text) > width:
+        text = f"{text[: width - 24]}…({len(text)} characters)"
     if '"' in text or "\\" in text or not text.isprintable():
         text = "".join(_escape(c) for c in text)
     return f'"{text}"'

@@ -171,7 +171,13 @@ class Model:
 
     def copy(self) -> Model:
         """An independent graph over the same weights."""
-        return Model(self.ir.clone(), [r.copy() for r in self.records], self.source)
+        try:
+            graph = self.ir.clone()
+        except (RuntimeError, ValueError, KeyError) as error:  # onnx_ir on a damaged graph
+            raise ModelError(
+                f"the model cannot be copied: {error}", hint="sx.check lists what is wrong with it"
+            ) from error
+        return Model(graph, [r.copy() for r in self.records], self.source)
 
     def proto(self) -> onnx.ModelProto:
         """The whole model as one ModelProto, training records included."""

@@ -31,20 +31,26 @@ def inspection_page(inspection: Inspection, title: str) -> str:
     blockers = [[b.operator, b.node, b.reason] for b in inspection.blockers]
     if blockers:
         parts.append(section("Stops training", table(["operator", "node", "why"], blockers)))
-    parts.append(section("Graph", drawing(inspection.graph, inspection.inputs)))
+    parts.append(section("Graph", drawing(inspection.graph, inspection.inputs, inspection.outputs)))
     tensors = [[w.name, w.kind, shape_text(w.shape), w.reason] for w in inspection.tensors]
     parts.append(section("Tensors", table(["name", "kind", "shape", "why"], tensors)))
     return page(title, f"IR {inspection.ir_version}, {versions}", *parts, style=STYLE)
 
 
-def drawing(nodes: Sequence[Node], inputs: Sequence[Tensor]) -> str:
+def drawing(nodes: Sequence[Node], inputs: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> str:
     """The outermost graph as SVG."""
     outer = [node for node in nodes if node.depth == 0]
     drawn = outer[:DRAWN]
     rows, places = _layout(drawn, inputs)
+    ends = [tensor for tensor in outputs if tensor.name in places]
+    rows.append([tensor.name for tensor in ends])
     width = max((len(row) for row in rows), default=1) * (WIDTH + GAP_X) + GAP_X
     height = len(rows) * (HEIGHT + GAP_Y) + GAP_Y
     parts = [*_edges(drawn, places), *_boxes(drawn, inputs, places)]
+    for column, tensor in enumerate(ends):
+        place = (column, len(rows) - 1)
+        parts.append(_edge(tensor.name, places[tensor.name], place))
+        parts.append(_box(place, tensor.name, shape_text(tensor.shape), "var(--soft)"))
     svg = (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="the graph of the model">{"".join(parts)}</svg>'
@@ -82,14 +88,17 @@ def _edges(nodes: Sequence[Node], places: dict[str, tuple[int, int]]) -> list[st
     for node in nodes:
         if not node.outputs or node.outputs[0] not in places:
             continue
-        x, y = _corner(places[node.outputs[0]])
-        for name in node.inputs:
-            if name in places:
-                a, b = _corner(places[name])
-                start, end, middle = a + WIDTH // 2, x + WIDTH // 2, (b + HEIGHT + y) // 2
-                curve = f"M{start} {b + HEIGHT}C{start} {middle} {end} {middle} {end} {y}"
-                lines.append(f'<path d="{curve}"><title>{text(name)}</title></path>')
+        end = places[node.outputs[0]]
+        lines += [_edge(name, places[name], end) for name in node.inputs if name in places]
     return lines
+
+
+def _edge(name: str, source: tuple[int, int], target: tuple[int, int]) -> str:
+    """The line from the box that makes a value to one that reads it."""
+    (a, b), (x, y) = _corner(source), _corner(target)
+    start, end, middle = a + WIDTH // 2, x + WIDTH // 2, (b + HEIGHT + y) // 2
+    curve = f"M{start} {b + HEIGHT}C{start} {middle} {end} {middle} {end} {y}"
+    return f'<path d="{curve}"><title>{text(name)}</title></path>'
 
 
 def _boxes(

@@ -150,7 +150,8 @@ def full_disk_reported(folder: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if shutil.disk_usage(folder).free < FULL_DISK:
+        reason = isinstance(error, SardonyxError) and error.__cause__ is None
+        if not reason and shutil.disk_usage(folder).free < FULL_DISK:
             raise SardonyxError(
                 f"cannot write into {quote(folder)}: no space left on the disk",
                 hint="free the disk; TMPDIR in the environment names another temporary folder",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sardonyx.errors import ArgumentError, did_you_mean
+from sardonyx.save import full_disk_reported
 
 # target -> the suffixes that its output may have; "" is a folder
 TARGETS = {
@@ -94,7 +98,8 @@ def convert(
     started = time.monotonic()
     show("converting", f"{model} to {to}")
     module = MODULES.get(to, f"{to}.convert")
-    stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, output)
+    with _whole_or_nothing(output):
+        stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, output)
     show("written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - started:.1f} s)")
     for label, value in stored.rows:
         show(label, value)
@@ -110,6 +115,26 @@ def convert(
         code = report.exit_code
     print(output)
     raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(path: Path) -> Iterator[None]:
+    """Around the writing of `path`: when it fails, what was there before is there again."""
+    existed, aside = path.exists(), path.with_name(f".{path.name}.before")
+    if path.is_file():
+        path.rename(aside)
+    try:
+        with full_disk_reported(path.parent):
+            yield
+    except BaseException:
+        if aside.exists():
+            aside.replace(path)
+        elif path.is_file():
+            path.unlink()
+        elif not existed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    aside.unlink(missing_ok=True)
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:

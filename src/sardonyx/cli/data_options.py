@@ -29,7 +29,11 @@ Constants = Annotated[
 ]
 BatchAxes = Annotated[
     list[str] | None,
-    typer.Option("--batch-axis", help="input=axis: the batch axis of an input, if not 0."),
+    typer.Option(
+        "--batch-axis",
+        help="input=axis: the batch axis of an input, if not 0. In the data, rows are "
+        "always on axis 0.",
+    ),
 ]
 Preprocess = Annotated[
     list[str] | None,

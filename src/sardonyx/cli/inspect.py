@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sardonyx.inspection import Inspection, Tensor
 
 SHOWN = 20  # rows of a table, without --weights
+PIPED_NAME = 2000  # characters of a name in an output that is not a terminal
 UNWRAPPED = 1 << 20  # the width of an output that is not a terminal
 
 
@@ -114,10 +116,10 @@ def _nodes(console: Console, inspection: Inspection) -> None:
     table = _table("node", "operator", "inputs", "outputs", "shapes")
     for node in inspection.graph:
         cells = (
-            "  " * node.depth + quote(node.name),
+            "  " * node.depth + _name(node.name),
             quote(node.operator)[1:-1],
-            ", ".join(quote(name)[1:-1] for name in node.inputs),
-            ", ".join(quote(name)[1:-1] for name in node.outputs),
+            ", ".join(_name(name)[1:-1] for name in node.inputs),
+            ", ".join(_name(name)[1:-1] for name in node.outputs),
             quote(", ".join(map(shape_text, node.shapes)))[1:-1],
         )
         table.add_row(*map(escape, cells))
@@ -133,7 +135,7 @@ def _table(*columns: str) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -145,8 +147,13 @@ def _tensors(console: Console, title: str, tensors: list[Tensor]) -> None:
     table = _table(title, "type", "shape")
     for tensor in tensors:
         shape = "unknown" if tensor.shape is None else ", ".join(_dim(d) for d in tensor.shape)
-        table.add_row(escape(quote(tensor.name)), escape(tensor.type), escape(f"[{shape}]"))
+        table.add_row(escape(_name(tensor.name)), escape(tensor.type), escape(f"[{shape}]"))
     console.print(table)
+
+
+def _name(name: str) -> str:
+    """A name in quotes; whole, up to any sensible length, where a program may read it."""
+    return quote(name) if sys.stdout.isatty() else quote(name, PIPED_NAME)
 
 
 def _dim(dim: int | str | None) -> str:
@@ -174,7 +181,7 @@ def _weights(console: Console, inspection: Inspection, shown: int | None) -> Non
     for row in rows[:shown]:
         shape = ", ".join(map(str, row.shape))
         table.add_row(
-            escape(quote(row.name)),
+            escape(_name(row.name)),
             row.kind,
             row.dtype.name.lower(),
             escape(f"[{shape}]"),
@@ -221,7 +228,7 @@ def _blockers(console: Console, inspection: Inspection) -> None:
     table = _table("stops training", "node", "why")
     for blocker in inspection.blockers:
         table.add_row(
-            escape(quote(blocker.operator)[1:-1]), escape(quote(blocker.node)), blocker.reason
+            escape(quote(blocker.operator)[1:-1]), escape(_name(blocker.node)), blocker.reason
         )
     console.print()
     console.print(table)
@@ -236,7 +243,7 @@ def _unconvertible(console: Console, inspection: Inspection) -> None:
     table = _table("stops converting", "node", "why")
     for blocker in inspection.unconvertible[:SHOWN]:
         name = escape(quote(blocker.operator)[1:-1])
-        table.add_row(name, escape(quote(blocker.node)), blocker.reason)
+        table.add_row(name, escape(_name(blocker.node)), blocker.reason)
     console.print(table)
 
 

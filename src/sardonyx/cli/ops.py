@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -39,7 +40,7 @@ def ops(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None)
     table.add_column("operator", min_width=max((len(c.name) for c in rows), default=0))
     for column in ("family", "gradient", "tagged"):
         table.add_column(column)

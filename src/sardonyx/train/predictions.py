@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from sardonyx.errors import ArgumentError, EngineError, quote
+from sardonyx.errors import ArgumentError, SardonyxError, quote
 from sardonyx.model import Model
 from sardonyx.record.describe import settings_of
 from sardonyx.train.evaluation import Predictions, class_names
@@ -45,7 +45,10 @@ def write_predictions(result: Predictions, model: Model, path: Path) -> None:
         os.chmod(name, 0o644)
         os.replace(name, path)
     except OSError as error:
-        raise EngineError(f"cannot write {quote(str(path))}: {error.strerror}") from error
+        raise SardonyxError(
+            f"cannot write {quote(str(path))}: {error.strerror}",
+            hint="the file that was there before is unchanged",
+        ) from error
     finally:
         Path(name).unlink(missing_ok=True)
 

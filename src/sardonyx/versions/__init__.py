@@ -337,9 +337,12 @@ class _Stamper:
         floor = exact or min(FLOOR[self.domain], self.ceiling)
         need = max((self._lower(graph, op, floor) for graph in parts), default=0)
         if self.blocked:
+            nodes = f"{len(self.blocked)} of the model's nodes have no equivalent at"
+            target = f"opset {self.ceiling}"
+            if self.limits.name != target:
+                target += f", the newest that {self.limits.name} takes"
             raise VersionError(
-                f"{self.limits.name} takes opset {self.ceiling} here; "
-                f"{len(self.blocked)} of the model's nodes have no equivalent at that opset",
+                f"{nodes} {target}",
                 self.blocked,
                 hint="name a newer runtime or opset, or runtime=None to write it as it is",
             )

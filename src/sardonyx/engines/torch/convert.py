@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import re
 import warnings
 from collections.abc import Mapping
@@ -340,7 +341,9 @@ def store(model: ModelSource, path: Path) -> Stored:
         module, tuple(examples(parts.inputs)), dynamic_shapes=tuple(sizes)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.export.save(exported, path)
+    buffer = io.BytesIO()  # torch aborts the process when a disk is full
+    torch.export.save(exported, buffer)
+    path.write_bytes(buffer.getbuffer())
     loaded = torch.export.load(path).module()
 
     def run(*arrays: Any) -> Any:
