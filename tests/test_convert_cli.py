@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -166,7 +168,7 @@ def test_what_fails_leaves_what_was_there(
         raise RuntimeError("[enforce fail at inline_container.cc:672] unexpected pos 11520")
 
     monkeypatch.setattr(torch.export, "save", write_half)
-    monkeypatch.setattr("sardonyx.save.shutil.disk_usage", lambda _: type("Use", (), {"free": 0}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     old, new = tmp_path / "old.pt2", tmp_path / "new.pt2"
     old.write_bytes(b"before")
     for output in (old, new):

@@ -41,7 +41,7 @@ from sardonyx.verify.ties import (
     bias_step,
     explained,
     is_jump,
-    on_the_line,
+    on_threshold,
     requantized,
     tied,
 )
@@ -411,7 +411,7 @@ class _Level:
         if is_jump(node) and not self.finder.ties_only:
             inputs = [_input(v, feeds) for v in node.inputs]
             slack = [_slack(x) for x in inputs]
-            near = on_the_line(node, inputs, slack) if len(part.nodes) == 1 else None
+            near = on_threshold(node, inputs, slack) if len(part.nodes) == 1 else None
             self.finder.search.near_ties += int(near.sum()) if near is not None else 1
             if measurement.wrong and len(part.nodes) == 1:
                 place = [v.name for v in node.outputs].index(name)

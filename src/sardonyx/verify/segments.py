@@ -1,7 +1,7 @@
-"""Pieces of a graph as models of their own: one node, or the nodes between values that are known.
+"""Parts of a graph as separate models, for replaying: one node, or the nodes between given values.
 
-A piece reads what the caller feeds (typed and shaped like the arrays given) and keeps the
-initializers of the model that it comes from. Nothing is run here.
+The inputs of such a model are the values that its nodes read and do not compute; the caller feeds
+them. The initializers come from the original model. Nothing is executed here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_constant(value: ir.Value) -> bool:
 
 
 def between(outputs: Iterable[ir.Value], stop: Callable[[ir.Value], bool]) -> list[ir.Node]:
-    """The nodes that make `outputs` out of values where `stop` holds, in order."""
+    """The nodes that compute `outputs` from values for which `stop` holds, in order."""
     selection: dict[ir.Node, None] = {}
     graph = None
     pending = [v.producer() for v in outputs]
@@ -59,7 +59,7 @@ def between(outputs: Iterable[ir.Value], stop: Callable[[ir.Value], bool]) -> li
 
 
 def boundary(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """What the nodes read, and neither make themselves nor find among the model's constants."""
+    """The inputs of a part: what its nodes read and do not compute, without constants."""
     produced = {v for node in nodes for v in node.outputs}
     values = dict.fromkeys(v for node in nodes for v in reads(node) if v not in produced)
     return [v for v in values if not is_constant(v)]
@@ -68,7 +68,7 @@ def boundary(nodes: Sequence[ir.Node]) -> list[ir.Value]:
 def piece(
     owner: Model, nodes: Sequence[ir.Node], values: Mapping[str, Any], outputs: Sequence[str]
 ) -> Model:
-    """The nodes as a model; `values` gives its inputs by name, only for their types and shapes."""
+    """A model of these nodes. `values` holds its inputs by name, for their types and shapes."""
     proto = onnx.ModelProto(ir_version=IR_VERSION)
     inner = [n for node in nodes for body in bodies(node) for part in graphs(body) for n in part]
     used = {"", *(n.domain for n in (*nodes, *inner))}

@@ -1,8 +1,9 @@
-"""Jumps: operators whose result leaps where a value crosses a line; does rounding explain a leap?
+"""Jumps: operators whose result is a step function of a float input, such as Round or Greater.
 
-Two correct programs may take different sides where a value lies on the line up to rounding: an
-index among nearly equal values, a number half-way between two steps of a quantizer, a comparison of
-equals. `explained` counts the elements that differ and says whether each of them is such a case.
+The result changes by a whole step where the input crosses a threshold. Where an input lies on the
+threshold up to rounding, two correct programs may end up on different sides of it: an index among
+nearly equal values, a number half-way between two steps of a quantizer, a comparison of equal
+numbers. `explained` counts the elements that differ, and those of them that are such a case.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 OTHERS = ("NonMaxSuppression", "Unique", "IsInf", "Hardmax", "OneHot", "Mod", "If", "Loop")
 QUANTIZED = ("QLinearConv", "QLinearMatMul")
 PRODUCTS = ("Conv", "Gemm", "MatMul")
-REACH = 10.0  # how many floors from the line still count as on it
-STEPS = 1
+REACH = 10.0  # an input within this many times its rounding error of a threshold is on it
+STEPS = 1  # by which an element on a threshold may differ
 HALF = 0.5
 
 
 def is_jump(node: ir.Node) -> bool:
-    """Whether a float input decides, in leaps, what comes out."""
+    """Whether the result is a step function of a float input."""
     if node.domain != "":
         return False
     if node.op_type == "Cast":
@@ -55,11 +56,12 @@ def _rounds(node: ir.Node) -> bool:
 
 
 def tied(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
-    """Values for the first input of a node that lie exactly half-way; None where there are none.
+    """Values for the first input of a node that lie exactly half-way between two results; None for
+    a node without such values.
 
-    Half a step is exact in every width, and stays half a step (or falls below, which rounds to the
-    same side) for engines that multiply by the inverse of the scale. More steps only where the
-    scale is a power of two: there the inverse is exact as well.
+    Half a step is exact in every float type. An engine that multiplies by the inverse of the scale
+    gets half a step or the number below it, and both round to the same result. Values of 1.5 and
+    2.5 steps are used only if the scale is a power of two, whose inverse is exact as well.
     """
     x = inputs[0]
     if not _rounds(node) or not isinstance(x, np.ndarray) or not x.size:
@@ -78,7 +80,7 @@ def tied(node: ir.Node, inputs: Sequence[Any]) -> np.ndarray | None:
 
 
 def _scale_along(node: ir.Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
-    """The scale as it meets `x`; None where it comes in blocks."""
+    """The scale in a shape that broadcasts to `x`; None for a scale per block."""
     if scale.size == 1:
         return scale.reshape(())
     if scale.ndim != 1:
@@ -113,7 +115,7 @@ def explained(
         return _selection(node, inputs, slack, actual, expected)
     wrong = [g != e for g, e in pairs if g.dtype.kind != "f"]
     count = sum(int(w.sum()) for w in wrong)
-    near = on_the_line(node, inputs, slack)
+    near = on_threshold(node, inputs, slack)
     if near is None:
         return count, 0
     total = 0
@@ -125,9 +127,9 @@ def explained(
     return count, total
 
 
-def on_the_line(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) -> np.ndarray | None:
-    """Which elements lie so near to the line that rounding decides their side; None if unknown."""
-    formula = LINES.get(node.op_type)
+def on_threshold(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) -> np.ndarray | None:
+    """Which elements are on a threshold, up to rounding; None if the operator has no formula."""
+    formula = THRESHOLDS.get(node.op_type)
     if formula is None:
         return None
     with np.errstate(all="ignore"):
@@ -137,9 +139,9 @@ def on_the_line(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) ->
 def requantized(
     node: ir.Node, inputs: Sequence[Any], slack: float, actual: np.ndarray, expected: np.ndarray
 ) -> tuple[int, int]:
-    """(elements that differ, those on a tie by one step) of what a quantizer made of `inputs`.
+    """(elements that differ, those of them that rounding explains) over the output of a quantizer.
 
-    got, expected -- its integers, or the floats that were made of them again
+    actual, expected -- integers, or the floats into which they were dequantized
     """
     step: Any = 1.0
     if expected.dtype.kind == "f":
@@ -148,7 +150,7 @@ def requantized(
             return int(np.sum(actual != expected)), 0
         step = np.abs(scale.astype(np.float64))
     apart = np.abs(actual.astype(np.float64) - expected.astype(np.float64)) / step
-    near = on_the_line(node, inputs, [slack] + [0.0] * (len(inputs) - 1))
+    near = on_threshold(node, inputs, [slack] + [0.0] * (len(inputs) - 1))
     wrong = apart > HALF
     if near is None or near.shape != wrong.shape:
         return int(wrong.sum()), 0
@@ -156,11 +158,11 @@ def requantized(
 
 
 def bias_step(nodes: Sequence[ir.Node]) -> float:
-    """Half a step of the sums that an integer kernel forms, where it must round a bias to them.
+    """The rounding error of a float bias in an integer kernel; 0 where there is none.
 
-    A sum of products of integers has the step `scale of x` * `scale of w`. A bias that the model
-    keeps in floats is rounded to it by any engine that computes in integers; engines take a bias
-    for one that a separate Add adds as well.
+    The kernel adds products of integers, in units of `scale of x` * `scale of w`. It has to round a
+    bias that the model holds in floats to a multiple of that unit, so that the error is half a
+    unit. The bias may be an input of the product, or be added by a separate Add.
     """
     steps = [0.0]
     for node in nodes:
@@ -228,7 +230,7 @@ def _quantize(node: ir.Node, inputs: Sequence[Any], slack: Sequence[float]) -> n
     return np.abs(steps - np.round(steps)) <= reach
 
 
-LINES: dict[str, Callable[[ir.Node, Sequence[Any], Sequence[float]], np.ndarray]] = {
+THRESHOLDS: dict[str, Callable[[ir.Node, Sequence[Any], Sequence[float]], np.ndarray]] = {
     **dict.fromkeys(ROUNDINGS, _rounding),
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(QUANTIZERS, _quantize),
