@@ -43,7 +43,7 @@ ALLOWED = {
 LAYERS = (
     ("collector", "errors"),
     ("html_page", "initializer", "limits", "opset", "reference"),
-    ("build", "external", "partial", "registry"),
+    ("build", "external", "frames", "partial", "registry"),
     ("model",),
     ("upgrades",),
     ("passes",),

@@ -69,6 +69,7 @@ _TASKS = {
         "from_jax_step": "sardonyx.importers.jax.step",
         "from_torch": "sardonyx.importers.torch.convert",
         "from_pmml": "sardonyx.importers.pmml",
+        "from_pandas": "sardonyx.importers.pandas.convert",
         "to_torch": "sardonyx.engines.torch.convert",
         "to_torch_source": "sardonyx.engines.torch.source.write",
         "to_jax": "sardonyx.engines.jax.convert",
@@ -179,6 +180,7 @@ if TYPE_CHECKING:
     from sardonyx.grad.quantization import straight_through
     from sardonyx.importers.jax.model import from_jax
     from sardonyx.importers.jax.step import from_jax_step
+    from sardonyx.importers.pandas.convert import from_pandas
     from sardonyx.importers.pmml import from_pmml
     from sardonyx.importers.torch.convert import from_torch
     from sardonyx.initializer import Initializer

@@ -203,6 +203,7 @@ EXTRAS = {
     "onnxruntime": "cpu", "torch": "torch", "safetensors": "torch", "jax": "jax", "jaxlib": "jax",
     "flax": "flax", "tensorflow": "tensorflow", "keras": "tensorflow", "tensorboard": "tensorboard",
     "pyarrow": "parquet", "PIL": "images", "yaml": "yaml", "matplotlib": "plots",
+    "pandas": "pandas",
 }  # fmt: skip
 
 

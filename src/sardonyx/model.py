@@ -19,7 +19,7 @@ import onnx
 import onnx.numpy_helper
 import onnx_ir as ir
 
-from sardonyx import opset, partial
+from sardonyx import frames, opset, partial
 from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
@@ -168,6 +168,14 @@ class Model:
         if value is None or value.const_value is None:
             raise ArgumentError(f"the model has no initializer {quote(name)}")
         return value.const_value
+
+    def feeds(self, frame: Any) -> dict[str, np.ndarray]:
+        """The inputs for the rows of a pandas frame, by the schema that the model stores."""
+        return frames.feeds(frames.schema(self.metadata), frame)
+
+    def frame(self, outputs: Any) -> Any:
+        """The pandas frame that outputs (by name, or in order) stand for, by the same schema."""
+        return frames.frame(frames.schema(self.metadata), outputs)
 
     def copy(self) -> Model:
         """An independent graph over the same weights."""

@@ -1,0 +1,374 @@
+"""`from_pandas`: record a function, build its graph, and hold it against pandas."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pandas as pd
+
+from sardonyx.collector import paused
+from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError
+from sardonyx.frames import FROZEN, KEY, Result, Schema, plain_categories
+from sardonyx.frames import Column as SchemaColumn
+from sardonyx.importers.pandas import proof, rules
+from sardonyx.importers.pandas.column import Column, is_column
+from sardonyx.importers.pandas.emission import Emission, Rep, input_rep, is_nullable, output_tensor
+from sardonyx.importers.pandas.frame import Frame
+from sardonyx.importers.pandas.namespace import rebound
+from sardonyx.importers.pandas.recorder import Place, Rows, Step, Trace, recording
+from sardonyx.model import Model
+
+OPSET, ML_OPSET, IR_VERSION = 21, 4, 10
+FORMS = {"chars": "characters"}
+SHOWN = 2000  # characters of a frozen value in the metadata
+
+
+@dataclass
+class Recording:
+    """What running the function on proxies gave."""
+
+    trace: Trace
+    inputs: dict[Step, Any]  # the columns of the frame
+    results: list[tuple[str, Any, dict[Any, Column]]]  # kind, name, columns
+
+    @property
+    def columns(self) -> list[tuple[Any, Column]]:
+        return [pair for _, _, columns in self.results for pair in columns.items()]
+
+
+def from_pandas(
+    function: Callable[[Any], Any],
+    frame: Any,
+    *,
+    dynamic: Sequence[str] = (),
+    order_dependent: bool = False,
+    verify: bool = True,
+) -> Model:
+    """The ONNX model of a function of pandas, from a frame to a frame (or series, or several).
+
+    function        -- ordinary pandas code; it is run, not parsed
+    frame           -- the training frame: what is computed over its rows becomes a constant
+    dynamic         -- reductions that stay over the rows of each batch: "mean", "Age.max"
+    order_dependent -- accept operations that depend on the order of rows; the model says so
+    verify          -- compare the graph with pandas before it is returned
+
+    `model.feeds(df)` makes the inputs of new rows, `model.frame(outputs)` the resulting frame.
+
+    >>> import pandas as pd, sardonyx as sx
+    >>> train = pd.DataFrame({"age": [20.0, None, 40.0]})
+    >>> model = sx.from_pandas(lambda df: df.fillna(df.mean()), train)
+    >>> [v.name for v in model.inputs]
+    ['age']
+    """
+    if not isinstance(frame, pd.DataFrame):
+        raise ArgumentError("from_pandas needs the training frame", hint="pass a pandas DataFrame")
+    if not len(frame) or not frame.columns.is_unique:
+        raise ArgumentError("the training frame needs rows, and columns of different names")
+    rules.load()
+    training = frame.reset_index(drop=True)
+    with warnings.catch_warnings(), np.errstate(all="ignore"), paused():
+        warnings.simplefilter("ignore")
+        recorded = record(function, training, dynamic, order_dependent)
+        model, emission = build(recorded)
+        if verify:
+            prove(function, training, recorded, model, emission)
+    return model
+
+
+# -- recording ----------------------------------------------------------------------
+
+
+def record(
+    function: Callable[[Any], Any], training: pd.DataFrame, dynamic: Sequence[str], order: bool
+) -> Recording:
+    trace = Trace(order_dependent=order, dynamic=frozenset(dynamic))
+    rows = Rows()
+    inputs, columns = {}, {}
+    with recording(trace):
+        for name in training.columns:
+            step = _input(training[name], name, rows)
+            inputs[step] = name
+            columns[name] = Column(step, name)
+        result = rebound(function)(Frame(columns, rows, len(training)))
+        results = _results(result)
+    return Recording(trace, inputs, results)
+
+
+def _input(values: pd.Series, name: Any, rows: Rows) -> Step:
+    def emit(em: Emission) -> Rep:
+        return input_rep(em, step, str(name))
+
+    step = Step("input", (), lambda: values, emit, values, rows, Place("", 0))
+    return step
+
+
+def _results(result: Any) -> list[tuple[str, Any, dict[Any, Column]]]:
+    parts = list(result) if isinstance(result, (tuple, list)) else [result]
+    results: list[tuple[str, Any, dict[Any, Column]]] = []
+    for part in parts:
+        if isinstance(part, Frame):
+            results.append(("frame", None, dict(part.series)))
+        elif is_column(part):
+            results.append(("series", part.label, {part.label: part}))
+        else:
+            raise ImportRefused(
+                f"the function returns a {type(part).__name__}, which does not depend on the rows",
+                hint="return a frame or a series computed from the frame",
+            )
+    if not any(columns for _, _, columns in results):
+        raise ImportRefused("the function returns a frame without columns")
+    return results
+
+
+# -- building -----------------------------------------------------------------------
+
+
+def needed(recorded: Recording) -> list[Step]:
+    """The steps that the results need, each after its inputs."""
+    order: dict[Step, None] = {}
+    pending = [(c.step, False) for _, c in reversed(recorded.columns)]
+    while pending:
+        step, done = pending.pop()
+        if step in order:
+            continue
+        if done:
+            order[step] = None
+            continue
+        pending.append((step, True))
+        more = list(step.inputs)
+        if step.of_index:
+            rows: Rows | None = step.rows
+            while rows is not None and rows.keep is not None:
+                more.append(rows.keep)
+                rows = rows.base
+        pending.extend((s, False) for s in more if s not in order)
+    return list(order)
+
+
+def is_text(step: Step) -> bool:
+    dtype = step.value.dtype
+    return isinstance(dtype, pd.StringDtype) or dtype == np.dtype(object)
+
+
+def in_characters(steps: list[Step]) -> set[Step]:
+    """The string columns that must be characters: those read by a step that needs them."""
+    chosen: set[Step] = set()
+    while True:
+        before = len(chosen)
+        for step in steps:
+            texts = [s for s in step.inputs if is_text(s)]
+            if step.chars or step in chosen or any(s in chosen for s in texts):
+                if (
+                    step.chars
+                    or is_text(step)
+                    or (any(s in chosen for s in texts) and len(texts) > 1)
+                ):
+                    chosen.update(texts)
+                if is_text(step):
+                    chosen.add(step)
+        if len(chosen) == before:
+            return chosen
+
+
+def build(recorded: Recording) -> tuple[Model, Emission]:
+    steps = needed(recorded)
+    emission = Emission(in_characters(steps))
+    read = [s for s in steps if s in recorded.inputs]
+    for step in read or list(recorded.inputs)[:1]:
+        emission.rep(step)
+    problems: list[list[Any]] = []
+    reps: dict[Step, Rep] = {}
+    hint = None
+    for _, column in recorded.columns:
+        try:
+            reps[column.step] = emission.rep(column.step)
+        except ImportRefused as error:
+            hint = hint or error.hint
+            problems += [row for row in error.where if row not in problems]
+    if problems:
+        raise ImportRefused(
+            f"the function has {len(problems)} lines of pandas that cannot become ONNX"
+            if len(problems) > 1
+            else "the function has a line of pandas that cannot become ONNX",
+            problems,
+            hint,
+        )
+    return assemble(recorded, emission, reps), emission
+
+
+def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
+    taken = {v.name for v in em.inputs.values()}
+    outputs, results = [], []
+    for kind, name, columns in recorded.results:
+        described = []
+        for label, column in columns.items():
+            rep = reps[column.step]
+            if em.rank(rep) == 0:
+                rep = em.expand(rep, column.rows)
+            tensor = em.op.Identity(output_tensor(em, rep))
+            stem = str(label) if label is not None else "result"
+            while stem in taken:
+                stem += ".out"
+            taken.add(stem)
+            tensor.name = stem
+            shape = ["rows"] if rep.kind != "chars" else ["rows", f"length of {stem}"]
+            tensor.shape = ir.Shape(shape)
+            outputs.append(tensor)
+            described.append(describe(label, stem, column.step.value, rep))
+        results.append(Result(kind, _json_name(name), described))
+    inputs = [
+        describe(recorded.inputs[s], str(v.name), s.value, em.reps[s]) for s, v in em.inputs.items()
+    ]
+    for node in em.op.nodes:
+        node.metadata_props["stage"] = "preprocessing"
+    graph = ir.Graph(
+        list(em.inputs.values()),
+        outputs,
+        nodes=em.op.nodes,
+        initializers=list(em.op.constants.values()),
+        opset_imports={"": OPSET, "ai.onnx.ml": ML_OPSET},
+        name="preparation",
+    )
+    model = Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx"))
+    uses_order = recorded.trace.uses_order
+    model.metadata[KEY] = Schema(inputs, results, uses_order).text()
+    model.metadata[FROZEN] = json.dumps(frozen_rows(recorded.trace), ensure_ascii=False)
+    return model
+
+
+def _json_name(name: Any) -> Any:
+    return name.item() if isinstance(name, np.generic) else name
+
+
+def describe(label: Any, tensor: str, value: pd.Series, rep: Rep) -> SchemaColumn:
+    """The entry of a column in the schema."""
+    levels, levels_dtype = plain_categories(rep.categories) if rep.kind == "category" else ([], "")
+    nullable = rep.kind in ("int", "bool") and rep.missing is not None
+    dtype = str(value.dtype)
+    if nullable and not is_nullable(value.dtype):
+        dtype = "object"
+    return SchemaColumn(
+        _json_name(label), tensor, FORMS.get(rep.kind, rep.kind), dtype, nullable, rep.unit,
+        rep.timezone, levels, levels_dtype, rep.ordered,
+    )  # fmt: skip
+
+
+def frozen_rows(trace: Trace) -> list[dict[str, Any]]:
+    """What was frozen, as plain data: the line, the call, the value."""
+    return [
+        {"line": f.place.line, "code": f.place.text, "call": f.call, "value": _shown(f.value)}
+        for f in trace.frozen
+    ]
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else str(value)
+    if isinstance(value, (pd.Series, pd.DataFrame)) and len(value) <= 50:
+        return json.loads(value.to_json(orient="split", date_format="iso", default_handler=str))
+    if isinstance(value, (list, tuple, np.ndarray, pd.Index)) and len(value) <= 200:
+        return [_shown(v) for v in value]
+    text = str(value)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+
+
+# -- proof --------------------------------------------------------------------------
+
+
+def prove(
+    function: Callable[[Any], Any], training: pd.DataFrame, recorded: Recording, model: Model,
+    em: Emission,
+) -> None:  # fmt: skip
+    """The graph against pandas: training rows, odd rows at once and alone, and no rows."""
+    from sardonyx.verify.subjects import OnnxSubject
+
+    subject = OnnxSubject(model)
+    steps = [c.step for _, c in recorded.columns]
+    names = [n for n, _ in recorded.columns]
+    places = [f"{c.step.place}" for _, c in recorded.columns]
+    used = [recorded.inputs[s] for s in em.inputs]
+
+    def again(rows: pd.DataFrame) -> list[pd.Series]:
+        return proof.replay(steps, recorded.inputs, rows)
+
+    def graph(rows: pd.DataFrame) -> list[pd.Series]:
+        outputs = model.frame(subject(model.feeds(rows[used])))
+        return columns_of(outputs)
+
+    def check(
+        label: str, rows: pd.DataFrame, expected: Sequence[Any], actual: Sequence[Any]
+    ) -> None:
+        proof.compare(label, rows, names, expected, actual, places, again)
+
+    truth = columns_of(_run(function, training))
+    repeated = columns_of(_run(function, training))
+    for name, a, b in zip(names, truth, repeated, strict=True):
+        if proof.first_difference(a, b) is not None:
+            raise ImportRefused(
+                "the function gives something else each time it is called",
+                [[f"column {name!r}"]],
+                hint="random numbers and clocks have no graph",
+            )
+    check("the training frame", training, truth, again(training))
+    check("the training frame", training, truth, graph(training))
+    if recorded.trace.uses_order:
+        return
+    prove_odd_rows(function, training, recorded, used, again, graph, check)
+
+
+def prove_odd_rows(
+    function: Any, training: Any, recorded: Recording, used: Any, again: Any, graph: Any, check: Any
+) -> None:
+    constants = proof.constants_of(function)
+    base = training.sample(min(len(training), 3), random_state=0)
+    rows = proof.usable(proof.odd_rows(base, used, constants), again)
+    if rows is None:
+        return
+    expected, actual = again(rows), graph(rows)
+    check("rows with odd values", rows, expected, actual)
+    if not recorded.trace.frozen:
+        try:
+            direct = columns_of(_run(function, rows))
+        except Exception:
+            direct = None
+        if direct is not None and all(
+            len(d) == len(e) for d, e in zip(direct, expected, strict=True)
+        ):
+            check("rows with odd values", rows, direct, actual)
+    moves = any(c.rows.keep is not None for _, c in recorded.columns)
+    for number in range(0, len(rows), max(1, len(rows) // 12)):
+        row = rows.iloc[[number]].reset_index(drop=True)
+        alone = graph(row)
+        if not moves:
+            check("a row alone", row, [a.iloc[[number]] for a in actual], alone)
+    empty = graph(rows.iloc[:0])
+    if any(len(e) for e in empty):
+        raise SardonyxError("the graph gives rows for none")
+
+
+def _run(function: Callable[[Any], Any], frame: pd.DataFrame) -> Any:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return function(frame.copy())
+
+
+def columns_of(result: Any) -> list[pd.Series]:
+    """The columns of a frame, a series, or several of them."""
+    parts = list(result) if isinstance(result, (tuple, list)) else [result]
+    columns: list[pd.Series] = []
+    for part in parts:
+        if isinstance(part, pd.DataFrame):
+            columns += [part.iloc[:, i] for i in range(part.shape[1])]
+        else:
+            columns.append(pd.Series(part))
+    return columns

@@ -1,0 +1,275 @@
+"""The proof: the graph against pandas, on the training frame and on rows that are likely to differ.
+
+What pandas says of rows that were not in the training frame is the recording, repeated by pandas
+with what was frozen; where nothing was frozen, also the function itself.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sardonyx.errors import ImportDiffers, quote
+from sardonyx.importers.pandas.recorder import Rows, Step
+
+TEXTS = [
+    "", " ", "zzz never seen", "  Padded Text ", "Ünïcode ß é", "None", "nan", "0042", "-3.5e2",
+    "ab " * 40, "two\nlines", "A", "a,b.c (d)", "Σίσυφος İ ǅ", "😀 1½", "1e5", "\t5\n",
+]  # fmt: skip
+NUMBERS = [np.nan, 0.0, -0.0, 1.0, -7.25, 1e15, -1e9, 1e-12, np.inf, -np.inf, 0.5, 2.5]
+INTEGERS = [0, 1, -1, -3, 2, 7, 100, 2_000_000_011]
+TIMES = [
+    "1970-01-01", "2024-02-29 23:59:59", "1901-03-01 06:07:08", "2199-12-31 12:00:00",
+    "2017-01-01", "2000-12-31 23:59:59", "2020-12-31", "2021-01-03", "1969-12-31 23:59:59",
+]  # fmt: skip
+ATTEMPTS = 120  # rows that are tried one by one where pandas fails on several at once
+
+
+# -- replay -------------------------------------------------------------------------
+
+
+def replay(steps: Sequence[Step], inputs: dict[Step, Any], frame: pd.DataFrame) -> list[pd.Series]:
+    """What pandas computes for the rows of a frame, with what was frozen."""
+    frame = frame.reset_index(drop=True)
+    values: dict[Step, pd.Series] = {}
+
+    def index_of(rows: Rows) -> pd.Index:
+        if rows.keep is None:
+            return frame.index
+        keep = value_of(rows.keep)
+        return keep.index[keep.astype(bool)]
+
+    def value_of(step: Step) -> pd.Series:
+        pending = [step]
+        while pending:
+            top = pending[-1]
+            waiting = [s for s in top.inputs if s not in values]
+            if top in values or not waiting:
+                pending.pop()
+                if top in values:
+                    continue
+                if top in inputs:
+                    values[top] = frame[inputs[top]]
+                elif top.of_index:
+                    values[top] = top.replay(index_of(top.rows))
+                else:
+                    values[top] = top.replay(*(values[s] for s in top.inputs))
+            else:
+                pending.extend(waiting)
+        return values[step]
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return [value_of(step) for step in steps]
+
+
+# -- rows ---------------------------------------------------------------------------
+
+
+def constants_of(function: Any) -> list[Any]:
+    """The numbers and strings that a function mentions: values next to which it may jump."""
+    found: list[Any] = []
+    pending = [getattr(function, "__code__", None)]
+    while pending:
+        code = pending.pop()
+        for value in code.co_consts if isinstance(code, types.CodeType) else ():
+            if isinstance(value, types.CodeType):
+                pending.append(value)
+            elif isinstance(value, (tuple, frozenset)):
+                found += [v for v in value if isinstance(v, (int, float, str))]
+            elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
+                found.append(value)
+    return list(dict.fromkeys(found))[:40]
+
+
+def odd_values(series: pd.Series, constants: list[Any]) -> list[Any]:
+    """Values of a column's type on which a wrong graph is likely to show."""
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return [None, *dtype.categories[:5]]
+    if dtype.kind == "b":
+        return [True, False] + ([pd.NA] if hasattr(dtype, "na_value") else [])
+    if dtype.kind == "M":
+        stamps = [pd.Timestamp(t) for t in TIMES]
+        zone = getattr(dtype, "tz", None)
+        return [pd.NaT, *(t.tz_localize(zone) if zone is not None else t for t in stamps)]
+    if dtype.kind == "m":
+        return [pd.NaT, *map(pd.Timedelta, ["0s", "-1D", "1D 01:02:03", "-3h", "400D"])]
+    numbers = [c for c in constants if isinstance(c, (int, float))]
+    if dtype.kind in "iu":
+        limits = np.iinfo(str(dtype).lower())
+        values = [*INTEGERS, *(int(n) for n in numbers if float(n).is_integer())]
+        values = [v for v in values if limits.min <= v <= limits.max]
+        return values + ([pd.NA] if hasattr(dtype, "na_value") else [])
+    if dtype.kind == "f":
+        present = series.dropna()
+        edges = [present.min(), present.max(), present.median()] if len(present) else []
+        return [*NUMBERS, *edges, *numbers]
+    texts = [c for c in constants if isinstance(c, str) and len(c) < 200]
+    seen = [v for v in series.dropna().unique()[:3] if isinstance(v, str)]
+    variants = [
+        f(v) for v in seen for f in (str.lower, str.upper, lambda v: f" {v}", lambda v: v + "x")
+    ]
+    return [None, *TEXTS, *texts, *seen, *variants]
+
+
+def odd_rows(
+    frame: pd.DataFrame, columns: Sequence[Any], constants: list[Any]
+) -> list[pd.DataFrame]:
+    """Per column, rows of the training frame in which that column has an odd value."""
+    groups = []
+    for name in columns:
+        values = list(dict.fromkeys(odd_values(frame[name], constants)))
+        places = np.arange(len(values)) % min(len(frame), 3)
+        rows = frame.iloc[places].reset_index(drop=True).copy()
+        try:
+            rows[name] = pd.array(values, dtype=frame[name].dtype)
+        except (TypeError, ValueError, OverflowError, pd.errors.OutOfBoundsDatetime):
+            continue
+        groups.append(rows)
+    blank = frame.iloc[[0]].reset_index(drop=True).copy()
+    for name in columns:
+        odd = odd_values(frame[name], [])
+        gone = [v for v in odd if pd.api.types.is_scalar(v) and pd.isna(v)]
+        if gone:
+            blank[name] = pd.array(gone[:1], dtype=frame[name].dtype)
+    return [*groups, blank]
+
+
+def usable(
+    groups: list[pd.DataFrame], compute: Callable[[pd.DataFrame], Any]
+) -> pd.DataFrame | None:
+    """The rows that pandas itself can process."""
+    attempts, kept = ATTEMPTS, []
+    for rows in groups:
+        try:
+            compute(rows)
+            kept.append(rows)
+            continue
+        except Exception:
+            pass
+        for number in range(len(rows)):
+            if not attempts:
+                break
+            attempts -= 1
+            row = rows.iloc[[number]].reset_index(drop=True)
+            try:
+                compute(row)
+            except Exception:
+                continue
+            kept.append(row)
+    if not kept:
+        return None
+    together = pd.concat(kept, ignore_index=True)
+    try:
+        compute(together)
+    except Exception:
+        return None
+    return together
+
+
+# -- comparison ---------------------------------------------------------------------
+
+
+def plain(values: Any) -> list[Any]:
+    """Python values, every missing one None."""
+    series = pd.Series(values)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(object)
+    gone = series.isna().to_numpy()
+    if series.dtype.kind in "Mm":
+        series = series.astype(
+            f"{'datetime64' if series.dtype.kind == 'M' else 'timedelta64'}[ns]"
+            if getattr(series.dtype, "tz", None) is None
+            else "datetime64[ns, UTC]"
+        )
+        series = series.astype("int64")
+    return [None if g else v for v, g in zip(series.tolist(), gone, strict=True)]
+
+
+def differs(expected: Any, actual: Any, slack: float = 0.0) -> bool:
+    if expected is None or actual is None:
+        return not (expected is None and actual is None)
+    if isinstance(expected, (bool, int, float)) and isinstance(actual, (bool, int, float)):
+        if isinstance(expected, float) or isinstance(actual, float):
+            a, b = float(actual), float(expected)
+            return not (a == b or abs(a - b) <= 1e-12 + 1e-9 * abs(b) + slack)
+        return int(expected) != int(actual)
+    return str(expected) != str(actual)
+
+
+def first_difference(expected: Any, actual: Any) -> int | None:
+    left, right = plain(expected), plain(actual)
+    if len(left) != len(right):
+        return min(len(left), len(right))
+    for number, (a, b) in enumerate(zip(left, right, strict=True)):
+        if differs(a, b):
+            return number
+    return None
+
+
+def explained(expected: Any, actual: Any, others: list[Any], number: int) -> bool:
+    """Whether a rounding of the inputs changes the expected value as much as the difference."""
+    want, have = plain(expected)[number], plain(actual)[number]
+    near = [plain(o)[number] if number < len(o) else None for o in others]
+    if any(not differs(n, have) for n in near):
+        return True
+    if isinstance(want, float) and isinstance(have, (int, float)):
+        spread = max((abs(n - want) for n in near if isinstance(n, (int, float))), default=0.0)
+        return not differs(want, have, 64 * spread)
+    return False
+
+
+def nudged(frame: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """The frame with every float moved by one rounding."""
+    floats = [c for c in frame.columns if frame[c].dtype.kind == "f"]
+    return (
+        frame.assign(**{c: frame[c] * factor for c in floats})
+        if all(isinstance(c, str) for c in floats)
+        else frame
+    )
+
+
+def compare(
+    label: str,
+    frame: pd.DataFrame,
+    names: Sequence[Any],
+    expected: Sequence[Any],
+    actual: Sequence[Any],
+    places: Sequence[str],
+    again: Callable[[pd.DataFrame], Sequence[Any]],
+) -> None:
+    """Raise the error that names the first column and row that differ."""
+    near: list[Sequence[Any]] | None = None
+    for position, name in enumerate(names):
+        want, have = expected[position], actual[position]
+        if len(want) != len(have):
+            _raise(label, name, places[position], f"{len(have)} rows instead of {len(want)}")
+        left, right = plain(want), plain(have)
+        for number, (a, b) in enumerate(zip(left, right, strict=True)):
+            if not differs(a, b):
+                continue
+            if near is None:
+                near = [again(nudged(frame, f)) for f in (1 + 2.3e-16, 1 - 2.3e-16)]
+            if explained(want, have, [n[position] for n in near], number):
+                continue
+            row = frame.iloc[number].to_dict() if len(frame) == len(want) else {}
+            _raise(
+                label,
+                name,
+                places[position],
+                f"{b!r} instead of {a!r}, in row {number} {row}"[:600],
+            )
+
+
+def _raise(label: str, name: Any, where: str, what: str) -> None:
+    raise ImportDiffers(
+        f"the recorded graph does not give what pandas gives for {label}",
+        [[f"column {quote(name)}", where, what]],
+        hint="this is a defect of the importer; please report the line",
+    )

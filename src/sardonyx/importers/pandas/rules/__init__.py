@@ -1,0 +1,26 @@
+"""The rules of pandas' methods and functions, one module per family."""
+
+from __future__ import annotations
+
+
+def load() -> None:
+    """Register every rule."""
+    from sardonyx.importers.pandas.rules import (  # noqa: F401
+        apply,
+        arithmetic,
+        binning,
+        categories,
+        conversions,
+        dates,
+        expressions,
+        groups,
+        indexing,
+        merge,
+        missing,
+        parsing,
+        reductions,
+        reshape,
+        selection,
+        strings,
+        ufuncs,
+    )

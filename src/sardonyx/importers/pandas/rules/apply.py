@@ -1,0 +1,304 @@
+"""apply and map of Python functions: the function runs on values that stand for any row.
+
+`if` on such a value is answered both ways, one run for each path through the function; the paths
+come together in `Where`. What a path returns is a constant or something computed from the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
+from sardonyx.importers.pandas.frame import Frame
+from sardonyx.importers.pandas.recorder import Proxy, call, has_rule, refuse, rule, trace
+
+LARGEST = 512  # paths
+
+
+class Scalar(Column):
+    """The value of one row: a column that answers as a number or a string does."""
+
+    @property
+    def is_text(self) -> bool:
+        dtype = self.step.value.dtype
+        return isinstance(dtype, pd.StringDtype) or dtype == np.dtype(object)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_text and has_rule("str", name) and hasattr(str, name):
+            return text_method(self, name)
+        if name in TIMES and self.step.value.dtype.kind == "M":
+            result = getattr(self.dt, name)
+            return (lambda: result) if name == "weekday" else result
+        if name == "total_seconds":
+            return self.dt.total_seconds
+        if name in ("dt", "str", "fillna", "clip", "astype", "isna", "notna", "where", "round"):
+            return super().__getattr__(name)
+        if name == "is_integer":
+            refuse("is_integer has no rule")
+        return refuse(f"{name} of a value of one row has no rule")
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.str[key]
+
+    def __contains__(self, part: Any) -> bool:  # type: ignore[override]
+        if not isinstance(part, str):
+            refuse("`in` with something that is no string has no rule")
+        return bool(self.str.contains(part, regex=False))
+
+    def __bool__(self) -> bool:
+        dtype = self.step.value.dtype
+        if dtype.kind != "b":
+            empty: Any = "" if self.is_text else 0
+            return bool(call("Series", "ne", self, empty))
+        decide = trace().decide
+        if decide is None:
+            refuse("`if` on a value of a row is only known inside apply")
+        return decide(self)
+
+    def __len__(self) -> int:
+        refuse("len of a value has no rule here", "use .str.len() of the column")
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        refuse(
+            "a value of a row is looked up in a dict or set",
+            "map(dict) looks values up; isin(list) tests for them",
+        )
+
+    def __iter__(self) -> Any:
+        refuse("a loop over the characters of a string has no rule", "use the .str methods")
+
+
+TIMES = ("year", "month", "day", "hour", "minute", "second", "weekday", "dayofweek", "quarter",
+         "dayofyear")  # fmt: skip
+
+
+def text_method(value: Scalar, name: str) -> Callable[..., Any]:
+    """Python's methods of strings by those of pandas."""
+
+    def method(*arguments: Any) -> Any:
+        if name == "replace" and len(arguments) == 2:
+            return value.str.replace(*arguments, regex=False)
+        if name == "split":
+            return Parts(value.str.split(*arguments))
+        if name == "count":
+            import re
+
+            return value.str.count(re.escape(arguments[0]))
+        return getattr(value.str, name)(*arguments)
+
+    return method
+
+
+class Parts(Proxy):
+    """The list that `split` gives inside a function."""
+
+    _owner = "list"
+
+    def __init__(self, pieces: Any):
+        self.pieces = pieces
+
+    def __getitem__(self, key: Any) -> Any:
+        return Scalar(self.pieces.str[key].step, None)
+
+    def size(self) -> Any:
+        return Scalar(self.pieces.str.len().step, None)
+
+
+class Row(Proxy):
+    """A row in `df.apply(function, axis=1)`."""
+
+    _owner = "Series"
+
+    def __init__(self, frame: Frame):
+        self.frame = frame
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, list):
+            return Row(self.frame[key])
+        return Scalar(self.frame[key].step, key)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.frame.series:
+            return self[name]
+        if name in (
+            "sum",
+            "mean",
+            "max",
+            "min",
+            "std",
+            "count",
+            "any",
+            "all",
+            "median",
+            "idxmax",
+            "idxmin",
+        ):
+            return lambda **options: Scalar(getattr(self.frame, name)(axis=1, **options).step, None)
+        if name in ("isnull", "isna", "notnull", "notna"):
+            return lambda: Row(getattr(self.frame, name)())
+        if name == "get":
+            return lambda key, default=None: self[key] if key in self.frame.series else default
+        if name == "index":
+            return self.frame.labels
+        return refuse(f"{name} of a row has no rule", "take values of the row by their column")
+
+    def __contains__(self, key: Any) -> bool:  # type: ignore[override]
+        return key in self.frame.series
+
+    def __iter__(self) -> Any:
+        return iter([self[name] for name in self.frame.series])
+
+    def __len__(self) -> int:
+        return len(self.frame.series)
+
+
+def trace_function(self: Any, function: Callable[..., Any], ignores_missing: bool = False,
+                   arguments: tuple[Any, ...] = (), options: Any = None) -> Any:  # fmt: skip
+    """`series.apply(function)`: the function on a value that stands for any row."""
+    if function in (str, int, float, bool):
+        result = self.astype(function)
+    elif function is len:
+        result = self.str.len()
+    elif isinstance(function, np.ufunc):
+        result = function(self)
+    elif isinstance(self.step.value.dtype, pd.CategoricalDtype) or self.step.value.dtype == bool:
+        result = _tabulated(self, function, arguments, options or {})
+    else:
+        from sardonyx.importers.pandas.rules.strings import Pieces
+
+        argument = Parts(self) if isinstance(self, Pieces) else Scalar(self.step, self.label)
+        inside = rebound(function)
+        result = explored(lambda: inside(argument, *arguments, **(options or {})), self)
+    if ignores_missing:
+        result = result.where(self.notna())
+    return result.named(self.label)
+
+
+def _tabulated(self: Any, function: Any, arguments: Any, options: Any) -> Any:
+    """A column with few possible values: the function is asked for each."""
+    dtype = self.step.value.dtype
+    levels = [False, True] if dtype.kind == "b" else list(dtype.categories)
+    table = {level: function(level, *arguments, **options) for level in levels}
+    return self.map(table)
+
+
+def rebound(function: Any) -> Any:
+    """The function with Python's own functions (len, int, …) replaced by those that know rows."""
+    from sardonyx.importers.pandas.namespace import rebound as rebind
+
+    return rebind(function, inside_rows=True)
+
+
+def explored(run: Callable[[], Any], like: Any) -> Any:
+    """All paths through a function, put together by the conditions on which they part."""
+    current = trace()
+    paths = 0
+
+    def visit(prefix: list[bool]) -> Any:
+        nonlocal paths
+        paths += 1
+        if paths > LARGEST:
+            refuse("the function has too many paths", "use np.select, or map with a dict")
+        conditions: list[Any] = []
+
+        def decide(condition: Any) -> bool:
+            conditions.append(condition)
+            place = len(conditions) - 1
+            if place < len(prefix):
+                return prefix[place]
+            raise Undecided(condition)
+
+        outer, current.decide = current.decide, decide
+        try:
+            result = run()
+        except Undecided as undecided:
+            current.decide = outer
+            yes, no = visit([*prefix, True]), visit([*prefix, False])
+            return chosen(undecided.condition, yes, no, like)
+        finally:
+            current.decide = outer
+        return result
+
+    result = visit([])
+    return as_column(result, like)
+
+
+class Undecided(BaseException):
+    """A condition that the path so far does not answer."""
+
+    def __init__(self, condition: Any):
+        self.condition = condition
+
+
+def as_column(value: Any, like: Any) -> Any:
+    if is_column(value):
+        return Column(value.step, None)
+    if not is_scalar(value):
+        refuse(f"the function returns a {type(value).__name__}", "return one value")
+    return constant(value, like.rows, len(like.step.value if is_column(like) else like.real()))
+
+
+def chosen(condition: Any, yes: Any, no: Any, like: Any) -> Any:
+    same = is_scalar(yes) and is_scalar(no) and type(yes) is type(no)
+    if same and (yes == no or (yes != yes and no != no)):
+        return yes
+    column = Column(condition.step, None)
+    yes, no = (Column(v.step, None) if is_column(v) else v for v in (yes, no))
+    result = call("numpy", "where", column, _plain(yes), _plain(no))
+    return Scalar(result.step, None)
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return np.nan
+    if not is_column(value) and not is_scalar(value):
+        refuse(f"the function returns a {type(value).__name__}", "return one value")
+    return value
+
+
+@rule("Series")
+def apply(self: Any, func: Any, args: Any = (), **options: Any) -> Any:
+    if isinstance(func, str):
+        return getattr(self, func)(*args, **options)
+    return trace_function(self, func, arguments=tuple(args), options=options)
+
+
+@rule("DataFrame", "apply")
+def apply_to_frame(self: Any, func: Any, axis: Any = 0, args: Any = (), **options: Any) -> Any:
+    if axis in (1, "columns"):
+        inside = rebound(func)
+        return explored(lambda: inside(Row(self), *args, **options), self)
+    if isinstance(func, str):
+        return getattr(self, func)(*args, **options)
+    results = {n: func(c, *args, **options) for n, c in self.series.items()}
+    if any(is_column(v) for v in results.values()):
+        return Frame(results, self.rows, self.length)
+    return pd.Series(results)
+
+
+@rule("DataFrame", "map", "applymap")
+def map_of_frame(self: Any, func: Any) -> Any:
+    return self.each(lambda c: trace_function(c, func))
+
+
+@rule("DataFrame", "transform")
+def transform(self: Any, func: Any) -> Any:
+    return self.each(lambda c: c.transform(func))
+
+
+@rule("Series", "transform")
+def transform_of_column(self: Any, func: Any) -> Any:
+    if isinstance(func, str):
+        return getattr(self, func)()
+    if isinstance(func, np.ufunc):
+        return func(self)
+    return refuse("Series.transform with a Python function has no rule", "use apply")
+
+
+@rule("numpy")
+def vectorize(pyfunc: Any) -> Any:
+    refuse("np.vectorize has no rule", "use Series.apply")

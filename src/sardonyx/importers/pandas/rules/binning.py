@@ -1,0 +1,99 @@
+"""Bins: cut with edges, cut with a number of bins, and qcut; edges of the training frame stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sardonyx.importers.pandas.column import is_column, record
+from sardonyx.importers.pandas.emission import DOUBLE, INT64, NAMES, Emission, Rep
+from sardonyx.importers.pandas.recorder import Proxy, freeze, refuse, rule
+
+
+@rule("pandas")
+def cut(
+    x: Any, bins: Any, right: bool = True, labels: Any = None, retbins: bool = False,
+    precision: int = 3, include_lowest: bool = False, duplicates: str = "raise",
+    ordered: bool = True,
+) -> Any:  # fmt: skip
+    if not is_column(x) or isinstance(bins, Proxy):
+        refuse("pd.cut is recorded for a column and constant bins")
+    options = {
+        "right": right, "labels": labels, "precision": precision, "ordered": ordered,
+        "include_lowest": include_lowest, "duplicates": duplicates,
+    }  # fmt: skip
+    example, edges = pd.cut(x.value, bins, retbins=True, **options)
+    if np.ndim(bins) == 0:
+        freeze(f"{x.label} bins", edges)
+    if isinstance(bins, pd.IntervalIndex):
+        refuse("pd.cut with intervals has no rule", "pass the edges")
+    frozen = np.ndim(bins) == 0
+    lowest = include_lowest and not frozen
+    column = _binned("cut", x, edges, example, right, lowest, labels)
+    return (column, edges) if retbins else column
+
+
+@rule("pandas")
+def qcut(
+    x: Any, q: Any, labels: Any = None, retbins: bool = False, precision: int = 3,
+    duplicates: str = "raise",
+) -> Any:  # fmt: skip
+    if not is_column(x):
+        refuse("pd.qcut is recorded for columns")
+    example, edges = pd.qcut(
+        x.value, q, labels=labels, retbins=True, precision=precision, duplicates=duplicates
+    )
+    freeze(f"{x.label} quantiles", edges)
+    column = _binned("qcut", x, np.asarray(edges), example, True, True, labels)
+    return (column, edges) if retbins else column
+
+
+def _binned(
+    name: str, x: Any, edges: Any, example: pd.Series, right: bool, lowest: bool,
+    labels: Any,
+) -> Any:  # fmt: skip
+    if getattr(edges, "dtype", np.dtype(float)).kind not in "iufb":
+        refuse("bins of datetimes have no rule", "subtract a Timestamp and use days")
+    edges = np.asarray(edges, float)
+    if len(np.unique(edges)) < len(edges):
+        edges = np.unique(edges)
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        op = em.op
+        if a.kind not in ("float", "int", "bool"):
+            em.refuse(f"bins of {NAMES[a.kind]} have no rule")
+        value = em.double(a)
+        test = op.Greater if right else op.GreaterOrEqual
+        above = None
+        for edge in edges:
+            part = op.Cast(test(value, em.doubles(edge)), to=int(INT64))
+            above = part if above is None else op.Add(above, part)
+        if lowest and right:
+            at_lowest = op.Cast(op.Equal(value, em.doubles(edges[0])), to=int(INT64))
+            above = op.Add(above, at_lowest)
+        if lowest and not right:
+            last = op.Cast(op.Equal(value, em.doubles(edges[-1])), to=int(INT64))
+            above = op.Sub(above, last)
+        code = op.Sub(above, em.ints(1))
+        outside = op.Or(op.Equal(code, em.ints(len(edges) - 1)), op.IsNaN(value))
+        code = op.Where(outside, em.ints(-1), code)
+        if labels is False:
+            number = op.Cast(code, to=int(DOUBLE))
+            return Rep("float", op.Where(op.Less(code, em.ints(0)), em.doubles(np.nan), number))
+        dtype = em.dtype
+        assert isinstance(dtype, pd.CategoricalDtype)
+        if len(dtype.categories) != len(edges) - 1:  # labels that repeat
+            em.refuse("labels that repeat have no rule", "give every bin its own label")
+        return Rep("category", code, categories=dtype.categories, ordered=bool(dtype.ordered))
+
+    def replay(a: pd.Series) -> pd.Series:
+        codes = pd.cut(a, edges, right=right, include_lowest=lowest, labels=False)
+        if labels is False:
+            return codes
+        levels = example.dtype
+        numbers = codes.fillna(-1).astype(int)
+        return pd.Series(pd.Categorical.from_codes(numbers, dtype=levels), index=a.index)
+
+    return record(name, [x], replay, emit, label=x.label)

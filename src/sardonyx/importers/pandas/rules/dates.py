@@ -1,0 +1,446 @@
+"""Datetimes and timedeltas: the `.dt` accessor, parsing, and units. All by integer arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sardonyx.frames import MISSING_INT
+from sardonyx.importers.pandas import lookup
+from sardonyx.importers.pandas.column import Column, record
+from sardonyx.importers.pandas.emission import (
+    DOUBLE,
+    INT64,
+    NAMES,
+    TICKS,
+    Emission,
+    Rep,
+    kind_of,
+    unit_of,
+)
+from sardonyx.importers.pandas.frame import Frame
+from sardonyx.importers.pandas.recorder import Proxy, refuse, rule
+
+DAY = 86400
+
+
+class Dates(Proxy):
+    """`series.dt`."""
+
+    _owner = "dt"
+
+    def __init__(self, column: Column):
+        self.column = column
+
+
+@rule("Series", "dt", is_property=True)
+def dt_(self: Any) -> Any:
+    if self.step.value.dtype.kind not in "Mm":
+        raise AttributeError("Can only use .dt accessor with datetimelike values")
+    zone = getattr(self.step.value.dtype, "tz", None)
+    if zone is not None and str(zone) != "UTC":
+        refuse(
+            f"the local time of {zone} has no rule",
+            'convert with .dt.tz_convert("UTC") or .dt.tz_localize(None) before the model',
+        )
+    return Dates(self)
+
+
+def floor_div(em: Emission, a: Any, b: int) -> Any:
+    """Division that rounds down: Div truncates, Mod has the sign of the divisor."""
+    rest = em.op.Mod(a, em.ints(b))
+    return em.op.Div(em.op.Sub(a, rest), em.ints(b))
+
+
+class Clock:
+    """The parts of datetimes as int64, each computed once."""
+
+    def __init__(self, em: Emission, rep: Rep):
+        self.em, self.missing = em, em.missing(rep)
+        self.ticks = TICKS[rep.unit]
+        self.data = em.op.Where(self.missing, em.ints(0), rep.data)
+        self.day_length = DAY * self.ticks
+        self.memo: dict[str, Any] = {}
+
+    def get(self, name: str) -> Any:
+        if name not in self.memo:
+            self.memo[name] = getattr(self, f"_{name}")()
+        return self.memo[name]
+
+    def _days(self) -> Any:
+        return floor_div(self.em, self.data, self.day_length)
+
+    def _within(self) -> Any:
+        return self.em.op.Mod(self.data, self.em.ints(self.day_length))
+
+    def _part(self, seconds: int, modulus: int) -> Any:
+        whole = self.em.op.Div(self.get("within"), self.em.ints(seconds * self.ticks))
+        return self.em.op.Mod(whole, self.em.ints(modulus))
+
+    def _hour(self) -> Any:
+        return self._part(3600, 24)
+
+    def _minute(self) -> Any:
+        return self._part(60, 60)
+
+    def _second(self) -> Any:
+        return self._part(1, 60)
+
+    def _microsecond(self) -> Any:
+        rest = self.em.op.Mod(self.data, self.em.ints(self.ticks))
+        if self.ticks <= 10**6:
+            return self.em.op.Mul(rest, self.em.ints(10**6 // self.ticks))
+        return self.em.op.Div(rest, self.em.ints(self.ticks // 10**6))
+
+    def _nanosecond(self) -> Any:
+        return (
+            self.em.op.Mod(self.data, self.em.ints(1000)) if self.ticks == 10**9 else self._zero()
+        )
+
+    def _zero(self) -> Any:
+        return self.em.op.Mul(self.data, self.em.ints(0))
+
+    def _dayofweek(self) -> Any:
+        return self.em.op.Mod(self.em.op.Add(self.get("days"), self.em.ints(3)), self.em.ints(7))
+
+    # Years start in March here, so that the leap day is the last; 146,097 days are 400 years.
+    def _shifted(self) -> Any:
+        return self.em.op.Add(self.get("days"), self.em.ints(719468))
+
+    def _era(self) -> Any:
+        return floor_div(self.em, self.get("shifted"), 146097)
+
+    def _day_of_era(self) -> Any:
+        op = self.em.op
+        return op.Sub(self.get("shifted"), op.Mul(self.get("era"), self.em.ints(146097)))
+
+    def _year_of_era(self) -> Any:
+        op, ints, day = self.em.op, self.em.ints, self.get("day_of_era")
+        leap = op.Sub(day, op.Div(day, ints(1460)))
+        leap = op.Add(leap, op.Div(day, ints(36524)))
+        leap = op.Sub(leap, op.Div(day, ints(146096)))
+        return op.Div(leap, ints(365))
+
+    def _day_of_shifted_year(self) -> Any:
+        op, ints, year = self.em.op, self.em.ints, self.get("year_of_era")
+        before = op.Add(op.Mul(year, ints(365)), op.Div(year, ints(4)))
+        before = op.Sub(before, op.Div(year, ints(100)))
+        return op.Sub(self.get("day_of_era"), before)
+
+    def _shifted_month(self) -> Any:
+        op, ints = self.em.op, self.em.ints
+        return op.Div(op.Add(op.Mul(self.get("day_of_shifted_year"), ints(5)), ints(2)), ints(153))
+
+    def _day(self) -> Any:
+        op, ints, month = self.em.op, self.em.ints, self.get("shifted_month")
+        before = op.Div(op.Add(op.Mul(month, ints(153)), ints(2)), ints(5))
+        return op.Add(op.Sub(self.get("day_of_shifted_year"), before), ints(1))
+
+    def _month(self) -> Any:
+        op, ints, month = self.em.op, self.em.ints, self.get("shifted_month")
+        return op.Where(op.Less(month, ints(10)), op.Add(month, ints(3)), op.Sub(month, ints(9)))
+
+    def _year(self) -> Any:
+        op, ints = self.em.op, self.em.ints
+        year = op.Add(self.get("year_of_era"), op.Mul(self.get("era"), ints(400)))
+        early = op.LessOrEqual(self.get("month"), ints(2))
+        return op.Add(year, op.Cast(early, to=int(INT64)))
+
+    def _quarter(self) -> Any:
+        return self.em.op.Div(self.em.op.Add(self.get("month"), self.em.ints(2)), self.em.ints(3))
+
+    def _is_leap_year(self) -> Any:
+        return is_leap(self.em, self.get("year"))
+
+    def _days_in_month(self) -> Any:
+        return month_length(self.em, self.get("month"), self.get("is_leap_year"))
+
+    def _dayofyear(self) -> Any:
+        op, ints = self.em.op, self.em.ints
+        before = ints(np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30]))
+        day = op.Add(op.Gather(before, op.Sub(self.get("month"), ints(1))), self.get("day"))
+        late = op.And(self.get("is_leap_year"), op.Greater(self.get("month"), ints(2)))
+        return op.Add(day, op.Cast(late, to=int(INT64)))
+
+    def _thursday(self) -> Clock:
+        """The Thursday of the ISO week, whose year and day of the year give the week."""
+        op, ints = self.em.op, self.em.ints
+        days = op.Add(self.get("days"), op.Sub(ints(3), self.get("dayofweek")))
+        return Clock(self.em, Rep("datetime", days, unit="s"))._of_days(days)
+
+    def _of_days(self, days: Any) -> Clock:
+        self.memo["days"] = days
+        return self
+
+    def _week(self) -> Any:
+        op, ints = self.em.op, self.em.ints
+        day = self.get("thursday").get("dayofyear")
+        return op.Add(op.Div(op.Sub(day, ints(1)), ints(7)), ints(1))
+
+    def _isoyear(self) -> Any:
+        return self.get("thursday").get("year")
+
+    def _isoday(self) -> Any:
+        return self.em.op.Add(self.get("dayofweek"), self.em.ints(1))
+
+
+def is_leap(em: Emission, year: Any) -> Any:
+    op = em.op
+
+    def divides(number: int) -> Any:
+        return op.Equal(op.Mod(year, em.ints(number)), em.ints(0))
+
+    return op.And(divides(4), op.Or(op.Not(divides(100)), divides(400)))
+
+
+def month_length(em: Emission, month: Any, leap: Any) -> Any:
+    op = em.op
+    table = em.ints([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+    days = op.Gather(table, op.Sub(month, em.ints(1)))
+    longer = op.And(leap, op.Equal(month, em.ints(2)))
+    return op.Add(days, op.Cast(longer, to=int(INT64)))
+
+
+def clock(em: Emission, rep: Rep) -> Clock:
+    """One clock per column and graph: parts that several calls ask for are computed once."""
+    clocks = em.__dict__.setdefault("clocks", {})
+    key = (id(rep.data), rep.unit)
+    if key not in clocks:
+        clocks[key] = (Clock(em, rep), rep)
+    return clocks[key][0]
+
+
+PARTS = {
+    "year": "year", "month": "month", "day": "day", "hour": "hour", "minute": "minute",
+    "second": "second", "microsecond": "microsecond", "nanosecond": "nanosecond",
+    "dayofweek": "dayofweek", "day_of_week": "dayofweek", "weekday": "dayofweek",
+    "dayofyear": "dayofyear", "day_of_year": "dayofyear", "quarter": "quarter",
+    "days_in_month": "days_in_month", "daysinmonth": "days_in_month",
+}  # fmt: skip
+
+
+def _part(name: str, part: str) -> None:
+    def get(self: Any) -> Any:
+        def emit(em: Emission, a: Rep) -> Rep:
+            if a.kind != "datetime":
+                em.refuse(f".dt.{name} of {NAMES[a.kind]} has no rule")
+            parts = clock(em, a)
+            value = em.op.Cast(parts.get(part), to=int(DOUBLE))
+            return Rep("float", em.op.Where(parts.missing, em.doubles(np.nan), value))
+
+        return _record(name, self, lambda a: getattr(a.dt, name), emit)
+
+    rule("dt", name, is_property=True)(get)
+
+
+def _record(name: str, self: Any, replay: Callable[..., Any], emit: Callable[..., Any]) -> Any:
+    return record(f"dt.{name}", [self.column], replay, emit, label=self.column.label)
+
+
+for _name, _source in PARTS.items():
+    _part(_name, _source)
+
+
+def _flag(name: str, test: Callable[[Emission, Clock], Any]) -> None:
+    def get(self: Any) -> Any:
+        def emit(em: Emission, a: Rep) -> Rep:
+            parts = clock(em, a)
+            return Rep("bool", em.op.And(test(em, parts), em.op.Not(parts.missing)))
+
+        return _record(name, self, lambda a: getattr(a.dt, name), emit)
+
+    rule("dt", name, is_property=True)(get)
+
+
+def _first_day(em: Emission, c: Clock) -> Any:
+    return em.op.Equal(c.get("day"), em.ints(1))
+
+
+def _last_day(em: Emission, c: Clock) -> Any:
+    return em.op.Equal(c.get("day"), c.get("days_in_month"))
+
+
+def _month_is(em: Emission, c: Clock, months: list[int]) -> Any:
+    table = [number in months for number in range(13)]
+    return em.op.Gather(em.bools(table), c.get("month"))
+
+
+_flag("is_leap_year", lambda em, c: c.get("is_leap_year"))
+_flag("is_month_start", _first_day)
+_flag("is_month_end", _last_day)
+_flag(
+    "is_quarter_start", lambda em, c: em.op.And(_first_day(em, c), _month_is(em, c, [1, 4, 7, 10]))
+)
+_flag("is_quarter_end", lambda em, c: em.op.And(_last_day(em, c), _month_is(em, c, [3, 6, 9, 12])))
+_flag("is_year_start", lambda em, c: em.op.And(_first_day(em, c), _month_is(em, c, [1])))
+_flag("is_year_end", lambda em, c: em.op.And(_last_day(em, c), _month_is(em, c, [12])))
+
+
+@rule("dt")
+def isocalendar(self: Any) -> Any:
+    parts = {"year": "isoyear", "week": "week", "day": "isoday"}
+
+    def column(name: str) -> Any:
+        def emit(em: Emission, a: Rep) -> Rep:
+            c = clock(em, a)
+            return Rep("int", c.get(parts[name]), c.missing, nullable=True)
+
+        return _record("isocalendar", self, lambda a: a.dt.isocalendar()[name], emit)
+
+    return Frame({n: column(n) for n in parts}, self.column.rows)
+
+
+NAMES_OF = {
+    "day_name": ("dayofweek", "Monday Tuesday Wednesday Thursday Friday Saturday Sunday", 0),
+    "month_name": (
+        "month",
+        "January February March April May June July August September October November December",
+        1,
+    ),
+}
+
+
+def _word(name: str) -> None:
+    def method(self: Any) -> Any:
+        part, words, first = NAMES_OF[name]
+
+        def emit(em: Emission, a: Rep) -> Rep:
+            c = clock(em, a)
+            place = em.op.Sub(c.get(part), em.ints(first))
+            place = em.op.Where(c.missing, em.ints(-1), place)
+            return lookup.gather(em, place, pd.Series(words.split(), dtype="str"))
+
+        return _record(name, self, lambda a: getattr(a.dt, name)(), emit)
+
+    rule("dt", name)(method)
+
+
+_word("day_name")
+_word("month_name")
+
+UNITS = {
+    "D": DAY, "d": DAY, "h": 3600, "H": 3600, "min": 60, "T": 60, "s": 1, "S": 1,
+    "1D": DAY, "1h": 3600, "15min": 900, "30min": 1800, "10min": 600, "5min": 300,
+}  # fmt: skip
+
+
+def _rounding(name: str) -> None:
+    def method(self: Any, freq: str) -> Any:
+        if freq not in UNITS:
+            refuse(f".dt.{name}({freq!r}) has no rule")
+
+        def emit(em: Emission, a: Rep) -> Rep:
+            op = em.op
+            size = UNITS[freq] * TICKS[a.unit]
+            missing = em.missing(a)
+            x = op.Where(missing, em.ints(0), a.data)
+            rest = op.Mod(x, em.ints(size))
+            low = op.Sub(x, rest)
+            up = op.Add(low, em.ints(size))
+            if name == "floor":
+                value = low
+            elif name == "ceil":
+                value = op.Where(op.Equal(rest, em.ints(0)), x, up)
+            else:  # halves go to the even multiple
+                twice = op.Mul(rest, em.ints(2))
+                odd = op.Equal(op.Mod(op.Div(low, em.ints(size)), em.ints(2)), em.ints(1))
+                tie = op.And(op.Equal(twice, em.ints(size)), odd)
+                value = op.Where(op.Or(op.Greater(twice, em.ints(size)), tie), up, low)
+            return a.but(data=op.Where(missing, em.ints(MISSING_INT), value))
+
+        return _record(name, self, lambda a: getattr(a.dt, name)(freq), emit)
+
+    rule("dt", name)(method)
+
+
+for _round in ("floor", "ceil", "round"):
+    _rounding(_round)
+
+
+@rule("dt")
+def normalize(self: Any) -> Any:
+    return self.floor("D")
+
+
+@rule("dt", "date", is_property=True)
+def date_(self: Any) -> Any:
+    refuse(
+        ".dt.date gives Python objects, which no tensor holds",
+        ".dt.normalize() gives the same day as a datetime",
+    )
+
+
+@rule("dt", "time", is_property=True)
+def time_(self: Any) -> Any:
+    refuse(".dt.time gives Python objects, which no tensor holds", "use .dt.hour and .dt.minute")
+
+
+# -- timedeltas ---------------------------------------------------------------------
+
+
+@rule("dt")
+def total_seconds(self: Any) -> Any:
+    def emit(em: Emission, a: Rep) -> Rep:
+        seconds = em.op.Div(em.op.Cast(a.data, to=int(DOUBLE)), em.doubles(float(TICKS[a.unit])))
+        return Rep("float", em.op.Where(em.missing(a), em.doubles(np.nan), seconds))
+
+    return _record("total_seconds", self, lambda a: a.dt.total_seconds(), emit)
+
+
+def _delta_part(name: str, divisor: Callable[[int], int], modulus: int | None) -> None:
+    def get(self: Any) -> Any:
+        def emit(em: Emission, a: Rep) -> Rep:
+            if a.kind != "timedelta":
+                em.refuse(f".dt.{name} of {NAMES[a.kind]} has no rule")
+            missing = em.missing(a)
+            x = em.op.Where(missing, em.ints(0), a.data)
+            size = divisor(TICKS[a.unit])
+            value = floor_div(em, x, size)
+            if modulus is not None:
+                value = em.op.Mod(value, em.ints(modulus))
+            value = em.op.Cast(value, to=int(DOUBLE))
+            return Rep("float", em.op.Where(missing, em.doubles(np.nan), value))
+
+        return _record(name, self, lambda a: getattr(a.dt, name), emit)
+
+    rule("dt", name, is_property=True)(get)
+
+
+_delta_part("days", lambda ticks: DAY * ticks, None)
+_delta_part("seconds", lambda ticks: ticks, DAY)
+
+
+def to_unit(em: Emission, a: Rep, dtype: Any) -> Rep:
+    """A datetime or timedelta in another unit, or a number taken for one."""
+    unit, kind = unit_of(dtype), kind_of(dtype)
+    if a.kind == kind:
+        if TICKS[unit] >= TICKS[a.unit]:
+            return em.in_unit(a, unit)
+        missing = em.missing(a)
+        size = TICKS[a.unit] // TICKS[unit]
+        data = floor_div(em, em.op.Where(missing, em.ints(0), a.data), size)
+        return a.but(data=em.op.Where(missing, em.ints(MISSING_INT), data), unit=unit)
+    if a.kind == "int" and a.missing is None:
+        return Rep(kind, a.data, unit=unit)
+    return em.refuse(f"{NAMES[a.kind]} become {dtype}, which has no rule")
+
+
+@rule("dt")
+def tz_localize(self: Any, tz: Any) -> Any:
+    if tz is not None and str(tz) != "UTC":
+        refuse(f"the time zone {tz} has no rule", "UTC and None have one")
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        return a.but(timezone="" if tz is None else "UTC")
+
+    return _record("tz_localize", self, lambda a: a.dt.tz_localize(tz), emit)
+
+
+@rule("dt")
+def as_unit(self: Any, unit: str) -> Any:
+    return _record(
+        "as_unit", self, lambda a: a.dt.as_unit(unit), lambda em, a: to_unit(em, a, em.dtype)
+    )
