@@ -39,7 +39,7 @@ def prepare(df: pd.DataFrame) -> pd.DataFrame:
     df["title"] = df["name"].str.extract(r", (\w+)\.", expand=False)
     df["age"] = df["age"].fillna(df["age"].median())
     df["rate"] = df["sex"].map(df.groupby("sex")["score"].mean())
-    df["weekend"] = df["when"].dt.weekday >= 5
+    df["weekend"] = df["when"].dt.day_of_week >= 5
     return df[["title", "age", "rate", "weekend"]]
 
 

@@ -371,12 +371,12 @@ class _Names:
         if isinstance(value, type) and value in TYPES:
             return TYPES[value]
         if isinstance(value, types.FunctionType):
-            module = getattr(value, "__module__", "") or ""
-            if module.startswith("pandas.") and getattr(pd, value.__name__, None) is value:
-                return _of_pandas(value.__name__, value)
+            module, name = getattr(value, "__module__", "") or "", value.__name__
+            if module.startswith("pandas.") and getattr(pd, name, None) is value:
+                return _of_pandas(name, value)
             top = module.partition(".")[0]
             if top in OUTSIDE:
-                return Outside(value.__name__, OUTSIDE[top]).call
+                return Outside(name, OUTSIDE[top]).call
             return rebound(value, self.inside_rows, self.memo)
         if isinstance(value, types.BuiltinFunctionType | types.MethodType):
             top = (getattr(value, "__module__", "") or "").partition(".")[0]
@@ -407,8 +407,10 @@ class _Names:
         return module
 
     def builtins(self) -> dict[str, Any]:
+        statement = builtins.__import__
+
         def load(name: str, *arguments: Any, **options: Any) -> Any:
-            return self.module(builtins.__import__(name, *arguments, **options))
+            return self.module(statement(name, *arguments, **options))
 
         def refused(name: str) -> Callable[..., NoReturn]:
             return lambda *_, **__: outside("files", name)

@@ -17,6 +17,7 @@ from sardonyx.importers.pandas.recorder import refuse
 
 parser = re._parser  # type: ignore[attr-defined]
 codes = re._constants  # type: ignore[attr-defined]
+casefix = re._casefix  # type: ignore[attr-defined]
 TOP = 0x10FFFF
 LARGEST = 300  # states
 NO_CONDITION, AT_START, AT_END, AT_VERY_END = range(4)
@@ -212,7 +213,6 @@ class Compiler:
 @functools.cache
 def variants(character: str) -> frozenset[int]:
     """The characters that a pattern which ignores case takes for one."""
-    casefix = __import__("re._casefix", fromlist=["_EXTRA_CASES"])
     near = {
         character,
         character.lower(),
