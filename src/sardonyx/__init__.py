@@ -68,6 +68,7 @@ _TASKS = {
         "from_jax": "sardonyx.importers.jax.model",
         "from_jax_step": "sardonyx.importers.jax.step",
         "from_torch": "sardonyx.importers.torch.convert",
+        "from_sklearn": "sardonyx.importers.sklearn",
         "from_pmml": "sardonyx.importers.pmml",
         "from_pandas": "sardonyx.importers.pandas.convert",
         "to_torch": "sardonyx.engines.torch.convert",
@@ -86,6 +87,7 @@ _TASKS = {
     "Extend": {
         "gradient_rule": "sardonyx.grad",
         "lowering": "sardonyx.lower",
+        "importer": "sardonyx.importers.rules",
         "define": "sardonyx.custom",
         "undefine": "sardonyx.custom",
         "check_operator": "sardonyx.custom",
@@ -182,6 +184,8 @@ if TYPE_CHECKING:
     from sardonyx.importers.jax.step import from_jax_step
     from sardonyx.importers.pandas.convert import from_pandas
     from sardonyx.importers.pmml import from_pmml
+    from sardonyx.importers.rules import importer
+    from sardonyx.importers.sklearn import from_sklearn
     from sardonyx.importers.torch.convert import from_torch
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect

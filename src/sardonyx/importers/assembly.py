@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.build import Builder
+from sardonyx.build import Builder, constant
 from sardonyx.model import Model
+from sardonyx.passes.dead import remove_dead
 
 IR_VERSION = 13
 
@@ -26,8 +27,10 @@ def assemble(
     name: str = "model",
     metadata: Mapping[str, str] | None = None,
 ) -> Model:
-    """The model of everything that `op` has built, with `outputs` under their names."""
+    """The model of what `op` has built and the outputs need; `outputs` get their names."""
     results = [_named(op, value, key) for key, value in outputs.items()]
+    for node in list(op.nodes):
+        _keep_scale(op, node)
     domains = {"": opset.OPSET, **{n.domain: opset.INSIDE.get(n.domain, 1) for n in op.nodes}}
     read = {id(v) for node in op.nodes for v in node.inputs if v is not None}
     read |= {id(v) for g in _bodies(op) for node in g for v in node.inputs if v is not None}
@@ -39,9 +42,57 @@ def assemble(
         opset_imports=domains,
         name=name,
     )
+    remove_dead(graph)
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx")
     model.metadata_props.update(metadata or {})
     return Model(model)
+
+
+def _keep_scale(op: Builder, node: ir.Node) -> None:
+    """Repeat the scalar factor of a matrix of doubles over the columns of the matrix.
+
+    onnxruntime 1.31 moves a scalar factor into the product of matrices beside it, where it is an
+    attribute, and attributes are float32.
+    """
+    if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
+        return
+    for i, value in enumerate(node.inputs):
+        other = node.inputs[1 - i]
+        if value is None or other is None or other.shape is None or len(other.shape) < 2:
+            continue
+        array, width = constant(value), other.shape[-1]
+        if array is None or array.size != 1 or array.dtype != np.float64:
+            continue
+        if isinstance(width, int) and width > 1:
+            row = np.full((1,) * (len(other.shape) - 1) + (width,), array.item())
+            node.replace_input_with(i, op.const(row))
+        elif _is_product(other) or any(
+            use.op_type == "MatMul" for use, _ in node.outputs[0].uses()
+        ):
+            _as_product(
+                op, node, other, array.item() if node.op_type == "Mul" else 1 / array.item()
+            )
+
+
+def _is_product(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == "MatMul"
+
+
+def _as_product(op: Builder, node: ir.Node, value: ir.Value, factor: float) -> None:
+    """Write the factor of a matrix of one column as a product with a matrix of one element."""
+    if node.op_type == "Div" and node.inputs[0] is not value:
+        return
+    product = ir.Node(
+        "",
+        "MatMul",
+        [value, op.const(np.full((1, 1), factor))],
+        name=op.fresh(f"{node.name}/scale"),
+    )
+    (out,), (old,) = product.outputs, node.outputs
+    out.name, out.type, out.shape = product.name, old.type, old.shape
+    old.replace_all_uses_with(out)
+    op.nodes.insert(op.nodes.index(node), product)
 
 
 def _bodies(op: Builder) -> list[ir.Graph]:
@@ -57,13 +108,3 @@ def _named(op: Builder, value: ir.Value, name: str) -> ir.Value:
     value.name = name
     value.meta["output"] = True
     return value
-
-
-def free_names(op: Builder, inputs: Sequence[ir.Value], outputs: Sequence[str]) -> None:
-    """Keep the names of inputs and outputs away from inner values, before nodes are built."""
-    op.reserve([v.name or "" for v in inputs] + list(outputs))
-
-
-def entry(text: Any) -> str:
-    """A value of metadata as text."""
-    return text if isinstance(text, str) else repr(text)

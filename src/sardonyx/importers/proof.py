@@ -89,10 +89,13 @@ def differences(
 
 
 def relative(actual: np.ndarray, expected: np.ndarray, scale: Any = None) -> np.ndarray:
-    """Differences of floats, relative to the output's magnitude: the median, or the value's own."""
+    """Differences of floats, relative to the value, or to the output's magnitude if that is more.
+
+    The magnitude of an output is its median, or a thousandth of its largest value.
+    """
     if scale is None:
         usual = np.abs(expected[np.isfinite(expected)])
-        scale = float(np.median(usual)) if usual.size else 0.0
+        scale = max(float(np.median(usual)), 1e-3 * float(usual.max())) if usual.size else 0.0
     with np.errstate(all="ignore"):
         size = np.maximum(np.abs(expected), scale)
         error = np.abs(actual - expected) / np.where(size > 0, size, 1.0)

@@ -1,0 +1,210 @@
+"""What an estimator is fed: graph inputs for X, and X as feeds.
+
+An array is one input, `X`. A data frame is one input per column, of shape [rows, 1], with the
+column's name and type. In inputs of texts, one text stands for missing values; the model's metadata
+has it under `missing_string`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ArgumentError, ImportRefused, quote
+from sardonyx.importers.assembly import graph_input
+from sardonyx.importers.sklearn.encoders import is_missing
+from sardonyx.importers.sklearn.table import BOOL, DOUBLE, FLOAT, INT64, STRING, Columns, Table
+
+ARRAY = "X"
+MISSING_TEXTS = ("", "<missing>", "\x1fmissing")
+
+
+@dataclass
+class Schema:
+    """The inputs of a model: their names and types, and how missing texts are fed."""
+
+    names: list[str]
+    types: list[ir.DataType]
+    frame: bool
+    width: int | None  # of the one matrix; None: a vector
+    missing: str = ""
+    values: list[ir.Value] = field(default_factory=list)
+
+    def table(self) -> Table:
+        """The graph inputs, made anew."""
+        if self.frame:
+            pairs = zip(self.names, self.types)
+            self.values = [graph_input(n, t, ["rows", 1]) for n, t in pairs]
+            return Columns(list(self.values))
+        shape: list[int | str | None] = ["rows"]
+        shape += [] if self.width is None else [self.width]
+        self.values = [graph_input(self.names[0], self.types[0], shape)]
+        return self.values[0]
+
+    def feeds(self, x: Any) -> dict[str, np.ndarray]:
+        """X as the arrays that the model takes."""
+        if self.frame:
+            columns = (x[name] for name in x.columns)
+            return {
+                n: self._array(np.asarray(c, object), t).reshape(-1, 1)
+                for n, t, c in zip(self.names, self.types, columns)
+            }
+        x = x.toarray() if hasattr(x, "toarray") else np.asarray(x)
+        return {self.names[0]: self._array(x, self.types[0])}
+
+    def _array(self, values: np.ndarray, dtype: ir.DataType) -> np.ndarray:
+        if dtype != STRING:
+            if values.dtype == object:
+                values = np.array([np.nan if _is_na(v) else v for v in values.ravel()]).reshape(
+                    values.shape
+                )
+            return values.astype(dtype.numpy())
+        texts = [self.missing if _is_na(v) else str(v) for v in values.ravel()]
+        return np.array(texts, object).reshape(values.shape)
+
+
+def _is_na(value: Any) -> bool:
+    return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
+
+
+def schema_of(estimator: Any, x: Any) -> Schema:
+    """The inputs for an example X, or for what the estimator was fitted on."""
+    if x is None:
+        return _from_estimator(estimator)
+    if hasattr(x, "columns") and hasattr(x, "dtypes"):
+        return _from_frame(estimator, x)
+    array = x if hasattr(x, "toarray") else np.asarray(x)
+    if array.ndim not in (1, 2):
+        raise ArgumentError(f"X has {array.ndim} dimensions", hint="rows and columns")
+    width = array.shape[1] if array.ndim == 2 else None
+    kind = _kind(array.dtype, [] if hasattr(x, "toarray") else array.ravel().tolist())
+    if kind is None:
+        raise ArgumentError(f"X holds {array.dtype}", hint="numbers, texts, or a data frame")
+    missing = _missing_text(estimator, array.ravel().tolist() if kind == STRING else [])
+    return Schema([ARRAY], [kind], False, width, missing)
+
+
+def _kind(dtype: Any, values: list[Any]) -> ir.DataType | None:
+    """The element type of an array or column; None where there is none."""
+    name = str(dtype)
+    if name == "float32":
+        return FLOAT
+    if name in ("bool", "boolean"):
+        return BOOL if not any(_is_na(v) for v in values) else DOUBLE
+    kind = getattr(dtype, "kind", "O")
+    if kind == "f":
+        return DOUBLE
+    if kind in "iu":
+        return DOUBLE if any(_is_na(v) for v in values) else INT64
+    present = [v for v in values if not _is_na(v)]
+    if all(isinstance(v, (str, np.str_)) for v in present):
+        return STRING if present or kind != "O" else DOUBLE
+    if all(isinstance(v, (bool, np.bool_)) for v in present):
+        return BOOL if len(present) == len(values) else DOUBLE
+    if all(isinstance(v, (int, float, np.number, np.bool_)) for v in present):
+        return DOUBLE
+    return None
+
+
+def _from_frame(estimator: Any, x: Any) -> Schema:
+    names, types, problems = [], [], []
+    texts: list[Any] = []
+    for name in x.columns:
+        values = np.asarray(x[name], object).tolist()
+        dtype: Any = getattr(x[name], "dtype", np.dtype(object))
+        if str(dtype) == "category":
+            dtype = dtype.categories.dtype
+        kind = _kind(dtype, values)
+        if kind is None:
+            problems.append([quote(name), f"of type {dtype}"])
+            continue
+        names.append(str(name))
+        types.append(kind)
+        texts += values if kind == STRING else []
+    if problems:
+        raise ImportRefused(
+            f"{len(problems)} columns of X have types without a faithful ONNX type", problems
+        )
+    if len(set(names)) < len(names):
+        raise ArgumentError("two columns of X have the same name")
+    return Schema(names, types, True, None, _missing_text(estimator, texts))
+
+
+def _from_estimator(estimator: Any) -> Schema:
+    width = getattr(estimator, "n_features_in_", None)
+    if width is None:
+        raise ArgumentError(
+            f"{type(estimator).__name__} does not know how many columns it takes",
+            hint="give an example: from_sklearn(estimator, X)",
+        )
+    texts = text_columns(estimator, list(range(int(width))))
+    names = getattr(estimator, "feature_names_in_", None)
+    missing = _missing_text(estimator, [])
+    if names is not None:
+        types = [STRING if i in texts else DOUBLE for i in range(int(width))]
+        return Schema([str(n) for n in names], types, True, None, missing)
+    if texts and len(texts) < width:
+        raise ArgumentError(
+            "the estimator takes columns of numbers and of texts",
+            hint="give an example: from_sklearn(estimator, X)",
+        )
+    return Schema([ARRAY], [STRING if texts else DOUBLE], False, int(width), missing)
+
+
+# -- what can be found in a fitted estimator ------------------------------------------------------
+
+
+def text_columns(estimator: Any, indices: list[int]) -> set[int]:
+    """Which of the columns that an estimator takes hold texts, as far as its categories tell."""
+    inner = getattr(estimator, "best_estimator_", None) or getattr(estimator, "_preprocessor", None)
+    if inner is not None:
+        return text_columns(inner, indices)
+    if hasattr(estimator, "steps"):
+        steps = [s for _, s in estimator.steps if s is not None and not isinstance(s, str)]
+        return text_columns(steps[0], indices) if steps else set()
+    if hasattr(estimator, "_transformer_to_input_indices"):
+        found: set[int] = set()
+        for name, part, _ in estimator.transformers_:
+            which = estimator._transformer_to_input_indices.get(name, [])
+            if not isinstance(part, str):
+                found |= text_columns(part, [indices[i] for i in which])
+        return found
+    if hasattr(estimator, "transformer_list"):
+        parts = [p for _, p in estimator.transformer_list if not isinstance(p, str)]
+        return set().union(*(text_columns(p, indices) for p in parts)) if parts else set()
+    lists = getattr(estimator, "categories_", None)
+    if lists is None and hasattr(estimator, "statistics_"):
+        lists = [[s] for s in estimator.statistics_]
+    if lists is None:
+        return set()
+    return {i for i, c in zip(indices, lists) if any(isinstance(v, str) for v in list(c))}
+
+
+def parts_of(estimator: Any) -> Iterator[Any]:
+    """An estimator and every estimator that its fitted attributes hold."""
+    pending, seen = [estimator], set()
+    while pending:
+        thing = pending.pop()
+        if id(thing) in seen or isinstance(thing, (str, bytes, np.ndarray, type)):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, dict):
+            pending.extend(thing.values())
+        elif isinstance(thing, (list, tuple)) and len(thing) < 10_000:
+            pending.extend(t for t in thing if not isinstance(t, (int, float, str)))
+        elif hasattr(thing, "get_params") and not isinstance(thing, type):
+            yield thing
+            pending.extend(vars(thing).values())
+
+
+def _missing_text(estimator: Any, texts: list[Any]) -> str:
+    """A text that no category and no given value is."""
+    used = {v for v in texts if isinstance(v, str)}
+    for part in parts_of(estimator):
+        for values in getattr(part, "categories_", None) or []:
+            used |= {v for v in np.asarray(values, object).tolist() if isinstance(v, str)}
+    return next(text for text in MISSING_TEXTS if text not in used)

@@ -1,0 +1,169 @@
+"""scikit-learn estimators as ONNX models, against scikit-learn on rows that were not given."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pandas as pd
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ImportDiffers, ImportRefused
+from sardonyx.importers.rules import RULES
+from tests.sweeps import estimators
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SAMPLE = [
+    "BernoulliNB", "CalibratedClassifierCV", "ColumnTransformer", "DecisionTreeClassifier",
+    "GradientBoostingClassifier", "HistGradientBoostingClassifier", "IsolationForest",
+    "KNeighborsClassifier", "KernelRidge", "LinearRegression", "MLPClassifier", "OneHotEncoder",
+    "OneVsRestClassifier", "OrdinalEncoder", "Pipeline", "PowerTransformer", "QuantileTransformer",
+    "RandomForestClassifier", "SVC", "SVR", "SimpleImputer", "SplineTransformer",
+    "StackingClassifier", "StandardScaler", "TargetEncoder", "VotingClassifier",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_an_estimator_is_right_in_both_precisions(name) -> None:
+    ((_, outcome),) = estimators.sweep([name], quick=True)
+    assert estimators.verdict(outcome) == "right", [r.reasons for r in outcome.values()]
+
+
+@pytest.mark.nightly
+def test_every_estimator_is_right_or_refused() -> None:
+    words = {name: estimators.verdict(outcome) for name, outcome in estimators.sweep()}
+    assert not [n for n, word in words.items() if word in ("wrong", "failed")]
+    assert sum(word.startswith("right") for word in words.values()) >= 170
+
+
+def session_of(model):
+    onnx.checker.check_model(model.proto())
+    return ort.InferenceSession(
+        sx.save(model, "model.onnx").read_bytes(), providers=["CPUExecutionProvider"]
+    )
+
+
+def frame(rows: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    data = pd.DataFrame(
+        {
+            "age": rng.normal(40, 10, rows),
+            "income": rng.lognormal(3, 1, rows).astype(np.float32),
+            "children": rng.integers(0, 4, rows),
+            "city": rng.choice(["Oslo", "Rome", "Lima"], rows),
+            "member": rng.random(rows) < 0.5,
+        }
+    )
+    data.loc[data.index % 7 == 3, "age"] = np.nan
+    data.loc[data.index % 11 == 5, "city"] = None
+    return data
+
+
+def frame_pipeline():
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numbers = Pipeline([("fill", SimpleImputer(strategy="median")), ("scale", StandardScaler())])
+    texts = Pipeline(
+        [
+            ("fill", SimpleImputer(strategy="most_frequent", missing_values=None)),
+            ("hot", OneHotEncoder(handle_unknown="ignore")),
+        ]
+    )
+    columns = ColumnTransformer(
+        [("numbers", numbers, ["age", "income", "children"]), ("texts", texts, ["city"])],
+        remainder="passthrough",
+    )
+    return Pipeline([("columns", columns), ("model", LogisticRegression())])
+
+
+def test_a_frame_has_one_input_per_column(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train, test = frame(120), frame(40, 1)
+    train["city"] = train["city"].astype(object).where(train["city"].notna(), None)
+    test["city"] = test["city"].astype(object).where(test["city"].notna(), None)
+    target = np.where(train["children"] > 1, "many", "few")
+    pipe = frame_pipeline().fit(train, target)
+    model = sx.from_sklearn(pipe, train)
+    session = session_of(model)
+    types = {i.name: i.type for i in session.get_inputs()}
+    assert types == {
+        "age": "tensor(double)", "income": "tensor(float)", "children": "tensor(int64)",
+        "city": "tensor(string)", "member": "tensor(bool)",
+    }  # fmt: skip
+    missing = model.metadata["missing_string"]
+    test.loc[0, "city"] = "Atlantis"
+    feeds = {n: test[[n]].to_numpy() for n in types if n != "city"}
+    feeds["city"] = np.array([[missing if c is None else c] for c in test["city"]], object)
+    label, probabilities = session.run(["label", "probabilities"], feeds)
+    assert label.tolist() == pipe.predict(test).tolist()
+    np.testing.assert_allclose(probabilities, pipe.predict_proba(test), rtol=1e-6)
+    assert json.loads(model.metadata["classes"]) == ["few", "many"]
+    assert "rows" in model.metadata["sardonyx.verified"]
+
+
+def test_a_rule_of_the_user_is_used_and_verified() -> None:
+    from sklearn.base import BaseEstimator, TransformerMixin
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    class Halver(TransformerMixin, BaseEstimator):
+        def fit(self, x, y=None):
+            self.n_features_in_ = x.shape[1]
+            return self
+
+        def transform(self, x):
+            return x / 2
+
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    pipe = make_pipeline(StandardScaler(), Halver()).fit(x)
+    with pytest.raises(ImportRefused, match=r"@sx\.importer") as refusal:
+        sx.from_sklearn(pipe, x)
+    name = f"{Halver.__module__}.{Halver.__qualname__}"
+    assert name in str(refusal.value)
+    try:
+        sx.importer(name)(lambda op, estimator, x: op.Div(x, 2.0))
+        assert sx.from_sklearn(pipe, x).metadata["sardonyx.importer"] == "sardonyx"
+        sx.importer(name)(lambda op, estimator, x: op.Div(x, 3.0))
+        with pytest.raises(ImportDiffers, match="halver"):
+            sx.from_sklearn(pipe, x)
+    finally:
+        RULES.pop(name, None)
+
+
+def test_unfitted_estimators_are_named_all_at_once() -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    with pytest.raises(ImportRefused, match="is not fitted"):
+        sx.from_sklearn(LogisticRegression())
+    with pytest.raises(ImportRefused, match="is not fitted"):
+        sx.from_sklearn(make_pipeline(StandardScaler(), LogisticRegression()))
+    with pytest.raises(ImportRefused, match="no method that scores new rows"):
+        from sklearn.cluster import DBSCAN
+
+        sx.from_sklearn(DBSCAN().fit(np.zeros((5, 2))))
+
+
+@pytest.mark.parametrize("labels", [[True, False], [-1, 1], [1.0, 2.0], ["a", "b"], [3, 7]])
+def test_labels_keep_their_type(labels) -> None:
+    from sklearn.tree import DecisionTreeClassifier
+
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    tree = DecisionTreeClassifier(random_state=0).fit(
+        x, np.array(labels)[(x[:, 0] > 0).astype(int)]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = sx.from_sklearn(tree)
+    kinds = {bool: "BOOL", int: "INT64", float: "DOUBLE", str: "STRING"}
+    assert model.outputs[0].dtype.name == kinds[type(labels[0])]
