@@ -128,7 +128,7 @@ def link(
 
 def _of_columns(source: Source) -> str:
     """Of which columns of a file the field `x` consists."""
-    names = source.features if isinstance(source, Table) else ()
+    names = source.x_columns if isinstance(source, Table) else ()
     if not names:
         return ""
     shown = ", ".join(map(quote, names[:SHOWN])) + " …" * (len(names) > SHOWN)

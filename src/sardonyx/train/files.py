@@ -215,7 +215,7 @@ def side_by_side(
         return Table({n: fields[n] for n in names}, origin)
     x = np.stack([np.asarray(fields[n]) for n in inputs], 1).astype(np.float32)
     table = Table({"x": x, **labels}, origin)
-    table.features = tuple(inputs)
+    table.x_columns = tuple(inputs)
     return table
 
 

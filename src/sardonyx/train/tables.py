@@ -33,15 +33,15 @@ class Field:
 class Table:
     """Rows by number: `len(table)`, `table.take(indices)`.
 
-    columns  -- arrays, or anything indexable by an integer array; all of one length
-    classes  -- the names of the classes by label number, where they are known
-    facts    -- what people should know about how the data was read
-    features -- the columns of a file that stand side by side in the field `x`
+    columns   -- arrays, or anything indexable by an integer array; all of one length
+    classes   -- the names of the classes by label number, where they are known
+    facts     -- what people should know about how the data was read
+    x_columns -- the columns of a file that stand side by side in the field `x`
     """
 
     classes: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
-    features: tuple[str, ...] = ()
+    x_columns: tuple[str, ...] = ()
 
     def __init__(self, columns: Mapping[str, Any], origin: str):
         if not columns:
@@ -161,7 +161,7 @@ class Subset(Table):
     def __init__(self, table: Table, rows: np.ndarray):
         self.table, self.rows = table, rows
         self.origin, self.length = table.origin, len(rows)
-        self.classes, self.facts, self.features = table.classes, table.facts, table.features
+        self.classes, self.facts, self.x_columns = table.classes, table.facts, table.x_columns
 
     def sample(self, name: str) -> np.ndarray:
         return self.table.sample(name)  # rows as people count them
