@@ -361,6 +361,8 @@ def test_older_words_say_the_same(body: str, ceiling: int) -> None:
         "i": rng.standard_normal((1, 1, 4, 5)).astype(np.float32),
         "q": rng.uniform(-0.9, 0.9, (1, 3, 3, 2)).astype(np.float32),
     }
+    if target("onnxruntime").opset < ceiling:
+        pytest.skip(f"this onnxruntime does not take opset {ceiling}")
     fitted = fit(load(proto), opset=ceiling)
     assert fitted.opset == ceiling
     onnx.checker.check_model(fitted.proto(), full_check=True)
@@ -437,7 +439,7 @@ def test_ir_follows_the_features() -> None:
     small = parsed("g (float4e2m1[2] x) => (float4e2m1[2] y) { y = Identity(x) }", 23, 11)
     assert least_ir(load(small)) == 11
     with pytest.raises(VersionError, match=r"FLOAT4E2M1|IR 11"):
-        fit(load(small), ir=10)
+        fit(load(small), runtime="onnxruntime==1.31", ir=10)
 
 
 def test_a_release_of_the_runtime_is_a_target() -> None:
