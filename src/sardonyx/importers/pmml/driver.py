@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from sardonyx.errors import ImportRefused, ModelError
-from sardonyx.importers.assembly import assemble
+from sardonyx.importers.assembly import assemble, graph_input
 from sardonyx.limits import Limits
 from sardonyx.model import Model
 from sardonyx.versions import fit
@@ -45,6 +45,7 @@ REFUSED = {
     "GaussianProcessModel": "Gaussian processes are not supported",
     "AnomalyDetectionModel": "anomaly detection models are not supported",
 }
+ROWS = "rows"  # the input of a model without fields: any values, one for each row
 VERSIONS = ("3.", "4.0", "4.1", "4.2", "4.3", "4.4")
 
 
@@ -70,7 +71,10 @@ def _build(
     job = Job(document, scope, element, target)
     with document.g.part("model"):
         result = apply_targets(job, MODELS[element.tag](job))
-        return result, output_columns(job, result)
+        outputs = output_columns(job, result)
+        for name, column in result.exports.items():
+            outputs.setdefault(name, column)
+        return replace(result, exports=outputs), outputs
 
 
 def translate(root: Element, limits: Limits) -> Model:
@@ -88,6 +92,9 @@ def translate(root: Element, limits: Limits) -> Model:
     element = models[0]
     _reserve(document, element)
     scope, inputs = top_scope(document, element)
+    if not inputs:
+        inputs.append(graph_input(ROWS, ir.DataType.DOUBLE, ["N"]))
+        document.g.rows = inputs[0]
     transformations(scope, local(element))
     outputs: dict[str, ir.Value] = {}
     with document.refusals.collected():
@@ -179,4 +186,4 @@ def _settle_stages(model: Model) -> None:
             node.metadata_props["stage"] = "model"
 
 
-__all__ = ["build", "replace", "translate"]
+__all__ = ["build", "translate"]

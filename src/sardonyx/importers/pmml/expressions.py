@@ -12,7 +12,7 @@ import onnx_ir as ir
 from .document import Element
 from .functions import apply
 from .graph import Column, Graph, constant, merge, missing
-from .literals import TYPES, as_number, number_of, parse, type_of
+from .literals import TYPES, as_number, java_text, number_of, parse, type_of
 from .refusal import Refusal
 from .scope import Scope
 
@@ -78,6 +78,8 @@ def norm_continuous(scope: Scope, element: Element, dtype: str | None) -> Column
     points = [(float(p.get("orig")), float(p.get("norm"))) for p in element.all("LinearNorm")]
     if len(points) < 2:
         raise Refusal(element, "a NormContinuous needs two LinearNorm")
+    if len({p[0] for p in points}) < len(points):
+        raise Refusal(element, "two LinearNorm have the same orig")
     outliers = element.get("outliers", "asIs")
     if outliers not in ("asIs", "asMissingValues", "asExtremeValues"):
         raise Refusal(element, f"outliers {outliers} is not one of PMML")
@@ -96,7 +98,7 @@ def interpolated(
     points = sorted(points, key=lambda p: p[0])
     y: ir.Value | None = None
     for (a, fa), (b, fb) in pairwise(points):
-        slope = (fb - fa) / (b - a) if b != a else 0.0
+        slope = (fb - fa) / (b - a)
         # The formula of the specification, in its order: a difference of one rounding shows.
         piece = g.Add(g.number(fa), g.Mul(g.Sub(x, g.number(a)), g.number(slope)))
         y = piece if y is None else g.Where(g.LessOrEqual(x, g.number(a)), y, piece)
@@ -157,10 +159,13 @@ def map_values(scope: Scope, element: Element, dtype: str | None) -> Column:
     default = _output(g, element, element.get("defaultValue"), kind)
     key, width, entries = _keys(g, element, columns, rows)
     del width
-    results, finite = {}, list(default.finite or ())
+    finite = list(default.finite or ())
+    results: dict[float, float] = {}
     for entry, row in zip(entries, rows, strict=True):
-        value = None if entry is None else _output(g, table, row[-1], kind)
-        if value is not None and entry not in results:
+        if entry is None:
+            continue
+        value = _output(g, table, row[-1], kind)
+        if entry not in results:
             results[entry] = float(value.literal if kind != "string" else g.code(value.literal))
             finite += value.finite or ()
     fallback = default.literal if kind != "string" else None
@@ -252,6 +257,12 @@ def _as_text(g: Graph, element: Element, column: Column) -> Column:
     kind = column.dtype
     if kind not in TYPES:
         raise Refusal(element, f"a {kind} as text has no counterpart in ONNX")
+    if column.literal is not None:
+        return constant(g, java_text(column.literal, kind), "string")
+    if kind == "boolean":
+        entries = {1.0: g.code("true"), 0.0: g.code("false")}
+        codes = g.table(g.column(column.numbers), entries, float("nan"))
+        return Column(codes, "string", finite=("true", "false"))
     codes = g.spell(g.column(column.numbers), lambda text: number_of(text, kind))
     return Column(codes, "string")
 

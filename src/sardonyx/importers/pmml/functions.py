@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -442,7 +443,7 @@ def is_not_valid(g: Graph, e: Element, a: Column) -> Column:
 
 
 def _members(g: Graph, e: Element, a: Column, values: tuple[Column, ...]) -> ir.Value:
-    literals = []
+    literals: list[Any] = []
     for value in values:
         if value.literal is None:
             same = _compared(g, e, "equal", a, value)

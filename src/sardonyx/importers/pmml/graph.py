@@ -50,7 +50,7 @@ class Graph(Builder):
 
     # -- numbers ---------------------------------------------------------------
 
-    def number(self, value: float | Sequence[float] | np.ndarray) -> ir.Value:
+    def number(self, value: float | Sequence[Any] | np.ndarray) -> ir.Value:
         return self.const(np.asarray(value, np.float64))
 
     def single(self, x: ir.Value) -> ir.Value:

@@ -27,11 +27,12 @@ from .results import (
     class_column,
     distinct,
     model,
+    number,
     target_of,
     winner,
 )
 from .scope import Scope
-from .trees import Grower, Grown, Tests, classes_of, distribution, label_index, scores
+from .trees import Grower, Grown, Leaf, Tests, classes_of, distribution, label_index, scores
 
 CHAINS = ("modelChain", "multiModelChain", "x-multiModelChain", "x-multiModel", "multiModel")
 WEIGHTED = ("weightedAverage", "weightedMajorityVote", "weightedSum", "x-weightedSum",
@@ -39,7 +40,7 @@ WEIGHTED = ("weightedAverage", "weightedMajorityVote", "weightedSum", "x-weighte
 MEANS = ("average", "weightedAverage")
 SUMS = ("sum", "weightedSum", "x-weightedSum")
 VOTES = ("majorityVote", "weightedMajorityVote")
-MEDIANS = ("median",)
+MEDIANS = ("median", "weightedMedian", "x-weightedMedian")
 GATHERED = 128
 
 
@@ -58,9 +59,16 @@ def mining_model(job: Job) -> Result:
         return select_first(job, segments)
     if method not in (*MEANS, *SUMS, *VOTES, *MEDIANS, "max"):
         raise Refusal(segmentation, f"multipleModelMethod {method} is not supported")
-    if _are_plain_trees(segments) and method != "max":
+    if _are_plain_trees(segments) and not _asks_segments(job):
         return forest(job, segmentation, segments, method)
     return ensemble(job, segmentation, segments, method)
+
+
+def _asks_segments(job: Job) -> bool:
+    """Whether an output wants the result of one segment."""
+    output = job.element.child("Output")
+    fields = output.all("OutputField") if output is not None else []
+    return any(f.get("segmentId") or f.get("x-segmentId") for f in fields)
 
 
 def model_of(segment: Element) -> Element:
@@ -88,6 +96,7 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
     result: Result | None = None
     results: dict[str, Result] = {}
     others: dict[str, Result] = {}
+    exports: dict[str, Column] = {}
     for segment in segments:
         truth = segment_truth(scope, segment)
         part, outputs = build(job.document, scope, model_of(segment), job.target)
@@ -95,6 +104,7 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
             if truth is not None:
                 column = merge(job.g, truth, column, constant(job.g, None, column.dtype))
             scope.put(name, column)
+            exports[name] = column
         if segment.get("id") is not None:
             results[segment.get("id")] = part
         for other in (part, *part.others.values()):
@@ -103,8 +113,9 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
         result = part if truth is None or result is None else either(job.g, truth, part, result)
     assert result is not None
     if method == "modelChain":
-        return replace(result, segments=results, others={})
-    return replace(result, segments=results, others=others)
+        # The outputs of the last segment are those of the chain.
+        return replace(result, segments=results, others={}, exports=result.exports)
+    return replace(result, segments=results, others=others, exports=exports)
 
 
 def segment_truth(scope: Scope, segment: Element) -> ir.Value | None:
@@ -152,8 +163,21 @@ def either(g: Graph, mask: ir.Value, a: Result, b: Result) -> Result:
     entity = None
     if a.entity is not None and b.entity is not None:
         entity = merge(g, mask, a.entity, b.entity)
-    return Result(a.target, value, classes, probabilities, entity=entity,
-                  entities=distinct([*a.entities, *b.entities]))  # fmt: skip
+    exports = {}
+    for name in distinct([*a.exports, *b.exports]):
+        columns = [r.exports.get(name) for r in (a, b)]
+        kind = next(c for c in columns if c is not None)
+        first, second = (c or constant(g, None, kind.dtype) for c in columns)
+        exports[name] = merge(g, mask, first, second)
+    return Result(
+        a.target,
+        value,
+        classes,
+        probabilities,
+        entity=entity,
+        entities=distinct([*a.entities, *b.entities]),
+        exports=exports,
+    )
 
 
 def aligned(g: Graph, result: Result, classes: list[Literal]) -> ir.Value:
@@ -212,31 +236,63 @@ def aggregate(
 ) -> ir.Value:
     """The values [N, segments] of a regression as one number for each row."""
     g = job.g
+    nobody = None if active is None else g.Not(_any_of(g, active))
     active = missing_predictions(g, segmentation, values, active)
-    if method in MEDIANS:
-        if active is not None:
-            values = g.Where(active, values, g.number(np.nan))
-        return column_median(g, values)
     row = g.number(np.array(weights, np.float64)[None, :])
-    if method == "max":
-        x = values if active is None else g.Where(active, values, g.number(-np.inf))
-        out = g.ReduceMax(x, [1], keepdims=0)
-        gone = g.IsNaN(g.ReduceSum(x, [1], keepdims=0))
-        out = g.Where(g.Or(gone, g.IsInf(out)), g.number(np.nan), out)
-        return out
-    zero = g.number(0.0)
-    total_weight = g.number(float(sum(weights)))
-    if active is not None:
-        values = g.Where(active, values, zero)
-        total_weight = g.ReduceSum(g.Where(active, row, zero), [1], keepdims=0)
-    if any(w != 1.0 for w in weights):
-        values = g.Mul(values, row)
-    out = running_sum(g, values, job.is_single)
-    if method in MEANS:
-        out = g.Div(out, total_weight)
-    elif active is not None:
-        out = g.Where(g.Equal(total_weight, zero), g.number(np.nan), out)
+    if method in MEDIANS:
+        out = _median(g, values, active, row if method in WEIGHTED else None)
+    elif method == "max":
+        out = _maximum(g, values, active)
+    else:
+        zero = g.number(0.0)
+        total_weight = g.number(float(sum(weights)))
+        if active is not None:
+            values = g.Where(active, values, zero)
+            total_weight = g.ReduceSum(g.Where(active, row, zero), [1], keepdims=0)
+        if any(w != 1.0 for w in weights):
+            values = g.Mul(values, row)
+        out = running_sum(g, values, job.is_single)
+        if method in MEANS:
+            out = g.Div(out, total_weight)
+    if nobody is not None:
+        out = g.Where(nobody, g.number(np.nan), out)
     return g.single(out) if job.is_single else out
+
+
+def _any_of(g: Graph, masks: ir.Value) -> ir.Value:
+    count = g.ReduceSum(g.cast(masks, ir.DataType.INT64), [1], keepdims=0)
+    return g.Greater(count, np.array(0, np.int64))
+
+
+def _maximum(g: Graph, values: ir.Value, active: ir.Value | None) -> ir.Value:
+    x = values if active is None else g.Where(active, values, g.number(-np.inf))
+    out = g.ReduceMax(x, [1], keepdims=0)
+    gone = g.Or(g.IsNaN(g.ReduceSum(x, [1], keepdims=0)), g.IsInf(out))
+    return g.Where(gone, g.number(np.nan), out)
+
+
+def _median(
+    g: Graph, values: ir.Value, active: ir.Value | None, weights: ir.Value | None
+) -> ir.Value:
+    """The median of the segments that take part; missing where one of them is."""
+    zero = g.number(0.0)
+    taken = values if active is None else g.Where(active, values, zero)
+    gone = g.IsNaN(g.ReduceSum(taken, [1], keepdims=0))
+    if weights is None:
+        x = values if active is None else g.Where(active, values, g.number(np.nan))
+        return g.Where(gone, g.number(np.nan), column_median(g, x))
+    if active is not None:
+        weights = g.Where(active, weights, zero)
+    weights = g.Add(weights, g.Mul(g.Where(g.IsNaN(taken), zero, taken), zero))
+    count = g.dim(values, 1)
+    size = g.const(np.array([count], np.int64)) if isinstance(count, int) else count
+    ordered, index = g.call("TopK", [taken, size], {"axis": 1, "largest": 0}, outputs=2)
+    shares = g.CumSum(g.GatherElements(weights, index, axis=1), np.array(1, np.int64))
+    half = g.Mul(g.ReduceSum(weights, [1], keepdims=1), g.number(0.5))
+    reached = g.cast(g.GreaterOrEqual(shares, half), ir.DataType.INT64)
+    place = g.ArgMax(reached, axis=1, keepdims=1)
+    out = g.Squeeze(g.GatherElements(ordered, place, axis=1), [1])
+    return g.Where(gone, g.number(np.nan), out)
 
 
 def running_sum(g: Graph, values: ir.Value, single: bool) -> ir.Value:
@@ -247,21 +303,24 @@ def running_sum(g: Graph, values: ir.Value, single: bool) -> ir.Value:
     return g.cast(last, ir.DataType.DOUBLE)
 
 
+def treatment_of(segmentation: Element) -> str:
+    """What becomes of a segment without a prediction."""
+    treatment = segmentation.get("missingPredictionTreatment") or segmentation.get(
+        "x-missingPredictionTreatment", "continue"
+    )
+    if treatment not in ("continue", "returnMissing", "skipSegment"):
+        raise Refusal(segmentation, f"missingPredictionTreatment {treatment} is not one of PMML")
+    if float(segmentation.get("missingThreshold", 1.0)) != 1.0 and treatment != "continue":
+        raise Refusal(segmentation, "a missingThreshold is not supported")
+    return str(treatment)
+
+
 def missing_predictions(
     g: Graph, segmentation: Element, values: ir.Value, active: ir.Value | None
 ) -> ir.Value | None:
     """Which segments take part, once those without a prediction are treated."""
-    treatment = segmentation.get("missingPredictionTreatment") or segmentation.get(
-        "x-missingPredictionTreatment", "continue"
-    )
-    if treatment in ("continue", "returnMissing"):
-        if segmentation.get("missingThreshold") is not None and treatment == "returnMissing":
-            raise Refusal(segmentation, "a missingThreshold is not supported")
+    if treatment_of(segmentation) != "skipSegment":
         return active
-    if treatment != "skipSegment":
-        raise Refusal(segmentation, f"missingPredictionTreatment {treatment} is not one of PMML")
-    if float(segmentation.get("missingThreshold", 1.0)) != 1.0:
-        raise Refusal(segmentation, "a missingThreshold is not supported")
     here = g.Not(g.IsNaN(values))
     return here if active is None else g.And(active, here)
 
@@ -278,19 +337,35 @@ def _vote(
     classes = distinct([*job.target.categories, *(c for p in parts for c in p.classes)])
     if method not in (*VOTES, *MEANS):
         raise Refusal(segmentation, f"{method} of a classification is not supported")
-    total: ir.Value | None = None
-    count: ir.Value | None = None
+    treatment = treatment_of(segmentation)
+    stack, counts = [], []
     for part, mask, weight in zip(parts, masks, weights, strict=True):
         shares = _shares(g, job, part, classes, method)
+        gone = g.IsNaN(g.ReduceSum(shares, [1], keepdims=1))
+        takes_part = None if mask is None else g.Unsqueeze(mask, [1])
+        if treatment == "skipSegment" or (method in VOTES and treatment == "continue"):
+            here = g.Not(gone)
+            takes_part = here if takes_part is None else g.And(takes_part, here)
         scale = g.number(weight)
-        if mask is not None:
-            scale = g.Where(g.Unsqueeze(mask, [1]), scale, g.number(0.0))
-            shares = g.Where(g.Unsqueeze(mask, [1]), shares, g.number(0.0))
-        shares = g.Mul(shares, scale)
-        total = shares if total is None else g.Add(total, shares)
-        count = scale if count is None else g.Add(count, scale)
-    assert total is not None and count is not None
-    return _elected(job, classes, g.Div(total, count))
+        if takes_part is not None:
+            scale = g.Where(takes_part, scale, g.number(0.0))
+            shares = g.Where(takes_part, shares, g.number(0.0))
+        stack.append(g.Unsqueeze(g.Mul(shares, scale), [1]))
+        counts.append(g.Mul(g.Where(gone, g.number(0.0), g.number(1.0)), g.number(0.0)))
+        counts[-1] = g.Add(counts[-1], scale)
+    wide = stack[0] if len(stack) == 1 else g.Concat(*stack, axis=1)
+    count = counts[0]
+    for other in counts[1:]:
+        count = g.Add(count, other)
+    total = g.Gather(g.CumSum(wide, np.array(1, np.int64)), np.array(-1), axis=1)
+    first = _first_votes(g, wide) if method in VOTES else None
+    return _elected(job, classes, g.Div(total, count), first)
+
+
+def _first_votes(g: Graph, shares: ir.Value) -> ir.Value:
+    """[N, classes]: the first of the segments [N, segments, classes] with a vote for a class."""
+    voted = g.cast(g.Greater(shares, g.number(0.0)), ir.DataType.INT64)
+    return g.ArgMax(voted, axis=1, keepdims=0)
 
 
 def _shares(g: Graph, job: Job, part: Result, classes: list[Literal], method: str) -> ir.Value:
@@ -298,16 +373,28 @@ def _shares(g: Graph, job: Job, part: Result, classes: list[Literal], method: st
         if part.probabilities is None:
             raise job.refuse("a segment has no probabilities to be averaged")
         return aligned(g, part, classes)
-    from .results import number
-
     codes = g.number(np.array([[number(g, c) for c in classes]]))
     value = g.Unsqueeze(part.value.numbers, [1])
     shares = g.Where(g.Equal(value, codes), g.number(1.0), g.number(0.0))
     return g.Where(g.IsNaN(value), g.number(np.nan), shares)
 
 
-def _elected(job: Job, classes: list[Literal], probabilities: ir.Value) -> Result:
-    value = winner(job.g, job.target, classes, probabilities)
+def _elected(
+    job: Job, classes: list[Literal], probabilities: ir.Value, first: ir.Value | None
+) -> Result:
+    """The category with the largest share; of equals, the one that had a vote first."""
+    g, ranking = job.g, probabilities
+    if first is not None:
+        largest = g.ReduceMax(probabilities, [1], keepdims=1)
+        order = g.Neg(g.cast(first, ir.DataType.DOUBLE))
+        ranking = g.Where(g.Equal(probabilities, largest), order, g.number(-np.inf))
+        ranking = g.Where(g.IsNaN(probabilities), probabilities, ranking)
+        index = g.ArgMax(ranking, axis=1, keepdims=0)
+        gone = g.IsNaN(g.ReduceSum(probabilities, [1], keepdims=0))
+        index = g.Where(gone, np.array(-1, np.int64), index)
+        value = class_column(g, job.target, classes, index)
+    else:
+        value = winner(g, job.target, classes, probabilities)
     return Result(job.target, value, classes, probabilities)
 
 
@@ -380,37 +467,70 @@ def _classification_forest(
     if method not in (*VOTES, *MEANS):
         raise Refusal(segmentation, f"{method} of a classification is not supported")
     classes = distinct([*job.target.categories, *(c for tree in grown for c in classes_of(tree))])
-    tables = []
-    for tree, weight in zip(grown, weights, strict=True):
-        for leaf in tree.leaves:
-            probability, _ = distribution(leaf, tree.job, classes)
-            if method in VOTES:
-                place = label_index(leaf, tree.job, classes, probability)
-                probability = np.eye(len(classes) + 1)[place][:-1]
-                if place == len(classes):
-                    probability = np.full(len(classes), np.nan)
-            tables.append(probability * weight)
-    table = np.array(tables)
-    total = vector_sums(g, tests, table)
-    probabilities = g.Div(total, g.number(float(sum(weights))))
-    return _elected(job, classes, probabilities)
+    treatment = treatment_of(segmentation)
+    skips = treatment == "skipSegment" or (method in VOTES and treatment == "continue")
+    table = np.array(
+        [
+            _leaf_shares(leaf, tree.job, classes, method, weight, skips)
+            for tree, weight in zip(grown, weights, strict=True)
+            for leaf in tree.leaves
+        ]
+    )
+    if (table[:, -1] != 0).all() and len(set(weights)) == 1:
+        total, first = vector_sums(g, tests, table[:, :-1], method in VOTES)
+        shares = g.Div(total, g.number(float(sum(weights))))
+        return _elected(job, classes, shares, first)
+    total, first = vector_sums(g, tests, table, method in VOTES)
+    places = np.arange(len(classes))
+    count = g.Gather(total, np.array([len(classes)]), axis=1)
+    shares = g.Div(g.Gather(total, places, axis=1), count)
+    return _elected(
+        job, classes, shares, None if first is None else g.Gather(first, places, axis=1)
+    )
 
 
-def vector_sums(g: Graph, tests: Tests, table: np.ndarray) -> ir.Value:
-    """The sums of leaf vectors [N, width], tree after tree, as every evaluator adds them."""
+def _leaf_shares(
+    leaf: Leaf, job: Job, classes: list[Literal], method: str, weight: float, skips: bool
+) -> np.ndarray:
+    """The shares of the classes in a leaf, and its weight last."""
+    shares, _ = distribution(leaf, job, classes)
+    if method in VOTES:
+        place = label_index(leaf, job, classes, shares)
+        shares = np.full(len(classes), np.nan)
+        if place < len(classes):
+            shares = np.eye(len(classes))[place]
+    if skips and np.isnan(shares).any():
+        return np.zeros(len(classes) + 1)
+    return np.append(shares * weight, weight)
+
+
+def vector_sums(
+    g: Graph, tests: Tests, table: np.ndarray, votes: bool
+) -> tuple[ir.Value, ir.Value | None]:
+    """The sums of leaf vectors [N, width], tree after tree, as every evaluator adds them.
+
+    With `votes`, also the first tree that has a share in each entry.
+    """
     rows = tests.rows()
     count = tests.forest.trees
     values = g.const(table)
     total: ir.Value | None = None
+    first: ir.Value | None = None
     for start in range(0, count, GATHERED):
         stop = min(start + GATHERED, count)
         part = g.Gather(rows, np.arange(start, stop), axis=1) if stop - start < count else rows
         vectors = g.Gather(values, part, axis=0)
+        if votes:
+            place = _first_votes(g, vectors)
+            here = g.Greater(g.ReduceMax(vectors, [1], keepdims=0), g.number(0.0))
+            place = g.Add(place, np.array(start, np.int64))
+            place = g.Where(here, place, np.array(count, np.int64))
+            first = place if first is None else g.Min(first, place)
         if total is not None:
             vectors = g.Concat(g.Unsqueeze(total, [1]), vectors, axis=1)
         total = g.Gather(g.CumSum(vectors, np.array(1, np.int64)), np.array(-1), axis=1)
     assert total is not None
-    return total
+    return total, first
 
 
 __all__ = ["Truth", "class_column", "mining_model"]

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 
 from .document import Element
+from .fields import target_fields
 from .functions import column_median
 from .graph import Column
 from .literals import as_number, parse
 from .measures import axis_of, compare, is_similarity
 from .refusal import Refusal
-from .results import Job, Literal, Result, distinct, literal, model, number, winner
+from .results import (
+    Job,
+    Literal,
+    Result,
+    distinct,
+    literal,
+    model,
+    named_target,
+    number,
+    winner,
+)
 
 
 @model("NearestNeighborModel")
@@ -90,6 +103,25 @@ def _result(
     index: ir.Value,
     gone: ir.Value,
 ) -> Result:
+    names = [f.get("name") for f in target_fields(job.element)]
+    if len(names) > 1:
+        others = {}
+        for field in target_fields(job.element):
+            target = named_target(job.document, job.element, field)
+            one = replace(job, target=target)
+            others[target.name] = _target(one, rows, columns_of, values, index, gone)
+        return replace(others[names[0]], others=others)
+    return _target(job, rows, columns_of, values, index, gone)
+
+
+def _target(
+    job: Job,
+    rows: list[dict[str, str]],
+    columns_of: dict[str, str],
+    values: ir.Value,
+    index: ir.Value,
+    gone: ir.Value,
+) -> Result:
     if job.target.name is None:
         entity = Column(job.g.number(float("nan")), "string", finite=())
         return Result(job.target, entity)
@@ -98,7 +130,7 @@ def _result(
     cells = [row.get(columns_of[job.target.name]) for row in rows]
     if any(c is None for c in cells):
         raise job.refuse("a training row has no target")
-    if job.is_classification:
+    if job.target.optype != "continuous" and job.function != "regression":
         return _vote(job, [c for c in cells if c is not None], values, index, gone)
     return _mean(job, [c for c in cells if c is not None], values, index, gone)
 
@@ -107,7 +139,13 @@ def _weights(job: Job, values: ir.Value) -> ir.Value:
     """The inverse of distances; where one is zero, such neighbours count alone."""
     g = job.g
     shift = float(job.element.get("threshold", 0.001))
-    return g.Div(g.number(1.0), g.Add(values, g.number(shift)))
+    weights = g.Div(g.number(1.0), g.Add(values, g.number(shift)))
+    if shift:
+        return weights
+    at_zero = g.Equal(values, g.number(0.0))
+    alone = g.cast(at_zero, ir.DataType.DOUBLE)
+    some = g.Greater(g.ReduceMax(alone, [1], keepdims=1), g.number(0.0))
+    return g.Where(some, alone, weights)
 
 
 def _mean(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: ir.Value) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -233,6 +234,7 @@ def _denormalized(job: Job, field: Element, y: ir.Value) -> ir.Value:
         raise Refusal(expression, "this expression cannot be inverted")
     points = [(float(p.get("norm")), float(p.get("orig"))) for p in expression.all("LinearNorm")]
     norms = [p[0] for p in points]
-    if sorted(norms) != norms and sorted(norms, reverse=True) != norms:
+    steps = [b - a for a, b in pairwise(norms)]
+    if not (all(s > 0 for s in steps) or all(s < 0 for s in steps)):
         raise Refusal(expression, "the normalization is not monotonic")
     return interpolated(job.g, y, points, "asIs")

@@ -24,8 +24,6 @@ def output_columns(job: Job, result: Result) -> dict[str, Column]:
     if output is None:
         return columns
     scope = Scope(job.document, job.scope)
-    if job.target.name is not None and job.scope.find(job.target.name) is None:
-        scope.put(job.target.name, result.value)
     for element in output.all("OutputField"):
         name = element.get("name")
         if name in columns:

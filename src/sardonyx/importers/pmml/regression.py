@@ -233,9 +233,9 @@ def probabilities(
         return classes, softmax(job, scores)
     if method == "simplemax":
         return classes, fit(g.Div(scores, _sum_of(job, scores)))
-    if method in CUMULATIVE and job.target.optype == "ordinal" and count > 2:
+    if job.target.optype == "ordinal" and count > 2:
         return classes, _ordinal(job, normalized(job, scores, method), count)
-    if method == "none":
+    if method == "none" and count > 2:
         # The last category has what the others leave.
         first = [g.pick(scores, i) for i in range(count - 1)]
         rest_of = g.number(1.0)
@@ -244,8 +244,14 @@ def probabilities(
         return classes, g.matrix([*first, rest_of])
     if count == 2:
         p = normalized(job, g.pick(scores, 0), method)
+        if method == "none":
+            p = g.Where(g.Less(p, g.number(0.0)), g.number(0.0), p)
+            p = g.Where(g.Greater(p, g.number(1.0)), g.number(1.0), p)
         return classes, g.matrix([p, fit(g.Sub(g.number(1.0), p))])
-    return classes, normalized(job, scores, method)
+    if method != "logit":
+        raise job.refuse(f"normalizationMethod {method} needs two categories, or an order")
+    shares = normalized(job, scores, method)
+    return classes, fit(g.Div(shares, _sum_of(job, shares)))
 
 
 def _ordinal(job: Job, cumulative: ir.Value, count: int) -> ir.Value:

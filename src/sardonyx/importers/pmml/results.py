@@ -43,6 +43,7 @@ class Result:
     reasons        reason codes by rank
     others         results for further targets, by name
     segments       results of the segments of a mining model, by id
+    exports        outputs of the segment that gave the result, by name
     """
 
     target: Target
@@ -61,6 +62,7 @@ class Result:
     others: dict[str, Result] = field(default_factory=dict)
     segments: dict[str, Result] = field(default_factory=dict)
     deviation: ir.Value | None = None
+    exports: dict[str, Column] = field(default_factory=dict)
 
 
 @dataclass
@@ -118,7 +120,14 @@ def target_of(document: Document, element: Element, around: Target | None = None
             is_number = element.get("functionName") == "regression"
             return Target(None, "double") if is_number else around
         return Target(None)
-    name = fields[0].get("name")
+    return named_target(document, element, fields[0], around)
+
+
+def named_target(
+    document: Document, element: Element, field: Element, around: Target | None = None
+) -> Target:
+    """The target that a MiningField names."""
+    name = field.get("name")
     data = document.data_fields.get(name)
     if data is None:
         optype = "categorical" if element.get("functionName") == "classification" else "continuous"

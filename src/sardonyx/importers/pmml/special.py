@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -74,7 +75,7 @@ def _tail() -> tuple[float, ...]:
         z = 2.0 / t - 2.0
         return np.array([math.log(math.erfc(v) / s) + v * v for v, s in zip(z, t, strict=True)])
 
-    fitted = np.polynomial.chebyshev.chebinterpolate(exponent, DEGREE)
+    fitted: Any = np.polynomial.chebyshev.chebinterpolate(exponent, DEGREE)  # type: ignore[type-var]
     return tuple(float(c) for c in fitted)
 
 
