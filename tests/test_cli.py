@@ -56,7 +56,7 @@ def failing_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
             2,
             "ModelError: it is broken\n\nhint: mend it\n",
         ),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
     ids=["a problem with the model", "Ctrl-C"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from typing import Any
 
 import numpy as np
@@ -256,3 +257,24 @@ class TestLookup:
     def test_an_unknown_engine_is_an_error(self) -> None:
         with pytest.raises(ArgumentError, match="theano"):
             lowering("Third", domain="com.acme", only="theano")
+
+
+def test_the_error_function_of_numpy() -> None:
+    from sardonyx.lower.error_function import erf
+
+    generator = np.random.default_rng(0)
+    edges = [0.0, 5e-324, 0.84375, 1.25, 1 / 0.35, 6.0, np.inf]
+    x = np.concatenate(
+        [
+            generator.uniform(-7, 7, 20_000),
+            10 ** generator.uniform(-300, 1, 5_000),
+            np.nextafter(edges, 0.0),
+            edges,
+            np.negative(edges),
+        ]
+    )
+    expected = np.array([math.erf(v) for v in x])
+    assert (np.abs(erf(x) - expected) <= np.spacing(np.abs(expected))).all()
+    assert np.signbit(erf(np.array(-0.0)))
+    assert np.isnan(erf(np.array([np.nan, 1.0]))).tolist() == [True, False]
+    assert erf(np.zeros((0, 3))).shape == (0, 3)

@@ -61,6 +61,19 @@ def test_a_file_that_its_engine_refuses_fails() -> None:
     assert (report.verdict, report.exit_code) == (FAILS, 6)
 
 
+def test_a_failure_is_one_line_of_the_table() -> None:
+    """Errors of torch go on with hints over many lines."""
+    model = parse(HEADER + "(float[3] x) => (float[3] y) { y = Relu(x) }")
+
+    def subject(x: np.ndarray) -> np.ndarray:
+        raise RuntimeError("it does not run\nHINT: look elsewhere\nand there")
+
+    report = sx.verify(model, subject, seeds=1)
+    assert report.verdict == FAILS
+    assert "it does not run" in str(report)
+    assert "look elsewhere" not in str(report)
+
+
 EMPTY_AT_SMALL_SIZES = """(float[1,T] x) => (float[1,M] y)
 <int64[1] start = {9}, int64[1] stop = {10000}, int64[1] one = {1}>
 { tail = Slice(x, start, stop, one) mean = ReduceMean<keepdims: int = 1>(tail)

@@ -78,6 +78,13 @@ class LazyGroup(TyperGroup):
         ARGUMENTS[:] = args
         return name, _load(name) if name and stub else stub, rest
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would exit without a word
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
 
 def _load(name: str) -> Any:
     """Import the module of command `name` and wrap its function."""

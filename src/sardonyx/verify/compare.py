@@ -342,7 +342,7 @@ class _Job:
             self.report.comparable = False
             return
         except SardonyxError as error:
-            self._add_outcome(label, run, FAILS, error.what[:300])
+            self._add_outcome(label, run, FAILS, _first_line(error.what))
             return
         self._judge(label, outputs, run, exact, baselines, item.lenient)
         if item is self.subjects[0]:
@@ -497,6 +497,11 @@ def _noise(exact: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> 
             if is_float(r) and is_float(b) and np.shape(b) == np.shape(r):
                 noise[name] = max(noise.get(name, 0.0), finite_rms(b, r))
     return noise
+
+
+def _first_line(text: str) -> str:
+    """What fits into a row of a table: torch's errors go on with hints and tracebacks."""
+    return next(iter(text.strip().splitlines()), "")[:300]
 
 
 def _shape(value: Any) -> list[int]:
