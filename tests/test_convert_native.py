@@ -119,3 +119,29 @@ def test_indices_in_a_function_that_jax_compiles(op: str) -> None:
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     expected = np.argmax(x, 1) if op == "ArgMax" else np.argmin(x, 1)
     np.testing.assert_array_equal(jax.jit(apply)(params, x), expected)
+
+
+def test_groups_are_one_convolution_in_tensorflow() -> None:
+    """Values and gradients are torch's, in one kernel rather than one for each group."""
+    tf = pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    g (float[N,8,6,6] x, float[12,2,3,3] w) => (float[N,12,6,6] y)
+    { y = Conv<group=4, pads=[1,1,1,1]>(x, w) }"""
+    generator = np.random.default_rng(0)
+    shapes = (2, 8, 6, 6), (12, 2, 3, 3)
+    arrays = [generator.standard_normal(s).astype(np.float32) for s in shapes]
+    leaves = [torch.tensor(a, requires_grad=True) for a in arrays]
+    expected = torch.nn.functional.conv2d(*leaves, padding=1, groups=4)
+    (expected**3).sum().backward()
+    module = sx.to_tensorflow(sx.load(onnx.parser.parse_model(text)))
+    tensors = [tf.constant(a) for a in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = module(*tensors)
+        total = tf.reduce_sum(y**3)
+    np.testing.assert_allclose(y, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+    for ours, leaf in zip(tape.gradient(total, tensors), leaves, strict=True):
+        np.testing.assert_allclose(ours, leaf.grad.numpy(), rtol=1e-3, atol=1e-3)
+    graph = module.serve.get_concrete_function().graph
+    assert [op.type for op in graph.get_operations()].count("Conv2D") == 1

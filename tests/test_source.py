@@ -64,6 +64,7 @@ def expected(model: Model, inputs: list[np.ndarray]) -> list[np.ndarray]:
 def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
     assert len(found) == len(wanted)
     for a, b in zip(found, wanted):
+        assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import sardonyx as sx
@@ -87,6 +89,31 @@ SIZES = {
     "  e = ConstantOfShape (m)  y = Add (e, top)",
     "backwards": "a = Slice (x, one, below, zero, minus)  y = ReduceSum <keepdims = 0> (a, one)",
 }
+
+
+SINGLE = {
+    "sum": "r = ReduceSum<keepdims=0>(x) y = Add(r, c)",
+    "turned": "r = ReduceSum<keepdims=0>(x) y = Sub(c, r)",
+    "power": "r = ReduceSum<keepdims=0>(x) y = Pow(r, c)",
+    "largest": "r = ReduceSum<keepdims=0>(x) y = Max(r, c)",
+    "several": "r = ReduceSum<keepdims=0>(x) y = Sum(r, c, r)",
+    "choice": "r = ReduceSum<keepdims=0>(x) b = Greater(r, zero) y = Where(b, r, c)",
+    "comparison": "r = ReduceSum<keepdims=0>(x) b = Greater(r, c) y = Cast<to=1>(b)",
+    "element": "r = Gather(x, one) a = Mul(r, c) y = Concat<axis=0>(a, a)",
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_vector_of_one_number_gives_a_scalar_its_axis(name: str, tmp_path: Path) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (float[N] x) => (float[M] y) <float[1] c = {{2}}, float zero = {{0}}, int64 one = {{1}}>
+    {{ {SINGLE[name]} }}"""
+    proto = onnx.parser.parse_model(text)
+    x = np.array([1, -2, 3], np.float32)
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    sx.to_torch_source(sx.load(proto), tmp_path)
+    y = loaded(tmp_path)(torch.from_numpy(x)).numpy()
+    assert (y.shape, y.tolist()) == (wanted.shape, wanted.tolist())
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -48,12 +48,35 @@ def convolution(xp, x, w, b=None, **attributes):
         y = tf.nn.convolution(y, kernels, **options)
     elif is_depthwise(x, group, window):
         y = depthwise(y, kernels, group, window)
+    elif window.rank == 3 or x.dtype != tf.float32:
+        # CPU kernels of three axes have no groups, those of other types are slower with them.
+        y = in_parts(y, kernels, group, options)
     else:
-        # Not every CPU kernel has grouped convolutions and their gradients: one for each group.
-        parts = zip(tf.split(y, group, -1), tf.split(kernels, group, -1))
-        y = tf.concat([tf.nn.convolution(p, k, **options) for p, k in parts], -1)
+        y = grouped(y, kernels, group, options)
     y = y if b is None else tf.nn.bias_add(y, b)
     return channels_first(y)
+
+
+def in_parts(y, kernels, group, options):
+    """One convolution for each group."""
+    parts = zip(tf.split(y, group, -1), tf.split(kernels, group, -1))
+    return tf.concat([tf.nn.convolution(p, k, **options) for p, k in parts], -1)
+
+
+def grouped(y, kernels, group, options):
+    """All groups in one convolution, whose gradient on CPUs exists only group by group."""
+
+    @tf.custom_gradient
+    def convolved(y, kernels):
+        def gradient(g):
+            with tf.GradientTape() as tape:
+                tape.watch([y, kernels])
+                parts = in_parts(y, kernels, group, options)
+            return tape.gradient(parts, [y, kernels], g)
+
+        return tf.nn.convolution(y, kernels, **options), gradient
+
+    return convolved(y, kernels)
 
 
 def is_depthwise(x, group, window):

@@ -343,10 +343,18 @@ class Reader:
         array = self.known.get(value)
         if array is None or array.size != 1 or array.ndim > 1:
             return value
+        if array.ndim == 1 and not all(self._has_axes_beside(value, u.node) for u in value.uses()):
+            return value
         item = array.reshape(-1)[0]
         if isinstance(item, Size):
             return item
         return Literal(item.item() if isinstance(item, np.generic) else item, "value")
+
+    def _has_axes_beside(self, value: ir.Value, node: ir.Node) -> bool:
+        """Whether a node's result has axes without this operand: as a number it would have none."""
+        others = [v for v in node.inputs if v is not None and v is not value]
+        ranks = [1 if v.shape is None else len(v.shape) for v in others]
+        return not others or any(ranks)
 
     def operands(self, *values: ir.Value) -> list[Any]:
         """Operands of which at least one is a tensor: torch takes numbers only beside one."""
