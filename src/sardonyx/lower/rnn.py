@@ -46,7 +46,7 @@ def activation_names(op: str, listed: Sequence[str] | None, directions: int) -> 
     """The names of the activations of all directions, in lower case."""
     defaults = DEFAULTS[op]
     count = len(defaults) * directions
-    # RNN's schema lists Tanh twice, for both directions, where one is asked for.
+    # RNN's default lists Tanh for two directions, also for a layer that has one.
     names = [n.lower() for n in listed or ()][:count] or list(defaults) * directions
     unknown = sorted({n for n in names if n not in ACTIVATIONS})
     if unknown or len(names) < count:
@@ -123,7 +123,7 @@ def direction_of(xp, d, w, r, b, p, acts, backwards) -> Direction:
 
 
 def layer(xp, op, step, x, w, r, b, lengths, initial, p, attributes):
-    """All directions of a recurrent layer: (outputs, last states…) in the layout asked for."""
+    """All directions of a recurrent layer: (outputs, last states…) in the layout of the node."""
     batchwise = bool(attributes["layout"])
     if batchwise:
         x = xp.transpose(x, (1, 0, 2))
@@ -183,7 +183,7 @@ def gates_of(xp, x, count: int) -> list:
     return xp.split(x, [size] * count, xp.rank(x) - 1)
 
 
-# -- the three ----------------------------------------------------------------------
+# -- the operators ------------------------------------------------------------------
 
 
 def rnn_step(xp, weights: Direction, ahead, h):

@@ -1,4 +1,4 @@
-"""Noise without a float64 run: move every input and weight by one unit in the last place, and look.
+"""Noise without a float64 run: perturb inputs and weights in the last place.
 
 A backward-stable program gives the exact result for inputs and weights that are off by a rounding.
 How much the result moves when they are is therefore what rounding may do to it.
@@ -21,7 +21,7 @@ TRIALS = 4
 
 
 class Jitter:
-    """The first subject as its own reference, and its results on moved numbers as baselines."""
+    """The first subject as its own reference; its results on perturbed numbers are the baselines."""
 
     def __init__(self, subject: Subject, model: Model | None):
         self.subject, self.model = subject, model
@@ -41,7 +41,7 @@ class Jitter:
 
 
 def moved(value: Any, rng: np.random.Generator) -> Any:
-    """Floats moved by one unit in the last place, up or down."""
+    """Floats perturbed by one unit in the last place, up or down."""
     if not is_float(value) or not value.size:
         return value
     step = EPS[value.dtype.name] * rng.choice((-1.0, 1.0), value.shape)

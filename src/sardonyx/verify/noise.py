@@ -61,7 +61,7 @@ class Measurement:
 
     @property
     def ratio(self) -> float:
-        """The candidate's error over the floor; infinite where there is nothing to weigh."""
+        """The candidate's error over the floor; infinite if the outputs cannot be compared."""
         if self.outcome in (UNKNOWN, NOT_COMPARABLE):
             return 0.0
         if self.problem or self.wrong > self.flipped:
@@ -72,7 +72,7 @@ class Measurement:
 
     @property
     def peak(self) -> float:
-        """The largest single error over the baseline's: a hint, above 100."""
+        """The largest error of an element over the baseline's: above 100, a hint."""
         floor = max(self.peak_noise, 0.5 * self.eps * self.largest)
         if self.peak_error == 0.0:
             return 0.0
@@ -101,7 +101,7 @@ def band(ratio: float, bands: tuple[float, float]) -> str:
 
 
 def worst(verdicts: Sequence[str]) -> str:
-    """The verdict of many: one that differs decides, then one that fails, then what is unclear."""
+    """The gravest of several verdicts, in the order of `ORDER`."""
     return max(verdicts, key=ORDER.index, default=UNKNOWN)
 
 
@@ -253,7 +253,7 @@ def _same_places(c: np.ndarray, like: np.ndarray) -> bool:
 
 
 def _histogram(error: np.ndarray, floor: float) -> list[int]:
-    """How many elements are wrong by how many floors, per decade; exact ones first."""
+    """A histogram of the errors in floors: exact elements, then a count per decade."""
     low, high = BINS
     wrong = error[error > 0]
     counts = [int(error.size - wrong.size)] + [0] * (high - low)
