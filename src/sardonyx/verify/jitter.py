@@ -21,7 +21,7 @@ TRIALS = 4
 
 
 class Jitter:
-    """The first subject as its own reference; its results on perturbed numbers are the baselines."""
+    """The first subject as its own reference, its results on perturbed numbers as baselines."""
 
     def __init__(self, subject: Subject, model: Model | None):
         self.subject, self.model = subject, model
