@@ -43,7 +43,8 @@ ALLOWED = {
 LAYERS = (
     ("collector", "errors"),
     ("html_page", "initializer", "limits", "opset", "reference"),
-    ("build", "external", "frames", "partial", "registry"),
+    ("external", "frames", "partial", "registry", "values"),
+    ("build",),
     ("model",),
     ("upgrades",),
     ("passes",),

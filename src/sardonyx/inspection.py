@@ -252,8 +252,8 @@ def _sized(model: ModelSource, normal: Model, sizes: Mapping[str, int]) -> ir.Gr
     copy = model.copy() if isinstance(model, Model) else load(model)
     for value in copy.inputs:
         if value.shape is not None:
-            dims = enumerate(value.shape)
-            value.shape = ir.Shape([_number(d, sizes, f"{value.name}[{a}]") for a, d in dims])
+            axes = enumerate(value.shape)
+            value.shape = ir.Shape([_number(d, sizes, f"{value.name}[{a}]") for a, d in axes])
     return regularize(copy).graph
 
 

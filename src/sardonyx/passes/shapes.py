@@ -21,6 +21,7 @@ from sardonyx.limits import limits_of
 from sardonyx.passes import folding
 from sardonyx.passes.fold_rules import RULES, UNKNOWN
 from sardonyx.passes.nesting import bodies, graphs
+from sardonyx.values import infer_elementwise
 
 MADE_UP = "unk__"
 
@@ -44,7 +45,7 @@ def _infer_elementwise(graph: ir.Graph) -> bool:
     every_dim = (d for v in graph.inputs if v.shape is not None for d in v.shape.dims)
     if any(isinstance(d, ir.SymbolicDim) and _weight(d.value) < 2 for d in every_dim):
         return False
-    return all(build.infer_elementwise(node) and node.outputs[0].type is not None for node in graph)
+    return all(infer_elementwise(node) and node.outputs[0].type is not None for node in graph)
 
 
 def refine_shapes(graph: ir.Graph) -> None:

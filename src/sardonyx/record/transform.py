@@ -308,15 +308,7 @@ def add_decayed_weights(weight_decay: float) -> Update:
     """Add `weight_decay` times the parameter to an Adam-like direction (decoupled decay, before
     the rate).
     """
-
-    def update(step: UpdateContext, parameters: list[Parameter]) -> None:
-        if not weight_decay:
-            return
-        factor = step.hyper("weight_decay", weight_decay)
-        for p in parameters:
-            p.update = step.op.Add(p.update, step.op.Mul(p.value, step.like(factor, p)))
-
-    return update
+    return add_weight_decay(weight_decay)
 
 
 def scale_by_factored_rms(

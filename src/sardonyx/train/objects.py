@@ -13,7 +13,20 @@ from sardonyx.train.images import Layout
 from sardonyx.train.tables import Rows, Stream, Table, as_array
 
 
-class Columns(Table):
+class _Transformed(Table):
+    """A data set that computes its rows when they are asked for."""
+
+    def row_bytes(self, names: Collection[str]) -> int | None:
+        return None
+
+    def sample(self, name: str) -> np.ndarray:
+        return self.take(np.arange(min(len(self), 64)))[name]
+
+    def fingerprint(self, names: Collection[str]) -> str:
+        return ""  # a transformation may give other numbers every time
+
+
+class Columns(_Transformed):
     """A data set of Hugging Face's kind: columns by name, rows by a list of numbers."""
 
     def __init__(self, source: Any, columns: Sequence[str] | None, layout: Layout):
@@ -37,22 +50,13 @@ class Columns(Table):
         # a format may show fewer columns than there are
         return {name: self._column(batch[name]) for name in self.names if name in batch}
 
-    def row_bytes(self, names: Collection[str]) -> int | None:
-        return None
-
-    def sample(self, name: str) -> np.ndarray:
-        return _first_rows(self)[name]
-
-    def fingerprint(self, names: Collection[str]) -> str:
-        return ""  # a transformation may give other numbers every time
-
     def _column(self, values: Any) -> np.ndarray:
         if isinstance(values, list) and values and hasattr(values[0], "convert"):
             return np.stack([self.layout.pixels(v) for v in values])
         return as_array(values)
 
 
-class Items(Table):
+class Items(_Transformed):
     """A data set of torch's kind: `len(data)`, and `data[i]` is a pair, a tuple or a dict."""
 
     def __init__(self, source: Any, layout: Layout):
@@ -66,19 +70,6 @@ class Items(Table):
 
     def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:
         return stacked([self.source[int(r)] for r in rows], self.origin, self.layout)
-
-    def row_bytes(self, names: Collection[str]) -> int | None:
-        return None
-
-    def sample(self, name: str) -> np.ndarray:
-        return _first_rows(self)[name]
-
-    def fingerprint(self, names: Collection[str]) -> str:
-        return ""  # a transformation may give other numbers every time
-
-
-def _first_rows(table: Table) -> Rows:
-    return table.take(np.arange(min(len(table), 64)))
 
 
 def stacked(items: list[Any], origin: str, layout: Layout) -> Rows:

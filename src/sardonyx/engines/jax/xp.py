@@ -24,8 +24,7 @@ from sardonyx.engines.jax import miscompiled
 
 miscompiled.avoid()
 
-# jax.enable_x64 came with 0.8; before, it was experimental.
-enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+enable_x64 = jax.enable_x64
 HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
