@@ -9,6 +9,7 @@ import pytest
 from onnxruntime import InferenceSession
 
 import sardonyx as sx
+from sardonyx.errors import EngineError
 
 # Rows that are masked as a whole are NaN after the softmax, and replaced: as torch exports it.
 MASKED = """
@@ -145,3 +146,16 @@ def test_groups_are_one_convolution_in_tensorflow() -> None:
         np.testing.assert_allclose(ours, leaf.grad.numpy(), rtol=1e-3, atol=1e-3)
     graph = module.serve.get_concrete_function().graph
     assert [op.type for op in graph.get_operations()].count("Conv2D") == 1
+
+
+def test_jax_without_flatbuffers_is_told_before_any_work(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("jax")
+    from sardonyx.engines.jax import convert
+
+    find = convert.importlib.util.find_spec
+    monkeypatch.setattr(
+        convert.importlib.util, "find_spec", lambda n: None if n == "flatbuffers" else find(n)
+    )
+    with pytest.raises(EngineError, match="flatbuffers") as error:
+        convert.store("no-such-file.onnx", tmp_path / "out")
+    assert "pip install flatbuffers" in str(error.value)

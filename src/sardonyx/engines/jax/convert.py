@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,9 @@ def weight_arrays(module: Any) -> dict[str, np.ndarray]:
 
 def store(model: ModelSource, path: Path) -> Stored:
     """Write a model as a folder: `function.jax` (jax.export, symbolic sizes) and `params.npz`."""
+    if importlib.util.find_spec("flatbuffers") is None:  # jax does not bring it
+        what = "jax.export needs the package flatbuffers to write a function"
+        raise EngineError(what, hint="pip install flatbuffers")
     with refused("jax"):
         return _store(load(model), path)
 
