@@ -118,12 +118,18 @@ class Training:
             return self.loss(self.function(params, *inputs), *labels)
 
         value, gradients = jax.value_and_grad(objective)(state["params"])
-        params, slots = self.jax_update(gradients, state["slots"], state["params"], value)
+        more = {"value": value, "grad": gradients, "value_fn": objective}
+        more = more if self._takes_more() else {}
+        params, slots = self.jax_update(gradients, state["slots"], state["params"], **more)
         return {"params": params, "slots": slots}, value
 
-    def jax_update(self, gradients: Any, slots: Any, params: Any, value: Any = None) -> Any:
-        updates, slots = self.optimizer.update(gradients, slots, params)
+    def jax_update(self, gradients: Any, slots: Any, params: Any, **more: Any) -> Any:
+        updates, slots = self.optimizer.update(gradients, slots, params, **more)
         return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), slots
+
+    def _takes_more(self) -> bool:
+        """Whether the optimizer may ask for the loss, as line searches do."""
+        return any(c.__name__.endswith("ExtraArgs") for c in type(self.optimizer).__mro__)
 
     def _require_used_labels(self) -> None:
         """Raise for a loss that is no number, or that ignores its labels."""
@@ -192,7 +198,13 @@ class Training:
     def traced_update(self, step: UpdateContext, parameters: list[Parameter]) -> None:
         """Write `optimizer.update` into the record; the optimizer's state are its slots."""
         by_name = {p.name: p for p in parameters}
-        traced = trace(self.jax_update, self.params, self.slots, self.params)
+        try:
+            traced = trace(self.jax_update, self.params, self.slots, self.params)
+        except TypeError as error:
+            raise ArgumentError(
+                f"the optimizer needs more than gradients: {error}",
+                hint='how="step" gives it the loss as well',
+            ) from error
         tracer = Tracer()
         names = [*(f"gradient/{n}" for n in self.weights), *self.slot_leaves, *self.weights]
         leaves = [*self.weights.values(), *self.slot_leaves.values(), *self.weights.values()]
