@@ -186,9 +186,9 @@ def verify_training(
     batches = list(_batches(graphs, data, steps, seed))
     start = _start(loaded)
     trajectories = []
+    exact, plain = _Graphs(graphs, start, _exactly), _Graphs(graphs, start, _plainly)
     for other in others or ("onnxruntime",):
         label, side = _side(other, loaded, graphs)
-        exact, plain = _Graphs(graphs, start, _exactly), _Graphs(graphs, start, _plainly)
         trajectories.append(
             _compare(label, side, exact, plain, start, batches, bands or GRADIENT_BANDS)
         )

@@ -33,14 +33,13 @@ def require_same(
     used = [v.name for v in model.inputs]
     names = [v.name for v in model.outputs]
 
-    def jax_function(*arrays: Any) -> dict[str, Any]:
-        fed = dict(zip(used, arrays, strict=True))
-        leaves = [_like(leaf, fed.get(name)) for name, leaf in feeds_of(inputs).items()]
-        results = function(*weights.values(), *leaves)
-        return dict(zip(names, map(_plain, results), strict=True))  # type: ignore[arg-type]
+    example = sample(inputs, None)
 
-    def feeds_of(leaves: Mapping[str, Any]) -> Mapping[str, Any]:
-        return leaves
+    def jax_function(*arrays: Any) -> dict[str, Any]:
+        fed = {**example, **dict(zip(used, arrays, strict=True))}
+        leaves = [_like(leaf, fed[name]) for name, leaf in inputs.items()]
+        results = function(*weights.values(), *leaves)
+        return dict(zip(names, map(plain, results), strict=True))  # type: ignore[arg-type]
 
     runs = [{n: a for n, a in sample(inputs, seed).items() if n in used} for seed in (None, 1)]
     report = verify(model, jax_function, inputs=runs if used else [{}], seconds=SECONDS)
@@ -94,7 +93,8 @@ def require_same_training(model: Model, side: JaxSide, fed: Mapping[str, Any]) -
         )
 
 
-def _plain(value: Any) -> np.ndarray:
+def plain(value: Any) -> np.ndarray:
+    """A result of JAX as NumPy has it; keys as their words."""
     return keys.data(value) if keys.is_key(value) else np.asarray(value)
 
 
