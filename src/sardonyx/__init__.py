@@ -69,6 +69,8 @@ _TASKS = {
         "from_jax_step": "sardonyx.importers.jax.step",
         "from_torch": "sardonyx.importers.torch.convert",
         "from_sklearn": "sardonyx.importers.sklearn",
+        "from_xgboost": "sardonyx.importers.boosting.xgboost",
+        "from_lightgbm": "sardonyx.importers.boosting.lightgbm",
         "from_pmml": "sardonyx.importers.pmml",
         "from_pandas": "sardonyx.importers.pandas.convert",
         "to_torch": "sardonyx.engines.torch.convert",
@@ -180,6 +182,8 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through
+    from sardonyx.importers.boosting.lightgbm import from_lightgbm
+    from sardonyx.importers.boosting.xgboost import from_xgboost
     from sardonyx.importers.jax.model import from_jax
     from sardonyx.importers.jax.step import from_jax_step
     from sardonyx.importers.pandas.convert import from_pandas

@@ -1,0 +1,289 @@
+"""XGBoost: trees, dart and linear boosters, with every objective.
+
+XGBoost compares in float32 and adds up in float32; here leaves are added up in double.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ArgumentError, ImportRefused, MissingExtra, quote
+from sardonyx.importers.boosting.columns import booster_schema, frame_categories, matrix_of
+from sardonyx.importers.boosting.finish import finished
+from sardonyx.importers.sklearn.inputs import Schema
+from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
+from sardonyx.importers.sklearn.table import DOUBLE, FLOAT, INT64, width
+from sardonyx.importers.special import softmax
+from sardonyx.importers.trees import Forest, leaf_sums
+from sardonyx.importers.trees.forest import MEMBER
+from sardonyx.model import Model
+
+F = np.float64
+LESS = 1  # the mode `<`
+LOGISTIC = ("binary:logistic", "reg:logistic")
+LOG = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft")
+IDENTITY = (
+    "reg:squarederror", "reg:linear", "reg:squaredlogerror", "reg:absoluteerror",
+    "reg:pseudohubererror", "reg:quantileerror", "reg:expectileerror", "binary:logitraw",
+    "rank:pairwise", "rank:ndcg", "rank:map",
+)  # fmt: skip
+
+
+def from_xgboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
+    """Import an XGBoost model: a Booster, a scikit-learn wrapper, or a file (.json, .ubj).
+
+    X    -- example rows: an array or a data frame (one input per column, categories as texts);
+            without it the input is one float32 matrix
+    raw  -- add the output `raw`, the sums of leaves before the objective's function
+
+    Classifiers give `label` and `probabilities`, all others `variable`. The model is compared with
+    XGBoost on given and generated rows, edges of splits among them.
+
+    >>> import numpy as np, sardonyx as sx, xgboost
+    >>> x = np.arange(20, dtype=np.float32).reshape(10, 2)
+    >>> model = sx.from_xgboost(xgboost.XGBRegressor(n_estimators=3).fit(x, x[:, 0]))
+    >>> [output.name for output in model.outputs]
+    ['variable']
+    """
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingExtra("xgboost", "xgboost") from error
+
+    if isinstance(booster, (str, Path)):
+        path, booster = booster, xgboost.Booster()
+        try:
+            booster.load_model(path)
+        except xgboost.core.XGBoostError as error:
+            raise ImportRefused(f"{quote(path)} is not a model of XGBoost: {error}") from error
+    wrapper = None if isinstance(booster, xgboost.Booster) else booster
+    if wrapper is not None and not hasattr(wrapper, "get_booster"):
+        raise ArgumentError(f"{type(wrapper).__name__} is not an XGBoost model")
+    try:
+        native = booster if wrapper is None else wrapper.get_booster()
+        document = json.loads(native.save_raw("json"))["learner"]
+    except Exception as error:
+        raise ImportRefused(f"the XGBoost model cannot be read: {error}") from error
+    return _imported(native, wrapper, document, X, raw)
+
+
+def _imported(native, wrapper, document, X, raw) -> Model:
+    count = int(document["learner_model_param"]["num_feature"])
+    schema = booster_schema(X, count, FLOAT)
+    categories = _categories(document, X) if schema.frame else {}
+    op = Builder()
+    op.reserve(["label", "probabilities", "variable", "raw", *schema.names])
+    columns = matrix_of(op, schema, categories, single=True)
+    margin, forest = _margin(op, document, columns, _rounds(wrapper, native))
+    outputs = _outputs(op, document, margin, wrapper)
+    classes = getattr(wrapper, "classes_", None) if "probabilities" in outputs else None
+    if raw:
+        outputs["raw"] = margin if width(margin) > 1 else flat(op, margin)
+    return finished(
+        op,
+        schema,
+        outputs,
+        source="XGBoost",
+        predict=lambda rows: _predicted(native, wrapper, document, rows, schema),
+        x=X,
+        forest=forest,
+        classes=classes,
+        categories=categories,
+    )
+
+
+def _rounds(wrapper: Any, native: Any) -> int | None:
+    """How many rounds the wrapper predicts with: up to the best one after early stopping."""
+    if wrapper is None:
+        return None
+    try:
+        best = wrapper.best_iteration
+    except AttributeError:
+        return None
+    return None if getattr(wrapper, "booster", None) == "gblinear" else int(best) + 1
+
+
+# -- what the library itself gives ----------------------------------------------------------------
+
+
+def _predicted(native, wrapper, document, rows, schema: Schema) -> dict[str, np.ndarray]:
+    import xgboost
+
+    if wrapper is None:
+        types = document.get("feature_types") or None
+        names = document.get("feature_names") or None
+        if schema.frame:
+            data = xgboost.DMatrix(rows, enable_categorical=True)
+        else:
+            data = xgboost.DMatrix(rows, feature_names=names, feature_types=types,
+                                   enable_categorical=True)  # fmt: skip
+        out = native.predict(data)
+        return {
+            "variable": out,
+            "label": out,
+            "raw": native.predict(data, output_margin=True),
+        }
+    out = {"raw": wrapper.predict(rows, output_margin=True)}
+    value = wrapper.predict(rows)
+    if hasattr(wrapper, "predict_proba"):
+        return {**out, "label": value, "probabilities": wrapper.predict_proba(rows)}
+    return {**out, "variable": value}
+
+
+# -- trees ----------------------------------------------------------------------------------------
+
+
+def _margin(op, document, columns, rounds) -> tuple[ir.Value, Forest | None]:
+    """The sums before the objective's function: [rows, outputs]."""
+    booster = document["gradient_booster"]
+    parameters = document["learner_model_param"]
+    outputs = max(int(parameters["num_class"]), int(parameters.get("num_target", 1)), 1)
+    start = _base_margin(document, parameters["base_score"], outputs)
+    if booster["name"] == "gblinear":
+        weights = np.asarray(booster["model"]["weights"], np.float32).astype(F)
+        table = weights.reshape(-1, outputs)
+        zeroed = op.Where(op.IsNaN(columns), F(0), columns)
+        bias = table[-1:] + start[:, :1]  # XGBoost 3.2 adds the first bias to every output here
+        return op.Add(op.MatMul(zeroed, table[:-1].copy()), bias), None
+    drops = booster.get("weight_drop")
+    model = booster["gbtree"]["model"] if booster["name"] == "dart" else booster["model"]
+    count = len(model["trees"])
+    if rounds is not None:
+        starts = model.get("iteration_indptr")
+        each = int(model["gbtree_model_param"].get("num_parallel_tree", 1)) * outputs
+        count = starts[rounds] if starts else min(count, rounds * each)
+    forest = Forest()
+    whole: set[int] = set()
+    for i, tree in enumerate(model["trees"][:count]):
+        weight = 1.0 if drops is None else float(drops[i])
+        _add_tree(forest, tree, weight, model["tree_info"][i], outputs, whole)
+    if not forest.trees:
+        forest.tree(forest.leaf(0.0))
+    forest.whole = whole
+    if whole:
+        columns = _category_codes(op, columns, whole)
+    return op.Add(leaf_sums(op, forest, columns, outputs), start), forest
+
+
+def _category_codes(op, columns, whole) -> ir.Value:
+    """Categories as XGBoost reads them: cut to integers; negative ones belong to no set."""
+    parts = []
+    for j in range(columns.shape[1]):
+        part = op.Slice(columns, [j], [j + 1], [1])
+        if j in whole:
+            part = op.Where(op.Less(part, F(0)), F(-1), op.Floor(part))
+        parts.append(part)
+    return op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def _add_tree(forest, tree, weight, group, outputs, whole) -> None:
+    left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
+    is_leaf = left < 0
+    values = _leaf_values(tree, is_leaf, right) * weight
+    first = forest.extend_leaves(values)
+    number = np.where(is_leaf, ~(first + np.cumsum(is_leaf) - 1), 0)
+    inner = np.flatnonzero(~is_leaf)
+    # Deleted nodes are unreachable; they stay in the arrays.
+    start = forest.tests
+    number[inner] = start + np.arange(len(inner))
+    mode = np.full(len(inner), LESS, np.uint8)
+    yes, no = number[left[inner]], number[right[inner]]
+    missing = np.asarray(tree["default_left"], int)[inner].copy()
+    thresholds = np.asarray(tree["split_conditions"], np.float32).astype(F)[inner]
+    columns = np.asarray(tree["split_indices"])[inner]
+    place = {int(n): i for i, n in enumerate(inner)}
+    for node, begin, size in zip(
+        tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"]
+    ):
+        at = place[int(node)]
+        members = np.unique(np.asarray(tree["categories"][begin : begin + size], F))
+        mode[at] = MEMBER  # members go right
+        yes[at], no[at], missing[at] = no[at], yes[at], 1 - missing[at]
+        forest.sets[start + at] = members if len(members) else np.array([-3.0])
+        whole.add(int(columns[at]))
+    forest.extend(columns, mode, thresholds, yes, no, missing)
+    forest.tree(int(number[0]), int(group) if values.shape[1] == 1 else 0)
+
+
+def _leaf_values(tree, is_leaf, right) -> np.ndarray:
+    size = int(tree["tree_param"].get("size_leaf_vector", "1") or 1)
+    if size <= 1:
+        conditions = np.asarray(tree["split_conditions"], np.float32).astype(F)
+        return conditions[is_leaf].reshape(-1, 1)
+    if "leaf_weights" in tree:
+        table = np.asarray(tree["leaf_weights"], np.float32).astype(F).reshape(-1, size)
+        return table[right[is_leaf]]
+    return np.asarray(tree["base_weights"], np.float32).astype(F).reshape(-1, size)[is_leaf]
+
+
+# -- objectives -----------------------------------------------------------------------------------
+
+
+def _base_margin(document, text: str, outputs: int) -> np.ndarray:
+    """The global bias in the space of sums, one per output."""
+    scores = np.array([float(v) for v in text.strip("[]").split(",")], np.float32).astype(F)
+    name = document["objective"]["name"]
+    if name in LOGISTIC:
+        scores = -np.log(1.0 / scores - 1.0)
+    elif name in LOG:
+        scores = np.log(scores)
+    return np.broadcast_to(scores.astype(np.float32).astype(F), (outputs,)).reshape(1, -1).copy()
+
+
+def _outputs(op, document, margin, wrapper) -> dict[str, Any]:
+    name = document["objective"]["name"]
+    several = margin.shape[1] > 1
+    if name.startswith("multi:"):
+        return _classes(op, name, margin, wrapper)
+    if name == "binary:hinge":
+        value = op.Cast(op.Greater(margin, F(0)), to=int(DOUBLE))
+    elif name in LOGISTIC:
+        value = op.Sigmoid(margin)
+    elif name in LOG:
+        value = op.Exp(margin)
+    elif name in IDENTITY:
+        value = op.Identity(margin)
+    else:
+        raise ImportRefused(f"the objective {quote(name)} of XGBoost is not known")
+    if wrapper is None or not hasattr(wrapper, "predict_proba"):
+        return {"variable": value if several else flat(op, value)}
+    if several:  # several labels
+        label = op.Cast(op.Greater(value, F(0.5)), to=int(INT64))
+        return {"label": label, "probabilities": value}
+    p = flat(op, value)
+    index = op.Cast(op.Greater(p, F(0.5)), to=int(INT64))
+    return {"label": picked(op, wrapper.classes_, index), "probabilities": pair(op, p)}
+
+
+def _classes(op, name, margin, wrapper) -> dict[str, Any]:
+    if wrapper is None or not hasattr(wrapper, "predict_proba"):
+        if name == "multi:softmax":
+            return {"label": op.ArgMax(margin, axis=1, keepdims=0)}
+        return {"variable": softmax(op, margin)}
+    label = highest(op, wrapper.classes_, margin)
+    return {"label": label, "probabilities": softmax(op, margin)}
+
+
+# -- categories -----------------------------------------------------------------------------------
+
+
+def _categories(document, X) -> dict[int, Any]:
+    """The categories of each column: those that the model keeps, or those of the frame."""
+    booster = document["gradient_booster"]
+    model = booster.get("gbtree", booster).get("model", {})
+    out = {}
+    for j, entry in enumerate((model.get("cats") or {}).get("enc", [])):
+        if entry.get("offsets"):
+            data = bytes(v % 256 for v in entry["values"])
+            ends = entry["offsets"]
+            out[j] = [data[a:b].decode() for a, b in pairwise(ends)]
+        elif entry.get("values") and "offsets" not in entry:
+            out[j] = list(entry["values"])
+    return {j: out.get(j, values) for j, values in frame_categories(X).items()}

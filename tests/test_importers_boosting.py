@@ -1,0 +1,280 @@
+"""XGBoost and LightGBM models as ONNX, against the libraries on rows that were not given."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pandas as pd
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ImportRefused
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROWS = 160
+
+
+def numbers(seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).normal(size=(ROWS, 4)).astype(np.float32)
+    x[np.random.default_rng(seed + 1).random(x.shape) < 0.1] = np.nan
+    return x
+
+
+def targets() -> dict[str, np.ndarray]:
+    x = np.nan_to_num(numbers())
+    score = x[:, 0] + x[:, 1] ** 2 - x[:, 2]
+    return {
+        "number": score,
+        "binary": (score > 0.5).astype(int),
+        "classes": np.searchsorted([-0.2, 1.0], score),
+        "positive": np.exp(score / 3),
+        "unit": 1 / (1 + np.exp(-score)),
+        "two": np.stack([score, -x[:, 0]], 1),
+        "labels": (x[:, :3] > 0).astype(int),
+        "rank": np.clip(np.round(score + 1), 0, 4).astype(int),
+    }
+
+
+def frame(seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    data = pd.DataFrame({"a": rng.normal(size=ROWS), "b": rng.normal(size=ROWS)})
+    data["color"] = pd.Categorical(rng.choice(list("rgbkwy"), ROWS), categories=list("rgbkwy"))
+    data["size"] = pd.Categorical(rng.choice([1, 2, 5, 9], ROWS), categories=[1, 2, 5, 9])
+    data.loc[data.index % 9 == 2, "color"] = None
+    return data
+
+
+def outputs(model, rows) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(
+        sx.save(model, "booster.onnx").read_bytes(), providers=["CPUExecutionProvider"]
+    )
+    if isinstance(rows, pd.DataFrame):
+        missing = model.metadata.get("missing_string", "")
+        feeds = {}
+        for i in session.get_inputs():
+            column = rows[i.name].astype(object)
+            if i.type == "tensor(string)":
+                values = [missing if pd.isna(v) else v for v in column]
+                feeds[i.name] = np.array(values, object).reshape(-1, 1)
+            else:
+                kind = {"tensor(double)": float, "tensor(int64)": int}[i.type]
+                feeds[i.name] = column.astype(kind).to_numpy().reshape(-1, 1)
+    else:
+        (only,) = session.get_inputs()
+        kind = np.float32 if only.type == "tensor(float)" else np.float64
+        feeds = {only.name: rows.astype(kind)}
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds)))
+
+
+def close(actual, expected, tolerance) -> None:
+    expected = np.asarray(expected)
+    if expected.dtype.kind in "iuUOb":
+        assert actual.astype(str).tolist() == expected.astype(str).tolist()
+        return
+    scale = np.maximum(np.abs(expected), np.median(np.abs(expected)))
+    assert actual.size == expected.size
+    assert (np.abs(actual.reshape(expected.shape) - expected) <= tolerance * scale).all()
+
+
+# -- XGBoost --------------------------------------------------------------------------------------
+
+XGBOOST = {
+    "reg:squarederror": "number", "reg:squaredlogerror": "unit", "reg:absoluteerror": "number",
+    "reg:pseudohubererror": "number", "reg:logistic": "unit", "binary:logistic": "binary",
+    "binary:logitraw": "binary", "binary:hinge": "binary", "count:poisson": "positive",
+    "reg:gamma": "positive", "reg:tweedie": "positive", "multi:softprob": "classes",
+    "multi:softmax": "classes", "survival:cox": "number", "rank:ndcg": "rank",
+    "rank:pairwise": "rank", "rank:map": "binary",
+}  # fmt: skip
+SHAPES = [
+    {}, {"booster": "dart", "rate_drop": 0.4}, {"num_parallel_tree": 3, "subsample": 0.6},
+    {"grow_policy": "lossguide", "max_leaves": 6}, {"booster": "gblinear"},
+]  # fmt: skip
+
+
+def trained(objective: str, **settings):
+    import xgboost
+
+    y = targets()[XGBOOST.get(objective, "number")]
+    data = xgboost.DMatrix(numbers(), label=y)
+    if objective.startswith("rank:"):
+        data.set_group([ROWS // 4] * 4)
+    if objective.startswith("multi:"):
+        settings["num_class"] = 3
+    parameters = {"objective": objective, "max_depth": 3, "seed": 0, **settings}
+    return xgboost.train(parameters, data, 6)
+
+
+def check_booster(booster, tolerance=1e-6) -> None:
+    import xgboost
+
+    model = sx.from_xgboost(booster, raw=True)
+    rows = numbers(7)
+    data = xgboost.DMatrix(rows)
+    got = outputs(model, rows)
+    close(got["raw"], booster.predict(data, output_margin=True), tolerance)
+    value = booster.predict(data)
+    close(got["label" if "label" in got else "variable"], value, 4 * tolerance)
+
+
+@pytest.mark.parametrize("objective", XGBOOST)
+def test_xgboost_objectives(objective, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_booster(trained(objective))
+
+
+@pytest.mark.parametrize("settings", SHAPES, ids=lambda s: "-".join(map(str, s.values())))
+@pytest.mark.parametrize("objective", ["binary:logistic", "multi:softprob"])
+def test_xgboost_boosters(objective, settings, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_booster(trained(objective, **settings))
+
+
+def test_xgboost_survival_with_bounds_and_quantiles(tmp_path, monkeypatch) -> None:
+    import xgboost
+
+    monkeypatch.chdir(tmp_path)
+    y = targets()["positive"]
+    data = xgboost.DMatrix(numbers())
+    data.set_float_info("label_lower_bound", y)
+    data.set_float_info("label_upper_bound", y * 2)
+    check_booster(xgboost.train({"objective": "survival:aft", "max_depth": 3}, data, 5))
+    data = xgboost.DMatrix(numbers(), label=targets()["number"])
+    alphas = {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.5, 0.9]}
+    check_booster(xgboost.train(alphas, data, 5))
+
+
+@pytest.mark.parametrize("strategy", ["one_output_per_tree", "multi_output_tree"])
+def test_xgboost_several_outputs(strategy, tmp_path, monkeypatch) -> None:
+    import xgboost
+
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "n_estimators": 4,
+        "max_depth": 3,
+        "multi_strategy": strategy,
+        "tree_method": "hist",
+    }
+    regressor = xgboost.XGBRegressor(**settings).fit(numbers(), targets()["two"])
+    rows = numbers(7)
+    close(outputs(sx.from_xgboost(regressor), rows)["variable"], regressor.predict(rows), 1e-6)
+    classifier = xgboost.XGBClassifier(**settings).fit(numbers(), targets()["labels"])
+    got = outputs(sx.from_xgboost(classifier), rows)
+    close(got["label"], classifier.predict(rows), 0)
+    close(got["probabilities"], classifier.predict_proba(rows), 1e-6)
+
+
+def test_xgboost_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:
+    import xgboost
+
+    monkeypatch.chdir(tmp_path)
+    y = np.random.default_rng(3).normal(size=ROWS)
+    model = xgboost.XGBRegressor(n_estimators=30, early_stopping_rounds=2, learning_rate=0.9)
+    model.fit(numbers(), y, eval_set=[(numbers(3), y)], verbose=False)
+    assert model.best_iteration < 29
+    rows = numbers(7)
+    close(outputs(sx.from_xgboost(model), rows)["variable"], model.predict(rows), 1e-6)
+
+
+@pytest.mark.parametrize("suffix", ["json", "ubj"])
+def test_xgboost_frames_with_categories_and_files(suffix, tmp_path, monkeypatch) -> None:
+    import xgboost
+
+    monkeypatch.chdir(tmp_path)
+    y = np.array(["no", "yes"])[(frame()["a"] > 0).astype(int)]
+    codes = (y == "yes").astype(int) ^ (frame()["color"] == "r").to_numpy()
+    classifier = xgboost.XGBClassifier(
+        n_estimators=6, max_depth=3, enable_categorical=True, max_cat_to_onehot=2
+    ).fit(frame(), codes)
+    rows = frame(5)
+    got = outputs(sx.from_xgboost(classifier, frame()), rows)
+    close(got["label"], classifier.predict(rows), 0)
+    close(got["probabilities"], classifier.predict_proba(rows), 1e-6)
+    booster = trained("binary:logistic")
+    booster.save_model(f"model.{suffix}")
+    got = outputs(sx.from_xgboost(f"model.{suffix}"), numbers(7))
+    close(got["variable"], booster.predict(xgboost.DMatrix(numbers(7))), 1e-6)
+    (tmp_path / "nonsense.json").write_text("{}")
+    with pytest.raises(ImportRefused, match="not a model of XGBoost"):
+        sx.from_xgboost("nonsense.json")
+
+
+# -- LightGBM -------------------------------------------------------------------------------------
+
+LIGHTGBM = {
+    "regression": "number", "regression_l1": "number", "huber": "number", "fair": "number",
+    "poisson": "positive", "quantile": "number", "mape": "positive", "gamma": "positive",
+    "tweedie": "positive", "binary": "binary", "multiclass": "classes", "multiclassova": "classes",
+    "cross_entropy": "unit", "cross_entropy_lambda": "unit", "lambdarank": "rank",
+    "rank_xendcg": "rank",
+}  # fmt: skip
+KINDS = [
+    {"boosting": "dart"}, {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.6},
+    {"linear_tree": True}, {"zero_as_missing": True}, {"use_missing": False},
+    {"reg_sqrt": True},
+]  # fmt: skip
+
+
+def light(objective: str, y: str, **settings):
+    import lightgbm
+
+    group = [ROWS // 4] * 4 if "rank" in objective else None
+    x = np.where(np.abs(numbers()) < 0.2, 0.0, numbers()) if settings else numbers()
+    data = lightgbm.Dataset(x.astype(float), targets()[y], group=group, free_raw_data=False)
+    parameters = {"objective": objective, "num_leaves": 6, "min_data_in_leaf": 5, "verbose": -1}
+    if y == "classes":
+        parameters["num_class"] = 3
+    return lightgbm.train({**parameters, **settings}, data, 6)
+
+
+def check_light(booster, tolerance=1e-12) -> None:
+    rows = numbers(7).astype(float)
+    rows[:20, 0] = 0.0
+    got = outputs(sx.from_lightgbm(booster, raw=True), rows)
+    close(got["raw"], booster.predict(rows, raw_score=True), tolerance)
+    close(got["variable"], booster.predict(rows), tolerance)
+
+
+@pytest.mark.parametrize("objective", LIGHTGBM)
+def test_lightgbm_objectives(objective, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_light(light(objective, LIGHTGBM[objective]))
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=lambda s: next(iter(s)))
+def test_lightgbm_kinds(settings, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_light(light("regression", "number", **settings), 1e-11)
+
+
+def test_lightgbm_wrappers_categories_and_files(tmp_path, monkeypatch) -> None:
+    import lightgbm
+
+    monkeypatch.chdir(tmp_path)
+    data, rows = frame(), frame(5)
+    y = np.array(["no", "maybe", "yes"])[np.searchsorted([-0.3, 0.5], data["a"])]
+    y = np.where(data["color"] == "r", "maybe", y)
+    settings = {"n_estimators": 6, "min_child_samples": 4, "verbose": -1, "min_data_per_group": 2,
+                "cat_smooth": 1, "max_cat_to_onehot": 2}  # fmt: skip
+    model = lightgbm.LGBMClassifier(**settings).fit(data, y)
+    got = outputs(sx.from_lightgbm(model, data), rows)
+    close(got["label"], model.predict(rows), 0)
+    close(got["probabilities"], model.predict_proba(rows), 1e-12)
+    booster = light("binary", "binary")
+    booster.save_model("model.txt")
+    got = outputs(sx.from_lightgbm("model.txt"), numbers(7))
+    close(got["variable"], booster.predict(numbers(7).astype(float)), 1e-12)
+
+
+def test_lightgbm_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:
+    import lightgbm
+
+    monkeypatch.chdir(tmp_path)
+    y = np.random.default_rng(3).normal(size=ROWS)
+    model = lightgbm.LGBMRegressor(n_estimators=40, min_child_samples=3, verbose=-1)
+    stop = lightgbm.early_stopping(2, verbose=False)
+    model.fit(numbers(), y, eval_set=[(numbers(3), y)], callbacks=[stop])
+    assert model.best_iteration_ < 40
+    rows = numbers(7).astype(float)
+    close(outputs(sx.from_lightgbm(model), rows)["variable"], model.predict(rows), 1e-12)
