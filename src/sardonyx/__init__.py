@@ -71,6 +71,7 @@ _TASKS = {
         "from_sklearn": "sardonyx.importers.sklearn",
         "from_xgboost": "sardonyx.importers.boosting.xgboost",
         "from_lightgbm": "sardonyx.importers.boosting.lightgbm",
+        "from_catboost": "sardonyx.importers.boosting.catboost",
         "from_pmml": "sardonyx.importers.pmml",
         "from_pandas": "sardonyx.importers.pandas.convert",
         "to_torch": "sardonyx.engines.torch.convert",
@@ -182,6 +183,7 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, gradient_rule, jvp
     from sardonyx.grad.quantization import straight_through
+    from sardonyx.importers.boosting.catboost import from_catboost
     from sardonyx.importers.boosting.lightgbm import from_lightgbm
     from sardonyx.importers.boosting.xgboost import from_xgboost
     from sardonyx.importers.jax.model import from_jax

@@ -1,0 +1,88 @@
+"""CatBoost models as ONNX, against the library on rows that were not given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ImportRefused
+from tests.test_importers_boosting import close, numbers, outputs, targets
+
+catboost = pytest.importorskip("catboost", reason="CatBoost is no dependency of the default tests")
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
+SETTINGS = {"iterations": 8, "depth": 3, "verbose": 0, "allow_writing_files": False}
+REGRESSIONS = {
+    "RMSE": "number", "MAE": "number", "Quantile:alpha=0.3": "number", "Poisson": "positive",
+    "Tweedie:variance_power=1.5": "positive", "MultiRMSE": "two", "RMSEWithUncertainty": "number",
+    "LogLinQuantile:alpha=0.5": "positive", "MAPE": "positive",
+}  # fmt: skip
+CLASSIFICATIONS = {
+    "Logloss": "binary", "CrossEntropy": "binary", "MultiClass": "classes",
+    "MultiClassOneVsAll": "classes", "MultiLogloss": "labels",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["SymmetricTree", "Lossguide", "Depthwise"])
+@pytest.mark.parametrize("loss", REGRESSIONS)
+def test_regressions(loss, policy) -> None:
+    if policy != "SymmetricTree" and loss in ("MultiRMSE", "RMSEWithUncertainty"):
+        pytest.skip("CatBoost has no such trees for several outputs")
+    model = catboost.CatBoostRegressor(loss_function=loss, grow_policy=policy, **SETTINGS)
+    model.fit(numbers(), targets()[REGRESSIONS[loss]])
+    got = outputs(sx.from_catboost(model, raw=True), numbers(7))
+    close(got["variable"], model.predict(numbers(7)), 1e-10)
+    close(got["raw"], model.predict(numbers(7), prediction_type="RawFormulaVal"), 1e-10)
+
+
+@pytest.mark.parametrize("loss", CLASSIFICATIONS)
+def test_classifications(loss) -> None:
+    model = catboost.CatBoostClassifier(loss_function=loss, **SETTINGS)
+    model.fit(numbers(), targets()[CLASSIFICATIONS[loss]])
+    got = outputs(sx.from_catboost(model), numbers(7))
+    close(got["probabilities"], model.predict_proba(numbers(7)), 1e-10)
+    close(got["label"].ravel(), np.asarray(model.predict(numbers(7))).ravel(), 0)
+
+
+def frame(seed: int = 0, rows: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "a": rng.normal(size=rows),
+            "city": rng.choice(["Oslo", "Rome", "Lima", "Perth", "Kyiv"], rows),
+            "kind": rng.choice(["k", "l", "m"], rows),
+            "flag": rng.choice(["yes", "no"], rows),
+        }
+    )
+
+
+@pytest.mark.parametrize("simple", [True, False], ids=["single", "combined"])
+def test_categories(simple) -> None:
+    data, rows = frame(), frame(3)
+    y = ((data["a"] > 0) ^ (data["city"] == "Oslo") ^ (data["kind"] == "k")).astype(int)
+    settings = {**SETTINGS, "iterations": 30, "cat_features": ["city", "kind", "flag"]}
+    if simple:
+        settings["max_ctr_complexity"] = 1
+    model = catboost.CatBoostClassifier(**settings).fit(data, y)
+    rows.loc[0, "city"] = "Atlantis"
+    got = outputs(sx.from_catboost(model, data), rows)
+    close(got["probabilities"], model.predict_proba(rows), 1e-10)
+    with pytest.raises(ImportRefused, match="does not hold"):
+        sx.from_catboost(model, data[data["city"] != "Oslo"])
+    with pytest.raises(ImportRefused, match="hashes"):
+        sx.from_catboost(model)
+
+
+def test_files_and_best_iteration() -> None:
+    model = catboost.CatBoostRegressor(**{**SETTINGS, "iterations": 50}, od_wait=3)
+    y = np.random.default_rng(3).normal(size=len(numbers()))
+    model.fit(numbers(), y, eval_set=(numbers(3), y))
+    model.save_model("model.cbm")
+    got = outputs(sx.from_catboost("model.cbm"), numbers(7))
+    close(got["variable"], model.predict(numbers(7)), 1e-10)
