@@ -338,12 +338,15 @@ def _vote(
     if method not in (*VOTES, *MEANS):
         raise Refusal(segmentation, f"{method} of a classification is not supported")
     treatment = treatment_of(segmentation)
+    abstains = method in VOTES and treatment == "continue"
     stack, counts = [], []
     for part, mask, weight in zip(parts, masks, weights, strict=True):
         shares = _shares(g, job, part, classes, method)
         gone = g.IsNaN(g.ReduceSum(shares, [1], keepdims=1))
         takes_part = None if mask is None else g.Unsqueeze(mask, [1])
-        if treatment == "skipSegment" or (method in VOTES and treatment == "continue"):
+        if abstains:
+            shares = _with_abstention(g, shares, gone)
+        if treatment == "skipSegment":
             here = g.Not(gone)
             takes_part = here if takes_part is None else g.And(takes_part, here)
         scale = g.number(weight)
@@ -359,7 +362,28 @@ def _vote(
         count = g.Add(count, other)
     total = g.Gather(g.CumSum(wide, np.array(1, np.int64)), np.array(-1), axis=1)
     first = _first_votes(g, wide) if method in VOTES else None
+    if abstains:
+        assert first is not None
+        return _elected(job, classes, *_without_abstention(g, total, first, len(classes)))
     return _elected(job, classes, g.Div(total, count), first)
+
+
+def _with_abstention(g: Graph, shares: ir.Value, gone: ir.Value) -> ir.Value:
+    """The shares and, last, a vote for no result at all where there is none."""
+    kept = g.Where(gone, g.number(0.0), shares)
+    return g.Concat(kept, g.cast(gone, ir.DataType.DOUBLE), axis=1)
+
+
+def _without_abstention(
+    g: Graph, votes: ir.Value, first: ir.Value, classes: int
+) -> tuple[ir.Value, ir.Value]:
+    """Shares among the votes for classes; none where more segments abstain than agree."""
+    places = np.arange(classes)
+    kept = g.Gather(votes, places, axis=1)
+    without = g.Gather(votes, np.array([classes]), axis=1)
+    void = g.Greater(without, g.ReduceMax(kept, [1], keepdims=1))
+    shares = g.Div(kept, g.ReduceSum(kept, [1], keepdims=1))
+    return g.Where(void, g.number(np.nan), shares), g.Gather(first, places, axis=1)
 
 
 def _first_votes(g: Graph, shares: ir.Value) -> ir.Value:
@@ -443,8 +467,9 @@ def _regression_forest(
 ) -> Result:  # fmt: skip
     g = job.g
     table = np.concatenate([scores(tree) for tree in grown])
-    simple = method in (*MEANS, *SUMS) and not job.is_single and not np.isnan(table).any()
-    if simple:
+    skips = treatment_of(segmentation) == "skipSegment" and bool(np.isnan(table).any())
+    # A leaf without a result is NaN, and so is any sum with it.
+    if method in (*MEANS, *SUMS) and not job.is_single and not skips:
         scale = [w / (sum(weights) if method in MEANS else 1.0) for w in weights]
         if method == "average":
             scale = [1.0] * len(weights)
@@ -468,7 +493,9 @@ def _classification_forest(
         raise Refusal(segmentation, f"{method} of a classification is not supported")
     classes = distinct([*job.target.categories, *(c for tree in grown for c in classes_of(tree))])
     treatment = treatment_of(segmentation)
-    skips = treatment == "skipSegment" or (method in VOTES and treatment == "continue")
+    skips = treatment == "skipSegment"
+    if method in VOTES and treatment == "continue":
+        return _abstaining_forest(job, tests, grown, weights, classes)
     table = np.array(
         [
             _leaf_shares(leaf, tree.job, classes, method, weight, skips)
@@ -487,6 +514,21 @@ def _classification_forest(
     return _elected(
         job, classes, shares, None if first is None else g.Gather(first, places, axis=1)
     )
+
+
+def _abstaining_forest(
+    job: Job, tests: Tests, grown: list[Grown], weights: list[float], classes: list[Literal]
+) -> Result:
+    """Votes in which a tree without a result votes for no result."""
+    rows = []
+    for tree, weight in zip(grown, weights, strict=True):
+        for leaf in tree.leaves:
+            shares, _ = distribution(leaf, tree.job, classes)
+            place = label_index(leaf, tree.job, classes, shares)
+            rows.append(np.eye(len(classes) + 1)[place] * weight)
+    total, first = vector_sums(job.g, tests, np.array(rows), True)
+    assert first is not None
+    return _elected(job, classes, *_without_abstention(job.g, total, first, len(classes)))
 
 
 def _leaf_shares(

@@ -57,8 +57,9 @@ def nearest_neighbor_model(job: Job) -> Result:
     ranked = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(count)]
     distances = [Column(g.pick(values, i), "double") for i in range(count)]
     out = _result(job, rows, columns_of, values, index, gone)
-    out.ranked, out.ranked_affinities, out.entities = ranked, distances, ids
-    out.affinities, out.largest_affinity = affinities, largest
+    for part in (out, *out.others.values()):
+        part.ranked, part.ranked_affinities, part.entities = ranked, distances, ids
+        part.affinities, part.largest_affinity = affinities, largest
     return out
 
 
@@ -182,4 +183,14 @@ def _vote(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: i
     votes = g.ReduceSum(shares, [1], keepdims=0)
     votes = g.Div(votes, g.ReduceSum(votes, [1], keepdims=1))
     votes = g.Where(g.Unsqueeze(gone, [1]), g.number(float("nan")), votes)
-    return Result(job.target, winner(g, job.target, classes, votes), classes, votes)
+    return Result(job.target, _elected(job, classes, places, votes), classes, votes)
+
+
+def _elected(job: Job, classes: list[Literal], places: np.ndarray, votes: ir.Value) -> Column:
+    """The category with most votes; of equals, the one with most training rows."""
+    g = job.g
+    frequency = np.bincount(places, minlength=len(classes)).astype(float)
+    largest = g.ReduceMax(votes, [1], keepdims=1)
+    tied = g.Equal(votes, largest)
+    ranking = g.Where(tied, g.number(frequency[None]), g.number(-1.0))
+    return winner(g, job.target, classes, g.Where(g.IsNaN(votes), votes, ranking))

@@ -58,7 +58,7 @@ def neural_network(job: Job) -> Result:
     layers.add([n.get("id") for n in neurons], matrix)
     hidden = element.all("NeuralLayer")
     for layer in hidden:
-        _layer(job, layers, layer, is_last=layer is hidden[-1])
+        _layer(job, layers, layer)
     return _result(job, layers)
 
 
@@ -77,7 +77,7 @@ def _setting(job: Job, layer: Element, name: str, default: str | None = None) ->
     return job.element.get(name, default) if value is None else value
 
 
-def _layer(job: Job, layers: Layers, layer: Element, is_last: bool) -> None:
+def _layer(job: Job, layers: Layers, layer: Element) -> None:
     g = job.g
     neurons = layer.all("Neuron")
     links = [(con, layers.place(con.get("from"), con)) for n in neurons for con in n.all("Con")]
@@ -104,9 +104,7 @@ def _layer(job: Job, layers: Layers, layer: Element, is_last: bool) -> None:
     if job.is_single:
         z = g.single(z)
     y = _activation(job, layer, function, z)
-    method = layer.get("normalizationMethod")
-    if method is None and is_last:
-        method = job.element.get("normalizationMethod")
+    method = _setting(job, layer, "normalizationMethod")
     layers.add([n.get("id") for n in neurons], _normalization(job, layer, method, y))
 
 

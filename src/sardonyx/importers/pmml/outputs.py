@@ -92,8 +92,7 @@ def probability(job: Job, scope: Scope, element: Element, result: Result) -> Col
 
 
 def confidence(job: Job, scope: Scope, element: Element, result: Result) -> Column:
-    matrix = result.confidences if result.confidences is not None else result.probabilities
-    return _of_class(job, element, result, matrix, "confidences")
+    return _of_class(job, element, result, result.confidences, "confidences")
 
 
 def _of_class(

@@ -233,6 +233,8 @@ def probabilities(
         return classes, softmax(job, scores)
     if method == "simplemax":
         return classes, fit(g.Div(scores, _sum_of(job, scores)))
+    if job.target.optype == "ordinal" and count > 2 and method == "none":
+        raise job.refuse("an ordinal target needs a normalizationMethod")
     if job.target.optype == "ordinal" and count > 2:
         return classes, _ordinal(job, normalized(job, scores, method), count)
     if method == "none" and count > 2:

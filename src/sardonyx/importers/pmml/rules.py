@@ -72,16 +72,32 @@ def _first_hit(
     labels = [classes.index(s) for s in scores] + [last]
     value = class_column(g, job.target, classes, g.Gather(np.array(labels), place, axis=0))
     default = float(rule_set.get("defaultConfidence", "nan"))
-    trust = [float(r.element.get("confidence", 1)) for r in rules] + [default]
-    table = np.zeros((len(trust), len(classes)))
-    for i, (label, confidence) in enumerate(zip(labels, trust, strict=True)):
-        if label < len(classes):
-            table[i, label] = confidence
-    confidences = g.Gather(g.const(table), place, axis=0)
+    confidences = _confidences(job, rules, scores, classes)
+    if fallback is not None:
+        nobody = g.Equal(place, np.array(len(rules), np.int64))
+        row = np.zeros((1, len(classes)))
+        row[0, last] = default
+        confidences = g.Where(g.Unsqueeze(nobody, [1]), g.number(row), confidences)
     ids = [r.element.get("id") or str(i + 1) for i, r in enumerate(rules)]
     codes = [*(g.code(i) for i in ids), np.nan]
     entity = Column(g.Gather(g.number(codes), place, axis=0), "string", finite=tuple(ids))
     return Result(job.target, value, classes, confidences, confidences, entity=entity, entities=ids)
+
+
+def _confidences(
+    job: Job, rules: list[Rule], scores: list[Literal], classes: list[Literal]
+) -> ir.Value:
+    """For each category, the confidence of the first rule for it that fires."""
+    g = job.g
+    columns = []
+    for category in classes:
+        out = g.number(0.0)
+        for rule, score in zip(reversed(rules), reversed(scores), strict=True):
+            if score == category:
+                trust = g.number(float(rule.element.get("confidence", 1)))
+                out = g.Where(rule.fires, trust, out)
+        columns.append(out)
+    return g.matrix(columns)
 
 
 def _weighted(

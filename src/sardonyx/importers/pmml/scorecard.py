@@ -98,7 +98,10 @@ def _reasons(job: Job, differences: list[tuple[list[str], ir.Value, ir.Value]]) 
         points = part if points is None else g.Add(points, part)
         hits = hit if hits is None else g.Or(hits, hit)
     assert points is not None and hits is not None
-    points = g.Where(hits, points, g.number(-np.inf))
+    # A reason that gives points is none.
+    points = g.Where(
+        g.And(hits, g.GreaterOrEqual(points, g.number(0.0))), points, g.number(-np.inf)
+    )
     size = g.const(np.array([len(names)], np.int64))
     values, index = g.call("TopK", [points, size], {"axis": 1, "largest": 1}, outputs=2)
     ordered = g.Gather(g.number([g.code(n) for n in names]), index, axis=0)

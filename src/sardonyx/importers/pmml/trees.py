@@ -449,8 +449,6 @@ def distribution(leaf: Leaf, job: Job, classes: list[Literal]) -> tuple[np.ndarr
             probability[place] = count / total if total else np.nan
         if item.get("confidence") is not None:
             confidence[place] = float(item.get("confidence")) * leaf.penalty
-    if np.isnan(confidence).all():
-        confidence = probability * leaf.penalty
     return probability, confidence
 
 
@@ -488,12 +486,14 @@ def tree_model(job: Job) -> Result:
     ]
     index = g.Gather(g.const(np.array(labels, np.int64)), row, axis=0)
     value_column = class_column(g, job.target, classes, index)
+    confidences = np.array([p[1] for p in pairs])
+    stated = not np.isnan(confidences).all()
     return Result(
         job.target,
         value_column,
         classes,
         g.Gather(g.const(np.array([p[0] for p in pairs])), row, axis=0),
-        g.Gather(g.const(np.array([p[1] for p in pairs])), row, axis=0),
+        g.Gather(g.const(confidences), row, axis=0) if stated else None,
         entity=entity,
         entities=list(names),
     )
