@@ -64,12 +64,10 @@ class _Reader:
     """The handlers of expat; elements appear when their end is read."""
 
     def __init__(self, limits: Limits):
-        self.limits = limits
+        self.most = 16 * limits.nodes
         self.root: Element | None = None
         self.stack: list[Element] = []
-        self.texts: list[list[str]] = []
         self.count = 0
-        self.extensions = 0
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
         self.parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
@@ -82,34 +80,29 @@ class _Reader:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.count += 1
-        if len(self.stack) >= DEPTH:
+        stack = self.stack
+        if len(stack) >= DEPTH:
             raise LimitExceeded(f"the XML nests more than {DEPTH} elements")
-        if self.count > 16 * self.limits.nodes:
+        if self.count > self.most:
             raise LimitExceeded(
-                f"the XML has more than {16 * self.limits.nodes:,} elements",
+                f"the XML has more than {self.most:,} elements",
                 hint="raise it with limits=sx.Limits(nodes=…), of which there are 16 for each",
             )
         line = self.parser.CurrentLineNumber
-        if any(":" in key for key in attributes):
-            attributes = {k: v for k, v in attributes.items() if ":" not in k}
-        element = Element(name.rpartition(":")[2], attributes, line)
-        if self.stack:
-            if element.tag != "Extension":
-                self.stack[-1].children.append(element)
-        else:
+        element = Element(name.rpartition(":")[2] if ":" in name else name, attributes, line)
+        if not stack:
             self.root = element
-        self.stack.append(element)
-        self.texts.append([])
+        elif name != "Extension":
+            stack[-1].children.append(element)
+        stack.append(element)
 
     def end(self, name: str) -> None:
-        element = self.stack.pop()
-        texts = self.texts.pop()
-        if texts:
-            element.text = "".join(texts)
+        self.stack.pop()
 
     def characters(self, text: str) -> None:
-        if not text.isspace() or (self.stack and self.stack[-1].tag in KEEPS_SPACE):
-            self.texts[-1].append(text)
+        element = self.stack[-1]
+        if not text.isspace() or element.tag in KEEPS_SPACE:
+            element.text += text
 
     def entity(self, *_: Any) -> int:
         raise ModelError(

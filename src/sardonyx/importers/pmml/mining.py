@@ -474,7 +474,7 @@ def _regression_forest(
         if method == "average":
             scale = [1.0] * len(weights)
         values = [scores(tree) * w for tree, w in zip(grown, scale, strict=True)]
-        tests.forest.set_leaves(np.concatenate(values)[:, None])
+        tests.forest.extend_leaves(np.concatenate(values)[:, None])
         total = g.Squeeze(leaf_sums(g, tests.forest, tests.inputs()), [1])
         if method == "average":
             total = g.Div(total, g.number(float(len(grown))))

@@ -89,6 +89,7 @@ class Tests:
         self.outcomes = [self.conditions.leaf(v) for v in (1.0, 0.0, np.nan)]
         self.condition_places: dict[Any, int] = {}
         self.order: dict[int, ir.Value] = {}
+        self.leaves = 0
 
     def test(
         self, scope: Scope, element: Element, yes: int, no: int, unknown: int, forest: Forest
@@ -238,8 +239,14 @@ class Tests:
 
     # -- the end ---------------------------------------------------------------------
 
+    def leaf(self) -> int:
+        """A new leaf of the main forest; leaves get their values when the forest is complete."""
+        self.leaves += 1
+        return ~(self.leaves - 1)
+
     def rows(self) -> ir.Value:
         """The row of the leaf table that each tree reaches: int64 [N, trees]."""
+        self.forest.extend_leaves(np.zeros((self.leaves, 1)))
         x = self.inputs()
         return leaf_rows(self.g, self.forest, x)
 
@@ -305,7 +312,7 @@ class Grower:
     def leaf(self, node: Element | None, penalty: float) -> int:
         key = (id(node), penalty)
         if key not in self.rows:
-            self.rows[key] = self.forest.leaf(0.0)
+            self.rows[key] = self.tests.leaf()
             self.grown.leaves.append(Leaf(node, penalty))
             if len(self.grown.leaves) == 1:
                 self.grown.first = ~self.rows[key]
@@ -313,9 +320,8 @@ class Grower:
 
     def node(self, node: Element, last: Element | None, penalty: float) -> int:
         """The tests below a node; `last` is the nearest node around it that has a score."""
-        for tag in ("Regression", "DecisionTree"):
-            if node.child(tag) is not None:
-                raise Refusal(node, "a model in a node of a tree is not supported")
+        if node.child("Regression", "DecisionTree") is not None:
+            raise Refusal(node, "a model in a node of a tree is not supported")
         children = node.all("Node")
         last = node if has_score(node) else last
         if not children:

@@ -39,6 +39,7 @@ class Forest:
         self._no: list[Any] = []
         self._missing: list[Any] = []
         self._leaves: list[Any] = []
+        self._pending: list[tuple[Any, ...]] = []  # tests that were added one at a time
         self._tests = 0
         self._rows = 0
         self.sets: dict[int, np.ndarray] = {}  # the values of each test of mode "in"
@@ -62,8 +63,7 @@ class Forest:
             raise ArgumentError(f"{mode!r} is not a comparison", hint=f"one of {MODES[:MEMBER]}")
         if mode == "!=":  # for which a missing value counts as different in onnxruntime 1.31
             mode, yes, no, missing = "==", no, yes, not missing
-        self.extend([column], [MODES.index(mode)], [value], [yes], [no], [missing])
-        return self._tests - 1
+        return self._single(column, MODES.index(mode), value, yes, no, missing)
 
     def member(
         self, column: int, values: Iterable[float], yes: int, no: int, missing: bool = False
@@ -82,8 +82,23 @@ class Forest:
             if len(members) == 1:
                 return self.test(column, "==", float(members[0]), yes, no, missing)
         self.sets[self._tests] = members
-        self.extend([column], [MEMBER], [0.0], [yes], [no], [missing])
+        return self._single(column, MEMBER, 0.0, yes, no, missing)
+
+    def _single(self, *test: Any) -> int:
+        """One test; many of them become arrays together."""
+        self._pending.append(test)
+        self._tests += 1
         return self._tests - 1
+
+    def _flush(self) -> None:
+        if self._pending:
+            for store, new in zip(self._stores, zip(*self._pending)):
+                store.append(np.array(new))
+            self._pending = []
+
+    @property
+    def _stores(self) -> tuple[list[Any], ...]:
+        return (self._column, self._mode, self._value, self._yes, self._no, self._missing)
 
     def present(self, column: int, yes: int, no: int) -> int:
         """A test whether the column has a value, that is, is not missing."""
@@ -99,10 +114,8 @@ class Forest:
     def extend(self, column: Any, mode: Any, value: Any, yes: Any, no: Any, missing: Any) -> int:
         """Add tests as arrays; `mode` is a number, references are final. Returns the first."""
         first = self._tests
-        for store, new in zip(
-            (self._column, self._mode, self._value, self._yes, self._no, self._missing),
-            (column, mode, value, yes, no, missing),
-        ):
+        self._flush()
+        for store, new in zip(self._stores, (column, mode, value, yes, no, missing)):
             store.append(np.asarray(new))
         self._tests += len(self._column[-1])
         return first
@@ -113,12 +126,6 @@ class Forest:
         self._leaves.append(np.asarray(values, np.float64))
         self._rows += len(values)
         return first
-
-    def set_leaves(self, values: np.ndarray) -> None:
-        """Give the leaves other values: one row for each, in the order of their numbers."""
-        if len(values) != self._rows:
-            raise ArgumentError(f"{len(values)} rows of values for {self._rows} leaves")
-        self._leaves = [np.asarray(values, np.float64)]
 
     def move_columns(self, first: int, to: int) -> None:
         """Renumber the columns from `first` on, so that they begin at `to`."""
@@ -153,6 +160,7 @@ class Forest:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The tests, as arrays: column, mode, value, yes, no, missing."""
+        self._flush()
         kinds = {
             "column": (self._column, np.int64),
             "mode": (self._mode, np.uint8),
