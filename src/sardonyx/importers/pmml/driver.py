@@ -26,6 +26,7 @@ from . import (  # noqa: F401  (each registers the rules of its elements)
     trees,
 )
 from .document import Element
+from .elements import check_elements
 from .fields import local, nested_scope, target_fields, top_scope, transformations
 from .graph import MISSING_TEXT, Column, Graph, is_open, strings
 from .outputs import output_columns
@@ -33,6 +34,7 @@ from .refusal import Refusal, Refusals
 from .results import MODELS, Job, Result, Target, target_of
 from .scope import Document, Scope
 from .targets import apply_targets
+from .verification import verify_rows
 
 FUNCTIONS = ("regression", "classification", "clustering", "mixed")
 REFUSED = {
@@ -85,6 +87,7 @@ def translate(root: Element, limits: Limits) -> Model:
             f"PMML version {version!r} is not supported", hint="versions 3.0 to 4.4 are"
         )
     document = Document(root, Graph(), Refusals())
+    check_elements(root, document.refusals)
     _declare(document)
     models = [c for c in root.children if c.tag in MODELS or c.tag in REFUSED]
     if not models:
@@ -97,12 +100,17 @@ def translate(root: Element, limits: Limits) -> Model:
         document.g.rows = inputs[0]
     transformations(scope, local(element))
     outputs: dict[str, ir.Value] = {}
+    single: set[str] = set()
     with document.refusals.collected():
         result, columns = _build(document, scope, element, target_of(document, element))
         with document.g.part("model"):
-            outputs = _outputs(document, element, result, columns)
+            named = _named(element, result, columns)
+            outputs = {name: _output(document.g, element, name, c) for name, c in named.items()}
+        single = {name for name, column in named.items() if column.dtype == "float"}
     document.refusals.check()
-    return _assembled(document, element, inputs, outputs)
+    model = _assembled(document, element, inputs, outputs)
+    verify_rows(model, element, single)
+    return model
 
 
 def _declare(document: Document) -> None:
@@ -123,11 +131,8 @@ def _reserve(document: Document, element: Element) -> None:
     document.g.reserve({name for name in names if name})
 
 
-def _outputs(
-    document: Document, element: Element, result: Result, columns: dict[str, Column]
-) -> dict[str, ir.Value]:
-    """The graph's outputs: each target, then each OutputField."""
-    g = document.g
+def _named(element: Element, result: Result, columns: dict[str, Column]) -> dict[str, Column]:
+    """The columns that the graph gives: each target, then each OutputField."""
     named: dict[str, Column] = {}
     for field in target_fields(element):
         name = field.get("name")
@@ -138,7 +143,7 @@ def _outputs(
         named.setdefault(name, column)
     if not named:
         named["predictedValue"] = result.value
-    return {name: _output(g, element, name, column) for name, column in named.items()}
+    return named
 
 
 def _output(g: Graph, element: Element, name: str, column: Column) -> ir.Value:
