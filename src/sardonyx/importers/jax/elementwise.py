@@ -16,11 +16,11 @@ T = ir.DataType
 # One operator of ONNX means exactly this primitive.
 SAME = {
     "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "neg": "Neg", "abs": "Abs",
-    "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "logistic": "Sigmoid",
-    "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan",
-    "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh",
-    "floor": "Floor", "ceil": "Ceil", "erf": "Erf", "eq": "Equal", "lt": "Less",
-    "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
+    "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
+    "logistic": "Sigmoid", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
+    "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
+    "acosh": "Acosh", "atanh": "Atanh", "floor": "Floor", "ceil": "Ceil", "erf": "Erf",
+    "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
 }  # fmt: skip
 SAME_NAMES = (
     "copy", "copy_p", "name", "pvary", "real",
@@ -85,12 +85,6 @@ def minimum(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
 @importer("clamp")
 def clamp(op: Writer, low: ir.Value, x: ir.Value, high: ir.Value) -> ir.Value:
     return minimum(op, maximum(op, x, low), high)
-
-
-@importer("sign")
-def sign(op: Writer, x: ir.Value) -> ir.Value:
-    # JAX keeps the sign of a zero.
-    return op.Where(op.Equal(x, op.like(0, x)), x, op.Sign(x)) if is_float(x) else op.Sign(x)
 
 
 @importer("square")

@@ -41,6 +41,22 @@ def rank_key(op: Writer, x: ir.Value, by_bits: bool = False) -> ir.Value:
     return x if x.dtype in (T.INT32, T.INT64) else op.cast(x, T.INT32)
 
 
+@importer("lt_to")
+def lt_to(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Less in the total order of floats: NaN behind infinity, -0.0 before 0.0."""
+    return op.Less(rank_key(op, x, by_bits=True), rank_key(op, y, by_bits=True))
+
+
+@importer("le_to")
+def le_to(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
+    return op.LessOrEqual(rank_key(op, x, by_bits=True), rank_key(op, y, by_bits=True))
+
+
+@importer("eq_to")
+def eq_to(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
+    return op.Equal(rank_key(op, x, by_bits=True), rank_key(op, y, by_bits=True))
+
+
 @importer("sort")
 def sort(
     op: Writer, *operands: ir.Value, dimension: int, num_keys: int, is_stable: bool

@@ -229,10 +229,15 @@ def _pool_layout(window: Window, spatial: list[int]) -> tuple[list[int], int]:
 
 
 def _pool(
-    op: Writer, x: ir.Value, window: Window, spatial: list[int], outputs: int | None = None
+    op: Writer,
+    x: ir.Value,
+    window: Window,
+    spatial: list[int],
+    outputs: int | None = None,
+    padded: bool = True,
 ) -> Any:
     """MaxPool over [n, c, …]; over one axis as over two, whose kernel knows -inf."""
-    pads = [window.padding[a] for a in spatial]
+    pads = [window.padding[a] for a in spatial] if padded else [(0, 0) for _ in spatial]
     lead = [0] if len(spatial) == 1 else []
     return op.MaxPool(
         x,
@@ -260,9 +265,10 @@ def _from_pool(
 def _pooled(op: Writer, x: ir.Value, window: Window, spatial: list[int]) -> ir.Value:
     """The largest element by MaxPool, and NaN where there is one: MaxPool may drop it."""
     order, ones = _pool_layout(window, spatial)
-    image = _to_pool(op, x, order, ones, spatial)
-    y = _pool(op, image, window, spatial)
-    invalid = _pool(op, op.cast(op.IsNaN(image), T.FLOAT), window, spatial)
+    # Padded here: where MaxPool pads, a window of -inf comes out as the lowest number.
+    image = _to_pool(op, window.filled(-np.inf), order, ones, spatial)
+    y = _pool(op, image, window, spatial, padded=False)
+    invalid = _pool(op, op.cast(op.IsNaN(image), T.FLOAT), window, spatial, padded=False)
     y = op.Where(op.Greater(invalid, 0.0), op.like(np.nan, x), y)
     return _from_pool(op, y, order, ones, spatial)
 
