@@ -319,12 +319,16 @@ def characters_to_texts(points: np.ndarray) -> np.ndarray:
     return texts
 
 
+def _plain_number(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def plain_categories(levels: Any) -> tuple[list[Any], str]:
     """Categories as JSON can hold them, and the kind of thing that they are."""
     pd = pandas_module()
     if isinstance(levels, pd.IntervalIndex):
         kind = f"interval[{levels.closed}]"
-        return [[float(i.left), float(i.right)] for i in levels], kind
+        return [[_plain_number(i.left), _plain_number(i.right)] for i in levels], kind
     if levels.dtype.kind in "Mm":
         return [int(v) for v in levels.astype("int64")], str(levels.dtype)
     return levels.tolist(), str(levels.dtype)

@@ -225,8 +225,6 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
     inputs = [
         describe(recorded.inputs[s], str(v.name), s.value, em.reps[s]) for s, v in em.inputs.items()
     ]
-    for node in em.op.nodes:
-        node.metadata_props["stage"] = "preprocessing"
     graph = ir.Graph(
         list(em.inputs.values()),
         outputs,
@@ -235,6 +233,8 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
         opset_imports={"": OPSET, "ai.onnx.ml": ML_OPSET},
         name="preparation",
     )
+    for node in graph.all_nodes():
+        node.metadata_props["stage"] = "preprocessing"
     model = Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx"))
     uses_order = recorded.trace.uses_order
     model.metadata[KEY] = Schema(inputs, results, uses_order).text()
@@ -298,8 +298,9 @@ def prove(
     places = [f"{c.step.place}" for _, c in recorded.columns]
     used = [recorded.inputs[s] for s in em.inputs]
 
-    def again(rows: pd.DataFrame) -> list[pd.Series]:
-        return proof.replay(steps, recorded.inputs, rows)
+    def again(rows: pd.DataFrame, only: int | None = None) -> list[pd.Series]:
+        chosen = steps if only is None else steps[only : only + 1]
+        return proof.replay(chosen, recorded.inputs, rows)
 
     def graph(rows: pd.DataFrame) -> list[pd.Series]:
         outputs = model.frame(subject(model.feeds(rows[used])))

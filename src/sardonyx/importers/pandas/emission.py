@@ -114,6 +114,8 @@ class Emission:
     def count(self, rows: Rows) -> ir.Value:
         """The number of rows, as an int64 of shape [1]."""
         if rows not in self.counts:
+            if rows.keep is None and rows.base is not None:
+                return self.count(rows.base)
             if rows.keep is None:
                 assert self.base is not None
                 self.counts[rows] = self.op.Shape(self.base, start=0, end=1)

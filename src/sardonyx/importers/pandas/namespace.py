@@ -320,7 +320,8 @@ def rebound(function: Any, inside_rows: bool = False, memo: dict[Any, Any] | Non
     if function in memo:
         return memo[function]
     names = _Names(inside_rows, memo)
-    scope: dict[str, Any] = dict(function.__globals__)
+    # Python takes the builtins of a function from its globals when the function is made.
+    scope: dict[str, Any] = {**function.__globals__, "__builtins__": names.builtins()}
     code = _without_sets(function.__code__) if inside_rows else function.__code__
     closure = function.__closure__ and tuple(types.CellType() for _ in function.__closure__)
     result = types.FunctionType(code, scope, function.__name__, function.__defaults__, closure)
@@ -329,7 +330,6 @@ def rebound(function: Any, inside_rows: bool = False, memo: dict[Any, Any] | Non
     for name in _names_of(code):
         if name in scope:
             scope[name] = names.substitute(scope[name])
-    scope["__builtins__"] = names.builtins()
     for old, new in zip(function.__closure__ or (), closure or (), strict=True):
         try:
             new.cell_contents = names.substitute(old.cell_contents)

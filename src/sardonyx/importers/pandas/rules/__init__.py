@@ -17,6 +17,7 @@ def load() -> None:
         indexing,
         merge,
         missing,
+        order,
         parsing,
         reductions,
         reshape,

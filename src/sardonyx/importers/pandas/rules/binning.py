@@ -97,3 +97,39 @@ def _binned(
         return pd.Series(pd.Categorical.from_codes(numbers, dtype=levels), index=a.index)
 
     return record(name, [x], replay, emit, label=x.label)
+
+
+def _count_below(x: Any, edges: Any, test: str) -> Any:
+    """How many edges a value is above, as np.searchsorted counts; NaN is above all."""
+    edges = np.asarray(edges, float)
+    if edges.ndim != 1 or not (np.diff(edges) >= 0).all():
+        refuse("the edges must be numbers in rising order")
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        value = em.double(a)
+        count = em.op.Mul(em.op.Cast(em.op.IsNaN(value), to=int(INT64)), em.ints(len(edges)))
+        for edge in edges:
+            part = getattr(em.op, test)(value, em.doubles(edge))
+            count = em.op.Add(count, em.op.Cast(part, to=int(INT64)))
+        return Rep("int", count)
+
+    side: Any = "left" if test == "Greater" else "right"
+
+    def replay(a: pd.Series) -> pd.Series:
+        return pd.Series(np.searchsorted(edges, a.to_numpy(float), side), index=a.index)
+
+    return record("searchsorted", [x], replay, emit)
+
+
+@rule("numpy")
+def digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    if not is_column(x):
+        refuse("np.digitize is recorded for a column and constant bins")
+    return _count_below(x, bins, "Greater" if right else "GreaterOrEqual")
+
+
+@rule("numpy")
+def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
+    if not is_column(v):
+        refuse("np.searchsorted is recorded for constant edges and a column of values")
+    return _count_below(v, a, "Greater" if side == "left" else "GreaterOrEqual")

@@ -54,6 +54,9 @@ def converted(em: Emission, a: Rep) -> Rep:
     """A column as the type that it has in the training frame."""
     dtype = em.dtype
     if a.kind == "category":
+        is_text = isinstance(dtype, pd.StringDtype)
+        if is_text and isinstance(a.categories, pd.IntervalIndex):
+            return lookup.gather(em, a.data, pd.Series([str(i) for i in a.categories], dtype="str"))
         a = em.decoded(a)
     if isinstance(dtype, pd.StringDtype):
         return to_text(em, a)
@@ -127,6 +130,11 @@ def to_text(em: Emission, a: Rep) -> Rep:
         if in_characters:
             return Rep("chars", characters.of_integer(em, a.data), a.missing)
         return Rep("text", em.op.Cast(a.data, to=8), a.missing)
+    source = em.step.inputs[0].value.dtype if em.step is not None else None
+    if a.kind == "float" and source is not None and source.kind in "iu":
+        missing = em.missing(a)  # integers in the training frame, missing in some other rows
+        whole = em.op.Cast(em.op.Where(missing, em.op.const(0.0, a.data.dtype), a.data), to=7)
+        return to_text(em, Rep("int", whole, missing))
     return em.refuse(
         f"{NAMES[a.kind]} become strings in a way that no operator has"
         + (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -358,6 +359,58 @@ def _rounding(name: str) -> None:
 
 for _round in ("floor", "ceil", "round"):
     _rounding(_round)
+
+
+WRITTEN = {"m": "month", "d": "day", "H": "hour", "M": "minute", "S": "second"}
+
+
+@rule("dt")
+def strftime(self: Any, date_format: str) -> Any:
+    parts = re.findall(r"%.|[^%]+", date_format)
+    unknown = [
+        p for p in parts if p[0] == "%" and p[1:] not in ("Y", "y", "A", "B", "a", "b", *WRITTEN)
+    ]
+    if unknown:
+        refuse(f"the directive {unknown[0]} has no rule")
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        from sardonyx.importers.pandas import characters
+
+        c, result = clock(em, a), None
+        for part in parts:
+            rep = _written(em, c, part)
+            result = rep if result is None else characters.concatenate(em, result, rep)
+        if result is None:
+            em.refuse("an empty format")
+        return result.but(missing=c.missing)  # type: ignore[union-attr]
+
+    return _record("strftime", self, lambda a: a.dt.strftime(date_format).astype("str"), emit)
+
+
+def _written(em: Emission, c: Clock, part: str) -> Rep:
+    """One directive of a format, or the text between them."""
+    if part[0] != "%":
+        return em.scalar(part)
+    name = part[1:]
+    two = pd.Series([f"{n:02d}" for n in range(100)], dtype="str")
+    if name in ("A", "a", "B", "b"):
+        source, words, first = NAMES_OF["day_name" if name in "Aa" else "month_name"]
+        table = [w if name in "AB" else w[:3] for w in words.split()]
+        return lookup.gather(
+            em, em.op.Sub(c.get(source), em.ints(first)), pd.Series(table, dtype="str")
+        )
+    if name == "Y":
+        high = lookup.gather(em, em.op.Div(c.get("year"), em.ints(100)), two)
+        return _pair(em, high, lookup.gather(em, em.op.Mod(c.get("year"), em.ints(100)), two))
+    if name == "y":
+        return lookup.gather(em, em.op.Mod(c.get("year"), em.ints(100)), two)
+    return lookup.gather(em, c.get(WRITTEN[name]), two)
+
+
+def _pair(em: Emission, a: Rep, b: Rep) -> Rep:
+    from sardonyx.importers.pandas import characters
+
+    return characters.concatenate(em, a, b)
 
 
 @rule("dt")

@@ -10,7 +10,7 @@ import pandas as pd
 from sardonyx.importers.pandas import lookup
 from sardonyx.importers.pandas.column import Column, record
 from sardonyx.importers.pandas.emission import DOUBLE, INT64, NAMES, Emission, Rep
-from sardonyx.importers.pandas.recorder import freeze, needs_order, refuse, rule, trace
+from sardonyx.importers.pandas.recorder import freeze, refuse, rule, trace
 from sardonyx.importers.pandas.rules.ufuncs import extremum, truth
 
 FROZEN = (
@@ -330,78 +330,3 @@ ACROSS: dict[str, Any] = {
     "min": _extreme, "max": _extreme, "median": _median, "count": _count, "any": _logical,
     "all": _logical, "idxmax": _which, "idxmin": _which, "nunique": _nunique,
 }  # fmt: skip
-
-
-# -- order --------------------------------------------------------------------------
-
-
-@rule("Series")
-def shift(self: Any, periods: int = 1, fill_value: Any = None) -> Any:
-    needs_order("shift")
-    amount = int(periods)
-
-    def emit(em: Emission, a: Rep) -> Rep:
-        op = em.op
-        if a.kind not in ("float", "int", "datetime"):
-            em.refuse(f"shift of {NAMES[a.kind]} has no rule")
-        rep = a if a.kind == "datetime" else Rep("float", em.double(a, em.float_type()))
-        gone = em.nothing(rep).data
-        pad = op.Expand(gone, em.ints([abs(amount)]))
-        count = op.Shape(rep.data)
-        joined = (
-            op.Concat(pad, rep.data, axis=0) if amount > 0 else op.Concat(rep.data, pad, axis=0)
-        )
-        start = em.ints([0 if amount > 0 else abs(amount)])
-        return rep.but(data=op.Slice(joined, start, op.Add(start, count), em.ints([0])))
-
-    if fill_value is not None:
-        refuse("shift(fill_value=...) has no rule", "use fillna after it")
-    return record("shift", [self], lambda a: a.shift(amount), emit, label=self.label)
-
-
-@rule("Series")
-def diff(self: Any, periods: int = 1) -> Any:
-    needs_order("diff")
-    return (self - self.shift(periods)).named(self.label)
-
-
-@rule("Series")
-def pct_change(self: Any, periods: int = 1) -> Any:
-    needs_order("pct_change")
-    return (self / self.shift(periods) - 1).named(self.label)
-
-
-@rule("Series")
-def cumsum(self: Any) -> Any:
-    needs_order("cumsum")
-
-    def emit(em: Emission, a: Rep) -> Rep:
-        op = em.op
-        if a.kind in ("int", "bool"):
-            return Rep("int", op.CumSum(em.int64(a), em.ints(0)))
-        x = em.double(a)
-        gone = op.IsNaN(x)
-        total = op.CumSum(op.Where(gone, em.doubles(0.0), x), em.ints(0))
-        return Rep("float", op.Where(gone, x, total))
-
-    return record("cumsum", [self], lambda a: a.cumsum(), emit, label=self.label)
-
-
-def _needs_order(name: str) -> None:
-    def method(self: Any, *_: Any, **__: Any) -> Any:
-        needs_order(name)
-        refuse(f"{name} has no rule")
-
-    rule("Series", name)(method)
-
-
-for _name in ("cumprod", "cummax", "cummin", "rolling", "expanding", "ewm", "rank", "sort_values"):
-    _needs_order(_name)
-
-
-@rule("DataFrame")
-def sort_values(self: Any, *_: Any, **__: Any) -> Any:
-    needs_order("sort_values")
-    refuse(
-        "sort_values has no rule", "the rows of a batch come out in the order in which they came"
-    )

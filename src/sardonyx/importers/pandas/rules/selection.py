@@ -428,14 +428,14 @@ def _moves_rows(owner: str, name: str) -> None:
 for _name in (
     "head",
     "tail",
-    "drop_duplicates",
-    "duplicated",
     "nlargest",
     "nsmallest",
     "sort_index",
 ):
     for _owner in ("DataFrame", "Series"):
         _moves_rows(_owner, _name)
+_moves_rows("Series", "drop_duplicates")
+_moves_rows("Series", "duplicated")
 _moves_rows("DataFrame", "resample")
 _moves_rows("Series", "resample")
 

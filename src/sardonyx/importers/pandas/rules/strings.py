@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 from sardonyx.importers.pandas import characters, regex, search
 from sardonyx.importers.pandas.column import Column, is_column, record
 from sardonyx.importers.pandas.emission import BOOL, INT64, TEXTS, Emission, Rep
-from sardonyx.importers.pandas.recorder import Proxy, attribute, refuse, rule
+from sardonyx.importers.pandas.recorder import Proxy, attribute, freeze, refuse, rule
 
 
 class Strings(Proxy):
@@ -141,6 +142,29 @@ for _name in ("isdigit", "isalpha", "isnumeric", "isdecimal", "isalnum", "isspac
     _test(_name)
 
 
+def _all_in_case(name: str, other: str) -> None:
+    def method(self: Any) -> Any:
+        dtype = self.column.step.value.dtype
+
+        def emit(em: Emission, a: Rep) -> Rep:
+            def some(ranges: characters.Ranges) -> Any:
+                hits = em.op.Cast(characters.member(em, a.data, ranges), to=int(INT64))
+                return em.op.Greater(em.op.ReduceMax(hits, [1], keepdims=0), em.ints(0))
+
+            wanted = some(characters.accepted(dtype, name))
+            unwanted = em.op.Or(some(characters.accepted(dtype, other)), some(TITLE))
+            return _without_missing(em, a, em.op.And(wanted, em.op.Not(unwanted)), False)
+
+        return _record(name, self, lambda a: getattr(a.str, name)(), emit)
+
+    rule("str", name)(method)
+
+
+TITLE = characters.ranges_of(c for c in range(0x2000) if unicodedata.category(chr(c)) == "Lt")
+_all_in_case("isupper", "islower")
+_all_in_case("islower", "isupper")
+
+
 def _without_missing(em: Emission, a: Rep, result: Any, default: bool) -> Rep:
     if a.missing is None:
         return Rep("bool", result)
@@ -228,6 +252,37 @@ def _padded(em: Emission, a: Rep, width: int, fill: str, side: str, after_sign: 
 
 for _name in ("zfill", "pad", "rjust", "ljust"):
     _pad(_name)
+
+
+def _affix_removed(name: str, start: bool) -> None:
+    def method(self: Any, affix: str) -> Any:
+        has = self.startswith(affix, na=False) if start else self.endswith(affix, na=False)
+        rest = slice_(self, len(affix), None) if start else slice_(self, None, -len(affix))
+        return self.column.mask(has, rest).named(self.column.label) if affix else self.column
+
+    rule("str", name)(method)
+
+
+_affix_removed("removeprefix", True)
+_affix_removed("removesuffix", False)
+
+
+@rule("str")
+def get_dummies(self: Any, sep: str = "|") -> Any:
+    """One column per part that a string of the training frame has."""
+    from sardonyx.importers.pandas.frame import Frame
+
+    levels = freeze(
+        f"{self.column.label} dummies", list(self.column.value.str.get_dummies(sep).columns)
+    )
+    edge = re.escape(sep)
+    columns = {
+        level: contains(self, rf"(?:\A|{edge}){re.escape(level)}(?:{edge}|\Z)", na=False).astype(
+            "int64"
+        )
+        for level in levels
+    }
+    return Frame(columns, self.column.rows)
 
 
 @rule("str")
@@ -442,9 +497,16 @@ def replace(
     return _record("replace", self, replay, emit)
 
 
-def matches(em: Emission, a: Rep, program: Any, limit: int) -> tuple[Any, Any]:
+def matches(
+    em: Emission, a: Rep, program: Any, limit: int, from_right: bool = False
+) -> tuple[Any, Any]:
     """[rows, length]: where a match begins, and which characters are in one."""
     op = em.op
+    if from_right and limit:
+        hits = search.fixed_at(em, a, program)
+        after = op.CumSum(op.Cast(hits, to=int(INT64)), em.ints(1), reverse=1)
+        hits = op.And(hits, op.LessOrEqual(after, em.ints(limit)))
+        return hits, hits
     if program.is_fixed and len(program.ranges) == 1 and not limit:
         hits = search.fixed_at(em, a, program)
         return hits, hits
@@ -502,7 +564,16 @@ def split(self: Any, pat: Any = None, n: int = -1, expand: bool = False, regex: 
     return _split(self, pat, n, expand, regex)
 
 
-def _split(self: Any, pat: Any, n: int, expand: bool, is_regex: Any) -> Any:
+@rule("str", "rsplit")
+def rsplit(self: Any, pat: Any = None, n: int = -1, expand: bool = False) -> Any:
+    if not isinstance(pat, str) or len(pat) != 1:
+        refuse(".str.rsplit is recorded for a separator of one character")
+    return _split(self, pat, n, expand, None, from_right=True)
+
+
+def _split(
+    self: Any, pat: Any, n: int, expand: bool, is_regex: Any, from_right: bool = False
+) -> Any:
     if pat is not None and not isinstance(pat, str):
         refuse("the separator must be a string")
     literal = pat is not None and (is_regex is False or (is_regex is None and len(pat) == 1))
@@ -516,14 +587,14 @@ def _split(self: Any, pat: Any, n: int, expand: bool, is_regex: Any) -> Any:
     source = self if pat not in (None, "") else Strings(Strings(self.column).strip())
 
     def replay(a: Any) -> Any:
-        return a.str.split(pat, **options)
+        return a.str.rsplit(pat, n=n) if from_right else a.str.split(pat, **options)
 
     def emit(em: Emission, a: Rep) -> Any:
         return a
 
     kept = _record("split", source, replay, emit)
     pieces = Pieces(kept.step, self.column.label)
-    pieces.__dict__["parts"] = (program, max(n, 0), pat in (None, ""))
+    pieces.__dict__["parts"] = (program, max(n, 0), pat in (None, ""), from_right)
     if not expand:
         return pieces
     from sardonyx.importers.pandas.frame import Frame
@@ -538,11 +609,11 @@ def _split(self: Any, pat: Any, n: int, expand: bool, is_regex: Any) -> Any:
 def piece(self: Any, i: Any) -> Any:
     if not isinstance(i, (int, np.integer)):
         refuse("only one part of a column of lists can be taken at a time")
-    program, limit, whitespace = self.pieces.__dict__["parts"]
+    program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
 
     def emit(em: Emission, a: Rep) -> Rep:
         op = em.op
-        begins, inside = matches(em, a, program, limit)
+        begins, inside = matches(em, a, program, limit, from_right)
         number = op.CumSum(op.Cast(begins, to=int(INT64)), em.ints(1))
         last = op.ReduceSum(op.Cast(begins, to=int(INT64)), [1], keepdims=0)
         wanted = em.ints(int(i)) if i >= 0 else op.Add(last, em.ints(int(i) + 1))
@@ -564,10 +635,10 @@ def piece(self: Any, i: Any) -> Any:
 
 @rule("str of lists", "len")
 def number_of_pieces(self: Any) -> Any:
-    program, limit, whitespace = self.pieces.__dict__["parts"]
+    program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
 
     def emit(em: Emission, a: Rep) -> Rep:
-        begins, _ = matches(em, a, program, limit)
+        begins, _ = matches(em, a, program, limit, from_right)
         total = em.op.ReduceSum(em.op.Cast(begins, to=int(INT64)), [1], keepdims=0)
         value = em.op.Add(total, em.ints(1))
         if whitespace:
