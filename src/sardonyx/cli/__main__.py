@@ -36,6 +36,10 @@ COMMANDS = {
     ),
     "grad": ("grad:grad", "Write a model's gradient as an ONNX model."),
     "export-step": ("export_step:export_step", "Write the training step as plain ONNX files."),
+    "import": (
+        "import_model:import_model",
+        "Turn a model of another framework or format into ONNX.",
+    ),
     "convert": ("convert:convert", "Turn a model into PyTorch, JAX, TensorFlow or NumPy."),
     "verify": ("verify:verify", "Prove that two models agree, or name the node that differs."),
     "diff": ("diff:diff", "Show what changed between two models."),

@@ -60,7 +60,7 @@ def from_xgboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
     if isinstance(booster, (str, Path)):
         path, booster = booster, xgboost.Booster()
         try:
-            booster.load_model(path)
+            booster.load_model(bytearray(Path(path).read_bytes()))  # by content, not by suffix
         except xgboost.core.XGBoostError as error:
             raise ImportRefused(f"{quote(path)} is not a model of XGBoost: {error}") from error
     wrapper = None if isinstance(booster, xgboost.Booster) else booster

@@ -1,0 +1,92 @@
+"""`sardonyx import`: files are known by their content, and pickles stay closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from sardonyx.cli.__main__ import main
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+X = np.random.default_rng(0).normal(size=(80, 3))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys, *arguments: str, code: int = 0) -> str:
+    """What the command prints, on both streams."""
+    with pytest.raises(SystemExit) as stop:
+        main(["import", *arguments])
+    out = capsys.readouterr()
+    assert stop.value.code == code, out.err
+    return out.out + out.err
+
+
+def predicted(path: str, rows: np.ndarray) -> dict:
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (only,) = session.get_inputs()
+    kind = np.float32 if only.type == "tensor(float)" else np.float64
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, {only.name: rows.astype(kind)})))
+
+
+def classifier():
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression().fit(X, X[:, 0] > 0)
+
+
+def test_skops(capsys) -> None:
+    import skops.io
+
+    skops.io.dump(classifier(), "model.bin")
+    words = run(capsys, "model.bin", "-o", "out.onnx")
+    assert "out.onnx" in words and "verified" in words
+    np.testing.assert_allclose(
+        predicted("out.onnx", X)["probabilities"], classifier().predict_proba(X), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.dat", "model.joblib"])
+def test_pickles_are_opened_only_on_request(name, capsys) -> None:
+    import joblib
+
+    class Trap:
+        def __reduce__(self):
+            return open, ("trapped", "w")
+
+    joblib.dump(Trap(), name)
+    assert "--trust-pickle" in run(capsys, name, code=2)
+    assert not Path("trapped").exists()
+    joblib.dump(classifier(), name)
+    assert "may run anything" in run(capsys, name, "--trust-pickle", "-o", "out.onnx")
+    assert predicted("out.onnx", X)["label"].tolist() == classifier().predict(X).tolist()
+
+
+def test_boosters_by_content(capsys) -> None:
+    import lightgbm
+    import xgboost
+
+    y = X[:, 0] + X[:, 1]
+    booster = xgboost.train({}, xgboost.DMatrix(X, label=y), 3)
+    light = lightgbm.train({"verbose": -1}, lightgbm.Dataset(X, y), 3)
+    booster.save_model("a.json")
+    booster.save_model("b.ubj")
+    light.save_model("c.txt")
+    for name in ("a.json", "b.ubj", "c.txt"):
+        Path(name).rename("booster.model")
+        run(capsys, "booster.model", "-o", "out.onnx", "--raw")
+        source = light.predict(X) if name == "c.txt" else booster.predict(xgboost.DMatrix(X))
+        np.testing.assert_allclose(predicted("out.onnx", X)["raw"], source, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_not_known_is_refused(folder, capsys) -> None:
+    (folder / "notes.txt").write_text("hello")
+    assert "none of the formats" in run(capsys, "notes.txt", code=2)
