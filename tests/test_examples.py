@@ -135,3 +135,12 @@ def test_from_onnxruntime_training_learns_and_serves(
     for name, old in start.items():
         frozen = name.startswith("body")
         assert np.array_equal(weights(name).numpy(), old) == frozen, name
+
+
+def test_relay_gives_the_losses_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("relay", monkeypatch, tmp_path)
+    losses = example.main()
+    straight = losses.pop("uninterrupted")
+    handed_on = [loss for leg in losses.values() for loss in leg]
+    assert len(losses) == 5
+    np.testing.assert_allclose(handed_on, straight, atol=2e-6, rtol=0)

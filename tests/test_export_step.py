@@ -5,6 +5,7 @@ sardonyx.
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import shutil
@@ -245,3 +246,16 @@ def test_model_without_a_record(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="no training record"):
         sx.export_step(mlp(), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_relay_passes_through_the_web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    modules = node_modules()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES.parent))
+    relay = importlib.import_module("relay")
+    losses = relay.main(modules, engines=("onnxruntime",))
+    straight = losses.pop("uninterrupted")
+    assert "onnxruntime-web" in losses
+    handed_on = [loss for leg in losses.values() for loss in leg]
+    np.testing.assert_allclose(handed_on, straight, atol=2e-6, rtol=0)

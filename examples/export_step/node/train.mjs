@@ -1,10 +1,11 @@
 // Train from exported files with onnxruntime-web alone; prints one loss per step as JSON.
 //
-//   npm install && node train.mjs FOLDER
+//   npm install && node train.mjs FOLDER [STATE]
 //
+// STATE is a file for the state at the end: by name its type, shape and numbers.
 // The same code runs in a browser: only the reading of files differs.
 
-import { readFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as ort from "onnxruntime-web";
 
@@ -44,5 +45,10 @@ for (const batch of await json("batches.json")) {
   const found = await trainer.run(feeds);
   for (const [name, output] of Object.entries(train.updates)) state[name] = found[output];
   losses.push(found.loss.data[0]);
+}
+if (process.argv[3]) {
+  const numbers = (t) => (t.type === "int64" ? Array.from(t.data, Number) : Array.from(t.data));
+  const entries = Object.entries(state).map(([name, t]) => [name, { type: t.type, shape: t.dims, data: numbers(t) }]);
+  await writeFile(process.argv[3], JSON.stringify(Object.fromEntries(entries)));
 }
 console.log(JSON.stringify(losses));

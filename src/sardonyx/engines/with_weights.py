@@ -28,7 +28,12 @@ BOOKKEEPING = ("num_batches_tracked",)
 
 
 def with_weights(
-    model: ModelSource, source: Any, *, partial: bool = False, cast: bool = False
+    model: ModelSource,
+    source: Any,
+    *,
+    optimizer: Any = None,
+    partial: bool = False,
+    cast: bool = False,
 ) -> Model:
     """A copy of `model` with the weights of `source`, bit for bit; everything else stays.
 
@@ -37,6 +42,8 @@ def with_weights(
     source  -- a torch module or state dict; JAX params (nested or by name) or an NNX module; a
                tf.Module or Keras model; a mapping of arrays by name; an .npz or .safetensors file;
                the folder that `to_torch_source` wrote
+    optimizer -- the torch optimizer of the module: its state becomes that of the training record;
+               settings, such as the rate, stay those of the record
     partial -- accept weights that `source` lacks (they keep their values) and names that the model
                lacks (they are left out); otherwise both are errors
     cast    -- convert weights of another type, for instance after `module.half()`
@@ -49,7 +56,17 @@ def with_weights(
     array([0., 0., 0.], dtype=float32)
     """
     loaded = load(model)
-    return _replaced(loaded, _arrays(source, loaded, partial), partial, cast)
+    tuned = _replaced(loaded, _arrays(source, loaded, partial), partial, cast)
+    return tuned if optimizer is None else _with_optimizer(tuned, source, optimizer)
+
+
+def _with_optimizer(model: Model, module: Any, optimizer: Any) -> Model:
+    """The model with the state of an optimizer in its record."""
+    if framework_of(optimizer) != "torch" or framework_of(module) != "torch":
+        raise ArgumentError("optimizer= takes a torch optimizer, and the module that it trains")
+    package = importlib.import_module("sardonyx.engines.torch.optimizer_state")
+    copy: Model = package.with_optimizer_state(model, module, optimizer)
+    return copy
 
 
 def framework_of(thing: Any) -> str | None:

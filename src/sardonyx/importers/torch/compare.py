@@ -96,7 +96,8 @@ class _WideFunctions(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "__name__", "") not in INQUIRIES:
             args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        return WIDE.get(result, result) if isinstance(result, torch.dtype) else result
 
 
 @contextlib.contextmanager
@@ -254,13 +255,14 @@ def compare_steps(
     sets: Sequence[Mapping[str, Any]],
     every: int = 1,
     names: Mapping[str, str] | None = None,
+    steps: int | None = None,
 ) -> dict[str, float]:
-    """Noise ratios of parameters and statistics after two updates; a difference is an error.
+    """Noise ratios of parameters and statistics after some updates; a difference is an error.
 
     names -- what the model calls the arguments of the module, where it is something else
     """
-    names = names or {}
-    batches = [sets[i % len(sets)] for i in range(STEPS * every)]
+    names, steps = names or {}, steps or STEPS
+    batches = [sets[i % len(sets)] for i in range(steps * every)]
     rep = prepare_training(model)
     start = int(rep.state()["train/step"]) if "train/step" in rep.variables else 0
     seed = int(rep.state().get("train/seed", 0))
@@ -282,7 +284,7 @@ def compare_steps(
             rows.append([quote(name), f"{result.ratio:.3g} x rounding {result.problem}".strip()])
     if rows:
         raise ImportDiffers(
-            f"{len(rows)} of {len(ratios)} tensors differ from torch's after {STEPS} updates",
+            f"{len(rows)} of {len(ratios)} tensors differ from torch's after {steps} updates",
             rows,
             hint="verify=False returns the model all the same; please report it",
         )

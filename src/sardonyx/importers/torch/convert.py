@@ -29,6 +29,7 @@ from sardonyx.record.describe import describe, descriptions
 from sardonyx.record.trainable import refuse_unknown, trainable
 
 DROPOUTS = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
+IMPORTED = "sardonyx.imported"  # from what, and how the comparison went
 TORCH_OPTIMIZER = torch.optim.Optimizer
 
 
@@ -89,8 +90,10 @@ def from_torch(
     renamed = _rename(served, parts, names or {})
     sets = [{renamed.get(n, n): a for n, a in s.items()} for s in data_sets(source, program.free)]
     sources = {new: old for old, new in renamed.items()}
+    served.metadata[IMPORTED] = f"torch {torch.__version__}"
     if verify:
-        compare_outputs(served, source, sources, sets)
+        report = compare_outputs(served, source, sources, sets)
+        served.metadata[IMPORTED] += f", {report.verdict}"
     if not wants_record:
         return served
     net, reading = _with_record(served, parts, source, loss, optimizer, scheduler, training)
@@ -101,7 +104,9 @@ def from_torch(
             training.get("clip_norm"), training.get("clip_value"),
         )  # fmt: skip
         every = int(training.get("accumulate", 1))
-        compare_steps(net, source, trainer, [_named(s, sources) for s in sets], every, renamed)
+        named_sets = [_named(s, sources) for s in sets]
+        ratios = compare_steps(net, source, trainer, named_sets, every, renamed)
+        net.metadata[IMPORTED] += f", training {max(ratios.values(), default=0.0):.2f} x rounding"
     return net
 
 

@@ -144,6 +144,8 @@ def dropout(x: Any, p: float) -> Any:
 
 def channel_dropout(x: Any, p: float) -> Any:
     """Whole channels are dropped together: one number for each, multiplied with the channel."""
+    if not p:
+        return op.Identity(x)
     rank = len(x.shape)
     batched = [op.Shape(x, start=0, end=2), op.Constant(value_ints=[1] * (rank - 2))]
     ones = op.Expand(op.CastLike(op.Constant(value_float=1.0), x), op.Concat(*batched, axis=0))

@@ -4,7 +4,7 @@ its state as the slots of the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,136 +14,8 @@ import torch
 from sardonyx.errors import ArgumentError, ImportRefused, quote
 from sardonyx.importers.torch.schedulers import Timetable
 from sardonyx.record import optim
+from sardonyx.record.torch_state import RULES, Rule, Settings, count_of, number, slots_of
 
-Settings = dict[str, Any]
-State = Mapping[str, Any]
-
-
-@dataclass
-class Rule:
-    """How one class of `torch.optim` is read.
-
-    name     -- of our optimizer
-    settings -- its settings, from those of a group
-    slots    -- our slots: torch's name for each, and by what torch's number is divided
-    cycled   -- the setting that a scheduler may cycle with the rate
-    """
-
-    name: str
-    settings: Callable[[Mapping[str, Any]], Settings]
-    slots: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]]
-    cycled: str = ""
-
-
-def _one(group: Mapping[str, Any]) -> float:
-    return 1.0
-
-
-def _first(group: Mapping[str, Any]) -> float:
-    """Adam's first slot holds m/(1-b1), unless b1 changes over the updates."""
-    return 1.0 if group.get("cycled") else 1.0 - float(group["betas"][0])
-
-
-def _second(group: Mapping[str, Any]) -> float:
-    return 1.0 - float(group["betas"][1])
-
-
-def _plain(*names: str) -> dict[str, tuple[str, Callable[[Mapping[str, Any]], float]]]:
-    return {name: (name, _one) for name in names}
-
-
-def _read(*names: str, **renamed: str) -> Callable[[Mapping[str, Any]], Settings]:
-    """A reader of settings under the same names, under others, and of pairs such as betas."""
-
-    def read(group: Mapping[str, Any]) -> Settings:
-        settings = {n: _number(group[n]) for n in names if n in group}
-        settings |= {ours: _number(group[theirs]) for ours, theirs in renamed.items()}
-        if "betas" in group:
-            settings |= {"b1": _number(group["betas"][0]), "b2": _number(group["betas"][1])}
-        return settings
-
-    return read
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
-
-
-ADAM_SLOTS = {
-    "adam_m": ("exp_avg", _first),
-    "adam_v": ("exp_avg_sq", _second),
-    "adam_v_max": ("max_exp_avg_sq", _second),
-}
-DECOUPLED = "decoupled_weight_decay"
-_ADAM = _read("eps", "weight_decay", "amsgrad", "maximize")
-
-
-def _adafactor(group: Mapping[str, Any]) -> Settings:
-    eps1, eps2 = group["eps"]
-    settings = _read("beta2_decay", "weight_decay", "maximize", clip="d")(group)
-    return {**settings, "eps1": eps1, "eps2": eps2}
-
-
-def _rprop(group: Mapping[str, Any]) -> Settings:
-    shrink, grow = group["etas"]
-    smallest, largest = group["step_sizes"]
-    sizes = {"smallest": smallest, "largest": largest}
-    return {"shrink": shrink, "grow": grow, **sizes, "maximize": group["maximize"]}
-
-
-RULES = {
-    "SGD": Rule(
-        "sgd",
-        _read("momentum", "nesterov", "dampening", "weight_decay", "maximize"),
-        {"momentum": ("momentum_buffer", _one)},
-        "momentum",
-    ),
-    "Adam": Rule("adam", _ADAM, ADAM_SLOTS, "betas"),
-    "AdamW": Rule("adamw", _ADAM, ADAM_SLOTS, "betas"),
-    "Adagrad": Rule(
-        "adagrad",
-        _read("lr_decay", "eps", "weight_decay", "maximize", initial="initial_accumulator_value"),
-        {"sum_of_squares": ("sum", _one)},
-    ),
-    "RMSprop": Rule(
-        "rmsprop",
-        _read("alpha", "eps", "momentum", "centered", "weight_decay", "maximize"),
-        {**_plain("square_avg", "grad_avg"), "momentum": ("momentum_buffer", _one)},
-    ),
-    "Adafactor": Rule("adafactor", _adafactor, _plain("row_var", "col_var", "variance")),
-    "NAdam": Rule(
-        "nadam",
-        _read("eps", "weight_decay", "momentum_decay", "maximize", decoupled=DECOUPLED),
-        _plain("exp_avg", "exp_avg_sq", "mu_product"),
-    ),
-    "RAdam": Rule(
-        "radam",
-        _read("eps", "weight_decay", "maximize", decoupled=DECOUPLED),
-        _plain("exp_avg", "exp_avg_sq"),
-    ),
-    "Adamax": Rule(
-        "adamax", _read("eps", "weight_decay", "maximize"), _plain("exp_avg", "exp_inf")
-    ),
-    "Adadelta": Rule(
-        "adadelta",
-        _read("rho", "eps", "weight_decay", "maximize"),
-        _plain("square_avg", "acc_delta"),
-    ),
-    "Rprop": Rule("rprop", _rprop, _plain("prev", "step_size")),
-    "ASGD": Rule(
-        "asgd",
-        _read("weight_decay", "maximize", decay="lambd", power="alpha", start="t0"),
-        _plain("eta", "mu", "ax"),
-    ),
-    "Muon": Rule(
-        "muon",
-        _read(
-            "weight_decay", "momentum", "nesterov", "eps",
-            coefficients="ns_coefficients", steps="ns_steps", adjust="adjust_lr_fn",
-        ),
-        _plain("momentum_buffer"),
-    ),
-}  # fmt: skip
 REFUSED = {
     "LBFGS": "it evaluates the loss several times in one step",
     "SparseAdam": "it needs sparse gradients, which ONNX does not have",
@@ -196,11 +68,11 @@ def read_optimizer(
         by_count: dict[int, list[str]] = {}
         for member, parameter in members:
             state = optimizer.state.get(parameter, {})
-            by_count.setdefault(_count(state), []).append(member)
-            slots |= _slots(rule, member, parameter, state, marked)
+            by_count.setdefault(count_of(state), []).append(member)
+            slots |= slots_of(rule, member, parameter, state, marked)
         for count, group_names in by_count.items():
             label = str(group.get("name", f"group {index}"))
-            settings = {"lr": _number(group["lr"]), **rule.settings(group)}
+            settings = {"lr": number(group["lr"]), **rule.settings(group)}
             settings |= _changing(rule, timetable.placed(index, count), optimizer)
             parts.append((label, count, settings, group_names))
     if not parts:
@@ -290,35 +162,6 @@ def names_of(
             hint="make it from module.parameters(), after module.to(…) and after loading weights",
         )
     return {id(p): by_id[id(p)] for g in optimizer.param_groups for p in g["params"]}
-
-
-def _count(state: State) -> int:
-    """How many updates a parameter has had, where its state shows it."""
-    if "step" in state:
-        return int(_number(state["step"]))
-    return int(any(isinstance(v, torch.Tensor) for v in state.values()))
-
-
-def _slots(
-    rule: Rule, name: str, parameter: torch.nn.Parameter, state: State, group: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    slots = {}
-    for slot, (theirs, divisor) in rule.slots.items():
-        tensor = state.get(theirs)
-        if isinstance(tensor, torch.Tensor):
-            wide = tensor.detach().cpu().double().numpy() / divisor(group)
-            is_scalar = tensor.dim() == 0 and parameter.dim() > 0
-            kind = torch.float32 if is_scalar and parameter.dtype != torch.float64 else None
-            slots[f"{name}/{slot}"] = wide.astype(_numpy_type(kind or parameter.dtype))
-    return slots
-
-
-def _numpy_type(dtype: torch.dtype) -> Any:
-    import ml_dtypes
-
-    if dtype == torch.bfloat16:
-        return ml_dtypes.bfloat16
-    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _notes(

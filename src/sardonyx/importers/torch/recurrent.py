@@ -163,7 +163,9 @@ class _Layers:
 
 
 def dropped(x: Any, p: float) -> Any:
-    """Dropout as a node that training can switch on."""
+    """Dropout as a node that training can switch on; one that drops nothing is none."""
+    if not p:
+        return op.Identity(x)
     y, _ = op.Dropout(x, op.Constant(value_float=p))
     return y
 

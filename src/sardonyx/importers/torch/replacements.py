@@ -58,6 +58,26 @@ def multilabel_margin_loss(
     return _reduced(each if input.dim() == 2 else each[0], reduction)
 
 
+def linear_cross_entropy(
+    input: Any,
+    linear_weight: Any,
+    target: Any,
+    *,
+    linear_bias: Any = None,
+    weight: Any = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Any:
+    if linear_weight.dim() != 2:
+        raise NotImplementedError("linear_cross_entropy with out_features has no translation")
+    scores = functional.linear(input, linear_weight, linear_bias)
+    ignored = -100 if ignore_index is None else ignore_index
+    settings: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": label_smoothing}
+    return functional.cross_entropy(scores, target, weight, reduction=reduction, **settings)
+
+
 def ctc_loss(
     log_probs: Any,
     targets: Any,
@@ -113,6 +133,8 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     functional.multilabel_margin_loss: multilabel_margin_loss,
     functional.ctc_loss: ctc_loss,
 }
+if hasattr(functional, "linear_cross_entropy"):  # since torch 2.13
+    REPLACEMENTS[functional.linear_cross_entropy] = linear_cross_entropy
 
 
 class Replacing(TorchFunctionMode):

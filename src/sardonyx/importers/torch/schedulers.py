@@ -175,27 +175,34 @@ def _table(factors: np.ndarray, start: int) -> Schedule:
     tail = _tail(factors)
     if tail is None:
         return schedules.table([*factors, math.nan], start=start)
-    every, ratio = tail
-    return schedules.table(list(_shortened(factors, every, ratio)), every, ratio, start)
+    return schedules.table(list(_shortened(factors, tail)), tail.every, tail.ratio, start)
 
 
-def _tail(values: np.ndarray) -> tuple[int, float] | None:
-    """(every, ratio): the values end as repetitions of `every` of them, each times `ratio`."""
+@dataclass
+class _Tail:
+    """The values end as repetitions of `every` of them, each times `ratio`, up to `atol`."""
+
+    every: int
+    ratio: float
+    atol: float
+
+
+def _tail(values: np.ndarray) -> _Tail | None:
     values = values / (np.max(np.abs(values), initial=0.0) or 1.0)
     half = len(values) // 2
-    for every in (1, *_candidates(values[half:])):
-        if not 0 < every <= half // 2:
-            continue
-        late, early = values[half + every :], values[half:-every]
-        ratio = _ratio(late, early)
-        if ratio is not None and np.allclose(late, early * ratio, rtol=1e-9, atol=CLOSE):
-            return every, ratio
+    lengths = [n for n in (1, *_candidates(values[half:])) if 0 < n <= half // 2]
+    for atol in (0.0, CLOSE):
+        for every in lengths:
+            late, early = values[half + every :], values[half:-every]
+            ratio = _ratio(late, early)
+            if ratio is not None and np.allclose(late, early * ratio, rtol=1e-9, atol=atol):
+                return _Tail(every, ratio, atol)
     return None
 
 
 def _candidates(values: np.ndarray) -> list[int]:
     """Distances after which the last value, or a jump, comes again."""
-    changes = np.flatnonzero(np.abs(np.diff(values)) > CLOSE)
+    changes = np.flatnonzero(np.abs(np.diff(values)) > CLOSE * np.abs(values[:-1]))
     gaps = np.diff(changes)
     jumps = [int(gaps[-1])] if gaps.size and (gaps == gaps[-1]).all() else []
     same = np.flatnonzero(np.isclose(values, values[-1], rtol=1e-9, atol=0.0))
@@ -212,10 +219,9 @@ def _ratio(late: np.ndarray, early: np.ndarray) -> float | None:
     return ratio if ratio is not None and 0.0 < abs(ratio) <= 1.0 else None
 
 
-def _shortened(values: np.ndarray, every: int, ratio: float) -> np.ndarray:
+def _shortened(values: np.ndarray, tail: _Tail) -> np.ndarray:
     """The shortest table whose tail goes on as the whole one does."""
-    end = len(values)
-    expected = values[:-every] * ratio
-    matches = np.isclose(values[every:], expected, rtol=1e-9, atol=CLOSE)
-    wrong = np.flatnonzero(~matches)
-    return values[: min(end, (int(wrong[-1]) + 1 if wrong.size else 0) + every)]
+    every, atol = tail.every, tail.atol * np.max(np.abs(values), initial=0.0)
+    expected = values[:-every] * tail.ratio
+    wrong = np.flatnonzero(~np.isclose(values[every:], expected, rtol=1e-9, atol=atol))
+    return values[: (int(wrong[-1]) + 1 if wrong.size else 0) + every]

@@ -1,0 +1,142 @@
+"""Networks of transformers, timm, torchvision and our own, imported from torch with their training.
+
+    python -m tests.sweeps.torch_imports transformers -o imports.json
+    python -m tests.sweeps.torch_imports timm torchvision own --only resnet
+
+Small configurations with random weights; nothing is downloaded. Each network is imported (the
+verdict is that of `from_torch` itself), and then takes ten training steps in onnxruntime and in
+torch, compared by the noise ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import sardonyx as sx
+from sardonyx.errors import SardonyxError
+from sardonyx.importers.torch import compare
+from sardonyx.importers.torch.convert import IMPORTED
+from tests.sweeps import torch_networks
+
+STEPS, RATIO = 10, 3.0
+TRAINABLE = 15_000_000  # larger networks are imported, not trained: memory
+
+
+@dataclass
+class Result:
+    """How one network fared."""
+
+    family: str
+    name: str
+    verdict: str = ""
+    training: str = ""
+    ratio: float = 0.0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def mean_square(outputs: Any, labels: Any) -> Any:
+    """A loss for any network: its first float output against numbers."""
+    from sardonyx.importers.torch.leaves import tensors
+
+    floats = [v for v in tensors(outputs).values() if v.is_floating_point()]
+    return (floats[0].float() - labels.reshape(-1, *[1] * (floats[0].dim() - 1))).square().mean()
+
+
+def one(family: str, name: str, make: Callable[[], torch_networks.Example]) -> Result:
+    """Import a network, then train it."""
+    result = Result(family, name)
+    start = time.monotonic()
+    torch.manual_seed(0)
+    try:
+        example = make()
+        module = example.module
+        count = sum(p.numel() for p in module.parameters())
+        settings: dict[str, Any] = {}
+        if count <= TRAINABLE:
+            module.train()
+            optimizer = torch.optim.SGD(
+                [p for p in module.parameters() if p.requires_grad], 1e-3, momentum=0.9
+            )
+            loss = None if example.labels is not None else mean_square
+            labels = example.labels
+            if labels is None:
+                labels = torch.linspace(-1.0, 1.0, example.rows)
+            settings = {"loss": loss, "labels": labels, "optimizer": optimizer}
+        else:
+            module.eval()
+        model = sx.from_torch(module, example.args, example.kwargs, **settings)
+        _, result.verdict, *training = model.metadata[IMPORTED].split(", ")
+        if training:
+            result.ratio = float(training[0].split()[1])
+            result.training = "same" if result.ratio <= RATIO else "look"
+    except SardonyxError as error:
+        # The outputs are compared first: a difference after updates is one of the training.
+        is_training = "updates" in error.what or "record" in error.what
+        result.verdict = "same" if is_training else type(error).__name__
+        result.training = type(error).__name__ if is_training else ""
+        result.reason = str(error)[:600]
+    except Exception as error:  # what breaks is a finding too
+        key = "training" if result.verdict else "verdict"
+        setattr(result, key, f"crash {type(error).__name__}")
+        result.reason = "".join(traceback.format_exception(error))[-900:]
+    result.seconds = round(time.monotonic() - start, 1)
+    return result
+
+
+def cases(families: list[str], only: str) -> Iterator[tuple[str, str, Any]]:
+    for family in families:
+        for name, make in torch_networks.FAMILIES[family]():
+            if only in name:
+                yield family, name, make
+
+
+def summary(results: list[Result]) -> str:
+    lines = []
+    for family in dict.fromkeys(r.family for r in results):
+        rows = [r for r in results if r.family == family]
+        same = sum(r.verdict == "same" for r in rows)
+        different = sum("Differs" in r.verdict or "Differs" in r.training for r in rows)
+        trained = [r for r in rows if r.training]
+        steps = sum(r.training == "same" for r in trained)
+        lines.append(
+            f"{family}: {same} of {len(rows)} same, {different} different, "
+            f"{steps} of {len(trained)} trained alike"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch_networks.define_operators()
+    compare.STEPS = STEPS
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("families", nargs="*", default=list(torch_networks.FAMILIES))
+    parser.add_argument("--only", default="", help="a part of the names")
+    parser.add_argument("-o", "--output", help="a JSON file of the results")
+    arguments = parser.parse_args()
+    results = []
+    for family, name, make in cases(arguments.families, arguments.only):
+        result = one(family, name, make)
+        results.append(result)
+        row = [family, name, result.verdict, result.training, f"{result.ratio:.2f}"]
+        print("  ".join([*row, f"{result.seconds:.0f} s", result.reason[:300]]), flush=True)
+        if arguments.output:
+            with open(arguments.output, "w", encoding="utf-8") as file:
+                json.dump([asdict(r) for r in results], file, indent=1)
+        gc.collect()
+    print(summary(results))
+
+
+if __name__ == "__main__":
+    main()
