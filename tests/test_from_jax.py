@@ -65,6 +65,26 @@ def test_a_symbolic_size_is_free() -> None:
         np.testing.assert_allclose(y, module.apply(variables, x), rtol=1e-5, atol=1e-6)
 
 
+def test_symbolic_sizes_of_images() -> None:
+    module = nn.Sequential(
+        [nn.Conv(4, (3, 3)), nn.relu, lambda x: nn.max_pool(x, (2, 2), (2, 2)),
+         lambda x: nn.avg_pool(x, (2, 2), (2, 2)), lambda x: x.mean((1, 2)), nn.Dense(3)]
+    )  # fmt: skip
+    variables = module.init(KEY, jnp.ones((1, 8, 8, 3)))
+    shape = jax.export.symbolic_shape("b, 4*h + 1, w", constraints=["w >= 8"])
+    model = sx.from_jax(module.apply, variables, jax.ShapeDtypeStruct((*shape, 3), jnp.float32))
+    for size in ((1, 9, 8), (3, 13, 11)):
+        x = jax.random.normal(KEY, (*size, 3))
+        (y,) = run(model, **{model.inputs[0].name: x})
+        np.testing.assert_allclose(y, module.apply(variables, x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_size_that_no_input_shows_is_refused() -> None:
+    shape = jax.export.symbolic_shape("a*b, 3")
+    with pytest.raises(ImportRefused, match="2 symbolic sizes"):
+        sx.from_jax(lambda p, x: x, {}, jax.ShapeDtypeStruct(shape, jnp.float32))
+
+
 def test_every_equation_without_a_rule_is_named_with_its_line() -> None:
     def function(params: Any, x: Any) -> Any:
         a = jnp.linalg.eigh(x @ x.T)[0]

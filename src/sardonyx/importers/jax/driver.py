@@ -128,9 +128,10 @@ class Reader:
             if name not in RULES:
                 raise Refusal("no rule")
             results = self._apply(op, RULES[name], equation, operands)
-        except Refusal as refusal:
+        except (Refusal, core.InconclusiveDimensionOperation) as refusal:
             del op.nodes[before:]
-            self.problems[(name, str(refusal), self.line)] = None
+            reason = str(refusal) if isinstance(refusal, Refusal) else "a comparison of free sizes"
+            self.problems[(name, reason, self.line)] = None
             return [_placeholder(aval) for aval in avals]
         finally:
             self.line = outer

@@ -42,7 +42,7 @@ def from_jax(
     ...     return jnp.tanh(x @ params["kernel"] + params["bias"])
     >>> params = {"kernel": jnp.ones((4, 3)), "bias": jnp.zeros(3)}
     >>> model = sx.from_jax(predict, params, jnp.ones((2, 4)))
-    >>> sorted(model.graph.initializers)
+    >>> [weight.name for weight in sx.weights(model) if weight.kind == "weight"]
     ['bias', 'kernel']
     """
     if not callable(function):

@@ -71,7 +71,7 @@ def split(op: Writer, x: ir.Value, *, sizes: Sequence[int], axis: int) -> Sequen
 
 @importer("tile")
 def tile(op: Writer, x: ir.Value, *, reps: Sequence[int]) -> ir.Value:
-    return op.Tile(x, [int(r) for r in reps])
+    return op.Tile(x, op.vector(reps))
 
 
 @importer("rev")

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 from jax import tree_util
+from jax._src import core
 from jax._src.core import ShapedArray
 
 from sardonyx.errors import ImportRefused, counted
@@ -43,6 +44,12 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Traced:
             "the function cannot be traced: its Python code looks at values",
             [[type(error).__name__, first], *([[line]] if line else [])],
             hint="use jnp.where, jax.lax.cond or jax.lax.scan where a value decides",
+        ) from error
+    except core.InconclusiveDimensionOperation as error:
+        raise ImportRefused(
+            "the function cannot be traced with symbolic sizes",
+            [[str(error).strip().splitlines()[0]]],
+            hint="give arrays as the example, or write the function without this comparison",
         ) from error
     if jaxpr.effects:
         names = sorted(str(effect) for effect in jaxpr.effects)
@@ -84,9 +91,12 @@ class Tracer:
         """Make sizes of the symbols in the shapes of inputs."""
         for value in self.inputs.values():
             for axis, dim in enumerate(value.meta["aval"].shape):
-                symbol = None if isinstance(dim, int) else dim._to_var()
-                if symbol and symbol not in self.op.symbols:
-                    self.op.symbols[symbol] = self.op.Shape(value, start=axis, end=axis + 1)
+                symbol, factor, more = _linear(dim)
+                if symbol is None or symbol in self.op.symbols:
+                    continue
+                size = self.op.Shape(value, start=axis, end=axis + 1)
+                size = self.op.Sub(size, [more]) if more else size
+                self.op.symbols[symbol] = self.op.Div(size, [factor]) if factor != 1 else size
 
     def read(self, traced: Traced, operands: Sequence[ir.Value]) -> list[ir.Value]:
         self.find_symbols()
@@ -103,7 +113,7 @@ class Tracer:
             raise ImportRefused(
                 f"{counted(len(missing), 'symbolic size')} cannot be read off an input",
                 [[name] for name in sorted(missing)],
-                hint="give each symbol to one axis of one input as it stands",
+                hint="give each symbol alone, or as 2*n + 1, to one axis of one input",
             )
 
     def finish(self, results: Sequence[ir.Value], names: Sequence[str], name: str) -> ir.Graph:
@@ -124,6 +134,17 @@ class Tracer:
         )  # fmt: skip
         simplify(graph)
         return graph
+
+
+def _linear(dim: Any) -> tuple[str | None, int, int]:
+    """The symbol, factor and summand of a size such as 4*h + 1; no symbol for any other."""
+    if isinstance(dim, int) or len(dim._get_vars()) != 1:
+        return None, 1, 0
+    (symbol,) = dim._get_vars()
+    more = int(dim._evaluate({symbol: 0}))
+    factor = int(dim._evaluate({symbol: 1})) - more
+    straight = factor > 0 and int(dim._evaluate({symbol: 7})) == 7 * factor + more
+    return (symbol, factor, more) if straight and len(dim._sorted_terms) <= 2 else (None, 1, 0)
 
 
 def simplify(graph: ir.Graph) -> None:

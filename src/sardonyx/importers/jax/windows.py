@@ -164,13 +164,22 @@ class Window:
             raise Refusal("a window over a free size")
         return (size - (self.sizes[axis] - 1) * self.dilation[axis] - 1) // stride + 1
 
+    def _end(self, x: ir.Value, axis: int, start: int) -> Any:
+        """Where the slice of the elements from `start` on ends, one of each window."""
+        op, stride = self.op, self.strides[axis]
+        size = op.dim(x, axis)
+        if isinstance(size, int):
+            return start + (self._count(x, axis, stride) - 1) * stride + 1
+        span = (self.sizes[axis] - 1) * self.dilation[axis] + 1
+        steps = op.Div(op.Sub(size, [span]), [stride])
+        return op.Add(op.Mul(steps, [stride]), [start + 1])
+
     def _along(self, x: ir.Value, axis: int, combine: Combine) -> ir.Value:
         op, size, stride, gap = self.op, self.sizes[axis], self.strides[axis], self.dilation[axis]
         if size <= FEW:
-            count = self._count(x, axis, stride)
             y = None
             for k in range(size):
-                part = op.part(x, axis, k * gap, k * gap + (count - 1) * stride + 1, stride)
+                part = op.part(x, axis, k * gap, self._end(x, axis, k * gap), stride)
                 y = part if y is None else combine(y, part)
             assert y is not None
             return y
