@@ -32,13 +32,7 @@ from .results import (
 )
 from .scope import Scope
 
-MODES = {
-    "lessThan": "<",
-    "lessOrEqual": "<=",
-    "greaterThan": ">",
-    "greaterOrEqual": ">=",
-    "equal": "==",
-}
+COMPARISONS = ("lessThan", "lessOrEqual", "greaterThan", "greaterOrEqual", "equal")
 OPPOSITES = {
     "lessThan": "greaterOrEqual",
     "lessOrEqual": "greaterThan",
@@ -138,10 +132,15 @@ class Tests:
             return here if here == gone else forest.present(place, here, gone)
         if operator == "notEqual":
             operator, yes, no = "equal", no, yes
-        if operator not in MODES:
+        if operator not in COMPARISONS:
             raise Refusal(element, f"operator {operator} is not one of PMML")
         place, value = self._threshold(element, column, x, operator)
-        mode = MODES[operator]
+        mode = "==" if operator == "equal" else "<="
+        # onnxruntime is quickest where all comparisons are of one kind.
+        if operator in ("greaterThan", "greaterOrEqual"):
+            yes, no = no, yes
+        if operator in ("lessThan", "greaterOrEqual"):
+            value = float(np.nextafter(value, -np.inf))
         return self._three(
             forest, place, unknown, no,
             lambda y, n, m: forest.test(place, mode, value, y, n, m), yes,
@@ -304,7 +303,7 @@ class Grower:
         if root is None:
             raise Refusal(self.job.element, "the tree has no Node")
         null = self.leaf(None, 1.0)
-        top = self.node(root, None, 1.0)
+        top = self.node(root, None, 1.0, frozenset())
         top = self.tests.test(self.scope, predicate_of(root), top, null, null, self.forest)
         self.forest.tree(top)
         return self.grown
@@ -318,8 +317,14 @@ class Grower:
                 self.grown.first = ~self.rows[key]
         return self.rows[key]
 
-    def node(self, node: Element, last: Element | None, penalty: float) -> int:
-        """The tests below a node; `last` is the nearest node around it that has a score."""
+    def node(
+        self, node: Element, last: Element | None, penalty: float, present: frozenset[str]
+    ) -> int:
+        """The tests below a node.
+
+        last     -- the nearest node around it that has a score
+        present  -- fields that are known not to be missing
+        """
         if node.child("Regression", "DecisionTree") is not None:
             raise Refusal(node, "a model in a node of a tree is not supported")
         children = node.all("Node")
@@ -327,11 +332,39 @@ class Grower:
         if not children:
             return self.leaf(node if has_score(node) else None, penalty)
         default = self._default(node, children)
-        below = {id(c): self.node(c, last, penalty) for c in children}
-        fall = self.leaf(last if self.no_true == "returnLastPrediction" else None, penalty)
         predicates = [predicate_of(c) for c in children]
-        unknown = self._unknown(default, last, below, penalty)
+        below = {
+            id(c): self.node(c, last, penalty, self._known(p, present))
+            for c, p in zip(children, predicates, strict=True)
+        }
+        fall = self.leaf(last if self.no_true == "returnLastPrediction" else None, penalty)
+        unknown = self._unknown(default, last, below, penalty, present)
+        if all(p.get("field") in present for p in predicates):
+            return self._present_tests(children, predicates, below, fall)
         return self._tests(children, predicates, below, fall, unknown, default)
+
+    def _known(self, predicate: Element, present: frozenset[str]) -> frozenset[str]:
+        """The fields that are not missing in a child; the default child may be reached without."""
+        field = predicate.get("field")
+        if self.strategy == "defaultChild" or field is None or field in present:
+            return present
+        return present if predicate.get("operator") == "isMissing" else present | {field}
+
+    def _present_tests(
+        self,
+        children: list[Element],
+        predicates: list[Element],
+        below: dict[int, int],
+        fall: int,
+    ) -> int:
+        """A chain of tests of fields that are not missing."""
+        if len(children) == 2 and _is_opposite(*predicates):
+            first, second = (below[id(c)] for c in children)
+            return self._put(predicates[0], first, second, None)
+        following = fall
+        for child, test in zip(reversed(children), reversed(predicates), strict=True):
+            following = self._put(test, below[id(child)], following, None)
+        return following
 
     def _default(self, node: Element, children: list[Element]) -> Element | None:
         if self.strategy != "defaultChild":
@@ -340,7 +373,12 @@ class Grower:
         return next((c for c in children if name is not None and c.get("id") == name), None)
 
     def _unknown(
-        self, default: Element | None, last: Element | None, below: dict[int, int], penalty: float
+        self,
+        default: Element | None,
+        last: Element | None,
+        below: dict[int, int],
+        penalty: float,
+        present: frozenset[str],
     ) -> int | None:
         """Where an unknown predicate leads; None: to the next child."""
         if self.strategy == "none":
@@ -350,7 +388,7 @@ class Grower:
         if default is None:
             return self.leaf(None, penalty)
         if self.penalty != 1.0:
-            return self.node(default, last, penalty * self.penalty)
+            return self.node(default, last, penalty * self.penalty, present)
         return below[id(default)]
 
     def _tests(

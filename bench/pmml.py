@@ -1,0 +1,136 @@
+"""PMML: how fast a document is imported, and how fast its model scores, against pypmml.
+
+    python bench/pmml.py            # a document of 10 MB; 1,000,000 rows
+    python bench/pmml.py --rows 100000
+
+The model is a boosted ensemble behind a few transformations, over eight numbers and one text. It
+scores all rows in onnxruntime, as it is installed; pypmml (PMML4S on the JVM) scores fewer rows in
+the same run, once to warm up and once for the clock, and its time is scaled to all rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import sardonyx as sx
+
+FIELDS = [f"x{i}" for i in range(8)]
+TOWNS = ("Aachen", "Bonn", "Celle")
+PEER_ROWS = 20_000
+
+
+def node(depth: int, draw: random.Random, predicate: str) -> str:
+    """A node of a tree, with everything below it."""
+    if depth == 0:
+        return f'<Node score="{draw.gauss(0, 1):.12f}">{predicate}</Node>'
+    field, value = draw.choice([*FIELDS, "log"]), f"{draw.gauss(0, 1):.12f}"
+    children = [
+        node(
+            depth - 1,
+            draw,
+            f'<SimplePredicate field="{field}" operator="{operator}" value="{value}"/>',
+        )
+        for operator in ("lessOrEqual", "greaterThan")
+    ]
+    return f'<Node score="0">{predicate}{"".join(children)}</Node>'
+
+
+def document(trees: int, depth: int) -> str:
+    """A PMML document: transformations, then a sum of trees, then a logistic function."""
+    draw = random.Random(0)
+    active = "".join(f'<MiningField name="{name}"/>' for name in [*FIELDS, "town"])
+    target = '<MiningField name="y" usageType="target"/>'
+    segments = "".join(
+        f'<Segment id="{i}"><True/><TreeModel functionName="regression"><MiningSchema>'
+        f'{active}<MiningField name="log"/></MiningSchema>{node(depth, draw, "<True/>")}'
+        "</TreeModel></Segment>\n"
+        for i in range(trees)
+    )
+    declared = "".join(
+        f'<DataField name="{n}" optype="continuous" dataType="double"/>' for n in FIELDS
+    )
+    towns = "".join(f'<Value value="{town}"/>' for town in TOWNS)
+    return f"""<PMML version="4.4" xmlns="http://www.dmg.org/PMML-4_4"><Header/><DataDictionary>
+{declared}<DataField name="town" optype="categorical" dataType="string">{towns}</DataField>
+<DataField name="y" optype="categorical" dataType="string"><Value value="no"/><Value value="yes"/>
+</DataField></DataDictionary><TransformationDictionary>
+<DerivedField name="log" optype="continuous" dataType="double"><Apply function="ln">
+<Apply function="+"><Apply function="abs"><FieldRef field="x0"/></Apply><Constant>1</Constant>
+</Apply></Apply></DerivedField></TransformationDictionary>
+<MiningModel functionName="classification"><MiningSchema>{active}{target}</MiningSchema>
+<Segmentation multipleModelMethod="modelChain"><Segment id="1"><True/>
+<MiningModel functionName="regression"><MiningSchema>{active}</MiningSchema>
+<Output><OutputField name="z" feature="predictedValue" optype="continuous" dataType="double"/>
+</Output><Segmentation multipleModelMethod="sum">{segments}</Segmentation></MiningModel></Segment>
+<Segment id="2"><True/><RegressionModel functionName="classification" normalizationMethod="logit">
+<MiningSchema><MiningField name="z"/><MiningField name="town"/>{target}</MiningSchema>
+<Output><OutputField name="p" feature="probability" value="yes" optype="continuous"
+dataType="double"/></Output><RegressionTable intercept="0" targetCategory="yes">
+<NumericPredictor name="z" coefficient="0.1"/>
+<CategoricalPredictor name="town" value="Bonn" coefficient="0.5"/></RegressionTable>
+<RegressionTable intercept="0" targetCategory="no"/></RegressionModel></Segment></Segmentation>
+</MiningModel></PMML>"""
+
+
+def score(model: sx.Model, rows: int) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
+    """Seconds for all rows in onnxruntime, the rows, and their probabilities."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        model.proto().SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    draw = np.random.default_rng(0)
+    feeds: dict[str, np.ndarray] = {name: draw.normal(size=rows) for name in FIELDS}
+    feeds["town"] = draw.choice(np.array(TOWNS, object), rows)
+    session.run(None, {name: column[:1000] for name, column in feeds.items()})
+    start = time.perf_counter()
+    (probabilities,) = session.run(["p"], feeds)
+    return time.perf_counter() - start, feeds, probabilities
+
+
+def score_peer(path: Path, feeds: dict[str, np.ndarray]) -> tuple[float, np.ndarray]:
+    """Seconds for some rows in pypmml, and their probabilities."""
+    import pandas as pd
+    from pypmml import Model
+
+    model = Model.load(str(path))
+    frame = pd.DataFrame({name: column[:PEER_ROWS] for name, column in feeds.items()})
+    model.predict(frame)
+    start = time.perf_counter()
+    out = model.predict(frame)
+    seconds = time.perf_counter() - start
+    return seconds, np.asarray(out["p"], np.float64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    rows = parser.parse_args().rows
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large.pmml"
+        path.write_text(document(90, 9))
+        start, work = time.perf_counter(), time.process_time()
+        sx.from_pmml(path)
+        seconds, work = time.perf_counter() - start, time.process_time() - work
+        print(
+            f"import of {path.stat().st_size / 1e6:.1f} MB: {seconds:.2f} s"
+            f" ({work:.2f} s of processor time)"
+        )
+        path = Path(folder) / "model.pmml"
+        path.write_text(document(100, 5))
+        seconds, feeds, ours = score(sx.from_pmml(path), rows)
+        peer_seconds, theirs = score_peer(path, feeds)
+        scaled = peer_seconds * rows / PEER_ROWS
+        print(f"{rows:,} rows: onnxruntime {seconds:.2f} s, pypmml {scaled:.1f} s (scaled)")
+        print(f"ratio: {scaled / seconds:.0f} times")
+        print(f"largest difference: {np.abs(ours[: len(theirs)] - theirs).max():.1e}")
+
+
+if __name__ == "__main__":
+    main()
