@@ -5,7 +5,7 @@
 
 The model is a boosted ensemble behind a few transformations, over eight numbers and one text. It
 scores all rows in onnxruntime, as it is installed; pypmml (PMML4S on the JVM) scores fewer rows in
-the same run, once to warm up and once for the clock, and its time is scaled to all rows.
+the same run, once to warm up, and its time is scaled to all rows. The quickest run counts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sardonyx as sx
 FIELDS = [f"x{i}" for i in range(8)]
 TOWNS = ("Aachen", "Bonn", "Celle")
 PEER_ROWS = 20_000
+RUNS = 3  # of which the quickest counts
 
 
 def node(depth: int, draw: random.Random, predicate: str) -> str:
@@ -89,9 +90,12 @@ def score(model: sx.Model, rows: int) -> tuple[float, dict[str, np.ndarray], np.
     feeds: dict[str, np.ndarray] = {name: draw.normal(size=rows) for name in FIELDS}
     feeds["town"] = draw.choice(np.array(TOWNS, object), rows)
     session.run(None, {name: column[:1000] for name, column in feeds.items()})
-    start = time.perf_counter()
-    (probabilities,) = session.run(["p"], feeds)
-    return time.perf_counter() - start, feeds, probabilities
+    seconds = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        (probabilities,) = session.run(["p"], feeds)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), feeds, probabilities
 
 
 def score_peer(path: Path, feeds: dict[str, np.ndarray]) -> tuple[float, np.ndarray]:
@@ -102,10 +106,12 @@ def score_peer(path: Path, feeds: dict[str, np.ndarray]) -> tuple[float, np.ndar
     model = Model.load(str(path))
     frame = pd.DataFrame({name: column[:PEER_ROWS] for name, column in feeds.items()})
     model.predict(frame)
-    start = time.perf_counter()
-    out = model.predict(frame)
-    seconds = time.perf_counter() - start
-    return seconds, np.asarray(out["p"], np.float64)
+    seconds = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        out = model.predict(frame)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), np.asarray(out["p"], np.float64)
 
 
 def main() -> None:
@@ -115,6 +121,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.pmml"
         path.write_text(document(90, 9))
+        sx.from_pmml(document(1, 1).encode())  # so that modules are loaded
         start, work = time.perf_counter(), time.process_time()
         sx.from_pmml(path)
         seconds, work = time.perf_counter() - start, time.process_time() - work
@@ -122,14 +129,17 @@ def main() -> None:
             f"import of {path.stat().st_size / 1e6:.1f} MB: {seconds:.2f} s"
             f" ({work:.2f} s of processor time)"
         )
-        path = Path(folder) / "model.pmml"
-        path.write_text(document(100, 5))
-        seconds, feeds, ours = score(sx.from_pmml(path), rows)
-        peer_seconds, theirs = score_peer(path, feeds)
-        scaled = peer_seconds * rows / PEER_ROWS
-        print(f"{rows:,} rows: onnxruntime {seconds:.2f} s, pypmml {scaled:.1f} s (scaled)")
-        print(f"ratio: {scaled / seconds:.0f} times")
-        print(f"largest difference: {np.abs(ours[: len(theirs)] - theirs).max():.1e}")
+        for trees in (1, 10, 100):
+            path = Path(folder) / "model.pmml"
+            path.write_text(document(trees, 5))
+            seconds, feeds, ours = score(sx.from_pmml(path), rows)
+            peer_seconds, theirs = score_peer(path, feeds)
+            scaled = peer_seconds * rows / PEER_ROWS
+            print(
+                f"{trees} trees, {rows:,} rows: onnxruntime {seconds:.2f} s, pypmml {scaled:.1f} s"
+                f" (scaled), ratio {scaled / seconds:.0f},"
+                f" largest difference {np.abs(ours[: len(theirs)] - theirs).max():.0e}"
+            )
 
 
 if __name__ == "__main__":
