@@ -56,6 +56,8 @@ _TASKS = {
         "tie": "sardonyx.edit.surgery",
         "untie": "sardonyx.edit.surgery",
         "dequantize": "sardonyx.edit.dequantize",
+        "lora": "sardonyx.edit.lora",
+        "merge_lora": "sardonyx.edit.lora",
         "compose": "sardonyx.edit.compose",
         "split": "sardonyx.edit.compose",
     },
@@ -161,6 +163,7 @@ if TYPE_CHECKING:
     from sardonyx.diff import Diff, diff
     from sardonyx.edit.compose import compose, split
     from sardonyx.edit.dequantize import dequantize
+    from sardonyx.edit.lora import lora, merge_lora
     from sardonyx.edit.surgery import (
         cut,
         freeze,

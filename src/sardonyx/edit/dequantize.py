@@ -183,7 +183,7 @@ def _float_weight(model: Model, op: Builder, node: ir.Node) -> None:
     if x is None or s is None or not known_zero or (moves and s.size > 1):
         return
     axis, block = (node.attributes.get_int(name, 0) for name in ("axis", "block_size"))
-    scale, zero = (None if v is None else _along(v, x, axis, block) for v in (s, z))
+    scale, zero = (None if v is None else along(v, x, axis, block) for v in (s, z))
     assert scale is not None
     centred = x.astype(np.float32) - (0 if zero is None else zero.astype(np.float32))
     array = (centred * scale.astype(np.float32)).astype(scale.dtype)
@@ -245,7 +245,7 @@ def _origin(value: ir.Value | None) -> str:
     return (value.name if value is not None else None) or "weight"
 
 
-def _along(parameter: np.ndarray, x: np.ndarray, axis: int, block: int) -> np.ndarray:
+def along(parameter: np.ndarray, x: np.ndarray, axis: int, block: int) -> np.ndarray:
     """A scale or zero point so that it broadcasts against `x`."""
     if block:
         wide = np.repeat(parameter, block, axis)

@@ -29,6 +29,7 @@ from sardonyx.passes.validity import check_whole
 Block = Callable[[Builder, ir.Value], ir.Value]
 ROLE = "sardonyx.role."
 FROZEN = "frozen"
+FRESH = "fresh"  # a weight that `replace_head` made: adapters leave it to be trained itself
 
 
 # -- nodes ------------------------------------------------------------------------------
@@ -75,6 +76,7 @@ def replace_head(
     _forget_shapes(changed)
     finish(work, op, f"the head {quote(head.node.name)} cannot have {classes} classes")
     _rename(work.graph, head_weights)
+    work.metadata.update({f"{ROLE}{v.name}": FRESH for v in head_weights.values()})
     if (
         end.shape is not None
         and before != classes
@@ -336,6 +338,8 @@ def copy_weight(model: Model, value: ir.Value, name: str) -> ir.Value:
     copy = ir.Value(name=name, type=value.type, shape=value.shape)
     copy.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
     copy.metadata_props.update(value.metadata_props)  # such as torch's mark of a parameter
+    if model.metadata.get(f"{ROLE}{value.name}") == FROZEN:
+        model.metadata[f"{ROLE}{name}"] = FROZEN
     model.graph.register_initializer(copy)
     return copy
 

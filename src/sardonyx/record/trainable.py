@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from sardonyx.collector import paused
 from sardonyx.edit import surgery
+from sardonyx.edit.lora import adapters
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable, require_gradient
 from sardonyx.initializer import Initializer
@@ -60,7 +61,7 @@ def trainable(
     labels: Sequence[str] | None = None,
     class_axis: int | None = None,
     groups: Mapping[str, Mapping[str, Any]] | None = None,
-    batch_norm: Mode = "train",
+    batch_norm: Mode | None = None,
     dropout: Mode = "train",
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -90,7 +91,8 @@ def trainable(
                    given, the graph shows it: the last one of products, axis 1 of convolutions
     groups      -- settings by pattern: {"head.*": {"lr": 1e-2}, "*.bias": {"weight_decay": 0}};
                    with a list of names as `parameters`, the key is only the group's name
-    batch_norm, dropout -- "train" or "frozen", or by pattern of the node's name
+    batch_norm, dropout -- "train" or "frozen", or by pattern of the node's name; "train" if not
+                   given, but "frozen" where `lora` has added adapters to the model
     clip_norm   -- scale the gradients of an update together to a norm of at most this
     clip_value  -- clip every element of the gradients to ± this
     l1, l2      -- add the sum of absolute values, or half the sum of squares, of all trained
@@ -124,7 +126,8 @@ def trainable(
     builder.op.reserve(all_names(original.graph))
     parameters = choose_parameters(base, train, freeze, choices)
     add_notes(base, parameters, choices)
-    values, modes = training_forward(builder, batch_norm, dropout)
+    modes_of_norms = _batch_norm(base, batch_norm, choices)
+    values, modes = training_forward(builder, modes_of_norms, dropout)
     for node, mode in modes:
         reason = "running statistics and masks while training"
         choices.add(node.op_type, f"{quote(node.name)} {mode}", reason)
@@ -171,6 +174,16 @@ def refuse_unknown(names: Iterable[str], function: str) -> None:
     if rows:
         count = f"{len(rows)} argument{'s' * (len(rows) > 1)}"
         raise ArgumentError(f"{function} got {count} that it does not have", rows)
+
+
+def _batch_norm(model: Model, mode: Mode | None, choices: Choices) -> Mode:
+    """The mode of batch normalizations: as asked, or by whether the model has adapters."""
+    if mode is not None:
+        return mode
+    if not adapters(model) or not any(n.op_type == "BatchNormalization" for n in model.graph):
+        return "train"
+    choices.add("batch_norm", "frozen", "adapters hold no running statistics")
+    return "frozen"
 
 
 def _rest(arguments: Mapping[str, Any]) -> dict[str, Any]:

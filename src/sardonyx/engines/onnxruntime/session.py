@@ -27,6 +27,8 @@ except ImportError as error:
     raise MissingExtra("onnxruntime", "cpu") from error
 
 INLINE_LIMIT = 1 << 30
+# onnxruntime would round activations to 8 bits where a product reads dequantized integers.
+EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 
 
 def session(
@@ -67,7 +69,7 @@ def opened(
     settings.log_severity_level = 3
     if threads is not None:
         settings.intra_op_num_threads = threads
-    for name, value in (options or {}).items():
+    for name, value in {**EXACT, **(options or {})}.items():
         if name.startswith("session."):
             settings.add_session_config_entry(name, str(value))
         else:
