@@ -37,6 +37,13 @@ def softplus(op: Builder, x: ir.Value) -> ir.Value:
     return op.Add(op.Relu(x), log1p(op, op.Exp(op.Neg(op.Abs(x)))))
 
 
+def sigmoid(op: Builder, x: ir.Value) -> ir.Value:
+    """1 / (1 + exp(-x)); onnxruntime's own kernel loses the digits of small results."""
+    small = op.Exp(op.Neg(op.Abs(x)))
+    share = op.Div(small, op.Add(small, F(1)))
+    return op.Where(op.GreaterOrEqual(x, F(0)), op.Div(F(1), op.Add(small, F(1))), share)
+
+
 def log_sigmoid(op: Builder, x: ir.Value) -> ir.Value:
     return op.Neg(softplus(op, op.Neg(x)))
 

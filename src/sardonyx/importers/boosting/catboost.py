@@ -19,7 +19,7 @@ from sardonyx.importers.sklearn.encoders import coded, missing_text
 from sardonyx.importers.sklearn.inputs import Schema
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import DOUBLE, FLOAT, INT64, column, width
-from sardonyx.importers.special import softmax
+from sardonyx.importers.special import sigmoid, softmax
 from sardonyx.importers.trees import Forest, leaf_sums
 from sardonyx.model import Model
 
@@ -371,13 +371,13 @@ def _outputs(op, booster, margin) -> dict[str, Any]:
 
 def _class_outputs(op, booster, margin, loss) -> dict[str, Any]:
     if loss in ("MultiLogloss", "MultiCrossEntropy"):
-        p = op.Sigmoid(margin)
+        p = sigmoid(op, margin)
         label = op.cast(op.Greater(margin, F(0)), INT64)
         return {"label": label, "probabilities": p}
     if width(margin) == 1:
         score = flat(op, margin)
         index = op.cast(op.Greater(score, F(0)), INT64)
-        proba = pair(op, op.Sigmoid(score))
+        proba = pair(op, sigmoid(op, score))
         return {"label": picked(op, booster.classes_, index), "probabilities": proba}
-    proba = op.Sigmoid(margin) if loss == "MultiClassOneVsAll" else softmax(op, margin)
+    proba = sigmoid(op, margin) if loss == "MultiClassOneVsAll" else softmax(op, margin)
     return {"label": highest(op, booster.classes_, margin), "probabilities": proba}

@@ -16,7 +16,7 @@ from sardonyx.importers.boosting.columns import booster_schema, frame_categories
 from sardonyx.importers.boosting.finish import finished
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import DOUBLE, INT64, width
-from sardonyx.importers.special import softmax, softplus
+from sardonyx.importers.special import sigmoid, softmax, softplus
 from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums
 from sardonyx.importers.trees.forest import MEMBER
 from sardonyx.model import Model
@@ -273,11 +273,11 @@ def _outputs(op, text: Text, margin, wrapper) -> dict[str, Any]:
     settings = dict(word.split(":") for word in words[1:] if ":" in word)
     if name in ("multiclass", "softmax", "multiclassova"):
         ova = name == "multiclassova"
-        scaled = op.Sigmoid(op.Mul(margin, F(settings.get("sigmoid", 1)))) if ova else None
+        scaled = sigmoid(op, op.Mul(margin, F(settings.get("sigmoid", 1)))) if ova else None
         value = scaled if scaled is not None else softmax(op, margin)
         return _with_label(op, wrapper, value)
     if name == "binary":
-        value = op.Sigmoid(op.Mul(margin, F(settings.get("sigmoid", 1))))
+        value = sigmoid(op, op.Mul(margin, F(settings.get("sigmoid", 1))))
         if wrapper is not None and hasattr(wrapper, "predict_proba"):
             p = flat(op, value)
             index = op.Cast(op.Greater(p, op.Sub(F(1), p)), to=int(INT64))
@@ -286,7 +286,7 @@ def _outputs(op, text: Text, margin, wrapper) -> dict[str, Any]:
     if name in ("poisson", "gamma", "tweedie"):
         value = op.Exp(margin)
     elif name in ("cross_entropy", "xentropy"):
-        value = op.Sigmoid(margin)
+        value = sigmoid(op, margin)
     elif name in ("cross_entropy_lambda", "xentlambda"):
         value = softplus(op, margin)
     elif name in IDENTITY:

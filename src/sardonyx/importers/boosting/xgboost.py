@@ -20,7 +20,7 @@ from sardonyx.importers.boosting.finish import finished
 from sardonyx.importers.sklearn.inputs import Schema
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import DOUBLE, FLOAT, INT64, width
-from sardonyx.importers.special import softmax
+from sardonyx.importers.special import sigmoid, softmax
 from sardonyx.importers.trees import Forest, leaf_sums
 from sardonyx.importers.trees.forest import MEMBER
 from sardonyx.model import Model
@@ -245,7 +245,7 @@ def _outputs(op, document, margin, wrapper) -> dict[str, Any]:
     if name == "binary:hinge":
         value = op.Cast(op.Greater(margin, F(0)), to=int(DOUBLE))
     elif name in LOGISTIC:
-        value = op.Sigmoid(margin)
+        value = sigmoid(op, margin)
     elif name in LOG:
         value = op.Exp(margin)
     elif name in IDENTITY:

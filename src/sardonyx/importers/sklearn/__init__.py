@@ -3,6 +3,7 @@
 driver.py   looks up the rule of an estimator · table.py   the values between steps
 inputs.py   graph inputs for X · outputs.py   outputs by method · labels.py   labels from scores
 rows.py, check.py   the verification against the estimator · fallback.py   what skl2onnx can do
+training.py   records that continue an estimator
 The rules: linear, svm, kernel, tree, neighbors, bayes, gaussian_process, neural, cluster,
 decomposition, preprocessing, encoders, impute, compose, meta
 """
@@ -28,13 +29,17 @@ MODULES = (
 )  # fmt: skip
 
 
-def from_sklearn(estimator: Any, X: Any = None, *, verify: bool = True) -> Model:
+def from_sklearn(
+    estimator: Any, X: Any = None, *, verify: bool = True, trainable: bool = True
+) -> Model:
     """Import a fitted scikit-learn estimator or pipeline, and verify it against the estimator.
 
     X       -- example rows: they give the type of the input (float32, float64, texts), and are
                compared. A data frame becomes one input per column. Without X, the input is what
                the estimator was fitted on, in float64.
     verify  -- compare the model with the estimator on given and generated rows
+    trainable -- add a training record that continues the estimator, where it is a linear model or
+               a perceptron: one step is what `partial_fit` does
 
     The outputs are `label` and `probabilities` (or `scores`), `variable`, or `transformed`. The
     metadata has the names of the classes, and what was compared.
@@ -68,7 +73,15 @@ def from_sklearn(estimator: Any, X: Any = None, *, verify: bool = True) -> Model
     model.metadata["sardonyx.importer"] = "sardonyx"
     if verdict is not None:
         model.metadata["sardonyx.verified"] = str(verdict)
-    return model
+    return _with_record(model, estimator) if trainable else model
+
+
+def _with_record(model: Model, estimator: Any) -> Model:
+    """The model with a record that continues the estimator, where there is one."""
+    from sardonyx.importers.sklearn.training import continued
+
+    net = continued(model, estimator)
+    return model if net is None else net
 
 
 def _load_rules() -> None:

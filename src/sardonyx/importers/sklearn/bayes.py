@@ -12,7 +12,7 @@ from sardonyx.importers.sklearn.driver import refuse
 from sardonyx.importers.sklearn.labels import highest, pair
 from sardonyx.importers.sklearn.linear import linear_scores
 from sardonyx.importers.sklearn.table import INT64, column, double
-from sardonyx.importers.special import logsumexp, softmax
+from sardonyx.importers.special import logsumexp, sigmoid, softmax
 
 F = np.float64
 BAYES = "sklearn.naive_bayes."
@@ -79,7 +79,7 @@ def linear_discriminant_analysis(op, model, x):
     result = linear_scores(op, model, x)
     scores = result["decision_function"]
     if len(model.classes_) == 2:
-        result["predict_proba"] = pair(op, op.Sigmoid(scores))
+        result["predict_proba"] = pair(op, sigmoid(op, scores))
     else:
         result["predict_proba"] = softmax(op, scores)
     if model.solver in ("svd", "eigen"):

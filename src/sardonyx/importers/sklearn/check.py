@@ -21,7 +21,7 @@ from sardonyx.importers.sklearn.table import DOUBLE as DOUBLE_TYPE
 from sardonyx.importers.sklearn.table import FLOAT
 from sardonyx.model import Model
 
-EXPLAINED = 64  # times the effect of one rounding error of the inputs
+EXPLAINED = 256  # times the effect of one rounding error of the inputs
 MOST = 1e-6  # the largest difference that rounding may explain in double
 SINGLE = 2e-6
 MOST_SINGLE = 1e-3

@@ -12,7 +12,7 @@ from sardonyx.importers.rules import importer
 from sardonyx.importers.sklearn.driver import refuse
 from sardonyx.importers.sklearn.labels import flat, highest, normalized, pair, positive
 from sardonyx.importers.sklearn.table import double
-from sardonyx.importers.special import softmax
+from sardonyx.importers.special import sigmoid, softmax
 
 F = np.float64
 LINEAR = "sklearn.linear_model."
@@ -86,9 +86,9 @@ def logistic_regression(op, model, x):
     result = linear_scores(op, model, x)
     scores = result["decision_function"]
     if len(model.classes_) <= 2:
-        proba = pair(op, op.Sigmoid(scores))
+        proba = pair(op, sigmoid(op, scores))
     elif _is_one_versus_rest(model):
-        proba = normalized(op, op.Sigmoid(scores))
+        proba = normalized(op, sigmoid(op, scores))
     else:
         proba = softmax(op, scores)
     return {**result, "predict_proba": proba}
@@ -105,7 +105,7 @@ def sgd_classifier(op, model, x):
     result = linear_scores(op, model, x)
     scores = result["decision_function"]
     if model.loss == "log_loss":
-        p = op.Sigmoid(scores)
+        p = sigmoid(op, scores)
     elif model.loss == "modified_huber":
         p = op.Div(op.Add(op.Min(op.Max(scores, F(-1)), F(1)), F(1)), F(2))
     else:

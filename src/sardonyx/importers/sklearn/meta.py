@@ -25,7 +25,7 @@ from sardonyx.importers.sklearn.table import (
     select,
     texts,
 )
-from sardonyx.importers.special import softmax
+from sardonyx.importers.special import sigmoid, softmax
 
 F = np.float64
 ENSEMBLE = "sklearn.ensemble."
@@ -271,7 +271,7 @@ def _calibrated(op, model, x, name) -> ir.Value:
 
 def _calibrator(op, model, score) -> ir.Value:
     if type(model).__name__ == "_SigmoidCalibration":
-        return op.Sigmoid(op.Neg(op.Add(op.Mul(score, F(model.a_)), F(model.b_))))
+        return sigmoid(op, op.Neg(op.Add(op.Mul(score, F(model.a_)), F(model.b_))))
     points = np.asarray(model.X_thresholds_, F)
     return interpolated(op, score, points, np.asarray(model.y_thresholds_, F))
 

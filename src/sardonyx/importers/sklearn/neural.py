@@ -9,13 +9,13 @@ from sardonyx.importers.rules import importer
 from sardonyx.importers.sklearn.driver import refuse
 from sardonyx.importers.sklearn.labels import flat, highest, pair
 from sardonyx.importers.sklearn.table import INT64, constant, double
-from sardonyx.importers.special import softmax
+from sardonyx.importers.special import sigmoid, softmax
 
 F = np.float64
 
 ACTIVATIONS = {
     "identity": lambda op, x: x,
-    "logistic": lambda op, x: op.Sigmoid(x),
+    "logistic": sigmoid,
     "relu": lambda op, x: op.Relu(x),
     "softmax": softmax,
     "tanh": lambda op, x: op.Tanh(x),
@@ -64,4 +64,4 @@ def bernoulli_rbm(op, model, x):
     hidden = op.Add(
         op.MatMul(double(op, x), weights.T.copy()), np.asarray(model.intercept_hidden_, F)[None]
     )
-    return {"transform": op.Sigmoid(hidden)}
+    return {"transform": sigmoid(op, hidden)}

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from sardonyx.importers.rules import importer
 from sardonyx.importers.sklearn.kernel import pairwise_kernel, squared
-from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
+from sardonyx.importers.sklearn.labels import flat, highest, picked
 from sardonyx.importers.sklearn.linear import dense
 from sardonyx.importers.sklearn.table import INT64, double
+from sardonyx.importers.special import sigmoid
 
 F = np.float64
 
@@ -90,10 +91,8 @@ def svc(op, model, x):
 def _probabilities(op, model, decision) -> ir.Value:
     """libsvm's probabilities: Platt's for each pair, then pairwise coupling."""
     a, b = np.asarray(model._probA, F)[None], np.asarray(model._probB, F)[None]
-    p = op.Sigmoid(op.Neg(op.Add(op.Mul(decision, a), b)))
+    p = sigmoid(op, op.Neg(op.Add(op.Mul(decision, a), b)))
     p = op.Min(op.Max(p, F(1e-7)), F(1 - 1e-7))
-    if len(model.classes_) == 2:
-        return pair(op, op.Sub(F(1), flat(op, p)))
     return _coupled(op, p, len(model.classes_))
 
 

@@ -16,7 +16,7 @@ from sardonyx.importers.rules import importer
 from sardonyx.importers.sklearn.driver import methods, refuse, transform
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import FLOAT, INT64, double, matrix, select
-from sardonyx.importers.special import softmax
+from sardonyx.importers.special import sigmoid, softmax
 from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums
 from sardonyx.importers.trees.forest import MEMBER
 
@@ -187,7 +187,7 @@ def _boosted_classes(op, model, raw, at_zero) -> dict[str, Any]:
         score = flat(op, raw)
         if loss not in ("HalfBinomialLoss", "ExponentialLoss"):
             raise refuse(f"the loss {loss}")
-        p = op.Sigmoid(op.Mul(score, F(2)) if loss == "ExponentialLoss" else score)
+        p = sigmoid(op, op.Mul(score, F(2)) if loss == "ExponentialLoss" else score)
         label = picked(op, model.classes_, op.Cast(at_zero(score, F(0)), to=int(INT64)))
         return {"decision_function": score, "predict_proba": pair(op, p), "predict": label}
     if loss != "HalfMultinomialLoss":

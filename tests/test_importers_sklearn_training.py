@@ -1,0 +1,141 @@
+"""Records of imported estimators against scikit-learn's own `partial_fit`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+STEPS = 20
+
+
+def rows(count: int = 120, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 4))
+    return x, x @ rng.normal(size=(4, 3))
+
+
+def weights(rep) -> dict[str, np.ndarray]:
+    model = rep.to_model()
+    return {
+        n: v.const_value.numpy()
+        for n, v in model.graph.initializers.items()
+        if n.startswith(("coef", "intercept"))
+    }
+
+
+def same(actual, expected) -> None:
+    np.testing.assert_allclose(actual.reshape(expected.shape), expected, rtol=1e-10, atol=1e-13)
+
+
+RATES = [
+    {"learning_rate": "optimal"}, {"learning_rate": "invscaling", "eta0": 0.05},
+    {"learning_rate": "constant", "eta0": 0.01},
+]  # fmt: skip
+LOSSES = ["hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron"]
+
+
+@pytest.mark.parametrize("settings", RATES, ids=lambda s: s["learning_rate"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_sgd_classifier_goes_on(loss, settings, count) -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    x, scores = rows()
+    y = np.argmax(scores[:, :count], 1)
+    estimator = SGDClassifier(loss=loss, shuffle=False, random_state=0, **settings)
+    estimator.partial_fit(x[:60], y[:60], classes=np.arange(count))
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for i in range(60, 60 + STEPS):
+        rep.step({"X": x[i : i + 1], "target": y[i : i + 1]})
+        estimator.partial_fit(x[i : i + 1], y[i : i + 1])
+    got = weights(rep)
+    same(got["coef"], estimator.coef_)
+    same(got["intercept"], estimator.intercept_)
+
+
+@pytest.mark.parametrize("settings", RATES, ids=lambda s: s["learning_rate"])
+@pytest.mark.parametrize("loss", ["squared_error", "huber", "epsilon_insensitive"])
+def test_sgd_regressor_goes_on(loss, settings) -> None:
+    from sklearn.linear_model import SGDRegressor
+
+    x, scores = rows()
+    y = scores[:, 0]
+    estimator = SGDRegressor(loss=loss, shuffle=False, alpha=0.5, random_state=0, **settings)
+    estimator.partial_fit(x[:60], y[:60])
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for i in range(60, 60 + STEPS):
+        rep.step({"X": x[i : i + 1], "target": y[i : i + 1].reshape(1, 1)})
+        estimator.partial_fit(x[i : i + 1], y[i : i + 1])
+    got = weights(rep)
+    same(got["coef"], estimator.coef_)
+    same(got["intercept"], estimator.intercept_)
+
+
+def test_perceptron_goes_on() -> None:
+    from sklearn.linear_model import Perceptron
+
+    x, scores = rows()
+    y = (scores[:, 0] > 0).astype(int)
+    estimator = Perceptron(shuffle=False).partial_fit(x[:60], y[:60], classes=[0, 1])
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for i in range(60, 60 + STEPS):
+        rep.step({"X": x[i : i + 1], "target": y[i : i + 1]})
+        estimator.partial_fit(x[i : i + 1], y[i : i + 1])
+    same(weights(rep)["coef"], estimator.coef_)
+
+
+@pytest.mark.parametrize("kind", ["number", "numbers", "binary", "classes", "labels"])
+@pytest.mark.parametrize("solver", ["adam", "sgd"])
+def test_multi_layer_perceptrons_go_on(solver, kind) -> None:
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+    x, scores = rows()
+    y = {
+        "number": scores[:, 0],
+        "numbers": scores,
+        "binary": (scores[:, 0] > 0).astype(int),
+        "classes": np.argmax(scores, 1),
+        "labels": (scores > 0).astype(int),
+    }[kind]
+    regression = kind.startswith("number")
+    estimator = (MLPRegressor if regression else MLPClassifier)(
+        hidden_layer_sizes=(6, 5),
+        solver=solver,
+        batch_size=30,
+        shuffle=False,
+        random_state=0,
+        activation="tanh",
+    )
+    more = {} if regression else {"classes": np.unique(y)}
+    if kind == "labels":
+        more = {"classes": np.arange(3)}
+    for start in (0, 30):
+        estimator.partial_fit(x[start : start + 30], y[start : start + 30], **more)
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for i in range(STEPS):
+        part = slice(30 * (i % 4), 30 * (i % 4) + 30)
+        label = y[part].astype(float) if kind == "labels" else y[part]
+        label = label.reshape(-1, 1) if kind == "number" else label
+        rep.step({"X": x[part], "target": label})
+        estimator.partial_fit(x[part], y[part])
+    got = weights(rep)
+    for i, (coef, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_)):
+        same(got[f"coefs.{i}"], coef)
+        same(got[f"intercepts.{i}"], bias)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_logistic_regression_trains_on(count) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x, scores = rows()
+    y = np.argmax(scores[:, :count], 1)
+    estimator = LogisticRegression(C=0.01).fit(x, y)
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x), threads=1)
+    losses = [float(rep.step({"X": x, "target": y})["loss"]) for _ in range(STEPS)]
+    proba = estimator.predict_proba(x)[np.arange(len(y)), y]
+    assert losses[0] == pytest.approx(-np.log(proba).mean(), rel=1e-12)
+    assert losses[-1] < losses[0]
