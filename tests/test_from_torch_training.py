@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.build import Builder
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, ImportRefused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -204,6 +204,52 @@ def test_clipping_accumulation_and_frozen_parameters() -> None:
         expected = net.get_parameter(name).detach().numpy()
         np.testing.assert_allclose(state[name], expected, atol=1e-6)
     assert any(c.what == "not trained" and "0.bias" in c.value for c in sx.choices(model))
+
+
+class Signed(optim.Optimizer):
+    """An optimizer of a user: the sign of a momentum, with a decay that follows its count."""
+
+    def __init__(self, params: Any, lr: float = 1e-3, count: Any = torch.tensor):
+        super().__init__(params, {"lr": lr, "beta": 0.9})
+        self.count = count
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["m"], state["t"] = torch.zeros_like(p), self.count(0.0)
+                state["t"] += 1
+                state["m"].lerp_(p.grad, 1 - group["beta"])
+                p.add_(state["m"].tanh() / (state["t"] + 10) ** 0.5, alpha=-group["lr"])
+
+
+def test_an_optimizer_of_a_user_is_captured() -> None:
+    net = network()
+    optimizer = Signed(groups(net, lr=5e-2), 1e-1)
+    model, batches = continued(net, optimizer)
+    rep = sx.prepare_training(model)
+    for batch in batches[:40]:
+        step(net, optimizer, batch)
+        rep.step(feeds(batch))
+    assert apart(rep, net) < 1e-6
+
+
+def test_an_optimizer_that_counts_in_python_is_refused() -> None:
+    net = network()
+    with pytest.raises(ImportRefused, match='"t"'):
+        continued(net, Signed(net.parameters(), count=float))
+
+
+def test_an_optimizer_without_a_formula_needs_state() -> None:
+    net, (x, y) = network(), data()[0]
+    with pytest.raises(ImportRefused, match="no state yet"):
+        sx.from_torch(
+            net, x, loss=nn.CrossEntropyLoss(), labels=y, optimizer=Signed(net.parameters())
+        )
 
 
 # -- schedulers -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import re
 import time
 import traceback
 import warnings
@@ -97,7 +98,7 @@ def one(family: str, name: str, make: Callable[[], torch_networks.Example]) -> R
 def cases(families: list[str], only: str) -> Iterator[tuple[str, str, Any]]:
     for family in families:
         for name, make in torch_networks.FAMILIES[family]():
-            if only in name:
+            if re.search(only, name):
                 yield family, name, make
 
 
@@ -122,7 +123,7 @@ def main() -> None:
     compare.STEPS = STEPS
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*", default=list(torch_networks.FAMILIES))
-    parser.add_argument("--only", default="", help="a part of the names")
+    parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("-o", "--output", help="a JSON file of the results")
     arguments = parser.parse_args()
     results = []

@@ -157,7 +157,7 @@ def slots_of(
     """The slots of one parameter, by their names in the record."""
     slots = {}
     for slot, (theirs, divisor) in rule.slots.items():
-        tensor = state.get(theirs)
+        tensor: Any = state.get(theirs)
         if hasattr(tensor, "detach"):
             wide = tensor.detach().cpu().double().numpy() / divisor(group)
             is_scalar = tensor.dim() == 0 and parameter.dim() > 0

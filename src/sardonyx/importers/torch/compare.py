@@ -8,7 +8,6 @@ float64 and in their own type, and two steps of the record in onnxruntime.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import ImportDiffers, quote
 from sardonyx.importers.torch.capture import Source, evaluation_mode, quiet
+from sardonyx.importers.torch.copies import copied
 from sardonyx.importers.torch.leaves import outputs_by_name
 from sardonyx.importers.torch.masks import Masks, sites_of
 from sardonyx.model import Model
@@ -197,7 +197,7 @@ class Trainer:
     def copied(self, wide: bool) -> Trainer:
         """An independent copy, in float64 where `wide`."""
         parts = (self.module, self.optimizer, self.scheduler, self.loss)
-        module, optimizer, scheduler, loss = copy.deepcopy(parts)
+        module, optimizer, scheduler, loss = copied(parts)
         if not module.training:
             module.train()
         if wide:

@@ -13,7 +13,7 @@ from sardonyx.errors import ArgumentError, quote
 from sardonyx.importers.torch.capture import LOSS, Source, captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps, data_sets
 from sardonyx.importers.torch.files import read_module
-from sardonyx.importers.torch.leaves import Call
+from sardonyx.importers.torch.leaves import Call, as_tensor, rebuilt
 from sardonyx.importers.torch.losses import example_labels
 from sardonyx.importers.torch.observe import Observation, observe
 from sardonyx.importers.torch.operators import mark_attention
@@ -130,9 +130,8 @@ def _source(module: torch.nn.Module, args: Any, kwargs: Any, loss: Any, labels: 
 
 
 def _as_tensors(labels: Any) -> Any:
-    if isinstance(labels, np.ndarray):
-        return torch.as_tensor(labels)
-    return tuple(labels) if isinstance(labels, list) else labels
+    labels = tuple(labels) if isinstance(labels, list) else labels
+    return rebuilt(labels, "", lambda _, leaf: as_tensor(leaf))
 
 
 def _refuse(

@@ -100,7 +100,7 @@ class Call:
         if twice:
             raise ArgumentError("arguments are given by place and by name", twice)
         call = cls(tuple(args), keywords, tuple(names))
-        return call.mapped(lambda _, leaf: _tensor(leaf))
+        return call.mapped(lambda _, leaf: as_tensor(leaf))
 
     def mapped(self, visit: Visit) -> Call:
         """The call with other leaves."""
@@ -128,10 +128,14 @@ class Call:
         return module(*self.args, **self.kwargs, **more)
 
 
-def _tensor(leaf: Any) -> Any:
-    """Arrays of numpy become tensors; everything else stays."""
+def as_tensor(leaf: Any) -> Any:
+    """Arrays become tensors, and tensors plain ones of their own memory; other leaves stay.
+
+    The strides of an example would otherwise become part of what torch exports.
+    """
     is_array = type(leaf).__module__ == "numpy" and hasattr(leaf, "dtype")
-    return torch.as_tensor(leaf) if is_array else leaf
+    leaf = torch.as_tensor(leaf) if is_array else leaf
+    return leaf.detach().contiguous() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _parameters(module: Any) -> list[inspect.Parameter]:

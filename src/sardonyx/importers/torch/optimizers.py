@@ -13,6 +13,7 @@ import torch
 
 from sardonyx.errors import ArgumentError, ImportRefused, quote
 from sardonyx.importers.torch.schedulers import Timetable
+from sardonyx.importers.torch.traced_update import traced_optimizer
 from sardonyx.record import optim
 from sardonyx.record.torch_state import RULES, Rule, Settings, count_of, number, slots_of
 
@@ -54,6 +55,8 @@ def read_optimizer(
     """
     rule = rule_of(optimizer)
     names = names_of(optimizer, parameters)
+    if rule is None:
+        return _traced(optimizer, parameters, reached, names, timetable)
     name = "adamw" if rule.name == "adam" and _is_decoupled(optimizer) else rule.name
     parts: list[tuple[str, int, Settings, list[str]]] = []
     slots: dict[str, np.ndarray] = {}
@@ -125,7 +128,7 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
     return flags == {True}
 
 
-def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
+def rule_of(optimizer: torch.optim.Optimizer) -> Rule | None:
     """The rule for an optimizer's class; a subclass with a `step` of its own has none."""
     for base in type(optimizer).__mro__:
         known = getattr(torch.optim, base.__name__, None) is base
@@ -138,10 +141,33 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
             return RULES[base.__name__]
         if "step" in vars(base):
             break
-    raise ImportRefused(
-        f"there is no formula for the optimizer {quote(type(optimizer).__name__)}",
-        hint=f"these are read: {', '.join(sorted(RULES))}",
-    )
+    return None
+
+
+def _traced(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.nn.Parameter],
+    reached: Sequence[str],
+    names: Mapping[int, str],
+    timetable: Timetable,
+) -> Reading:
+    """An optimizer that we have no formula for: its update is captured."""
+    name = type(optimizer).__name__
+    if timetable.rates:
+        raise ImportRefused(
+            f"the optimizer {quote(name)} is captured with its present rate, which a scheduler "
+            "would change",
+            hint=f"pass no scheduler, or train with one of {', '.join(sorted(RULES))}",
+        )
+    members = {
+        n: p for n, p in parameters.items() if id(p) in names and n in reached and p.requires_grad
+    }
+    chain, slots = traced_optimizer(optimizer, members)
+    reading = Reading(chain, {}, list(members), slots, 0)
+    reading.notes = _notes(optimizer, parameters, reached, names, reading, timetable)
+    why = "there is no formula for it; its settings are constants of the record"
+    reading.notes.append(("optimizer", f"{name}, captured from its step()", why))
+    return reading
 
 
 def names_of(
