@@ -101,7 +101,7 @@ def _refuse_numbers(
 
 def _plain(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """What an optimizer holds beside tensors, in words."""
-    words = {}
+    words: dict[str, str] = {}
     for index, group in enumerate(optimizer.param_groups):
         settings = {k: v for k, v in group.items() if k != "params"}
         words |= {f"group {index}, {quote(k)}": repr(v) for k, v in settings.items()}
