@@ -62,7 +62,8 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     always_random = []
     for node in _calls(program):
         if node.target in DROPOUTS:
-            x, p, train = _arguments(node, ("input", "p", "train"))
+            first = node.target._schema.arguments[0].name  # type: ignore[union-attr]
+            x, p, train = _arguments(node, (first, "p", "train"))
             if train and p:
                 always_random.append(node)
             _replace(node, DROPOUTS[node.target], (x, p))
@@ -79,7 +80,26 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             module.recompile()
-    return always_random
+    return [node for node in always_random if _reaches_output(node)]
+
+
+def _reaches_output(node: torch.fx.Node) -> bool:
+    """Whether a result depends on a node; Hugging Face's layer drop draws what only training reads.
+
+    A node that is written to in place counts as read.
+    """
+    stack, seen = [node], {node}
+    while stack:
+        for user in stack.pop().users:
+            is_write = user.op == "call_function" and getattr(
+                getattr(user.target, "_schema", None), "is_mutable", False
+            )
+            if user.op == "output" or is_write:
+                return True
+            if user not in seen:
+                seen.add(user)
+                stack.append(user)
+    return False
 
 
 def mark_attention(program: torch.export.ExportedProgram, ratios: Sequence[float]) -> list[float]:

@@ -38,7 +38,9 @@ def translated(program: Program, module: torch.nn.Module) -> Model:
     except ImportError as error:
         raise MissingExtra("onnxscript", "torch") from error
     _refuse_random(operators.mark(program.exported))
-    with quiet(), refused(module):
+    # Without gradients: their absence decides which kernel of attention, and so which strides,
+    # torch assumes, and the views in the program were captured with those.
+    with quiet(), refused(module), torch.no_grad():
         result = torch.onnx.export(
             program.exported,
             dynamo=True,
