@@ -511,6 +511,11 @@ def label_index(leaf: Leaf, job: Job, classes: list[Literal], probability: np.nd
 @model("TreeModel")
 def tree_model(job: Job) -> Result:
     """The result of one tree."""
+    from .weighted_trees import STRATEGIES as WEIGHTED
+    from .weighted_trees import weighted_tree
+
+    if job.element.get("missingValueStrategy") in WEIGHTED:
+        return weighted_tree(job)
     g, tests = job.g, Tests(job.g)
     grown = Grower(job, tests).grow()
     row = g.Sub(g.pick(tests.rows(), 0), np.array(grown.first, np.int64))
