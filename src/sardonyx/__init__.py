@@ -58,6 +58,8 @@ _TASKS = {
         "dequantize": "sardonyx.edit.dequantize",
         "lora": "sardonyx.edit.lora",
         "merge_lora": "sardonyx.edit.lora",
+        "save_adapter": "sardonyx.engines.adapters",
+        "load_adapter": "sardonyx.engines.adapters",
         "compose": "sardonyx.edit.compose",
         "split": "sardonyx.edit.compose",
     },
@@ -175,6 +177,7 @@ if TYPE_CHECKING:
         unfreeze,
         untie,
     )
+    from sardonyx.engines.adapters import load_adapter, save_adapter
     from sardonyx.engines.jax.convert import to_jax
     from sardonyx.engines.numpy.convert import to_numpy
     from sardonyx.engines.placement import placement

@@ -34,6 +34,10 @@ COMMANDS = {
         "trainable:trainable",
         "Add a training record (loss, optimizer, step) to a model.",
     ),
+    "adapter": (
+        "adapter:adapter",
+        "Merge low-rank adapters into a model, extract or list them.",
+    ),
     "grad": ("grad:grad", "Write a model's gradient as an ONNX model."),
     "export-step": ("export_step:export_step", "Write the training step as plain ONNX files."),
     "import": (

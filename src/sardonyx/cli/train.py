@@ -66,6 +66,15 @@ def train(
     replace_head: Annotated[
         int | None, typer.Option(help="Give the model a new last layer with this many classes.")
     ] = None,
+    lora: Annotated[
+        int | None, typer.Option(help="Train low-rank adapters of this rank, not the weights.")
+    ] = None,
+    lora_alpha: Annotated[
+        float, typer.Option(help="The adapters are scaled by this, divided by their rank.")
+    ] = 16.0,
+    lora_targets: Annotated[
+        str, typer.Option(help="Operators, or patterns of weights, that get an adapter.")
+    ] = "MatMul|Gemm|Conv",
     config: Config = None,
     seed: Annotated[
         int | None, typer.Option(help="The seed of shuffling, splitting and dropout (default 0).")
@@ -130,8 +139,12 @@ def train(
     _check_report(report)
     if not (in_place or resume):
         refuse_overwriting(model, output)
+    edited: Any = model
+    if not (resume and output.exists()):  # a run that is continued has been edited already
+        edited = model if replace_head is None else _with_head(model, replace_head, quiet)
+        edited = edited if lora is None else _with_adapters(edited, lora, lora_alpha, lora_targets)
     run = run_training(
-        model if replace_head is None else _with_head(model, replace_head, resume, output, quiet),
+        edited,
         data,
         epochs=epochs,
         steps=steps,
@@ -190,10 +203,18 @@ def choices(
     return {k: v for k, v in arguments.items() if v is not None and v != []}
 
 
-def _with_head(path: Path, classes: int, resume: bool, output: Path, quiet: bool) -> Any:
-    """The model with a new last layer; a run that is continued has it already."""
-    if resume and output.exists():
-        return path
+def _with_adapters(source: Any, rank: int, alpha: float, targets: str) -> Any:
+    """The model with adapters, without a record: that of its weights."""
+    from sardonyx.edit.lora import lora
+    from sardonyx.model import load
+
+    model = load(source).copy()
+    model.records = []
+    return lora(model, rank, alpha, targets)
+
+
+def _with_head(path: Path, classes: int, quiet: bool) -> Any:
+    """The model with a new last layer."""
     from sardonyx.edit.surgery import replace_head
     from sardonyx.model import load
 

@@ -28,7 +28,7 @@ from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.initializer import Initializer, draw
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.passes.nesting import graphs
-from sardonyx.weights import classified
+from sardonyx.weights import classified, weights
 
 LORA = "sardonyx.lora"  # the adapters of a model, as JSON in its metadata
 BESIDE = "sardonyx.lora.beside"  # weights that are trained beside them, such as a new head's
@@ -209,7 +209,7 @@ def adapter_tensors(model: Model) -> dict[str, ir.Value]:
     if missing:
         raise ModelError("tensors of adapters are not in the model", missing)
     frozen = {k.removeprefix(ROLE) for k, v in model.metadata.items() if v == FROZEN}
-    kinds = {w.name: w.kind for w in classified(model.graph)}
+    kinds = {w.name: w.kind for w in weights(model)}
     names += [
         n for n in initializers if kinds.get(n) == "weight" and n not in frozen and n not in names
     ]
@@ -380,9 +380,9 @@ def _adapted(work: Model, op: Builder, listed: dict[str, Adapter]) -> Model:
     work.metadata[LORA] = describe(listed)
     initializers = work.graph.initializers
     trained = {n + end for n in listed for end in (FIRST, SECOND)}
-    weights = {w.name for w in classified(work.graph) if w.kind == "weight"} - trained
+    others = {w.name for w in classified(work.graph) if w.kind == "weight"} - trained
     beside = [n for n in initializers if work.metadata.get(f"{ROLE}{n}") == FRESH]
-    for name in weights - set(beside):
+    for name in others - set(beside):
         work.metadata[f"{ROLE}{name}"] = FROZEN
     work.metadata[BESIDE] = json.dumps(beside)
     for name, value in initializers.items():
