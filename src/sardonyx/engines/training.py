@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
+from sardonyx.engines.native_step import NativeStep, NotNative
 from sardonyx.errors import (
     ArgumentError,
     DataError,
@@ -30,7 +31,7 @@ from sardonyx.errors import (
 from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
-from sardonyx.model import Model, load
+from sardonyx.model import Model, Record, load
 from sardonyx.passes.cse import RANDOM
 from sardonyx.record import info
 from sardonyx.record.front import separate
@@ -51,7 +52,7 @@ class TrainingRep:
         self.front = separate(model)
         self.rest = self.front.rest if self.front is not None else model  # what is compiled
         self.variables = {n: self.variable(a) for n, a in self._loaded()}
-        self.steps = [self.compile(compile_step(self.rest, r)) for r in self.rest.records]
+        self.steps = [self.compiled_step(r) for r in self.rest.records]
         self.fed = {v.name for m in (model, self.rest) for v in m.graph.inputs if v.name}
         self.fed |= {v.name for r in model.records for v in r.algorithm.inputs if v.name}
         self._inference: Any = None
@@ -59,6 +60,10 @@ class TrainingRep:
         self._evaluations: dict[tuple[Any, ...], Any] = {}
 
     # -- what an engine provides
+
+    def compiled_step(self, record: Record) -> Any:
+        """The step of a record, ready to run."""
+        return self.compile(compile_step(self.rest, record))
 
     def variable(self, array: np.ndarray) -> Any:
         """A variable that starts at `array`: `dtype`, `shape`, `read()`, `write(array)`."""
@@ -380,7 +385,7 @@ class ArrayStep:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         variables, convert = self.rep.variables, self.runner.program.convert
         with self.rep.context():
-            arrays = {n: convert(a) for n, a in self._fed(feeds).items()}
+            arrays = {n: convert(a) for n, a in self.rep.fed_arrays(self, feeds).items()}
             state = {n: variables[n].value for n in self.graph.state}
             metrics, updates = self._call(state, arrays)
             for name, value in updates.items():
@@ -403,26 +408,6 @@ class ArrayStep:
             self.compiled, self.rep.uncompiled = None, str(error)
             return results
 
-    def _fed(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        missing = [n for n in self.graph.inputs if n not in feeds]
-        if missing:
-            raise ArgumentError(
-                f"the step needs the input {quote(missing[0])}",
-                hint=f"it takes {self.graph.inputs}",
-            )
-        arrays = {n: np.asarray(feeds[n]) for n in self.graph.inputs}
-        wrong = [
-            [quote(n), f"is {a.dtype}, not {self.types[n]}"]
-            for n, a in arrays.items()
-            if a.dtype != self.types[n]
-        ]
-        if wrong:
-            raise ArgumentError("inputs of the step are of another type", wrong)
-        for name, default in self.hyper.items():
-            fed = feeds.get(name)
-            arrays[name] = default if fed is None else np.asarray(fed, default.dtype)
-        return arrays
-
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step."""
         updated, read = self.graph.updates, self.rep.arrays().to_numpy
@@ -437,12 +422,16 @@ class ArrayTrainingRep(TrainingRep):
 
     compile  -- True: steps are compiled or fail; False: never; None: as the engine prefers, and
                 what cannot be compiled runs node by node (`uncompiled` then says why)
+    native   -- the framework differentiates the forward part of a record itself (None: where it
+                can); False: it executes the expanded gradient. `ways` says which way each record
+                is executed, and why
     fallback -- nodes that the framework cannot take run in numpy, with ("warn") or without a word
                 ("allow"), or are refused ("error")
     """
 
     runner: ClassVar[type[runner.Runner]]
     prefers_compiling: ClassVar[bool] = False
+    differentiates: ClassVar[bool] = False  # whether the framework can
 
     def __init__(
         self,
@@ -451,8 +440,11 @@ class ArrayTrainingRep(TrainingRep):
         device: str = "CPU",
         compile: bool | None = None,
         fallback: str = "warn",
+        native: bool | None = None,
     ):
         self.device, self.fallback = device, fallback
+        self.native = self.differentiates if native is None else native
+        self.ways: list[str] = []
         self.compiles = self.prefers_compiling if compile is None else compile
         self.must_compile = compile is True
         self.uncompiled = ""
@@ -469,6 +461,67 @@ class ArrayTrainingRep(TrainingRep):
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` compiled by the framework."""
         return function
+
+    def jit_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A whole native step compiled by the framework."""
+        return self.jit(function) if self.compiles else function
+
+    def compiled_step(self, record: Record) -> Any:
+        reason = "as requested"
+        if self.native:
+            try:
+                with self.context():
+                    step = NativeStep(self.rest, record, self)
+                self.ways.append("the framework differentiates the forward part")
+                return step
+            except NotNative as error:
+                reason = str(error)
+        self.ways.append(f"the expanded gradient is executed: {reason}")
+        return super().compiled_step(record)
+
+    def gradients(
+        self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
+    ) -> tuple[list[Any], Any]:
+        """The gradients of the sum of the loss by `variables`, and what it returns beside it."""
+        raise NotImplementedError
+
+    def forward_function(self, step: NativeStep) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """The forward half of a step as the framework runs it best."""
+        return step.run_forward
+
+    def update_function(self, step: NativeStep) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """The update half of a step as the framework runs it best."""
+        return step.run_update
+
+    def is_array(self, value: Any) -> bool:
+        """Whether a value is an array of the framework already, perhaps on its device."""
+        return False
+
+    def fed_arrays(
+        self, step: ArrayStep | NativeStep, feeds: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """The inputs of a step, with defaults; an error names all of another type."""
+        missing = [n for n in step.graph.inputs if n not in feeds]
+        if missing:
+            raise ArgumentError(
+                f"the step needs the input {quote(missing[0])}",
+                hint=f"it takes {step.graph.inputs}",
+            )
+        arrays = {
+            n: feeds[n] if self.is_array(feeds[n]) else np.asarray(feeds[n])
+            for n in step.graph.inputs
+        }
+        wrong = [
+            [quote(n), f"is {a.dtype}, not {step.types[n]}"]
+            for n, a in arrays.items()
+            if self.arrays().dtype(a) != step.types[n]
+        ]
+        if wrong:
+            raise ArgumentError("inputs of the step are of another type", wrong)
+        for name, default in step.hyper.items():
+            fed = feeds.get(name)
+            arrays[name] = default if fed is None else np.asarray(fed, default.dtype)
+        return arrays
 
     def variable(self, array: np.ndarray) -> ArrayVariable:
         return ArrayVariable(array, self)

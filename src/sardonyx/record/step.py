@@ -46,20 +46,15 @@ class StepGraph:
 
 def compile_step(model: Model, record: Record) -> StepGraph:
     """One step of `record` as a pure graph of plain operators."""
-    joined = combine(model, record)
+    joined, state, hyper = open_step(model, record)
     variables = set(all_state(model))
-    hyper = _defaults(joined, variables)
-    # Before any pass sees the graph: to a pass, an initializer is a constant.
-    state = _free(joined.graph, variables)
-    _free(joined.graph, set(hyper))
-    _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
     # Gradient names tensors: it goes before anything else touches the graph.
     lowered = normalize(lower_training(joined))
     graph = lowered.graph
     fold(graph)
     remove_dead(graph)
     merge_common(graph)
-    _drop_unused_inputs(graph)
+    drop_unused_inputs(graph)
     names = [v.name for v in graph.inputs]
     lowered.ir.graph.opset_imports[""] = opset.OPSET
     return StepGraph(
@@ -72,6 +67,18 @@ def compile_step(model: Model, record: Record) -> StepGraph:
     )
 
 
+def open_step(model: Model, record: Record) -> tuple[Model, list[str], dict[str, np.ndarray]]:
+    """The graph of a step whose state and hyperparameters are inputs; their names, the defaults."""
+    joined = combine(model, record)
+    variables = set(all_state(model))
+    hyper = _defaults(joined, variables)
+    # Before any pass sees the graph: to a pass, an initializer is a constant.
+    state = _free(joined.graph, variables)
+    _free(joined.graph, set(hyper))
+    _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
+    return joined, state, hyper
+
+
 def step_inputs(model: Model) -> list[ir.Value]:
     """What a step of all records must be fed, with types and shapes; nothing is compiled."""
     inputs: dict[str, ir.Value] = {}
@@ -81,7 +88,7 @@ def step_inputs(model: Model) -> list[ir.Value]:
         defaults = _defaults(joined, variables)
         _set_outputs(joined, [*metrics(record), *(value for _, value in record.update_binding)])
         remove_dead(joined.graph)
-        _drop_unused_inputs(joined.graph)
+        drop_unused_inputs(joined.graph)
         values = {v.name: v for v in joined.graph.inputs if v.name}
         inputs |= {n: v for n, v in values.items() if n not in variables and n not in defaults}
     return list(inputs.values())
@@ -107,7 +114,7 @@ def compile_evaluation(
     _set_outputs(joined, [*metric_names, *predictions])
     remove_dead(joined.graph)
     joined = normalize(lower_training(joined))
-    _drop_unused_inputs(joined.graph)
+    drop_unused_inputs(joined.graph)
     names = [v.name for v in joined.graph.inputs]
     return StepGraph(
         NormalizedModel.of(joined),
@@ -195,7 +202,7 @@ def _array(graph: ir.Graph, name: str) -> np.ndarray:
     return tensor.numpy().copy()
 
 
-def _drop_unused_inputs(graph: ir.Graph) -> None:
+def drop_unused_inputs(graph: ir.Graph) -> None:
     """Inputs that nothing reads any more would only cost time."""
     read = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
     graph.inputs.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sardonyx.engines import training
@@ -26,12 +26,23 @@ class TrainingRep(training.ArrayTrainingRep):
     __doc__ = training.ArrayTrainingRep.__doc__
     runner = Runner
     prefers_compiling = True
+    differentiates = True
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return enable_x64(True)
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function)
+
+    def gradients(
+        self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
+    ) -> tuple[list[Any], Any]:
+        def total(leaves: Mapping[str, Any]) -> tuple[Any, Any]:
+            value, outputs = loss(leaves)
+            return value.sum(), outputs
+
+        gradients, outputs = jax.grad(total, has_aux=True)(dict(variables))
+        return [gradients[name] for name in variables], outputs
 
 
 class Backend(training.TrainingBackend):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sardonyx.engines import training
@@ -22,9 +22,21 @@ class TrainingRep(training.ArrayTrainingRep):
     __doc__ = training.ArrayTrainingRep.__doc__
     runner = Runner
     prefers_compiling = True
+    differentiates = True
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return tf.function(function, autograph=False)
+
+    def gradients(
+        self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
+    ) -> tuple[list[Any], Any]:
+        leaves = {name: tf.identity(value) for name, value in variables.items()}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(list(leaves.values()))
+            value, outputs = loss(leaves)
+        none = tf.UnconnectedGradients.ZERO
+        gradients = tape.gradient(value, list(leaves.values()), unconnected_gradients=none)
+        return [tf.convert_to_tensor(g) for g in gradients], outputs
 
 
 class Backend(training.TrainingBackend):

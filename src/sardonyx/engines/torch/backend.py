@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sardonyx.engines import training
+from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
     controlflow,
     math,
     native,
+    native_step,
     nn,
     rnn,
     tensor,
@@ -45,6 +47,7 @@ class Runner(runner.Runner):
 class TrainingRep(training.ArrayTrainingRep):
     __doc__ = training.ArrayTrainingRep.__doc__
     runner = Runner
+    differentiates = True
 
     def arrays(self) -> Torch:
         return arrays_on(self.device)
@@ -54,6 +57,33 @@ class TrainingRep(training.ArrayTrainingRep):
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return compiled(function)
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def jit_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function  # each half is compiled by itself
+
+    def forward_function(self, step: NativeStep) -> native_step.Half:
+        hyper = {n: torch.as_tensor(v) for n, v in step.hyper.items()}
+        state = {**hyper, **{n: v.value for n, v in self.variables.items()}}
+        device = self.arrays().device
+        return native_step.forward_function(step, state, str(device), self.compiles)
+
+    def update_function(self, step: NativeStep) -> native_step.Half:
+        return native_step.update_function(step, self.compiles)
+
+    def gradients(
+        self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
+    ) -> tuple[list[Any], Any]:
+        leaves = {n: v.detach().requires_grad_(True) for n, v in variables.items()}
+        with torch.enable_grad():
+            value, outputs = loss(leaves)
+            total = value if value.ndim == 0 else value.sum()
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        detached = {n: v.detach() if v.requires_grad else v for n, v in outputs.items()}
+        zeros = zip(gradients, leaves.values(), strict=True)
+        return [torch.zeros_like(v) if g is None else g for g, v in zeros], detached
 
 
 class Backend(training.TrainingBackend):

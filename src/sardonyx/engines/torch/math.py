@@ -55,3 +55,18 @@ def gemm(xp, a, b, c=None, *, alpha, beta, transA, transB):
     if c is not None and c.shape[0] == 1:
         return torch.add(torch.nn.functional.linear(a, b if transB else b.t()), c)
     return torch.nn.functional.linear(a, b if transB else b.t(), c)
+
+
+@lowering("SoftmaxCrossEntropyLoss", only="torch")
+def softmax_cross_entropy_loss(xp, scores, labels, weights=None, *, ignore_index, reduction, count):
+    """torch's fused loss; classes that are the last axis in memory are not moved."""
+    classes = scores.shape[1]
+    log_prob = torch.log_softmax(scores, 1) if count > 1 else None
+    target = labels.long()
+    ignored = -100 if ignore_index is None else ignore_index
+    if scores.ndim > 2 and scores.stride(1) == 1 and reduction != "none":
+        scores, target = scores.movedim(1, -1).reshape(-1, classes), target.reshape(-1)
+    loss = torch.nn.functional.cross_entropy(
+        scores, target, weights, ignore_index=ignored, reduction=reduction
+    )
+    return loss if log_prob is None else (loss, log_prob)

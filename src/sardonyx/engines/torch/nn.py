@@ -140,11 +140,24 @@ def average_pool(xp, x, **attributes):
 @lowering("BatchNormalization", only="torch")
 def batch_normalization(xp, x, scale, b, input_mean, input_var, *, count, **attributes):
     same = len({v.dtype for v in (x, scale, b, input_mean, input_var)}) == 1
-    if attributes["training_mode"] or not same:
+    epsilon, momentum = attributes["epsilon"], attributes["momentum"]
+    if same and attributes["training_mode"] and x.ndim > 1:
+        # This one chooses cuDNN's kernel where it fits; `native_batch_norm` never does.
+        y, mean, inverse, *_ = torch._batch_norm_impl_index(
+            x, scale, b, None, None, True, 0.0, epsilon, torch.backends.cudnn.enabled
+        )
+        if count == 1:
+            return y
+        variance = (inverse**-2 - epsilon).clamp_min(0)
+        if momentum == 0:
+            return (y, mean, variance)[:count]
+        old = ((input_mean, mean), (input_var, variance))
+        return (y, *(a * momentum + n * (1 - momentum) for a, n in old))[:count]
+    if not same or attributes["training_mode"]:
         return norm.batch_normalization(
             xp, x, scale, b, input_mean, input_var, count=count, **attributes
         )
-    return F.batch_norm(x, input_mean, input_var, scale, b, eps=attributes["epsilon"])
+    return F.batch_norm(x, input_mean, input_var, scale, b, eps=epsilon)
 
 
 @lowering("LayerNormalization", only="torch")

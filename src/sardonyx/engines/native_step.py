@@ -1,0 +1,98 @@
+"""A step that the framework differentiates itself: forward under its automatic differentiation,
+with its fused kernels, then the update of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx.engines.idioms import recognize
+from sardonyx.errors import SardonyxError
+from sardonyx.lower.program import Program, element_type, to_numpy
+from sardonyx.model import Model, Record
+from sardonyx.record.native_step import NotNative, split_step
+
+if TYPE_CHECKING:
+    from sardonyx.engines.training import ArrayTrainingRep
+
+Arrays = Mapping[str, Any]
+
+
+class NativeStep:
+    """One record: its forward half differentiated by the framework, then its update half."""
+
+    def __init__(self, model: Model, record: Record, rep: ArrayTrainingRep):
+        self.rep = rep
+        self.halves = halves = split_step(model, record)
+        self.graph = halves.whole
+        self.hyper = {n: np.array(v) for n, v in self.graph.hyper.items()}
+        values = {v.name: v for v in halves.forward.graph.inputs}
+        self.types = {n: element_type(values[n]) for n in self.graph.inputs}
+        xp = rep.arrays()
+        try:
+            self.forward = Program(recognize(halves.forward, ()), xp, fallback="error")
+            self.update = Program(halves.update, xp, fallback="error")
+        except SardonyxError as error:
+            raise NotNative(f"{xp.name} lacks an operator of it: {error.what}") from error
+        self.compute = rep.forward_function(self)
+        self.apply = rep.update_function(self)
+        self.compiled = rep.jit_native(self.function)
+
+    # -- the two halves as functions of arrays
+
+    def run_forward(self, arrays: Arrays) -> dict[str, Any]:
+        """The outputs of the forward half."""
+        values = self.forward({n: arrays[n] for n in self.forward.names})
+        return {
+            name: self.forward.convert(value)
+            for name, value in zip(self.forward.outputs, values, strict=True)
+        }
+
+    def run_update(self, arrays: Arrays) -> dict[str, Any]:
+        """The outputs of the update half."""
+        values = self.update({n: arrays[n] for n in self.update.names})
+        return {
+            name: self.update.convert(value)
+            for name, value in zip(self.update.outputs, values, strict=True)
+        }
+
+    def function(self, state: Arrays, feeds: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metrics and new state."""
+        halves = self.halves
+        variables = {n: state[n] for n in halves.variables}
+
+        def loss(leaves: Arrays) -> tuple[Any, dict[str, Any]]:
+            outputs = self.compute({**state, **feeds, **leaves})
+            return outputs[halves.loss], outputs
+
+        gradients, outputs = self.rep.gradients(loss, variables)
+        by_name = dict(zip(halves.gradients, gradients, strict=True))
+        results = {**outputs, **self.apply({**state, **feeds, **outputs, **by_name})}
+        updates = {n: results[output] for n, output in self.graph.updates.items()}
+        return {n: results[n] for n in self.graph.metrics}, updates
+
+    # -- what a step does
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        variables, convert = self.rep.variables, self.forward.convert
+        with self.rep.context():
+            arrays = {n: convert(a) for n, a in self.rep.fed_arrays(self, feeds).items()}
+            state = {n: variables[n].value for n in self.graph.state}
+            metrics, updates = self.compiled(state, arrays)
+            for name, value in updates.items():
+                variables[name].before, variables[name].value = variables[name].value, value
+            return {n: np.array(to_numpy(self.rep.arrays(), v, None)) for n, v in metrics.items()}
+
+    def before(self) -> dict[str, np.ndarray]:
+        """The variables as they were before the last step."""
+        updated, read = self.graph.updates, self.rep.arrays().to_numpy
+        return {
+            n: read(v.before if n in updated else v.value, v.dtype)
+            for n, v in self.rep.variables.items()
+        }
+
+
+__all__ = ["NativeStep", "NotNative"]

@@ -1,0 +1,203 @@
+"""Many small equal operations as few large ones: an update runs over all parameters at once.
+
+An optimizer does the same with every parameter. Launched one by one, its operations cost more than
+the arithmetic; torch's `_foreach_` functions take lists of tensors. `Grouped` arranges an fx graph
+by levels and joins what is the same operation on a level. Each element is computed as before.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.engines.torch.xp import torch
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+UNARY: dict[Any, Callable[..., Any]] = {
+    aten.sqrt.default: torch._foreach_sqrt,
+    aten.neg.default: torch._foreach_neg,
+    aten.abs.default: torch._foreach_abs,
+    aten.exp.default: torch._foreach_exp,
+    aten.reciprocal.default: torch._foreach_reciprocal,
+    aten.sign.default: torch._foreach_sign,
+}
+# Operand kinds: T many tensors, 0 one number in a tensor, s a Python number.
+BINARY: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    aten.add.Tensor: (torch._foreach_add, ("TT", "T0", "0T", "Ts")),
+    aten.mul.Tensor: (torch._foreach_mul, ("TT", "T0", "0T", "Ts")),
+    aten.sub.Tensor: (torch._foreach_sub, ("TT", "Ts")),
+    aten.div.Tensor: (torch._foreach_div, ("TT", "T0", "Ts")),
+    aten.maximum.default: (torch._foreach_maximum, ("TT",)),
+    aten.minimum.default: (torch._foreach_minimum, ("TT",)),
+    aten.pow.Tensor_Scalar: (torch._foreach_pow, ("Ts",)),
+}
+
+COMMUTATIVE = (aten.add.Tensor, aten.mul.Tensor)
+
+
+class Grouped:
+    """An fx graph whose equal operations run together; it takes and gives lists of tensors."""
+
+    def __init__(self, graph: torch.fx.GraphModule):
+        _inline_numbers(graph)
+        nodes = list(graph.graph.nodes)
+        self.owner = graph
+        self.places = {node: i for i, node in enumerate(nodes)}
+        self.inputs = [self.places[n] for n in nodes if n.op == "placeholder"]
+        self.constants = [
+            (self.places[n], operator.attrgetter(n.target)) for n in nodes if n.op == "get_attr"
+        ]
+        (output,) = [n for n in nodes if n.op == "output"]
+        self.outputs = [self.places[n] for n in output.args[0]]
+        groups = _groups([n for n in nodes if n.op == "call_function"])
+        self.calls = [
+            _Single(group[0], self.places) if len(group) == 1 else _Joined(group, self.places)
+            for group in groups
+        ]
+        self.frees = self._last_reads(groups)
+
+    def _last_reads(self, groups: list[list[Node]]) -> list[list[int]]:
+        """For each call, the places that nothing reads after it."""
+        permanent = {*self.outputs, *self.inputs, *(place for place, _ in self.constants)}
+        last: dict[int, int] = {}
+        for number, group in enumerate(groups):
+            for node in group:
+                for other in (node, *node.all_input_nodes):
+                    last[self.places[other]] = number
+        frees: list[list[int]] = [[] for _ in groups]
+        for place, number in last.items():
+            if place not in permanent:
+                frees[number].append(place)
+        return frees
+
+    def __call__(self, *values: Any) -> list[Any]:
+        env: list[Any] = [None] * len(self.places)
+        for place, value in zip(self.inputs, values, strict=True):
+            env[place] = value
+        for place, read in self.constants:
+            env[place] = read(self.owner)
+        for call, places in zip(self.calls, self.frees, strict=True):
+            call(env)
+            for place in places:
+                env[place] = None
+        return [env[place] for place in self.outputs]
+
+
+class _Single:
+    """One node."""
+
+    def __init__(self, node: Node, places: dict[Node, int]):
+        self.node, self.places = node, places
+
+    def __call__(self, env: list[Any]) -> None:
+        def value(node: Node) -> Any:
+            return env[self.places[node]]
+
+        arguments = torch.fx.node.map_arg(self.node.args, value)
+        keywords = torch.fx.node.map_arg(self.node.kwargs, value)
+        env[self.places[self.node]] = self.node.target(*arguments, **keywords)
+
+
+class _Joined:
+    """Nodes of one operation, in one call."""
+
+    def __init__(self, group: list[Node], places: dict[Node, int]):
+        first = group[0]
+        self.results = [places[node] for node in group]
+        self.keywords = dict(first.kwargs)
+        kinds = _kinds(first)
+        self.function = UNARY[first.target] if len(kinds) == 1 else BINARY[first.target][0]
+        order = (1, 0) if kinds == "0T" else range(len(kinds))  # addition or multiplication
+        self.operands = [
+            (kinds[i], [places[n.args[i]] for n in group] if kinds[i] == "T" else first.args[i])
+            for i in order
+        ]
+        self.places = places
+
+    def __call__(self, env: list[Any]) -> None:
+        values = [self._value(kind, operand, env) for kind, operand in self.operands]
+        for place, value in zip(self.results, self.function(*values, **self.keywords), strict=True):
+            env[place] = value
+
+    def _value(self, kind: str, operand: Any, env: list[Any]) -> Any:
+        if kind == "T":
+            return [env[place] for place in operand]
+        return env[self.places[operand]] if kind == "0" else operand
+
+
+def _inline_numbers(graph: torch.fx.GraphModule) -> None:
+    """Write constants of one number into the operations that read them: then they are equal."""
+    numbers = {n: value for n in graph.graph.nodes if (value := _number(n, graph)) is not None}
+    for node in graph.graph.nodes:
+        if node.target not in BINARY or len(node.args) != 2:
+            continue
+        value, (first, second) = node.meta.get("val"), node.args
+        if not isinstance(value, torch.Tensor) or value.ndim == 0:
+            continue
+        if second in numbers and _kind(first, value) == "T":
+            node.args = (first, numbers[second])
+        elif first in numbers and _kind(second, value) == "T" and node.target in COMMUTATIVE:
+            node.args = (second, numbers[first])
+    graph.graph.eliminate_dead_code()
+
+
+def _number(node: Node, graph: torch.fx.GraphModule) -> float | None:
+    """The value of a constant of one float."""
+    if node.op == "call_function" and node.target is aten.lift_fresh_copy.default:
+        node = node.args[0]  # type: ignore[assignment]
+    if node.op != "get_attr":
+        return None
+    tensor = operator.attrgetter(node.target)(graph)
+    if not isinstance(tensor, torch.Tensor) or tensor.ndim or not tensor.is_floating_point():
+        return None
+    return tensor.item()
+
+
+# -- which nodes belong together ------------------------------------------------------------
+
+
+def _groups(nodes: list[Node]) -> list[list[Node]]:
+    """The nodes level by level; what is the same operation on a level is one group."""
+    levels: dict[Node, int] = {}
+    groups: dict[Any, list[Node]] = {}
+    for node in nodes:
+        level = 1 + max((levels.get(n, 0) for n in node.all_input_nodes), default=0)
+        levels[node] = level
+        key = _key(node)
+        groups.setdefault((level, node if key is None else key), []).append(node)
+    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+
+
+def _key(node: Node) -> Any:
+    """What nodes of one group have in common; None for a node that stays alone."""
+    kinds = _kinds(node)
+    if not kinds:
+        return None
+    others = tuple(a for a, kind in zip(node.args, kinds, strict=False) if kind != "T")
+    value = node.meta["val"]
+    keywords = tuple(sorted(node.kwargs.items()))
+    return node.target, kinds, others, keywords, value.dtype, value.device
+
+
+def _kinds(node: Node) -> str:
+    """The kinds of the operands of an operation that can be joined, or ""."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.ndim == 0:
+        return ""
+    kinds = "".join(_kind(argument, value) for argument in node.args)
+    if node.target in UNARY:
+        return kinds if kinds == "T" else ""
+    return kinds if kinds in BINARY.get(node.target, (None, ()))[1] else ""
+
+
+def _kind(argument: Any, result: Any) -> str:
+    if isinstance(argument, (int, float)) and not isinstance(argument, bool):
+        return "s"
+    value = argument.meta.get("val") if isinstance(argument, Node) else None
+    if not isinstance(value, torch.Tensor) or value.dtype != result.dtype:
+        return "?"
+    if value.ndim == 0:
+        return "0" if value.device == result.device else "?"
+    return "T" if value.shape == result.shape else "?"

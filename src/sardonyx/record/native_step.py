@@ -1,0 +1,148 @@
+"""A step in two halves, for engines that differentiate by themselves.
+
+`split_step` parts a symbolic record at its Gradient node: the forward half computes the loss, the
+update half everything else from the gradients. A framework runs the first under its own automatic
+differentiation, with its fused kernels, instead of the expanded gradient node by node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.grad.training import link_names, lower_training
+from sardonyx.model import Model, Record
+from sardonyx.normalize import NormalizedModel, normalize, regular_copy
+from sardonyx.passes.cse import is_random, merge_common
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.folding import fold
+from sardonyx.passes.nesting import bodies, graphs, reads
+from sardonyx.passes.stages import cut_front
+from sardonyx.record.info import metrics
+from sardonyx.record.step import StepGraph, drop_unused_inputs, open_step
+
+# Their gradients are chosen in the record (straight through), not by the framework.
+QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinearFixed")
+
+
+class NotNative(Exception):
+    """Why a record cannot be executed by a framework's own differentiation."""
+
+
+@dataclass
+class SplitStep:
+    """A step in two halves.
+
+    forward   -- state and data → `loss`, then the tensors that the update reads, then metrics
+    update    -- `gradients`, tensors of the forward half, state and data → new state and metrics
+    loss      -- the output of `forward` that is differentiated
+    variables -- the state variables by which it is differentiated
+    gradients -- the inputs of `update` that take the gradients of these variables
+    whole     -- names of inputs, state, updates and metrics; its model is the forward half
+    """
+
+    forward: NormalizedModel
+    update: NormalizedModel
+    loss: str
+    variables: list[str]
+    gradients: list[str]
+    whole: StepGraph
+
+
+def split_step(model: Model, record: Record) -> SplitStep:
+    """The two halves of a symbolic record; raises `NotNative` with the reason where there are
+    none.
+    """
+    joined, state, hyper = open_step(model, record)
+    _refuse_nested(joined)
+    link_names(joined)
+    joined = regular_copy(joined)
+    node = _gradient(joined.graph)
+    count = (len(node.inputs) - 1) // 2
+    points, xs, y = node.inputs[:count], node.inputs[count:-1], node.inputs[-1]
+    if list(points) != list(xs) or not all(v is not None and v.name in state for v in xs):
+        raise NotNative("it differentiates by tensors that are not variables")
+    assert y is not None
+    forward_nodes = _ancestors(y)
+    _refuse_operators(forward_nodes)
+    loss, names = y.name or "", [v.name or "" for v in xs]  # type: ignore[union-attr]
+    gradients = [v.name or "" for v in node.outputs]
+    first = {n.outputs[0].name or "" for n in (*forward_nodes, node)}
+    parts = cut_front(joined, first)
+    forward, update = parts.front, parts.rest
+    _set_forward_outputs(forward, [loss, *parts.boundary], gradients)
+    update = normalize(lower_training(update))
+    fold(update.graph)
+    remove_dead(update.graph)
+    merge_common(update.graph)
+    drop_unused_inputs(update.graph)
+    forward.ir.opset_imports.pop(opset.TRAINING_DOMAIN, None)
+    forward_model = normalize(forward)
+    fed = [n for n in _input_names(forward_model) if n not in state and n not in hyper]
+    late = [n for n in _input_names(update) if n not in (*state, *hyper, *parts.boundary, *fed)]
+    if late:
+        raise NotNative(f"its update reads the data {late[0]!r}")
+    whole = StepGraph(
+        forward_model, fed, hyper, state, dict(record.update_binding), metrics(record)
+    )
+    return SplitStep(forward_model, NormalizedModel.of(update), loss, names, gradients, whole)
+
+
+def _input_names(model: Model) -> list[str]:
+    return [v.name or "" for v in model.graph.inputs]
+
+
+def _refuse_nested(model: Model) -> None:
+    every = [model.graph, *(f.graph for f in model.ir.functions.values())]
+    for graph in every:
+        for part in graphs(graph):
+            inner = part is not model.graph
+            if inner and any(n.op_type == "Gradient" for n in part):
+                raise NotNative("a Gradient is inside a body or a function")
+
+
+def _gradient(graph: ir.Graph) -> ir.Node:
+    nodes = [n for n in graph if n.op_type == "Gradient" and n.domain == opset.TRAINING_DOMAIN]
+    if len(nodes) != 1:
+        count = len(nodes) or "no"
+        raise NotNative(f"it has {count} Gradient nodes" if nodes else "its gradient is expanded")
+    return nodes[0]
+
+
+def _ancestors(value: ir.Value) -> list[ir.Node]:
+    """The nodes that a value depends on."""
+    first = value.producer()
+    pending, ancestors = [first] if first is not None else [], {}
+    while pending:
+        node = pending.pop()
+        if node in ancestors:
+            continue
+        ancestors[node] = None
+        for source in reads(node):
+            producer = source.producer()
+            if producer is not None:
+                pending.append(producer)
+    return list(ancestors)
+
+
+def _refuse_operators(nodes: list[ir.Node]) -> None:
+    for node in nodes:
+        if node.op_type in QUANTIZED:
+            raise NotNative(f"{node.op_type} has a straight-through gradient")
+        if node.op_type == "Gradient":
+            raise NotNative("its loss holds a gradient itself")
+        if bodies(node):
+            raise NotNative(f"{node.op_type} has a body")
+        if is_random(node):
+            raise NotNative(f"{node.op_type} is random")
+
+
+def _set_forward_outputs(forward: Model, names: list[str], gradients: list[str]) -> None:
+    graph = forward.graph
+    values = {v.name: v for node in graph for v in node.outputs}
+    graph.outputs.clear()
+    graph.outputs.extend(values[n] for n in dict.fromkeys(names) if n not in gradients)
+    remove_dead(graph)
+    drop_unused_inputs(graph)

@@ -1,0 +1,121 @@
+"""Steps that a framework differentiates itself, against torch's results and the expanded step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import sardonyx as sx
+from sardonyx.engines.torch.foreach import Grouped
+from tests.torch_exports import DYNAMO, NETWORKS, SCRIPT, example, exported
+
+CASES = sorted((Path(__file__).parent / "data" / "training_cases").iterdir())
+NATIVE = "the framework differentiates the forward part"
+ENGINES = ("torch", "jax", "tensorflow")
+Arrays = dict[str, np.ndarray]
+
+
+def tensors_of(folder: Path, kind: str) -> Arrays:
+    tensors = [onnx.load_tensor(path) for path in sorted(folder.glob(f"{kind}_*.pb"))]
+    return {t.name: onnx.numpy_helper.to_array(t) for t in tensors}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
+def test_published_cases(folder: Path, engine: str) -> None:
+    rep = sx.prepare_training(folder / "model.onnx", engine)
+    expanded = folder.name == "mlp_expanded"
+    assert rep.ways == (
+        ["the expanded gradient is executed: its gradient is expanded"] if expanded else [NATIVE]
+    )
+    for step in sorted(folder.glob("test_data_set_*")):
+        metrics = rep.step(tensors_of(step, "input"))
+        results = {**metrics, **rep.state()}
+        for name, value in tensors_of(step, "output").items():
+            np.testing.assert_allclose(results[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("exporter, opset", [(SCRIPT, 17), (DYNAMO, 20)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_exports_of_torch_step_as_the_expanded_record_does(
+    name: str, exporter: str, opset: int
+) -> None:
+    net = sx.trainable(
+        exported(name, exporter, opset), "mse", sx.optim.sgd(1e-2, momentum=0.9, nesterov=True),
+        clip_norm=0.5, accumulate=2, ema=0.9, groups={"*bias*": {"lr": 1e-3}},
+    )  # fmt: skip
+    native, expanded = (sx.prepare_training(net, "torch", native=way) for way in (True, False))
+    assert native.ways == [NATIVE]
+    assert expanded.ways == ["the expanded gradient is executed: as requested"]
+    rng = np.random.default_rng(0)
+    served, label = (v.name for v in native.wanted)
+    for _ in range(4):
+        x = np.asarray(example(name, 3))
+        outputs = native.run({served: x})
+        (output,) = (v for v in outputs.values())
+        feeds = {served: x, label: rng.normal(size=output.shape).astype(np.float32)}
+        ours, theirs = (rep.step(feeds) for rep in (native, expanded))
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    for key, value in expanded.state().items():
+        scale = np.abs(value).max() if value.size else 1
+        np.testing.assert_allclose(native.state()[key], value, rtol=1e-3, atol=2e-5 * max(scale, 1))
+
+
+LOOP = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,2] x) => (float[N,2] y)
+<float[2,2] w = {1.0, 0.5, -0.5, 1.0}, int64 n = {2}, bool t = {1}>
+{ y = Loop (n, t, x) <body = b (int64 i, bool c, float[N,2] h) => (bool o, float[N,2] k)
+  {o = Identity(c) k = MatMul(h, w)}> }"""
+QUANTIZED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1.0, 0.5, -0.5, 1.0}, float s = {0.1}>
+{ q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) y = MatMul(d, w) }"""
+
+
+@pytest.mark.parametrize(
+    "text, reason", [(LOOP, "Loop has a body"), (QUANTIZED, "straight-through")]
+)
+def test_what_is_left_to_the_expanded_gradient(text: str, reason: str) -> None:
+    net = sx.trainable(sx.load(onnx.parser.parse_model(text)), "mse", "sgd", lr=0.1)
+    rep = sx.prepare_training(net, "torch")
+    assert reason in rep.ways[0]
+    feeds = {"x": np.ones((3, 2), np.float32), "label": np.zeros((3, 2), np.float32)}
+    plain = sx.prepare_training(net, "onnxruntime")
+    for _ in range(3):
+        loss = plain.step(feeds)["loss"]
+        assert rep.step(feeds)["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_tensors_of_torch_are_fed_as_they_are() -> None:
+    folder = next(f for f in CASES if f.name == "mlp_adamw")
+    ours, theirs = (sx.prepare_training(folder / "model.onnx", "torch") for _ in range(2))
+    for step in sorted(folder.glob("test_data_set_*")):
+        feeds = tensors_of(step, "input")
+        loss = ours.step({n: torch.tensor(a) for n, a in feeds.items()})["loss"]
+        assert loss == theirs.step(feeds)["loss"]
+
+
+def test_grouped_operations_compute_the_same_bits() -> None:
+    def update(rate, *tensors):  # type: ignore[no-untyped-def]
+        results = []
+        for value, slope in zip(tensors[::2], tensors[1::2], strict=True):
+            moment = value * 0.9 + slope
+            root = (slope * slope).sqrt() + 1e-8
+            results += [value - rate * (moment / root), torch.maximum(moment, -slope)]
+        return [*results, rate * 2]
+
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3,), (4, 5), (1,), (0, 2), ()] * 4
+    tensors = [torch.randn(s, generator=generator) for s in shapes for _ in range(2)]
+    rate = torch.tensor(0.1)
+    graph = make_fx(update, tracing_mode="fake")(rate, *tensors)
+    grouped = Grouped(graph)
+    assert len(grouped.calls) < 0.4 * len(list(graph.graph.nodes))
+    for ours, theirs in zip(grouped(rate, *tensors), update(rate, *tensors), strict=True):
+        assert torch.equal(ours, theirs)
