@@ -26,12 +26,17 @@ class NativeStep:
 
     def __init__(self, model: Model, record: Record, rep: ArrayTrainingRep):
         self.rep = rep
-        self.halves = halves = split_step(model, record)
+        self.halves = halves = split_step(model, record, rep.differentiates_alike)
         self.graph = halves.whole
         self.hyper = {n: np.array(v) for n, v in self.graph.hyper.items()}
         values = {v.name: v for v in halves.forward.graph.inputs}
         self.types = {n: element_type(values[n]) for n in self.graph.inputs}
         xp = rep.arrays()
+        other = [
+            n.op_type for n in halves.forward.graph if n.op_type in rep.differentiates_otherwise
+        ]
+        if other:
+            raise NotNative(f"{xp.name} differentiates {other[0]} otherwise")
         try:
             self.forward = Program(recognize(halves.forward, ()), xp, fallback="error")
             self.update = Program(halves.update, xp, fallback="error")

@@ -432,6 +432,9 @@ class ArrayTrainingRep(TrainingRep):
     runner: ClassVar[type[runner.Runner]]
     prefers_compiling: ClassVar[bool] = False
     differentiates: ClassVar[bool] = False  # whether the framework can
+    # operators with kinks or ties that it decides as the gradient rules do, and others
+    differentiates_alike: ClassVar[Collection[str]] = ()
+    differentiates_otherwise: ClassVar[Collection[str]] = ()
 
     def __init__(
         self,

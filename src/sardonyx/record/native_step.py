@@ -7,6 +7,7 @@ differentiation, with its fused kernels, instead of the expanded gradient node b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -14,13 +15,14 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.grad.training import link_names, lower_training
 from sardonyx.model import Model, Record
-from sardonyx.normalize import NormalizedModel, normalize, regular_copy
+from sardonyx.normalize import NormalizedModel, extended, normalize, regular_copy
 from sardonyx.passes.cse import is_random, merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.nesting import bodies, graphs, reads
 from sardonyx.passes.stages import cut_front
 from sardonyx.record.info import metrics
+from sardonyx.record.kinks import select_at_kinks, unselectable
 from sardonyx.record.step import StepGraph, drop_unused_inputs, open_step
 
 # Their gradients are chosen in the record (straight through), not by the framework.
@@ -51,9 +53,11 @@ class SplitStep:
     whole: StepGraph
 
 
-def split_step(model: Model, record: Record) -> SplitStep:
+def split_step(model: Model, record: Record, kept: Collection[str] = ()) -> SplitStep:
     """The two halves of a symbolic record; raises `NotNative` with the reason where there are
     none.
+
+    kept -- operators whose slopes at kinks the framework chooses as the gradient rules do
     """
     joined, state, hyper = open_step(model, record)
     _refuse_nested(joined)
@@ -80,6 +84,7 @@ def split_step(model: Model, record: Record) -> SplitStep:
     drop_unused_inputs(update.graph)
     forward.ir.opset_imports.pop(opset.TRAINING_DOMAIN, None)
     forward_model = normalize(forward)
+    forward_model = _with_selections(forward_model, kept)
     fed = [n for n in _input_names(forward_model) if n not in state and n not in hyper]
     late = [n for n in _input_names(update) if n not in (*state, *hyper, *parts.boundary, *fed)]
     if late:
@@ -88,6 +93,16 @@ def split_step(model: Model, record: Record) -> SplitStep:
         forward_model, fed, hyper, state, dict(record.update_binding), metrics(record)
     )
     return SplitStep(forward_model, NormalizedModel.of(update), loss, names, gradients, whole)
+
+
+def _with_selections(forward: NormalizedModel, kept: Collection[str]) -> NormalizedModel:
+    """The forward half with operators that every framework differentiates alike."""
+    node = unselectable(list(forward.graph))
+    if node is not None:
+        raise NotNative(f"{node.op_type} of a free size may have ties")
+    work = regular_copy(forward)
+    select_at_kinks(work, kept)
+    return extended(work)
 
 
 def _input_names(model: Model) -> list[str]:

@@ -23,6 +23,7 @@ class TrainingRep(training.ArrayTrainingRep):
     runner = Runner
     prefers_compiling = True
     differentiates = True
+    differentiates_otherwise = ("Max", "Min")  # the first of equals gets all
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return tf.function(function, autograph=False)

@@ -48,6 +48,7 @@ class TrainingRep(training.ArrayTrainingRep):
     __doc__ = training.ArrayTrainingRep.__doc__
     runner = Runner
     differentiates = True
+    differentiates_alike = ("Relu", "Abs")
 
     def arrays(self) -> Torch:
         return arrays_on(self.device)

@@ -32,9 +32,16 @@ BINARY: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
     aten.maximum.default: (torch._foreach_maximum, ("TT",)),
     aten.minimum.default: (torch._foreach_minimum, ("TT",)),
     aten.pow.Tensor_Scalar: (torch._foreach_pow, ("Ts",)),
+    aten.clamp_min.default: (torch._foreach_clamp_min, ("Ts",)),
+    aten.clamp_max.default: (torch._foreach_clamp_max, ("Ts",)),
 }
 
-COMMUTATIVE = (aten.add.Tensor, aten.mul.Tensor)
+COMMUTATIVE = (aten.add.Tensor, aten.mul.Tensor, aten.maximum.default, aten.minimum.default)
+WITH_NUMBER = {  # the operation with a Python number as its second operand
+    **{target: target for target, (_, kinds) in BINARY.items() if "Ts" in kinds},
+    aten.maximum.default: aten.clamp_min.default,
+    aten.minimum.default: aten.clamp_max.default,
+}
 
 
 class Grouped:
@@ -131,7 +138,7 @@ def _inline_numbers(graph: torch.fx.GraphModule) -> None:
     """Write constants of one number into the operations that read them: then they are equal."""
     numbers = {n: value for n in graph.graph.nodes if (value := _number(n, graph)) is not None}
     for node in graph.graph.nodes:
-        if node.target not in BINARY or len(node.args) != 2:
+        if node.target not in WITH_NUMBER or len(node.args) != 2:
             continue
         value, (first, second) = node.meta.get("val"), node.args
         if not isinstance(value, torch.Tensor) or value.ndim == 0:
@@ -140,6 +147,9 @@ def _inline_numbers(graph: torch.fx.GraphModule) -> None:
             node.args = (first, numbers[second])
         elif first in numbers and _kind(second, value) == "T" and node.target in COMMUTATIVE:
             node.args = (second, numbers[first])
+        else:
+            continue
+        node.target = WITH_NUMBER[node.target]
     graph.graph.eliminate_dead_code()
 
 
