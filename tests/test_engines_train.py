@@ -227,8 +227,8 @@ def test_torch_steps_can_be_traced_for_its_compiler(
     rep = prepare_training(trained(name), "torch", compile=True)
     found = [float(rep.step(b)["loss"]) for b, _ in zip(batches(name, STEPS), range(5))]
     np.testing.assert_allclose(found, wanted[name][0][:5], rtol=1e-4, atol=1e-5)
-    (graph,) = given  # one for all batches of one size
-    assert isinstance(graph, torch.fx.GraphModule)
+    assert len(given) == 2  # the forward half and the update, for all batches of one size
+    assert all(isinstance(graph, torch.fx.GraphModule) for graph in given)
 
 
 def test_one_function_prepares_every_engine() -> None:

@@ -46,7 +46,7 @@ def select_at_kinks(model: Model, kept: Collection[str]) -> None:
 def unselectable(nodes: list[ir.Node]) -> ir.Node | None:
     """A node with ties that no rewrite covers, if there is one."""
     for node in nodes:
-        if node.op_type == "GlobalMaxPool" and not is_static(node.inputs[0]):
+        if node.op_type == "GlobalMaxPool" and not is_static(_x(node)):
             return node
     return None
 
@@ -55,22 +55,29 @@ def _is_float(value: ir.Value) -> bool:
     return value.dtype is not None and value.dtype.is_floating_point()
 
 
+def _x(node: ir.Node) -> ir.Value:
+    """The first input of a node."""
+    x = node.inputs[0]
+    assert x is not None
+    return x
+
+
 def _number(node: ir.Node, name: str, default: float) -> float:
     return float(node.attributes.get_float(name, default))
 
 
 def _relu(op: Builder, node: ir.Node) -> ir.Value:
-    x = node.inputs[0]
+    x = _x(node)
     return op.Where(op.LessOrEqual(x, 0.0), 0.0, x)
 
 
 def _abs(op: Builder, node: ir.Node) -> ir.Value:
-    x = node.inputs[0]
+    x = _x(node)
     return op.Mul(x, op.Sign(x))
 
 
 def _leaky_relu(op: Builder, node: ir.Node) -> ir.Value:
-    x = node.inputs[0]
+    x = _x(node)
     return op.Where(op.Greater(x, 0.0), x, op.Mul(x, _number(node, "alpha", 0.01)))
 
 
@@ -88,40 +95,41 @@ def _exponential(op: Builder, x: ir.Value, alpha: float, scale: float = 1.0) -> 
 
 
 def _elu(op: Builder, node: ir.Node) -> ir.Value:
-    return _exponential(op, node.inputs[0], _number(node, "alpha", 1.0))
+    return _exponential(op, _x(node), _number(node, "alpha", 1.0))
 
 
 def _celu(op: Builder, node: ir.Node) -> ir.Value:
     alpha = _number(node, "alpha", 1.0)
-    return _exponential(op, node.inputs[0], alpha, alpha)
+    return _exponential(op, _x(node), alpha, alpha)
 
 
 def _selu(op: Builder, node: ir.Node) -> ir.Value:
     alpha, gamma = _number(node, "alpha", SELU[0]), _number(node, "gamma", SELU[1])
-    return op.Mul(_exponential(op, node.inputs[0], alpha), gamma)
+    return op.Mul(_exponential(op, _x(node), alpha), gamma)
 
 
 def _hard_sigmoid(op: Builder, node: ir.Node) -> ir.Value:
     alpha, beta = _number(node, "alpha", 0.2), _number(node, "beta", 0.5)
-    line = op.Add(op.Mul(node.inputs[0], alpha), beta)
+    line = op.Add(op.Mul(_x(node), alpha), beta)
     low = op.Where(op.LessOrEqual(line, 0.0), op.Mul(op.Sign(line), 0.0), line)
     return op.Where(op.GreaterOrEqual(line, 1.0), 1.0, low)
 
 
 def _hard_swish(op: Builder, node: ir.Node) -> ir.Value:
-    x = node.inputs[0]
+    x = _x(node)
     middle = op.Mul(x, op.Add(op.Div(x, 6.0), 0.5))
     low = op.Where(op.LessOrEqual(x, -3.0), 0.0, middle)
     return op.Where(op.GreaterOrEqual(x, 3.0), x, low)
 
 
 def _clip(op: Builder, node: ir.Node) -> ir.Value:
-    x, low, high = (*node.inputs, None, None)[:3]
+    _, low, high = (*node.inputs, None, None)[:3]
+    x = _x(node)
     if low is not None:
         x = op.Where(op.Less(x, low), low, x)
     if high is not None:
         x = op.Where(op.Greater(x, high), high, x)
-    return x if x is not node.inputs[0] else op.Identity(x)
+    return x if x is not _x(node) else op.Identity(x)
 
 
 def _reduce(op: Builder, node: ir.Node, x: ir.Value) -> ir.Value:
@@ -137,15 +145,15 @@ def _reduce_l1(op: Builder, node: ir.Node) -> ir.Value:
 
 
 def _reduce_l2(op: Builder, node: ir.Node) -> ir.Value:
-    x = node.inputs[0]
+    x = _x(node)
     total = _reduce(op, node, op.Mul(x, x))
     zero = op.Equal(total, 0.0)
     return op.Where(zero, 0.0, op.Sqrt(op.Where(zero, 1.0, total)))
 
 
 def _global_max_pool(op: Builder, node: ir.Node) -> ir.Value:
-    sizes = [int(d) for d in node.inputs[0].shape[2:]]  # type: ignore[index, union-attr, arg-type]
-    return op.MaxPool(node.inputs[0], kernel_shape=np.array(sizes).tolist())
+    sizes = [int(d) for d in _x(node).shape[2:]]  # type: ignore[index, union-attr, arg-type]
+    return op.MaxPool(_x(node), kernel_shape=np.array(sizes).tolist())
 
 
 REWRITES: dict[str, Rewrite] = {

@@ -129,7 +129,8 @@ def _gradient(graph: ir.Graph) -> ir.Node:
 def _ancestors(value: ir.Value) -> list[ir.Node]:
     """The nodes that a value depends on."""
     first = value.producer()
-    pending, ancestors = [first] if first is not None else [], {}
+    pending = [first] if first is not None else []
+    ancestors: dict[ir.Node, None] = {}
     while pending:
         node = pending.pop()
         if node in ancestors:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from sardonyx.engines.torch.xp import torch
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 UNARY: dict[Any, Callable[..., Any]] = {
     aten.sqrt.default: torch._foreach_sqrt,
     aten.neg.default: torch._foreach_neg,
@@ -205,7 +205,7 @@ def _kinds(node: Node) -> str:
 def _kind(argument: Any, result: Any) -> str:
     if isinstance(argument, (int, float)) and not isinstance(argument, bool):
         return "s"
-    value = argument.meta.get("val") if isinstance(argument, Node) else None
+    value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dtype != result.dtype:
         return "?"
     if value.ndim == 0:
