@@ -464,6 +464,36 @@ def test_ctc_trains_as_in_torch() -> None:
     sx.from_torch(net, torch.randn(4, 6, 5), loss=nn.CTCLoss(), labels=labels, optimizer=optimizer)
 
 
+# -- gradients that are stopped ---------------------------------------------------------
+
+
+class Stopping(nn.Module):
+    """detach(), a region without gradients, and an embedding whose padding does not train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.target = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.embed = nn.Embedding(5, 4, padding_idx=2)
+        nn.init.normal_(self.embed.weight)
+
+    def forward(self, x: Any, ids: Any) -> Any:
+        h = self.layer(x) + self.embed(ids)
+        with torch.no_grad():
+            k = self.target(x * 2) * self.layer(x)
+        return h * h.detach() + k + self.target(x)
+
+
+def test_stopped_gradients_stay_stopped() -> None:
+    torch.manual_seed(0)
+    net = Stopping()
+    arguments = (torch.randn(5, 4), torch.tensor([2, 0, 1, 2, 3]))
+    optimizer = optim.AdamW(net.parameters(), 1e-2)  # the padding's row decays all the same
+    model = sx.from_torch(
+        net, arguments, loss=nn.MSELoss(), labels=torch.randn(5, 4), optimizer=optimizer
+    )
+    assert "training" in model.metadata["sardonyx.imported"]
+
+
 # -- and back ---------------------------------------------------------------------------
 
 

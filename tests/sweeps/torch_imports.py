@@ -54,8 +54,10 @@ def mean_square(outputs: Any, labels: Any) -> Any:
     return (floats[0].float() - labels.reshape(-1, *[1] * (floats[0].dim() - 1))).square().mean()
 
 
-def one(family: str, name: str, make: Callable[[], torch_networks.Example]) -> Result:
-    """Import a network, then train it."""
+def one(
+    family: str, name: str, make: Callable[[], torch_networks.Example], forward: bool = False
+) -> Result:
+    """Import a network, and train it unless only the forward pass is asked for."""
     result = Result(family, name)
     start = time.monotonic()
     torch.manual_seed(0)
@@ -64,7 +66,7 @@ def one(family: str, name: str, make: Callable[[], torch_networks.Example]) -> R
         module = example.module
         count = sum(p.numel() for p in module.parameters())
         settings: dict[str, Any] = {}
-        if count <= TRAINABLE:
+        if count <= TRAINABLE and not forward:
             module.train()
             optimizer = torch.optim.SGD(
                 [p for p in module.parameters() if p.requires_grad], 1e-3, momentum=0.9
@@ -124,11 +126,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*", default=list(torch_networks.FAMILIES))
     parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--forward", action="store_true", help="without training")
     parser.add_argument("-o", "--output", help="a JSON file of the results")
     arguments = parser.parse_args()
     results = []
     for family, name, make in cases(arguments.families, arguments.only):
-        result = one(family, name, make)
+        result = one(family, name, make, arguments.forward)
         results.append(result)
         row = [family, name, result.verdict, result.training, f"{result.ratio:.2f}"]
         print("  ".join([*row, f"{result.seconds:.0f} s", result.reason[:300]]), flush=True)

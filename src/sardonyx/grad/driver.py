@@ -24,6 +24,7 @@ from sardonyx.registry import OpId, Registry, Rule, op_name
 # What a rule may ask for besides attributes: the forward outputs, and the forward node itself.
 GRADIENT_RULES = Registry("gradient rule", leading=2, special=("out", "node"))
 NO_GRADIENT: set[OpId] = set()
+STOPPED = "sardonyx.stop_gradient"  # metadata of a node whose outputs count as constants
 
 Cotangents = dict[ir.Value, ir.Value]
 
@@ -143,7 +144,7 @@ def path(
     forward: list[ir.Node] = []
     # Only nodes that `of` depends on are asked whether they pass cotangents: asking may warn.
     for node in _leading_to(nodes, of):
-        if op_id(node) in NO_GRADIENT:
+        if op_id(node) in NO_GRADIENT or STOPPED in node.metadata_props:
             continue
         if any(v in reached for v in reads(node)):
             forward.append(node)

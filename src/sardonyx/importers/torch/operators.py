@@ -8,6 +8,7 @@ and `TRANSLATIONS` says how they, attention and recurrent layers are written in 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ aten = torch.ops.aten
 LIBRARY = torch.library.Library("sardonyx", "DEF")
 LIBRARY.define("dropout(Tensor x, float p) -> Tensor")
 LIBRARY.define("channel_dropout(Tensor x, float p) -> Tensor")
+LIBRARY.define("stop(Tensor x) -> Tensor")
 LIBRARY.define(
     "batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, float momentum,"
     " float eps) -> Tensor"
@@ -45,6 +47,7 @@ def _in_inference(
 for name, kernel in (
     ("dropout", lambda x, p: x.clone()),
     ("channel_dropout", lambda x, p: x.clone()),
+    ("stop", lambda x: x.clone()),
     ("batch_norm", _in_inference),
 ):
     LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
@@ -75,12 +78,29 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
             if not training and tensors[3] is not None and tensors[4] is not None:
                 marked = torch.ops.sardonyx.batch_norm.default
                 _replace(node, marked, (*tensors, momentum, eps))
+        elif node.target is aten.detach.default:
+            _replace(node, torch.ops.sardonyx.stop.default, node.args[:1])
+        elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            if node.args[0] is False:
+                _stop_outputs(node)
         elif node.target in RANDOM:
             always_random.append(node)
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             module.recompile()
     return [node for node in always_random if _reaches_output(node)]
+
+
+def _stop_outputs(region: torch.fx.Node) -> None:
+    """Let no gradient into a region of `torch.no_grad()`."""
+    for part in [u for u in region.users if u.target is operator.getitem]:
+        value = part.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        with part.graph.inserting_after(part):
+            stopped = part.graph.call_function(torch.ops.sardonyx.stop.default, (part,))
+        stopped.meta = dict(part.meta)
+        part.replace_all_uses_with(stopped, lambda user, own=stopped: user is not own)
 
 
 def _reaches_output(node: torch.fx.Node) -> bool:
@@ -172,6 +192,26 @@ def channel_dropout(x: Any, p: float) -> Any:
     return op.Mul(x, recurrent.dropped(ones, p))
 
 
+def stop(x: Any) -> Any:
+    return recurrent.stopped(x)
+
+
+def embedding(
+    weight: Any,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    rows = op.Gather(weight, indices, axis=0)
+    if padding_idx < 0:
+        return rows
+    # The padding's row gets no gradient from here.
+    is_padding = op.Equal(indices, op.CastLike(op.Constant(value_int=padding_idx), indices))
+    last = op.Unsqueeze(is_padding, op.Constant(value_ints=[-1]))
+    return op.Where(last, recurrent.stopped(rows), rows)
+
+
 def batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> Any:
@@ -257,6 +297,8 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.sardonyx.dropout.default: dropout,
     torch.ops.sardonyx.channel_dropout.default: channel_dropout,
     torch.ops.sardonyx.batch_norm.default: batch_norm,
+    torch.ops.sardonyx.stop.default: stop,
+    aten.embedding.default: embedding,
     aten.scaled_dot_product_attention.default: attention,
     aten.cross_entropy_loss.default: cross_entropy.cross_entropy,
     aten.lstm.input: recurrent.lstm,

@@ -170,4 +170,13 @@ def dropped(x: Any, p: float) -> Any:
     return y
 
 
+STOP_SEED = 7_401  # marks a Dropout that stands for an identity without a gradient
+
+
+def stopped(x: Any) -> Any:
+    """The same value, through which no gradient flows; `translate.py` makes it an Identity."""
+    y, _ = op.Dropout(x, op.Constant(value_float=0.0), seed=STOP_SEED)
+    return y
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {"LSTM": op.LSTM, "GRU": op.GRU, "RNN": op.RNN}

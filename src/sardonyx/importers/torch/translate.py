@@ -17,7 +17,9 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from sardonyx.errors import ImportRefused, MissingExtra, quote
+from sardonyx.grad.driver import STOPPED
 from sardonyx.importers.torch.capture import Program, quiet, refused
+from sardonyx.importers.torch.recurrent import STOP_SEED
 from sardonyx.model import Model
 
 OPSET = 18  # the one that torch's translations are written in
@@ -26,7 +28,7 @@ KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 SCOPES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 PLACEHOLDER = "sardonyx"
-KEPT_METADATA = (SCOPES, CLASSES, KIND)
+KEPT_METADATA = (SCOPES, CLASSES, KIND, STOPPED)
 
 
 def translated(program: Program, module: torch.nn.Module) -> Model:
@@ -188,12 +190,22 @@ def _simplify(model: ir.Model) -> None:
     finally:
         for node in dropouts:
             node.domain = ""
+            if node.attributes.get_int("seed", 0) == STOP_SEED:
+                _as_stopped_identity(node)
         model.opset_imports.pop(PLACEHOLDER, None)
         del graph.inputs[:]
         graph.inputs.extend(inputs)
         for value, tensor in weights.values():
             value.const_value = tensor
             graph.register_initializer(value)
+
+
+def _as_stopped_identity(node: ir.Node) -> None:
+    node.op_type = "Identity"
+    node.attributes.clear()
+    node.resize_inputs(1)
+    node.resize_outputs(1)
+    node.metadata_props[STOPPED] = "detached in torch"
 
 
 # -- names ------------------------------------------------------------------------------
