@@ -94,6 +94,11 @@ def schema(metadata: Mapping[str, str]) -> Schema:
     return Schema(inputs, results, content["order_dependent"])
 
 
+def frozen(metadata: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What a model from pandas took from its training frame: line, code, call and value."""
+    return json.loads(metadata.get(FROZEN, "[]"))
+
+
 def pandas_module() -> Any:
     """pandas, or the error that says how to install it."""
     try:

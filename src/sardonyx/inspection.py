@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx import opset
+from sardonyx import frames, opset
 from sardonyx.collector import paused
 from sardonyx.cost import Cost, cost
 from sardonyx.errors import ArgumentError, quote, translated
@@ -102,6 +102,7 @@ class Inspection:
     unconvertible: list[Blocker]
     metadata: dict[str, str] = field(default_factory=dict)
     graph: list[Node] = field(default_factory=list)
+    frozen: list[dict[str, Any]] = field(default_factory=list)  # line, code, call and value
 
     def __repr__(self) -> str:
         counts = f"{self.nodes:,} nodes, {self.parameters:,} parameters"
@@ -190,6 +191,7 @@ def _as_loaded(model: Model, nodes: bool) -> dict[str, Any]:
         "training": _training(model),
         "metadata": dict(model.metadata),
         "graph": list(_nodes(model)) if nodes else [],
+        "frozen": frames.frozen(model.metadata),
     }
 
 

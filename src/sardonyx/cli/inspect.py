@@ -88,6 +88,7 @@ def _show(console: Console, path: Path, inspection: Inspection, shown: int | Non
     _weights(console, inspection, shown)
     _cost(console, inspection)
     _training(console, inspection)
+    _frozen(console, inspection, shown)
     _blockers(console, inspection)
     _unconvertible(console, inspection)
 
@@ -106,6 +107,20 @@ def _training(console: Console, inspection: Inspection) -> None:
         ]
         line = escape(printable(", ".join(parts)))
         console.print(f"\n[bold]training record {number}[/]  {line}")
+
+
+def _frozen(console: Console, inspection: Inspection, shown: int | None) -> None:
+    """What the data preparation took from its training frame."""
+    from rich.markup import escape
+
+    if not inspection.frozen:
+        return
+    table = _table("frozen", "value", "line", "code")
+    for row in inspection.frozen[:shown]:
+        value = json.dumps(row["value"], ensure_ascii=False)
+        cells = (row["call"], value[:60] + "…" * (len(value) > 60), str(row["line"]), row["code"])
+        table.add_row(*(escape(printable(str(cell))) for cell in cells))
+    console.print(table)
 
 
 def _nodes(console: Console, inspection: Inspection) -> None:

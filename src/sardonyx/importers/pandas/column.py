@@ -165,13 +165,19 @@ def record(
     rows: Rows | None = None,
     label: Any = None,
     check: bool = True,
+    pure: bool = False,
 ) -> Column:
     """Record one step: `replay` and `emit` are called with the operands, steps replaced.
 
     replay(*values) gets the series of pandas, emit(em, *values) the values of the graph. Operands
-    that are no columns are passed to both as they are.
+    that are no columns are passed to both as they are. What is `pure` depends on the name and the
+    operands alone: the same call gives the same step again.
     """
     columns = [o for o in operands if is_column(o)]
+    key = (name, *(o.step if is_column(o) else (type(o), str(o)) for o in operands))
+    if pure and key in trace().memo:
+        origin = next((c for c in columns if type(c) is not Column), columns[0])
+        return origin.derive(trace().memo[key], label or common_label(columns))
     steps = tuple(c.step for c in columns)
     place_of_step: Place = place()
     rows = rows or same_rows(steps)
@@ -194,6 +200,8 @@ def record(
         refuse(f"{name} gives a {type(value).__name__}")
     order = any(s.order for s in steps)
     step = Step(name, steps, again, build, value, rows, place_of_step, chars, order)
+    if pure:
+        trace().memo[key] = step
     origin = next((c for c in columns if type(c) is not Column), columns[0])
     return origin.derive(step, label if label is not None else common_label(columns))
 
@@ -214,7 +222,7 @@ def constant(value: Any, rows: Rows, length: int, dtype: Any = None) -> Column:
     series = replay(pd.RangeIndex(length))
 
     def emit(em: Any) -> Any:
-        return em.expand(em.scalar(value, series.dtype), rows)
+        return em.expand(em.scalar(value, series.dtype), em.step.rows)
 
     step = Step("constant", (), replay, emit, series, rows, place(), of_index=True)
     return Column(step, None)

@@ -258,6 +258,8 @@ class Emission:
 
     def where(self, condition: ir.Value, a: Rep, b: Rep) -> Rep:
         """Row by row `a` or `b`, brought to one kind."""
+        if self.is_nothing(a) and self.is_nothing(b):
+            return a
         a, b = self.unify(a, b)
         if a.kind == "chars":
             from sardonyx.importers.pandas import characters

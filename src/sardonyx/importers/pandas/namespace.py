@@ -22,7 +22,7 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, any_proxy
 from sardonyx.importers.pandas.recorder import call, has_rule, refuse
-from sardonyx.importers.pandas.rules.apply import Parts, Scalar
+from sardonyx.importers.pandas.rules.apply import Parts, Scalar, written
 from sardonyx.importers.pandas.rules.reshape import data_frame, series
 
 OUTSIDE = {
@@ -31,6 +31,7 @@ OUTSIDE = {
     **dict.fromkeys(
         ["io", "pathlib", "shutil", "tempfile", "glob", "pickle", "sqlite3", "csv"], "files"
     ),
+    **dict.fromkeys(["joblib", "dill", "json5"], "files"),
     **dict.fromkeys(["requests", "urllib", "socket", "http", "httpx", "ftplib"], "the network"),
     **dict.fromkeys(["subprocess", "multiprocessing", "threading", "os", "sys"], "the system"),
 }
@@ -252,7 +253,7 @@ def _float(value: Any) -> Any:
 
 
 def _str(value: Any) -> Any:
-    return Scalar(value.astype("str").step, None)
+    return written(value)
 
 
 def _isinstance(value: Any, kinds: Any) -> bool:
@@ -309,7 +310,11 @@ class Table(dict):  # type: ignore[type-arg]
 
 # -- functions ----------------------------------------------------------------------
 
-_LIBRARIES = (str(Path(pd.__file__).parents[1]), str(Path(types.__file__).parent))
+_LIBRARIES = (
+    str(Path(pd.__file__).parents[1]),
+    str(Path(types.__file__).parent),
+    str(Path(__file__).parent),
+)
 
 
 def rebound(function: Any, inside_rows: bool = False, memo: dict[Any, Any] | None = None) -> Any:
@@ -370,13 +375,16 @@ class _Names:
             return self.module(value)
         if isinstance(value, type) and value in TYPES:
             return TYPES[value]
+        if isinstance(value, type) and value.__module__.partition(".")[0] in OUTSIDE:
+            what = OUTSIDE[value.__module__.partition(".")[0]]
+            return lambda *_, **__: outside(what, value.__name__)
         if isinstance(value, types.FunctionType):
             module, name = getattr(value, "__module__", "") or "", value.__name__
             if module.startswith("pandas.") and getattr(pd, name, None) is value:
                 return _of_pandas(name, value)
             top = module.partition(".")[0]
             if top in OUTSIDE:
-                return Outside(name, OUTSIDE[top]).call
+                return lambda *_, **__: outside(OUTSIDE[top], name)
             return rebound(value, self.inside_rows, self.memo)
         if isinstance(value, types.BuiltinFunctionType | types.MethodType):
             top = (getattr(value, "__module__", "") or "").partition(".")[0]

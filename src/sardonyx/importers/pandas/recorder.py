@@ -63,6 +63,8 @@ class Trace:
     dynamic: frozenset[str] = frozenset()
     frozen: list[Frozen] = field(default_factory=list)
     uses_order: bool = False
+    marks: dict[str, Any] = field(default_factory=dict)  # values inside texts that are formatted
+    memo: dict[Any, Any] = field(default_factory=dict)  # steps that a call with these gave before
     decide: Callable[[Any], bool] | None = None  # answers `if` on a value while a lambda is traced
 
 

@@ -6,6 +6,7 @@ come together in `Where`. What a path returns is a constant or something compute
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import Proxy, call, has_rule, refuse, rule, trace
+from sardonyx.importers.pandas.rules.reductions import ACROSS
+from sardonyx.importers.pandas.rules.ufuncs import choose_objects
 
 LARGEST = 512  # paths
 
@@ -71,6 +74,38 @@ class Scalar(Column):
     def __iter__(self) -> Any:
         refuse("a loop over the characters of a string has no rule", "use the .str methods")
 
+    def __str__(self) -> str:
+        """A mark in the text that is being formatted; `joined` puts the value in its place."""
+        marks = trace().marks
+        mark = f"{MARK}{len(marks)}{MARK}"
+        marks[mark] = self
+        return mark
+
+    def __format__(self, specification: str) -> str:
+        if specification:
+            refuse("a format of numbers inside a text has no rule", "round and convert before")
+        return str(self)
+
+
+MARK = "\ue001"
+
+
+def written(value: Any) -> Any:
+    """A value as Python writes it in a text; a missing string is written nan."""
+    text = Column(value.step).astype("str")
+    return Scalar((text.fillna("nan") if value.is_text else text).step, None)
+
+
+def joined(text: str) -> Any:
+    """A formatted text in which values of the row stand for their marks."""
+    if MARK not in text:
+        return text
+    result: Any = ""
+    for part in re.split(f"({MARK}[0-9]+{MARK})", text):
+        piece = written(trace().marks[part]) if part.startswith(MARK) else part
+        result = piece if isinstance(result, str) and not result else result + piece
+    return result
+
 
 TIMES = ("year", "month", "day", "hour", "minute", "second", "weekday", "dayofweek", "quarter",
          "dayofyear")  # fmt: skip
@@ -80,13 +115,13 @@ def text_method(value: Scalar, name: str) -> Callable[..., Any]:
     """Python's methods of strings by those of pandas."""
 
     def method(*arguments: Any) -> Any:
+        if any(isinstance(a, str) and MARK in a for a in arguments):
+            refuse("a text of the row is searched for in another")
         if name == "replace" and len(arguments) == 2:
             return value.str.replace(*arguments, regex=False)
         if name == "split":
             return Parts(value.str.split(*arguments))
         if name == "count":
-            import re
-
             return value.str.count(re.escape(arguments[0]))
         return getattr(value.str, name)(*arguments)
 
@@ -165,6 +200,8 @@ def trace_function(self: Any, function: Callable[..., Any], ignores_missing: boo
         result = self.str.len()
     elif isinstance(function, np.ufunc):
         result = function(self)
+    elif getattr(function, "__objclass__", None) is str:  # str.lower, str.strip, ...
+        result = text_method(Scalar(self.step, self.label), function.__name__)(*arguments)
     elif isinstance(self.step.value.dtype, pd.CategoricalDtype) or self.step.value.dtype == bool:
         result = _tabulated(self, function, arguments, options or {})
     else:
@@ -235,6 +272,7 @@ class Undecided(BaseException):
 
 
 def as_column(value: Any, like: Any) -> Any:
+    value = joined(value) if isinstance(value, str) else value
     if is_column(value):
         return Column(value.step, None)
     if not is_scalar(value):
@@ -243,12 +281,13 @@ def as_column(value: Any, like: Any) -> Any:
 
 
 def chosen(condition: Any, yes: Any, no: Any, like: Any) -> Any:
+    yes, no = (joined(v) if isinstance(v, str) else _plain(v) for v in (yes, no))
     same = is_scalar(yes) and is_scalar(no) and type(yes) is type(no)
     if same and (yes == no or (yes != yes and no != no)):
         return yes
     column = Column(condition.step, None)
     yes, no = (Column(v.step, None) if is_column(v) else v for v in (yes, no))
-    result = call("numpy", "where", column, _plain(yes), _plain(no))
+    result = choose_objects(column, _plain(yes), _plain(no))
     return Scalar(result.step, None)
 
 
@@ -270,6 +309,8 @@ def apply(self: Any, func: Any, args: Any = (), **options: Any) -> Any:
 @rule("DataFrame", "apply")
 def apply_to_frame(self: Any, func: Any, axis: Any = 0, args: Any = (), **options: Any) -> Any:
     if axis in (1, "columns"):
+        if getattr(func, "__name__", "") in ACROSS and not hasattr(func, "__code__"):
+            return getattr(self, func.__name__)(axis=1)
         inside = rebound(func)
         return explored(lambda: inside(Row(self), *args, **options), self)
     if isinstance(func, str):

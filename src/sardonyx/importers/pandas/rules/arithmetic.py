@@ -97,7 +97,9 @@ def binary(
             return function(a, b)
 
     label = column.label if not (is_column(left) and is_column(right)) else None
-    return record(name, [left, right], replay, lambda em, a, b: emit(em, name, a, b), label=label)
+    return record(
+        name, [left, right], replay, lambda em, a, b: emit(em, name, a, b), label=label, pure=True
+    )
 
 
 def as_time(value: Any, column: Column) -> Any:
@@ -465,7 +467,7 @@ def invert(self: Any) -> Any:
 
     if getattr(self, "_owner", "") == "DataFrame":
         return ~self
-    return record("invert", [self], lambda a: ~a, emit)
+    return record("invert", [self], lambda a: ~a, emit, pure=True)
 
 
 rule("numpy", "logical_not")(invert)

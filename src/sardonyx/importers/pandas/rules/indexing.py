@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 
 from sardonyx.importers.pandas.column import Column, is_column, is_scalar
 from sardonyx.importers.pandas.frame import Frame, Labels, filtered, kept
-from sardonyx.importers.pandas.recorder import Proxy, Rows, refuse, rule
+from sardonyx.importers.pandas.recorder import Proxy, Rows, Step, refuse, rule
 
 
 class Indexer(Proxy):
@@ -100,14 +101,30 @@ class Indexer(Proxy):
 
 
 def _before_filter(value: Any, mask: Any) -> Any:
-    """The column that was filtered by the same condition: `df.loc[m, a] = df.loc[m, b]`."""
-    step = value.step
-    if step.name == "filter" and step.rows.keep is mask.step:
-        return Column(step.inputs[0], value.label)
-    return refuse(
-        "a column of other rows is assigned, which pandas aligns by the index",
-        "write the right-hand side for all rows; only the chosen rows take it",
-    )
+    """What was computed on chosen rows, for all rows: `df.loc[m, a] = df.loc[m, b] * 2`."""
+    rows = value.rows
+    if rows.keep is not mask.step:
+        refuse(
+            "a column of other rows is assigned, which pandas aligns by the index",
+            "write the right-hand side for all rows; only the chosen rows take it",
+        )
+    memo: dict[Step, Step] = {}
+
+    def whole(step: Step) -> Step:
+        if step.rows is not rows:
+            return step
+        if step not in memo:
+            if step.name == "filter":
+                memo[step] = step.inputs[0]
+            else:
+                inputs = tuple(whole(s) for s in step.inputs)
+                index = mask.step.value.index
+                values = [index] if step.of_index else [s.value for s in inputs]
+                again = replace(step, inputs=inputs, rows=mask.rows, value=step.replay(*values))
+                memo[step] = again
+        return memo[step]
+
+    return Column(whole(value.step), value.label)
 
 
 def _indexer(owner: str, name: str, by_place: bool) -> None:

@@ -16,7 +16,9 @@ from sardonyx.importers.pandas.rules.ufuncs import extremum, truth
 
 @rule("Series", "isna", "isnull")
 def isna(self: Any) -> Any:
-    return record("isna", [self], lambda a: a.isna(), lambda em, a: Rep("bool", em.missing(a)))
+    return record(
+        "isna", [self], lambda a: a.isna(), lambda em, a: Rep("bool", em.missing(a)), pure=True
+    )
 
 
 @rule("Series", "notna", "notnull")
@@ -24,7 +26,7 @@ def notna(self: Any) -> Any:
     def emit(em: Emission, a: Rep) -> Rep:
         return Rep("bool", em.op.Not(em.missing(a)))
 
-    return record("notna", [self], lambda a: a.notna(), emit)
+    return record("notna", [self], lambda a: a.notna(), emit, pure=True)
 
 
 @rule("Series")

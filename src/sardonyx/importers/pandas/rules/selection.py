@@ -33,6 +33,11 @@ def _by_column(name: str) -> None:
         along_rows = axis in (0, "index")
         results = {}
         for label, column in self.series.items():
+            if name == "round" and arguments and isinstance(arguments[0], dict):
+                results[label] = (
+                    column.round(arguments[0][label]) if label in arguments[0] else column
+                )
+                continue
             chosen = [argument_of(a, label, along_rows, name) for a in arguments]
             named = {k: argument_of(v, label, along_rows, name) for k, v in options.items()}
             results[label] = getattr(column, name)(*chosen, **named)
@@ -430,14 +435,22 @@ for _name in (
     "tail",
     "nlargest",
     "nsmallest",
-    "sort_index",
 ):
     for _owner in ("DataFrame", "Series"):
         _moves_rows(_owner, _name)
+_moves_rows("Series", "sort_index")
 _moves_rows("Series", "drop_duplicates")
 _moves_rows("Series", "duplicated")
 _moves_rows("DataFrame", "resample")
 _moves_rows("Series", "resample")
+
+
+@rule("DataFrame")
+def sort_index(self: Any, *, axis: Any = 0, ascending: bool = True) -> Any:
+    if axis not in (1, "columns"):
+        needs_order("sort_index")
+        refuse("labels of rows are not part of the graph")
+    return self.select(self.labels.sort_values(ascending=ascending))
 
 
 @rule("DataFrame")

@@ -339,16 +339,27 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     if any(getattr(v, "_owner", "") == "DataFrame" for v in operands):
         refuse("np.where of a frame has no rule", "use DataFrame.where, or one column at a time")
 
-    def emit(em: Emission, c: Any, a: Any, b: Any) -> Rep:
-        test = em.operand(c)
-        chosen = em.where(truth(em, test), em.operand(a), em.operand(b))
-        column = next(r for r in (test, em.operand(a), em.operand(b)) if em.rank(r))
-        return em.like(chosen, column)
-
     def replay(c: Any, a: Any, b: Any) -> Any:
         return rows_like(np.where(c, *plain(a, b)), c, a, b)
 
-    return record("np.where", operands, replay, emit).named(None)
+    return record("np.where", operands, replay, _emit_choice).named(None)
+
+
+def _emit_choice(em: Emission, c: Any, a: Any, b: Any) -> Rep:
+    test, *values = (em.operand(v) for v in (c, a, b))
+    chosen = em.where(truth(em, test), *values)
+    return em.like(chosen, next(r for r in (test, *values) if em.rank(r)))
+
+
+def choose_objects(condition: Any, x: Any, y: Any) -> Any:
+    """np.where over Python objects: the type of the column follows from the values."""
+
+    def replay(c: Any, a: Any, b: Any) -> Any:
+        parts = [v.astype(object) if isinstance(v, pd.Series) else [v] * len(c) for v in (a, b)]
+        return pd.Series([p if t else q for t, p, q in zip(c, *parts, strict=True)], index=c.index)
+
+    operands = [check_operand(v) for v in (condition, x, y)]
+    return record("choice", operands, replay, _emit_choice).named(None)
 
 
 def plain(*values: Any) -> list[Any]:
