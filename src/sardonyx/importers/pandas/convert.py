@@ -228,11 +228,14 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
     graph = ir.Graph(
         list(em.inputs.values()),
         outputs,
-        nodes=em.op.nodes,
+        nodes=live(em.op.nodes, outputs),
         initializers=list(em.op.constants.values()),
         opset_imports={"": OPSET, "ai.onnx.ml": ML_OPSET},
         name="preparation",
     )
+    for name, value in list(graph.initializers.items()):
+        if not value.uses():
+            graph.initializers.pop(name)
     for node in graph.all_nodes():
         node.metadata_props["stage"] = "preprocessing"
     model = Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx"))
@@ -240,6 +243,21 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
     model.metadata[KEY] = Schema(inputs, results, uses_order).text()
     model.metadata[FROZEN] = json.dumps(frozen_rows(recorded.trace), ensure_ascii=False)
     return model
+
+
+def live(nodes: list[ir.Node], outputs: list[ir.Value]) -> list[ir.Node]:
+    """The nodes that the outputs need; the others are taken apart."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if not any(v in wanted for v in node.outputs):
+            for place in range(len(node.inputs)):
+                node.replace_input_with(place, None)
+            continue
+        kept.append(node)
+        bodies = [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+        inner = [node, *(n for body in bodies for n in body)]
+        wanted.update(v for n in inner for v in n.inputs if v is not None)
+    return kept[::-1]
 
 
 def _json_name(name: Any) -> Any:

@@ -35,11 +35,18 @@ def position(em: Emission, rep: Rep, keys: Any) -> ir.Value:
     absent = [i for i, k in enumerate(keys) if is_missing(k)]
     found = _position(em, rep, present) if present else None
     minus = em.ints(-1)
-    if not em.may_miss(rep):
+    if not em.may_miss(rep) or (found is not None and not absent and _is_no_key(em, rep)):
         return found if found is not None else _everywhere(em, rep, minus)
     missing = em.missing(rep)
     at_missing = em.ints(absent[0] if absent else -1)
     return em.op.Where(missing, at_missing, found if found is not None else minus)
+
+
+def _is_no_key(em: Emission, rep: Rep) -> bool:
+    """Whether what stands for a missing value can be none of the keys."""
+    if rep.kind == "text":
+        return any(rep.data is v for v in em.inputs.values())  # which holds MISSING_TEXT
+    return rep.missing is None and rep.kind in ("float", "datetime", "timedelta")
 
 
 def is_missing(key: Any) -> bool:
@@ -88,14 +95,8 @@ def encode(em: Emission, data: ir.Value, keys: list[Any], numbers: list[int]) ->
     """LabelEncoder from numbers or strings to positions; -1 by default."""
     if not keys:
         return em.op.Expand(em.ints(-1), em.op.Shape(data, start=0, end=1))
-    if data.dtype == ir.DataType.STRING:
-        table: Any = ir.StringTensor(
-            [k.encode() for k in keys], shape=ir.Shape([len(keys)]), name="keys"
-        )
-    else:
-        table = ir.tensor(np.array(keys, data.dtype.numpy()), name="keys")  # type: ignore[union-attr]
     attributes = {
-        "keys_tensor": table,
+        "keys_tensor": _key_tensor(data, keys),
         "values_tensor": ir.tensor(np.array(numbers, np.int64), name="values"),
         "default_tensor": ir.tensor(np.array([-1], np.int64), name="default"),
     }
@@ -172,11 +173,12 @@ def distinct(values: pd.Series) -> tuple[list[Any], np.ndarray]:
 
 
 def gather(em: Emission, codes: ir.Value, values: pd.Series) -> Rep:
-    """The value at each position; missing at -1. Integers become floats, as in a left join."""
-    op, dtype = em.op, values.dtype
+    """The value at each position; missing at -1. Integers become floats, as in a left join.
+
+    Gather counts from the end where an index is negative: the missing value is the last.
+    """
+    op, dtype, at = em.op, values.dtype, codes
     kind = kind_of_values(em, values)
-    size = len(values)
-    at = op.Where(op.Less(codes, em.ints(0)), em.ints(size), codes)
     if kind in ("float", "int", "bool_numbers"):
         numbers = values.astype(object).where(values.notna(), np.nan).astype(float).to_numpy()
         table = np.append(numbers, np.nan)
@@ -201,6 +203,41 @@ def gather(em: Emission, codes: ir.Value, values: pd.Series) -> Rep:
     if em.step is not None and em.step in em.characters:
         return Rep("chars", op.Gather(em.points(texts), at, axis=0), missing)
     return Rep("text", op.Gather(em.texts(texts), at), missing)
+
+
+def looked_up(em: Emission, rep: Rep, keys: Any, values: pd.Series) -> Rep:
+    """The value of the key that each row has: one operator where that suffices."""
+    keys = list(keys)
+    simple = rep.kind in ("int", "text", "float") and (not em.may_miss(rep) or _is_no_key(em, rep))
+    kind = kind_of_values(em, values)
+    if not simple or kind not in ("int", "float") or str(values.dtype) == "float32":
+        return gather(em, position(em, rep, keys), values)
+    numbers = values.astype(object).where(values.notna(), np.nan).astype(float)
+    allowed = {"text": lambda k: isinstance(k, str), "float": _is_number}.get(
+        rep.kind, lambda k: _is_number(k) and _is_whole(k)
+    )
+    pairs = [(k, v) for k, v in zip(keys, numbers, strict=True) if not is_missing(k) and allowed(k)]
+    if len(pairs) < len([k for k in keys if not is_missing(k)]) or any(map(is_missing, keys)):
+        return gather(em, position(em, rep, keys), values)
+    if not pairs:
+        return gather(em, position(em, rep, keys), values)
+    attributes = {
+        "keys_tensor": _key_tensor(rep.data, [k for k, _ in pairs]),
+        "values_tensor": ir.tensor(np.array([v for _, v in pairs], np.float64), name="values"),
+        "default_tensor": ir.tensor(np.array([np.nan]), name="default"),
+    }
+    data = em.op.cast(rep.data, ir.DataType.DOUBLE) if rep.kind == "float" else rep.data
+    result = em.op.call("LabelEncoder", [data], attributes, domain=ML)
+    result.type, result.shape = ir.TensorType(ir.DataType.DOUBLE), data.shape
+    return Rep("float", result)
+
+
+def _key_tensor(data: ir.Value, keys: list[Any]) -> Any:
+    if data.dtype == ir.DataType.STRING:
+        shape = ir.Shape([len(keys)])
+        return ir.StringTensor([k.encode() for k in keys], shape=shape, name="keys")
+    kind = np.int64 if data.dtype == INT64 else np.float64
+    return ir.tensor(np.array(keys, kind), name="keys")
 
 
 def kind_of_values(em: Emission, values: pd.Series) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sardonyx.importers.pandas.column import is_column, record
-from sardonyx.importers.pandas.emission import DOUBLE, INT64, NAMES, Emission, Rep
+from sardonyx.importers.pandas.emission import DOUBLE, INT32, INT64, NAMES, Emission, Rep
 from sardonyx.importers.pandas.recorder import Proxy, freeze, refuse, rule
 
 
@@ -50,6 +50,18 @@ def qcut(
     return (column, edges) if retbins else column
 
 
+def _edges_below(em: Emission, value: Any, edges: Any, right: bool, lowest: bool) -> Any:
+    """Which edges lie below each value; the outer edge counts as inside where asked."""
+    op = em.op
+    test = op.Greater if right else op.GreaterOrEqual
+    tests = [test(value, em.doubles(edge)) for edge in edges]
+    if lowest and right:
+        tests[0] = op.GreaterOrEqual(value, em.doubles(edges[0]))
+    if lowest and not right:
+        tests[-1] = op.Greater(value, em.doubles(edges[-1]))
+    return tests
+
+
 def _binned(
     name: str, x: Any, edges: Any, example: pd.Series, right: bool, lowest: bool,
     labels: Any,
@@ -65,23 +77,16 @@ def _binned(
         if a.kind not in ("float", "int", "bool"):
             em.refuse(f"bins of {NAMES[a.kind]} have no rule")
         value = em.double(a)
-        test = op.Greater if right else op.GreaterOrEqual
-        above = None
-        for edge in edges:
-            part = op.Cast(test(value, em.doubles(edge)), to=int(INT64))
-            above = part if above is None else op.Add(above, part)
-        if lowest and right:
-            at_lowest = op.Cast(op.Equal(value, em.doubles(edges[0])), to=int(INT64))
-            above = op.Add(above, at_lowest)
-        if lowest and not right:
-            last = op.Cast(op.Equal(value, em.doubles(edges[-1])), to=int(INT64))
-            above = op.Sub(above, last)
-        code = op.Sub(above, em.ints(1))
-        outside = op.Or(op.Equal(code, em.ints(len(edges) - 1)), op.IsNaN(value))
-        code = op.Where(outside, em.ints(-1), code)
+        tests = _edges_below(em, value, edges, right, lowest)
+        above = op.Cast(tests[0], to=int(INT32))
+        for part in tests[1:]:
+            above = op.Add(above, op.Cast(part, to=int(INT32)))
+        # Below the first edge, above the last, and for NaN (which is above none) there is no bin.
         if labels is False:
-            number = op.Cast(code, to=int(DOUBLE))
-            return Rep("float", op.Where(op.Less(code, em.ints(0)), em.doubles(np.nan), number))
+            held = op.Cast(op.And(tests[0], op.Not(tests[-1])), to=int(DOUBLE))
+            number = op.Sub(op.Cast(above, to=int(DOUBLE)), em.doubles(1.0))
+            return Rep("float", op.Mul(number, op.Div(held, held)))  # 0 / 0 is missing
+        code = op.Gather(em.ints([-1, *range(len(edges) - 1), -1]), above)
         dtype = em.dtype
         assert isinstance(dtype, pd.CategoricalDtype)
         if len(dtype.categories) != len(edges) - 1:  # labels that repeat

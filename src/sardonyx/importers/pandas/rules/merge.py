@@ -88,6 +88,8 @@ def _looked_up(keys: list[Column], table: pd.DataFrame, values: pd.Series) -> Co
     """The values of the row of a table whose keys are those of each row."""
 
     def emit(em: Emission, *reps: Rep) -> Rep:
+        if len(reps) == 1:
+            return lookup.looked_up(em, reps[0], table.iloc[:, 0], values)
         return lookup.gather(em, lookup.together(em, list(reps), table), values)
 
     def replay(*parts: pd.Series) -> pd.Series:

@@ -233,7 +233,7 @@ def map_(self: Any, func: Any = None, na_action: Any = None, arg: Any = None) ->
         refuse("map with a table whose keys are not unique fails in pandas")
 
     def emit(em: Emission, a: Rep) -> Rep:
-        return lookup.gather(em, lookup.position(em, a, series.index), series)
+        return lookup.looked_up(em, a, series.index, series)
 
     def replay(a: Any) -> Any:
         return a.map(table, na_action=na_action)

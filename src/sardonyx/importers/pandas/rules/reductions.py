@@ -45,6 +45,8 @@ def of_groups(self: Column, keys: list[Column], table: pd.Series) -> Any:
     frame = table.index.to_frame(index=False)
 
     def emit(em: Emission, *reps: Rep) -> Rep:
+        if len(reps) == 1:
+            return lookup.looked_up(em, reps[0], frame.iloc[:, 0], table)
         return lookup.gather(em, lookup.together(em, list(reps), frame), table)
 
     def replay(*values: pd.Series) -> pd.Series:

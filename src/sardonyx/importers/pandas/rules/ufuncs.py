@@ -43,14 +43,13 @@ def _unary(name: str, emit: Callable[[Emission, Any], Any], to_float: bool = Tru
 
 
 def log1p(em: Emission, x: Any) -> Any:
-    """log(1 + x) without the loss of a small x: the rounding of 1 + x is divided out."""
+    """log(1 + x) without the loss of a small x: what rounding took from 1 + x is added again."""
     op = em.op
     one = op.const(1.0, x.dtype)
     u = op.Add(one, x)
-    rest = op.Sub(u, one)
-    exact = op.Or(op.Equal(rest, op.const(0.0, x.dtype)), op.IsInf(u))
-    ratio = op.Div(x, op.Where(exact, one, rest))
-    return op.Where(op.Equal(u, one), x, op.Where(op.IsInf(u), op.Log(u), op.Mul(op.Log(u), ratio)))
+    log = op.Log(u)
+    lost = op.Div(op.Sub(x, op.Sub(u, one)), u)
+    return op.Where(op.IsInf(log), log, op.Add(log, lost))
 
 
 def expm1(em: Emission, x: Any) -> Any:
