@@ -106,11 +106,11 @@ def _result(
 ) -> Result:
     names = [f.get("name") for f in target_fields(job.element)]
     if len(names) > 1:
-        others = {}
+        others: dict[str, Result] = {}
         for field in target_fields(job.element):
             target = named_target(job.document, job.element, field)
             one = replace(job, target=target)
-            others[target.name] = _target(one, rows, columns_of, values, index, gone)
+            others[field.get("name")] = _target(one, rows, columns_of, values, index, gone)
         return replace(others[names[0]], others=others)
     return _target(job, rows, columns_of, values, index, gone)
 
