@@ -27,7 +27,8 @@ _INTERNAL = (
     *(str(Path(m.__file__).parent) for m in (pd, np) if m.__file__),
     str(Path(__file__).parent),
     str(Path(inspect.__file__).parent),
-    "<",
+    "<frozen",
+    "<__array_function__",
 )
 
 
@@ -89,7 +90,7 @@ def place() -> Place:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_INTERNAL) or name.startswith("<ipython"):
+        if not name.startswith(_INTERNAL):
             return Place(name, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return Place("?", 0)
