@@ -30,13 +30,13 @@ def require_same(
     """Raise `ImportDiffers` unless the model computes what `function` of all leaves does."""
     if not model.outputs:
         return
-    used = [v.name for v in model.inputs]
+    used = [v.name or "" for v in model.inputs]
     names = [v.name for v in model.outputs]
 
     example = sample(inputs, None)
 
     def jax_function(*arrays: Any) -> dict[str, Any]:
-        fed = {**example, **dict(zip(used, arrays, strict=True))}
+        fed: dict[str, Any] = {**example, **dict(zip(used, arrays, strict=True))}
         leaves = [_like(leaf, fed[name]) for name, leaf in inputs.items()]
         results = function(*weights.values(), *leaves)
         return dict(zip(names, map(plain, results), strict=True))  # type: ignore[arg-type]

@@ -23,13 +23,15 @@ def forward(
     example: tuple[Any, ...],
     differentiated: bool = False,
     checked: bool = True,
+    names: Sequence[str] | None = None,
 ) -> Model:
     """The model of `function(params, *example)`, compared with JAX if `checked`.
 
+    names          -- of the arguments after `params`; those of the function, if not given
     differentiated -- whether the graph is to have the gradients that JAX gives the function
     """
     weights = trees.named_leaves(params)
-    names = trees.argument_names(function, len(example), 1)
+    names = names or trees.argument_names(function, len(example), 1)
     inputs = settle_names(trees.input_leaves(names, example), weights)
     trees.require_arrays(weights, "params")
     trees.require_arrays(inputs, "the example")

@@ -71,6 +71,20 @@ def input_leaves(names: Sequence[str], example: Sequence[Any]) -> dict[str, Any]
     return leaves
 
 
+def structs(
+    shapes: Sequence[Sequence[int | str]], dtypes: Sequence[Any]
+) -> list[jax.ShapeDtypeStruct]:
+    """Examples of JAX for inputs; a size that is a text is the symbol of that name."""
+    scope = jax.export.SymbolicScope()
+    return [
+        jax.ShapeDtypeStruct(
+            jax.export.symbolic_shape(", ".join(map(str, shape)), scope=scope) if shape else (),
+            dtype,
+        )
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+
+
 def output_names(result: Any, taken: set[str]) -> list[str]:
     """Names for the leaves of a result: its own keys, or `output`, `output_0`, …"""
     leaves = tree_util.tree_flatten_with_path(result)[0]

@@ -128,7 +128,7 @@ class Window:
         self.padding = [tuple(p) for p in padding]
         self.base, self.dilation = [*(base or [1] * rank)], [*(dilation or [1] * rank)]
         numbers = [*self.sizes, *self.strides, *self.base, *self.dilation]
-        if not is_static([*numbers, *(v for p in self.padding for v in p)]):
+        if not is_static(numbers):
             raise Refusal("a window of a free size")
         self.sizes, self.strides, self.base, self.dilation = (
             [int(v) for v in part] for part in (self.sizes, self.strides, self.base, self.dilation)
@@ -218,12 +218,14 @@ class Window:
     def pooled(self) -> list[int] | None:
         """The axes over which MaxPool says exactly the same; None where it does not."""
         busy, rank = self.busy, len(self.sizes)
-        pads = [p for a in busy for p in self.padding[a]]
-        fits = all(0 <= p < self.sizes[a] for a in busy for p in self.padding[a]) and (
-            not any(pads) or set(self.dilation) == {1}
-        )
-        plain = is_float(self.x) and set(self.base) == {1} and self.x.dtype in (T.FLOAT, T.DOUBLE)
-        return busy if plain and fits and 1 <= len(busy) <= 3 and rank - len(busy) <= 2 else None
+        plain = self.x.dtype in (T.FLOAT, T.DOUBLE) and set(self.base) == {1}
+        return busy if plain and 1 <= len(busy) <= 3 and rank - len(busy) <= 2 else None
+
+    def pads_fit(self) -> bool:
+        """Whether MaxPool can pad by itself: every window has an element of `x`."""
+        pads = [(a, p) for a in self.busy for p in self.padding[a]]
+        static = is_static([p for _, p in pads])
+        return static and all(0 <= p < self.sizes[a] for a, p in pads) and set(self.dilation) == {1}
 
 
 def _whole_part(op: Writer, x: ir.Value, axis: int, start: int, end: int, stride: int) -> ir.Value:
@@ -334,10 +336,12 @@ def select_and_scatter_add(
     name = getattr(select_prim, "name", "")
     if x.dtype == T.BOOL:
         raise Refusal("a sum of booleans")
-    spatial = window.pooled() if name in ("ge", "le") else None
+    spatial = window.pooled() if name in ("ge", "le") and window.pads_fit() else None
     if spatial is not None and x.dtype == T.FLOAT and is_static(list(x.shape)):  # type: ignore[arg-type]
         return _scattered_by_pool(op, source, x, window, spatial, name)
     operand = window.filled(lowest(x) if name == "ge" else highest(x))
+    if not is_static([*operand.shape, *(v for p in window.padding for v in p)]):  # type: ignore[misc]
+        raise Refusal("windows over a free size")
     number, places = _chosen(op, window, operand, select_prim)
     total = None
     for k, place in enumerate(places):
