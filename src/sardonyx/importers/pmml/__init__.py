@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sardonyx.collector import paused
+from sardonyx.errors import translated
 from sardonyx.limits import Limits
 from sardonyx.model import Model
 
@@ -44,5 +45,5 @@ def from_pmml(source: str | Path | bytes, *, limits: Limits | None = None) -> Mo
     from .driver import translate
 
     limits = limits or Limits()
-    with paused():
+    with paused(), translated("the PMML document is malformed"):
         return translate(read(source, limits), limits)

@@ -37,7 +37,7 @@ KNOWN = frozenset(
     ClusteringField MissingValueWeights Cluster NearestNeighborModel TrainingInstances
     InstanceFields InstanceField KNNInputs KNNInput Scorecard Characteristics Characteristic
     Attribute ComplexPartialScore RuleSetModel RuleSet RuleSelectionMethod SimpleRule CompoundRule
-    AnomalyDetectionModel MeanClusterDistances Comparisons""".split()  # noqa: SIM905
+    BaseCumHazardTables BaselineStratum BaselineCell""".split()  # noqa: SIM905
 )
 EXTENSIONS = frozenset(
     """x-mathContext x-missingValueTreatment x-invalidValueTreatment x-invalidValueReplacement

@@ -192,7 +192,10 @@ def top_scope(document: Document, model: Element) -> tuple[Scope, list[ir.Value]
     }
     for mining in mining_fields(model):
         name = mining.get("name")
-        if mining.get("usageType") not in ACTIVE or name in derived:
+        if name in derived or mining.get("usageType") in TARGETS:
+            continue
+        if mining.get("usageType") not in ACTIVE:
+            _define_input(scope, inputs, mining)
             continue
         data = document.data_fields.get(name)
         with document.refusals.collected():
@@ -203,6 +206,20 @@ def top_scope(document: Document, model: Element) -> tuple[Scope, list[ir.Value]
             scope.put(name, treated(scope, data, mining, column))
     transformations(scope, document.root.child("TransformationDictionary"))
     return scope, inputs
+
+
+def _define_input(scope: Scope, inputs: list[ir.Value], mining: Element) -> None:
+    """A field that is no active one is an input if something refers to it."""
+    data = scope.document.data_fields.get(mining.get("name"))
+    if data is None:
+        return
+
+    def make() -> Column:
+        column, value = input_column(scope.document, data)
+        inputs.append(value)
+        return treated(scope, data, mining, column)
+
+    scope.define(mining.get("name"), mining, make)
 
 
 def mining_fields(model: Element) -> list[Element]:
@@ -245,7 +262,10 @@ def _nested(scope: Scope, mining: Element) -> Column:
     name = mining.get("name")
     assert scope.parent is not None
     column = scope.parent.column(name, mining)
-    return treated(scope, scope.document.data_fields.get(name), mining, column)
+    data = scope.document.data_fields.get(name)
+    if mining.get("invalidValueTreatment") in (None, "returnInvalid"):
+        data = None  # the model around has decided about invalid values
+    return replace(treated(scope, data, mining, column), order=column.order, optype=column.optype)
 
 
 def target_fields(model: Element) -> list[Element]:

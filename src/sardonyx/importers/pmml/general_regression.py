@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
+from .cox import cox_regression
 from .document import Element, reals
 from .graph import Graph
 from .predicates import threshold
@@ -31,11 +31,12 @@ class Cell:
 @model("GeneralRegressionModel")
 def general_regression_model(job: Job) -> Result:
     kind = job.element.get("modelType")
-    if kind == "CoxRegression":
-        raise job.refuse("Cox regression is not supported")
-    if kind not in TYPES:
+    if kind not in (*TYPES, "CoxRegression"):
         raise job.refuse(f"modelType {kind} is not one of PMML")
     cells = _cells(job)
+    if kind == "CoxRegression":
+        eta = job.g.pick(_sums(job, cells, [None]), 0)
+        return cox_regression(job, eta, _reference_point(job, cells))
     if not job.is_classification:
         eta = job.g.pick(_sums(job, cells, [None]), 0)
         eta = _offset(job, eta)
@@ -44,6 +45,16 @@ def general_regression_model(job: Job) -> Result:
     if kind == "ordinalMultinomial":
         return _ordinal(job, cells)
     return _categories(job, cells, kind)
+
+
+def _reference_point(job: Job, cells: list[Cell]) -> float:
+    """The linear predictor at the reference points of the parameters."""
+    holder = job.element.child("ParameterList")
+    points = {
+        p.get("name"): float(p.get("referencePoint", 0))
+        for p in (holder.all("Parameter") if holder is not None else ())
+    }
+    return sum(cell.beta * points.get(cell.parameter, 0.0) for cell in cells)
 
 
 def _cells(job: Job) -> list[Cell]:
@@ -275,6 +286,3 @@ def _ordinal(job: Job, cells: list[Cell]) -> Result:
         columns.append(g.Sub(g.pick(cumulative, i), g.pick(cumulative, i - 1)))
     columns.append(g.Sub(g.number(1.0), g.pick(cumulative, len(ordered) - 1)))
     return classified(job, [*ordered, rest[0]], g.matrix(columns))
-
-
-__all__ = ["general_regression_model", "np"]

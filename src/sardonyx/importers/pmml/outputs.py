@@ -105,7 +105,9 @@ def _of_class(
         return Column(_of_winner(job.g, result, matrix), "double")
     value = _category(result, element, text)
     if value is None:
-        raise Refusal(element, f"{text!r} is not a category of the model")
+        # A category that the model never gives.
+        zero = job.g.Mul(job.g.pick(matrix, 0), job.g.number(0.0))
+        return Column(zero, "double")
     return Column(job.g.pick(matrix, result.classes.index(value)), "double")
 
 

@@ -333,10 +333,9 @@ class Grower:
             return self.leaf(node if has_score(node) else None, penalty)
         default = self._default(node, children)
         predicates = [predicate_of(c) for c in children]
-        below = {
-            id(c): self.node(c, last, penalty, self._known(p, present))
-            for c, p in zip(children, predicates, strict=True)
-        }
+        below = {}
+        for child, test in zip(children, predicates, strict=True):
+            below[id(child)] = self.node(child, last, penalty, self._known(test, present))
         fall = self.leaf(last if self.no_true == "returnLastPrediction" else None, penalty)
         unknown = self._unknown(default, last, below, penalty, present)
         if all(p.get("field") in present for p in predicates):
