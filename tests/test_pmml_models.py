@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -401,3 +403,32 @@ def test_a_model_without_fields_has_an_input_for_its_rows() -> None:
     model = f"""<RegressionModel functionName="regression">{schema()}
     <RegressionTable intercept="4"/></RegressionModel>"""
     same(run(document(model, Y), rows=[0.0, NAN])["y"], [4.0, 4.0])
+
+
+def test_cox_regression() -> None:
+    model = f"""<GeneralRegressionModel functionName="regression" modelType="CoxRegression"
+    endTimeVariable="z">{schema("x", "z")}<ParameterList>
+    <Parameter name="p" referencePoint="0.3"/></ParameterList><CovariateList>
+    <Predictor name="x"/></CovariateList><PPMatrix>
+    <PPCell value="1" predictorName="x" parameterName="p"/></PPMatrix>
+    <ParamMatrix><PCell parameterName="p" beta="0.7"/></ParamMatrix>
+    <BaseCumHazardTables maxTime="6"><BaselineCell time="1" cumHazard="0.1"/>
+    <BaselineCell time="3" cumHazard="0.25"/></BaseCumHazardTables></GeneralRegressionModel>"""
+    times = [0.5, 1.0, 4.0, 7.0]
+    out = run(document(model, X + Z + Y), x=XS, z=times)
+    hazards = [0.0, 0.1, 0.25, NAN]
+    expected = [h * math.exp(0.7 * (x - 0.3)) for h, x in zip(hazards, XS, strict=True)]
+    same(out["y"], expected)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_broken_documents_end_in_an_error_of_ours(seed: int) -> None:
+    """A document with a part removed or garbled is imported or refused, and never crashes."""
+    draw = np.random.default_rng(seed)
+    text = verified(7.0).decode()
+    for _ in range(int(draw.integers(1, 4))):
+        parts = re.findall(r'\w+="[^"]*"|<\w+[^>]*/>|\w+', text)
+        part = parts[int(draw.integers(len(parts)))]
+        text = text.replace(part, ("", "zebra", part[:-2] + '-"')[int(draw.integers(3))], 1)
+    with contextlib.suppress(sx.SardonyxError):
+        sx.from_pmml(text.encode())
