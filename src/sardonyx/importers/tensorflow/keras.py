@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,13 @@ def from_keras(model_or_path: Any) -> Model:
         )
     if _traces():
         return from_model(model_or_path)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        # Keras 3.15 reads variables of TensorFlow by a signature that NumPy 2 deprecates.
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
         path = Path(folder) / "model.keras"
         model_or_path.save(path)
         model = _apart(path, _paths(_variables(model_or_path)))
-    _require_same(model, model_or_path)
+        _require_same(model, model_or_path)
     return model
 
 
