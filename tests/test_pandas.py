@@ -123,3 +123,69 @@ def test_dynamic_reductions_follow_the_batch() -> None:
     model = sx.from_pandas(lambda df: df["age"] - df["age"].mean(), PEOPLE, dynamic=["mean"])
     rows = PEOPLE.assign(age=[1.0, 2.0, np.nan, 6.0])
     assert run(model, rows).tolist()[:2] == [-2.0, -1.0]
+
+
+def test_types_come_back() -> None:
+    frame = pd.DataFrame(
+        {
+            "i": pd.array([1, None, 3], dtype="Int64"),
+            "b": pd.array([True, None, False], dtype="boolean"),
+            "s": pd.array(["a", None, "None"], dtype="string"),
+            "o": pd.Series(["x", None, "nan"], dtype=object),
+            "c": pd.Categorical(["u", None, "v"]),
+            "d": pd.to_timedelta(["1D", None, "3min"]),
+            "z": pd.to_datetime(["2020-01-01", None, "1999-12-31"]).tz_localize("UTC"),
+            "n": pd.to_datetime(["2020-01-01", None, "1999-12-31"]).astype("datetime64[ns]"),
+            "f": np.array([1, np.nan, 3], "float32"),
+            "k": np.array([1, 2, 3], "int8"),
+        }
+    )
+    pd.testing.assert_frame_equal(run(sx.from_pandas(lambda df: df, frame), frame), frame)
+
+
+def test_text_that_looks_missing_is_not() -> None:
+    frame = pd.DataFrame({"s": ["None", "nan", "", None, "NaN"]})
+    model = sx.from_pandas(lambda df: df["s"].isna(), frame)
+    assert run(model, frame).tolist() == [False, False, False, True, False]
+    with pytest.raises(DataError, match="stands for a missing value"):
+        model.feeds(pd.DataFrame({"s": ["\ue000missing\ue000"]}))
+
+
+def test_unseen_categories_are_missing() -> None:
+    frame = pd.DataFrame({"c": pd.Categorical(["u", "v", "u"])})
+    model = sx.from_pandas(lambda df: df["c"].cat.codes, frame)
+    others = pd.DataFrame({"c": pd.Categorical(["w", "v", None])})
+    assert run(model, others).tolist() == [-1, 1, -1]
+
+
+def test_several_results() -> None:
+    model = sx.from_pandas(lambda df: (df[["age"]].fillna(0.0), df["sex"]), PEOPLE)
+    features, label = run(model, PEOPLE)
+    assert features["age"].tolist() == [22.0, 38.0, 0.0, 35.0]
+    assert label.tolist() == PEOPLE["sex"].tolist()
+
+
+def test_a_function_that_differs_from_call_to_call_is_refused() -> None:
+    calls = []
+
+    def counting(df: pd.DataFrame) -> pd.Series:
+        calls.append(1)
+        return df["age"] + len(calls)
+
+    with pytest.raises(sx.SardonyxError):
+        sx.from_pandas(counting, PEOPLE)
+
+
+def test_inspect_lists_what_was_frozen() -> None:
+    frozen = sx.inspect(sx.from_pandas(prepare, PEOPLE)).frozen
+    assert {"call": "age.median", "value": 35.0}.items() <= frozen[0].items()
+
+
+def test_characters_of_any_string() -> None:
+    frame = pd.DataFrame({"s": ["ab cd", "x"]})
+    model = sx.from_pandas(
+        lambda df: df["s"].str.upper().str.replace(r"\W+", "-", regex=True), frame
+    )
+    others = pd.DataFrame({"s": ["Ünïcode ß é", "😀 a", "two\nlines", "", None, "q" * 500]})
+    expected = others["s"].str.upper().str.replace(r"\W+", "-", regex=True)
+    pd.testing.assert_series_equal(run(model, others), expected, check_names=False)

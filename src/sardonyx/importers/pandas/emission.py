@@ -60,6 +60,11 @@ def is_nullable(dtype: Any) -> bool:
     return hasattr(dtype, "na_value") and getattr(dtype, "kind", "") in "iufb"
 
 
+def is_nullable_text(dtype: Any) -> bool:
+    """Whether tests of a missing string are missing themselves: the dtype "string" has pd.NA."""
+    return isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA
+
+
 def unit_of(dtype: Any) -> str:
     return getattr(dtype, "unit", None) or np.datetime_data(dtype)[0]
 
@@ -402,12 +407,13 @@ def input_rep(em: Emission, step: Step, name: str) -> Rep:
         first = op.Slice(value, em.ints([0]), em.ints([1]), em.ints([1]))
         missing = op.Squeeze(op.Equal(first, np.int32(MISSING_CHARACTER)), em.ints([1]))
         data = op.Max(value, np.int32(END))
-        return Rep("chars", data, missing)
+        return Rep("chars", data, missing, nullable=is_nullable_text(dtype))
     types = {"float": em_float(dtype), "bool": BOOL, "text": STRING}
     element = INT64 if is_nullable(dtype) and kind == "bool" else types.get(kind, INT64)
     value = _input(em, step, name, element, ir.Shape(["rows"]))
     if kind == "text":
-        return Rep("text", value, op.Equal(value, em.texts(MISSING_TEXT)))
+        missing = op.Equal(value, em.texts(MISSING_TEXT))
+        return Rep("text", value, missing, nullable=is_nullable_text(dtype))
     if kind in ("datetime", "timedelta"):
         zone = str(getattr(dtype, "tz", None) or "")
         return Rep(kind, value, unit=unit_of(dtype), timezone=zone)

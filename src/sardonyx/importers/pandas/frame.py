@@ -189,6 +189,11 @@ def filtered(frame: Frame, mask: Column) -> Frame:
     return Frame({n: kept(c, mask, rows) for n, c in frame.series.items()}, rows)
 
 
+def as_mask(keep: pd.Series) -> pd.Series:
+    """A condition as plain booleans: what is missing does not hold."""
+    return keep.fillna(False).astype(bool) if hasattr(keep.dtype, "na_value") else keep.astype(bool)
+
+
 def kept(column: Column, mask: Column, rows: Rows) -> Column:
     """The rows of a column in which another holds."""
 
@@ -202,7 +207,7 @@ def kept(column: Column, mask: Column, rows: Rows) -> Column:
     if column.rows is not mask.rows:
         refuse("rows are chosen by a column of other rows")
     return record(
-        "filter", [column, mask], lambda a, keep: a[keep.astype(bool)], emit, rows=rows,
+        "filter", [column, mask], lambda a, keep: a[as_mask(keep)], emit, rows=rows,
         label=column.label,
     )  # fmt: skip
 

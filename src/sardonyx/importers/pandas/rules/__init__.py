@@ -22,6 +22,7 @@ def load() -> None:
         reductions,
         reshape,
         selection,
+        splitting,
         strings,
         ufuncs,
     )

@@ -205,7 +205,7 @@ def trace_function(self: Any, function: Callable[..., Any], ignores_missing: boo
     elif isinstance(self.step.value.dtype, pd.CategoricalDtype) or self.step.value.dtype == bool:
         result = _tabulated(self, function, arguments, options or {})
     else:
-        from sardonyx.importers.pandas.rules.strings import Pieces
+        from sardonyx.importers.pandas.rules.splitting import Pieces
 
         argument = Parts(self) if isinstance(self, Pieces) else Scalar(self.step, self.label)
         inside = rebound(function)

@@ -361,9 +361,10 @@ def _compare_texts(em: Emission, name: str, left: Rep, right: Rep, a: Any, b: An
     if not {left.kind, right.kind} <= {"text", "chars"}:
         return Rep("bool", _constant_rows(em, left, right, name == "ne"))
     gone = em.either(left.missing, right.missing)
+    nullable = left.nullable or right.nullable
     if isinstance(a, str) or isinstance(b, str):
         column, text = (right, a) if isinstance(a, str) else (left, b)
-        if column.kind == "chars":
+        if column.kind == "chars" and not nullable:
             place = lookup.position(em, column, [text])
             found = em.op.Equal(place, em.ints(0))
             return Rep("bool", em.op.Not(found) if name == "ne" else found)
@@ -372,6 +373,8 @@ def _compare_texts(em: Emission, name: str, left: Rep, right: Rep, a: Any, b: An
         result = em.op.Not(equal) if name == "ne" else equal
     else:
         result = compare(em, name, left.data, right.data)
+    if nullable:
+        return Rep("bool", result, gone, nullable=True)
     return Rep("bool", _or_missing(em, name, result, gone))
 
 

@@ -97,7 +97,7 @@ def _choose(name: str, self: Any, keep: Any, other: Any) -> Any:
         return em.where(truth(em, c), a, em.operand(b, dtype))
 
     def replay(a: Any, c: Any, b: Any) -> Any:
-        return a.where(c.astype(bool), b)
+        return a.where(c if c.dtype.kind == "b" else c.astype(bool), b)
 
     return record(name, [self, keep, other], replay, emit, label=self.label)
 

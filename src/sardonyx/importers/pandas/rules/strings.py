@@ -30,8 +30,8 @@ class Strings(Proxy):
 
 @rule("Series", "str", is_property=True)
 def str_(self: Any) -> Any:
-    if isinstance(self, Pieces):
-        return PieceStrings(self)
+    if hasattr(type(self), "strings"):
+        return self.strings()
     dtype = self.step.value.dtype
     if isinstance(dtype, pd.CategoricalDtype) and self.value.cat.categories.dtype in (
         object,
@@ -43,7 +43,7 @@ def str_(self: Any) -> Any:
     return Strings(self)
 
 
-def _record(
+def record_strings(
     name: str, self: Strings, replay: Callable[..., Any], emit: Callable[..., Any], *others: Any,
     chars: bool = True,
 ) -> Any:  # fmt: skip
@@ -83,7 +83,7 @@ def _case(name: str) -> None:
             upper, lower = (characters.substituted(em, data, t) for t in (table, rest))
             return a.but(data=em.op.Where(first, upper, lower))
 
-        return _record(name, self, lambda a: getattr(a.str, name)(), emit)
+        return record_strings(name, self, lambda a: getattr(a.str, name)(), emit)
 
     rule("str", name)(method)
 
@@ -112,7 +112,7 @@ def _strip(name: str, left: bool, right: bool) -> None:
             )
             return characters.strip(em, a, ranges, left, right)
 
-        return _record(name, self, lambda a: getattr(a.str, name)(to_strip), emit)
+        return record_strings(name, self, lambda a: getattr(a.str, name)(to_strip), emit)
 
     rule("str", name)(method)
 
@@ -131,9 +131,9 @@ def _test(name: str) -> None:
 
         def emit(em: Emission, a: Rep) -> Rep:
             result = characters.all_of(em, a, characters.accepted(dtype, name))
-            return _without_missing(em, a, result, False)
+            return _without_missing(em, a, result, None)
 
-        return _record(name, self, lambda a: getattr(a.str, name)(), emit)
+        return record_strings(name, self, lambda a: getattr(a.str, name)(), emit)
 
     rule("str", name)(method)
 
@@ -153,9 +153,9 @@ def _all_in_case(name: str, other: str) -> None:
 
             wanted = some(characters.accepted(dtype, name))
             unwanted = em.op.Or(some(characters.accepted(dtype, other)), some(TITLE))
-            return _without_missing(em, a, em.op.And(wanted, em.op.Not(unwanted)), False)
+            return _without_missing(em, a, em.op.And(wanted, em.op.Not(unwanted)), None)
 
-        return _record(name, self, lambda a: getattr(a.str, name)(), emit)
+        return record_strings(name, self, lambda a: getattr(a.str, name)(), emit)
 
     rule("str", name)(method)
 
@@ -165,9 +165,11 @@ _all_in_case("isupper", "islower")
 _all_in_case("islower", "isupper")
 
 
-def _without_missing(em: Emission, a: Rep, result: Any, default: bool) -> Rep:
+def _without_missing(em: Emission, a: Rep, result: Any, default: bool | None) -> Rep:
     if a.missing is None:
         return Rep("bool", result)
+    if a.nullable and default is None:
+        return Rep("bool", result, a.missing, nullable=True)
     keep = em.op.Or(result, a.missing) if default else em.op.And(result, em.op.Not(a.missing))
     return Rep("bool", keep)
 
@@ -183,7 +185,7 @@ def len_(self: Any) -> Any:
             count = em.op.Where(a.missing, em.doubles(np.nan), count)
         return Rep("float", count)
 
-    return _record("len", self, lambda a: a.str.len(), emit)
+    return record_strings("len", self, lambda a: a.str.len(), emit)
 
 
 @rule("str", "__getitem__")
@@ -197,7 +199,7 @@ def getitem(self: Any, key: Any) -> Any:
 def get(self: Any, i: Any) -> Any:
     if not isinstance(i, (int, np.integer)):
         refuse("the place of a character must be a number")
-    return _record(
+    return record_strings(
         "get", self, lambda a: a.str[i], lambda em, a: characters.character(em, a, int(i))
     )
 
@@ -206,7 +208,7 @@ def get(self: Any, i: Any) -> Any:
 def slice_(self: Any, start: Any = None, stop: Any = None, step: Any = None) -> Any:
     if step not in (None, 1):
         refuse("slices of strings with steps have no rule")
-    return _record(
+    return record_strings(
         "slice", self, lambda a: a.str.slice(start, stop),
         lambda em, a: characters.sliced(em, a, start, stop),
     )  # fmt: skip
@@ -227,7 +229,7 @@ def _pad(name: str) -> None:
                 return a.str.zfill(width)
             return a.str.pad(width, side=where, fillchar=fill)
 
-        return _record(name, self, replay, emit)
+        return record_strings(name, self, replay, emit)
 
     rule("str", name)(method)
 
@@ -300,7 +302,7 @@ def cat(self: Any, others: Any = None, sep: Any = None, na_rep: Any = None) -> A
 # -- searching ----------------------------------------------------------------------
 
 
-def _pattern(pat: Any, literal: bool) -> str:
+def pattern_of(pat: Any, literal: bool) -> str:
     if isinstance(pat, re.Pattern):
         return f"(?{'i' if pat.flags & re.IGNORECASE else 'u'}){pat.pattern}"
     if not isinstance(pat, str):
@@ -316,7 +318,7 @@ def _found(
     plain = regex.re2(pattern, flags)
     anchored = f"{before and chr(92) + 'A'}(?:{pattern}){after and chr(92) + 'Z'}"
     program = regex.compiled(anchored if before or after else pattern, flags)
-    default = False if na is None or na is pd.NA or na is np.nan or na is ... else bool(na)
+    default = None if na is None or na is pd.NA or na is np.nan or na is ... else bool(na)
 
     def emit(em: Emission, a: Rep) -> Rep:
         if a.kind == "text":
@@ -326,7 +328,7 @@ def _found(
             test = search.is_found(em, a, program)
         return _without_missing(em, a, test, default)
 
-    return _record(name, self, replay, emit, chars=plain is None)
+    return record_strings(name, self, replay, emit, chars=plain is None)
 
 
 @rule("str")
@@ -334,7 +336,7 @@ def contains(
     self: Any, pat: Any, case: bool = True, flags: int = 0, na: Any = ..., regex: bool = True
 ) -> Any:
     options = {} if na is ... else {"na": na}
-    pattern = _pattern(pat, not regex)
+    pattern = pattern_of(pat, not regex)
     ignore = flags | (0 if case else int(re.IGNORECASE))
     _check_missing(self, na)
     return _found(
@@ -378,7 +380,7 @@ def _matching(name: str, after: str) -> None:
         _check_missing(self, na)
         ignore = flags | (0 if case else int(re.IGNORECASE))
         return _found(
-            name, self, _pattern(pat, False), ignore,
+            name, self, pattern_of(pat, False), ignore,
             lambda a: getattr(a.str, name)(pat, case=case, flags=flags, **options), "^", after, na,
         )  # fmt: skip
 
@@ -391,7 +393,7 @@ _matching("fullmatch", "$")
 
 @rule("str")
 def count(self: Any, pat: Any, flags: int = 0) -> Any:
-    program = regex.compiled(_pattern(pat, False), flags)
+    program = regex.compiled(pattern_of(pat, False), flags)
     if program.may_be_empty:
         refuse("counting a pattern that may be empty has no rule")
 
@@ -403,7 +405,7 @@ def count(self: Any, pat: Any, flags: int = 0) -> Any:
             value = em.op.Where(a.missing, em.doubles(np.nan), value)
         return Rep("float", value)
 
-    return _record("count", self, lambda a: a.str.count(pat, flags), emit)
+    return record_strings("count", self, lambda a: a.str.count(pat, flags), emit)
 
 
 @rule("str")
@@ -417,12 +419,12 @@ def find(self: Any, sub: str) -> Any:
             value = em.op.Where(a.missing, em.doubles(np.nan), value)
         return Rep("float", value)
 
-    return _record("find", self, lambda a: a.str.find(sub), emit)
+    return record_strings("find", self, lambda a: a.str.find(sub), emit)
 
 
 @rule("str")
 def extract(self: Any, pat: Any, flags: int = 0, expand: bool = True) -> Any:
-    pattern = _pattern(pat, False)
+    pattern = pattern_of(pat, False)
     program = regex.compiled(pattern, flags)
     if not program.groups:
         refuse("pattern contains no capture groups")
@@ -442,7 +444,7 @@ def extract(self: Any, pat: Any, flags: int = 0, expand: bool = True) -> Any:
         def replay(a: Any) -> Any:
             return a.str.extract(pat, flags, expand=True).iloc[:, group - 1]
 
-        return _record("extract", self, replay, emit)
+        return record_strings("extract", self, replay, emit)
 
     if program.groups == 1 and not expand:
         label = names.get(1, self.column.label)
@@ -480,7 +482,7 @@ def replace(
         return self.column
     if not isinstance(repl, str):
         refuse(".str.replace with a function has no rule", "replace with a text")
-    pattern = _pattern(pat, not regex)
+    pattern = pattern_of(pat, not regex)
     if regex and "\\" in repl:
         refuse("a replacement that refers to groups has no rule", "use .str.extract")
     ignore = flags | (int(re.IGNORECASE) if case is False else 0)
@@ -494,7 +496,7 @@ def replace(
     def replay(a: Any) -> Any:
         return a.str.replace(pat, repl, n=n, case=case, flags=flags, regex=regex)
 
-    return _record("replace", self, replay, emit)
+    return record_strings("replace", self, replay, emit)
 
 
 def matches(
@@ -533,123 +535,3 @@ def _replaced(em: Emission, a: Rep, program: Any, repl: str, limit: int) -> Rep:
     shape = op.Concat(op.Shape(a.data, start=0, end=1), width, axis=0)
     flat = op.Reshape(both, shape, allowzero=1)
     return a.but(data=characters.compact(em, flat, op.GreaterOrEqual(flat, np.int32(0))))
-
-
-# -- splitting ----------------------------------------------------------------------
-
-
-class Pieces(Column):
-    """A column of lists: the parts between separators. Only their parts and number can be asked."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("str", "apply", "map"):
-            return super().__getattr__(name)
-        return refuse("a column of lists has no graph", "take one part with .str[0]")
-
-
-class PieceStrings(Proxy):
-    """`.str` of a column of lists."""
-
-    _owner = "str of lists"
-
-    def __init__(self, pieces: Pieces):
-        self.pieces = pieces
-
-    def __getitem__(self, key: Any) -> Any:
-        return piece(self, key)
-
-
-@rule("str", "split")
-def split(self: Any, pat: Any = None, n: int = -1, expand: bool = False, regex: Any = None) -> Any:
-    return _split(self, pat, n, expand, regex)
-
-
-@rule("str", "rsplit")
-def rsplit(self: Any, pat: Any = None, n: int = -1, expand: bool = False) -> Any:
-    if not isinstance(pat, str) or len(pat) != 1:
-        refuse(".str.rsplit is recorded for a separator of one character")
-    return _split(self, pat, n, expand, None, from_right=True)
-
-
-def _split(
-    self: Any, pat: Any, n: int, expand: bool, is_regex: Any, from_right: bool = False
-) -> Any:
-    if pat is not None and not isinstance(pat, str):
-        refuse("the separator must be a string")
-    literal = pat is not None and (is_regex is False or (is_regex is None and len(pat) == 1))
-    if is_regex is None and pat is not None and len(pat) > 1:
-        literal = re.escape(pat) == pat or not set(pat) & set("\\.^$*+?{}[]|()")
-    pattern = r"\s+" if pat in (None, "") else _pattern(pat, literal)
-    program = regex.compiled(pattern)
-    if program.may_be_empty:
-        refuse("splitting at a pattern that may be empty has no rule")
-    options = {"n": n, **({} if is_regex is None else {"regex": is_regex})}
-    source = self if pat not in (None, "") else Strings(Strings(self.column).strip())
-
-    def replay(a: Any) -> Any:
-        return a.str.rsplit(pat, n=n) if from_right else a.str.split(pat, **options)
-
-    def emit(em: Emission, a: Rep) -> Any:
-        return a
-
-    kept = _record("split", source, replay, emit)
-    pieces = Pieces(kept.step, self.column.label)
-    pieces.__dict__["parts"] = (program, max(n, 0), pat in (None, ""), from_right)
-    if not expand:
-        return pieces
-    from sardonyx.importers.pandas.frame import Frame
-
-    widths = [len(v) for v in kept.step.value if isinstance(v, list)]
-    width = max(widths, default=1)
-    strings = PieceStrings(pieces)
-    return Frame({k: piece(strings, k).named(k) for k in range(width)}, self.column.rows)
-
-
-@rule("str of lists", "get", "__getitem__")
-def piece(self: Any, i: Any) -> Any:
-    if not isinstance(i, (int, np.integer)):
-        refuse("only one part of a column of lists can be taken at a time")
-    program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
-
-    def emit(em: Emission, a: Rep) -> Rep:
-        op = em.op
-        begins, inside = matches(em, a, program, limit, from_right)
-        number = op.CumSum(op.Cast(begins, to=int(INT64)), em.ints(1))
-        last = op.ReduceSum(op.Cast(begins, to=int(INT64)), [1], keepdims=0)
-        wanted = em.ints(int(i)) if i >= 0 else op.Add(last, em.ints(int(i) + 1))
-        absent = op.Or(op.Less(wanted, em.ints(0)), op.Greater(wanted, last))
-        if whitespace:
-            absent = op.Or(absent, op.Equal(characters.lengths(em, a.data), em.ints(0)))
-        at = wanted if i >= 0 else characters.column(em, wanted)
-        keep = op.And(op.Equal(number, at), op.Not(inside))
-        keep = op.And(keep, op.GreaterOrEqual(a.data, np.int32(0)))
-        return Rep("chars", characters.compact(em, a.data, keep), em.either(a.missing, absent))
-
-    plain = Column(self.pieces.step, self.pieces.label)
-
-    def replay(a: Any) -> Any:
-        return a.str[i].astype("str")
-
-    return record("str.get", [plain], replay, emit, chars=True, label=self.pieces.label)
-
-
-@rule("str of lists", "len")
-def number_of_pieces(self: Any) -> Any:
-    program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
-
-    def emit(em: Emission, a: Rep) -> Rep:
-        begins, _ = matches(em, a, program, limit, from_right)
-        total = em.op.ReduceSum(em.op.Cast(begins, to=int(INT64)), [1], keepdims=0)
-        value = em.op.Add(total, em.ints(1))
-        if whitespace:
-            empty = em.op.Equal(characters.lengths(em, a.data), em.ints(0))
-            value = em.op.Where(empty, em.ints(0), value)
-        value = em.op.Cast(value, to=11)
-        if a.missing is not None:
-            value = em.op.Where(a.missing, em.doubles(np.nan), value)
-        return Rep("float", value)
-
-    plain = Column(self.pieces.step, self.pieces.label)
-    return record(
-        "str.len", [plain], lambda a: a.str.len(), emit, chars=True, label=self.pieces.label
-    )

@@ -1,0 +1,133 @@
+"""Splitting strings: the parts between separators, by their place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from sardonyx.importers.pandas import characters, regex
+from sardonyx.importers.pandas.column import Column, record
+from sardonyx.importers.pandas.emission import INT64, Emission, Rep
+from sardonyx.importers.pandas.frame import Frame
+from sardonyx.importers.pandas.recorder import Proxy, refuse, rule
+from sardonyx.importers.pandas.rules.strings import Strings, matches, pattern_of, record_strings
+
+
+class Pieces(Column):
+    """A column of lists: the parts between separators. Only their parts and number can be asked."""
+
+    def strings(self) -> Any:
+        return PieceStrings(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("str", "apply", "map"):
+            return super().__getattr__(name)
+        return refuse("a column of lists has no graph", "take one part with .str[0]")
+
+
+class PieceStrings(Proxy):
+    """`.str` of a column of lists."""
+
+    _owner = "str of lists"
+
+    def __init__(self, pieces: Pieces):
+        self.pieces = pieces
+
+    def __getitem__(self, key: Any) -> Any:
+        return piece(self, key)
+
+
+@rule("str", "split")
+def split(self: Any, pat: Any = None, n: int = -1, expand: bool = False, regex: Any = None) -> Any:
+    return _split(self, pat, n, expand, regex)
+
+
+@rule("str", "rsplit")
+def rsplit(self: Any, pat: Any = None, n: int = -1, expand: bool = False) -> Any:
+    if not isinstance(pat, str) or len(pat) != 1:
+        refuse(".str.rsplit is recorded for a separator of one character")
+    return _split(self, pat, n, expand, None, from_right=True)
+
+
+def _split(
+    self: Any, pat: Any, n: int, expand: bool, is_regex: Any, from_right: bool = False
+) -> Any:
+    if pat is not None and not isinstance(pat, str):
+        refuse("the separator must be a string")
+    literal = pat is not None and (is_regex is False or (is_regex is None and len(pat) == 1))
+    if is_regex is None and pat is not None and len(pat) > 1:
+        literal = re.escape(pat) == pat or not set(pat) & set("\\.^$*+?{}[]|()")
+    pattern = r"\s+" if pat in (None, "") else pattern_of(pat, literal)
+    program = regex.compiled(pattern)
+    if program.may_be_empty:
+        refuse("splitting at a pattern that may be empty has no rule")
+    options = {"n": n, **({} if is_regex is None else {"regex": is_regex})}
+    source = self if pat not in (None, "") else Strings(Strings(self.column).strip())
+
+    def replay(a: Any) -> Any:
+        return a.str.rsplit(pat, n=n) if from_right else a.str.split(pat, **options)
+
+    def emit(em: Emission, a: Rep) -> Any:
+        return a
+
+    kept = record_strings("split", source, replay, emit)
+    pieces = Pieces(kept.step, self.column.label)
+    pieces.__dict__["parts"] = (program, max(n, 0), pat in (None, ""), from_right)
+    if not expand:
+        return pieces
+    widths = [len(v) for v in kept.step.value if isinstance(v, list)]
+    width = max(widths, default=1)
+    strings = PieceStrings(pieces)
+    return Frame({k: piece(strings, k).named(k) for k in range(width)}, self.column.rows)
+
+
+@rule("str of lists", "get", "__getitem__")
+def piece(self: Any, i: Any) -> Any:
+    if not isinstance(i, (int, np.integer)):
+        refuse("only one part of a column of lists can be taken at a time")
+    program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        op = em.op
+        begins, inside = matches(em, a, program, limit, from_right)
+        number = op.CumSum(op.Cast(begins, to=int(INT64)), em.ints(1))
+        last = op.ReduceSum(op.Cast(begins, to=int(INT64)), [1], keepdims=0)
+        wanted = em.ints(int(i)) if i >= 0 else op.Add(last, em.ints(int(i) + 1))
+        absent = op.Or(op.Less(wanted, em.ints(0)), op.Greater(wanted, last))
+        if whitespace:
+            absent = op.Or(absent, op.Equal(characters.lengths(em, a.data), em.ints(0)))
+        at = wanted if i >= 0 else characters.column(em, wanted)
+        keep = op.And(op.Equal(number, at), op.Not(inside))
+        keep = op.And(keep, op.GreaterOrEqual(a.data, np.int32(0)))
+        return Rep("chars", characters.compact(em, a.data, keep), em.either(a.missing, absent))
+
+    plain = Column(self.pieces.step, self.pieces.label)
+
+    def replay(a: Any) -> Any:
+        return a.str[i].astype("str")
+
+    return record("str.get", [plain], replay, emit, chars=True, label=self.pieces.label)
+
+
+@rule("str of lists", "len")
+def number_of_pieces(self: Any) -> Any:
+    program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        begins, _ = matches(em, a, program, limit, from_right)
+        total = em.op.ReduceSum(em.op.Cast(begins, to=int(INT64)), [1], keepdims=0)
+        value = em.op.Add(total, em.ints(1))
+        if whitespace:
+            empty = em.op.Equal(characters.lengths(em, a.data), em.ints(0))
+            value = em.op.Where(empty, em.ints(0), value)
+        value = em.op.Cast(value, to=11)
+        if a.missing is not None:
+            value = em.op.Where(a.missing, em.doubles(np.nan), value)
+        return Rep("float", value)
+
+    plain = Column(self.pieces.step, self.pieces.label)
+    return record(
+        "str.len", [plain], lambda a: a.str.len(), emit, chars=True, label=self.pieces.label
+    )

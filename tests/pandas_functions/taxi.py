@@ -1,0 +1,79 @@
+"""Data preparation as people write it: taxi."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def speed(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["dur"] = (df["dropoff_datetime"] - df["pickup_datetime"]).dt.total_seconds() / 60
+    df["logd"] = np.log1p(df["trip_duration"])
+    df["rush"] = df["pickup_datetime"].dt.hour.isin([7, 8, 9, 16, 17, 18]) & (
+        df["pickup_datetime"].dt.day_of_week < 5
+    )
+    df["bucket"] = pd.cut(df["dur"], bins=[-np.inf, 5, 15, 60, np.inf], labels=["s", "m", "l", "x"])
+    return df[["dur", "logd", "rush", "bucket"]]
+
+
+def cluster(df: pd.DataFrame) -> Any:
+    lat = (df["pickup_latitude"] * 100).round().fillna(0).astype(int)
+    lon = (df["pickup_longitude"] * 100).round().fillna(0).astype(int)
+    k = lat.astype(str) + "_" + lon.astype(str)
+    return pd.DataFrame({"k": k, "n": k.map(k.value_counts()).fillna(0)})
+
+
+def flag(df: pd.DataFrame) -> Any:
+    return pd.DataFrame(
+        {
+            "f": df["store_and_fwd_flag"].map({"Y": 1, "N": 0}).fillna(0).astype(bool),
+            "n": df["id"].str[2:].astype(int),
+            "p": df["passenger_count"].clip(1, 6),
+            "v": df["vendor_id"].astype("category"),
+        }
+    )
+
+
+def manhattan(df: pd.DataFrame) -> Any:
+    a = np.abs(df["dropoff_longitude"] - df["pickup_longitude"])
+    b = np.abs(df["dropoff_latitude"] - df["pickup_latitude"])
+    return pd.DataFrame(
+        {"m": a + b, "e": np.sqrt(a**2 + b**2), "h": np.hypot(a, b), "mx": np.maximum(a, b)}
+    )
+
+
+def taxi(df: pd.DataFrame) -> Any:
+    p = df["pickup_datetime"]
+    mins = p.dt.hour * 60 + p.dt.minute
+    d = np.sqrt(
+        np.square(df["dropoff_longitude"] - df["pickup_longitude"])
+        + np.square(df["dropoff_latitude"] - df["pickup_latitude"])
+    )
+    return pd.DataFrame(
+        {
+            "m": mins,
+            "s": np.sin(mins * np.pi / 720),
+            "d": d,
+            "v": d / df["trip_duration"],
+            "bin": pd.qcut(d, 4, labels=["a", "b", "c", "d"]),
+            "hol": p.dt.strftime("%m-%d").isin(["01-01", "05-30"]),
+            "wd": p.dt.day_name().str[:3],
+            "night": ((p.dt.hour >= 22) | (p.dt.hour < 5)).astype(int),
+        }
+    )
+
+
+def bins(df: pd.DataFrame) -> Any:
+    lat = pd.cut(df["pickup_latitude"], 20, labels=False)
+    lon = pd.cut(df["pickup_longitude"], bins=np.linspace(-74.1, -73.8, 10), labels=False)
+    return pd.DataFrame(
+        {
+            "lat": lat,
+            "lon": lon,
+            "cell": lat * 100 + lon,
+            "dig": np.digitize(df["passenger_count"], [1, 3, 5]),
+        }
+    )
