@@ -142,7 +142,7 @@ def _with_values(model: Model, arrays: Mapping[str, np.ndarray]) -> Model:
             stored = f"{tensor.dtype} {list(tensor.shape.numpy())}"
             rows.append([quote(name), f"{stored} in the model", f"{array.dtype} {[*array.shape]}"])
         else:
-            value.const_value = ir.Tensor(array, name=name, shape=tensor.shape)
+            value.const_value = ir.Tensor(array, name=name, shape=ir.Shape(array.shape))
             if model.metadata.get(f"{ROLE}{name}") == FROZEN:
                 del model.metadata[f"{ROLE}{name}"]
     if rows:

@@ -61,9 +61,12 @@ class TrainingRep:
 
     # -- what an engine provides
 
+    binds: Callable[[ir.Value], bool] | None = None
+    """Which weights that no step changes become inputs of the compiled graphs."""
+
     def compiled_step(self, record: Record) -> Any:
         """The step of a record, ready to run."""
-        return self.compile(compile_step(self.rest, record))
+        return self.compile(compile_step(self.rest, record, self.binds))
 
     def variable(self, array: np.ndarray) -> Any:
         """A variable that starts at `array`: `dtype`, `shape`, `read()`, `write(array)`."""
@@ -155,7 +158,7 @@ class TrainingRep:
         State that is also an input of the graph may be fed: that counts for this call alone.
         """
         if self._inference is None:
-            self._inference = self.compile(compile_inference(self.rest))
+            self._inference = self.compile(compile_inference(self.rest, self.binds))
         inputs = self.features(inputs)
         state_names = [
             v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables
@@ -182,7 +185,7 @@ class TrainingRep:
         key = (which, *predictions)
         if key not in self._evaluations:
             record = self.rest.records[which]
-            graph = compile_evaluation(self.rest, record, forward or {}, predictions)
+            graph = compile_evaluation(self.rest, record, forward or {}, predictions, self.binds)
             self._evaluations[key] = self.compile(graph)
         return self._evaluations[key].run(self.features(inputs))
 
@@ -199,7 +202,8 @@ class TrainingRep:
             ]
             if bad:
                 return bad
-            feeds = {**before, **step.hyper, **inputs}
+            constants = {n: t.numpy() for n, t in step.graph.constants.items()}
+            feeds = {**constants, **before, **step.hyper, **inputs}
             names = {v.name for v in step.graph.model.graph.inputs}
             marked = _marked(step.graph)
             outputs = self.execute(marked, {n: a for n, a in feeds.items() if n in names})

@@ -7,7 +7,7 @@ and turns state into inputs and outputs: a pure function (state, data) -> (metri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,13 +27,14 @@ from sardonyx.record.info import combine, metrics, state_names
 class StepGraph:
     """A pure step.
 
-    model     -- the graph; its inputs are `inputs`, `hyper` and `state`,
+    model     -- the graph; its inputs are `inputs`, `hyper`, `state` and `constants`,
                  its outputs `metrics` and `updates`
     inputs    -- what the caller feeds at every step
     hyper     -- scalars with a default that the caller may feed
     state     -- names of the variables that the graph reads
     updates   -- variable → the output that becomes its new value
     metrics   -- outputs to display: losses, norms
+    constants -- weights that no step changes, as inputs: the same tensors at every step
     """
 
     model: NormalizedModel
@@ -42,12 +43,20 @@ class StepGraph:
     state: list[str]
     updates: dict[str, str]
     metrics: list[str] = field(default_factory=list)
+    constants: dict[str, ir.TensorProtocol] = field(default_factory=dict)
 
 
-def compile_step(model: Model, record: Record) -> StepGraph:
-    """One step of `record` as a pure graph of plain operators."""
+Binds = Callable[[ir.Value], bool] | None
+
+
+def compile_step(model: Model, record: Record, binds: Binds = None) -> StepGraph:
+    """One step of `record` as a pure graph of plain operators.
+
+    binds -- the initializers that become inputs although no step changes them
+    """
     joined, state, hyper = open_step(model, record)
     variables = set(all_state(model))
+    constants = _bound(joined.graph, binds)
     # Gradient names tensors: it goes before anything else touches the graph.
     lowered = normalize(lower_training(joined))
     graph = lowered.graph
@@ -59,11 +68,12 @@ def compile_step(model: Model, record: Record) -> StepGraph:
     lowered.ir.graph.opset_imports[""] = opset.OPSET
     return StepGraph(
         NormalizedModel.of(lowered),
-        [n for n in names if n and n not in variables and n not in hyper],
+        [n for n in names if n and n not in variables | hyper.keys() | constants.keys()],
         {n: v for n, v in hyper.items() if n in names},
         [n for n in state if n in names],
         dict(record.update_binding),
         metrics(record),
+        {n: tensor for n, tensor in constants.items() if n in names},
     )
 
 
@@ -95,7 +105,11 @@ def step_inputs(model: Model) -> list[ir.Value]:
 
 
 def compile_evaluation(
-    model: Model, record: Record, forward: Mapping[str, str], predictions: Sequence[str]
+    model: Model,
+    record: Record,
+    forward: Mapping[str, str],
+    predictions: Sequence[str],
+    binds: Binds = None,
 ) -> StepGraph:
     """The metrics of a record, and `predictions`, computed by the served graph, without updates.
 
@@ -110,6 +124,7 @@ def compile_evaluation(
     hyper = _defaults(joined, variables)
     state = _free(joined.graph, variables)
     _free(joined.graph, set(hyper))
+    constants = _bound(joined.graph, binds)
     metric_names = metrics(record)
     _set_outputs(joined, [*metric_names, *predictions])
     remove_dead(joined.graph)
@@ -118,27 +133,31 @@ def compile_evaluation(
     names = [v.name for v in joined.graph.inputs]
     return StepGraph(
         NormalizedModel.of(joined),
-        [n for n in names if n and n not in variables and n not in hyper],
+        [n for n in names if n and n not in variables | hyper.keys() | constants.keys()],
         {n: v for n, v in hyper.items() if n in names},
         [n for n in state if n in names],
         {},
         [v.name or "" for v in joined.outputs],
+        {n: tensor for n, tensor in constants.items() if n in names},
     )
 
 
-def compile_inference(model: Model) -> StepGraph:
+def compile_inference(model: Model, binds: Binds = None) -> StepGraph:
     """The served graph, with state variables as inputs."""
     served = Model(model.ir.clone(), [], model.source)
     variables = set(all_state(model))
     hyper = _defaults(served, variables)
     state = _free(served.graph, variables)
     _free(served.graph, set(hyper))
+    constants = _bound(served.graph, binds)
     served = normalize(served)
     names = [v.name for v in served.graph.inputs]
-    inputs = [n for n in names if n and n not in state and n not in hyper]
+    inputs = [n for n in names if n and n not in {*state, *hyper, *constants}]
     hyper = {n: v for n, v in hyper.items() if n in names}
     state = [n for n in state if n in names]
-    return StepGraph(served, inputs, hyper, state, {}, [v.name or "" for v in served.outputs])
+    constants = {n: tensor for n, tensor in constants.items() if n in names}
+    outputs = [v.name or "" for v in served.outputs]
+    return StepGraph(served, inputs, hyper, state, {}, outputs, constants)
 
 
 def distinct_outputs(graph: StepGraph) -> StepGraph:
@@ -188,6 +207,19 @@ def _free(graph: ir.Graph, names: set[str]) -> list[str]:
             graph.inputs.append(value)
         freed.append(name)
     return freed
+
+
+def _bound(graph: ir.Graph, binds: Binds) -> dict[str, ir.TensorProtocol]:
+    """Make the initializers that `binds` names plain inputs; their tensors."""
+    if binds is None:
+        return {}
+    tensors = {
+        n: v.const_value
+        for n, v in graph.initializers.items()
+        if v.const_value is not None and binds(v)
+    }
+    _free(graph, set(tensors))
+    return tensors
 
 
 def _defaults(joined: Model, variables: set[str]) -> dict[str, np.ndarray]:

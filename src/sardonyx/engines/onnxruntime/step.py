@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 
 from sardonyx.build import is_static
@@ -26,7 +27,31 @@ from sardonyx.model import Model
 from sardonyx.record.step import StepGraph, distinct_outputs
 
 PAGES = 1 << 16  # bytes from which on memory comes in pages of its own
+# What may read a weight that is bound: operators that gain nothing from knowing its numbers.
+READERS = ("MatMul", "Gemm", "Gather", "DequantizeLinear", "Transpose", "Identity")
+BOUND_TYPES = (
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT16,
+    ir.DataType.INT8,
+    ir.DataType.UINT8,
+)
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+
+
+def is_bound(value: ir.Value) -> bool:
+    """Whether a weight that is not trained is bound once as an input, over its own memory.
+
+    A session would copy a constant several times. Kernels of convolutions stay constants: their
+    layout is chosen once.
+    """
+    tensor = value.const_value
+    if tensor is None or tensor.dtype not in BOUND_TYPES or tensor.nbytes < PAGES:
+        return False
+    if value.is_graph_output() or value.is_graph_input():
+        return False
+    readers = value.consumers()
+    return bool(readers) and all(n.domain == "" and n.op_type in READERS for n in readers)
 
 
 class Variable:
@@ -87,9 +112,11 @@ class _Step:
         variables: dict[str, Variable],
         settings: dict[str, Any],
         recompute: bool = False,
+        constants: Mapping[str, ort.OrtValue] | None = None,
     ):
         self.graph = graph = distinct_outputs(graph)
         self.variables = variables
+        self.constants = constants or {}
         self.settings = settings
         self.session = arranged_session(graph, settings, recompute)
         self.gives_back = recompute
@@ -164,6 +191,8 @@ class _Step:
         for name in self.graph.state:
             variable = self.variables[name]
             binding.bind_ortvalue_input(name, variable.now())
+        for name in self.graph.constants:
+            binding.bind_ortvalue_input(name, self.constants[name])
         for name in self.graph.metrics:
             binding.bind_output(name, "cpu")
         for name, output in self.graph.updates.items():
@@ -201,14 +230,20 @@ class TrainingRep(training.TrainingRep):
         session_options = {"enable_mem_pattern": False, **(options or {})}
         self.settings = {"providers": providers, "threads": threads, "options": session_options}
         self.recompute = recompute
+        self.constants: dict[str, ort.OrtValue] = {}
         self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
         super().__init__(spilled(model) if recompute else model)
 
     def variable(self, array: np.ndarray) -> Variable:
         return Variable(array, self.device)
 
+    binds = staticmethod(is_bound)
+
     def compile(self, graph: StepGraph) -> _Step:
-        return _Step(graph, self.variables, self.settings, self.recompute)
+        for name in graph.constants.keys() - self.constants.keys():
+            array = np.ascontiguousarray(graph.constants[name].numpy())
+            self.constants[name] = ort.OrtValue.ortvalue_from_numpy(array, self.device)
+        return _Step(graph, self.variables, self.settings, self.recompute, self.constants)
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return Runner(model, **self.settings)(feeds)
