@@ -65,10 +65,11 @@ def compile_step(model: Model, record: Record, binds: Binds = None) -> StepGraph
     merge_common(graph)
     drop_unused_inputs(graph)
     names = [v.name for v in graph.inputs]
+    not_fed = variables | hyper.keys() | constants.keys()
     lowered.ir.graph.opset_imports[""] = opset.OPSET
     return StepGraph(
         NormalizedModel.of(lowered),
-        [n for n in names if n and n not in variables | hyper.keys() | constants.keys()],
+        [n for n in names if n and n not in not_fed],
         {n: v for n, v in hyper.items() if n in names},
         [n for n in state if n in names],
         dict(record.update_binding),
@@ -131,9 +132,10 @@ def compile_evaluation(
     joined = normalize(lower_training(joined))
     drop_unused_inputs(joined.graph)
     names = [v.name for v in joined.graph.inputs]
+    not_fed = variables | hyper.keys() | constants.keys()
     return StepGraph(
         NormalizedModel.of(joined),
-        [n for n in names if n and n not in variables | hyper.keys() | constants.keys()],
+        [n for n in names if n and n not in not_fed],
         {n: v for n, v in hyper.items() if n in names},
         [n for n in state if n in names],
         {},
