@@ -34,7 +34,7 @@ def finished(
     predict: Predict,
     x: Any,
     forest: Forest | None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | Callable[[Mapping[str, np.ndarray]], float] = TOLERANCE,
     classes: Any = None,
     categories: Mapping[int, Any] | None = None,
     scales: Mapping[str, Any] | None = None,
@@ -59,7 +59,7 @@ def finished(
                 model,
                 schema.feeds(rows),
                 {k: v for k, v in expected.items() if k in outputs},
-                tolerance=tolerance,
+                tolerance=tolerance(expected) if callable(tolerance) else tolerance,
                 source=source,
                 scales=scales,
             ),
@@ -69,6 +69,21 @@ def finished(
         raise ImportDiffers("there were no rows to compare", hint="give X, some rows of data")
     model.metadata["sardonyx.verified"] = f"{count:,} rows; largest difference {largest:.1e}"
     return model
+
+
+def single_precision(trees: int) -> Callable[[Mapping[str, np.ndarray]], float]:
+    """The tolerance for a library that adds up `trees` leaves in float32.
+
+    The error of a sum grows like the square root of its length, and functions such as exp turn an
+    error of the sum into a relative one of the result.
+    """
+
+    def tolerance(expected: Mapping[str, np.ndarray]) -> float:
+        raw = np.abs(np.asarray(expected["raw"], np.float64))
+        largest = float(raw[np.isfinite(raw)].max(initial=0.0))
+        return max(TOLERANCE, 2 * 2.0**-24 * np.sqrt(trees) * (1.0 + largest))
+
+    return tolerance
 
 
 def batches(schema: Schema, x: Any, forest: Forest | None, categories: Mapping[int, Any]) -> Any:

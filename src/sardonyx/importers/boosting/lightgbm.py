@@ -78,6 +78,8 @@ def from_lightgbm(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
     op = Builder()
     op.reserve(["label", "probabilities", "variable", "raw", *schema.names])
     columns = matrix_of(op, schema, categories, single=False)
+    tiny = op.LessOrEqual(op.Abs(columns), F(ZERO))
+    columns = op.Where(tiny, F(0), columns)  # as LightGBM reads rows
     margin, forest = _margin(op, text, columns)
     averaged = margin
     if "average_output" in text.head:  # a random forest; its raw scores are sums nevertheless

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, ImportRefused, MissingExtra, quote
 from sardonyx.importers.boosting.columns import booster_schema, frame_categories, matrix_of
-from sardonyx.importers.boosting.finish import finished
+from sardonyx.importers.boosting.finish import finished, single_precision
 from sardonyx.importers.sklearn.inputs import Schema
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import DOUBLE, FLOAT, INT64, width
@@ -94,6 +94,7 @@ def _imported(native, wrapper, document, X, raw) -> Model:
         predict=lambda rows: _predicted(native, wrapper, document, rows, schema),
         x=X,
         forest=forest,
+        tolerance=single_precision(forest.trees if forest is not None else 1),
         classes=classes,
         categories=categories,
     )

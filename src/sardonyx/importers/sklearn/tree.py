@@ -83,6 +83,35 @@ def _classes_of(op, model, sums: ir.Value, count: int) -> dict[str, Any]:
     return {"predict_proba": parts, "predict": stacked}
 
 
+def _votes(op, trees: Sequence[Any], x: ir.Value, classes: int) -> ir.Value | None:
+    """Counts of classes where every leaf is of one class: the digits of one exact sum per row.
+
+    A leaf of class c is base**c (of two classes, c itself). TreeEnsemble then adds one number per
+    tree, which is much faster than vectors of leaves. None where a leaf is mixed, or a double has
+    too few digits.
+    """
+    bits = len(trees).bit_length()
+    two = classes == 2
+    if bits * classes > 52:
+        return None
+    forest = Forest()
+    for tree in trees:
+        values = np.asarray(tree.tree_.value, F)[:, 0, :]
+        leaves = values[tree.tree_.children_left < 0]
+        if not ((leaves == 0) | (leaves == 1)).all() or not (leaves.sum(1) == 1).all():
+            return None
+        number = np.argmax(values, 1).astype(F)
+        add_tree(forest, tree.tree_, (number if two else np.exp2(bits * number)).reshape(-1, 1))
+    rest, counts = leaf_sums(op, forest, x), []
+    if two:
+        return op.Concat(op.Sub(F(len(trees)), rest), rest, axis=1)
+    for c in reversed(range(classes)):
+        digit = op.Floor(op.Div(rest, F(2.0 ** (bits * c))))
+        rest = op.Sub(rest, op.Mul(digit, F(2.0 ** (bits * c))))
+        counts.append(digit)
+    return op.Concat(*reversed(counts), axis=1)
+
+
 @importer("sklearn.tree.DecisionTreeClassifier", "sklearn.tree.ExtraTreeClassifier")
 def tree_classifier(op, model, x):
     return _classes_of(op, model, _class_sums(op, [model], rounded(op, x)), 1)
@@ -90,7 +119,12 @@ def tree_classifier(op, model, x):
 
 @importer("sklearn.ensemble.RandomForestClassifier", "sklearn.ensemble.ExtraTreesClassifier")
 def forest_classifier(op, model, x):
-    sums = _class_sums(op, model.estimators_, rounded(op, x))
+    columns = rounded(op, x)
+    sums = None
+    if model.n_outputs_ == 1 and len(model.classes_) > 1:
+        sums = _votes(op, model.estimators_, columns, len(model.classes_))
+    if sums is None:
+        sums = _class_sums(op, model.estimators_, columns)
     return _classes_of(op, model, sums, len(model.estimators_))
 
 

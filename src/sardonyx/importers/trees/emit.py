@@ -17,7 +17,7 @@ from sardonyx.errors import ImportRefused, counted
 from sardonyx.importers.trees.forest import MEMBER, Forest
 
 MOST_TESTS = 20_000_000  # copies of shared nodes included
-GATHERED_TREES = 128  # trees whose leaf vectors are gathered at once: bounds the memory of a batch
+GATHERED_TREES = 512  # trees whose leaf vectors are gathered at once: bounds the memory of a batch
 MASK_BITS = 64
 
 
