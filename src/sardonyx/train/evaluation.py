@@ -35,6 +35,7 @@ from sardonyx.train.fields import (
     row_count,
 )
 from sardonyx.train.images import layout_of
+from sardonyx.train.raw_frames import open_raw, takes_frames
 from sardonyx.train.run import Run
 from sardonyx.train.tables import Rows, Source, Stream
 
@@ -257,6 +258,8 @@ def open_for(
     labelled: bool = True,
 ) -> Source:
     """Data in the form that a model takes; its classes are numbered as in `classes`, if given."""
+    if takes_frames(model, data):
+        return open_raw(model, data)
     features = None if labelled else _feature_count(model)
     return open_data(data, columns, layout_of(model, preprocess), classes, features)
 

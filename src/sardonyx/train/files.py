@@ -88,7 +88,7 @@ def _open_csv(path: Path, columns: Sequence[str] | None, features: int | None) -
     repeated = [[quote(name)] for name in {n: None for n in header if header.count(n) > 1}]
     if repeated:
         raise DataError(f"{quote(path.name)} has several columns of the same name", repeated)
-    fields = {name: _numbers([row[i] for row in lines]) for i, name in enumerate(header)}
+    fields = {name: as_numbers([row[i] for row in lines]) for i, name in enumerate(header)}
     table = side_by_side(fields, columns, path.name, features)
     if not headed:
         table.facts += (("header", f"none in {path.name}: columns are numbered from column1"),)
@@ -141,7 +141,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _numbers(texts: list[str]) -> np.ndarray:
+def as_numbers(texts: list[str]) -> np.ndarray:
+    """Texts as whole numbers, as floats with NaN for empty ones, or as they are."""
     try:
         return np.array([int(t) for t in texts], np.int64)
     except (ValueError, OverflowError):

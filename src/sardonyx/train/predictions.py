@@ -17,6 +17,7 @@ from sardonyx.record.describe import settings_of
 from sardonyx.train.evaluation import Predictions, class_names
 from sardonyx.train.images import Images
 from sardonyx.train.metrics import probabilities
+from sardonyx.train.raw_frames import RawTable
 
 KINDS = (".npz", ".csv")
 
@@ -59,6 +60,9 @@ def _write_csv(file: IO[str], result: Predictions, model: Model) -> None:
     files = result.source.names if isinstance(result.source, Images) else None
     header: list[str] = ["file"] if files else ["row"]
     columns: list[list[Any]] = [list(files) if files else list(range(count))]
+    if isinstance(result.source, RawTable):  # ids, and what else the model does not take
+        header += result.source.others
+        columns += [result.source.columns[n].tolist() for n in result.source.others]
     for name, values in _columns(rows, isinstance(result.source, Images), model):
         if len(values) == count:  # an output without rows has no place in a table
             header.append(name)
