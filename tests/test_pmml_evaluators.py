@@ -113,6 +113,6 @@ def test_pypmml_agrees_with_the_bench(tmp_path: Path) -> None:
     spec.loader.exec_module(bench)
     path = tmp_path / "model.pmml"
     path.write_text(bench.document(10, 4))
-    _, feeds, ours = bench.score(sx.from_pmml(path), 2000)
+    _, feeds, ours = bench.score(bench.to_onnx(path), 2000)
     _, theirs = bench.score_peer(path, feeds)
     np.testing.assert_allclose(ours[: len(theirs)], theirs, rtol=1e-12)

@@ -43,5 +43,5 @@ class Refusals:
         raise ImportRefused(
             f"{counted(len(rows), 'element')} of this PMML document cannot become ONNX",
             rows,
-            hint="see docs/guides/from-pmml.md for what is supported",
+            hint="what is not supported is refused: see docs/guides/from-pmml.md",
         )
