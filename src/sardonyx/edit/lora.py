@@ -329,7 +329,7 @@ def _require_room(products: Sequence[Product], rank: int) -> None:
             f"the rank {rank} is above that of {len(rows)} weights",
             rows,
             hint=f"rank={min(min(p.matrix) for p in small.values())} fits all of them; "
-            "exclude=[…] leaves weights out by name",
+            "`targets` takes names of others, `exclude` leaves weights out",
         )
 
 
