@@ -4,7 +4,7 @@ recorder.py   steps, refusals with the user's line, what was frozen · column.py
 namespace.py  what the function sees instead of pandas and NumPy
 rules/        one module per family, rules named after pandas' own methods
 emission.py   columns as tensors · lookup.py   tables · characters.py, regex.py, search.py   strings
-convert.py    `from_pandas` · proof.py   the graph against pandas
+convert.py    `from_pandas` · proof.py   the graph against pandas · preparation.py   trying it out
 """
 
 from __future__ import annotations

@@ -143,34 +143,30 @@ def odd_rows(
 
 def usable(
     groups: list[pd.DataFrame], compute: Callable[[pd.DataFrame], Any]
-) -> pd.DataFrame | None:
-    """The rows that pandas itself can process."""
+) -> list[pd.DataFrame]:
+    """The rows that pandas itself can process, in one frame where it takes them together."""
     attempts, kept = ATTEMPTS, []
     for rows in groups:
-        try:
-            compute(rows)
+        if works(compute, rows):
             kept.append(rows)
             continue
-        except Exception:
-            pass
         for number in range(len(rows)):
-            if not attempts:
-                break
-            attempts -= 1
             row = rows.iloc[[number]].reset_index(drop=True)
-            try:
-                compute(row)
-            except Exception:
-                continue
-            kept.append(row)
+            if attempts and works(compute, row):
+                kept.append(row)
+            attempts = max(attempts - 1, 0)
     if not kept:
-        return None
+        return []
     together = pd.concat(kept, ignore_index=True)
+    return [together] if works(compute, together) else kept[:ATTEMPTS]
+
+
+def works(compute: Callable[[pd.DataFrame], Any], rows: pd.DataFrame) -> bool:
     try:
-        compute(together)
+        compute(rows)
     except Exception:
-        return None
-    return together
+        return False
+    return True
 
 
 # -- comparison ---------------------------------------------------------------------
