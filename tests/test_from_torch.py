@@ -229,3 +229,71 @@ def test_training_needs_a_loss() -> None:
     net = nn.Linear(2, 2)
     with pytest.raises(ArgumentError, match="needs a loss"):
         sx.from_torch(net, torch.ones(2, 2), optimizer=torch.optim.SGD(net.parameters(), 0.1))
+
+
+# -- files and free sizes -----------------------------------------------------------------
+
+
+def test_an_exported_program_is_read(tmp_path: Any) -> None:
+    net, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval(), torch.randn(3, 4)
+    batch = torch.export.Dim("batch", min=1)
+    torch.export.save(
+        torch.export.export(net, (x,), dynamic_shapes=({0: batch},)), tmp_path / "net.pt2"
+    )
+    model = sx.from_torch(tmp_path / "net.pt2", x)
+    assert {"0.weight", "0.bias"} <= set(model.graph.initializers)
+
+
+def test_a_pickle_is_read_only_where_it_is_trusted(tmp_path: Any) -> None:
+    torch.save(nn.Linear(4, 3), tmp_path / "net.pt")
+    with pytest.raises(ImportRefused, match="trust=True"):
+        sx.from_torch(tmp_path / "net.pt", torch.randn(3, 4))
+    model = sx.from_torch(tmp_path / "net.pt", torch.randn(3, 4), trust=True)
+    assert "weight" in model.graph.initializers
+
+
+def test_sizes_are_free_as_asked() -> None:
+    net, x = nn.Conv1d(2, 3, 3), torch.randn(2, 2, 7)
+    every = sx.from_torch(net, x, dynamic="all", verify=False)
+    assert [isinstance(d, int) for d in every.inputs[0].shape] == [False, True, False]  # type: ignore[union-attr]
+    none = sx.from_torch(net, x, dynamic=None, verify=False)
+    assert list(none.inputs[0].shape) == [2, 2, 7]  # type: ignore[arg-type]
+    named = sx.from_torch(net, x, dynamic={"input": {2: torch.export.Dim("length")}}, verify=False)
+    assert [str(d) for d in named.inputs[0].shape] == ["2", "2", "length"]  # type: ignore[union-attr]
+
+
+def test_a_module_that_returns_its_loss() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Any, labels: Any = None) -> dict[str, Any]:
+            logits = self.head(x)
+            if labels is None:
+                return {"logits": logits}
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    net = Own()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    labels = torch.tensor([0, 1, 2])
+    model = sx.from_torch(net, torch.randn(3, 4), labels=labels, optimizer=optimizer)
+    assert [v.name for v in model.inputs] == ["x"]
+    assert [v.name for v in model.outputs] == ["logits"]
+    assert "labels" in {v.name for v in model.records[0].algorithm.inputs}
+
+
+def test_recurrent_weights_keep_their_names() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(4, 5, 2, bidirectional=True, dropout=0.2, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.rnn(x)[0]
+
+    net = Net().eval()
+    model = sx.from_torch(net, torch.randn(2, 6, 4))
+    assert set(net.state_dict()) <= set(model.graph.initializers)
+    assert sum(n.op_type == "LSTM" for n in model.graph) == 2
+    assert sum(n.op_type == "Dropout" for n in model.graph) == 1

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise MissingExtra("onnxruntime", "cpu") from error
 
-INLINE_LIMIT = 1 << 30
+INLINE_LIMIT = 1 << 27  # above it, a file: a message is in memory twice while it is serialized
 # onnxruntime would round activations to 8 bits where a product reads dequantized integers.
 EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 

@@ -123,9 +123,13 @@ class ModuleSource(Subject):
         super().__init__(type(source.module).__name__)
         self.source, self.names, self.outputs = source, dict(names), list(outputs)
         self.version = torch.__version__
+        self._last: tuple[list[int], dict[str, Any]] | None = None
 
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-        return self._run(feeds, contextlib.nullcontext())
+        key = [id(array) for array in feeds.values()]
+        if self._last is None or self._last[0] != key:  # it is the baseline and a subject
+            self._last = key, self._run(feeds, contextlib.nullcontext())
+        return self._last[1]
 
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         return functools.partial(self._run, mode=None)

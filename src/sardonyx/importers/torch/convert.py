@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.importers.torch.capture import LOSS, Source, captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps, data_sets
@@ -30,6 +31,7 @@ from sardonyx.record.trainable import refuse_unknown, trainable
 
 DROPOUTS = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 IMPORTED = "sardonyx.imported"  # from what, and how the comparison went
+LARGE = 64 * 2**20  # bytes of weights: one comparison then has to do, with one row more
 TORCH_OPTIMIZER = torch.optim.Optimizer
 
 
@@ -80,10 +82,11 @@ def from_torch(
     source = _source(module, args, kwargs, loss, labels)
     wants_record = source.labels is not None or loss is not None
     _refuse(source, wants_record, optimizer, scheduler, training)
-    program = captured(source, dynamic)
-    observation = observe(source) if source.labels is not None else Observation()
-    unmatched = mark_attention(program.exported, observation.attention)
-    whole = translated(program, module)
+    with paused():
+        program = captured(source, dynamic)
+        observation = observe(source) if source.labels is not None else Observation()
+        unmatched = mark_attention(program.exported, observation.attention)
+        whole = translated(program, module)
     label_names = list(source.label_tensors())
     parts = split(whole, program.outputs[-1], label_names) if source.labels is not None else None
     served = parts.served if parts is not None else whole
@@ -92,7 +95,8 @@ def from_torch(
     sources = {new: old for old, new in renamed.items()}
     served.metadata[IMPORTED] = f"torch {torch.__version__}"
     if verify:
-        report = compare_outputs(served, source, sources, sets)
+        size = sum(p.numel() * p.element_size() for p in module.parameters())
+        report = compare_outputs(served, source, sources, sets[-1:] if size > LARGE else sets)
         served.metadata[IMPORTED] += f", {report.verdict}"
     if not wants_record:
         return served

@@ -258,9 +258,8 @@ def _name_sizes(graph: ir.Graph, program: Program) -> None:
             symbol = size.value if isinstance(size, ir.SymbolicDim) else None
             if wanted and symbol and symbol.isidentifier() and symbol not in names:
                 names[symbol] = _distinct(wanted, names.values())
-    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
-    values = [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]
-    for value in values if pattern else ():
+    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names or ["$^"])) + r")\b")
+    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
         if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
             value.shape = ir.Shape([_renamed(d, pattern, names) for d in value.shape])
 
@@ -276,6 +275,8 @@ def _distinct(name: str, taken: Iterable[str]) -> str:
 def _renamed(size: Any, pattern: Any, names: Mapping[str, str]) -> Any:
     if not isinstance(size, ir.SymbolicDim) or size.value is None:
         return size
+    if size.value.isdigit():  # torch has found that the network fixes this size
+        return int(size.value)
     return ir.SymbolicDim(pattern.sub(lambda m: names[m.group()], size.value))
 
 
