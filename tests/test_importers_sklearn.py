@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import sardonyx as sx
-from sardonyx.errors import ImportDiffers, ImportRefused
+from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused
 from sardonyx.importers.rules import RULES
 from tests.sweeps import estimators
 
@@ -148,6 +148,9 @@ def test_unfitted_estimators_are_named_all_at_once() -> None:
         sx.from_sklearn(LogisticRegression())
     with pytest.raises(ImportRefused, match="is not fitted"):
         sx.from_sklearn(make_pipeline(StandardScaler(), LogisticRegression()))
+    fitted = LogisticRegression().fit(np.eye(3), [0, 1, 1])
+    with pytest.raises(ArgumentError, match="X has 2 columns, LogisticRegression was fitted on 3"):
+        sx.from_sklearn(fitted, np.eye(2))
     with pytest.raises(ImportRefused, match="no method that scores new rows"):
         from sklearn.cluster import DBSCAN
 

@@ -75,17 +75,22 @@ def schema_of(estimator: Any, x: Any) -> Schema:
     """The inputs for an example X, or for what the estimator was fitted on."""
     if x is None:
         return _from_estimator(estimator)
+    shape, width = np.shape(x), getattr(estimator, "n_features_in_", None)
+    if width is not None and len(shape) == 2 and shape[1] != width:
+        raise ArgumentError(
+            f"X has {shape[1]} columns, {type(estimator).__name__} was fitted on {width}"
+        )
     if hasattr(x, "columns") and hasattr(x, "dtypes"):
         return _from_frame(estimator, x)
     array = x if hasattr(x, "toarray") else np.asarray(x)
     if array.ndim not in (1, 2):
         raise ArgumentError(f"X has {array.ndim} dimensions", hint="rows and columns")
-    width = array.shape[1] if array.ndim == 2 else None
+    columns = array.shape[1] if array.ndim == 2 else None
     kind = _kind(array.dtype, [] if hasattr(x, "toarray") else array.ravel().tolist())
     if kind is None:
         raise ArgumentError(f"X holds {array.dtype}", hint="numbers, texts, or a data frame")
     missing = _missing_text(estimator, array.ravel().tolist() if kind == STRING else [])
-    return Schema([ARRAY], [kind], False, width, missing)
+    return Schema([ARRAY], [kind], False, columns, missing)
 
 
 def _kind(dtype: Any, values: list[Any]) -> ir.DataType | None:

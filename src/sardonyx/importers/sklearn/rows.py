@@ -57,7 +57,9 @@ def batches(estimator: Any, schema: Schema, x: Any, model: Model) -> Iterator[tu
 def _first(x: Any, count: int) -> Any:
     if hasattr(x, "toarray"):
         return x[:count].toarray()
-    return x.iloc[:count] if hasattr(x, "iloc") else np.asarray(x)[:count]
+    if hasattr(x, "columns"):
+        return x.iloc[:count] if hasattr(x, "iloc") else x[:count]
+    return np.asarray(x)[:count]
 
 
 def takes_missing(estimator: Any) -> bool:
