@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import onnxruntime as ort
 import pandas as pd
 import pytest
+from numpy.random import default_rng
 
 import sardonyx as sx
 from sardonyx.errors import DataError, ImportRefused
@@ -102,6 +104,15 @@ REFUSED = {
     "an array of rows": lambda df: df.assign(k=np.arange(len(df))),
     "a loop": lambda df: list(df["age"]),
     "files": lambda df: pd.read_csv("x.csv").merge(df),
+    "length of a group": lambda df: df.groupby("sex")["age"].transform(lambda x: x / len(x)),
+    "bins of a group": lambda df: df.groupby("sex")["age"].transform(
+        lambda x: pd.qcut(x, 2, False)
+    ),
+    "order in a group": lambda df: df.groupby("sex")["age"].transform(lambda x: x.shift(1)),
+    "a random generator": lambda df: df["age"] * default_rng(0).random(),
+    "now": lambda df: df["age"] + pd.Period.now("D").year,
+    "an environment": lambda df: df["age"] + len(os.environ),
+    "a hash": lambda df: df["sex"].apply(hash),
     "if": lambda df: df["age"] if df["age"] > 3 else df["score"],
 }
 

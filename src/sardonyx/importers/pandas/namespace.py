@@ -118,6 +118,7 @@ DATA_FRAME = _type("DataFrame", pd.DataFrame, Frame, _data_frame)
 SERIES = _type("Series", pd.Series, Column, _series)
 CATEGORICAL = _type("Categorical", pd.Categorical, None, _categorical)
 TIMESTAMP = _type("Timestamp", pd.Timestamp, None, _timestamp)
+PERIOD = _type("Period", pd.Period, None, lambda *a, **k: pd.Period(*a, **k))
 DATETIME = _type("datetime", datetime.datetime, None, _date(datetime.datetime))
 DATE = _type("date", datetime.date, None, _date(datetime.date))
 TYPES = {
@@ -125,6 +126,7 @@ TYPES = {
     pd.Series: SERIES,
     pd.Categorical: CATEGORICAL,
     pd.Timestamp: TIMESTAMP,
+    pd.Period: PERIOD,
     datetime.datetime: DATETIME,
     datetime.date: DATE,
 }
@@ -378,6 +380,10 @@ class _Names:
         if isinstance(value, type) and value.__module__.partition(".")[0] in OUTSIDE:
             what = OUTSIDE[value.__module__.partition(".")[0]]
             return lambda *_, **__: outside(what, value.__name__)
+        if (getattr(value, "__module__", "") or "").startswith("numpy.random"):
+            return lambda *_, **__: outside(
+                "random numbers", getattr(value, "__name__", "np.random")
+            )
         if isinstance(value, types.FunctionType):
             module, name = getattr(value, "__module__", "") or "", value.__name__
             if module.startswith("pandas.") and getattr(pd, name, None) is value:

@@ -64,6 +64,7 @@ class Trace:
     dynamic: frozenset[str] = frozenset()
     frozen: list[Frozen] = field(default_factory=list)
     uses_order: bool = False
+    inside_group: bool = False  # while the function of groupby(...).transform is recorded
     marks: dict[str, Any] = field(default_factory=dict)  # values inside texts that are formatted
     memo: dict[Any, Any] = field(default_factory=dict)  # steps that a call with these gave before
     decide: Callable[[Any], bool] | None = None  # answers `if` on a value while a lambda is traced
@@ -108,12 +109,20 @@ def refuse(reason: str, hint: str | None = None, where: Place | None = None) -> 
 
 def freeze(call: str, value: Any) -> Any:
     """List a value of the training frame as frozen, and return it."""
+    if trace().inside_group and not call.startswith("groupby."):
+        refuse(
+            f"{call} inside a function of groups is computed per group, which has no rule",
+            "mean, median, min, max, std, sum and count of the group have one; compute what is "
+            "over all rows before",
+        )
     trace().frozen.append(Frozen(place(), call, value))
     return value
 
 
 def needs_order(call: str) -> None:
     """Refuse a call that depends on the rows around, unless the caller allows it."""
+    if trace().inside_group:
+        refuse(f"{call} within groups has no rule")
     if not trace().order_dependent:
         refuse(
             f"{call} depends on the order of the rows or on the other rows of the batch",

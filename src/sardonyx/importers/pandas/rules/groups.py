@@ -8,7 +8,7 @@ import pandas as pd
 
 from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, filtered
-from sardonyx.importers.pandas.recorder import Proxy, freeze, needs_order, refuse, rule
+from sardonyx.importers.pandas.recorder import Proxy, freeze, needs_order, refuse, rule, trace
 from sardonyx.importers.pandas.rules.reductions import Grouped, of_groups
 
 AGGREGATIONS = (
@@ -148,7 +148,11 @@ def _transformed(self: Any, column: Any, func: Any, arguments: Any, options: Any
         refuse("transform of several functions has no rule")
     group = Grouped(column.step, column.label)
     group.__dict__["keys"] = self.keys
-    result = func(group, *arguments, **options)
+    outer, trace().inside_group = trace().inside_group, True
+    try:
+        result = func(group, *arguments, **options)
+    finally:
+        trace().inside_group = outer
     if not is_column(result):
         refuse("the function of transform gives the same value in every group")
     values = [k.step.value for k in self.keys]
