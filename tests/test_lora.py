@@ -34,7 +34,7 @@ def network(nodes: list[Any], weights: dict[str, np.ndarray], shape: list[Any]) 
         [helper.make_tensor_value_info("y", kind, None)],
         [numpy_helper.from_array(w, n) for n, w in weights.items()],
     )
-    imports = [helper.make_opsetid("", 21)]
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return sx.load(helper.make_model(graph, opset_imports=imports, ir_version=10))
 
 
@@ -452,6 +452,8 @@ def test_adapters_come_once() -> None:
         sx.lora(sx.lora(mlp()))
     with pytest.raises(ArgumentError, match="no adapters"):
         sx.merge_lora(mlp())
+    with pytest.raises(ArgumentError, match="without an adapter"):
+        sx.replace_head(sx.lora(mlp()), classes=4)
 
 
 def test_a_grouped_convolution_has_a_rank_in_each_group() -> None:
@@ -461,3 +463,76 @@ def test_a_grouped_convolution_has_a_rank_in_each_group() -> None:
     with pytest.raises(ArgumentError, match="rank 2 is above"):
         sx.lora(depthwise, rank=2)
     assert sx.lora(depthwise, rank=1).initializer("w.lora_A").shape == (6, 1, 3, 3)
+
+
+# -- onnxruntime's operators --------------------------------------------------------------
+
+
+def fused(
+    op_type: str, inputs: list[str], weights: dict[str, np.ndarray], shape: Any, **a: Any
+) -> Any:
+    return network([(op_type, inputs, ["y"], {"domain": "com.microsoft", **a})], weights, shape)
+
+
+def few_bits(k: int, n: int, bits: int, zeros: bool, block: int = 16) -> Model:
+    blocks, size = -(-k // block), block * bits // 8
+    weights = {
+        "w": RNG.integers(0, 256, (n, blocks, size), np.uint8),
+        "s": np.abs(normal(n * blocks)),
+    }
+    if zeros:
+        weights["z"] = RNG.integers(0, 256, n * -(-blocks * bits // 8), np.uint8)
+    sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
+    return fused("MatMulNBits", ["x", *weights], weights, ["N", k], **sizes)
+
+
+IMAGES = {"w": normal(8, 3, 3, 3), "b": normal(8), "z": normal(1, 8, 5, 5)}
+FUSED = {
+    "4 bits": few_bits(32, 6, 4, False),
+    "4 bits, zero points": few_bits(48, 6, 4, True),
+    "4 bits, a part of a block": few_bits(40, 6, 4, True),
+    "8 bits": few_bits(32, 6, 8, False),
+    "8 bits, zero points": few_bits(40, 6, 8, True),
+    "FusedMatMul": fused(
+        "FusedMatMul", ["x", "w"], {"w": normal(5, 6)}, [4, 6], transB=1, alpha=0.5
+    ),
+    "FusedMatMul, x transposed": fused(
+        "FusedMatMul", ["x", "w"], {"w": normal(6, 5)}, [2, 6, 4], transA=1
+    ),
+    "FusedGemm": fused(
+        "FusedGemm",
+        ["x", "w", "b"],
+        {"w": normal(6, 5), "b": normal(5)},
+        [4, 6],
+        activation="LeakyRelu",
+        activation_alpha=0.2,
+        alpha=2.0,
+    ),
+    "FusedConv": fused(
+        "FusedConv", ["x", "w", "b", "z"], IMAGES, [1, 6, 7, 7], activation="Relu", group=2
+    ),
+    "FusedConv, Clip": fused(
+        "FusedConv",
+        ["x", "w"],
+        {"w": IMAGES["w"]},
+        [2, 6, 7, 7],
+        activation="Clip",
+        activation_params=[-1.0, 2.0],
+        group=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_operators_with_weights_get_adapters(name: str) -> None:
+    model = FUSED[name]
+    shape = [4 if not isinstance(d, int) else d for d in model.inputs[0].shape or ()]
+    x = normal(*shape)
+    adapted = sx.lora(model, rank=2)
+    close(run(adapted, x), run(model, x))
+    rep = sx.prepare_training(sx.trainable(adapted, "mse", sx.optim.sgd(1e-4)))
+    target = run(model, x) + 1
+    losses = [float(rep.step({"x": x, "label": target})["loss"]) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    trained = rep.to_model()
+    close(run(sx.merge_lora(trained), x), run(trained, x))

@@ -23,14 +23,13 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import FLOATS, Builder
 from sardonyx.edit.products import OPERATORS, Product, adaptable, stored_array
-from sardonyx.edit.surgery import FRESH, FROZEN, ROLE, finish, open_model
+from sardonyx.edit.surgery import ADAPTERS, FRESH, FROZEN, ROLE, finish, open_model
 from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.initializer import Initializer, draw
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.passes.nesting import graphs
 from sardonyx.weights import classified, weights
 
-LORA = "sardonyx.lora"  # the adapters of a model, as JSON in its metadata
 BESIDE = "sardonyx.lora.beside"  # weights that are trained beside them, such as a new head's
 RECORDS = "sardonyx.training"  # the descriptions of training records, which a merge drops
 FIRST, SECOND = ".lora_A", ".lora_B"
@@ -58,7 +57,7 @@ class Adapter:
 
 def adapters(model: Model) -> dict[str, Adapter]:
     """The adapters of a model: the beginning of the names of their tensors → the adapter."""
-    text = model.metadata.get(LORA)
+    text = model.metadata.get(ADAPTERS)
     return {} if text is None else parse(text, "the model")
 
 
@@ -186,7 +185,7 @@ def merge_lora(model: ModelSource) -> Model:
     inputs = [v for v in work.graph.inputs if v.name not in added]
     work.graph.inputs.clear()
     work.graph.inputs.extend(inputs)
-    for key in [k for k in work.metadata if k.startswith(ROLE) or k in (LORA, BESIDE, RECORDS)]:
+    for key in [k for k in work.metadata if k.startswith(ROLE) or k in (ADAPTERS, BESIDE, RECORDS)]:
         del work.metadata[key]
     finish(work, op, "the adapters cannot be merged")
     return work
@@ -377,7 +376,7 @@ def _swap_output(graph: ir.Graph, old: ir.Value, new: ir.Value, op: Builder) -> 
 def _adapted(work: Model, op: Builder, listed: dict[str, Adapter]) -> Model:
     """The finished model: adapters are inputs with defaults, what is not trained is frozen."""
     finish(work, op, "adapters do not fit into the model")
-    work.metadata[LORA] = describe(listed)
+    work.metadata[ADAPTERS] = describe(listed)
     initializers = work.graph.initializers
     trained = {n + end for n in listed for end in (FIRST, SECOND)}
     others = {w.name for w in classified(work.graph) if w.kind == "weight"} - trained

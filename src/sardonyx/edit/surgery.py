@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder, same_shape
-from sardonyx.edit.head import find_head, new_weights, resize_reshapes
+from sardonyx.edit.head import Head, find_head, new_weights, resize_reshapes
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.initializer import Initializer, as_initializer, as_used, draw
 from sardonyx.model import Model, ModelSource, load
@@ -29,6 +29,7 @@ from sardonyx.passes.validity import check_whole
 Block = Callable[[Builder, ir.Value], ir.Value]
 ROLE = "sardonyx.role."
 FROZEN = "frozen"
+ADAPTERS = "sardonyx.lora"  # the adapters of a model, as JSON in its metadata
 FRESH = "fresh"  # a weight that `replace_head` made: adapters leave it to be trained itself
 
 
@@ -61,7 +62,7 @@ def replace_head(
     if classes < 1:
         raise ArgumentError(f"a head has one class or more, not {classes}")
     end = _output(work, output)
-    head = find_head(end)
+    head = _head(work, end)
     before = head.classes
     weight, bias = new_weights(head, classes, as_initializer(init), _random(seed, name))
     head_weights = {f"{name}.weight": op.weight(f"{name}.weight", weight)}
@@ -404,6 +405,18 @@ def _output(model: Model, name: str | None) -> ir.Value:
         else "the model has no scores",
         [[quote(v.name), str(v.dtype)] for v in model.outputs],
     )
+
+
+def _head(model: Model, output: ir.Value) -> Head:
+    """The head before an output; one that has an adapter is an error that says so."""
+    try:
+        return find_head(output)
+    except ArgumentError as error:
+        if ADAPTERS not in model.metadata:
+            raise
+        hint = "call sx.replace_head first, then sx.lora; sx.merge_lora folds adapters in"
+        what = f"no head without an adapter was found before {quote(output.name)}"
+        raise ArgumentError(what, error.where, hint=hint) from error
 
 
 def _matching(model: Model, patterns: Sequence[str]) -> list[ir.Value]:

@@ -21,7 +21,6 @@ import onnx_ir as ir
 
 from sardonyx.edit import safetensors_file
 from sardonyx.edit.lora import (
-    LORA,
     Adapter,
     adapter_tensors,
     adapters,
@@ -30,7 +29,7 @@ from sardonyx.edit.lora import (
     require_adapters,
     with_adapters,
 )
-from sardonyx.edit.surgery import FROZEN, ROLE
+from sardonyx.edit.surgery import ADAPTERS, FROZEN, ROLE
 from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.save import full_disk_reported
@@ -55,7 +54,9 @@ def save_adapter(model: ModelSource, path: str | Path) -> Path:
     listed, values = require_adapters(loaded), adapter_tensors(loaded)
     arrays = {n: v.const_value.numpy() for n, v in values.items() if v.const_value is not None}
     if path.suffix == SAFETENSORS:
-        content = safetensors_file.to_bytes(arrays, {"format": "sardonyx", LORA: describe(listed)})
+        content = safetensors_file.to_bytes(
+            arrays, {"format": "sardonyx", ADAPTERS: describe(listed)}
+        )
         _replace(path, lambda temporary: temporary.write_bytes(content))
         return path
     fixed = [[quote(n)] for n, v in values.items() if not v.is_graph_input()]
@@ -108,12 +109,12 @@ def read(
         raise ArgumentError(f"there is no file {quote(str(path))}")
     if path.suffix == SAFETENSORS:
         arrays, metadata = safetensors_file.read(path)
-        if LORA not in metadata:
+        if ADAPTERS not in metadata:
             raise ModelError(
                 f"{quote(path.name)} does not describe its adapters",
                 hint="sx.save_adapter writes files that do",
             )
-        listed = parse(metadata[LORA], quote(path.name))
+        listed = parse(metadata[ADAPTERS], quote(path.name))
     else:
         arrays, version = importlib.import_module("sardonyx.engines.onnxruntime.adapter").read(path)
         if not ours or version != _version(ours):

@@ -1,8 +1,9 @@
-"""onnxruntime's quantized operators (`com.microsoft`), written with ONNX's own.
+"""onnxruntime's quantized and fused operators (`com.microsoft`), written with ONNX's own.
 
-Its quantizer and its optimizer write them. Each becomes DequantizeLinear, the operation on floats,
-QuantizeLinear: a form that every engine runs and that has a gradient. onnxruntime's kernels
-multiply integers instead, so that a value halfway between two levels may be rounded to the other.
+Its quantizer and its optimizer write them. A quantized one becomes DequantizeLinear, the operation
+on floats, QuantizeLinear: a form that every engine runs and that has a gradient. onnxruntime's
+kernels multiply integers instead, so that a value halfway between two levels may be rounded to the
+other. A fused product becomes the product and what was fused with it.
 
 A node that none of these forms describes (channels last, a key-value cache, …) stays as it is.
 """
@@ -14,10 +15,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder, is_static, static
+from sardonyx.build import Builder, constant, is_static, static
 from sardonyx.passes.functions import replace
 from sardonyx.passes.nesting import graphs, names
 
@@ -172,6 +174,81 @@ def _matmul_to_float(op, a, b, a_scale, b_scale, a_zero, b_zero, bias):
 def _dynamic_matmul(op, a, b, b_scale, b_zero, bias):
     product = op.MatMul(_rounded(op, a), op.DequantizeLinear(b, b_scale, b_zero, axis=-1))
     return product if bias is None else op.Add(product, bias)
+
+
+@_form("MatMulNBits")
+def _matmul_of_few_bits(
+    op, a, b, scales, zeros, order, bias,
+    *, K, N, bits=4, block_size, accuracy_level=0, weight_prepacked=0,
+):  # fmt: skip
+    packed, points = constant(b), constant(zeros)
+    float_zeros = zeros is not None and (points is None or points.dtype != np.uint8)
+    if packed is None or float_zeros or order is not None or bits not in (4, 8) or weight_prepacked:
+        return None
+    blocks = -(-K // block_size)
+    kind = np.uint8 if bits == 8 else ml_dtypes.uint4
+    levels = _unpacked(packed.reshape(N, -1), bits)[:, :K]
+    if points is None:
+        points = np.full((N, blocks), 1 << (bits - 1), np.uint8)
+    else:
+        points = _unpacked(points.reshape(N, -1), bits)[:, :blocks]
+    weight = op.DequantizeLinear(
+        op.weight(b.name, levels.astype(kind)),
+        op.Reshape(scales, [N, blocks]),
+        op.const(points.astype(kind)),
+        axis=1,
+        block_size=block_size,
+    )
+    product = op.MatMul(a, op.Transpose(weight, perm=[1, 0]))
+    return product if bias is None else op.Add(product, bias)
+
+
+def _unpacked(content: np.ndarray, bits: int) -> np.ndarray:
+    """Rows of bytes as rows of numbers; of two in a byte, the lower bits come first."""
+    if bits == 8:
+        return content
+    return np.stack([content & 15, content >> 4], axis=-1).reshape(len(content), -1)
+
+
+@_form("FusedMatMul")
+def _fused_matmul(op, a, b, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
+    if transBatchA or transBatchB:
+        return None
+    factors = []
+    for x, transposed in ((a, transA), (b, transB)):
+        if transposed and (x.shape is None or len(x.shape) < 2):
+            return None
+        factors.append(op.swap(x) if transposed else x)
+    product = op.MatMul(*factors)
+    return product if alpha == 1 else op.Mul(product, op.CastLike(op.const(alpha, FLOAT), product))
+
+
+@_form("FusedGemm")
+def _fused_gemm(
+    op, a, b, c, *, activation="", activation_alpha=0.01, activation_beta=0.0,
+    activation_gamma=0.0, **settings,
+):  # fmt: skip
+    y = op.call("Gemm", [a, b, c], settings)
+    return _activated(op, y, activation, [activation_alpha, activation_beta])
+
+
+@_form("FusedConv")
+def _fused_conv(op, x, w, b, z, *, activation="", activation_params=(), **window):
+    y = op.call("Conv", [x, w, b], window)
+    return _activated(op, y if z is None else op.Add(y, z), activation, list(activation_params))
+
+
+def _activated(op: Builder, y: ir.Value, name: str, numbers: list[float]) -> ir.Value | None:
+    if name in ("", "Relu", "Sigmoid", "Tanh"):
+        return op.call(name, [y]) if name else y
+    if name == "LeakyRelu" and numbers:
+        return op.LeakyRelu(y, alpha=numbers[0])
+    if name == "HardSigmoid" and len(numbers) == 2:
+        return op.HardSigmoid(y, alpha=numbers[0], beta=numbers[1])
+    if name == "Clip" and len(numbers) == 2:
+        low, high = (op.CastLike(op.const(v, FLOAT), y) for v in numbers)
+        return op.Clip(y, low, high)
+    return None
 
 
 def _rounded(op: Builder, x: ir.Value) -> ir.Value:
