@@ -183,7 +183,8 @@ def _missing_values(g: Graph, mining: Element, column: Column) -> Column:
 
 def top_scope(document: Document, model: Element) -> tuple[Scope, list[ir.Value]]:
     """The scope of the outermost model: its inputs after treatment, and all transformations."""
-    scope, inputs = Scope(document), []
+    scope = Scope(document)
+    inputs: list[ir.Value] = []
     derived = {
         element.get("name")
         for holder in (document.root.child("TransformationDictionary"), local(model))

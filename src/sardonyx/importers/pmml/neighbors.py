@@ -69,7 +69,7 @@ def _point(job: Job, item: Element, column: Column, cell: str | None) -> float:
     return number(job.g, parse(item, cell, column.dtype))
 
 
-def _instances(job: Job) -> tuple[list[dict[str, str]], dict[str, str]]:
+def _instances(job: Job) -> tuple[list[dict[str, str]], dict[str | None, str]]:
     """The training rows as cells by column, and the column of each field."""
     holder = job.element.child("TrainingInstances")
     fields = holder.child("InstanceFields") if holder is not None else None
@@ -86,7 +86,7 @@ def _instances(job: Job) -> tuple[list[dict[str, str]], dict[str, str]]:
     return rows, names
 
 
-def _ids(job: Job, rows: list[dict[str, str]], columns_of: dict[str, str]) -> list[str]:
+def _ids(job: Job, rows: list[dict[str, str]], columns_of: dict[str | None, str]) -> list[str]:
     variable = job.element.get("instanceIdVariable")
     if variable is None:
         return [str(i + 1) for i in range(len(rows))]
@@ -99,7 +99,7 @@ def _ids(job: Job, rows: list[dict[str, str]], columns_of: dict[str, str]) -> li
 def _result(
     job: Job,
     rows: list[dict[str, str]],
-    columns_of: dict[str, str],
+    columns_of: dict[str | None, str],
     values: ir.Value,
     index: ir.Value,
     gone: ir.Value,
@@ -118,12 +118,15 @@ def _result(
 def _target(
     job: Job,
     rows: list[dict[str, str]],
-    columns_of: dict[str, str],
+    columns_of: dict[str | None, str],
     values: ir.Value,
     index: ir.Value,
     gone: ir.Value,
 ) -> Result:
-    if job.target.name is None:
+    # A model inside another may leave its target without a name, and the column as well.
+    if job.target.name is None and None not in columns_of:
+        if job.function in ("regression", "classification"):
+            raise job.refuse("the model has no target")
         entity = Column(job.g.number(float("nan")), "string", finite=())
         return Result(job.target, entity)
     if job.target.name not in columns_of:
