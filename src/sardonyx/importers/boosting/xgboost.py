@@ -15,13 +15,15 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, ImportRefused, MissingExtra, quote
+from sardonyx.importers.assembly import assemble
 from sardonyx.importers.boosting.columns import booster_schema, frame_categories, matrix_of
-from sardonyx.importers.boosting.finish import finished, single_precision
+from sardonyx.importers.boosting.finish import batches, finished, single_precision
+from sardonyx.importers.proof import prove
 from sardonyx.importers.sklearn.inputs import Schema
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import DOUBLE, FLOAT, INT64, width
 from sardonyx.importers.special import sigmoid, softmax
-from sardonyx.importers.trees import Forest, leaf_sums
+from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums
 from sardonyx.importers.trees.forest import MEMBER
 from sardonyx.model import Model
 
@@ -86,7 +88,7 @@ def _imported(native, wrapper, document, X, raw) -> Model:
     classes = getattr(wrapper, "classes_", None) if "probabilities" in outputs else None
     if raw:
         outputs["raw"] = margin if width(margin) > 1 else flat(op, margin)
-    return finished(
+    model = finished(
         op,
         schema,
         outputs,
@@ -98,6 +100,9 @@ def _imported(native, wrapper, document, X, raw) -> Model:
         classes=classes,
         categories=categories,
     )
+    if isinstance(forest, RoutedForest):
+        _prove_routing(native, document, schema, X, forest, categories)
+    return model
 
 
 def _rounds(wrapper: Any, native: Any) -> int | None:
@@ -114,17 +119,18 @@ def _rounds(wrapper: Any, native: Any) -> int | None:
 # -- what the library itself gives ----------------------------------------------------------------
 
 
-def _predicted(native, wrapper, document, rows, schema: Schema) -> dict[str, np.ndarray]:
+def _matrix(document, rows, schema: Schema) -> Any:
     import xgboost
 
+    if schema.frame:
+        return xgboost.DMatrix(rows, enable_categorical=True)
+    names, types = document.get("feature_names") or None, document.get("feature_types") or None
+    return xgboost.DMatrix(rows, feature_names=names, feature_types=types, enable_categorical=True)
+
+
+def _predicted(native, wrapper, document, rows, schema: Schema) -> dict[str, np.ndarray]:
     if wrapper is None:
-        types = document.get("feature_types") or None
-        names = document.get("feature_names") or None
-        if schema.frame:
-            data = xgboost.DMatrix(rows, enable_categorical=True)
-        else:
-            data = xgboost.DMatrix(rows, feature_names=names, feature_types=types,
-                                   enable_categorical=True)  # fmt: skip
+        data = _matrix(document, rows, schema)
         out = native.predict(data)
         return {
             "variable": out,
@@ -160,7 +166,7 @@ def _margin(op, document, columns, rounds) -> tuple[ir.Value, Forest | None]:
         starts = model.get("iteration_indptr")
         each = int(model["gbtree_model_param"].get("num_parallel_tree", 1)) * outputs
         count = starts[rounds] if starts else min(count, rounds * each)
-    forest = Forest()
+    forest = RoutedForest()
     whole: set[int] = set()
     for i, tree in enumerate(model["trees"][:count]):
         weight = 1.0 if drops is None else float(drops[i])
@@ -171,6 +177,31 @@ def _margin(op, document, columns, rounds) -> tuple[ir.Value, Forest | None]:
     if whole:
         columns = _category_codes(op, columns, whole)
     return op.Add(leaf_sums(op, forest, columns, outputs), start), forest
+
+
+class RoutedForest(Forest):
+    """A forest that remembers which row of the leaf table each node of a tree is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[np.ndarray] = []
+
+
+def _prove_routing(native, document, schema: Schema, X, forest, categories) -> None:
+    """Compare the leaf that each row reaches in each tree with XGBoost's: they are the same."""
+    if not forest.numbers:
+        return
+    op = Builder()
+    columns = matrix_of(op, schema, categories, single=True)
+    if forest.whole:
+        columns = _category_codes(op, columns, forest.whole)
+    model = assemble(op, schema.values, {"leaves": leaf_rows(op, forest, columns)})
+    count = len(forest.numbers)
+    for rows in batches(schema, X, forest, categories):
+        nodes = native.predict(_matrix(document, rows, schema), pred_leaf=True)
+        nodes = np.asarray(nodes).reshape(len(rows), -1)[:, :count].astype(np.int64)
+        leaves = np.stack([forest.numbers[t][nodes[:, t]] for t in range(count)], 1)
+        prove(model, schema.feeds(rows), {"leaves": leaves}, source="XGBoost")
 
 
 def _category_codes(op, columns, whole) -> ir.Value:
@@ -211,6 +242,7 @@ def _add_tree(forest, tree, weight, group, outputs, whole) -> None:
         whole.add(int(columns[at]))
     forest.extend(columns, mode, thresholds, yes, no, missing)
     forest.tree(int(number[0]), int(group) if values.shape[1] == 1 else 0)
+    forest.numbers.append(~number)
 
 
 def _leaf_values(tree, is_leaf, right) -> np.ndarray:
