@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from sardonyx.importers.jax.shapes import dilated, padded
 from sardonyx.importers.jax.writer import Refusal, Writer, is_static
 
 T = ir.DataType
+POSITIONS = 64  # of a result, up to which a product sees them all at once
 EXACT = (T.INT8, T.UINT8, T.INT16, T.UINT16)  # products and sums of these are exact in float64
 
 
@@ -44,6 +46,11 @@ def conv_general_dilated(
         x, w = op.unsqueezed(x, [2]), op.unsqueezed(w, [2])
     x, pads = _placed(op, x, padding, lhs_dilation)
     groups = feature_group_count
+    order = np.argsort(numbers.out_spec).tolist()
+    if groups * batch_group_count == 1 and _has_large_kernel(w, out[0].shape, numbers.out_spec):
+        sizes = [int(out[0].shape[a]) for a in numbers.out_spec[2:]]
+        y = _by_positions(op, x, w, sizes, window_strides, rhs_dilation, pads)
+        return converted(op, op.transpose(y, order), kind)
     if batch_group_count > 1:
         x, groups = _batches_as_channels(op, x, batch_group_count), batch_group_count
     y = op.Conv(
@@ -56,8 +63,49 @@ def conv_general_dilated(
     )
     if not spatial:
         y = op.squeezed(y, [2])
-    y = op.transpose(y, np.argsort(numbers.out_spec).tolist())
+    y = op.transpose(y, order)
     return converted(op, y, kind)
+
+
+def _has_large_kernel(w: ir.Value, shape: Sequence[Any], out_spec: Sequence[int]) -> bool:
+    """Whether the kernel has more elements than the result has positions, as in the gradient of a
+    kernel, where the gradient of the result is the kernel.
+    """
+    kernel = list(w.shape)[2:]  # type: ignore[arg-type]
+    sizes = [shape[a] for a in out_spec[2:]]
+    if not sizes or not is_static([*kernel, *sizes]) or not is_static(list(w.shape)):  # type: ignore[arg-type]
+        return False
+    return int(np.prod(sizes)) <= POSITIONS and np.prod(kernel) > 2 * np.prod(sizes)
+
+
+def _by_positions(
+    op: Writer,
+    x: ir.Value,
+    w: ir.Value,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> ir.Value:
+    """One product over what all positions of the result see: a kernel as large as the image is slow
+    in Conv.
+    """
+    spatial = len(sizes)
+    pairs = [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)]
+    x = padded(op, x, pairs, op.like(0, x))
+    kernel = [int(d) for d in list(w.shape)[2:]]  # type: ignore[arg-type]
+    axes = list(range(2, 2 + spatial))
+    patches = []
+    for position in itertools.product(*(range(s) for s in sizes)):
+        starts = [p * s for p, s in zip(position, strides, strict=True)]
+        ends = [b + (k - 1) * d + 1 for b, k, d in zip(starts, kernel, dilations, strict=True)]
+        patch = op.Slice(x, starts, ends, axes, list(dilations))
+        patches.append(op.unsqueezed(op.Flatten(patch, axis=1), [0]))
+    seen = op.Concat(*patches, axis=0) if len(patches) > 1 else patches[0]
+    y = op.MatMul(seen, op.swap(op.Flatten(w, axis=1)))  # [positions, batch, channels]
+    y = op.transpose(y, [1, 2, 0])
+    batch, channels = op.dim(x, 0), op.dim(w, 0)
+    return op.reshape(y, [batch, channels, *sizes])
 
 
 def _computed_in(x: ir.Value, w: ir.Value, kind: ir.DataType) -> ir.DataType:
