@@ -4,7 +4,7 @@ document.py     hostile XML, as elements that know their line · refusal.py   wh
 driver.py       the document as a whole · scope.py   which column a field name means
 graph.py        columns, text as codes, three-valued truth · literals.py   constants
 fields.py       DataDictionary, MiningSchema · dates.py   dates and times
-expressions.py, functions.py, predicates.py   transformations
+expressions.py, functions.py, texts.py, predicates.py   transformations
 results.py      what a model gives · targets.py, outputs.py   Targets, Output
 then one file for each model element
 """

@@ -23,6 +23,7 @@ from . import (  # noqa: F401  (each registers the rules of its elements)
     rules,
     scorecard,
     svm,
+    texts,
     trees,
 )
 from .document import Element
