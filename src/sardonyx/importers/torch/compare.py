@@ -123,13 +123,19 @@ class ModuleSource(Subject):
         super().__init__(type(source.module).__name__)
         self.source, self.names, self.outputs = source, dict(names), list(outputs)
         self.version = torch.__version__
-        self._last: tuple[list[int], dict[str, Any]] | None = None
+        self._last: tuple[list[Any], dict[str, Any]] | None = None
 
     def __call__(self, feeds: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-        key = [id(array) for array in feeds.values()]
-        if self._last is None or self._last[0] != key:  # it is the baseline and a subject
-            self._last = key, self._run(feeds, contextlib.nullcontext())
+        arrays = list(feeds.values())
+        if not self._is_last(arrays):  # it is the baseline and a subject
+            self._last = arrays, self._run(feeds, contextlib.nullcontext())
+        assert self._last is not None
         return self._last[1]
+
+    def _is_last(self, arrays: Sequence[Any]) -> bool:
+        """Whether these are the very arrays of the last call, which are kept for this."""
+        before = [] if self._last is None else self._last[0]
+        return len(before) == len(arrays) and all(a is b for a, b in zip(before, arrays))
 
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         return functools.partial(self._run, mode=None)
