@@ -186,7 +186,7 @@ def _read(op: Writer, x: ir.Value, windows: Windows) -> tuple[ir.Value, list[Any
             windows.sizes[axis] is not windows.shape[axis]
             and windows.sizes[axis] != windows.shape[axis]
         ):
-            x = op.part(x, axis, 0, _one(op, windows.sizes[axis]))
+            x = op.part(x, axis, 0, op.size(windows.sizes[axis]))
     batch = [f"batch{i}" for i in range(len(windows.batch_shape))]
     if not windows.batched and not windows.indexed:
         y = op.expanded(
@@ -201,11 +201,6 @@ def _read(op: Writer, x: ir.Value, windows: Windows) -> tuple[ir.Value, list[Any
         return op.Gather(x, line, axis=axis), [*before, *batch, *after]
     y = op.GatherND(op.transpose(x, windows.order), windows.positions())
     return y, [*batch, *windows.wide, *windows.rest]
-
-
-def _one(op: Writer, size: Any) -> Any:
-    value = op.size(size)
-    return value
 
 
 def _fill(op: Writer, x: ir.Value, value: Any) -> ir.Value:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.build import constant
 from sardonyx.importers.jax.driver import importer
 from sardonyx.importers.jax.elementwise import is_float
-from sardonyx.importers.jax.writer import Writer
+from sardonyx.importers.jax.writer import Refusal, Writer
 
 T = ir.DataType
 UNSIGNED = {T.INT8: T.UINT8, T.INT16: T.UINT16, T.INT32: T.UINT32, T.INT64: T.UINT64}
@@ -151,8 +151,6 @@ def clz(op: Writer, x: ir.Value) -> ir.Value:
 
 @importer("mulhi")
 def mulhi(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
-    from sardonyx.importers.jax.writer import Refusal
-
     if x.dtype not in (T.INT32, T.UINT32, *UNSIGNED.values()) or x.dtype == T.UINT64:
         raise Refusal("the high half of a product of 64-bit integers")
     wide = T.INT64 if is_signed(x) else T.UINT64

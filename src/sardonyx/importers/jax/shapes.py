@@ -143,7 +143,6 @@ def padded(op: Writer, x: ir.Value, pads: Sequence[tuple[Any, Any]], value: ir.V
     # Cutting and padding one axis at once may leave fewer than no elements in between.
     if any(v < 0 for v in (*lows, *highs)):
         cut = [a for a, (low, high) in enumerate(pads) if low < 0 or high < 0]
-        zero = op.const(np.int64(0))
         for axis in cut:
             low, high = (int(v) for v in pads[axis])
             size = x.shape[axis] if x.shape is not None else None
@@ -157,7 +156,6 @@ def padded(op: Writer, x: ir.Value, pads: Sequence[tuple[Any, Any]], value: ir.V
                 raise Refusal("a free size both cut and padded")
             else:
                 x = op.part(x, axis, max(0, -low), high if high < 0 else END)
-        del zero
         lows = [0 if a in cut else low for a, low in enumerate(lows)]
         highs = [0 if a in cut else high for a, high in enumerate(highs)]
     if not any((*lows, *highs)):

@@ -212,7 +212,7 @@ class Window:
             start = place[axis] * self.dilation[axis]
             end = start + (count - 1) * stride + 1
             if (start, end, stride) != (0, x.shape[axis], 1):  # type: ignore[index]
-                x = _whole_part(self.op, x, axis, start, end, stride)
+                x = self.op.part(x, axis, start, end, stride)
         return x
 
     def pooled(self) -> list[int] | None:
@@ -226,11 +226,6 @@ class Window:
         pads = [(a, p) for a in self.busy for p in self.padding[a]]
         static = is_static([p for _, p in pads])
         return static and all(0 <= p < self.sizes[a] for a, p in pads) and set(self.dilation) == {1}
-
-
-def _whole_part(op: Writer, x: ir.Value, axis: int, start: int, end: int, stride: int) -> ir.Value:
-    # The slice must not depend on what earlier axes were cut to.
-    return op.part(x, axis, start, end, stride)
 
 
 def _pool_layout(window: Window, spatial: list[int]) -> tuple[list[int], int]:
