@@ -157,8 +157,7 @@ def map_values(scope: Scope, element: Element, dtype: str | None) -> Column:
     if not rows or not columns:
         raise Refusal(element, "the table is empty")
     default = _output(g, element, element.get("defaultValue"), kind)
-    key, width, entries = _keys(g, element, columns, rows)
-    del width
+    key, entries = _keys(g, element, columns, rows)
     finite = list(default.finite or ())
     results: dict[float, float] = {}
     for entry, row in zip(entries, rows, strict=True):
@@ -189,7 +188,7 @@ def _rows(table: Element, names: list[str]) -> list[list[str]]:
 
 def _keys(
     g: Graph, element: Element, columns: list[Column], rows: list[list[str]]
-) -> tuple[ir.Value, int, list[float | None]]:
+) -> tuple[ir.Value, list[float | None]]:
     """One number for each combination of entries, in the data and in the rows of the table."""
     key: ir.Value | None = None
     codes: list[float | None] = [0.0] * len(rows)
@@ -212,7 +211,7 @@ def _keys(
         if width > 2**52:
             raise Refusal(element, "the table has too many combinations")
     assert key is not None
-    return key, width, codes
+    return key, codes
 
 
 RULES: dict[str, Callable[[Scope, Element, str | None], Column]] = {

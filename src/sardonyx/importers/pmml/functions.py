@@ -50,17 +50,14 @@ Rule = Callable[..., Column]
 DEPTH = 64  # of functions of the document that call each other
 
 FUNCTIONS: dict[str, Rule] = {}
-TAKES_MISSING: set[str] = set()
 
 
-def function(*names: str, takes_missing: bool = False) -> Callable[[Rule], Rule]:
+def function(*names: str) -> Callable[[Rule], Rule]:
     """Register the rule of built-in functions."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
             FUNCTIONS[name] = rule
-            if takes_missing:
-                TAKES_MISSING.add(name)
         return rule
 
     return register

@@ -55,7 +55,6 @@ def java_text(value: float, dtype: str) -> str:
         return str(int(value))
     if math.isnan(value) or math.isinf(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    digits = repr(float(value)) if dtype == "double" else str(np.float32(value))
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         plain = np.format_float_positional(
             np.float32(value) if dtype == "float" else value, trim="0"
@@ -64,7 +63,6 @@ def java_text(value: float, dtype: str) -> str:
     mantissa, _, exponent = np.format_float_scientific(
         np.float32(value) if dtype == "float" else value, trim="0"
     ).partition("e")
-    del digits
     return f"{mantissa}E{int(exponent)}"
 
 

@@ -16,7 +16,7 @@ from sardonyx.importers.trees import leaf_sums
 from .document import Element
 from .fields import has_treatment, local, mining_fields, nested_scope
 from .functions import column_median
-from .graph import Column, Graph, Truth, constant, merge
+from .graph import Column, Graph, constant, merge
 from .predicates import PREDICATES, predicate, predicate_of
 from .refusal import Refusal
 from .results import (
@@ -573,6 +573,3 @@ def vector_sums(
         total = g.Gather(g.CumSum(vectors, np.array(1, np.int64)), np.array(-1), axis=1)
     assert total is not None
     return total, first
-
-
-__all__ = ["Truth", "class_column", "mining_model"]

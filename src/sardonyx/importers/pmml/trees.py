@@ -28,7 +28,6 @@ from .results import (
     distinct,
     literal,
     model,
-    number,
 )
 from .scope import Scope
 
@@ -549,6 +548,3 @@ def tree_model(job: Job) -> Result:
 
 def _entity(leaf: Leaf) -> str | None:
     return leaf.node.get("id") if leaf.node is not None else None
-
-
-__all__ = ["Grower", "Tests", "number", "tree_model"]
