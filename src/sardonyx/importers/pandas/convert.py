@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.emission import Emission, Rep, input_rep, is_nullable, output_tensor
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.namespace import rebound
-from sardonyx.importers.pandas.recorder import Place, Rows, Step, Trace, recording
+from sardonyx.importers.pandas.recorder import Place, Rows, Step, Trace, raised_at, recording
 from sardonyx.model import Model
 
 OPSET, ML_OPSET, IR_VERSION = 21, 4, 10
@@ -95,9 +95,25 @@ def record(
             step = _input(training[name], name, rows)
             inputs[step] = name
             columns[name] = Column(step, name)
-        result = rebound(function)(Frame(columns, rows, len(training)))
+        try:
+            result = rebound(function)(Frame(columns, rows, len(training)))
+        except SardonyxError:
+            raise
+        except Exception as error:
+            _explain(function, training, error)
         results = _results(result)
     return Recording(trace, inputs, results)
+
+
+def _explain(function: Callable[[Any], Any], training: pd.DataFrame, error: Exception) -> NoReturn:
+    """Where pandas itself takes the frame, code that takes no proxies is at fault: refuse it."""
+    _run(function, training)  # raises what the function raises on the frame itself
+    where = raised_at(error)
+    raise ImportRefused(
+        "the function has a line of pandas that cannot become ONNX",
+        [[str(where), where.text, f"{type(error).__name__}: {error}"[:300]]],
+        hint="use functions of pandas and NumPy on columns",
+    ) from error
 
 
 def _input(values: pd.Series, name: Any, rows: Rows) -> Step:

@@ -97,6 +97,17 @@ def place() -> Place:
     return Place("?", 0)
 
 
+def raised_at(error: BaseException) -> Place:
+    """The innermost line of the user's code in the traceback of an error."""
+    found, trace_back = Place("?", 0), error.__traceback__
+    while trace_back is not None:
+        name = trace_back.tb_frame.f_code.co_filename
+        if not name.startswith(_INTERNAL):
+            found = Place(name, trace_back.tb_lineno)
+        trace_back = trace_back.tb_next
+    return found
+
+
 def refuse(reason: str, hint: str | None = None, where: Place | None = None) -> NoReturn:
     """Refuse the line of the user's code that is being recorded."""
     where = where or place()

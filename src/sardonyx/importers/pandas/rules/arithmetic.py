@@ -178,9 +178,11 @@ def wrapped(em: Emission, rep: Rep) -> Rep:
 
 
 def _floor_divide_integers(em: Emission, a: Any, b: Any) -> Any:
-    op = em.op
-    rest = op.Mod(a, b)  # has the sign of the divisor
-    return op.Div(op.Sub(a, rest), b)
+    op, zero = em.op, em.ints(0)
+    quotient = op.Div(a, b)  # truncates
+    rest = op.Sub(a, op.Mul(quotient, b))
+    turn = op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(b, zero)))
+    return op.Sub(quotient, op.Cast(turn, to=int(INT64)))
 
 
 def _power_of_integer(em: Emission, a: Any, b: Any) -> Any:

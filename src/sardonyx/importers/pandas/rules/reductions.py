@@ -10,7 +10,7 @@ import pandas as pd
 from sardonyx.importers.pandas import lookup
 from sardonyx.importers.pandas.column import Column, record
 from sardonyx.importers.pandas.emission import DOUBLE, INT64, NAMES, Emission, Rep
-from sardonyx.importers.pandas.recorder import freeze, refuse, rule, trace
+from sardonyx.importers.pandas.recorder import Proxy, freeze, refuse, rule, trace
 from sardonyx.importers.pandas.rules.ufuncs import extremum, truth
 
 FROZEN = (
@@ -38,6 +38,28 @@ class Grouped(Column):
         )
         freeze(f"groupby.{name}", table)
         return of_groups(self, keys, table)
+
+
+class Modes(Proxy):
+    """The most frequent values of each group, of which the first can be taken."""
+
+    _owner = "mode of groups"
+
+    def __init__(self, column: Grouped):
+        self.column = column
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name in ("iloc", "iat", "values") else super().__getattr__(name)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place != 0:
+            refuse("only the first mode of a group has a rule")
+        keys: list[Column] = self.column.__dict__["keys"]
+        groups = self.column.step.value.groupby([k.step.value for k in keys], observed=True)
+        table = freeze(
+            "groupby.mode", groups.agg(lambda s: s.mode().iloc[0] if s.notna().any() else None)
+        )
+        return of_groups(self.column, keys, table)
 
 
 def of_groups(self: Column, keys: list[Column], table: pd.Series) -> Any:
@@ -71,6 +93,8 @@ def of_groups(self: Column, keys: list[Column], table: pd.Series) -> Any:
 def _frozen(name: str) -> None:
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(self, Grouped):
+            if name == "mode":
+                return Modes(self)
             return self.per_group(name, *arguments, **options)
         if name in trace().dynamic or f"{self.label}.{name}" in trace().dynamic:
             return over_batch(self, name, *arguments, **options)
