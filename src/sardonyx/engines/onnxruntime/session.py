@@ -26,7 +26,8 @@ try:
 except ImportError as error:
     raise MissingExtra("onnxruntime", "cpu") from error
 
-INLINE_LIMIT = 1 << 27  # above it, a file: a message is in memory twice while it is serialized
+INLINE_LIMIT = 1 << 30
+FILE_SIZE = 1 << 27  # weights from here on go through a file: a message is in memory twice
 # onnxruntime would round activations to 8 bits where a product reads dequantized integers.
 EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 
@@ -46,7 +47,7 @@ def session(
         extra["disabled_optimizers"] = ["EliminateDropout"]
     extra["libraries"] = extensions.libraries(fitted)
     settings = {"providers": providers, "threads": threads, "options": options, **extra}
-    if payload(fitted) < INLINE_LIMIT:
+    if payload(fitted) < FILE_SIZE:
         return opened(fitted.proto().SerializeToString(), **settings)
     with tempfile.TemporaryDirectory() as folder:
         return opened(str(save(fitted, Path(folder) / "model.onnx", external=True)), **settings)
