@@ -71,7 +71,7 @@ def _has_large_kernel(w: ir.Value, shape: Sequence[Any], out_spec: Sequence[int]
     """Whether the kernel has more elements than the result has positions, as in the gradient of a
     kernel, where the gradient of the result is the kernel.
     """
-    kernel = list(w.shape)[2:]  # type: ignore[arg-type]
+    kernel: list[Any] = list(w.shape)[2:]  # type: ignore[arg-type]
     sizes = [shape[a] for a in out_spec[2:]]
     if not sizes or not is_static([*kernel, *sizes]) or not is_static(list(w.shape)):  # type: ignore[arg-type]
         return False
