@@ -123,7 +123,7 @@ def lora(
         weight = product.weight.name or ""
         first, second = product.factors(rank)
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        adapter = Adapter(weight, product.node.op_type, rank, float(alpha), float(dropout))
+        adapter = Adapter(weight, product.node.op_type, int(rank), float(alpha), float(dropout))
         start = product.started(draw(KAIMING, first, rng))
         _add(op, name, adapter, start, np.zeros(second, start.dtype), (product, *others))
         listed[name] = adapter
