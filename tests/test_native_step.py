@@ -92,6 +92,33 @@ def test_what_is_left_to_the_expanded_gradient(text: str, reason: str) -> None:
         assert rep.step(feeds)["loss"] == pytest.approx(loss, rel=1e-6)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradients_that_stop_in_the_forward_part_stop_here_too(engine: str) -> None:
+    class Stopped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x).detach() + self.first(x) ** 2)
+
+    torch.manual_seed(0)
+    module = Stopped()
+    x, y = torch.randn(5, 3), torch.randn(5, 2)
+    loss = torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    net = sx.from_torch(module, (x,), loss=loss, labels=y, optimizer=optimizer)
+    rep = sx.prepare_training(net, engine)
+    names = [v.name for v in rep.wanted]
+    feeds = dict(zip(names, (x.numpy(), y.numpy()), strict=True))
+    for _ in range(3):
+        optimizer.zero_grad()
+        value = loss(module(x), y)
+        value.backward()
+        optimizer.step()
+        assert rep.step(feeds)["loss"] == pytest.approx(value.item(), rel=1e-5)
+
+
 def test_tensors_of_torch_are_fed_as_they_are() -> None:
     folder = next(f for f in CASES if f.name == "mlp_adamw")
     ours, theirs = (sx.prepare_training(folder / "model.onnx", "torch") for _ in range(2))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.grad.driver import STOPPED
 from sardonyx.grad.training import link_names, lower_training
 from sardonyx.model import Model, Record
 from sardonyx.normalize import NormalizedModel, extended, normalize, regular_copy
@@ -151,6 +152,8 @@ def _refuse_operators(nodes: list[ir.Node]) -> None:
             raise NotNative("its loss holds a gradient itself")
         if bodies(node):
             raise NotNative(f"{node.op_type} has a body")
+        if STOPPED in node.metadata_props:
+            raise NotNative("gradients stop inside its forward part")
         if is_random(node):
             raise NotNative(f"{node.op_type} is random")
 
