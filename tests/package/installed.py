@@ -43,6 +43,12 @@ CALLS = {
     "diff model.onnx model.onnx": 0,
     "diff model.onnx tuned.onnx": 1,
     "convert model.onnx --to numpy -o converted": 0,
+    "import tree.pmml -o tree.onnx": 0,
+    "predict tree.onnx row.npz -o row.csv": 0,
+    "train model.onnx data.npz --loss cross_entropy --lora 1 --epochs 1 -o adapted.onnx": 0,
+    "adapter inspect adapted.onnx": 0,
+    "adapter extract adapted.onnx -o adapted.onnx_adapter": 0,
+    "adapter merge adapted.onnx -o merged.onnx": 0,
     "score --help": 0,
     "inspect nowhere.onnx": 2,
     "train model.onnx data.npz --epochs -1 -o x.onnx": 2,
@@ -57,6 +63,14 @@ MISSING = {
     "train model.onnx data.npz --engine jax --epochs 1 -o x.onnx": "jax",
     "train model.onnx data.npz --engine tensorflow --epochs 1 -o x.onnx": "tensorflow",
 }
+PMML = """<PMML version="4.4" xmlns="http://www.dmg.org/PMML-4_4"><Header/>
+<DataDictionary><DataField name="a" optype="continuous" dataType="double"/>
+<DataField name="y" optype="continuous" dataType="double"/></DataDictionary>
+<TreeModel functionName="regression"><MiningSchema><MiningField name="a"/>
+<MiningField name="y" usageType="target"/></MiningSchema><Node score="0"><True/>
+<Node score="1"><SimplePredicate field="a" operator="greaterThan" value="0"/></Node>
+<Node score="2"><True/></Node></Node></TreeModel></PMML>
+"""
 ABSENT = """
 import inspect, sardonyx as sx
 from sardonyx.errors import MissingExtra
@@ -100,6 +114,8 @@ def write_files() -> None:
     x = rng.normal(size=(96, 8)).astype(np.float32)
     label = (x @ rng.normal(size=(8, 3))).argmax(axis=1).astype(np.int64)
     np.savez("data.npz", x=x, label=label)
+    np.savez("row.npz", a=np.array([[1.0], [-1.0]]))
+    Path("tree.pmml").write_text(PMML)
 
 
 def call(arguments: list[str]) -> subprocess.CompletedProcess[str]:
