@@ -41,6 +41,12 @@ $(VENV)/.engines: $(VENV)/.core
 	@$(PIP) -e ".[tensorflow,tensorboard]"
 	@touch $@
 
+# Sources of the importers' sweeps: large, and needed by nobody else. torch is there already.
+$(VENV)/.nightly: $(VENV)/.engines
+	@$(PIP) catboost dm-haiku pypmml sklearn2pmml transformers
+	@$(PIP) --no-deps timm torchvision
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.core
 	@$(PIP) -e ".[docs]"
 	@touch $@
@@ -83,12 +89,12 @@ bench: $(VENV)/.engines ## one script per claim; prints ratios measured in the s
 docs: $(VENV)/.docs ## build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-nightly: $(VENV)/.engines ## the slow tests, then every sweep with its table
+nightly: $(VENV)/.nightly ## the slow tests, then every sweep with its table
 	@failed=; \
 	$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "slow or nightly" || failed="$$failed pytest"; \
-	for script in tests/sweeps/*.py; do \
-	  [ -e "$$script" ] || continue; \
-	  echo "== $$script"; $(QUIET) $(BIN)/python $$script || failed="$$failed $$script"; \
+	for script in $$(grep -l __main__ tests/sweeps/*.py); do \
+	  sweep=tests.sweeps.$$(basename $$script .py); \
+	  echo "== $$sweep"; $(QUIET) $(BIN)/python -m $$sweep || failed="$$failed $$sweep"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
