@@ -77,7 +77,8 @@ SETTLED: dict[str, tuple[str, list[np.ndarray], np.ndarray | None]] = {
         """g (float[N] x, bool c) => (float y) {
             z = If (c) <
                 then_branch = t () => (float a) {
-                    i = NonZero(x) j = Squeeze(i) p = Gather(x, j)
+                    i = NonZero(x) k = Constant<value_ints = [0]>() j = Squeeze(i, k)
+                    p = Gather(x, j)
                     a = ReduceSum<keepdims = 0>(p) },
                 else_branch = e () => (float b) { b = ReduceMax<keepdims = 0>(x) }>
             y = Neg(z) }""",

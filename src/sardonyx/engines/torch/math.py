@@ -61,12 +61,27 @@ def gemm(xp, a, b, c=None, *, alpha, beta, transA, transB):
 def softmax_cross_entropy_loss(xp, scores, labels, weights=None, *, ignore_index, reduction, count):
     """torch's fused loss; classes that are the last axis in memory are not moved."""
     classes = scores.shape[1]
-    log_prob = torch.log_softmax(scores, 1) if count > 1 else None
+    log_prob = torch.log_softmax(scores, 1) if count > 1 or weights is not None else None
     target = labels.long()
     ignored = -100 if ignore_index is None else ignore_index
+    if weights is not None:
+        loss = _weighted_loss(log_prob, target, weights, ignored, reduction)
+        return (loss, log_prob)[:count]
     if scores.ndim > 2 and scores.stride(1) == 1 and reduction != "none":
         scores, target = scores.movedim(1, -1).reshape(-1, classes), target.reshape(-1)
     loss = torch.nn.functional.cross_entropy(
-        scores, target, weights, ignore_index=ignored, reduction=reduction
+        scores, target, ignore_index=ignored, reduction=reduction
     )
-    return loss if log_prob is None else (loss, log_prob)
+    return (loss, log_prob)[:count]
+
+
+def _weighted_loss(log_prob, target, weights, ignored, reduction):
+    """Differentiable by the weights of classes too, as torch's own loss is not."""
+    counted = target != ignored
+    index = torch.where(counted, target, 0)
+    picked = log_prob.gather(1, index.unsqueeze(1)).squeeze(1)
+    factors = torch.where(counted, weights[index], 0)
+    losses = -picked * factors
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / factors.sum()
