@@ -158,7 +158,16 @@ def test_resumes_evaluates_and_exports(kind: str, tmp_path: Path) -> None:
     expected = sx.train(number_model(kind), numbers, epochs=3, **HOW)
     assert sx.evaluate(path, data) == sx.evaluate(expected.model, numbers)
     sx.export_step(resumed.model, tmp_path / "step")
-    assert onnx.load(tmp_path / "step" / "train.onnx").graph.node
+    options = ort.SessionOptions()
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    options.register_custom_ops_library(extensions.get_library_path())
+    session = ort.InferenceSession(tmp_path / "step" / "train.onnx", options)
+    rep = prepare_training(expected.model)
+    feeds = {**data, **rep.state(), "learning_rate": np.array(0.1, np.float32)}
+    names = {i.name for i in session.get_inputs()}
+    loss, after = session.run(["loss", "w/next"], {n: a for n, a in feeds.items() if n in names})
+    assert loss == pytest.approx(rep.step(numbers)["loss"], rel=1e-6)
+    np.testing.assert_allclose(after, rep.state()["w"], rtol=1e-6)
 
 
 def split_model() -> onnx.ModelProto:

@@ -115,3 +115,14 @@ def test_the_comparison_can_fail() -> None:
     assert not agrees(1.0, "1.1", RELATIVE)
     assert not agrees(float("nan"), "1", RELATIVE)
     assert not agrees(1.0, None, RELATIVE)
+
+
+@pytest.mark.skipif(not FOLDER, reason="SARDONYX_PMML names no folder")
+def test_few_documents_are_refused() -> None:
+    refused = []
+    for pair in pairs():
+        try:
+            sx.from_pmml(Path(FOLDER) / pair["pmml"])
+        except ImportRefused as refusal:
+            refused.append(f"{pair['name']}: {refusal}")
+    assert len(refused) <= 0.05 * len(pairs()), "\n".join(refused)

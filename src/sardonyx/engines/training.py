@@ -269,9 +269,7 @@ def as_text(value: Any, name: str) -> Any:
     if wrong:
         row, content = wrong[0]
         raise DataError(
-            f"input {quote(name)} takes text, and {counted(len(wrong), 'value')} is no text"
-            if len(wrong) == 1
-            else f"input {quote(name)} takes text, and {counted(len(wrong), 'value')} are no text",
+            f"input {quote(name)} takes text; {counted(len(wrong), 'value')} of another kind",
             [["first", f"element {row}", repr(content)]],
             hint="replace missing values by a text, such as an empty one, before",
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, is_static
@@ -111,7 +110,7 @@ def _selu(op: Builder, node: ir.Node) -> ir.Value:
 def _hard_sigmoid(op: Builder, node: ir.Node) -> ir.Value:
     alpha, beta = _number(node, "alpha", 0.2), _number(node, "beta", 0.5)
     line = op.Add(op.Mul(_x(node), alpha), beta)
-    low = op.Where(op.LessOrEqual(line, 0.0), op.Mul(op.Sign(line), 0.0), line)
+    low = op.Where(op.LessOrEqual(line, 0.0), 0.0, line)
     return op.Where(op.GreaterOrEqual(line, 1.0), 1.0, low)
 
 
@@ -153,7 +152,7 @@ def _reduce_l2(op: Builder, node: ir.Node) -> ir.Value:
 
 def _global_max_pool(op: Builder, node: ir.Node) -> ir.Value:
     sizes = [int(d) for d in _x(node).shape[2:]]  # type: ignore[index, union-attr, arg-type]
-    return op.MaxPool(_x(node), kernel_shape=np.array(sizes).tolist())
+    return op.MaxPool(_x(node), kernel_shape=sizes)
 
 
 REWRITES: dict[str, Rewrite] = {
