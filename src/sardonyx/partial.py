@@ -7,9 +7,11 @@ the graph that the partial graph is joined to. A type on a free value is a decla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
+
+_GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def free_values(graph: ir.Graph) -> list[ir.Value]:
@@ -20,24 +22,27 @@ def free_values(graph: ir.Graph) -> list[ir.Value]:
     while pending:
         part = pending.pop()
         defined.update(part.inputs, part.initializers.values())
-        bodies: list[ir.Graph] = []
+        inner: list[ir.Graph] = []
         for node in part:
             defined.update(node.outputs)
             for value in node.inputs:
                 read[value] = None
             if node.attributes.data:
-                bodies += _bodies(node)
+                inner += bodies(node)
         read.update(dict.fromkeys(part.outputs))
-        pending.extend(reversed(bodies))
+        pending.extend(reversed(inner))
     return [value for value in read if value is not None and value not in defined]
 
 
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attr in node.attributes.values():
-        if attr.type == ir.AttributeType.GRAPH and not attr.is_ref():
-            yield attr.value
-        elif attr.type == ir.AttributeType.GRAPHS and not attr.is_ref():
-            yield from attr.value
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that a node holds as attributes."""
+    graphs_inside: list[ir.Graph] = []
+    for attr in node.attributes.data.values():
+        kind = attr.type
+        if kind not in _GRAPH_TYPES or attr.is_ref():
+            continue
+        graphs_inside.extend(attr.value if kind == ir.AttributeType.GRAPHS else [attr.value])
+    return graphs_inside
 
 
 def clone(graph: ir.Graph) -> ir.Graph:

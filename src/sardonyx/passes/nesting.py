@@ -6,20 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-
-def bodies(node: ir.Node) -> list[ir.Graph]:
-    """The graphs that a node holds as attributes."""
-    graphs_inside: list[ir.Graph] = []
-    if not node.attributes.data:
-        return graphs_inside
-    for attr in node.attributes.values():
-        if attr.is_ref():
-            continue
-        if attr.type == ir.AttributeType.GRAPH:
-            graphs_inside.append(attr.value)
-        elif attr.type == ir.AttributeType.GRAPHS:
-            graphs_inside.extend(attr.value)
-    return graphs_inside
+from sardonyx.partial import bodies
 
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -52,7 +52,10 @@ def separate_merged(model: Model, choices: Choices) -> None:
 def is_uniform(value: ir.Value) -> bool:
     """Whether a constant holds one number throughout, as fresh scales and shifts do."""
     array = constant(value)
-    return array is not None and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
+    if array is None or array.size < 2:
+        return False
+    numbers = array.reshape(-1)
+    return bool(numbers[0] == numbers[-1] and (numbers == numbers[0]).all())
 
 
 def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
