@@ -30,7 +30,8 @@ from sardonyx.passes.stages import (
     stage_of,
 )
 from sardonyx.passes.validity import check_whole
-from sardonyx.versions import fit, is_same_at
+from sardonyx.versions import fit
+from sardonyx.versions.signatures import is_same_at
 
 DOMAIN = "sardonyx.composed"
 KEYS = {PREPARATION: "preprocessing_fn", AFTER: "postprocessing_fn"}

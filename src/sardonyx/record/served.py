@@ -14,7 +14,8 @@ from sardonyx.errors import VersionError, quote
 from sardonyx.model import Model, Record
 from sardonyx.passes.nesting import graphs
 from sardonyx.record.describe import Choices
-from sardonyx.versions import is_same_at, lowered_records
+from sardonyx.versions import lowered_records
+from sardonyx.versions.signatures import is_same_at
 
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
 FIRST_IR_WITH_RECORDS = 7

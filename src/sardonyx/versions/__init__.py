@@ -9,12 +9,10 @@ nodes for which neither works are listed, all at once, before anything is writte
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import onnx_ir as ir
 
@@ -28,13 +26,17 @@ from sardonyx.passes.nesting import graphs, names
 from sardonyx.passes.shapes import infer_types
 from sardonyx.registry import op_name
 from sardonyx.upgrades import upgrade_graph
-from sardonyx.upgrades.driver import ADAPTERS
-from sardonyx.versions.downgrades import DOWNGRADES, ONLY_SINCE
+from sardonyx.versions.downgrades import DOWNGRADES
 from sardonyx.versions.features import least_ir, newest_feature
+from sardonyx.versions.signatures import (
+    REWRITTEN,
+    lowest,
+    other_defaults,
+    write_defaults,
+)
 
 ML = "ai.onnx.ml"
 NEWEST, NEWEST_IR = opset.INSIDE, 14
-REWORDED = "sardonyx.reworded"  # the version that a rewritten node was written for
 FLOOR = {"": 13, ML: 1}  # below it, axes and Softmax meant other things, and no runtime needs it
 
 
@@ -317,7 +319,7 @@ class _Stamper:
         """Whether all nodes of `parts` are valid at the ceiling as they are."""
         return all(
             lowest(node, self.current, self.ceiling) <= self.ceiling
-            and not any(_other_defaults(node, self.current, self.ceiling))
+            and not any(other_defaults(node, self.current, self.ceiling))
             for graph in parts
             for part in graphs(graph)
             for node in part
@@ -351,11 +353,11 @@ class _Stamper:
             for part in graphs(graph):
                 for node in part:
                     if node.domain == self.domain:
-                        _reword_defaults(node, self.current, version)
+                        write_defaults(node, self.current, version)
         return version
 
     def _lower(self, graph: ir.Graph, op: Builder, floor: int) -> int:
-        """The version that the nodes of `graph` need, once those above the ceiling are reworded;
+        """The version that the nodes of `graph` need, once those above the ceiling are rewritten;
         what they need below `floor` is not looked for.
         """
         need = 0
@@ -368,9 +370,9 @@ class _Stamper:
             is_gap = node.domain == "" and gap <= self.ceiling
             low = lowest(node, self.current, 0 if is_gap else floor)
             if low > self.ceiling or is_gap:
-                reworded = self._reword(op, node, low)
-                if reworded is not None:
-                    pending.extend(reworded)
+                rewritten = self._rewrite(op, node, low)
+                if rewritten is not None:
+                    pending.extend(rewritten)
                     continue
                 self.blocked.append(
                     [
@@ -383,18 +385,18 @@ class _Stamper:
         _place_constants(graph, op)
         return need
 
-    def _reword(self, op: Builder, node: ir.Node, low: int) -> list[ir.Node] | None:
+    def _rewrite(self, op: Builder, node: ir.Node, low: int) -> list[ir.Node] | None:
         """Rewrite a node in older operators; the nodes to check again, or None."""
         downgrade = DOWNGRADES.get((node.domain, node.op_type, low))
         if downgrade is not None:
             with op.named(node.name or node.op_type):
-                reworded = downgrade(op, node)
-            if reworded:
+                succeeded = downgrade(op, node)
+            if succeeded:
                 assert node.graph is not None
                 nodes = list(op.nodes)
                 node.graph.insert_before(node, nodes)
                 op.nodes.clear()
-                node.meta[REWORDED] = low - 1
+                node.meta[REWRITTEN] = low - 1
                 return [*nodes, node]
             op.nodes.clear()
         return expand(node, op)
@@ -412,193 +414,3 @@ def _place_constants(graph: ir.Graph, op: Builder) -> None:
     if nodes:
         graph.insert_before(graph[0], nodes)
     op.constants.clear()
-
-
-# -- how far down one node can go -------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Form:
-    """One version of an operator's signature."""
-
-    since: int
-    deprecated: bool
-    min_inputs: int
-    max_inputs: int
-    min_outputs: int
-    max_outputs: int
-    inputs: tuple[tuple[bool, frozenset[str]], ...]  # required, allowed types; the last repeats
-    outputs: tuple[tuple[bool, frozenset[str]], ...]
-    attributes: tuple[str, ...]
-    required: frozenset[str]
-    defaults: dict[str, Any]
-
-
-@functools.cache
-def forms(op_type: str, domain: str) -> tuple[_Form, ...]:
-    """Every signature that the operator had, newest first."""
-    signatures = []
-    for schema in reversed(opset.history(op_type, domain)):
-        allowed = {
-            c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints
-        }
-        parameters = [
-            tuple(
-                (p.option == opset.Single, allowed.get(p.type_str, frozenset([p.type_str])))
-                for p in side
-            )
-            for side in (schema.inputs, schema.outputs)
-        ]
-        signatures.append(
-            _Form(
-                schema.since_version,
-                schema.deprecated,
-                schema.min_input,
-                schema.max_input,
-                schema.min_output,
-                schema.max_output,
-                parameters[0],
-                parameters[1],
-                tuple(schema.attributes),
-                frozenset(n for n, a in schema.attributes.items() if a.required),
-                {n: opset.attribute_value(a.default_value) for n, a in schema.attributes.items()},
-            )
-        )
-    return tuple(signatures)
-
-
-@functools.cache
-def _forms_until(op_type: str, domain: str, version: int) -> tuple[_Form, ...]:
-    """The signatures that the operator had up to `version`, newest first."""
-    return tuple(form for form in forms(op_type, domain) if form.since <= version)
-
-
-def lowest(node: ir.Node, version: int, floor: int = 0) -> int:
-    """The lowest opset at which `node` means what it means at `version`, or one from `floor` down
-    at which it does.
-    """
-    version = node.meta.get(REWORDED, version) if node.meta else version
-    now, *rest = _forms_until(node.op_type, node.domain, version) or (None,)
-    if now is None:
-        return version
-    if now.since <= floor:
-        return now.since
-    boundaries = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
-    low = now
-    for older in rest:
-        if low.since <= floor:
-            break
-        means_more = ONLY_SINCE.get((node.domain, node.op_type, low.since))
-        if low.since in boundaries or (means_more is not None and means_more(node)):
-            break
-        if older.deprecated or not _fits(node, older, now):
-            break
-        low = older
-    return low.since
-
-
-def is_same_at(node: ir.Node, one: int, other: int) -> bool:
-    """Whether a standard node means the same at opset `other`, above `one`."""
-    changes = {a.to for a in ADAPTERS.get((node.domain, node.op_type), ())}
-    return all(
-        (node.op_type, version) in KEPT and KEPT[node.op_type, version](node)
-        for version in changes
-        if one < version <= other
-    )
-
-
-def _is_inference(node: ir.Node) -> bool:
-    return not any(v.name for v in node.outputs[1:])
-
-
-def _is_over_the_last_axis(node: ir.Node) -> bool:
-    shapes = [v.shape for v in (*node.inputs, *node.outputs) if v is not None]
-    ranks = {len(shape) for shape in shapes if shape is not None}
-    axis = node.attributes.get_int("axis", 1)
-    return "axis" in node.attributes and (axis == -1 or ranks == {axis + 1})
-
-
-# Changes of an operator's form that leave most of its nodes alone, and which.
-KEPT = {
-    ("BatchNormalization", 14): _is_inference,
-    ("Softmax", 13): _is_over_the_last_axis,
-    ("LogSoftmax", 13): _is_over_the_last_axis,
-}
-
-
-def _fits(node: ir.Node, form: _Form, now: _Form) -> bool:
-    if not form.min_inputs <= len(node.inputs) <= form.max_inputs:
-        return False
-    if not form.min_outputs <= len(node.outputs) <= form.max_outputs:
-        return False
-    for values, parameters in ((node.inputs, form.inputs), (node.outputs, form.outputs)):
-        for i, value in enumerate(values):
-            required, allowed = parameters[min(i, len(parameters) - 1)]
-            if value is None or not value.name:
-                if required:
-                    return False
-                continue
-            kind = type_name(value.type)
-            if kind is not None and kind not in allowed:
-                return False
-    present = set(node.attributes)
-    if not present and not form.required:
-        return True
-    if form.required - present - {n for n, d in now.defaults.items() if d is not None}:
-        return False
-    return all(
-        name in form.attributes or _is_default(node.attributes[name], now.defaults.get(name))
-        for name in present
-    )
-
-
-def _is_default(attr: ir.Attr, default: Any) -> bool:
-    if default is None or attr.is_ref():
-        return False
-    value = attr.value
-    return (tuple(value) if isinstance(value, (list, tuple)) else value) == default
-
-
-def _reword_defaults(node: ir.Node, current: int, version: int) -> None:
-    """Drop attributes that the older form lacks; write those whose default was another."""
-    absent, added = _other_defaults(node, node.meta.pop(REWORDED, current), version)
-    for name in absent:
-        node.attributes.pop(name)
-    for name, default in added.items():
-        node.attributes.add(ir.convenience.convert_attribute(name, default))
-
-
-def _other_defaults(node: ir.Node, current: int, version: int) -> tuple[set[str], dict[str, Any]]:
-    """The attributes of a node that the older form lacks, and the defaults that were others."""
-    now = next(iter(_forms_until(node.op_type, node.domain, current)), None)
-    then = next(iter(_forms_until(node.op_type, node.domain, version)), None)
-    if now is None or then is None or now is then:
-        return set(), {}
-    added: dict[str, Any] = {}
-    if not (node.attributes or then.attributes):
-        return set(), added
-    for name in then.attributes:
-        default = now.defaults.get(name)
-        if name not in node.attributes and default is not None and then.defaults[name] != default:
-            added[name] = default
-    return set(node.attributes) - set(then.attributes), added
-
-
-def type_name(kind: ir.TypeProtocol | None) -> str | None:
-    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; None if not known."""
-    if kind is None:
-        return None
-    if type(kind) is ir.TensorType:  # isinstance is slow for what derives from a protocol
-        return _tensor_type_name(kind.dtype)
-    if isinstance(kind, ir.SequenceType):
-        inner = type_name(kind.elem_type)
-        return None if inner is None else f"seq({inner})"
-    if isinstance(kind, ir.OptionalType):
-        inner = type_name(kind.elem_type)
-        return None if inner is None else f"optional({inner})"
-    return _tensor_type_name(kind.dtype) if isinstance(kind, ir.TensorType) else None
-
-
-@functools.cache
-def _tensor_type_name(dtype: ir.DataType) -> str | None:
-    return None if dtype == ir.DataType.UNDEFINED else f"tensor({dtype.name.lower()})"
