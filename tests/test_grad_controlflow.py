@@ -11,6 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+import sardonyx as sx
 from sardonyx.errors import UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.model import Model, load
@@ -279,6 +280,97 @@ def test_loop_whose_state_grows() -> None:
     np.testing.assert_allclose(found["y"], total.detach(), rtol=1e-12)
     np.testing.assert_allclose(found["grad/x"], x.grad, rtol=1e-12)
     np.testing.assert_allclose(found["grad/w"], w.grad, rtol=1e-12)
+
+
+APPENDED: dict[str, tuple[str, Any]] = {
+    "appended": ("past2 = Concat <axis = 1> (past, new)", lambda p, n: [p, n]),
+    "put first": ("past2 = Concat <axis = 1> (new, past)", lambda p, n: [n, p]),
+    "twice": (
+        "both = Concat <axis = 1> (past, new) past2 = Concat <axis = 1> (both, new)",
+        lambda p, n: [p, n, n],
+    ),
+    "changed before": (
+        "wave = Sin(past) past2 = Concat <axis = 1> (wave, new)",
+        lambda p, n: [p.sin(), n],
+    ),
+    "changed after": (
+        "both = Concat <axis = 1> (past, new) past2 = Sin(both)",
+        lambda p, n: [p.sin(), n.sin()],
+    ),
+    "transposed": (
+        """pt = Transpose <perm = [1, 0, 2]> (past) nt = Transpose <perm = [1, 0, 2]> (new)
+        both = Concat <axis = 0> (pt, nt) past2 = Transpose <perm = [1, 0, 2]> (both)""",
+        lambda p, n: [p, n],
+    ),
+    "shortened": (
+        """end = Constant <value = int64[1] {100}> () past2 = Slice(past, one, end, one)""",
+        lambda p, n: [p[:, 1:]],
+    ),
+}
+DECODER = """
+    more = Constant <value = bool {1}> () n = Constant <value = int64 {3}> ()
+    one = Constant <value = int64[1] {1}> ()
+    last, cache = Loop (n, more, x, start) <
+        body = b (int64 i, bool c, float[B,4] h, float[B,S,4] past)
+            => (bool c2, float[B,4] h2, float[B,T,4] past2) {
+            c2 = Identity(c)
+            m = MatMul(h, w)
+            t = Tanh(m)
+            new = Unsqueeze(t, one)
+            APPEND
+            mean = ReduceMean <keepdims = 0> (past2, one)
+            h2 = Add(t, mean)
+        }
+    >
+    pooled = ReduceMean <keepdims = 0> (cache, one)
+    inner = Add(pooled, last)"""
+PLACES = {
+    "graph": "DECODER y = Identity(inner)",
+    "branch": """size = Size(x) none = Constant <value = int64 {0}> () some = Greater(size, none)
+        y = If (some) <then_branch = t () => (float[B,4] inner) { DECODER },
+            else_branch = e () => (float[B,4] other) { other = MatMul(x, w) }>""",
+    "loop": """two = Constant <value = int64 {2}> () yes = Constant <value = bool {1}> ()
+        half = Constant <value = float {0.5}> () zero = Sub(x, x)
+        y = Loop (two, yes, zero) <body = o (int64 j, bool d, float[B,4] sum)
+            => (bool d2, float[B,4] sum2)
+            { d2 = Identity(d) DECODER part = Mul(inner, half) sum2 = Add(sum, part) }>""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [*((name, "graph") for name in APPENDED), ("changed after", "branch"), ("twice", "loop")],
+)
+def test_a_training_step_through_a_growing_state(name: str, place: str) -> None:
+    """The length of the first state is free; the Loop may be in a branch or in another Loop."""
+    torch = pytest.importorskip("torch")
+    append, step = APPENDED[name]
+    nodes = PLACES[place].replace("DECODER", DECODER.replace("APPEND", append))
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[B,4] x, float[B,P,4] start) => (float[B,4] y) { NODES }""".replace("NODES", nodes)
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=s).astype(np.float32) for s in [(4, 4), (6, 4), (6, 5, 4), (6, 4)]]
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(arrays[0], "w"))
+    fields = dict(zip(["x", "start", "label"], arrays[1:], strict=True))
+    settings: dict[str, Any] = {"loss": "mse", "optimizer": sx.optim.sgd(0.1), "batch_size": 6}
+    run = sx.train(model, fields, steps=3, **settings)
+
+    w, x, start, label = (torch.tensor(a) for a in arrays)
+    w.requires_grad_()
+    optimizer, losses = torch.optim.SGD([w], 0.1), []
+    for _ in range(3):
+        h, cache = x, start
+        for _ in range(3):
+            new = torch.tanh(h @ w)
+            cache = torch.cat(step(cache, new[:, None]), 1)
+            h = new + cache.mean(1)
+        loss = torch.nn.functional.mse_loss(cache.mean(1) + h, label)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    np.testing.assert_allclose(run.losses, losses, rtol=1e-5)
 
 
 def test_loop_whose_state_grows_an_unknown_number_of_times_is_refused() -> None:
