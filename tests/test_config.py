@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -280,5 +281,26 @@ def test_unknown_arguments_are_named_and_the_old_one_says_its_new_name() -> None
     assert [term["prediction"] for term in settings_of(net)["loss_terms"]] == ["a0"]
     with pytest.raises(ArgumentError, match="did you mean cross_entropy"):
         sx.trainable(mlp(), "cross_entrpy")
+    with pytest.raises(ArgumentError, match="did you mean cross_entropy"):
+        sx.trainable(mlp(), "cros")
     with pytest.raises(ArgumentError, match="did you mean adamw"):
         sx.trainable(mlp(), "mse", "adamww")
+
+
+def test_train_takes_a_tensor_and_a_file_by_two_names(tmp_path: Path) -> None:
+    """`prediction` names a tensor and `output` a file; errors name the function that was called."""
+    data = {"x": np.ones((4, 6), np.float32), "goal": np.ones((4, 5), np.float32)}
+    settings: dict[str, Any] = {
+        "steps": 1,
+        "batch_size": 4,
+        "train": "fc0.*",
+        "output": tmp_path / "tuned.onnx",
+    }
+    run = sx.train(mlp(), data, loss="mse", prediction="a0", labels="goal", **settings)
+    (term,) = settings_of(run.model)["loss_terms"]
+    assert (term["prediction"], term["labels"]) == ("a0", ["goal"])
+    assert (tmp_path / "tuned.onnx").is_file()
+    with pytest.raises(ArgumentError, match=r"^train got 1 argument that it does not have"):
+        sx.train(mlp(), data, loss="mse", batchnorm="frozen", **settings)
+    with pytest.raises(ArgumentError, match="mse takes 1 label, not 2"):
+        sx.train(mlp(), data, loss="mse", labels=["goal", "other"], **settings)

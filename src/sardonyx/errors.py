@@ -95,7 +95,8 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     'did you mean adam?'
     """
     options = sorted(set(options))
-    close = difflib.get_close_matches(name, options, 1)
+    longer = [option for option in options if len(name) > 1 and option.startswith(name)]
+    close = longer or difflib.get_close_matches(name, options, 1)
     return f"did you mean {close[0]}?" if close else f"one of {', '.join(options)}"
 
 

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, counted, quote
 from sardonyx.grad.driver import is_differentiable
 from sardonyx.model import Model
 from sardonyx.passes.activation import final_activation
@@ -250,12 +250,14 @@ def _label_names(model: Model, term: Term, index: int | None) -> list[str]:
     """The names of a term's labels: as given, or free ones."""
     count, tensor_names = len(term.loss.labels), all_names(model.graph)
     if term.labels:
-        collisions = [[quote(n), "is a tensor"] for n in term.labels if n in tensor_names]
+        labels = [term.labels] if isinstance(term.labels, str) else list(term.labels)
+        collisions = [[quote(n), "is a tensor"] for n in labels if n in tensor_names]
         if collisions:
             raise ArgumentError("labels need names of their own", collisions)
-        if len(term.labels) != count:
-            raise ArgumentError(f"{term.loss.name} takes {count} labels, not {len(term.labels)}")
-        return list(term.labels)
+        if len(labels) != count:
+            expected = counted(count, "label")
+            raise ArgumentError(f"{term.loss.name} takes {expected}, not {len(labels)}")
+        return labels
     stems = list(term.loss.names) or ["label", "label_length", "label_2"][:count]
     tail = "" if index is None else f"_{index}"
     names = []

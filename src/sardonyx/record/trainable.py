@@ -58,7 +58,7 @@ def trainable(
     lr: float | None = None,
     freeze: str | Sequence[str] = (),
     prediction: str | None = None,
-    labels: Sequence[str] | None = None,
+    labels: str | Sequence[str] | None = None,
     class_axis: int | None = None,
     groups: Mapping[str, Mapping[str, Any]] | None = None,
     batch_norm: Mode | None = None,
