@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines.callout import refused
+from sardonyx.engines.channels import channels_last
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
-from sardonyx.engines.jax.layout import channels_last
+from sardonyx.engines.jax.nn import CHANNELS_LAST
 from sardonyx.engines.jax.xp import arrays, enable_x64, is_traced, jax
 from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.errors import ArgumentError, EngineError, quote
@@ -88,7 +89,7 @@ class Programs:
         self.parts, self.names = parts, names
         # Other platforms have kernels for both layouts; other engines do not know the turned nodes.
         turns = jax.default_backend() == "cpu" and not parts.options["place"]
-        served = channels_last(parts.served) if turns else parts.served
+        served = channels_last(parts.served, CHANNELS_LAST, names) if turns else parts.served
         self.plain = Program(served, arrays(), parameters=names, **parts.options)
         self._sized: dict[frozenset[str], Program] = {}
 

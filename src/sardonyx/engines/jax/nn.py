@@ -1,7 +1,7 @@
 """jax's own kernels for ONNX's family nn: XLA's convolutions and window reductions.
 
-Kernels of the domain `NATIVE` take images with the channels last; `layout.py` rewrites a graph to
-use them. `last` says whether the channels are last.
+Kernels of the domain `NATIVE` take images with the channels last; `passes/layout` rewrites a graph
+to use them. `last` says whether the channels are last.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import conv, pool
 from sardonyx.lower.nn.window import Window, lowest, padded, taps, window_of
+from sardonyx.passes.layout import LAST, Demands
+
+# XLA's kernels on a CPU want these with channels last. It turns operands by itself, but moves them
+# back right after: pools, norms and gradients in between would keep ONNX's layout, at a copy each.
+WINDOWS = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool"))
+CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | {"BatchNormalization"}, NATIVE)
 
 FEW = 9  # window elements, up to which the gradient of MaxPool is one slice per element
 
