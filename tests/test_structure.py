@@ -43,7 +43,7 @@ ALLOWED = {
 LAYERS = (
     ("collector", "errors"),
     ("html_page", "initializer", "limits", "opset", "reference"),
-    ("external", "frames", "partial", "registry", "values"),
+    ("external", "frames", "partial", "plugins", "registry", "values"),
     ("build",),
     ("model",),
     ("upgrades",),

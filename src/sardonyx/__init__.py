@@ -96,6 +96,7 @@ _TASKS = {
         "gradient_rule": "sardonyx.grad",
         "lowering": "sardonyx.lower",
         "importer": "sardonyx.importers.rules",
+        "TrainingRep": "sardonyx.engines.training",
         "define": "sardonyx.custom",
         "undefine": "sardonyx.custom",
         "check_operator": "sardonyx.custom",
@@ -186,6 +187,7 @@ if TYPE_CHECKING:
     from sardonyx.engines.tensorflow.convert import to_tensorflow
     from sardonyx.engines.torch.convert import to_torch
     from sardonyx.engines.torch.source.write import to_torch_source
+    from sardonyx.engines.training import TrainingRep
     from sardonyx.engines.with_weights import with_weights
     from sardonyx.errors import SardonyxError
     from sardonyx.grad import grad, gradient_rule, jvp

@@ -7,8 +7,6 @@ a gradient rule (`sardonyx.gradient_rule`) registered for the operator with that
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import warnings
 from typing import Any
 
@@ -16,11 +14,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx import plugins
 from sardonyx.edit.widen import widen
+from sardonyx.engines.loading import runner
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.grad import GRADIENT_RULES, grad
 from sardonyx.lower.driver import FRAMEWORKS, find
-from sardonyx.lower.partition import ENGINES
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.functions import DEFINED
@@ -82,9 +81,7 @@ def check_operator(case: Case) -> None:
     feeds = feeds_of(case, np.float32)
     exact = run("numpy", single, feeds, float64=True)
     wrong = []
-    for engine in ENGINES:
-        if importlib.util.find_spec(engine) is None:
-            continue
+    for engine in (e.name for e in plugins.engines().values() if e.is_installed):
         wrong += differences(f"its body on {engine}", run(engine, single, feeds), exact)
         if engine in FRAMEWORKS and find(case.op, case.domain, engine) is not None:
             wrong += differences(
@@ -98,8 +95,7 @@ def check_operator(case: Case) -> None:
 def run(engine: str, model: Model, feeds: dict[str, Any], **settings: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        runner = importlib.import_module(f"sardonyx.engines.{engine}").Runner(model, **settings)
-    outputs: dict[str, Any] = runner(feeds)
+        outputs: dict[str, Any] = runner(engine)(model, **settings)(feeds)
     return outputs
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.errors import ArgumentError, did_you_mean
 from sardonyx.save import full_disk_reported
 
@@ -39,7 +40,10 @@ def convert(
     ] = None,
     place: Annotated[
         list[str] | None,
-        typer.Option(help="Run nodes on another engine, by name or operator: 'Conv*=onnxruntime'."),
+        typer.Option(
+            help="Run nodes on another engine, by name or operator: 'Conv*=onnxruntime'. "
+            f"Engines: {plugins.listed('and')}."
+        ),
     ] = None,
     size: Annotated[
         list[str] | None,

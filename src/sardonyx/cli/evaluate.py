@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.cli import data_options as options
 
 
@@ -25,9 +26,7 @@ def evaluate(
         str | None, typer.Option(help="The tensor that the loss compares with the label.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
-    engine: Annotated[
-        str, typer.Option(help="Run on onnxruntime, torch, jax, tensorflow or numpy.")
-    ] = "onnxruntime",
+    engine: Annotated[str, typer.Option(help=f"Run on {plugins.listed()}.")] = "onnxruntime",
     columns: options.Columns = None,
     fields: options.Fields = None,
     constants: options.Constants = None,

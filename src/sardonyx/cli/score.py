@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.errors import ArgumentError, SardonyxError, quote
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ def score(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="An engine, `ours` (Sardonyx), `peers` (others), `all`, or a .py file with run()."
+            help=f"An engine ({plugins.listed()}), `ours` (Sardonyx), `peers` (others), `all`, or "
+            "a .py file with run()."
         ),
     ] = None,
     op: Annotated[list[str] | None, typer.Option(help="Only cases that use this operator.")] = None,

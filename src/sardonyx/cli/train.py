@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.cli import data_options as options
 from sardonyx.errors import ArgumentError, quote
 
@@ -93,9 +94,7 @@ def train(
     preprocess: options.Preprocess = None,
     engine: Annotated[
         str,
-        typer.Option(
-            help="Train on onnxruntime, torch, jax, tensorflow, numpy, or auto (the fastest)."
-        ),
+        typer.Option(help=f"Train on {plugins.listed('or', ['auto (the fastest)'])}."),
     ] = "onnxruntime",
     recompute: Annotated[
         bool,

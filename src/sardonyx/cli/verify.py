@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.errors import ArgumentError, quote
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def verify(
         ),
     ],
     engine: Annotated[
-        list[str] | None, typer.Option(help="Run the first model on this engine as well.")
+        list[str] | None,
+        typer.Option(help=f"Run the first model on this engine as well: {plugins.listed()}."),
     ] = None,
     inputs: Annotated[
         Path | None, typer.Option(help="Inputs to use: an .npz file, or a test_data_set_* folder.")

@@ -8,13 +8,13 @@ same engine, and so do gradients of any order.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from sardonyx.engines.loading import PluginRunner, load_engine
 from sardonyx.errors import UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.lower.partition import Region
@@ -37,10 +37,14 @@ def refused(framework: str) -> Iterator[None]:
 def run(region: Region, values: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of a region for numpy arrays, lists of them, or text."""
     if "rep" not in region.cache:
-        backend = importlib.import_module(f"sardonyx.engines.{region.engine}").Backend
-        region.cache["rep"] = backend.prepare(region.model)
-    outputs = region.cache["rep"].run(list(values))
-    return tuple(outputs)
+        loaded = load_engine(region.engine)
+        own = getattr(loaded, "Backend", None)
+        region.cache["rep"] = own.prepare(region.model) if own else None
+        region.cache["runner"] = None if own else PluginRunner(region.engine, region.model)
+    if region.cache["rep"] is not None:
+        return tuple(region.cache["rep"].run(list(values)))
+    names = [v.name or "" for v in region.model.graph.inputs]
+    return tuple(region.cache["runner"](dict(zip(names, values, strict=True))).values())
 
 
 def gradient(region: Region) -> Region | None:

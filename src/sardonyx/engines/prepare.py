@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
+from sardonyx import plugins
+from sardonyx.engines.loading import load_engine, reported, supports_device
 from sardonyx.engines.training import TrainingRep
-from sardonyx.errors import ArgumentError, EngineError, did_you_mean, missing_extra, quote
-from sardonyx.lower.partition import ENGINES
+from sardonyx.errors import ArgumentError, EngineError, did_you_mean, quote
 from sardonyx.model import ModelSource, load
 
 
 def prepare_training(
     model: ModelSource,
-    engine: str = "onnxruntime",
+    engine: str = plugins.DEFAULT,
     **options: Any,
 ) -> TrainingRep:
     """A model that carries a training record, ready to take steps on an engine.
 
     model   -- what `trainable` returned, or a file with a record
-    engine  -- onnxruntime, torch, jax, tensorflow or numpy
+    engine  -- onnxruntime, torch, jax, tensorflow, numpy, or one that a plug-in adds
     options -- of the engine: `device`; for onnxruntime `threads`, `recompute` and `options` of its
                session; for the others `compile` and `fallback`
 
@@ -36,40 +36,44 @@ def prepare_training(
     """
     package = engine_package(engine)
     check_device(engine, options)
+    loaded = load(model)
     try:
-        return package.prepare_training(load(model), **options)
-    except TypeError as error:
+        if not plugins.engine(engine).plugin:
+            return package.prepare_training(loaded, **options)
+        with reported(engine, "prepare the training"):
+            rep = package.prepare_training(loaded, **options)
+    except (TypeError, EngineError) as error:
         unknown = [n for n in options if f"unexpected keyword argument '{n}'" in str(error)]
         if not unknown:
             raise
         raise ArgumentError(f"the engine {engine!r} has no option {unknown[0]!r}") from error
+    if not isinstance(rep, TrainingRep):
+        raise EngineError(
+            f"prepare_training of the engine {quote(engine)} returns a {type(rep).__name__}",
+            hint="it returns an instance of a class that derives from sardonyx.TrainingRep",
+        )
+    rep.reported = functools.partial(reported, engine)
+    return rep
 
 
 def engine_package(engine: str) -> Any:
     """The package of an engine that can train; where its framework is missing, an error."""
-    if not engine.isidentifier() or find_spec(f"sardonyx.engines.{engine}") is None:
-        raise _no_engine(engine)
-    try:
-        package = importlib.import_module(f"sardonyx.engines.{engine}")
-    except Exception as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        raise missing from error
+    if engine not in plugins.engines():
+        hint = did_you_mean(engine, (*plugins.names(), "auto"))
+        raise ArgumentError(f"no engine called {engine!r} can train", hint=hint)
+    package = load_engine(engine)
     if not hasattr(package, "prepare_training"):
-        raise _no_engine(engine)
+        raise ArgumentError(
+            f"the engine {engine!r} runs models, but cannot train them",
+            hint="it offers no prepare_training",
+        )
     return package
-
-
-def _no_engine(engine: str) -> ArgumentError:
-    hint = did_you_mean(engine, (*ENGINES, "auto"))
-    return ArgumentError(f"no engine called {engine!r} can train", hint=hint)
 
 
 def check_device(engine: str, options: Mapping[str, Any] | None) -> None:
     """Refuse a device that this machine does not have, before anything is compiled."""
     device = (options or {}).get("device")
-    if device is not None and not engine_package(engine).supports_device(device):
+    if device is not None and not supports_device(engine, device):
         raise EngineError(
             f"{engine} has no device {quote(device)} on this machine",
             hint="device names are CPU, CUDA and CUDA:1; a GPU needs a build of the engine for it",

@@ -39,7 +39,12 @@ from sardonyx.record.step import StepGraph, compile_evaluation, compile_inferenc
 
 
 class TrainingRep:
-    """A model in training: state, and steps that change it."""
+    """A model in training: state, and steps that change it.
+
+    An engine defines three methods: `variable(array)`, how a variable is stored; `compile(graph)`,
+    how a `StepGraph` is compiled; `execute(model, feeds)`, how a model is run once. The guide "Add
+    an engine" has a whole one.
+    """
 
     def __init__(self, model: Model):
         if not model.records:
@@ -63,6 +68,9 @@ class TrainingRep:
 
     binds: Callable[[ir.Value], bool] | None = None
     """Which weights that no step changes become inputs of the compiled graphs."""
+
+    reported: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    """What surrounds the calls of an engine: errors of a plug-in become those of Sardonyx."""
 
     def compiled_step(self, record: Record) -> Any:
         """The step of a record, ready to run."""
@@ -149,7 +157,8 @@ class TrainingRep:
         inputs = self.features(inputs)
         metrics: dict[str, np.ndarray] = {}
         for index in range(len(self.steps)) if which is None else [which]:
-            metrics.update(self.steps[index].run(inputs))
+            with self.reported("take a training step"):
+                metrics.update(self.steps[index].run(inputs))
         return metrics
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -158,19 +167,26 @@ class TrainingRep:
         State that is also an input of the graph may be fed: that counts for this call alone.
         """
         if self._inference is None:
-            self._inference = self.compile(compile_inference(self.rest, self.binds))
+            graph = compile_inference(self.rest, self.binds)
+            with self.reported("compile the model"):
+                self._inference = self.compile(graph)
         inputs = self.features(inputs)
         state_names = [
             v.name for v in self.model.graph.inputs if v.name in inputs and v.name in self.variables
         ]
         if not state_names:
-            return self._passed(inputs) | self._inference.run(inputs)
+            return self._passed(inputs) | self._inferred(inputs)
         before = {name: self.variables[name].read() for name in state_names}
         try:
             self.load_state({name: np.asarray(inputs[name]) for name in state_names})
-            return self._passed(inputs) | self._inference.run(inputs)
+            return self._passed(inputs) | self._inferred(inputs)
         finally:
             self.load_state(before)
+
+    def _inferred(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        with self.reported("run the model"):
+            outputs: dict[str, np.ndarray] = self._inference.run(inputs)
+        return outputs
 
     def evaluate(
         self,
@@ -186,8 +202,12 @@ class TrainingRep:
         if key not in self._evaluations:
             record = self.rest.records[which]
             graph = compile_evaluation(self.rest, record, forward or {}, predictions, self.binds)
-            self._evaluations[key] = self.compile(graph)
-        return self._evaluations[key].run(self.features(inputs))
+            with self.reported("compile the evaluation"):
+                self._evaluations[key] = self.compile(graph)
+        inputs = self.features(inputs)
+        with self.reported("evaluate the model"):
+            metrics: dict[str, np.ndarray] = self._evaluations[key].run(inputs)
+        return metrics
 
     def first_not_finite(self, inputs: Mapping[str, Any]) -> list[list[str]]:
         """Where the last step went wrong: the first tensor that is not finite, as a table row.

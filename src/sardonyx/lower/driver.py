@@ -16,19 +16,19 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import Builder
 from sardonyx.errors import ArgumentError, UnsupportedOp, quote
-from sardonyx.lower.partition import ENGINES, Placement, Region, chosen, partition
+from sardonyx.lower.partition import Placement, Region, chosen, partition
 from sardonyx.lower.xp import is_string
 from sardonyx.model import Model
 from sardonyx.normalize import constants_to_initializers
 from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import graphs, names
+from sardonyx.plugins import FRAMEWORKS
 from sardonyx.registry import Registry, Rule
 
 # Keywords of rules besides attributes: the number of the node's outputs, and their types.
 SPECIAL = ("count", "dtypes")
 LOWERINGS = Registry("lowering", leading=1, special=SPECIAL)
 MANY = 256  # the most inputs of a variadic parameter that may come as numpy arrays
-FRAMEWORKS = tuple(name for name in ENGINES if name != "onnxruntime")
 KERNELS = {name: Registry(f"{name} kernel", leading=1, special=SPECIAL) for name in FRAMEWORKS}
 
 

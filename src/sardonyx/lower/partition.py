@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx import opset
+from sardonyx import opset, plugins
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.lower.xp import is_float, is_string
 from sardonyx.model import Model
@@ -23,7 +23,6 @@ from sardonyx.passes.nesting import graphs, reads
 from sardonyx.passes.shapes import infer_shapes, set_shape
 from sardonyx.registry import OpId, op_name
 
-ENGINES = ("onnxruntime", "numpy", "torch", "jax", "tensorflow")
 DOMAIN, CALL = "ai.sardonyx", "CallOut"
 CHOSEN = "chosen"
 
@@ -168,9 +167,10 @@ def chosen(graph: ir.Graph, place: Mapping[str, str], framework: str) -> dict[ir
 
     The last pattern that matches a node decides; one that names the framework itself keeps it.
     """
-    unknown = [[quote(e), f"for {quote(p)}"] for p, e in place.items() if e not in ENGINES]
+    names = plugins.names()
+    unknown = [[quote(e), f"for {quote(p)}"] for p, e in place.items() if e not in names]
     if unknown:
-        raise ArgumentError("there is no such engine", unknown, hint=f"one of {ENGINES}")
+        raise ArgumentError("there is no such engine", unknown, hint=f"one of {plugins.listed()}")
     placements: dict[ir.Node, Placement] = {}
     unused = dict.fromkeys(place)
     for node in graph:

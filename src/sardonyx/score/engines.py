@@ -5,12 +5,12 @@ An engine is an adapter file and the Python that runs it; worker.py says what an
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sardonyx import plugins
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.score import environments
 
@@ -28,14 +28,6 @@ SETTINGS = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "PYTHONHASHSEED": "0",
 }
-# name -> the package that must be there
-OURS = {
-    "onnxruntime": "onnxruntime",
-    "numpy": "numpy",
-    "torch": "torch",
-    "jax": "jax",
-    "tensorflow": "tensorflow",
-}
 GROUPS = {"ours": ("ours",), "peers": ("peer",), "all": ("ours", "peer")}
 
 
@@ -43,7 +35,8 @@ GROUPS = {"ours": ("ours",), "peers": ("peer",), "all": ("ours", "peer")}
 class Engine:
     """One column of the scoreboard.
 
-    kind     -- "ours", "peer" (an environment of its own) or "given" (the user's adapter file)
+    kind     -- "ours", "peer" (an environment of its own) or "given" (the user's adapter file, or a
+                plug-in)
     adapter  -- the file with `run`
     python   -- what runs it
     """
@@ -70,7 +63,7 @@ class Engine:
 
 def installed() -> list[Engine]:
     """Every engine that could run now: ours whose framework is there, peers that are set up."""
-    ours = [ours_of(name) for name, package in OURS.items() if importlib.util.find_spec(package)]
+    ours = [ours_of(name) for name, engine in plugins.engines().items() if engine.is_installed]
     return ours + [peer_of(name) for name in environments.PEERS if environments.is_ready(name)]
 
 
@@ -87,7 +80,7 @@ def _find_one(name: str) -> list[Engine]:
         return [engine for engine in installed() if engine.kind in GROUPS[name]]
     if name.endswith(".py"):
         return [given(Path(name))]
-    if name in OURS:
+    if name in plugins.engines():
         return [ours_of(name)]
     if name in environments.PEERS:
         if not environments.is_ready(name):
@@ -97,14 +90,23 @@ def _find_one(name: str) -> list[Engine]:
         return [peer_of(name)]
     raise ArgumentError(
         f"there is no engine {quote(name)}",
-        [["ours", ", ".join(OURS)], ["peers", ", ".join(environments.PEERS)]],
+        [["ours", ", ".join(plugins.names())], ["peers", ", ".join(environments.PEERS)]],
         hint="or give a Python file with a function run(model, inputs)",
     )
 
 
 def ours_of(name: str) -> Engine:
+    """An engine of Sardonyx or of a plug-in; one without an adapter of its own gets a general
+    one, which knows its name by an environment variable.
+    """
+    engine = plugins.engine(name)
     adapter = HERE / "ours" / f"{name}.py"
-    return Engine(name, "ours", adapter, Path(sys.executable), environments.packages_here())
+    environment = {}
+    if not adapter.is_file():
+        adapter, environment = HERE / "ours" / "general.py", {"SARDONYX_SCORE_ENGINE": name}
+    packages = f"{environments.packages_here()} {engine.plugin}".rstrip()
+    kind = "given" if engine.plugin else "ours"
+    return Engine(name, kind, adapter, Path(sys.executable), packages, environment)
 
 
 def peer_of(name: str) -> Engine:
@@ -119,7 +121,7 @@ def given(path: Path) -> Engine:
     if not path.is_file():
         raise ArgumentError(f"there is no file {quote(path)}")
     name = path.stem
-    if name in OURS or name in environments.PEERS:
+    if name in plugins.engines() or name in environments.PEERS:
         raise ArgumentError(f"{quote(name)} is taken", hint="rename the file")
     packages = environments.packages_here()
     return Engine(name, "given", path.resolve(), Path(sys.executable), packages)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from sardonyx import plugins
 from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import EngineError, SardonyxError
 from sardonyx.model import Model
 
-# In the order in which they are tried; numpy is a reference, not a contender.
-CONTENDERS = ("onnxruntime", "torch", "jax", "tensorflow")
 WARM_UP = 2  # the first step compiles
 STEPS = 5
 PATIENCE = 30.0  # an engine that takes longer than this to warm up has lost
 
 Batch = Mapping[str, np.ndarray]
-
-
-def installed() -> list[str]:
-    """The engines that this machine has."""
-    return [name for name in CONTENDERS if importlib.util.find_spec(name) is not None]
 
 
 def fastest(
@@ -37,7 +30,7 @@ def fastest(
     prepared: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
-    for name in installed() if engines is None else engines:
+    for name in plugins.contenders() if engines is None else engines:
         try:
             rep = prepare_training(model, name, **(options or {}))
             seconds[name] = _trial(rep, batch)

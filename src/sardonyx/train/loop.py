@@ -93,8 +93,8 @@ def train(
     validation  -- other data, or a share of the rows such as 0.1
     metrics     -- of the validation data: names ("accuracy", "top5", "f1", "auc", "mae",
                    "perplexity") or functions
-    engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", or "auto": the fastest one
-                   in a short trial
+    engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", one of a plug-in, or
+                   "auto": the fastest one in a short trial
     fields      -- input → field of the data, where names differ
     columns     -- the columns of a table to use, the label last
     constants   -- input → a value that is the same for all rows; one number fills the whole input

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from sardonyx import __version__
+from sardonyx import __version__, plugins
 from sardonyx import html_page as html
 from sardonyx.errors import counted
 from sardonyx.record import info
@@ -201,18 +201,16 @@ def _times(run: Run) -> list[tuple[str, float]]:
 
 
 def _versions(run: Run) -> list[list[object]]:
-    engine = type(run.rep).__module__.split(".")[2]
+    engine = plugins.engines().get(run.engine)
     rows: list[list[object]] = [
         ["sardonyx", __version__],
         ["onnx", onnx.__version__],
         ["python", platform.python_version()],
     ]
-    try:
-        from importlib.metadata import version
-
-        rows.append([f"engine: {engine}", version(engine)])
-    except ImportError:
-        rows.append(["engine", engine])
+    if engine is not None and engine.version:
+        rows.append([f"engine: {engine.name}", engine.version])
+    else:
+        rows.append(["engine", run.engine])
     return rows
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines.prepare import ENGINES, check_device, engine_package
+from sardonyx.engines.prepare import check_device, engine_package
 from sardonyx.errors import ArgumentError, SardonyxError, counted, did_you_mean, quote
 from sardonyx.model import Model, ModelSource, load
+from sardonyx.plugins import DEFAULT
 from sardonyx.record import info, optim
 from sardonyx.record.describe import descriptions
 from sardonyx.record.override import Rows, override, refuse_changes, refuse_other
@@ -287,7 +288,7 @@ def loop_choices(options: Mapping[str, Any], position: Position, engine: str) ->
             label = {"share": "validation share"}.get(name, name.replace("_", " "))
             rows.append([label, _word(setting), "as requested" if value is not None else default])
     if engine != "auto":
-        rows.append(["engine", engine, "by default" if engine == ENGINES[0] else "as requested"])
+        rows.append(["engine", engine, "by default" if engine == DEFAULT else "as requested"])
     return rows
 
 

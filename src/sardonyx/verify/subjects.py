@@ -10,7 +10,6 @@ import contextlib
 import copy
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import sys
 import warnings
@@ -23,8 +22,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx import plugins
+from sardonyx.engines import loading
 from sardonyx.errors import ArgumentError, EngineError, MissingExtra, did_you_mean, quote
-from sardonyx.lower.partition import ENGINES
 from sardonyx.model import Model, load
 from sardonyx.verify.datasets import DataSet, read_folder, read_npz
 from sardonyx.verify.exact import is_float
@@ -59,9 +59,9 @@ class OnnxSubject(Subject):
 
     def __init__(self, model: Model, engine: str = "onnxruntime", name: str = "", **settings: Any):
         super().__init__(name or (model.source.name if model.source else "model"))
-        if engine not in ENGINES:
+        if engine not in plugins.names():
             raise ArgumentError(
-                f"there is no engine {quote(engine)}", hint=did_you_mean(engine, ENGINES)
+                f"there is no engine {quote(engine)}", hint=did_you_mean(engine, plugins.names())
             )
         self.model, self.engine, self.settings = model, engine, settings
         self.version = version_of(engine)
@@ -165,19 +165,14 @@ def runner(engine: str) -> Callable[..., Any]:
         if engine == "onnxruntime":
             session = importlib.import_module("sardonyx.engines.onnxruntime.session")
             return functools.partial(session.Runner, options=SILENT)
-        module = importlib.import_module(f"sardonyx.engines.{engine}")
-        return functools.partial(module.Runner, fallback="allow")
+        settings = {"fallback": "allow"} if engine in plugins.FRAMEWORKS else {}
+        return loading.runner(engine, **settings)
     except ModuleNotFoundError as error:
         raise MissingExtra(engine, extra) from error
 
 
 def version_of(engine: str) -> str:
-    for name in (engine, f"{engine}-gpu", f"{engine}-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
+    return plugins.engine(engine).version
 
 
 @contextlib.contextmanager
@@ -315,7 +310,7 @@ def subject(thing: Any, first: Subject | None = None) -> Subject:
     if isinstance(thing, Subject):
         return thing
     model = first.model if first is not None else None
-    if isinstance(thing, str) and thing in ENGINES:
+    if isinstance(thing, str) and thing in plugins.names():
         return on_engine(thing, first)
     if isinstance(thing, (str, Path)):
         return _from_path(Path(thing), model)
@@ -347,7 +342,7 @@ def _from_path(path: Path, model: Model | None) -> Subject:
     if not path.suffix and len(path.parts) == 1 and not path.exists():
         raise ArgumentError(
             f"there is neither an engine nor a file called {quote(path)}",
-            hint=did_you_mean(str(path), ENGINES),
+            hint=did_you_mean(str(path), plugins.names()),
         )
     if path.suffix == ".npz" or (path.is_dir() and not (path / "model.onnx").exists()):
         return SavedSubject(path, model)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sardonyx import plugins
 from sardonyx.engines.prepare import prepare_training
 from sardonyx.errors import ArgumentError, DataError, quote
 from sardonyx.model import Model, ModelSource, load
@@ -26,7 +27,7 @@ from sardonyx.verify.exact import Reference, widened
 from sardonyx.verify.inputs import sample, size_choices
 from sardonyx.verify.noise import DIFFERENT, GRADIENT_BANDS, LOOK, SAME, UNKNOWN, band, measure
 from sardonyx.verify.report import EXIT, shown
-from sardonyx.verify.subjects import ENGINES, runner
+from sardonyx.verify.subjects import runner
 
 BATCH = 8
 State = dict[str, np.ndarray]
@@ -240,15 +241,15 @@ def _side(other: Any, model: Model, graphs: Sequence[StepGraph]) -> tuple[str, S
     if all(hasattr(other, name) for name in ("step", "state", "load_state")):
         return type(other).__module__, other
     engine, label = "onnxruntime", ""
-    if isinstance(other, str) and other in ENGINES:
+    if isinstance(other, str) and other in plugins.names():
         engine = label = other
     else:
         if isinstance(other, tuple):
             other, engine = other
         model, label = load(other), _name(other, engine)
         graphs = [compile_step(model, record) for record in model.records]
-    if engine == "onnxruntime":
-        return label, prepare_training(model)
+    if engine not in plugins.FRAMEWORKS:
+        return label, prepare_training(model, engine)
     return label, _Graphs(graphs, _start(model), runner(engine))
 
 

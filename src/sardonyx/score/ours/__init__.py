@@ -4,16 +4,17 @@ and a list of the rules that were looked up, by which results are kept (sources.
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version as version_of
 from typing import Any
 
 import sardonyx
+from sardonyx import plugins
+from sardonyx.engines.loading import PluginRunner, load_engine
 from sardonyx.grad import GRADIENT_RULES, grad
 from sardonyx.lower.driver import KERNELS, LOWERINGS
+from sardonyx.model import Model
 from sardonyx.registry import Registry, op_name
 
 _looked_up: set[str] = set()
@@ -58,15 +59,14 @@ def functions(
     engine: str, package: str = ""
 ) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., Any]]:
     """`version`, `run` and `train` of an engine, as an adapter has them."""
-    backend = importlib.import_module(f"sardonyx.engines.{engine}")
-    package = package or engine
-    settings = {} if engine == "onnxruntime" else SETTINGS  # it has no other way
+    backend = load_engine(engine)
+    settings = SETTINGS if engine in plugins.FRAMEWORKS else {}  # others have no other way
 
     def version() -> str:
-        return f"{sardonyx.__version__}, {package} {version_of(package)}"
+        return f"{sardonyx.__version__}, {package or engine} {plugins.engine(engine).version}"
 
     def run(model: str, inputs: Mapping[str, Any]) -> Any:
-        return backend.prepare(sardonyx.load(model), **settings).run(inputs)
+        return _rep(engine, sardonyx.load(model), settings).run(inputs)
 
     def train(model: str, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         rep = backend.prepare_training(sardonyx.load(model))
@@ -75,9 +75,25 @@ def functions(
     return version, run, train
 
 
+def _rep(engine: str, model: Model, settings: Mapping[str, Any]) -> Any:
+    """A model prepared on an engine; a plug-in's outputs are checked and put in order."""
+    if plugins.engine(engine).plugin:
+        return PluginRep(engine, model)
+    return load_engine(engine).prepare(model, **settings)
+
+
+class PluginRep:
+    """A model on an engine of a plug-in, with outputs in the order of the model."""
+
+    def __init__(self, engine: str, model: Model):
+        self.runner = PluginRunner(engine, model)
+
+    def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(self.runner(inputs).values())
+
+
 def onnx_gradient(engine: str) -> Callable[..., dict[str, Any]]:
     """`gradient` of an engine, as an adapter has it: an ONNX model, which the engine runs."""
-    backend = importlib.import_module(f"sardonyx.engines.{engine}")
 
     def gradient(
         model: str, inputs: Mapping[str, Any], seeds: Mapping[str, Any], wrt: Sequence[str]
@@ -88,9 +104,7 @@ def onnx_gradient(engine: str) -> Callable[..., dict[str, Any]]:
             graph = grad(loaded, of=list(seeds), wrt=list(wrt), seeds="input", outputs=False)
         names = [v.name or "" for v in graph.inputs]
         feeds = {**inputs, **{f"seed/{name}": seed for name, seed in seeds.items()}}
-        gradients = backend.prepare(graph).run(
-            {name: feeds[name] for name in names if name in feeds}
-        )
+        gradients = _rep(engine, graph, {}).run({n: feeds[n] for n in names if n in feeds})
         outputs = dict(zip([v.name for v in graph.outputs], gradients, strict=True))
         return {name: outputs[f"grad/{name}"] for name in wrt}
 
