@@ -81,8 +81,14 @@ def train(
         int | None, typer.Option(help="The seed of shuffling, splitting and dropout (default 0).")
     ] = None,
     shuffle: Annotated[
-        bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle the rows in every epoch.")
+        str | None,
+        typer.Option(
+            help="The order of the rows: yes (default), no, or hash (the same in every language)."
+        ),
     ] = None,
+    no_shuffle: Annotated[
+        bool, typer.Option("--no-shuffle", help="Do not shuffle the rows: --shuffle no.")
+    ] = False,
     drop_last: Annotated[
         bool | None,
         typer.Option("--drop-last/--no-drop-last", help="Skip the last batch if it is not full."),
@@ -153,7 +159,7 @@ def train(
         engine=engine,
         recompute=recompute,
         seed=seed,
-        shuffle=shuffle,
+        shuffle=_shuffle("no" if no_shuffle and shuffle is None else shuffle),
         drop_last=drop_last,
         output=output,
         in_place=in_place,
@@ -231,6 +237,14 @@ def _validation(text: str | None) -> Any:
         return float(text)
     except ValueError:
         return Path(text)
+
+
+def _shuffle(word: str | None) -> bool | str | None:
+    if word is None or word == "hash":
+        return word
+    if word not in ("yes", "no"):
+        raise ArgumentError(f"--shuffle is yes, no or hash, not {quote(word)}")
+    return word == "yes"
 
 
 def _check_report(path: Path | None) -> None:

@@ -43,7 +43,8 @@ class Setting:
     bound: Bound | None = None
 
     def holds(self, value: Any) -> bool:
-        return isinstance(value, self.types) and (self.types is bool or not isinstance(value, bool))
+        types = self.types if isinstance(self.types, tuple) else (self.types,)
+        return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 NOT_NEGATIVE, POSITIVE, SHARE = Bound(), Bound(above=True), Bound(high=1.0)
@@ -72,7 +73,8 @@ RECORD = {
 LOOP = {
     "epochs": WHOLE, "steps": WHOLE, "batch_size": WHOLE,
     "validation": Setting("a share of the rows or a file", (int, float, str)),
-    "metrics": NAMES, "engine": NAME, "shuffle": FLAG, "drop_last": FLAG,
+    "metrics": NAMES, "engine": NAME, "drop_last": FLAG,
+    "shuffle": Setting('true, false or "hash"', (bool, str)),
     "patience": WHOLE, "watch": NAME, "every_steps": WHOLE, "every_minutes": NUMBER,
     "fields": Setting("a table of fields by input", dict), "columns": NAMES,
     "constants": Setting("a table of values by input", dict),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.record.hash_order import hash_order
 from sardonyx.train.fields import Link, convert, feeds, field_names, special_links
 from sardonyx.train.tables import Rows, Source, Stream, Table
 
@@ -33,9 +34,10 @@ def epoch_blocks(
     epoch: int,
     start: int = 0,
     drop_last: bool = False,
+    by_hash: bool = False,
 ) -> Iterator[list[Rows]]:
     """The batches of one epoch from number `start` on, a few at once where rows are small;
-    shuffled where `seed` is given.
+    shuffled where `seed` is given, by NumPy or, the same in every language, by a hash.
     """
     special = special_links(links)
     if isinstance(source, Stream):
@@ -43,9 +45,7 @@ def epoch_blocks(
             if index >= start:
                 yield [feeds(convert(rows, links), special)]
         return
-    order = np.arange(len(source))
-    if seed is not None:
-        order = np.random.default_rng([seed, epoch]).permutation(len(source))
+    order = _order(len(source), seed, epoch, by_hash)
     fields = field_names(links)
     count = batch_count(source, batch_size, drop_last) or 0
     batches_per_block = _batches_at_once(source, fields, batch_size)
@@ -58,6 +58,14 @@ def epoch_blocks(
             )
             for begin in range(0, len(block_rows), batch_size)
         ]
+
+
+def _order(count: int, seed: int | None, epoch: int, by_hash: bool) -> np.ndarray:
+    if seed is None:
+        return np.arange(count)
+    if by_hash:
+        return hash_order(seed, epoch, count)
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def _batches_at_once(source: Table, fields: set[str], batch_size: int) -> int:

@@ -32,7 +32,7 @@ class Position:
 
     seed: int = 0
     batch_size: int = 32
-    shuffle: bool = True
+    shuffle: bool | str = True  # "hash": in the order of `record/hash_order.py`
     drop_last: bool = False
     share: float | None = None  # of the rows that is held back for validation
     epochs: int | None = None  # how long the run is to be

@@ -63,7 +63,7 @@ def train(
     metrics: Sequence[Any] | None = None,
     engine: str = "onnxruntime",
     seed: int | None = None,
-    shuffle: bool | None = None,
+    shuffle: bool | str | None = None,
     drop_last: bool | None = None,
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
@@ -89,7 +89,8 @@ def train(
     data        -- arrays, a dict, a path (.npz, .npy, .csv, .parquet, a folder of images), a data
                    frame, a torch `Dataset` or `DataLoader`, a Hugging Face data set, batches, …
     epochs, steps -- how long; 3 epochs if neither is given
-    batch_size, seed, shuffle, drop_last -- 32, 0, True, False if not given
+    batch_size, seed, shuffle, drop_last -- 32, 0, True, False if not given; shuffle="hash" gives
+                   an order that every language can compute (docs/guides/whole-training.md)
     validation  -- other data, or a share of the rows such as 0.1
     metrics     -- of the validation data: names ("accuracy", "top5", "f1", "auc", "mae",
                    "perplexity") or functions
@@ -222,7 +223,7 @@ def _split(source: Source, position: Position) -> tuple[Source, Source]:
         raise ArgumentError(
             "a stream cannot be split", hint="give other data for validation: validation=data"
         )
-    return source.split(position.share, position.seed)
+    return source.split(position.share, position.seed, position.shuffle == "hash")
 
 
 def _links(
@@ -374,6 +375,7 @@ class _Loop:
             epoch=position.epoch,
             start=position.batch,
             drop_last=position.drop_last,
+            by_hash=position.shuffle == "hash",
         )
         feeder = Prefetch(blocks)
         complete = False

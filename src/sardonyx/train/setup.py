@@ -45,6 +45,8 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             rows.append([name.replace("_", " "), f"an integer of at least 1, not {value!r}"])
         if name == "seed" and not (is_number and 0 <= value < 2**63):
             rows.append(["seed", f"an integer of at least 0, not {value!r}"])
+        if name == "shuffle" and value not in (True, False, "hash"):
+            rows.append(["shuffle", f'True, False or "hash", not {value!r}'])
         if name == "every_minutes" and not (is_number and value > 0):
             rows.append(["every minutes", f"a number above 0, not {value!r}"])
         if name == "share" and not 0 < value < 1:

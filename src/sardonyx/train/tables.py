@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import DataError, quote
+from sardonyx.record.hash_order import VALIDATION, hash_order
 
 # Names of fields that hold labels.
 LABELS = ("label", "labels", "y", "target", "targets", "class", "classes")
@@ -124,9 +125,12 @@ class Table:
             digest.update(repr(array.tolist()).encode() if text else array.tobytes())
         return digest.hexdigest()
 
-    def split(self, share: float, seed: int) -> tuple[Table, Table]:
-        """Two tables: the second has `share` of the rows, drawn by `seed`."""
-        order = np.random.default_rng([seed, 0x5E]).permutation(self.length)
+    def split(self, share: float, seed: int, by_hash: bool = False) -> tuple[Table, Table]:
+        """Two tables: the second has `share` of the rows, drawn by `seed`, by NumPy or a hash."""
+        if by_hash:
+            order = hash_order(seed, 0, self.length, VALIDATION)
+        else:
+            order = np.random.default_rng([seed, 0x5E]).permutation(self.length)
         count = max(1, round(self.length * share))
         if count >= self.length:
             raise DataError(f"a validation share of {share} leaves nothing to train on")
