@@ -41,6 +41,7 @@ _TASKS = {
         "predict": "sardonyx.train.evaluation",
         "prepare_training": "sardonyx.engines.prepare",
         "export_step": "sardonyx.record.export",
+        "export_training": "sardonyx.train.whole.export",
         "write_report": "sardonyx.train.report",
         "Initializer": "sardonyx.initializer",
         "Schedule": "sardonyx.record.schedule",
@@ -220,6 +221,7 @@ if TYPE_CHECKING:
     from sardonyx.train.loop import train
     from sardonyx.train.report import write_report
     from sardonyx.train.run import Run
+    from sardonyx.train.whole.export import export_training
     from sardonyx.verify import Report, verify
     from sardonyx.verify.training import verify_training
     from sardonyx.weights import weights

@@ -93,12 +93,12 @@ def link(
     fields = source.fields
     fed = [v for v in inputs if v.name not in feeding.constants]
     choices = _choices(fed, labels, fields, feeding.fields)
-    size = _batch_size([v for v in fed if v.name not in labels])
+    size = batch_dim([v for v in fed if v.name not in labels])
     links: list[Link] = []
     problems: list[list[str]] = []
     for value in inputs:
         name = value.name or ""
-        axis = feeding.batch_axes.get(name, _row_axis(value, size))
+        axis = feeding.batch_axes.get(name, row_axis(value, size))
         rank = len(_dims(value) or ())
         item: Link | str
         if rank and not -rank <= axis < rank:
@@ -147,7 +147,7 @@ def _dims(value: ir.Value) -> list[Any] | None:
     return [d if isinstance(d, int) else str(d) for d in value.shape]
 
 
-def _batch_size(inputs: Sequence[ir.Value]) -> Any:
+def batch_dim(inputs: Sequence[ir.Value]) -> Any:
     """The size that the first axes of most inputs share: a name, or a number if all are fixed."""
     first = [dims[0] for v in inputs if (dims := _dims(v))]
     free = [d for d in first if isinstance(d, str)]
@@ -155,7 +155,7 @@ def _batch_size(inputs: Sequence[ir.Value]) -> Any:
     return Counter(names or free or first).most_common(1)[0][0] if first else None
 
 
-def _row_axis(value: ir.Value, size: Any) -> int:
+def row_axis(value: ir.Value, size: Any) -> int:
     """The first axis, unless that is fixed and another one has the size of the batch."""
     dims = _dims(value) or []
     moved = dims and isinstance(dims[0], int) and dims[0] != size and dims.count(size) == 1

@@ -1,0 +1,60 @@
+"""The rows of a batch, as nodes: Slice their numbers, Gather the fields."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.train.whole.loops import Values
+from sardonyx.train.whole.parts import Parts, Settings
+
+
+class Batches:
+    """How the fields of the data become the inputs of a step."""
+
+    def __init__(self, parts: Parts, settings: Settings):
+        self.parts, self.settings = parts, settings
+        self.fields: Values = {}
+
+    def over(self, fields: Values) -> Batches:
+        """Take batches from these fields, whose rows are on the first axis."""
+        self.fields = fields
+        return self
+
+    def take(
+        self, op: Builder, rows: ir.Value, begin: ir.Value, size: ir.Value
+    ) -> tuple[Values, ir.Value]:
+        """The batch that begins at a place in the list `rows`, and how many rows it has."""
+        begin = op.Reshape(begin, [1])
+        numbers = op.Slice(rows, begin, op.Add(begin, size))
+        count = op.Shape(numbers)
+        feeds = {n: self._field(op, n, v, numbers) for n, v in self.fields.items()}
+        for name, array in self.settings.constants.items():
+            if name in self.parts.inputs:
+                feeds[name] = self._constant(op, name, array, count)
+        return feeds, count
+
+    def _field(self, op: Builder, name: str, value: ir.Value, numbers: ir.Value) -> ir.Value:
+        wanted = self.parts.inputs[name]
+        batch = op.Gather(value, numbers, axis=0)
+        axis = self.settings.axes.get(name, 0)
+        if axis and wanted.shape is not None:
+            axis %= len(wanted.shape)
+            batch = op.Transpose(
+                batch, perm=[*range(1, axis + 1), 0, *range(axis + 1, len(wanted.shape))]
+            )
+        batch.shape = ir.Shape(wanted.shape) if wanted.shape is not None else None
+        return batch
+
+    def _constant(self, op: Builder, name: str, array: np.ndarray, count: ir.Value) -> ir.Value:
+        """A constant as it is fed: a number fills the whole input."""
+        wanted = self.parts.inputs[name]
+        if array.ndim or not wanted.shape:
+            return op.const(array)
+        axis = self.settings.axes.get(name, 0) % len(wanted.shape)
+        dims = [
+            count if i == axis and not isinstance(d, int) else int(d)
+            for i, d in enumerate(wanted.shape)
+        ]
+        return op.Expand(op.const(array), op.join(dims))

@@ -1,0 +1,345 @@
+"""The graph of a whole training: a Loop over epochs, and in it a Loop over batches.
+
+    once          checks of the data, preparation, the rows to train on and those held back
+    each epoch    the order of the rows, the steps, the validation, what is the best so far
+    each batch    its rows, and the step as `record/step.py` compiles it
+
+Names of inputs and outputs are collected in `Description`, which the file carries as metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.model import Model
+from sardonyx.passes.nesting import names as all_names
+from sardonyx.record.builder import ROLE
+from sardonyx.record.hash_order import VALIDATION, ordered
+from sardonyx.train.whole.batch import Batches
+from sardonyx.train.whole.guards import Guards
+from sardonyx.train.whole.loops import Body, Values, Writer, branch, chosen, embed, loop
+from sardonyx.train.whole.parts import Parts, Settings
+from sardonyx.train.whole.validation import Validation
+
+T = ir.DataType
+DONE, OUT_OF_PATIENCE, NOT_FINITE = 0, 1, 2  # why a training ended
+INF = float("inf")
+
+
+@dataclass
+class Description:
+    """The inputs and outputs of the file by role."""
+
+    data: dict[str, str] = field(default_factory=dict)  # field → input
+    control: dict[str, str] = field(default_factory=dict)  # epochs, seed, … → input
+    hyper: dict[str, Any] = field(default_factory=dict)  # hyperparameter → default
+    state: dict[str, str] = field(default_factory=dict)  # variable → input
+    last: dict[str, str] = field(default_factory=dict)  # variable → output
+    best: dict[str, str] = field(default_factory=dict)
+    history: dict[str, str] = field(default_factory=dict)  # metric → output, a number an epoch
+    results: dict[str, str] = field(default_factory=dict)  # losses, stopped, … → output
+
+
+class Whole:
+    """The graph under construction."""
+
+    def __init__(self, parts: Parts, settings: Settings, defaults: bool):
+        self.parts, self.settings, self.defaults = parts, settings, defaults
+        self.op = Writer("train")
+        self.description = Description()
+        self.inputs: list[ir.Value] = []
+        self.optional: dict[ir.Value, np.ndarray] = {}
+        self.op.reserve([*parts.inputs, *parts.hyper, *parts.state])
+        if parts.front is not None:
+            self.op.reserve(all_names(parts.front.model.graph))
+
+    def model(self) -> Model:
+        """The model, with everything in it."""
+        batches = Batches(self.parts, self.settings)
+        raw = self._data()
+        self._controls()
+        guards = Guards(self.op, raw, self.parts, self.settings, self.batch_size)
+        self.rows = guards.rows(self.op, self.epochs)
+        self.fields = self._features(raw)
+        self.batches = batches.over(self.fields)
+        self._split()
+        self._sizes()
+        carried = {f"last/{n}": v for n, v in self._start().items()}
+        carried |= self._judged(carried)
+        end, collected = loop(
+            self.op, "epochs", self.epochs, self._may_go(carried), carried, self._epoch
+        )
+        return self._finished(end, collected)
+
+    # -- inputs ----------------------------------------------------------------------
+
+    def _input(self, name: str, dtype: ir.DataType, shape: Any, default: Any = None) -> ir.Value:
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self.inputs.append(value)
+        if default is not None and self.defaults:
+            self.optional[value] = np.asarray(default, dtype.numpy())
+        return value
+
+    def _data(self) -> Values:
+        front = self.parts.front
+        values = dict(self.parts.inputs)
+        if front is not None:
+            values = {n: v for n, v in values.items() if n not in front.features}
+            values = {v.name or "": v for v in front.model.inputs} | values
+        raw = {}
+        for name, value in values.items():
+            if name in self.settings.constants:
+                continue
+            dims: list[Any] = [d if isinstance(d, int) else None for d in value.shape or ()]
+            if value.shape is None or value.dtype is None:
+                raise AssertionError(name)
+            del dims[self.settings.axes.get(name, 0) : self.settings.axes.get(name, 0) + 1]
+            free = [d if d is not None else f"{name}/{i}" for i, d in enumerate(dims)]
+            raw[name] = self._input(name, value.dtype, ["rows", *free])
+            self.description.data[name] = name
+        return raw
+
+    def _control(self, name: str, dtype: ir.DataType, default: Any = None) -> ir.Value:
+        value = self._input(self.op.fresh(name), dtype, [], default)
+        self.description.control[name] = value.name or ""
+        return value
+
+    def _controls(self) -> None:
+        self.epochs, self.batch_size, self.seed = (
+            self._control(n, T.INT64) for n in ("epochs", "batch_size", "seed")
+        )
+        self.first_epoch = self._control("first_epoch", T.INT64, 0)
+        if self.settings.keeps_best:
+            self.best_value = self._control("best_value", T.DOUBLE, INF)
+            self.waited = self._control("waited", T.INT64, 0)
+        self.hyper = {}
+        for name, default in self.parts.hyper.items():
+            dtype = T.from_numpy(default.dtype)
+            self.hyper[name] = self._input(name, dtype, default.shape, default)
+            self.description.hyper[name] = default.tolist()
+
+    # -- once ------------------------------------------------------------------------
+
+    def _features(self, raw: Values) -> Values:
+        """The fields that steps read: raw data, or what the front makes of it."""
+        front = self.parts.front
+        if front is None:
+            return raw
+        feeds = {v.name or "": raw[v.name or ""] for v in front.model.inputs}
+        features = embed(self.op, "prepare", front.model, feeds)
+        return {n: v for n, v in {**raw, **features}.items() if n in self.parts.inputs}
+
+    def _split(self) -> None:
+        """The numbers of the rows to train on, and of those held back, both in ascending order."""
+        op = self.op
+        self.held_back: ir.Value | None = None
+        if self.settings.share is None:
+            self.training, self.count = op.Range(0, op.Squeeze(self.rows), 1), self.rows
+            return
+        order = ordered(op, self.seed, op.const(0, T.INT64), self.rows, VALIDATION)
+        share = op.const(self.settings.share, T.DOUBLE)
+        count = op.cast(op.Round(op.Mul(op.cast(self.rows, T.DOUBLE), share)), T.INT64)
+        held = op.Max(count, [1])
+        self.count = op.Sub(self.rows, held)
+        parts = [op.Slice(order, [0], held), op.Slice(order, held, self.rows)]
+        self.held_back, self.training = (
+            op.TopK(part, n, largest=0, sorted=1, outputs=2)[0]
+            for part, n in zip(parts, (held, self.count), strict=True)
+        )
+
+    def _sizes(self) -> None:
+        """The number of batches in an epoch and of the rows in them."""
+        op = self.op
+        self.size = op.Reshape(self.batch_size, [1])
+        whole = op.Div(self.count, self.size)
+        if not self.settings.drop_last:
+            whole = op.Div(op.Sub(op.Add(self.count, self.size), [1]), self.size)
+        self.steps = op.Max(whole, [1])
+        self.taken = op.Min(op.Mul(self.steps, self.size), self.count)
+
+    def _start(self) -> Values:
+        """Where the state starts: what is fed or, where that is empty, what the file holds."""
+        op, start = self.op, {}
+        for name, array in self.parts.state.items():
+            dtype = T.from_numpy(array.dtype)
+            shape = [f"{name}/{i}" for i in range(array.ndim)] or ["one"]
+            empty = np.zeros([0] * len(shape), array.dtype)
+            fed = self._input(name, dtype, shape, empty)
+            self.description.state[name] = name
+            is_empty = op.Equal(op.Size(fed), 0)
+            own, other = (Writer(f"start/{name}", op) for _ in range(2))
+            stored = own.graph("stored", [], [self._stored(own, name, array)])
+            value = other.Reshape(fed, np.array(array.shape, np.int64))
+            value.shape = ir.Shape(array.shape)
+            taken = other.graph("fed", [], [value])
+            start |= chosen(op, f"start/{name}", is_empty, stored, taken, [name])
+            start[name].shape = ir.Shape(array.shape)
+        return start
+
+    def _stored(self, op: Writer, name: str, array: np.ndarray) -> ir.Value:
+        if self.parts.model.metadata.get(f"{ROLE}{name}") == "seed":
+            return op.Identity(self.seed)
+        bits = np.ascontiguousarray(array).view(f"u{array.itemsize}") if array.size else array
+        if array.size > 16 and (bits == bits.flat[0]).all():
+            one = ir.tensor(np.ascontiguousarray(array).reshape(-1)[:1])
+            return op.ConstantOfShape(np.array(array.shape, np.int64), value=one)
+        return op.Identity(op.weight(f"start/{name}/value", array))
+
+    def _judged(self, carried: Values) -> Values:
+        """What is carried from epoch to epoch beside the state."""
+        op = self.op
+        rest = {"stopped": op.const(DONE, T.INT64)}
+        if not self.settings.keeps_best:
+            return rest
+        best = {f"best/{n}": carried[f"last/{n}"] for n in self.parts.served}
+        rest |= {"best_value": self.best_value, "waited": self.waited}
+        return {**best, **rest, "best_epoch": op.const(0, T.INT64)}
+
+    def _may_go(self, carried: Values) -> ir.Value | None:
+        if self.settings.patience is None:
+            return None
+        return self.op.Less(self.waited, self.settings.patience)
+
+    # -- an epoch ----------------------------------------------------------------------
+
+    def _epoch(self, op: Writer, number: ir.Value, carried: Values) -> Body:
+        epoch = op.Add(self.first_epoch, number)
+        rows = self.training
+        if self.settings.shuffle:
+            rows = op.Gather(self.training, ordered(op, self.seed, epoch, self.count))
+        state = {n: carried[f"last/{n}"] for n in self.parts.state}
+        zero = op.const(np.float64(0))
+        sums = {f"sum/{n}": zero for n in self.parts.metrics}
+
+        def step(body: Writer, index: ir.Value, inside: Values) -> Body:
+            return self._step(body, index, inside, rows)
+
+        before = {**state, **sums, "finite": op.const(True)}
+        after, collected = loop(op, "batches", op.Squeeze(self.steps), None, before, step)
+        total = op.cast(op.Squeeze(self.taken), T.DOUBLE)
+        history = {n: op.Div(after[f"sum/{n}"], total) for n in self.parts.metrics}
+        state = {n: after[n] for n in self.parts.state}
+        if self.held_back is not None:
+            checked = Validation(self.parts, self.settings, self.batches, self.hyper, self.size)
+            found = checked.write(op, state, self.held_back)
+            history |= {f"val_{n}": v for n, v in found.items()}
+        losses = self._padded(op, collected["losses"])
+        new, again = self._judge(op, carried, state, history, epoch, after["finite"])
+        scans = {f"history/{n}": v for n, v in history.items()} | {"losses": losses}
+        return Body(again, {**{f"last/{n}": v for n, v in state.items()}, **new}, scans)
+
+    def _step(self, op: Writer, index: ir.Value, carried: Values, rows: ir.Value) -> Body:
+        """One batch: its rows, and one step of every record."""
+        feeds, count = self.batches.take(op, rows, op.Mul(index, self.batch_size), self.size)
+        state = {n: carried[n] for n in self.parts.state}
+        metrics: Values = {}
+        for number, graph in enumerate(self.parts.steps):
+            needs = {v.name or "": v for v in graph.model.graph.inputs}
+            everything = {**self.hyper, **feeds, **state}
+            name = "step" if len(self.parts.steps) == 1 else f"step{number}"
+            outputs = embed(op, name, graph.model, {n: everything[n] for n in needs})
+            for variable, output in graph.updates.items():
+                state[variable] = op.typed(outputs[output], carried[variable])
+            metrics |= {n: _number(op, outputs[n]) for n in graph.metrics}
+        weight = op.cast(op.Squeeze(count), T.DOUBLE)
+        sums = {
+            f"sum/{n}": op.Add(carried[f"sum/{n}"], op.Mul(v, weight)) for n, v in metrics.items()
+        }
+        total = op.const(np.float64(0))
+        for value in metrics.values():
+            total = op.Add(total, op.Mul(value, 0.0))  # not a number where one is not finite
+        finite = op.Equal(total, 0.0)
+        loss = op.Identity(metrics[self.parts.loss]) if self.parts.loss else total
+        return Body(finite, {**state, **sums, "finite": finite}, {"losses": loss})
+
+    def _padded(self, op: Writer, losses: ir.Value) -> ir.Value:
+        """As many numbers in every epoch: where a step was not finite, the rest is missing."""
+        missing = op.Sub(self.steps, op.Shape(losses))
+        rest = op.Expand(op.const(np.float64("nan")), missing)
+        padded = op.Concat(losses, rest, axis=0)
+        padded.shape = ir.Shape(["steps"])
+        return padded
+
+    def _judge(
+        self,
+        op: Writer,
+        carried: Values,
+        state: Values,
+        history: Values,
+        epoch: ir.Value,
+        finite: ir.Value,
+    ) -> tuple[Values, ir.Value]:
+        """What is carried on beside the state, and whether another epoch may follow."""
+        stopped = op.Where(finite, op.const(DONE, T.INT64), op.const(NOT_FINITE, T.INT64))
+        if not self.settings.keeps_best:
+            return {"stopped": stopped}, finite
+        value = history[self.settings.watch]
+        value = value if self.settings.lower else op.Neg(value)
+        best = carried["best_value"]
+        improved = op.And(finite, op.Or(op.Less(value, best), op.IsInf(best, detect_negative=0)))
+        served = {f"best/{n}": state[n] for n in self.parts.served}
+        before = {n: carried[n] for n in served}
+        new = branch(op, "best", improved, served, before) if served else {}
+        new["best_value"] = op.Where(improved, value, best)
+        new["best_epoch"] = op.Where(improved, op.Add(epoch, 1), carried["best_epoch"])
+        new["waited"] = op.Where(improved, op.const(0, T.INT64), op.Add(carried["waited"], 1))
+        again = finite
+        if self.settings.patience is not None:
+            hopeful = op.Less(new["waited"], self.settings.patience)
+            again = op.And(finite, hopeful)
+            patient = op.const(OUT_OF_PATIENCE, T.INT64)
+            stopped = op.Where(hopeful, stopped, op.Max(stopped, patient))
+        return {**new, "stopped": stopped}, again
+
+    # -- outputs -----------------------------------------------------------------------
+
+    def _finished(self, end: Values, collected: Values) -> Model:
+        outputs: list[ir.Value] = []
+
+        def give(value: ir.Value, name: str) -> str:
+            if value.name != name or value in outputs:
+                value.name = self.op.fresh(name)
+            outputs.append(value)
+            return value.name or ""
+
+        description = self.description
+        for key, value in collected.items():
+            if key.startswith("history/"):
+                description.history[key.removeprefix("history/")] = give(value, key)
+            else:
+                description.results[key] = give(value, key)
+        for key, value in end.items():
+            role, _, name = key.partition("/")
+            if role in ("last", "best") and name:
+                getattr(description, role)[name] = give(value, key)
+            else:
+                description.results[key] = give(
+                    value, f"{key}/end" if key in description.control else key
+                )
+        graph = ir.Graph(
+            self.inputs, outputs, nodes=self.op.nodes, opset_imports={"": opset.OPSET}, name="train"
+        )
+        for value in (*self.op.constants.values(), *self.op.initializers):
+            graph.register_initializer(value)
+        for value, array in self.optional.items():
+            value.const_value = ir.Tensor(array, name=value.name, shape=ir.Shape(array.shape))
+            graph.register_initializer(value)
+        models = [g.model for g in (*self.parts.steps, *self.parts.evaluations)]
+        models += [self.parts.front.model] if self.parts.front is not None else []
+        domains = {node.domain for node in graph.all_nodes()} - {""}
+        for part in models:
+            imports = part.ir.opset_imports
+            graph.opset_imports.update({d: v for d, v in imports.items() if d in domains})
+        return Model(ir.Model(graph, ir_version=10, producer_name="sardonyx"))
+
+
+def _number(op: Writer, value: ir.Value) -> ir.Value:
+    """A metric as one double."""
+    if value.shape is None or len(value.shape):
+        value = op.ReduceMean(value, keepdims=0)
+    return op.cast(value, T.DOUBLE)
