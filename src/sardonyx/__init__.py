@@ -72,7 +72,7 @@ _TASKS = {
     "Other frameworks": {
         "from_jax": "sardonyx.importers.jax.model",
         "from_jax_step": "sardonyx.importers.jax.step",
-        "from_keras": "sardonyx.importers.tensorflow.keras",
+        "from_keras": "sardonyx.importers.keras.model",
         "from_torch": "sardonyx.importers.torch.convert",
         "from_sklearn": "sardonyx.importers.sklearn",
         "from_xgboost": "sardonyx.importers.boosting.xgboost",
@@ -198,11 +198,11 @@ if TYPE_CHECKING:
     from sardonyx.importers.boosting.xgboost import from_xgboost
     from sardonyx.importers.jax.model import from_jax
     from sardonyx.importers.jax.step import from_jax_step
+    from sardonyx.importers.keras.model import from_keras
     from sardonyx.importers.pandas.convert import from_pandas
     from sardonyx.importers.pmml import from_pmml
     from sardonyx.importers.rules import importer
     from sardonyx.importers.sklearn import from_sklearn
-    from sardonyx.importers.tensorflow.keras import from_keras
     from sardonyx.importers.torch.convert import from_torch
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,10 @@ from jax.extend.core import ClosedJaxpr
 
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.writer import Refusal, Writer
+
+# The first word of a call's name -> what it is written as, instead of its equations; the words
+# after it are settings, as numbers by name.
+MARKED: dict[str, Callable[..., ir.Value]] = {}
 
 
 def _named(op: Writer, name: str) -> str:
@@ -26,6 +30,10 @@ def jit(
     name: str = "",
     reader: Reader,
 ) -> Sequence[ir.Value]:
+    mark, *settings = name.split() or [""]
+    if mark in MARKED:
+        numbers = {k: float(v) for k, _, v in (word.partition("=") for word in settings)}
+        return [MARKED[mark](op, *operands, **numbers)]
     with op.named(_named(op, name)):
         return reader.closed(op, jaxpr if jaxpr is not None else call_jaxpr, operands)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -77,9 +77,17 @@ class JaxSide:
         self.others.update({n: a for n, a in state.items() if n not in self.state_names})
 
 
-def require_same_training(model: Model, side: JaxSide, fed: Mapping[str, Any]) -> None:
-    """Raise `ImportDiffers` unless two steps of the model's record are those of JAX."""
-    data = [sample(fed, None), sample(fed, 1)]
+def require_same_training(
+    model: Model,
+    side: JaxSide,
+    fed: Mapping[str, Any],
+    data: Sequence[Mapping[str, np.ndarray]] | None = None,
+) -> None:
+    """Raise `ImportDiffers` unless two steps of the model's record are those of JAX.
+
+    data -- the batches of the steps; like the examples `fed`, if not given
+    """
+    data = data or [sample(fed, None), sample(fed, 1)]
     for record in model.records:
         for name in state_names(model, record):
             if name not in side.state_names:

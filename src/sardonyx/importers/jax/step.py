@@ -165,9 +165,16 @@ def cut(
 
 
 def attach(
-    model: Model, graph: ir.Graph, arrays: Mapping[str, np.ndarray], moved: Sequence[str]
+    model: Model,
+    graph: ir.Graph,
+    arrays: Mapping[str, np.ndarray],
+    moved: Sequence[str],
+    defaults: Sequence[str] = (),
 ) -> Model:
-    """The model with a whole step, which computes the new values of `moved`, as its record."""
+    """The model with a whole step, which computes the new values of `moved`, as its record.
+
+    defaults -- names among `arrays` that may be fed: their arrays are what they are otherwise
+    """
     ours = {v.name for v in model.graph.inputs} | set(model.graph.initializers)
     private: dict[str, ir.TensorProtocol] = {
         n: ir.Tensor(a, name=n, shape=ir.Shape(a.shape)) for n, a in arrays.items() if n not in ours
@@ -175,7 +182,10 @@ def attach(
     for name, value in graph.initializers.items():
         assert value.const_value is not None
         private[name] = value.const_value
-    inputs = [v for v in graph.inputs if v.name not in ours and v.name not in private]
+    inputs = [
+        v for v in graph.inputs
+        if v.name not in ours and (v.name not in private or v.name in defaults)
+    ]  # fmt: skip
     outputs, nodes = list(graph.outputs), list(graph)
     graph.outputs.clear()
     graph.inputs.clear()
@@ -188,6 +198,9 @@ def attach(
     record = Record(algorithm, private, update_binding=[(n, f"{n}/next") for n in moved])
     joined = model.copy()
     joined.ir.graph.opset_imports[""] = opset.OPSET
+    joined.metadata.update(
+        {f"{ROLE}{v.name}": "hyperparameter" for v in inputs if v.name in arrays}
+    )
     return _checked(as_model(joined.graph, [record]), moved)
 
 

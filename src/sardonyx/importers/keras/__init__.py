@@ -1,0 +1,8 @@
+"""Keras in: a model is traced on Keras's JAX backend and read by the rules of `importers/jax`.
+
+model.py      `from_keras`: models, files, other backends · worker.py   a process on the JAX backend
+source.py     a Keras model as pure functions of arrays, with names · labels.py   what losses take
+marks.py      layers that become single operators, because they behave differently while training
+training.py   `compile()` as a training record · step.py   the same as one step of JAX
+optimizers.py Keras's optimizers in the words of ours · check.py   two steps against Keras
+"""

@@ -1,0 +1,104 @@
+"""Layers that become single operators: they behave differently while training.
+
+Traced as they are, batch normalization in inference is plain arithmetic, and dropout is nothing at
+all. While the served graph is traced, both compute inside a named call, which the reader of JAX
+writes as BatchNormalization and Dropout. What `trainable` and other tools then switch is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.importers.jax.calls import MARKED
+from sardonyx.importers.jax.writer import Writer
+
+BATCH_NORM, DROPOUT = "keras_batch_normalization", "keras_dropout"
+
+
+@contextlib.contextmanager
+def marks() -> Iterator[None]:
+    """Within this, batch normalization and dropout are traced as calls with a mark."""
+    norm, dropout = keras.layers.BatchNormalization, keras.layers.Dropout
+    plain_norm, plain_dropout = norm.call, dropout.call
+
+    def norm_call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if not _is_plain(self, inputs) or (training and self.trainable):
+            return plain_norm(self, inputs, training=training, mask=mask)
+        return _normalized(self, inputs)
+
+    def dropout_call(self: Any, inputs: Any, training: Any = False) -> Any:
+        if training or not 0 < self.rate < 1 or self.noise_shape or inputs.dtype != jnp.float32:
+            return plain_dropout(self, inputs, training=training)
+        return _marked(DROPOUT, jnp.copy, rate=float(self.rate))(inputs)
+
+    norm.call, dropout.call = norm_call, dropout_call
+    try:
+        yield
+    finally:
+        norm.call, dropout.call = plain_norm, plain_dropout
+
+
+def _is_plain(layer: Any, inputs: Any) -> bool:
+    """Whether ONNX's operator computes what the layer does."""
+    axis = layer.axis % inputs.ndim if isinstance(layer.axis, int) else 0
+    single = inputs.dtype == jnp.float32 and layer.compute_dtype == "float32"
+    return single and axis > 0 and not getattr(layer, "renorm", False)
+
+
+def _normalized(layer: Any, x: Any) -> Any:
+    axis = layer.axis % x.ndim
+    shape = [-1 if a == axis else 1 for a in range(x.ndim)]
+
+    def normalize(x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+        mean, variance, scale, bias = (v.reshape(shape) for v in (mean, variance, scale, bias))
+        return (x - mean) * (scale / jnp.sqrt(variance + layer.epsilon)) + bias
+
+    count = x.shape[axis]
+    scale = layer.gamma.value if layer.scale else jnp.ones(count, x.dtype)
+    bias = layer.beta.value if layer.center else jnp.zeros(count, x.dtype)
+    settings = {"axis": axis, "epsilon": layer.epsilon, "momentum": layer.momentum}
+    call = _marked(BATCH_NORM, normalize, **settings)
+    return call(x, scale, bias, layer.moving_mean.value, layer.moving_variance.value)
+
+
+def _marked(mark: str, function: Any, **settings: float) -> Any:
+    """`function` as a call that a trace keeps; the name carries the settings."""
+
+    def call(*operands: Any) -> Any:
+        return function(*operands)
+
+    call.__name__ = " ".join([mark, *(f"{k}={v!r}" for k, v in settings.items())])
+    return jax.jit(call)
+
+
+def batch_normalization(
+    op: Writer,
+    x: ir.Value,
+    *parameters: ir.Value,
+    axis: float,
+    epsilon: float,
+    momentum: float,
+) -> ir.Value:
+    rank = len(x.shape or ())
+    to_first = [0, int(axis), *(a for a in range(1, rank) if a != int(axis))]
+    y = op.BatchNormalization(
+        op.transpose(x, to_first), *parameters, epsilon=epsilon, momentum=momentum
+    )
+    return op.transpose(y, np.argsort(to_first).tolist())
+
+
+def dropout(op: Writer, x: ir.Value, *, rate: float) -> ir.Value:
+    y: ir.Value = op.Dropout(x, op.const(np.float32(rate)))
+    return y
+
+
+MARKED[BATCH_NORM] = batch_normalization
+MARKED[DROPOUT] = dropout
