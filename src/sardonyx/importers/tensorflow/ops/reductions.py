@@ -1,0 +1,171 @@
+"""Rules of sums, means, extremes and running sums over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import tensorflow as tf
+
+from sardonyx.build import constant, rank
+from sardonyx.importers.tensorflow.reader import dtype_of, importer
+from sardonyx.importers.tensorflow.writer import Refusal, Writer
+
+T = ir.DataType
+REDUCTIONS = {"Sum": "ReduceSum", "Max": "ReduceMax", "Min": "ReduceMin", "Prod": "ReduceProd"}
+
+
+def _reduced(op: Writer, name: str, x: ir.Value, axes: ir.Value, keep: bool) -> ir.Value:
+    which = constant(axes)
+    if which is not None:
+        if which.size == 0:
+            return x
+        where: Any = [int(a) for a in which.reshape(-1)]
+        if x.shape is not None and 0 in list(x.shape) and name in ("ReduceMax", "ReduceMin"):
+            raise Refusal("an extreme of nothing")
+    else:
+        where = op.vector(axes)
+    return op.call(name, [x, where], {"keepdims": int(keep), "noop_with_empty_axes": 1})
+
+
+def _reduction(operator: str) -> Callable[..., ir.Value]:
+    def rule(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Value:
+        if x.dtype == T.FLOAT16 and operator in ("ReduceSum", "ReduceProd"):
+            y = _reduced(op, operator, op.cast(x, T.FLOAT), axes, keep_dims)
+            return op.cast(y, T.FLOAT16)
+        return _reduced(op, operator, x, axes, keep_dims)
+
+    return rule
+
+
+for _name, _operator in REDUCTIONS.items():
+    importer(_name)(_reduction(_operator))
+
+
+@importer("Mean")
+def mean(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Value:
+    if x.dtype.is_floating_point():  # type: ignore[union-attr]
+        if x.dtype == T.FLOAT16:
+            return op.cast(
+                _reduced(op, "ReduceMean", op.cast(x, T.FLOAT), axes, keep_dims), T.FLOAT16
+            )
+        return _reduced(op, "ReduceMean", x, axes, keep_dims)
+    total = _reduced(op, "ReduceSum", x, axes, keep_dims)
+    which = constant(axes)
+    if which is None:
+        raise Refusal("a mean of integers over computed axes")
+    count = op.const(np.array(1, np.int64))
+    for axis in which.reshape(-1):
+        count = op.Mul(count, op.Squeeze(op.dim_value(x, int(axis))))
+    return op.Div(total, op.cast(count, x.dtype))
+
+
+@importer("All")
+def all_(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Value:
+    return op.cast(_reduced(op, "ReduceMin", op.cast(x, T.INT32), axes, keep_dims), T.BOOL)
+
+
+@importer("Any")
+def any_(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Value:
+    return op.cast(_reduced(op, "ReduceMax", op.cast(x, T.INT32), axes, keep_dims), T.BOOL)
+
+
+@importer("EuclideanNorm")
+def euclidean_norm(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Value:
+    return op.Sqrt(_reduced(op, "ReduceSum", op.Mul(x, x), axes, keep_dims))
+
+
+@importer("L2Loss")
+def l2_loss(op: Writer, x: ir.Value) -> ir.Value:
+    return op.Mul(op.ReduceSum(op.Mul(x, x), keepdims=0), op.like(0.5, x))
+
+
+@importer("ArgMax")
+def arg_max(op: Writer, x: ir.Value, axis: ir.Value, *, output_type: tf.DType) -> ir.Value:
+    return _place(op, "ArgMax", x, axis, output_type)
+
+
+@importer("ArgMin")
+def arg_min(op: Writer, x: ir.Value, axis: ir.Value, *, output_type: tf.DType) -> ir.Value:
+    return _place(op, "ArgMin", x, axis, output_type)
+
+
+def _place(op: Writer, name: str, x: ir.Value, axis: ir.Value, kind: tf.DType) -> ir.Value:
+    where = int(op.known(axis, "an axis").reshape(-1)[0])
+    return op.cast(op.call(name, [x], {"axis": where, "keepdims": 0}), dtype_of(kind))
+
+
+# -- running sums ---------------------------------------------------------------------------------
+
+
+@importer("Cumsum")
+def cumsum(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse: bool) -> ir.Value:
+    where = op.cast(axis, T.INT64)
+    return op.CumSum(x, where, exclusive=int(exclusive), reverse=int(reverse))
+
+
+@importer("Cumprod")
+def cumprod(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse: bool) -> ir.Value:
+    """A Scan over the axis that multiplies as it goes."""
+    n = rank(x)
+    where = int(op.known(axis, "an axis").reshape(-1)[0]) % n
+    body = Writer(op.prefix, op)
+    dims = [d for a, d in enumerate(list(x.shape)) if a != where]  # type: ignore[arg-type]
+
+    def parameter(stem: str) -> ir.Value:
+        shape = ir.Shape(dims)
+        name = op.fresh(f"{op.prefix}/{stem}")
+        return ir.Value(name=name, type=ir.TensorType(x.dtype), shape=shape)  # type: ignore[arg-type]
+
+    state, part = parameter("product"), parameter("part")
+    product = body.Mul(state, part)
+    result = body.Identity(state if exclusive else product)
+    graph = ir.Graph([state, part], [product, result], nodes=body.nodes, name=op.fresh("body"))
+    first = op.Gather(x, op.const(np.int64(0)), axis=where)
+    ones = op.fill(1, first)
+    attributes = [
+        ir.AttrGraph("body", graph),
+        ir.AttrInt64("num_scan_inputs", 1),
+        ir.AttrInt64s("scan_input_axes", [where]),
+        ir.AttrInt64s("scan_output_axes", [where]),
+        ir.AttrInt64s("scan_input_directions", [int(reverse)]),
+        ir.AttrInt64s("scan_output_directions", [int(reverse)]),
+    ]
+    name = op.fresh(f"{op.prefix}/Scan")
+    node = ir.Node("", "Scan", [ones, x], attributes=attributes, num_outputs=2, name=name)
+    for i, value in enumerate(node.outputs):
+        value.name = name if i == 0 else op.fresh(f"{name}:{i}")
+        value.type = ir.TensorType(x.dtype)  # type: ignore[arg-type]
+    node.outputs[0].shape = ir.Shape(dims)
+    node.outputs[1].shape = ir.Shape(list(x.shape))  # type: ignore[arg-type]
+    op.nodes.append(node)
+    return node.outputs[1]
+
+
+@importer("DenseBincount")
+def dense_bincount(
+    op: Writer, x: ir.Value, size: ir.Value, weights: ir.Value, *, binary_output: bool
+) -> ir.Value:
+    """How often each number occurs, or the sum of the weights where it does."""
+    hot = op.Equal(op.Unsqueeze(op.int64(x), [-1]), op.count(op.int64(size)))
+    return _counted(op, x, hot, weights, binary_output)
+
+
+@importer("Bincount")
+def bincount(op: Writer, x: ir.Value, size: ir.Value, weights: ir.Value) -> ir.Value:
+    hot = op.Equal(op.Unsqueeze(op.int64(x), [-1]), op.count(op.int64(size)))
+    return _counted(op, x, hot, weights, False)
+
+
+def _counted(op: Writer, x: ir.Value, hot: ir.Value, weights: ir.Value, binary: bool) -> ir.Value:
+    kind = weights.dtype
+    ones = op.cast(hot, T.FLOAT if kind.is_floating_point() else T.INT64)  # type: ignore[union-attr]
+    ones = op.cast(ones, T.DOUBLE) if kind == T.DOUBLE else ones
+    if binary:
+        return op.cast(op.ReduceMax(ones, [-2], keepdims=0), kind)
+    known = weights.shape is not None and list(weights.shape) == [0]
+    if not known:
+        ones = op.Mul(ones, op.cast(op.Unsqueeze(weights, [-1]), ones.dtype))
+    return op.cast(op.ReduceSum(ones, [-2], keepdims=0), kind)

@@ -1,0 +1,84 @@
+"""Variables and tables: values that a graph reads, and that ONNX has no type for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import tensorflow as tf
+
+from sardonyx.importers.tensorflow.reader import Reader, Unknown, dtype_of
+from sardonyx.importers.tensorflow.sources import Source
+from sardonyx.importers.tensorflow.writer import Refusal, Writer
+
+
+@dataclass
+class Variable:
+    """A variable and the initializer that it becomes."""
+
+    value: ir.Value
+
+
+@dataclass
+class Table:
+    """A lookup table that does not change: keys and values, or a line number per key."""
+
+    keys: np.ndarray
+    values: np.ndarray
+
+
+def weight(op: Writer, reader: Reader, name: str, array: np.ndarray) -> ir.Value:
+    """An initializer called `name`, which stays an input until the graph is complete."""
+    label = op.fresh(name)
+    kind = ir.DataType.from_numpy(array.dtype)
+    value = ir.Value(name=label, type=ir.TensorType(kind), shape=ir.Shape(array.shape))
+    value.meta["weight"] = True
+    reader.weights[label] = (value, array)
+    return value
+
+
+def captured(op: Writer, reader: Reader, thing: Any, source: Source) -> Any:
+    """What a graph has captured, as rules take it."""
+    if hasattr(thing, "handle") and hasattr(thing, "read_value"):
+        array = np.asarray(thing.read_value().numpy())
+        if array.dtype.kind in "OSU":
+            return Variable(op.const(array))
+        name = source.names.get(id(thing.handle)) or thing.name.partition(":")[0]
+        return Variable(weight(op, reader, name, array))
+    if not tf.is_tensor(thing):
+        return Unknown()
+    if thing.dtype == tf.resource:
+        return _resource(op, reader, thing, source)
+    if thing.dtype == tf.variant or dtype_of(thing.dtype) is None:
+        return Unknown()
+    return op.const(np.asarray(thing.numpy()))
+
+
+def _resource(op: Writer, reader: Reader, handle: Any, source: Source) -> Any:
+    """A variable or a table behind a handle of which no object is known."""
+    data = getattr(handle, "_handle_data", None)
+    pairs = list(data.shape_and_type) if data is not None and data.is_set else []
+    if pairs:
+        dtype = tf.as_dtype(pairs[0].dtype)
+        array = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy())
+        name = source.names.get(id(handle)) or "variable"
+        return Variable(weight(op, reader, name, array))
+    return TableHandle(handle)
+
+
+@dataclass
+class TableHandle:
+    """The handle of a table, whose types are known where it is read."""
+
+    handle: Any
+
+    def table(self, keys: tf.DType, values: tf.DType) -> Table:
+        try:
+            exported = tf.raw_ops.LookupTableExportV2(
+                table_handle=self.handle, Tkeys=keys, Tvalues=values
+            )
+        except tf.errors.OpError as error:
+            raise Refusal("a lookup table that was not filled") from error
+        return Table(exported.keys.numpy(), exported.values.numpy())

@@ -1,0 +1,270 @@
+"""The builder that rules for TensorFlow's operators write with.
+
+It adds to `Builder`: types for which onnxruntime has no kernel, computed in wider ones; sizes that
+are known while building, so that the arithmetic of shapes leaves no nodes; and images with channels
+first, whose transposes cancel each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder, Dim, Operand, constant
+from sardonyx.importers.jax import writer as kernels
+from sardonyx.importers.jax.writer import Refusal as Refusal
+from sardonyx.values import same_dim
+
+T = ir.DataType
+# Operators of one image, element by element: a Transpose before them may as well come after them.
+ELEMENTWISE = frozenset([
+    "Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Abs",
+    "Neg", "Exp", "Log", "Sqrt", "Erf", "HardSwish", "HardSigmoid", "Reciprocal",
+])  # fmt: skip
+PAIRS = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min"])
+LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+class Size:
+    """An element of a shape that is free: axis `axis` of `value`."""
+
+    def __init__(self, value: ir.Value, axis: int):
+        self.value, self.axis = value, axis
+        assert value.shape is not None
+        self.dim = value.shape[axis]
+
+    def same(self, other: Any) -> bool:
+        if not isinstance(other, Size):
+            return False
+        alike = self.value is other.value and self.axis == other.axis
+        return alike or same_dim(self.dim, other.dim)
+
+
+class Writer(Builder):
+    """A builder of nodes for the operators of a TensorFlow graph."""
+
+    def __init__(self, prefix: str = "", parent: Writer | None = None):
+        super().__init__(prefix, parent)
+        self._sizes: dict[tuple[int, int], ir.Value] = {}
+
+    # -- nodes ------------------------------------------------------------------------
+
+    def call(
+        self,
+        op_type: str,
+        inputs: Sequence[Operand],
+        attributes: dict[str, Any] | None = None,
+        *,
+        domain: str = "",
+        outputs: int | None = None,
+    ) -> Any:
+        """One node; in a wider type where onnxruntime has no kernel for that of its inputs."""
+        moved = self._behind_transpose(op_type, inputs, attributes) if not domain else None
+        if moved is not None:
+            return moved
+        types = {v.dtype for v in inputs if isinstance(v, ir.Value)}
+        narrow = next((t for t in types if _lacks(op_type, t)), None)
+        if narrow is None or domain:
+            return super().call(op_type, inputs, attributes, domain=domain, outputs=outputs)
+        wide = T.FLOAT if narrow in (T.BFLOAT16, T.FLOAT16) else kernels.CARRIER[narrow]
+        first = 1 if op_type == "Where" else 0  # the condition stays
+        values = [*inputs[:first], *(self._widened(v, narrow, wide) for v in inputs[first:])]
+        result = super().call(op_type, values, attributes, domain=domain, outputs=outputs)
+        if op_type in kernels.INDICES:
+            return result
+        if outputs is not None:
+            return (self._narrowed(result[0], wide, narrow), *result[1:])
+        return self._narrowed(result, wide, narrow)
+
+    def _widened(self, x: Operand, narrow: ir.DataType, wide: ir.DataType) -> Operand:
+        return self.cast(x, wide) if isinstance(x, ir.Value) and x.dtype == narrow else x
+
+    def _narrowed(self, x: ir.Value, wide: ir.DataType, narrow: ir.DataType) -> ir.Value:
+        return self.cast(x, narrow) if x.dtype == wide else x
+
+    def _behind_transpose(self, op_type: str, inputs: Sequence[Operand], attributes: Any) -> Any:
+        """An operator of one or two transposed images, computed before their Transpose."""
+        if op_type not in ELEMENTWISE and op_type not in PAIRS:
+            return None
+        images = inputs[: 1 + (op_type in PAIRS)]
+        perms = [_image_order(v) for v in images]
+        if perms[0] is None or any(p != perms[0] for p in perms):
+            return None
+        sources = [v.producer().inputs[0] for v in images]  # type: ignore[union-attr]
+        rest = inputs[len(images) :]
+        y = super().call(op_type, [*sources, *rest], attributes)
+        return self.Transpose(y, perm=perms[0])
+
+    def where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
+        """Where, for every type: onnxruntime has none for bool."""
+        if yes.dtype != T.BOOL:
+            return self.Where(condition, yes, no)
+        return self.Or(self.And(condition, yes), self.And(self.Not(condition), no))
+
+    # -- constants --------------------------------------------------------------------
+
+    def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """A constant; texts too."""
+        array = np.asarray(value)
+        if array.dtype.kind not in "OSU":
+            return super().const(value, dtype)
+        texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1)]
+        key = ("text", array.shape, tuple(texts))
+        constants = self.root.constants
+        if key not in constants:
+            data = np.array(texts, object).reshape(array.shape)
+            name = self.fresh("text")
+            tensor = ir.StringTensor(data, shape=ir.Shape(array.shape), name=name)
+            constants[key] = ir.Value(
+                name=name, shape=tensor.shape, type=ir.TensorType(T.STRING), const_value=tensor
+            )
+        return constants[key]
+
+    def like(self, value: Any, x: ir.Value) -> ir.Value:
+        """A scalar constant of the type of `x`."""
+        return self.const(value, x.dtype)
+
+    # -- sizes ------------------------------------------------------------------------
+
+    def int64(self, x: ir.Value) -> ir.Value:
+        """`x` in int64, without a detour where it was made of sizes."""
+        return x.meta.get("int64") or self.cast(x, T.INT64)
+
+    def vector(self, x: ir.Value) -> ir.Value:
+        """A scalar or vector of integers as an int64 vector."""
+        wide = self.int64(x)
+        return wide if x.shape is not None and len(x.shape) == 1 else self.Reshape(wide, [-1])
+
+    def size(self, element: int | Size) -> Dim:
+        """An element of a shape: an int, or a value of shape [1]."""
+        if not isinstance(element, Size):
+            return int(element)
+        key = (id(element.value), element.axis)
+        writer: Any = self
+        while writer is not None:
+            if key in writer._sizes:
+                return writer._sizes[key]
+            writer = writer.parent
+        value = self.Shape(element.value, start=element.axis, end=element.axis + 1)
+        value.meta["content"] = (element.dim,)
+        self._sizes[key] = value
+        return value
+
+    def sized(self, elements: np.ndarray, dtype: ir.DataType | None) -> ir.Value:
+        """An array of elements of shapes as a value, which remembers them."""
+        numbers = all(not isinstance(e, Size) for e in elements.reshape(-1))
+        if numbers:
+            return self.const(elements.astype(np.int64), dtype)
+        wide = self.join([self.size(e) for e in elements.reshape(-1)])
+        wide = wide if elements.ndim == 1 else self.Reshape(wide, list(elements.shape))
+        value = self.cast(wide, dtype)
+        value.meta["elements"] = elements
+        value.meta["int64"] = wide
+        return value
+
+    def elements(self, x: ir.Value) -> np.ndarray | None:
+        """The elements of a value of sizes: ints and `Size`s; None where they are not known."""
+        if "elements" in x.meta:
+            return x.meta["elements"]
+        array = constant(x)
+        if array is None or array.dtype.kind not in "iu":
+            return None
+        return array.astype(object)
+
+    def shape_elements(self, x: ir.Value) -> np.ndarray | None:
+        """The shape of `x` as elements."""
+        if x.shape is None:
+            return None
+        sizes = [d if isinstance(d, int) else Size(x, a) for a, d in enumerate(x.shape)]
+        out = np.empty(len(sizes), object)
+        out[:] = sizes
+        return out
+
+    def known(self, x: ir.Value, what: str) -> np.ndarray:
+        """The array behind a constant, which a rule needs while building."""
+        array = constant(x)
+        if array is None:
+            raise Refusal(f"{what} that is computed, not constant")
+        return array
+
+    # -- shapes -----------------------------------------------------------------------
+
+    def unsqueezed(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self.Unsqueeze(x, list(axes)) if len(axes) else x
+
+    def squeezed(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self.Squeeze(x, list(axes)) if len(axes) else x
+
+    def part(self, x: ir.Value, axis: int, start: Operand, end: Operand, step: int = 1) -> ir.Value:
+        """The elements from `start` to `end` along one axis."""
+        one = [v if isinstance(v, ir.Value) else [v] for v in (start, end)]
+        return self.Slice(x, one[0], one[1], [axis], [step])
+
+    def element(self, x: ir.Value, i: int) -> ir.Value:
+        """Element `i` of an int64 vector, as a vector of one."""
+        array = constant(x)
+        if array is not None:
+            return self.const(array[i : i + 1])
+        return self.part(x, 0, i, i + 1)
+
+    def count(self, x: ir.Value) -> ir.Value:
+        """0, 1, … up to a size of shape [1] or [], in int64."""
+        array = constant(x)
+        if array is not None and array.reshape(-1)[0] <= 1 << 12:
+            return self.const(np.arange(int(array.reshape(-1)[0]), dtype=np.int64))
+        size = self.Squeeze(x) if x.shape is None or len(x.shape) else x
+        return self.Range(self.const(np.int64(0)), size, self.const(np.int64(1)))
+
+    def dim_value(self, x: ir.Value, axis: int) -> ir.Value:
+        """The size of `x` along an axis as an int64 vector of one."""
+        size = self.dim(x, axis)
+        return size if isinstance(size, ir.Value) else self.const(np.array([size], np.int64))
+
+    # -- images -----------------------------------------------------------------------
+
+    def channels_first(self, x: ir.Value) -> ir.Value:
+        """An image [batch, …, channels] as [batch, channels, …]."""
+        producer = x.producer()
+        n = _rank(x)
+        back = [0, *range(2, n), 1]
+        if producer is not None and producer.op_type == "Transpose" and _order(producer) == back:
+            return producer.inputs[0]  # type: ignore[return-value]
+        return self.Transpose(x, perm=[0, n - 1, *range(1, n - 1)])
+
+    def channels_last(self, x: ir.Value) -> ir.Value:
+        """An image [batch, channels, …] as [batch, …, channels]."""
+        n = _rank(x)
+        return self.Transpose(x, perm=[0, *range(2, n), 1])
+
+
+def _lacks(op_type: str, dtype: ir.DataType | None) -> bool:
+    if dtype == T.BFLOAT16:
+        return op_type not in kernels.MOVES
+    if dtype == T.DOUBLE and op_type in kernels.NO_DOUBLE:
+        raise Refusal(f"onnxruntime has no {op_type} in float64")
+    if op_type == "Where" and dtype == T.BOOL:
+        return False  # `where` writes it with And and Or
+    return dtype in kernels.WITHOUT.get(op_type, ())
+
+
+def _rank(x: ir.Value) -> int:
+    if x.shape is None:
+        raise Refusal("an image of unknown rank")
+    return len(x.shape)
+
+
+def _order(node: ir.Node) -> list[int]:
+    return list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else []
+
+
+def _image_order(x: Operand) -> list[int] | None:
+    """The order of a Transpose from channels first to last that made `x`."""
+    producer = x.producer() if isinstance(x, ir.Value) else None
+    if producer is None or producer.op_type != "Transpose":
+        return None
+    order = _order(producer)
+    n = len(order)
+    return order if n in (4, 5) and order == [0, *range(2, n), 1] else None
