@@ -14,6 +14,10 @@ from sardonyx.errors import ArgumentError, quote
 Data = Annotated[
     Path, typer.Argument(help="A .npz, .npy, .csv or .parquet file, or a folder of images.")
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Where the engine computes: cpu, cuda, cuda:1, mps (default: its own)."),
+]
 Columns = Annotated[
     str | None, typer.Option(help="The columns or fields to use, the label last: a,b,label.")
 ]

@@ -27,6 +27,7 @@ def evaluate(
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
     engine: Annotated[str, typer.Option(help=f"Run on {plugins.listed()}.")] = "onnxruntime",
+    device: options.Device = None,
     columns: options.Columns = None,
     fields: options.Fields = None,
     constants: options.Constants = None,
@@ -44,6 +45,7 @@ def evaluate(
         metrics=metrics or None,
         batch_size=batch_size,
         engine=engine,
+        device=device,
         **options.data_arguments(columns, fields, constants, batch_axes, preprocess),
         **{name: value for name, value in how.items() if value is not None},
     )

@@ -20,6 +20,10 @@ def predict(
         ),
     ],
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
+    engine: Annotated[
+        str, typer.Option(help="Run on onnxruntime, torch, jax, tensorflow or numpy.")
+    ] = "onnxruntime",
+    device: options.Device = None,
     columns: options.Columns = None,
     fields: options.Fields = None,
     constants: options.Constants = None,
@@ -32,7 +36,7 @@ def predict(
     probability, of other models the numbers that they put out.
     """
     from sardonyx.model import load
-    from sardonyx.train.evaluation import predictions
+    from sardonyx.train.evaluation import Place, predictions
     from sardonyx.train.fields import Feeding
     from sardonyx.train.predictions import check_target, write_predictions
     from sardonyx.train.setup import refuse_overwriting
@@ -41,8 +45,11 @@ def predict(
     refuse_overwriting(data, output, "the data")
     chosen = options.data_arguments(columns, fields, constants, batch_axes, preprocess)
     feeding = Feeding(chosen["fields"] or {}, chosen["constants"] or {}, chosen["batch_axes"] or {})
+    place = Place(engine, device)
     loaded = load(model)
-    result = predictions(loaded, data, batch_size, feeding, chosen["columns"], chosen["preprocess"])
+    result = predictions(
+        loaded, data, batch_size, feeding, chosen["columns"], chosen["preprocess"], place
+    )
     write_predictions(result, loaded, output)
     for name, value in result.outputs.items():
         print(f"{name}  {value.dtype}  {list(value.shape)}")

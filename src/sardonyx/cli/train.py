@@ -102,6 +102,11 @@ def train(
         str,
         typer.Option(help=f"Train on {plugins.listed('or', ['auto (the fastest)'])}."),
     ] = "onnxruntime",
+    device: options.Device = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Compute products in bf16, fp16 or tf32 (torch, jax; the file stays)."),
+    ] = None,
     recompute: Annotated[
         bool,
         typer.Option(
@@ -157,6 +162,8 @@ def train(
         validation=_validation(validation),
         metrics=metrics or None,
         engine=engine,
+        device=device,
+        precision=precision,
         recompute=recompute,
         seed=seed,
         shuffle=_shuffle("no" if no_shuffle and shuffle is None else shuffle),

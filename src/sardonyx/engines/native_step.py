@@ -38,7 +38,8 @@ class NativeStep:
         if other:
             raise NotNative(f"{xp.name} differentiates {other[0]} otherwise")
         try:
-            self.forward = Program(recognize(halves.forward, ()), xp, fallback="error")
+            self.forward_model = rep.in_precision(recognize(halves.forward, ()))
+            self.forward = Program(self.forward_model, xp, fallback="error")
             self.update = Program(halves.update, xp, fallback="error")
         except SardonyxError as error:
             raise NotNative(f"{xp.name} lacks an operator of it: {error.what}") from error
@@ -77,7 +78,8 @@ class NativeStep:
         by_name = dict(zip(halves.gradients, gradients, strict=True))
         results = {**outputs, **self.apply({**state, **feeds, **outputs, **by_name})}
         updates = {n: results[output] for n, output in self.graph.updates.items()}
-        return {n: results[n] for n in self.graph.metrics}, updates
+        metrics = {n: results[n] for n in self.graph.metrics}
+        return metrics, updates if self.rep.takes_update else {}
 
     # -- what a step does
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from sardonyx import plugins
 from sardonyx.engines.loading import load_engine, reported, supports_device
+from sardonyx.engines.mixed import NAMES
 from sardonyx.engines.training import TrainingRep
 from sardonyx.errors import ArgumentError, EngineError, did_you_mean, quote
+from sardonyx.lower.devices import no_device
 from sardonyx.model import ModelSource, load
 
 
 def prepare_training(
     model: ModelSource,
     engine: str = plugins.DEFAULT,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
     **options: Any,
 ) -> TrainingRep:
     """A model that carries a training record, ready to take steps on an engine.
 
     model   -- what `trainable` returned, or a file with a record
     engine  -- onnxruntime, torch, jax, tensorflow, numpy, or one that a plug-in adds
-    options -- of the engine: `device`; for onnxruntime `threads`, `recompute` and `options` of its
-               session; for the others `compile` and `fallback`
+    device  -- "cpu", "cuda", "cuda:1", "mps"; the engine's default if not given
+    precision -- "bf16", "fp16" or "tf32": products in this type, on torch and jax; parameters and
+               state stay as they are in the file
+    options -- of the engine: for onnxruntime `threads`, `recompute` and `options` of its session;
+               for the others `compile`, `native` and `fallback`
 
     The result takes steps (`step`), runs and evaluates the model (`run`, `evaluate`), holds the
     state (`state`, `load_state`, `initialize`) and gives the model back (`to_model`).
@@ -35,7 +43,10 @@ def prepare_training(
     ['loss']
     """
     package = engine_package(engine)
-    check_device(engine, options)
+    check_device(engine, device)
+    check_precision(engine, precision, device)
+    named = {"device": device, "precision": precision}
+    options |= {name: value for name, value in named.items() if value is not None}
     loaded = load(model)
     try:
         if not plugins.engine(engine).plugin:
@@ -70,11 +81,32 @@ def engine_package(engine: str) -> Any:
     return package
 
 
-def check_device(engine: str, options: Mapping[str, Any] | None) -> None:
+def check_device(engine: str, device: str | None) -> None:
     """Refuse a device that this machine does not have, before anything is compiled."""
-    device = (options or {}).get("device")
+    package = load_engine(engine)
     if device is not None and not supports_device(engine, device):
-        raise EngineError(
-            f"{engine} has no device {quote(device)} on this machine",
-            hint="device names are CPU, CUDA and CUDA:1; a GPU needs a build of the engine for it",
-        )
+        backend = getattr(package, "Backend", None)
+        raise no_device(device, backend.devices() if backend else ["cpu"], engine)
+
+
+def check_precision(engine: str, precision: str | None, device: str | None) -> None:
+    """Refuse a precision in which an engine does not train on a device."""
+    if precision is None:
+        return
+    if precision not in NAMES:
+        hint = did_you_mean(str(precision), NAMES)
+        raise ArgumentError(f"no precision is called {precision!r}", hint=hint)
+    available = precisions(engine, device)
+    if precision not in available:
+        where = f" on {device}" if device else ""
+        hint = f"it has {', '.join(available)}" if available else "torch and jax do"
+        if precision == "tf32" and available:
+            hint = "tf32 needs an NVIDIA GPU, see device="
+        raise ArgumentError(f"{engine} does not train in {precision}{where}", hint=hint)
+
+
+def precisions(engine: str, device: str | None) -> Sequence[str]:
+    """The precisions, beside the types of the file, in which an engine trains on a device."""
+    backend = getattr(engine_package(engine), "Backend", None)
+    offer = getattr(backend, "precisions", None)
+    return () if offer is None else offer(device)

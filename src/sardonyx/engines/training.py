@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
+from sardonyx.engines.mixed import TYPES, mixed
 from sardonyx.engines.native_step import NativeStep, NotNative
 from sardonyx.errors import (
     ArgumentError,
@@ -32,6 +33,7 @@ from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model, Record, load
+from sardonyx.normalize import NormalizedModel
 from sardonyx.passes.cse import RANDOM
 from sardonyx.record import info
 from sardonyx.record.front import separate
@@ -65,6 +67,15 @@ class TrainingRep:
         self._evaluations: dict[tuple[Any, ...], Any] = {}
 
     # -- what an engine provides
+
+    ways: Sequence[str] = ()
+    """How each record is executed, and why; engines with one way have nothing to say."""
+
+    requested_device: str | None = None
+    """The device that the user named."""
+
+    requested_precision: str | None = None
+    """The precision that the user named."""
 
     binds: Callable[[ir.Value], bool] | None = None
     """Which weights that no step changes become inputs of the compiled graphs."""
@@ -442,11 +453,14 @@ class ArrayStep:
 class ArrayTrainingRep(TrainingRep):
     """A model in training on a framework's arrays.
 
+    device   -- "cpu", "cuda", "cuda:1", …; the framework's default if not given
     compile  -- True: steps are compiled or fail; False: never; None: as the engine prefers, and
                 what cannot be compiled runs node by node (`uncompiled` then says why)
     native   -- the framework differentiates the forward part of a record itself (None: where it
                 can); False: it executes the expanded gradient. `ways` says which way each record
                 is executed, and why
+    precision -- "bf16" or "fp16": products are computed in this type, with parameters and state in
+                float32 (`engines/mixed.py`); "tf32": products of float32 as GPUs shorten them
     fallback -- nodes that the framework cannot take run in numpy, with ("warn") or without a word
                 ("allow"), or are refused ("error")
     """
@@ -462,12 +476,15 @@ class ArrayTrainingRep(TrainingRep):
         self,
         model: Model,
         *,
-        device: str = "CPU",
+        device: str | None = None,
         compile: bool | None = None,
         fallback: str = "warn",
         native: bool | None = None,
+        precision: str | None = None,
     ):
-        self.device, self.fallback = device, fallback
+        self.precision = self.requested_precision = precision
+        self.device = self.requested_device = device
+        self.fallback = fallback
         self.native = self.differentiates if native is None else native
         self.ways: list[str] = []
         self.compiles = self.prefers_compiling if compile is None else compile
@@ -501,8 +518,20 @@ class ArrayTrainingRep(TrainingRep):
                 return step
             except NotNative as error:
                 reason = str(error)
+        if self.precision in TYPES:
+            raise EngineError(
+                f"this record cannot be trained in {self.precision}: {reason}",
+                hint="leave precision out: it trains in the types of the file",
+            )
         self.ways.append(f"the expanded gradient is executed: {reason}")
         return super().compiled_step(record)
+
+    takes_update = True
+    """Whether the last gradients are finite; with a scaled loss they may not be."""
+
+    def in_precision(self, model: NormalizedModel) -> NormalizedModel:
+        """The forward half, computed in the requested precision."""
+        return mixed(model, self.precision) if self.precision in TYPES else model
 
     def gradients(
         self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
@@ -564,11 +593,16 @@ class TrainingBackend(runner.Backend):
     training: ClassVar[type[ArrayTrainingRep]]
 
     @classmethod
-    def prepare_training(cls, model: Any, device: str = "CPU", **kwargs: Any) -> ArrayTrainingRep:
+    def precisions(cls, device: str | None) -> Sequence[str]:
+        """The precisions, beside the types of the file, in which it trains on a device."""
+        return ()
+
+    @classmethod
+    def prepare_training(
+        cls, model: Any, device: str | None = None, **kwargs: Any
+    ) -> ArrayTrainingRep:
         """A model that carries a record, ready to train."""
-        if not cls.supports_device(device):
-            have = f"it has {cls.devices}"
-            raise EngineError(f"this engine has no device {quote(device)}", hint=have)
+        cls.check_device(device)
         return cls.training(load(model), device=device, **kwargs)
 
     @classmethod
@@ -577,7 +611,7 @@ class TrainingBackend(runner.Backend):
         model: Any,
         batches: Iterable[Mapping[str, np.ndarray]],
         steps: int | None = None,
-        device: str = "CPU",
+        device: str | None = None,
         initialize: bool = False,
         callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
         **kwargs: Any,

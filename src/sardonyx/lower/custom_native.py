@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.lower.driver import lowering
 
 NATIVE = "ai.sardonyx.native"
-INT64 = np.dtype(np.int64)
+INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 
 
 @lowering("Linear", domain=NATIVE)
@@ -41,6 +41,8 @@ def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
         scores = xp.where(xp.less_equal(column, row), scores, hidden)
     if mask is not None:
         scores = scores + mask
-    scores = xp.rounded(scores)
-    shares = xp.exp(scores - xp.max(scores, rank - 1, keepdims=True))
-    return xp.matmul(shares / xp.sum(shares, rank - 1, keepdims=True), v)
+    dtype = xp.dtype(scores)
+    wide = xp.cast(scores, FLOAT32) if dtype.itemsize < FLOAT32.itemsize else scores
+    wide = xp.rounded(wide)
+    shares = xp.exp(wide - xp.max(wide, rank - 1, keepdims=True))
+    return xp.matmul(xp.cast(shares / xp.sum(shares, rank - 1, keepdims=True), dtype), v)

@@ -15,7 +15,8 @@ from onnx.backend.base import BackendRep
 import sardonyx.lower  # noqa: F401  (registers the shared rules)
 from sardonyx import opset
 from sardonyx.edit.widen import widen
-from sardonyx.errors import DataError, EngineError, quote
+from sardonyx.errors import DataError, quote
+from sardonyx.lower.devices import is_among, no_device
 from sardonyx.lower.partition import Placement
 from sardonyx.lower.program import Program, to_numpy
 from sardonyx.lower.xp import Arrays, is_string
@@ -33,6 +34,7 @@ class Runner:
     fallback -- what happens to nodes that the framework cannot run: they run in numpy, with a
                 warning ("warn") or without ("allow"), or are refused ("error")
     place    -- pattern of node names or operators → the engine that runs these nodes
+    device   -- "cpu", "cuda", "cuda:1", …; the framework's default if not given
     """
 
     xp: Arrays
@@ -46,7 +48,7 @@ class Runner:
         float64: bool = False,
         fallback: str = "warn",
         place: Mapping[str, str] | None = None,
-        device: str = "CPU",
+        device: str | None = None,
     ):
         self.device, self.float64 = device, float64
         loaded = load(model)
@@ -113,13 +115,12 @@ class Backend(OnnxBackend):
     """An engine over `xp` as an ONNX backend."""
 
     runner: ClassVar[type[Runner]]
-    devices: ClassVar[tuple[str, ...]] = ("CPU",)
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
-        if not cls.supports_device(device):
-            have = f"it has {cls.devices}"
-            raise EngineError(f"this engine has no device {quote(device)}", hint=have)
+    def prepare(
+        cls, model: onnx.ModelProto | Model, device: str | None = "CPU", **kwargs: Any
+    ) -> Rep:
+        cls.check_device(device)
         return Rep(cls.runner(model, device=device, **kwargs))
 
     @classmethod
@@ -141,8 +142,19 @@ class Backend(OnnxBackend):
         return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
 
     @classmethod
+    def devices(cls) -> list[str]:
+        """The devices of this machine that the framework can use."""
+        return ["cpu"]
+
+    @classmethod
     def supports_device(cls, device: str) -> bool:
-        return device.split(":")[0].upper() in cls.devices
+        return is_among(device, cls.devices())
+
+    @classmethod
+    def check_device(cls, device: str | None) -> None:
+        """Refuse a device that this machine does not have."""
+        if device is not None and not cls.supports_device(device):
+            raise no_device(device, cls.devices())
 
 
 def node_model(node: onnx.NodeProto, inputs: Sequence[Any]) -> onnx.ModelProto:

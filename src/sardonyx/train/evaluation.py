@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.engines.prepare import engine_package, prepare_training
+from sardonyx.engines.loading import load_engine, runner
+from sardonyx.engines.prepare import check_device, prepare_training
 from sardonyx.errors import ArgumentError
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.describe import descriptions, settings_of
@@ -57,6 +58,7 @@ def evaluate(
     metrics: Sequence[Any] | None = None,
     batch_size: int | None = None,
     engine: str = "onnxruntime",
+    device: str | None = None,
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
     constants: Mapping[str, Any] | None = None,
@@ -76,7 +78,7 @@ def evaluate(
     check_batch_size(batch_size)
     refuse_unknown(how, "evaluate")
     metric.make(metrics or [])
-    engine_package(engine)
+    check_device(engine, device)
     net = load(model)
     source = open_for(net, data, columns, preprocess, class_names(net))
     if not net.records:
@@ -88,7 +90,9 @@ def evaluate(
     links = links_for(net, step_inputs(net), source, feeding, settings)
     size = chosen_batch_size(batch_size, links, BATCH_SIZE)
     refuse_partial_batch(links, source, drop_last=False)
-    run = Run(prepare_training(net, engine), Position(batch_size=size), links, settings)
+    run = Run(
+        prepare_training(net, engine, device=device), Position(batch_size=size), links, settings
+    )
     return evaluate_rep(run, source, chosen_metrics(metrics, settings), size)
 
 
@@ -100,6 +104,8 @@ def predict(
     data: Any,
     *,
     batch_size: int | None = None,
+    engine: str = "onnxruntime",
+    device: str | None = None,
     fields: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
     constants: Mapping[str, Any] | None = None,
@@ -113,7 +119,26 @@ def predict(
     ['scores']
     """
     feeding = Feeding(fields or {}, constants or {}, batch_axes or {})
-    return predictions(load(model), data, batch_size, feeding, columns, preprocess).outputs
+    place = Place(engine, device)
+    return predictions(load(model), data, batch_size, feeding, columns, preprocess, place).outputs
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model runs: an engine, and one of its devices; an error if it is not there."""
+
+    engine: str = "onnxruntime"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        check_device(self.engine, self.device)
+
+    def runner(self, model: Model) -> Any:
+        """A model as a function of arrays by name."""
+        package = load_engine(self.engine)
+        if not hasattr(package, "Backend"):
+            return runner(self.engine)(model)
+        return package.prepare(model, self.device).runner
 
 
 @dataclass
@@ -132,10 +157,10 @@ def predictions(
     feeding: Feeding,
     columns: Sequence[str] | None,
     preprocess: str | Mapping[str, Any] | None,
+    place: Place | None = None,
 ) -> Predictions:
     """Run a model over all rows of data."""
-    from sardonyx.engines.onnxruntime import Runner
-
+    place = place or Place()
     check_batch_size(batch_size)
     served = model.copy()
     served.records = []
@@ -145,12 +170,12 @@ def predictions(
     check_text(source, links)
     size = chosen_batch_size(batch_size, links, BATCH_SIZE)
     axes, fixed = _output_axes(served, links), fixed_batch(links)
-    runner = Runner(served)
+    run = place.runner(served)
     parts: dict[str, list[np.ndarray]] = {}
     blocks = Prefetch(epoch_blocks(source, links, size, seed=None, epoch=0))
     for batch in chain.from_iterable(blocks):
         rows = row_count(batch, links)
-        for name, output in runner(_padded(batch, links)).items():
+        for name, output in run(_padded(batch, links)).items():
             value = _plain(output)
             axis = axes.setdefault(name, _axis_of_size(value, fixed or rows))
             if fixed is not None and value.shape[axis : axis + 1] == (fixed,):

@@ -62,6 +62,8 @@ def train(
     validation: Any = None,
     metrics: Sequence[Any] | None = None,
     engine: str = "onnxruntime",
+    device: str | None = None,
+    precision: str | None = None,
     seed: int | None = None,
     shuffle: bool | str | None = None,
     drop_last: bool | None = None,
@@ -96,6 +98,10 @@ def train(
                    "perplexity") or functions
     engine      -- "onnxruntime", "torch", "jax", "tensorflow", "numpy", one of a plug-in, or
                    "auto": the fastest one in a short trial
+    device      -- "cpu", "cuda", "cuda:1", "mps": where the engine computes; its default if not
+                   given
+    precision   -- "bf16", "fp16" or "tf32": products are computed in this type, on torch and jax;
+                   parameters, optimizer state and the file stay as they are
     fields      -- input → field of the data, where names differ
     columns     -- the columns of a table to use, the label last
     constants   -- input → a value that is the same for all rows; one number fills the whole input
@@ -127,7 +133,9 @@ def train(
     request.target = Path(output) if output is not None else None
     request.share = validation if isinstance(validation, (int, float)) else None
     setup.check_numbers(vars(request))
-    request.engine_options = setup.check_engine(engine, engine_options, recompute)
+    request.engine_options = setup.check_engine(
+        engine, device, precision, engine_options, recompute
+    )
     setup.check_record_names(how)
     setup.check_metrics(metrics, validation is not None or resume)
     setup.check_output(model, request.target, in_place or resume)
@@ -180,7 +188,7 @@ def _prepared(
         request.display.prepared()
     settings["choices"] = [
         *settings.get("choices", []),
-        *setup.loop_choices(options, position, request.engine),
+        *setup.loop_choices(options, position, request.engine, rep),
     ]
     metadata = _metadata(source, links)
     (source, validation), links = prepared(rep, [source, validation], links)  # type: ignore[assignment]
@@ -263,7 +271,7 @@ def _compiled(
 ) -> Any:
     """The model in training on its engine."""
     if request.engine != "auto":
-        return prepare_training(net, request.engine, **(request.engine_options or {}))
+        return prepare_training(net, request.engine, **request.engine_options)
     blocks = epoch_blocks(source, links, position.batch_size, seed=None, epoch=0)
     rep, choice = fastest(net, next(blocks)[0], None, request.engine_options)
     settings["choices"] = [*settings.get("choices", []), choice]

@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.engines.prepare import check_device, engine_package
-from sardonyx.errors import ArgumentError, SardonyxError, counted, did_you_mean, quote
+from sardonyx import plugins
+from sardonyx.engines.prepare import check_device, check_precision
+from sardonyx.engines.training import TrainingRep
+from sardonyx.errors import (
+    ArgumentError,
+    EngineError,
+    SardonyxError,
+    counted,
+    did_you_mean,
+    quote,
+)
+from sardonyx.lower.devices import device_name
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.plugins import DEFAULT
 from sardonyx.record import info, optim
@@ -59,12 +69,21 @@ def check_numbers(options: Mapping[str, Any]) -> None:
 
 
 def check_engine(
-    engine: str, options: Mapping[str, Any] | None, recompute: bool
-) -> Mapping[str, Any] | None:
-    """The options of the engine; an error if it, or the device, is not available."""
+    engine: str,
+    device: str | None,
+    precision: str | None,
+    options: Mapping[str, Any] | None,
+    recompute: bool,
+) -> dict[str, Any]:
+    """The options of the engine; an error if it, the device or the precision is not available."""
+    named = {"device": device, "precision": precision}
+    options = {**(options or {}), **{n: v for n, v in named.items() if v is not None}}
+    device, precision = options.get("device"), options.get("precision")
     if engine != "auto":
-        engine_package(engine)
-        check_device(engine, options)
+        check_device(engine, device)
+        check_precision(engine, precision, device)
+    elif device is not None or precision is not None:
+        _check_any(device, precision)
     if not recompute:
         return options
     if engine != "onnxruntime":
@@ -72,7 +91,23 @@ def check_engine(
             f"the engine {engine!r} does not recompute",
             hint='--engine onnxruntime (engine="onnxruntime") does',
         )
-    return {**(options or {}), "recompute": True}
+    return {**options, "recompute": True}
+
+
+def _check_any(device: str | None, precision: str | None) -> None:
+    """Refuse a device and a precision that no installed engine has."""
+    rows = []
+    for engine in plugins.contenders():
+        try:
+            check_device(engine, device)
+            check_precision(engine, precision, device)
+        except SardonyxError as error:
+            rows.append([engine, f"{error.what}; {error.hint}"])
+        else:
+            return
+    wanted = [f"a device {quote(device)}"] * (device is not None)
+    wanted += [f"the precision {precision}"] * (precision is not None)
+    raise EngineError(f"no installed engine has {' and '.join(wanted)} on this machine", rows)
 
 
 def check_output(model: Any, output: Path | None, overwrite: bool) -> None:
@@ -280,7 +315,9 @@ def names_of_classes(source: Source, links: Sequence[Link]) -> tuple[str, ...]:
 # -- rows to display -----------------------------------------------------------------------------
 
 
-def loop_choices(options: Mapping[str, Any], position: Position, engine: str) -> list[list[str]]:
+def loop_choices(
+    options: Mapping[str, Any], position: Position, engine: str, rep: TrainingRep
+) -> list[list[str]]:
     """The settings of the loop, as rows to display: name, value and origin."""
     default = "the run that is continued" if position.step else "by default"
     rows = []
@@ -291,6 +328,19 @@ def loop_choices(options: Mapping[str, Any], position: Position, engine: str) ->
             rows.append([label, _word(setting), "as requested" if value is not None else default])
     if engine != "auto":
         rows.append(["engine", engine, "by default" if engine == DEFAULT else "as requested"])
+    return rows + execution_choices(rep)
+
+
+def execution_choices(rep: TrainingRep) -> list[list[str]]:
+    """Where and how an engine executes the steps, as rows to display."""
+    rows = []
+    if rep.requested_device is not None:
+        rows.append(["device", device_name(rep.requested_device), "as requested"])
+    if rep.requested_precision is not None:
+        rows.append(["precision", rep.requested_precision, "as requested; the file stays float32"])
+    for way in dict.fromkeys(rep.ways):
+        what, _, why = way.partition(": ")
+        rows.append(["gradient", what, why])
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sardonyx.engines import training
@@ -11,6 +11,36 @@ from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the k
 from sardonyx.engines.jax.xp import arrays, enable_x64, jax
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
+from sardonyx.lower.devices import kind_and_index
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL")
+
+
+def devices_by_name() -> dict[str, Any]:
+    """The devices of this machine that jax can use: "cpu:0", "cuda:1", …"""
+    names = {}
+    for platform in PLATFORMS:
+        with contextlib.suppress(RuntimeError):  # jax has no such platform
+            for number, device in enumerate(jax.local_devices(backend=platform)):
+                names[f"{platform.lower()}:{number}"] = device
+    return names
+
+
+def device_called(name: str | None) -> Any:
+    """The device of a name; None for jax's own default."""
+    if name is None:
+        return None
+    kind, index = kind_and_index(name)
+    return devices_by_name()[f"{kind}:{index or 0}"]
+
+
+@contextlib.contextmanager
+def on_device(name: str | None, precision: str | None = None) -> Iterator[None]:
+    """What jax needs around everything: 64 bits, the device, and how it computes products."""
+    products = "tensorfloat32" if precision == "tf32" else jax.config.jax_default_matmul_precision
+    device = jax.default_device(device_called(name))
+    with enable_x64(True), device, jax.default_matmul_precision(products):
+        yield
 
 
 class Runner(runner.Runner):
@@ -19,7 +49,7 @@ class Runner(runner.Runner):
     xp = arrays()
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        return enable_x64(True)
+        return on_device(self.device)
 
 
 class TrainingRep(training.ArrayTrainingRep):
@@ -29,7 +59,7 @@ class TrainingRep(training.ArrayTrainingRep):
     differentiates = True
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        return enable_x64(True)
+        return on_device(self.device, self.precision)
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function)
@@ -50,6 +80,16 @@ class Backend(training.TrainingBackend):
 
     runner = Runner
     training = TrainingRep
+
+    @classmethod
+    def precisions(cls, device: str | None) -> list[str]:
+        with on_device(device):
+            platform = (jax.config.jax_default_device or jax.devices()[0]).platform
+        return ["bf16", "tf32"] if platform == "gpu" else ["bf16"]
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return list(devices_by_name())
 
 
 prepare = Backend.prepare

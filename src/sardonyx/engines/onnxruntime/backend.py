@@ -14,17 +14,22 @@ from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.legalize import substitute
 from sardonyx.engines.onnxruntime.session import Runner, ort
 from sardonyx.engines.onnxruntime.step import TrainingRep
-from sardonyx.errors import EngineError, VersionError, quote
+from sardonyx.errors import EngineError, VersionError
 from sardonyx.grad.training import lower_training
+from sardonyx.lower.devices import device_name, kind_and_index, no_device
 from sardonyx.lower.runner import node_model
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize, regular_copy
 from sardonyx.record.info import uses_training_ops
 
-PROVIDERS = {
-    "CPU": ["CPUExecutionProvider"],
-    "CUDA": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+PROVIDERS = {  # of devices
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
 }
+ALLOCATES = ("cuda", "rocm", "dml")  # devices with memory of their own
 
 
 class Rep(BackendRep):
@@ -49,7 +54,9 @@ class Backend(OnnxBackend):
     """Stock onnxruntime as an ONNX backend; models may contain training operators."""
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
+    def prepare(
+        cls, model: onnx.ModelProto | Model, device: str | None = "CPU", **kwargs: Any
+    ) -> Rep:
         loaded = load(model)
         if uses_training_ops(loaded.skeleton().graph.node):
             loaded = lower_training(regular_copy(loaded))
@@ -76,13 +83,20 @@ class Backend(OnnxBackend):
         return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
 
     @classmethod
-    def supports_device(cls, device: str) -> bool:
-        return PROVIDERS.get(_kind(device), [""])[0] in ort.get_available_providers()
+    def devices(cls) -> list[str]:
+        """The devices of this machine that this build of onnxruntime can use."""
+        return [kind for kind in PROVIDERS if _is_present(kind)]
 
     @classmethod
-    def prepare_training(cls, model: Any, device: str = "CPU", **kwargs: Any) -> TrainingRep:
+    def supports_device(cls, device: str) -> bool:
+        return _is_present(device)
+
+    @classmethod
+    def prepare_training(cls, model: Any, device: str | None = None, **kwargs: Any) -> TrainingRep:
         """A model that carries a record, ready to train."""
-        return TrainingRep(load(model), providers=_providers(device), **kwargs)
+        rep = TrainingRep(load(model), providers=_providers(device), **kwargs)
+        rep.requested_device = device
+        return rep
 
     @classmethod
     def train_model(
@@ -90,7 +104,7 @@ class Backend(OnnxBackend):
         model: Any,
         batches: Iterable[Mapping[str, np.ndarray]],
         steps: int | None = None,
-        device: str = "CPU",
+        device: str | None = None,
         initialize: bool = False,
         callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
         **kwargs: Any,
@@ -115,15 +129,30 @@ def _runner(model: Model, settings: Mapping[str, Any]) -> Runner:
             raise refusal from None
 
 
-def _kind(device: str) -> str:
-    return device.split(":")[0].upper()
+def _is_present(device: str) -> bool:
+    """Whether a device is here: a build for GPUs lists their provider on every machine."""
+    kind, index = kind_and_index(device)
+    names = (kind, f"{kind}:{index}")
+    if PROVIDERS.get(kind) not in ort.get_available_providers() or device_name(device) not in names:
+        return False
+    if kind not in ALLOCATES:
+        return not index
+    try:
+        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), kind, index or 0)
+    except Exception:  # onnxruntime raises a class per status code
+        return False
+    return True
 
 
-def _providers(device: str) -> Sequence[str]:
-    if _kind(device) not in PROVIDERS:
-        have = f"it has {', '.join(PROVIDERS)}"
-        raise EngineError(f"this engine has no device {quote(device)}", hint=have)
-    return PROVIDERS[_kind(device)]
+def _providers(device: str | None) -> list[Any]:
+    """The providers of a device, in the order in which they take nodes."""
+    kind, index = kind_and_index(device or "cpu")
+    if not _is_present(device or "cpu"):
+        raise no_device(str(device), Backend.devices())
+    cpu = PROVIDERS["cpu"]
+    if kind in ALLOCATES:
+        return [(PROVIDERS[kind], {"device_id": index or 0}), cpu]
+    return list(dict.fromkeys((PROVIDERS[kind], cpu)))
 
 
 prepare = Backend.prepare

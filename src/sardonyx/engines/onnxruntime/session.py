@@ -35,7 +35,7 @@ EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 def session(
     model: Model,
     *,
-    providers: Sequence[str] | None = None,
+    providers: Sequence[Any] | None = None,
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ort.InferenceSession:
@@ -56,7 +56,7 @@ def session(
 def opened(
     source: bytes | str,
     *,
-    providers: Sequence[str] | None = None,
+    providers: Sequence[Any] | None = None,
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
     libraries: Sequence[str] = (),

@@ -36,7 +36,11 @@ BOUND_TYPES = (
     ir.DataType.INT8,
     ir.DataType.UINT8,
 )
-DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+DEVICES = {
+    "CUDAExecutionProvider": "cuda",
+    "ROCMExecutionProvider": "rocm",
+    "DmlExecutionProvider": "dml",
+}
 
 
 def is_bound(value: ir.Value) -> bool:
@@ -57,7 +61,7 @@ def is_bound(value: ir.Value) -> bool:
 class Variable:
     """One state variable: its current buffer, and a second one where a step needs it."""
 
-    def __init__(self, array: np.ndarray, device: str):
+    def __init__(self, array: np.ndarray, device: tuple[str, int]):
         self.device = device
         self.dtype, self.shape = array.dtype, array.shape
         self.buffers = [self._buffer(array)]
@@ -77,7 +81,7 @@ class Variable:
         pages = _pages(array.shape, array.dtype)
         if not _is_zero(array):
             pages[...] = array
-        return ort.OrtValue.ortvalue_from_numpy(pages, self.device)
+        return ort.OrtValue.ortvalue_from_numpy(pages, *self.device)
 
     def read(self) -> np.ndarray:
         return np.array(self.now().numpy(), copy=True)
@@ -202,6 +206,13 @@ class _Step:
         return binding
 
 
+def _memory(providers: Sequence[Any] | None) -> tuple[str, int]:
+    """Where the state is stored: the memory of the first provider's device, and its number."""
+    first = providers[0] if providers else ""
+    name, options = first if isinstance(first, tuple) else (first, {})
+    return DEVICES.get(name, "cpu"), options.get("device_id", 0)
+
+
 class TrainingRep(training.TrainingRep):
     """A model in training on stock onnxruntime.
 
@@ -220,7 +231,7 @@ class TrainingRep(training.TrainingRep):
         self,
         model: Model,
         *,
-        providers: Sequence[str] | None = None,
+        providers: Sequence[Any] | None = None,
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
         recompute: bool = False,
@@ -231,7 +242,7 @@ class TrainingRep(training.TrainingRep):
         self.settings = {"providers": providers, "threads": threads, "options": session_options}
         self.recompute = recompute
         self.constants: dict[str, ort.OrtValue] = {}
-        self.device = DEVICES.get((providers or ["CPUExecutionProvider"])[0], "cpu")
+        self.device = _memory(providers)
         super().__init__(spilled(model) if recompute else model)
 
     def variable(self, array: np.ndarray) -> Variable:
@@ -242,7 +253,7 @@ class TrainingRep(training.TrainingRep):
     def compile(self, graph: StepGraph) -> _Step:
         for name in graph.constants.keys() - self.constants.keys():
             array = np.ascontiguousarray(graph.constants[name].numpy())
-            self.constants[name] = ort.OrtValue.ortvalue_from_numpy(array, self.device)
+            self.constants[name] = ort.OrtValue.ortvalue_from_numpy(array, *self.device)
         return _Step(graph, self.variables, self.settings, self.recompute, self.constants)
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:

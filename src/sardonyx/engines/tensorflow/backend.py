@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,12 +11,24 @@ from sardonyx.engines.tensorflow import controlflow, generator, nn  # noqa: F401
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
+from sardonyx.lower.devices import kind_and_index
+
+
+def on_device(name: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Where tensorflow computes: on the device of a name, or where it chooses."""
+    if name is None:
+        return contextlib.nullcontext()
+    kind, index = kind_and_index(name)
+    return tf.device(f"/{'GPU' if kind == 'cuda' else 'CPU'}:{index or 0}")  # type: ignore[no-any-return]
 
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
     differentiate = staticmethod(lower_training)
     xp = arrays()
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        return on_device(self.device)
 
 
 class TrainingRep(training.ArrayTrainingRep):
@@ -24,6 +37,9 @@ class TrainingRep(training.ArrayTrainingRep):
     prefers_compiling = True
     differentiates = True
     differentiates_otherwise = ("Max", "Min")  # the first of equals gets all
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        return on_device(self.device)
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return tf.function(function, autograph=False)
@@ -45,6 +61,10 @@ class Backend(training.TrainingBackend):
 
     runner = Runner
     training = TrainingRep
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return ["cpu", *(f"cuda:{i}" for i in range(len(tf.config.list_physical_devices("GPU"))))]
 
 
 prepare = Backend.prepare

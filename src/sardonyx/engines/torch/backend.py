@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sardonyx.engines import training
@@ -17,19 +17,33 @@ from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
     rnn,
     tensor,
 )
+from sardonyx.engines.torch.loss_scale import LossScale
 from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
+from sardonyx.lower.devices import device_name
+from sardonyx.model import Model
 
-DEVICES = {"CPU": "cpu", "CUDA": "cuda"}
+AMPERE = (8, 0)  # the first NVIDIA GPUs that compute in bfloat16 and TF32
 
 
-def arrays_on(device: str) -> Torch:
-    """The array namespace on a device as ONNX names it: "CPU", "CUDA:1"."""
-    kind, _, index = device.partition(":")
-    name = DEVICES[kind.upper()]
-    return arrays(f"{name}:{index}" if index else name)
+@contextlib.contextmanager
+def tf32() -> Iterator[None]:
+    """Products of float32 as NVIDIA's GPUs shorten them, without a record of gradients."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def arrays_on(device: str | None) -> Torch:
+    """The array namespace on a device; on the CPU if none is named."""
+    name = device_name(device or "cpu")
+    return arrays("cpu" if name.startswith("cpu") else name)
 
 
 class Runner(runner.Runner):
@@ -50,11 +64,21 @@ class TrainingRep(training.ArrayTrainingRep):
     differentiates = True
     differentiates_alike = ("Relu", "Abs")
 
+    def __init__(self, model: Model, *, precision: str | None = None, **options: Any):
+        self.scale = LossScale.of(model) if precision == "fp16" else None
+        super().__init__(model, precision=precision, **options)
+
+    def to_model(self, state: Mapping[str, Any] | None = None) -> Model:
+        model = super().to_model(state)
+        if self.scale is not None:
+            self.scale.write(model)
+        return model
+
     def arrays(self) -> Torch:
         return arrays_on(self.device)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.no_grad()
+        return tf32() if self.precision == "tf32" else torch.no_grad()
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return compiled(function)
@@ -81,10 +105,14 @@ class TrainingRep(training.ArrayTrainingRep):
         with torch.enable_grad():
             value, outputs = loss(leaves)
             total = value if value.ndim == 0 else value.sum()
+            total = total if self.scale is None else self.scale.scaled(total)
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         detached = {n: v.detach() if v.requires_grad else v for n, v in outputs.items()}
-        zeros = zip(gradients, leaves.values(), strict=True)
-        return [torch.zeros_like(v) if g is None else g for g, v in zeros], detached
+        pairs = zip(gradients, leaves.values(), strict=True)
+        gradients = [torch.zeros_like(v) if g is None else g for g, v in pairs]
+        if self.scale is not None:
+            gradients, self.takes_update = self.scale.unscaled(gradients)
+        return gradients, detached
 
 
 class Backend(training.TrainingBackend):
@@ -92,12 +120,19 @@ class Backend(training.TrainingBackend):
 
     runner = Runner
     training = TrainingRep
-    devices = ("CPU", "CUDA")
 
     @classmethod
-    def supports_device(cls, device: str) -> bool:
-        kind = device.split(":")[0].upper()
-        return kind == "CPU" or (kind == "CUDA" and torch.cuda.is_available())
+    def precisions(cls, device: str | None) -> list[str]:
+        name = device_name(device or "cpu")
+        if not name.startswith("cuda"):
+            return ["bf16", "fp16"] if name.startswith("cpu") else ["fp16"]
+        newer = torch.cuda.get_device_capability(name) >= AMPERE
+        return ["bf16", "fp16", "tf32"] if newer else ["fp16"]
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        names = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        return [*names, "mps"] if torch.backends.mps.is_available() else names
 
 
 prepare = Backend.prepare

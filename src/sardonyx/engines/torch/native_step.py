@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sardonyx.engines.idioms import recognize
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.foreach import Grouped
@@ -26,7 +25,7 @@ def forward_function(
 
     state -- the values of everything that it reads beside the data
     """
-    program = Program(recognize(step.halves.forward, ()), arrays("cpu"), fallback="error")
+    program = Program(step.forward_model, arrays("cpu"), fallback="error")
     data = step.graph.inputs
     names = [n for n in program.names if n not in data]
     values = {v.name: v for v in step.halves.forward.graph.inputs}

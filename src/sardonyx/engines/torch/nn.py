@@ -15,6 +15,7 @@ from sardonyx.lower.xp import positive
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+HALVES = (torch.float16, torch.bfloat16)
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
@@ -139,7 +140,9 @@ def average_pool(xp, x, **attributes):
 
 @lowering("BatchNormalization", only="torch")
 def batch_normalization(xp, x, scale, b, input_mean, input_var, *, count, **attributes):
-    same = len({v.dtype for v in (x, scale, b, input_mean, input_var)}) == 1
+    others = {v.dtype for v in (scale, b, input_mean, input_var)}
+    # Statistics of halves are computed, and kept, in single precision.
+    same = others == {x.dtype} or (x.dtype in HALVES and others == {torch.float32})
     epsilon, momentum = attributes["epsilon"], attributes["momentum"]
     if same and attributes["training_mode"] and x.ndim > 1:
         # This one chooses cuDNN's kernel where it fits; `native_batch_norm` never does.
@@ -194,9 +197,8 @@ def scaled_dot_product(
 ):
     """torch's fused kernel, unless an option needs an intermediate result."""
     inputs = (q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen)
-    halves = torch.float16, torch.bfloat16
     plain = count < 4 and not attributes["softcap"] and attributes["softmax_precision"] is None
-    if not plain or q.dtype in halves or v.dtype != q.dtype:
+    if not plain or q.dtype in HALVES or v.dtype != q.dtype:
         return attention.attention(xp, *inputs, count=count, **attributes)
     left, right = attributes["left_window_size"], attributes["right_window_size"]
     # torch's causal mask starts at the first key, which is right only without past keys.
