@@ -16,7 +16,7 @@ import numpy as np
 
 from sardonyx.errors import ImportDiffers, quote
 from sardonyx.importers.proof import equal, relative, run
-from sardonyx.importers.sklearn.inputs import Schema, parts_of
+from sardonyx.importers.sklearn.inputs import Schema, is_na, parts_of
 from sardonyx.importers.sklearn.outputs import expected
 from sardonyx.importers.sklearn.rows import batches
 from sardonyx.importers.sklearn.table import DOUBLE, FLOAT
@@ -89,7 +89,7 @@ def _compare(estimator, schema, rows, outputs, name, actual, want):
     actual = np.asarray(actual)
     if actual.size != want.size:
         return np.inf, [[f"shape {actual.shape}", f"the estimator's is {want.shape}"]]
-    actual = actual.reshape(want.shape)
+    actual, want = actual.reshape(want.shape), _plain(want, actual, schema.missing)
     single = FLOAT in schema.types or holds_float32(estimator)
     if want.dtype.kind == "f" or (actual.dtype.kind == "f" and want.dtype.kind in "iub"):
         error = relative(actual.astype(np.float64), want.astype(np.float64))
@@ -115,6 +115,17 @@ def _compare(estimator, schema, rows, outputs, name, actual, want):
         for p in places
     ]
     return largest, shown
+
+
+def _plain(want: np.ndarray, actual: np.ndarray, missing: str) -> np.ndarray:
+    """An array of objects, as columns of mixed types give it, in the type of the model's output."""
+    if want.dtype != object:
+        return want
+    if actual.dtype.kind == "f":
+        return np.array([np.nan if is_na(v) else v for v in want.ravel()], float).reshape(
+            want.shape
+        )
+    return np.array([missing if is_na(v) else v for v in want.ravel()], object).reshape(want.shape)
 
 
 def _noise(estimator, schema, rows, outputs, name, want, single) -> np.ndarray:

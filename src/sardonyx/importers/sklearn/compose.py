@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.importers.rules import importer
+from sardonyx.importers.sklearn.array_code import traced_call
 from sardonyx.importers.sklearn.driver import method, methods, refuse, transform
 from sardonyx.importers.sklearn.table import (
     DOUBLE,
@@ -141,18 +142,6 @@ def transformed_target_regressor(op, model, x):
     return {"predict": op.Squeeze(out, [1]) if model._training_dim == 1 else out}
 
 
-INVERSE_FUNCTIONS = {
-    "exp": lambda op, y: op.Exp(y),
-    "expm1": expm1,
-    "log": lambda op, y: op.Log(y),
-    "sqrt": lambda op, y: op.Sqrt(y),
-    "square": lambda op, y: op.Mul(y, y),
-    "exp2": lambda op, y: op.Pow(op.const(F(2)), y),
-    "negative": lambda op, y: op.Neg(y),
-    "reciprocal": lambda op, y: op.Reciprocal(y),
-}
-
-
 def inverse(op, model: Any, y: ir.Value) -> ir.Value:
     """What `inverse_transform` of a transformer of targets gives."""
     name = type(model).__name__
@@ -160,10 +149,7 @@ def inverse(op, model: Any, y: ir.Value) -> ir.Value:
         function = model.inverse_func
         if function is None:
             return y
-        known = isinstance(function, np.ufunc) and function.__name__ in INVERSE_FUNCTIONS
-        if not known or model.inv_kw_args:
-            raise refuse(f"the inverse function {getattr(function, '__name__', function)!r}")
-        return INVERSE_FUNCTIONS[function.__name__](op, y)
+        return traced_call(op, function, y, model.inv_kw_args or {})
     if name == "StandardScaler":
         y = op.Mul(y, np.asarray(model.scale_, F)) if model.with_std else y
         return op.Add(y, np.asarray(model.mean_, F)) if model.with_mean else y

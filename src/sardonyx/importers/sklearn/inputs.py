@@ -59,15 +59,15 @@ class Schema:
     def _array(self, values: np.ndarray, dtype: ir.DataType) -> np.ndarray:
         if dtype != STRING:
             if values.dtype == object:
-                values = np.array([np.nan if _is_na(v) else v for v in values.ravel()]).reshape(
+                values = np.array([np.nan if is_na(v) else v for v in values.ravel()]).reshape(
                     values.shape
                 )
             return values.astype(dtype.numpy())
-        texts = [self.missing if _is_na(v) else str(v) for v in values.ravel()]
+        texts = [self.missing if is_na(v) else str(v) for v in values.ravel()]
         return np.array(texts, object).reshape(values.shape)
 
 
-def _is_na(value: Any) -> bool:
+def is_na(value: Any) -> bool:
     return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
@@ -99,13 +99,13 @@ def _kind(dtype: Any, values: list[Any]) -> ir.DataType | None:
     if name == "float32":
         return FLOAT
     if name in ("bool", "boolean"):
-        return BOOL if not any(_is_na(v) for v in values) else DOUBLE
+        return BOOL if not any(is_na(v) for v in values) else DOUBLE
     kind = getattr(dtype, "kind", "O")
     if kind == "f":
         return DOUBLE
     if kind in "iu":
-        return DOUBLE if any(_is_na(v) for v in values) else INT64
-    present = [v for v in values if not _is_na(v)]
+        return DOUBLE if any(is_na(v) for v in values) else INT64
+    present = [v for v in values if not is_na(v)]
     if all(isinstance(v, (str, np.str_)) for v in present):
         return STRING if present or kind != "O" else DOUBLE
     if all(isinstance(v, (bool, np.bool_)) for v in present):

@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.importers.rules import importer
-from sardonyx.importers.sklearn.driver import methods, refuse
+from sardonyx.importers.sklearn.array_code import traced_call
+from sardonyx.importers.sklearn.driver import methods
+from sardonyx.importers.sklearn.frame_code import is_frame, traced_frame_call
 from sardonyx.importers.sklearn.table import (
     FLOAT,
     Columns,
@@ -295,36 +297,6 @@ def _inverse(d: np.ndarray) -> np.ndarray:
 
 # -- functions ------------------------------------------------------------------------------------
 
-FUNCTIONS = {
-    "absolute": lambda op, x: op.Abs(x),
-    "fabs": lambda op, x: op.Abs(x),
-    "cbrt": lambda op, x: op.Mul(op.Sign(x), op.Pow(op.Abs(x), F(1 / 3))),
-    "ceil": lambda op, x: op.Ceil(x),
-    "cos": lambda op, x: op.Cos(x),
-    "deg2rad": lambda op, x: op.Mul(x, F(np.pi / 180)),
-    "degrees": lambda op, x: op.Mul(x, F(180 / np.pi)),
-    "exp": lambda op, x: op.Exp(x),
-    "exp2": lambda op, x: op.Pow(op.const(F(2)), x),
-    "expm1": expm1,
-    "floor": lambda op, x: op.Floor(x),
-    "log": lambda op, x: op.Log(x),
-    "log10": lambda op, x: op.Div(op.Log(x), F(np.log(10))),
-    "log1p": log1p,
-    "log2": lambda op, x: op.Div(op.Log(x), F(np.log(2))),
-    "negative": lambda op, x: op.Neg(x),
-    "positive": lambda op, x: op.Identity(x),
-    "rad2deg": lambda op, x: op.Mul(x, F(180 / np.pi)),
-    "radians": lambda op, x: op.Mul(x, F(np.pi / 180)),
-    "reciprocal": lambda op, x: op.Reciprocal(x),
-    "rint": lambda op, x: op.Round(x),
-    "sign": lambda op, x: op.Sign(x),
-    "sin": lambda op, x: op.Sin(x),
-    "sqrt": lambda op, x: op.Sqrt(x),
-    "square": lambda op, x: op.Mul(x, x),
-    "tanh": lambda op, x: op.Tanh(x),
-    "trunc": lambda op, x: op.Mul(op.Sign(x), op.Floor(op.Abs(x))),
-}
-
 
 @importer(PREPROCESSING + "FunctionTransformer", columns=True)
 def function_transformer(op, model, x):
@@ -332,13 +304,8 @@ def function_transformer(op, model, x):
         if isinstance(x, Columns):
             return {"transform": Columns([op.Identity(p) for p in x.parts])}
         return {"transform": op.Identity(x)}
-    name = getattr(model.func, "__name__", "")
-    if isinstance(model.func, np.ufunc) and name in FUNCTIONS and not model.kw_args:
-        value = matrix(op, x)
-        y = FUNCTIONS[name](op, double(op, value))
-        return {"transform": as_computed(op, y, value)}
-    raise refuse(
-        f"a FunctionTransformer over the Python function {name or model.func!r}",
-        hint="give it a NumPy function such as numpy.log1p, or subclass the transformer and add a "
-        "rule with @sx.importer",
-    )
+    if is_frame(x):
+        return {"transform": traced_frame_call(op, model.func, x, model.kw_args or {})}
+    value = matrix(op, x) if isinstance(x, Columns) else x
+    result = traced_call(op, model.func, value, model.kw_args or {})
+    return {"transform": op.Identity(result) if result is value else result}
