@@ -42,6 +42,7 @@ _TASKS = {
         "prepare_training": "sardonyx.engines.prepare",
         "export_step": "sardonyx.record.export",
         "export_training": "sardonyx.train.whole.export",
+        "run_training": "sardonyx.train.whole.running",
         "write_report": "sardonyx.train.report",
         "Initializer": "sardonyx.initializer",
         "Schedule": "sardonyx.record.schedule",
@@ -224,6 +225,7 @@ if TYPE_CHECKING:
     from sardonyx.train.report import write_report
     from sardonyx.train.run import Run
     from sardonyx.train.whole.export import export_training
+    from sardonyx.train.whole.running import run_training
     from sardonyx.verify import Report, verify
     from sardonyx.verify.training import verify_training
     from sardonyx.weights import weights

@@ -40,6 +40,10 @@ COMMANDS = {
     ),
     "grad": ("grad:grad", "Write a model's gradient as an ONNX model."),
     "export-step": ("export_step:export_step", "Write the training step as plain ONNX files."),
+    "export-training": (
+        "export_training:export_training",
+        "Write a whole training as one ONNX file.",
+    ),
     "import": (
         "import_model:import_model",
         "Turn a model of another framework or format into ONNX.",

@@ -17,6 +17,7 @@ on how a sort treats equal keys.
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -36,7 +37,7 @@ def hash_order(seed: int, epoch: int, count: int, draw: int = ORDER) -> np.ndarr
     return np.argsort(keys)
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def _mixed(x: Any) -> Any:
     for shift, factor in ROUNDS:
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
     return x ^ (x >> np.uint32(LAST_SHIFT))

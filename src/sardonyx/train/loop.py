@@ -141,7 +141,7 @@ def train(
     setup.check_output(model, request.target, in_place or resume)
     request.display = display if isinstance(display, Display) else make_display(display)
     with Lock(request.target) if request.target is not None else contextlib.nullcontext():
-        return _prepared(model, data, request, how).run()
+        return prepared_loop(model, data, request, how).run()
 
 
 # -- before the first step ------------------------------------------------------------------
@@ -159,12 +159,17 @@ def _from_config(arguments: Mapping[str, Any], config: str | Path | None) -> dic
     }
 
 
-def _prepared(
+def prepared_loop(
     model: ModelSource, data: Any, request: SimpleNamespace, how: Mapping[str, Any]
-) -> _Loop:
-    """The loop, ready to run; everything that can be checked is checked before it is compiled."""
+) -> TrainingLoop:
+    """The loop, ready to run; everything that can be checked is checked before it is compiled.
+
+    Where `request.way` is given, it supplies what runs the training and the loop around it.
+    """
+    way = getattr(request, "way", None)
     options = {name: getattr(request, name) for name in OPTIONS}
     loaded = setup.load_start(model, request.target, request.resume)
+    loaded = loaded if way is None else way.opened(loaded)
     source, validation = _open(loaded, data, request)
     feeding = Feeding(request.fields or {}, request.constants or {}, request.batch_axes or {})
     loaded = with_learned_shapes(loaded, source, feeding)
@@ -183,7 +188,10 @@ def _prepared(
     facts = setup.facts(net, source, validation, links, settings, position)
     request.display.preparing(f"compiling the training step for {request.engine}")
     try:
-        rep = _compiled(net, source, links, settings, request, position)
+        if way is None:
+            rep = _compiled(net, source, links, settings, request, position)
+        else:
+            rep = way.rep(net, source, links, position)
     finally:
         request.display.prepared()
     settings["choices"] = [
@@ -208,7 +216,8 @@ def _prepared(
         request.callbacks,
         keep_best=validated or request.patience is not None,
     )
-    return _Loop(run, loop_options, source, validation, request.display)
+    kind = TrainingLoop if way is None else way.loop
+    return kind(run, loop_options, source, validation, request.display)
 
 
 def _open(model: Model, data: Any, request: SimpleNamespace) -> tuple[Source, Source | None]:
@@ -312,7 +321,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Loop:
+class TrainingLoop:
     """The state of one call of `train`."""
 
     def __init__(

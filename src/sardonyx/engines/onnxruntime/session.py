@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,32 @@ class Runner:
         except Exception as error:
             raise EngineError(f"onnxruntime failed: {error}") from error
         return from_carriers(dict(zip(self.outputs, outputs, strict=True)), self.narrow)
+
+
+def interruptible_run(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> list[Any]:
+    """The outputs of a run that Ctrl-C ends: it is in another thread, and is told to stop."""
+    options = ort.RunOptions()
+    results: list[Any] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            results.extend(session.run(None, feeds, options))
+        except Exception as error:  # handed over to the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="sardonyx-epoch")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+    except KeyboardInterrupt:
+        options.terminate = True
+        thread.join()
+        raise
+    if errors:
+        raise EngineError(f"onnxruntime failed: {errors[0]}") from errors[0]
+    return results
 
 
 # Types that onnxruntime computes with and its Python binding does not hand over as arrays.

@@ -54,7 +54,7 @@ class Batches:
             return op.const(array)
         axis = self.settings.axes.get(name, 0) % len(wanted.shape)
         dims = [
-            count if i == axis and not isinstance(d, int) else int(d)
+            d if isinstance(d, int) else count if i == axis else op.const([1], ir.DataType.INT64)
             for i, d in enumerate(wanted.shape)
         ]
         return op.Expand(op.const(array), op.join(dims))

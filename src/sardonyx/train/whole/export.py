@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sardonyx.train.evaluation import chosen_metrics
 from sardonyx.train.fields import batch_dim, row_axis
 from sardonyx.train.whole.graph import Whole
 from sardonyx.train.whole.parts import Settings, take_apart
+from sardonyx.train.whole.standardize import standardized_inputs
 from sardonyx.train.whole.stored import with_model
 from sardonyx.train.whole.validation import refuse_metrics
 
@@ -74,18 +75,17 @@ def export_training(
     setup.check_numbers({"patience": patience, "share": validation, "seed": how.get("seed")})
     setup.check_record_names(how)
     net = _with_record(load(model), how)
-    if standardize:
-        from sardonyx.train.whole.standardize import standardized
-
-        net = standardized(net, set(constants or {}))
     settings = _settings(
         net, validation, metrics, patience, watch, shuffle, drop_last, constants, batch_axes
     )
+    if standardize:
+        names = standardized_inputs(net, settings.constants)
+        settings = replace(settings, standardize=tuple(names))
     whole = Whole(take_apart(net, settings), settings, defaults)
     written = whole.model()
     described = {**asdict(whole.description), "settings": _plain(settings)}
     written.metadata[KEY] = json.dumps({"version": 1, **described})
-    with_model(written, net, whole.description.state)
+    with_model(written, net, whole.description.starts)
     return save(written, path, runtime=runtime)
 
 
@@ -128,6 +128,7 @@ def _settings(
         patience,
         bool(shuffle),
         drop_last,
+        (),
         arrays,
         {n: a for n, a in axes.items() if a},
     )
@@ -151,5 +152,5 @@ def _constant(value: Any, content: Any) -> np.ndarray:
 
 def _plain(settings: Settings) -> dict[str, Any]:
     """The settings as JSON has them."""
-    table = {k: v for k, v in vars(settings).items() if k not in ("constants",)}
-    return {**table, "axes": dict(settings.axes), "constants": list(settings.constants)}
+    constants = {n: a.tolist() for n, a in settings.constants.items()}
+    return {**vars(settings), "axes": dict(settings.axes), "constants": constants}

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.model import Model
+from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.builder import ROLE
 from sardonyx.record.hash_order import VALIDATION, ordered
@@ -24,6 +25,7 @@ from sardonyx.train.whole.batch import Batches
 from sardonyx.train.whole.guards import Guards
 from sardonyx.train.whole.loops import Body, Values, Writer, branch, chosen, embed, loop
 from sardonyx.train.whole.parts import Parts, Settings
+from sardonyx.train.whole.standardize import MEASURES, measured, standard
 from sardonyx.train.whole.validation import Validation
 
 T = ir.DataType
@@ -39,10 +41,12 @@ class Description:
     control: dict[str, str] = field(default_factory=dict)  # epochs, seed, … → input
     hyper: dict[str, Any] = field(default_factory=dict)  # hyperparameter → default
     state: dict[str, str] = field(default_factory=dict)  # variable → input
+    starts: dict[str, str] = field(default_factory=dict)  # variable → its first value
     last: dict[str, str] = field(default_factory=dict)  # variable → output
     best: dict[str, str] = field(default_factory=dict)
     history: dict[str, str] = field(default_factory=dict)  # metric → output, a number an epoch
     results: dict[str, str] = field(default_factory=dict)  # losses, stopped, … → output
+    standardize: dict[str, list[str]] = field(default_factory=dict)  # input → mean, deviation
 
 
 class Whole:
@@ -54,6 +58,7 @@ class Whole:
         self.description = Description()
         self.inputs: list[ir.Value] = []
         self.optional: dict[ir.Value, np.ndarray] = {}
+        self.measures: dict[str, tuple[ir.Value, ir.Value]] = {}  # mean and deviation
         self.op.reserve([*parts.inputs, *parts.hyper, *parts.state])
         if parts.front is not None:
             self.op.reserve(all_names(parts.front.model.graph))
@@ -63,12 +68,11 @@ class Whole:
         batches = Batches(self.parts, self.settings)
         raw = self._data()
         self._controls()
-        guards = Guards(self.op, raw, self.parts, self.settings, self.batch_size)
-        self.rows = guards.rows(self.op, self.epochs)
-        self.fields = self._features(raw)
-        self.batches = batches.over(self.fields)
+        self.guards = Guards(self.op, self.parts, self.settings)
+        self.rows = self.guards.rows(raw, self.epochs, self.batch_size)
         self._split()
         self._sizes()
+        self.batches = batches.over(self._features(raw))
         carried = {f"last/{n}": v for n, v in self._start().items()}
         carried |= self._judged(carried)
         end, collected = loop(
@@ -126,13 +130,17 @@ class Whole:
     # -- once ------------------------------------------------------------------------
 
     def _features(self, raw: Values) -> Values:
-        """The fields that steps read: raw data, or what the front makes of it."""
-        front = self.parts.front
+        """The fields that steps read: raw data, or what preparation makes of it."""
+        front, op = self.parts.front, self.op
+        fields = dict(raw)
+        for name in self.settings.standardize:
+            self.measures[name] = measured(op, name, raw[name], self.training)
+            fields[name] = op.typed(standard(op, raw[name], *self.measures[name]), raw[name])
         if front is None:
-            return raw
+            return fields
         feeds = {v.name or "": raw[v.name or ""] for v in front.model.inputs}
-        features = embed(self.op, "prepare", front.model, feeds)
-        return {n: v for n, v in {**raw, **features}.items() if n in self.parts.inputs}
+        features = embed(op, "prepare", normalize(front.model), feeds)
+        return {n: v for n, v in {**fields, **features}.items() if n in self.parts.inputs}
 
     def _split(self) -> None:
         """The numbers of the rows to train on, and of those held back, both in ascending order."""
@@ -144,7 +152,7 @@ class Whole:
         order = ordered(op, self.seed, op.const(0, T.INT64), self.rows, VALIDATION)
         share = op.const(self.settings.share, T.DOUBLE)
         count = op.cast(op.Round(op.Mul(op.cast(self.rows, T.DOUBLE), share)), T.INT64)
-        held = op.Max(count, [1])
+        held = self.guards.batches(op.Max(count, [1]), "held back", drop_last=False)
         self.count = op.Sub(self.rows, held)
         parts = [op.Slice(order, [0], held), op.Slice(order, held, self.rows)]
         self.held_back, self.training = (
@@ -155,6 +163,8 @@ class Whole:
     def _sizes(self) -> None:
         """The number of batches in an epoch and of the rows in them."""
         op = self.op
+        drop_last = self.settings.drop_last
+        self.count = self.guards.batches(self.count, "to train on", drop_last)
         self.size = op.Reshape(self.batch_size, [1])
         whole = op.Div(self.count, self.size)
         if not self.settings.drop_last:
@@ -164,7 +174,8 @@ class Whole:
 
     def _start(self) -> Values:
         """Where the state starts: what is fed or, where that is empty, what the file holds."""
-        op, start = self.op, {}
+        op = self.op
+        start: Values = {}
         for name, array in self.parts.state.items():
             dtype = T.from_numpy(array.dtype)
             shape = [f"{name}/{i}" for i in range(array.ndim)] or ["one"]
@@ -188,7 +199,9 @@ class Whole:
         if array.size > 16 and (bits == bits.flat[0]).all():
             one = ir.tensor(np.ascontiguousarray(array).reshape(-1)[:1])
             return op.ConstantOfShape(np.array(array.shape, np.int64), value=one)
-        return op.Identity(op.weight(f"start/{name}/value", array))
+        value = op.weight(f"start/{name}/value", array)
+        self.description.starts[name] = value.name or ""
+        return op.Identity(value)
 
     def _judged(self, carried: Values) -> Values:
         """What is carried from epoch to epoch beside the state."""
@@ -230,7 +243,9 @@ class Whole:
             history |= {f"val_{n}": v for n, v in found.items()}
         losses = self._padded(op, collected["losses"])
         new, again = self._judge(op, carried, state, history, epoch, after["finite"])
-        scans = {f"history/{n}": v for n, v in history.items()} | {"losses": losses}
+        # NOTE [vectors]: ONNX's reference evaluator collects numbers as columns, vectors as rows.
+        scans = {f"history/{n}": op.Reshape(v, [1]) for n, v in history.items()}
+        scans["losses"] = losses
         return Body(again, {**{f"last/{n}": v for n, v in state.items()}, **new}, scans)
 
     def _step(self, op: Writer, index: ir.Value, carried: Values, rows: ir.Value) -> Body:
@@ -254,11 +269,12 @@ class Whole:
         for value in metrics.values():
             total = op.Add(total, op.Mul(value, 0.0))  # not a number where one is not finite
         finite = op.Equal(total, 0.0)
-        loss = op.Identity(metrics[self.parts.loss]) if self.parts.loss else total
+        loss = op.Reshape(metrics[self.parts.loss] if self.parts.loss else total, [1])
         return Body(finite, {**state, **sums, "finite": finite}, {"losses": loss})
 
     def _padded(self, op: Writer, losses: ir.Value) -> ir.Value:
         """As many numbers in every epoch: where a step was not finite, the rest is missing."""
+        losses = op.Reshape(losses, [-1])  # NOTE [vectors]
         missing = op.Sub(self.steps, op.Shape(losses))
         rest = op.Expand(op.const(np.float64("nan")), missing)
         padded = op.Concat(losses, rest, axis=0)
@@ -310,7 +326,8 @@ class Whole:
         description = self.description
         for key, value in collected.items():
             if key.startswith("history/"):
-                description.history[key.removeprefix("history/")] = give(value, key)
+                numbers = self.op.Reshape(value, [-1])
+                description.history[key.removeprefix("history/")] = give(numbers, key)
             else:
                 description.results[key] = give(value, key)
         for key, value in end.items():
@@ -321,6 +338,11 @@ class Whole:
                 description.results[key] = give(
                     value, f"{key}/end" if key in description.control else key
                 )
+        for name, values in self.measures.items():
+            names = [
+                give(v, f"standardize/{name}/{m}") for v, m in zip(values, MEASURES, strict=True)
+            ]
+            description.standardize[name] = names
         graph = ir.Graph(
             self.inputs, outputs, nodes=self.op.nodes, opset_imports={"": opset.OPSET}, name="train"
         )
@@ -329,7 +351,7 @@ class Whole:
         for value, array in self.optional.items():
             value.const_value = ir.Tensor(array, name=value.name, shape=ir.Shape(array.shape))
             graph.register_initializer(value)
-        models = [g.model for g in (*self.parts.steps, *self.parts.evaluations)]
+        models: list[Model] = [g.model for g in (*self.parts.steps, *self.parts.evaluations)]
         models += [self.parts.front.model] if self.parts.front is not None else []
         domains = {node.domain for node in graph.all_nodes()} - {""}
         for part in models:

@@ -19,32 +19,47 @@ T = ir.DataType
 
 
 class Guards:
-    """The checks of one file."""
+    """The checks of one file, collected until something waits for them."""
 
-    def __init__(
-        self, op: Builder, data: Values, parts: Parts, settings: Settings, batch_size: ir.Value
-    ):
-        self.op, self.data, self.parts, self.settings = op, data, parts, settings
-        self.batch_size = batch_size
+    def __init__(self, op: Builder, parts: Parts, settings: Settings):
+        self.op, self.parts, self.settings = op, parts, settings
         self.empty: list[ir.Value] = []
 
-    def rows(self, op: Builder, epochs: ir.Value) -> ir.Value:
-        """The number of rows, which is known when all checks have passed."""
-        counts = {n: op.Shape(v, start=0, end=1) for n, v in self.data.items()}
-        first = next(iter(counts.values()))
-        for name, count in counts.items():
-            if count is not first:
-                self._check(
-                    f"the field {name} must have as many rows as the first", op.Equal(count, first)
-                )
+    def rows(self, data: Values, epochs: ir.Value, batch_size: ir.Value) -> ir.Value:
+        """The number of rows, as a vector of one element, known when all checks have passed."""
+        op = self.op
+        counts = {n: op.Shape(v, start=0, end=1) for n, v in data.items()}
+        (first, count), *others = counts.items()
+        for name, other in others:
+            words = f"the field {name} must have as many rows as {first}"
+            self._check(words, op.Equal(other, count))
         least = 1 if self.settings.share is None else 2
-        self._check(f"the data must have at least {least} rows", op.GreaterOrEqual(first, [least]))
-        size = op.Reshape(self.batch_size, [1])
-        self._check("batch_size must be at least 1", op.GreaterOrEqual(size, [1]))
-        self._check("epochs must not be negative", op.GreaterOrEqual(op.Reshape(epochs, [1]), [0]))
-        self._fixed(size, first)
-        self._labels(self.parts.classes)
-        return op.Concat(first, *self.empty, axis=0)
+        self._check(f"there must be at least {least} rows", op.GreaterOrEqual(count, [least]))
+        for name, value, least in (("epochs", epochs, 0), ("batch_size", batch_size, 1)):
+            holds = op.GreaterOrEqual(op.Reshape(value, [1]), [least])
+            self._check(f"{name} must be at least {least}", holds)
+        fixed = self.parts.fixed(self.settings)
+        if fixed is not None:
+            holds = op.Equal(op.Reshape(batch_size, [1]), [fixed])
+            self._check(f"batch_size must be {fixed}, as the model takes batches of it", holds)
+        self._labels(data, self.parts.classes)
+        return self._checked(count)
+
+    def batches(self, rows: ir.Value, what: str, drop_last: bool) -> ir.Value:
+        """A number of rows that divides into batches, where the model takes batches of one size."""
+        op, fixed = self.op, self.parts.fixed(self.settings)
+        if fixed is not None and drop_last:
+            words = f"there must be at least {fixed} rows {what}"
+            self._check(words, op.GreaterOrEqual(rows, [fixed]))
+        elif fixed is not None:
+            words = f"the rows {what} must divide into batches of {fixed}"
+            self._check(words, op.Equal(op.Mod(rows, [fixed]), [0]))
+        return self._checked(rows)
+
+    def _checked(self, value: ir.Value) -> ir.Value:
+        """A vector, which waits for all checks so far."""
+        empty, self.empty = self.empty, []
+        return self.op.Concat(value, *empty, axis=0) if empty else value
 
     def _check(self, words: str, holds: ir.Value) -> None:
         """Fail unless the only element of `holds` is true."""
@@ -53,29 +68,15 @@ class Guards:
         empty = op.Gather(op.const(np.zeros((1, 0), np.int64)), row, axis=0)
         node = empty.producer()
         assert node is not None
-        node.name = words
+        node.name = op.fresh(words)
         self.empty.append(op.Reshape(empty, [0], allowzero=1))
 
-    def _fixed(self, size: ir.Value, rows: ir.Value) -> None:
-        """A model that takes batches of one size."""
-        op = self.op
-        fixed = self.parts.fixed(self.settings)
-        if fixed is None:
-            return
-        self._check(f"batch_size must be {fixed}, which the model takes", op.Equal(size, [fixed]))
-        if not self.settings.drop_last:
-            rest = op.Mod(rows, [fixed])
-            self._check(f"the rows must divide into batches of {fixed}", op.Equal(rest, [0]))
-        else:
-            words = f"there must be at least one batch of {fixed}"
-            self._check(words, op.GreaterOrEqual(rows, [fixed]))
-
-    def _labels(self, classes: Mapping[str, tuple[int, int | None]]) -> None:
+    def _labels(self, data: Values, classes: Mapping[str, tuple[int, int | None]]) -> None:
         op = self.op
         for name, (count, ignored) in classes.items():
-            if name not in self.data:
+            if name not in data:
                 continue
-            label = op.cast(op.Reshape(self.data[name], [-1]), T.INT64)
+            label = op.cast(op.Reshape(data[name], [-1]), T.INT64)
             fits = op.And(op.GreaterOrEqual(label, 0), op.Less(label, count))
             if ignored is not None:
                 fits = op.Or(fits, op.Equal(label, ignored))

@@ -65,7 +65,10 @@ def loop(
     """A Loop: what it carries after the last iteration, and what its iterations collected.
 
     write -- writes the body, given its builder, the number of the iteration and what is carried
+
+    The condition is always given: ONNX's reference evaluator takes an omitted one for false.
     """
+    going = op.const(True) if going is None else going
     body = Writer(f"{op.prefix}/{name}", op)
     number = ir.Value(
         name=body.fresh(f"{name}/number"),
@@ -102,11 +105,11 @@ def loop(
 
 def branch(op: Builder, name: str, condition: ir.Value, then: Values, otherwise: Values) -> Values:
     """An If that gives the values of one of two dicts with the same keys, each a copy."""
-    bodies = []
-    for label, values in (("then", then), ("else", otherwise)):
-        body = Writer(f"{op.prefix}/{name}/{label}", op)
-        bodies.append(body.graph(label, [], list(values.values())))
-    return chosen(op, name, condition, *bodies, list(then))
+
+    def body(label: str, values: Values) -> ir.Graph:
+        return Writer(f"{op.prefix}/{name}/{label}", op).graph(label, [], list(values.values()))
+
+    return chosen(op, name, condition, body("then", then), body("else", otherwise), list(then))
 
 
 def chosen(

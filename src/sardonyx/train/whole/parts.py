@@ -39,6 +39,7 @@ class Settings:
     watch     -- the metric that decides which epoch is the best
     lower     -- whether a lower value of it is better
     patience  -- epochs without improvement after which the training ends; None: it does not
+    standardize -- the inputs that are brought to mean 0 and deviation 1
     constants -- input → a value that is the same for all rows
     axes      -- input → the axis of its rows in a batch, where that is not the first
     """
@@ -50,6 +51,7 @@ class Settings:
     patience: int | None = None
     shuffle: bool = True
     drop_last: bool = False
+    standardize: tuple[str, ...] = ()
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     axes: Mapping[str, int] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx
 
@@ -18,23 +18,28 @@ KEY = "sardonyx.whole.model"
 DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
-def with_model(whole: Model, net: Model, state: Collection[str]) -> None:
-    """Store a model in the metadata of its training, without the data of its state."""
+def with_model(whole: Model, net: Model, starts: Collection[str]) -> None:
+    """Store a model in the metadata of its training, without the data of the variables `starts`."""
     proto = net.proto()
-    for tensor in _state(proto, state):
+    for tensor in _state(proto, starts):
         for name in DATA:
             tensor.ClearField(name)  # type: ignore[arg-type]
     packed = zlib.compress(proto.SerializeToString(), 6)
     whole.metadata[KEY] = base64.b64encode(packed).decode("ascii")
 
 
-def stored_model(whole: onnx.ModelProto, state: dict[str, onnx.TensorProto]) -> Model:
-    """The model of a training, with the values of `state`."""
+def stored_model(whole: onnx.ModelProto, starts: Mapping[str, str]) -> Model:
+    """The model of a training, as it is before the first step.
+
+    starts -- variable → the initializer of the file that holds its first value; a variable that
+              is not among them is filled by one number
+    """
     metadata = {entry.key: entry.value for entry in whole.metadata_props}
     proto = onnx.ModelProto.FromString(zlib.decompress(base64.b64decode(metadata[KEY])))
-    for tensor in _state(proto, state):
+    held = {tensor.name: tensor for tensor in whole.graph.initializer}
+    for tensor in _state(proto, starts):
         name = tensor.name
-        tensor.CopyFrom(state[name])
+        tensor.CopyFrom(held[starts[name]])
         tensor.name = name
     return load(proto)
 
