@@ -6,6 +6,7 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import sardonyx as sx
@@ -45,6 +46,56 @@ def test_a_search_that_takes_too_long_ends_early() -> None:
     assert any("ended early: the time budget" in note for note in report.notes)
     report = sx.verify(NETWORKS["cnn"](), "numpy", seeds=1, seconds=0.0, sliced=True)
     assert report.verdict == UNKNOWN and "after 0 of 11 nodes" in "".join(report.notes)
+
+
+def test_a_fault_is_searched_for_before_all_time_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A later input without a float64 run takes nothing away from the earlier ones."""
+    from sardonyx.verify import compare
+
+    wrong = fault("cnn", "batch norm epsilon")
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "SEARCHING", 2.0)
+        report = sx.verify(NETWORKS["cnn"](), wrong)
+    assert report.culprit is not None and len(report.runs) == 1
+    assert any("is kept for the search" in note for note in report.notes)
+
+    exact, calls = compare._Job._reference_values, []
+
+    def once(job: Any, run: Any) -> Any:
+        calls.append(run)
+        if len(calls) > 1:
+            with job.budget.within():
+                raise budget.OutOfTime("stopped after 1 s")
+        return exact(job, run)
+
+    monkeypatch.setattr(compare._Job, "_reference_values", once)
+    report = sx.verify(NETWORKS["cnn"](), wrong)
+    assert report.culprit is not None and len(calls) == 2 and len(report.runs) == 1
+    assert any(note.startswith("1 of 3 inputs were compared") for note in report.notes)
+
+
+def test_the_memory_of_a_comparison_does_not_grow_with_the_depth() -> None:
+    """Thirty convolutions: neither the float64 run nor the search keeps all that they computed."""
+    layers = " ".join(f"h{i + 1} = Conv<pads: ints = [1,1,1,1]>(h{i}, w)" for i in range(30))
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[1,8,64,64] h0) => (float[1,8,64,64] y)
+    { LAYERS y = ACTIVATION(h30) }""".replace("LAYERS", layers)
+    kernel = np.random.default_rng(0).normal(size=(8, 8, 3, 3)).astype(np.float32) / 9
+    models = []
+    for activation in ("Relu", "Abs"):
+        model = onnx.parser.parse_model(text.replace("ACTIVATION", activation))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(kernel, "w"))
+        models.append(model)
+    tracemalloc.start()
+    report = sx.verify(*models, seeds=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert report.verdict == "different"
+    assert report.culprit is not None and report.culprit.replay.op == "Abs"
+    exact = 8 * 8 * 64 * 64  # bytes of one result in float64, of which there are thirty
+    assert peak < 12 * exact + 4e6, peak / exact
 
 
 def test_a_limit_inside_another_does_not_suspend_it() -> None:

@@ -51,6 +51,7 @@ from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
 SAMPLES = 4
 MORE = 8
+SEARCHING = 0.5  # the share of the time that is left to the search for the node at fault
 SLOW = 3.0  # seconds: then more noise is drawn on suspicion only
 SUSPICIOUS = 1000.0  # up to here, more samples of the noise may clear a candidate
 SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
@@ -220,16 +221,32 @@ class _Job:
     def compare(self) -> None:
         for run in self.data:
             self.progress(run.name)
-            self._compare_on(run)
+            try:
+                self._compare_on(run)
+            except OutOfTime:
+                self._note_left_out("is used up")
+                break
             self.report.data.append(run)
             shapes = {k: _shape(v) for k, v in run.inputs.items()}
             self.report.runs.append({"name": run.name, "shapes": shapes})
-            if self.budget.is_over and len(self.report.runs) < self.count:
-                self._note(
-                    f"{len(self.report.runs)} of {self.count} inputs were compared: "
-                    f"the time budget of {self.budget.seconds:g} s is used up"
-                )
+            if len(self.report.runs) == self.count:
                 break
+            if self.budget.is_over:
+                self._note_left_out("is used up")
+                break
+            if self.budget.left < SEARCHING * self.budget.seconds and self._differs:
+                self._note_left_out("is kept for the search")
+                break
+
+    @property
+    def _differs(self) -> bool:
+        return any(m.verdict(self.report.bands) == DIFFERENT for m in self.report.measurements)
+
+    def _note_left_out(self, what: str) -> None:
+        self._note(
+            f"{len(self.report.runs)} of {self.count} inputs were compared: "
+            f"the time budget of {self.budget.seconds:g} s {what}"
+        )
 
     def _compare_on(self, run: DataSet) -> None:
         start = time.monotonic()
@@ -260,6 +277,8 @@ class _Job:
                 self._check_plausible(exact, baselines, run.name)
                 return exact, baselines
             except (UnsupportedOp, EngineError) as error:
+                if isinstance(error, OutOfTime) and self.report.runs:
+                    raise  # the inputs before had a float64 run, and so has the search
                 self._note(f"no float64 run: {error.what}")
                 self.exact = self.reference_model = None
                 if len(self.subjects) == 1 and not run.outputs:
