@@ -13,6 +13,7 @@ import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
 from sardonyx.errors import EngineError
 from sardonyx.model import Model
+from sardonyx.verify.subjects import runner
 
 HEADER = '<ir_version: 8, opset_import: ["": 18]>'
 BRANCH = """g (float[3] x) => (float[3] y) <float zero = {0}> {
@@ -130,3 +131,25 @@ def test_rows_of_unknown_number_are_refused_by_name() -> None:
     apply, params = sx.to_jax(model)
     with pytest.raises(EngineError, match=r'Loop *node "trips"'):
         jax.jit(apply)(params, np.ones(2, np.float32), np.int32(3))
+
+
+@pytest.mark.parametrize("trips", [0, 2])
+@pytest.mark.parametrize("engine", ["numpy", "torch", "jax", "tensorflow"])
+def test_a_loop_without_iterations_stacks_rows_of_the_right_shape(engine: str, trips: int) -> None:
+    """Integers, a matrix, and a vector that no iteration changes."""
+    if engine != "numpy":
+        pytest.importorskip(engine)
+    body = """g (float[4,2] x, int64 n) => (float[4,2] s, float[K,4,3] rows, int64[K] counts)
+    <bool yes = {1}, float[2,3] w = {1, 2, 3, 4, 5, 6}> {
+        s, rows, counts = Loop (n, yes, x) <body = b (int64 i, bool c, float[4,2] a)
+            => (bool d, float[4,2] p, float[4,3] r, int64 k)
+            { d = Identity(c) p = Add(a, a) r = MatMul(p, w) k = Add(i, i) }>
+    }"""
+    feeds = {"x": np.ones((4, 2), np.float32), "n": np.array(trips)}
+    oracle = Runner(text(body))(feeds)
+    assert oracle["rows"].shape == (trips, 4, 3)
+    results = runner(engine)(text(body))(feeds)
+    for name, wanted in oracle.items():
+        value = np.asarray(results[name])
+        assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_array_equal(value, wanted)

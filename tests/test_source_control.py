@@ -143,6 +143,14 @@ LOOPS = {
         m = Cast <to = 1> (n)  unused = Mul (s, m)""",
         ["for item in x.unbind(1):", "rows = torch.stack(rows, dim=1)"],
     ),
+    "Scan backwards": (
+        """s, rows = Scan <num_scan_inputs = 2, scan_input_axes = [1, 1],
+            scan_input_directions = [1, 0], scan_output_directions = [1],
+            body = b (float[N] a, float[N] e, float[N] k) => (float[N] p, float[N] r) {
+                g = Mul (a, half)  p = Add (g, e)  h = Sub (p, k)  r = Tanh (h) }> (first, x, x)
+        m = Cast <to = 1> (n)  unused = Mul (s, m)""",
+        ["zip(reversed(x.unbind(1)), x.unbind(1))", "torch.stack(rows[::-1])"],
+    ),
 }
 
 
@@ -152,8 +160,8 @@ def test_loops_are_loops_of_python(name: str, tmp_path: Path) -> None:
     constants = {"half": np.asarray(0.5), "limit": np.asarray(4.0), "yes": np.asarray(True)}
     constants |= {"three": np.asarray(3), "matrix": np.asarray([[0.5, 1.0], [-1.0, 0.25]])}
     used = {k: v for k, v in constants.items() if k in body}
-    body = f"first = ReduceSum <keepdims = 0> (x, last)  {body}" if name == "Scan" else body
-    used |= {"last": np.asarray([1])} if name == "Scan" else {}
+    body = f"first = ReduceSum <keepdims = 0> (x, last)  {body}" if "Scan" in name else body
+    used |= {"last": np.asarray([1])} if "Scan" in name else {}
     text = f"m (float[N,2] x, int64 n) => (float s, float rows) {{ {body} }}"
     model = network(text, used)
     for value in model.graph.outputs:
@@ -166,3 +174,21 @@ def test_loops_are_loops_of_python(name: str, tmp_path: Path) -> None:
     text = matches(model, tmp_path, *cases)
     for line in lines:
         assert line in text, text
+
+
+@pytest.mark.parametrize("end", ["count", "condition"])
+def test_a_loop_without_iterations_stacks_nothing(end: str, tmp_path: Path) -> None:
+    """Its rows have the shape that they would have; onnxruntime takes 0 for free sizes."""
+    inputs = {"count": "n, yes", "condition": "three, some"}[end]
+    goes_on = {"count": "d = Identity (c)", "condition": "d = Less (i, n)"}[end]
+    body = f"""none = Constant <value = int64 {{0}}> ()  some = Greater (n, none)
+        s, rows = Loop ({inputs}, x) <body = b (int64 i, bool c, float[4,2] a) =>
+            (bool d, float[4,2] p, float[4,3] r) {{
+                {goes_on}  p = Add (a, half)  f = Cast <to = 1> (i)
+                q = MatMul (p, matrix)  r = Add (q, f) }}>"""
+    weights = {"half": np.asarray(0.5), "matrix": np.ones((2, 3)), "yes": np.asarray(True)}
+    weights["three"] = np.asarray(3)
+    used = {k: v for k, v in weights.items() if k in body}
+    text = f"m (float[4,2] x, int64 n) => (float[4,2] s, float[K,4,3] rows) {{ {body} }}"
+    x = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    matches(network(text, used), tmp_path, *([x, np.asarray(trips)] for trips in (2, 0)))

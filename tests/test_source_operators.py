@@ -160,6 +160,77 @@ def test_integer_products_are_exact(tmp_path: Path) -> None:
     assert {o.dtype for o in outputs} == {torch.int32}
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("columns", [1, 5])
+def test_quantized_products_are_those_of_integers(kind: type, columns: int, tmp_path: Path) -> None:
+    """By hand, in double precision: products of shifted integers, scaled, rounded, shifted."""
+    word = np.dtype(kind).name
+    text = f"""m ({word}[N,2,6] x) => ({word}[N,3,4] y, {word}[N,2,5] z) {{
+        y = QLinearConv (x, sx, zx, w, sw, zw, sy, zy, bias)
+        z = QLinearMatMul (x, sx, zx, b, sb, zb, sy, zy) }}"""
+    rng = np.random.default_rng(0)
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    weights = {
+        "w": rng.integers(-128, 127, (3, 2, 3), dtype=np.int8),
+        "b": rng.integers(-128, 127, (6, 5), dtype=np.int8),
+        "bias": rng.integers(-999, 999, 3, dtype=np.int32),
+        "sx": np.float32(0.02), "zx": np.array(low + 120, kind),
+        "sy": np.float32(0.09), "zy": np.array(low + 100, kind),
+        "sw": rng.uniform(0.01, 0.02, 3 if columns > 1 else 1).astype(np.float32),
+        "zw": np.zeros(3 if columns > 1 else 1, np.int8),
+        "sb": rng.uniform(0.01, 0.02, columns).astype(np.float32),
+        "zb": np.full(columns, 3 if columns == 1 else 0, np.int8),
+    }  # fmt: skip
+    weights = {k: v.reshape(()) if v.shape == (1,) else v for k, v in weights.items()}
+    model = network(text, weights)
+    sx.to_torch_source(model, tmp_path)
+    x = rng.integers(low, high, (3, 2, 6), dtype=kind)
+    conv, product = loaded(tmp_path)(torch.from_numpy(x))
+    wide = {k: v.astype(np.float64) for k, v in weights.items()}
+    moved = x.astype(np.float64) - wide["zx"]
+    windows = [np.einsum("ncl,kcl->nk", moved[:, :, i : i + 3], wide["w"]) for i in range(4)]
+    sums = np.stack(windows, 2) + wide["bias"][:, None]
+    by_filter = np.broadcast_to(wide["sw"], 3)[:, None]
+    for result, total in (
+        (conv, sums * wide["sx"] * by_filter),
+        (product, moved @ (wide["b"] - wide["zb"]) * wide["sx"] * wide["sb"]),
+    ):
+        levels = np.clip(np.round(total / wide["sy"]) + wide["zy"], low, high)
+        np.testing.assert_array_equal(result.numpy(), levels.astype(kind))
+
+
+SPECTRA = {
+    "real": ("1", "y = DFT (x)"),
+    "real, one side": ("1", "y = DFT <onesided = 1> (x)"),
+    "real, first axis": ("1", "y = DFT <onesided = 1> (x, , one)"),
+    "real, longer": ("1", "y = DFT <onesided = 1> (x, nine)"),
+    "real, shorter": ("1", "y = DFT (x, four, minus)"),
+    "real, inverse": ("1", "y = DFT <inverse = 1> (x)"),
+    "complex": ("2", "y = DFT (x)"),
+    "complex, first axis": ("2", "y = DFT (x, , one)"),
+    "complex, inverse": ("2", "y = DFT <inverse = 1> (x)"),
+    "complex, longer": ("2", "y = DFT <inverse = 1> (x, nine)"),
+    "complex, transposed": (
+        "2", "t = Transpose <perm = [0, 2, 1, 3]> (x)  u = DFT (t)  y = DFT <inverse = 1> (u)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_spectra_of_real_and_complex_numbers(name: str, tmp_path: Path) -> None:
+    pairs, body = SPECTRA[name]
+    numbers = {"one": 1, "minus": -2, "nine": 9, "four": 4}
+    used = {k: np.asarray(v) for k, v in numbers.items() if k in body.replace("onesided", "")}
+    model = network(f"m (float[N,6,T,{pairs}] x) => (float[A,B,C,D] y) {{ {body} }}", used)
+    sx.to_torch_source(model, tmp_path)
+    for sizes in ((2, 7), (1, 8)):
+        shape = (sizes[0], 6, sizes[1], int(pairs))
+        x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+        result = loaded(tmp_path)(torch.from_numpy(x)).numpy()
+        (wanted,) = expected(model, [x])
+        np.testing.assert_allclose(result, wanted, atol=2e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
 def test_pooling_takes_every_axis(op: str, rank: int, tmp_path: Path) -> None:

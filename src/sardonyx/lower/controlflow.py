@@ -41,13 +41,22 @@ def loop(xp, M=None, cond=None, *state, body, count):
             rows_so_far.append(row)
         running = is_true(xp, going_on)
         i += 1
+    if scanned and not i:
+        return (*state, *no_rows(xp, body, state))
     return (*state, *(joined(xp, rows) for rows in scanned))
+
+
+def no_rows(xp, body, state):
+    """What a loop without iterations stacks: only an iteration shows the shapes of its rows."""
+    _, *results = body(np.array(0, np.int64), np.array(True), *state)
+    stacks = [joined(xp, [row]) for row in results[len(state) :]]
+    return tuple(v[:0] if isinstance(v, np.ndarray) else xp.index(v, 0, 0, 0) for v in stacks)
 
 
 def joined(xp, rows):
     """Rows stacked along a new first axis, those known while building among them."""
     if all(isinstance(r, np.ndarray) for r in rows):
-        return np.stack(rows) if rows else np.zeros((0,), np.float32)
+        return np.stack(rows)
     return xp.stack([xp.asarray(r) for r in rows], 0)
 
 

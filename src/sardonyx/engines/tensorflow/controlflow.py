@@ -92,7 +92,15 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     # Sizes may change from trip to trip, ranks may not.
     shapes = [tf.TensorShape([None] * len(s.shape)) for s in state]
     free = (start.shape, running.shape, shapes, [tf.TensorShape(None)] * len(arrays))
-    _, _, state, rows = tf.while_loop(
+    initial = state
+    done, _, state, rows = tf.while_loop(
         lambda i, running, *_: running & (i < trips), step, (start, running, state, arrays), free
     )
-    return (*state, *(tf.ensure_shape(a.stack(), [None, *f]) for a, f in zip(rows, forms)))
+    if not rows:
+        return tuple(state)
+    stacks = tf.cond(
+        done > 0,
+        lambda: [a.stack() for a in rows],
+        lambda: as_tensors(xp, controlflow.no_rows(xp, body, initial)),
+    )
+    return (*state, *(tf.ensure_shape(v, [None, *f]) for v, f in zip(stacks, forms)))

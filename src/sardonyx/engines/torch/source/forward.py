@@ -453,13 +453,26 @@ class Writer:
         self.left.subtract(loop.reads)
         for value, state in zip(loop.outputs, cycle.states):
             self.name[value] = self.name[state]
-        for value, axis, parts in zip(loop.outputs[len(starts) :], cycle.axes, lists):
-            dim = f", dim={axis}" if axis else ""
-            text = f"{self.name[parts]} = torch.stack({self.name[parts]}{dim})"
+        turned = cycle.turned or [False] * len(lists)
+        for k, (value, axis, parts) in enumerate(
+            zip(loop.outputs[len(starts) :], cycle.axes, lists)
+        ):
+            name, dim = self.name[parts], f", dim={axis}" if axis else ""
+            text = f"{name} = torch.stack({name}{'[::-1]' if turned[k] else ''}{dim})"
+            if cycle.may_be_empty:
+                text += f" if {name} else {self._no_rows(loop, len(starts) + k)}"
             lines.append((0, [text]))
-            self.name[value] = self.name[parts]
+            self.name[value] = name
         for value in (*loop.inner, *lists, *rows):
             del self.name[value]
+
+    def _no_rows(self, loop: Repeat, position: int) -> str:
+        """What a loop without iterations stacks: a call of the body shows the shape of a row."""
+        items = set(loop.cycle.items)
+        inputs = ["torch.tensor(0)" if v in items else self.name[v] for v in loop.call.inputs]
+        call = f"{reference(loop.call.target)}({', '.join(inputs)})"
+        results = len(loop.cycle.states) + len(loop.cycle.axes)
+        return f"{call}{f'[{position}]' if results > 1 else ''}[None][:0]"
 
     @staticmethod
     def _is_condition(cycle: Cycle, value: ir.Value) -> bool:

@@ -41,7 +41,9 @@ def _loop(reader: Reader, node: ir.Node, body: ir.Graph, path: Path) -> None:
     if has_condition:
         outputs = [ir.Value(name=f"{node.outputs[0].name}/condition"), *outputs]
     axes = [0] * (len(results) - len(states))
+    is_some = not has_condition and count is not None and _is_positive(reader, count)
     cycle = Cycle([number] if number.uses() else [], states, starts, has_condition, axes)
+    cycle.may_be_empty = not is_some
     _add(reader, node, path, expression, cycle, results, outputs)
 
 
@@ -90,16 +92,15 @@ def _scan(reader: Reader, node: ir.Node, body: ir.Graph, path: Path) -> None:
     if len(sequences) + len(starts) != len(node.inputs):
         raise Unwritten("a state without a first value")
     options = node.attributes
-    backward = [*options.get_ints("scan_input_directions", ())]
-    backward += options.get_ints("scan_output_directions", ())
-    if any(backward):
-        raise Unwritten("a sequence that is read or written backwards")
     axes = list(options.get_ints("scan_input_axes", ())) or [0] * width
+    backward = list(options.get_ints("scan_input_directions", ())) or [0] * width
     texts = [f"{{{i}}}.unbind({axis})" for i, axis in enumerate(axes)]
+    texts = [f"reversed({text})" if back else text for text, back in zip(texts, backward)]
     text = texts[0] if width == 1 else f"zip({', '.join(texts)})"
     results = list(body.outputs)
     stacked = list(options.get_ints("scan_output_axes", ())) or [0] * (len(results) - split)
     cycle = Cycle(list(body.inputs[split:]), list(body.inputs[:split]), starts, False, stacked)
+    cycle.turned = [bool(back) for back in options.get_ints("scan_output_directions", ())]
     _add(reader, node, path, build(text, *sequences), cycle, results, list(node.outputs))
 
 
@@ -119,6 +120,11 @@ def _add(
     statement = Statement(outputs, path, node.op_type, expression, branch=reader.branch)
     statement.branches, statement.cycle = [body], cycle
     reader.statements.append(statement)
+
+
+def _is_positive(reader: Reader, count: ir.Value) -> bool:
+    trips = reader.listed(count)[0]
+    return not isinstance(trips, Size) and trips > 0
 
 
 def _fits(a: ir.Value, b: ir.Value) -> bool:

@@ -422,25 +422,6 @@ def global_average_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expressio
     return build(f"F.adaptive_avg_pool{rank}d({{0}}, 1)", x)
 
 
-@op("STFT")
-def stft(
-    reader: Reader, node: ir.Node, signal: ir.Value, frame_step: ir.Value, window: Any = None,
-    frame_length: Any = None, *, onesided: int,
-) -> Expression:  # fmt: skip
-    rank = reader.rank(signal)
-    if rank == 3 and reader.sizes(signal)[2] != 1:
-        raise Unwritten("a signal of complex numbers")
-    if frame_length is None and window is None:
-        raise Unwritten("frames of unknown length")
-    length = reader.number(frame_length) if frame_length is not None else reader.sizes(window)[0]
-    data = build("{0}.squeeze(2)", signal) if rank == 3 else build("{0}", signal)
-    frames = build("{0}.unfold(1, {1}, {2})", data, length, int(reader.number(frame_step)))
-    if window is not None:
-        frames = binary("*", frames, window, PRODUCT)
-    name = "rfft" if onesided else "fft"
-    return build(f"torch.view_as_real(torch.fft.{name}({{0}}))", frames)
-
-
 @op("GlobalMaxPool")
 def global_max_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
     dims = tuple(range(2, reader.rank(x)))

@@ -93,6 +93,56 @@ def conv_integer(
     )
 
 
+@op("QLinearMatMul")
+def qlinear_matmul(
+    reader: Reader, node: ir.Node, a: ir.Value, a_scale: ir.Value, a_zero: ir.Value, b: ir.Value,
+    b_scale: ir.Value, b_zero: ir.Value, y_scale: ir.Value, y_zero: ir.Value,
+) -> Expression:  # fmt: skip
+    if not all(_is_single(reader, v) for v in (a_scale, a_zero, y_scale, y_zero)):
+        raise Unwritten("a scale for each row")
+    left, right = _shifted(reader, a, a_zero, "double"), _shifted(reader, b, b_zero, "double")
+    factor = along_axis(reader, b, b_scale, reader.rank(b) - 1)
+    return _requantized(reader, node, binary("@", left, right, PRODUCT), factor, a_scale, y_scale,
+                        y_zero)  # fmt: skip
+
+
+@op("QLinearConv")
+def qlinear_conv(
+    reader: Reader, node: ir.Node, x: ir.Value, x_scale: ir.Value, x_zero: ir.Value, w: ir.Value,
+    w_scale: ir.Value, w_zero: ir.Value, y_scale: ir.Value, y_zero: ir.Value, b: Any = None,
+    **attributes: Any,
+) -> Expression:  # fmt: skip
+    if not _is_single(reader, w_zero) and (
+        w_zero not in reader.known or reader.array(w_zero).any()
+    ):
+        raise Unwritten("a zero point for each filter")
+    shift = w_zero if _is_single(reader, w_zero) else None
+    data, filters = _shifted(reader, x, x_zero, "double"), _shifted(reader, w, shift, "double")
+    total = conv(reader, node, data, filters, rank=reader.rank(w) - 2, **attributes)
+    if b is not None:
+        total = binary("+", total, along_axis(reader, x, b, 1), SUM)
+    factor = along_axis(reader, x, w_scale, 1)
+    return _requantized(reader, node, total, factor, x_scale, y_scale, y_zero)
+
+
+def _requantized(
+    reader: Reader, node: ir.Node, total: Any, factor: Any, scale: ir.Value, y_scale: ir.Value,
+    y_zero: ir.Value,
+) -> Expression:  # fmt: skip
+    """Sums of products of integers, in units of `factor` times `scale`, as integers again."""
+    kind = node.outputs[0].dtype
+    if kind is None or kind not in RANGES or scale.dtype != ir.DataType.FLOAT:
+        raise Unwritten("a type that torch lacks")
+    for number in (factor, reader.operand(scale)):
+        total = binary("*", total, number, PRODUCT)
+    level = build("torch.round({0})", binary("/", total, reader.operand(y_scale), PRODUCT))
+    zero = reader.operand(y_zero)
+    if not (isinstance(zero, Literal) and zero.value == 0):
+        level = binary("+", level, zero, SUM)
+    low, high = RANGES[kind]
+    return build(f"{{0:100}}.clamp({low}, {high}).to({TYPES[kind][0]})", level)
+
+
 def _is_single(reader: Reader, values: ir.Value) -> bool:
     return reader.rank(values) == 0 or reader.sizes(values) == [1]
 

@@ -7,7 +7,7 @@ Operators are written by the rules in `operators.py` and `layout.py`, layers wit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,8 @@ class Cycle:
     starts: list[ir.Value]  # the states before the first iteration
     has_condition: bool  # the first state says whether to go on
     axes: list[int]  # along which further results of the body are stacked
+    turned: list[bool] = field(default_factory=list)  # which of them are stacked backwards
+    may_be_empty: bool = False  # there may be no iteration at all
 
 
 class Unwritten(Exception):

@@ -20,6 +20,7 @@ from sardonyx.engines.torch.source import (  # noqa: F401  (registers the rules)
     layout,
     operators,
     quantized,
+    signal,
 )
 from sardonyx.engines.torch.source.classes import ClassWriter, grown, source
 from sardonyx.engines.torch.source.forward import identifier
