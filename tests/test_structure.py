@@ -60,7 +60,7 @@ LAYERS = (
     ("custom", "picture"),
     ("train",),
     ("verify",),
-    ("importers",),
+    ("deploy", "importers"),
     ("score",),
     ("cli",),
     ("__main__",),

@@ -87,6 +87,7 @@ _TASKS = {
         "to_jax": "sardonyx.engines.jax.convert",
         "to_tensorflow": "sardonyx.engines.tensorflow.convert",
         "to_numpy": "sardonyx.engines.numpy.convert",
+        "to_tflite": "sardonyx.deploy",
         "with_weights": "sardonyx.engines.with_weights",
     },
     "Verify and score": {
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from sardonyx import errors, testing
     from sardonyx.checking import check
     from sardonyx.custom import check_operator, define, undefine
+    from sardonyx.deploy import to_tflite
     from sardonyx.diff import Diff, diff
     from sardonyx.edit.compose import compose, split
     from sardonyx.edit.dequantize import dequantize

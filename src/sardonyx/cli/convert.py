@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from sardonyx.save import full_disk_reported
 # target -> the suffixes that its output may have; "" is a folder
 TARGETS = {
     "torch": (".pt2",), "torch-source": ("",), "jax": ("",), "tensorflow": ("",),
-    "numpy": ("", ".npz"),
+    "numpy": ("", ".npz"), "tflite": (".tflite",),
 }  # fmt: skip
 # target -> the module of sardonyx.engines that writes it, if not <target>.convert
 MODULES = {"torch-source": "torch.source.write"}
@@ -30,12 +30,12 @@ def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     to: Annotated[
         str,
-        typer.Option(help="The target: torch, torch-source, jax, tensorflow or numpy."),
+        typer.Option(help="The target: torch, torch-source, jax, tensorflow, tflite or numpy."),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="A .pt2 file (torch), an .npz file (numpy), or a folder."
+            "-o", "--output", help="A .pt2 (torch), .tflite or .npz (numpy) file, or a folder."
         ),
     ] = None,
     place: Annotated[
@@ -47,7 +47,7 @@ def convert(
     ] = None,
     size: Annotated[
         list[str] | None,
-        typer.Option(help="A number for a symbolic dimension, such as N=8, to count bytes."),
+        typer.Option(help="A number for a free size, such as N=8: tflite, or to count bytes."),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -62,13 +62,23 @@ def convert(
         Path | None,
         typer.Option(help="Inputs to verify with: an .npz file, or a test_data_set_* folder."),
     ] = None,
+    quantize: Annotated[
+        str | None, typer.Option(help="For tflite: dynamic, float16 or int8.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="For tflite and int8: typical inputs, an .npz file.")
+    ] = None,
+    layout: Annotated[
+        str, typer.Option(help="For tflite: nhwc takes images with their channels last.")
+    ] = "nchw",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Convert a model to PyTorch, JAX, TensorFlow or NumPy, and verify the result.
+    """Convert a model to PyTorch, JAX, TensorFlow, TensorFlow Lite or NumPy, and verify it.
 
     torch writes an exported program (.pt2), torch-source a folder with readable Python, jax a
     folder with jax.export files, tensorflow a SavedModel. All of them run without sardonyx.
-    numpy writes a folder with a module that needs sardonyx, or an .npz file of the weights.
+    tflite writes a file for LiteRT, after comparing it there. numpy writes a folder with a module
+    that needs sardonyx, or an .npz file of the weights.
 
     Exit codes are those of `verify`: 0 same, 1 different, 4 look (more than rounding usually
     does), 5 could not tell, 6 the converted model fails.
@@ -81,7 +91,7 @@ def convert(
         sizes = {name: int(number) for name, number in pairs(size, "size").items()}
         print(placement(model, to, place=pairs(place, "place"), sizes=sizes))
         return
-    if place or size:
+    if place or (size and to != "tflite"):
         raise ArgumentError(
             "--place and --size need --dry-run: an exported file runs on one framework",
             hint="in Python, sardonyx.to_torch(model, place={…}) runs nodes elsewhere",
@@ -91,6 +101,19 @@ def convert(
     endings = TARGETS[to]
     if "" not in endings and output.suffix not in endings:
         raise ArgumentError(f"{to} is written to a {endings[0]} file, not to {output.name!r}")
+
+    if to == "tflite":
+        from sardonyx.deploy import to_tflite
+
+        sizes = {name: int(number) for name, number in pairs(size, "size").items()}
+        settings: dict[str, Any] = {"quantize": quantize, "data": data, "inputs": layout}
+        file = to_tflite(model, output, sizes=sizes, seeds=max(seeds, 1), **settings)
+        if not quiet:
+            print(file, file=sys.stderr, flush=True)
+        print(output)
+        raise typer.Exit(file.report.exit_code)
+    if quantize or data or layout != "nchw":
+        raise ArgumentError("--quantize, --data and --layout are for --to tflite")
 
     def show(label: str, value: str) -> None:
         if not quiet:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from sardonyx.lower.driver import attributes
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel
-from sardonyx.passes.layout import Demands, lay_out
+from sardonyx.passes.layout import Demands, Plan, lay_out
 
 
 def channels_last(
@@ -29,16 +29,20 @@ def turn_channels(
     demands: Demands,
     parameters: Collection[str] = (),
     turned: Collection[str] = (),
-) -> None:
-    """The same in place; `turned` has inputs and outputs of the model that get channels last."""
+) -> Plan:
+    """The same in place, and its plan.
+
+    turned -- inputs and outputs of the model that get channels last
+    """
     model.ir.opset_imports[demands.domain] = 1
-    lay_out(model.graph, demands, parameters=parameters, turned=turned)
+    plan = lay_out(model.graph, demands, parameters=parameters, turned=turned)
     for node in model.graph:
         if node.domain == demands.domain:
-            _write_defaults(node)
+            write_defaults(node)
+    return plan
 
 
-def _write_defaults(node: ir.Node) -> None:
+def write_defaults(node: ir.Node) -> None:
     """Operators of the engine's domain have no schema that would say what is omitted."""
     standard = ir.Node("", node.op_type, [], node.attributes.values())
     settings = {n: v for n, v in attributes(standard).items() if v is not None}

@@ -12,13 +12,15 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.engines.callout import refused
+from sardonyx.engines.channels import channels_last
 from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.engines.tensorflow import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.tensorflow.nn import CHANNELS_LAST
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import quote
 from sardonyx.external import Private
 from sardonyx.lower.program import DependsOnData, Program, element_type
-from sardonyx.model import ModelSource
+from sardonyx.model import Model, ModelSource
 
 
 class OnnxModule(tf.Module):
@@ -28,7 +30,7 @@ class OnnxModule(tf.Module):
     """
 
     def __init__(self, parts: Native):
-        super().__init__(name=_identifier(parts.served.graph.name or "model").replace(".", "_"))
+        super().__init__(name=identifier(parts.served.graph.name or "model").replace(".", "_"))
         xp = arrays()
         private = Private()
         self.input_names = [v.name or "" for v in parts.inputs]
@@ -37,15 +39,15 @@ class OnnxModule(tf.Module):
             name: tf.Variable(
                 _initial(xp, parts.array(name), private),
                 trainable=kind == "weight",
-                name=_identifier(name),
+                name=identifier(name),
             )
             for name, kind in parts.kinds.items()
         }
         self._updates = dict(parts.updates)
-        self._served = Program(parts.served, xp, parameters=parts.kinds, **parts.options)
+        self._served = _program(parts, parts.served)
         self._training = self._served
         if parts.training is not None:
-            self._training = Program(parts.training, xp, parameters=parts.kinds, **parts.options)
+            self._training = _program(parts, parts.training)
         self.signature = [_spec(v) for v in parts.inputs]
         # Sequences and maps are Python's; a model that takes them is no graph of tensorflow.
         self._is_graph = all(isinstance(v.type, ir.TensorType) for v in parts.inputs)
@@ -93,12 +95,19 @@ class OnnxModule(tf.Module):
         @tf.function(input_signature=self.signature, autograph=False)
         def serving(*inputs: Any) -> dict[str, Any]:
             values = self._run(self._served, inputs)
-            return {_identifier(n): values[n] for n in self.output_names}
+            return {identifier(n): values[n] for n in self.output_names}
 
         module = tf.Module(name=self.name)
         module.weights, module.serve = self.weights, self.serve
         module.__call__ = self.serve
         tf.saved_model.save(module, str(folder), signatures={"serving_default": serving})
+
+
+def _program(parts: Native, model: Model) -> Program:
+    """A graph as tensorflow runs it: with channels last, unless other engines take part."""
+    if not parts.options["place"]:
+        model = channels_last(model, CHANNELS_LAST, parts.kinds)
+    return Program(model, arrays(), parameters=parts.kinds, **parts.options)
 
 
 def _tensor(value: Any) -> Any:
@@ -125,10 +134,10 @@ def _spec(value: Any) -> Any:
     shape = None
     if value.shape is not None:
         shape = [d if isinstance(d, int) else None for d in value.shape]
-    return tf.TensorSpec(shape, tf.as_dtype(element_type(value)), name=_identifier(value.name))
+    return tf.TensorSpec(shape, tf.as_dtype(element_type(value)), name=identifier(value.name))
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """A name as tensorflow allows it."""
     allowed = re.sub(r"[^A-Za-z0-9_.]", "_", name)
     return allowed if allowed[:1].isalpha() else f"x{allowed}"

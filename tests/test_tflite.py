@@ -1,0 +1,116 @@
+"""Models as TensorFlow Lite files: LiteRT gives the numbers of onnxruntime, in few operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ArgumentError, DataError
+
+pytest.importorskip("tensorflow")
+interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+
+CASES = {
+    "depthwise with two strides": (
+        "float[N,4,9,8] x", "float[N,5] y",
+        {"w": (4, 1, 3, 3), "b": (4,), "v": (5, 4, 1, 1)},
+        "a = Conv <group = 4, strides = [2, 1], pads = [1, 1, 1, 1]> (x, w, b) h = HardSwish (a) "
+        "c = Conv (h, v) g = GlobalAveragePool (c) y = Flatten (g)",
+        {"TRANSPOSE": 1, "DEPTHWISE_CONV_2D": 1, "CONV_2D": 1, "HARD_SWISH": 1},
+    ),
+    "norms, pools and a join": (
+        "float[1,3,12,12] x", "float[1,7,6,6] y",
+        {"w": (4, 3, 3, 3), "s": (4,), "t": (4,), "m": (4,), "var": (4,), "v": (3, 4, 3, 3)},
+        "a = Conv <pads = [1, 1, 1, 1]> (x, w) n = BatchNormalization (a, s, t, m, var) "
+        "r = Relu (n) p = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> "
+        "(r) q = Conv <pads = [1, 1, 1, 1]> (p, v) i = InstanceNormalization (q, u, u) "
+        "k = Sigmoid (i) y = Concat <axis = 1> (p, k)",
+        {"TRANSPOSE": 2, "MAX_POOL_2D": 1, "LOGISTIC": 1, "CONCATENATION": 1},
+    ),
+    "larger and smaller": (
+        "float[1,3,6,6] x", "float[1,2,24,24] y",
+        {"w": (4, 3, 3, 3), "v": (4, 2, 2, 2)},
+        "a = Conv <pads = [1, 1, 1, 1]> (x, w) l = LeakyRelu <alpha = 0.2> (a) "
+        "e = Resize <mode = \"linear\"> (l, , two) f = Elu (e) "
+        "y = ConvTranspose <strides = [2, 2]> (f, v)",
+        {"RESIZE_BILINEAR": 1, "TRANSPOSE_CONV": 1, "LEAKY_RELU": 1, "ELU": 1},
+    ),
+    "in groups": (
+        "float[2,6,8] x", "float[2,4,3] y",
+        {"w": (4, 3, 3)},
+        "a = Conv <group = 2, dilations = [2], pads = [1, 1]> (x, w) "
+        "p = AveragePool <kernel_shape = [3], strides = [2], pads = [1, 1]> (a) "
+        "y = PRelu (p, slope)",
+        {},
+    ),
+    "attention": (
+        "float[1,5,8] x", "float[1,5,8] y",
+        {"w": (8, 8), "s": (8,), "t": (8,)},
+        "q = MatMul (x, w) k = Transpose <perm = [0, 2, 1]> (q) d = MatMul (x, k) m = Softmax (d) "
+        "o = MatMul (m, x) z = Add (o, x) l = LayerNormalization (z, s, t) y = Gelu (l)",
+        {"SOFTMAX": 1, "GELU": 1},
+    ),
+}  # fmt: skip
+
+
+def model_of(name: str) -> sx.Model:
+    x, y, weights, nodes, _ = CASES[name]
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 20]> g ({x}) => ({y}) {{ {nodes} }}'
+    )
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.normal(size=s).astype(np.float32) / 2 for n, s in weights.items()}
+    arrays |= {"var": np.abs(arrays["var"]) + 1} if "var" in arrays else {}
+    arrays |= {"two": np.array([1, 1, 2, 2], np.float32), "u": np.ones(3, np.float32)}
+    arrays |= {"slope": np.array([[0.1], [0.2], [0.3], [0.4]], np.float32)}
+    used = {i for node in proto.graph.node for i in node.input}
+    tensors = [onnx.numpy_helper.from_array(a, n) for n, a in arrays.items() if n in used]
+    proto.graph.initializer.extend(tensors)
+    return sx.load(proto)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_litert_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
+    file = sx.to_tflite(model_of(name), tmp_path / "m.tflite", seeds=2)
+    assert file.report.verdict in ("same", "look")
+    wanted = CASES[name][-1]
+    assert {kind: file.operators.get(kind, 0) for kind in wanted} == wanted
+    assert interpreter.Interpreter(str(file.path)).get_signature_list()
+
+
+def test_images_with_channels_last_need_no_transpose(tmp_path: Path) -> None:
+    model = model_of("norms, pools and a join")
+    path = tmp_path / "m.tflite"
+    file = sx.to_tflite(model, path, inputs="nhwc", outputs="nhwc", seeds=1)
+    assert (file.transposed, file.operators.get("TRANSPOSE", 0)) == (0, 0)
+    runner = interpreter.Interpreter(str(path)).get_signature_runner()
+    assert list(runner.get_input_details()["x"]["shape"]) == [1, 12, 12, 3]
+
+
+@pytest.mark.parametrize("quantize", ["dynamic", "float16", "int8"])
+def test_quantized_files_are_compared(quantize: str, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(8, 4, 9, 8)).astype(np.float32)
+    model = model_of("depthwise with two strides")
+    file = sx.to_tflite(model, tmp_path / "m.tflite", quantize=quantize, data=rows, seeds=1)
+    difference, _ = file.quantized["y"]
+    assert 0 <= difference < 0.1
+
+
+def test_refusals_name_everything_at_once(tmp_path: Path) -> None:
+    text = "g (float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Relu (x) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
+    path = tmp_path / "m.tflite"
+    with pytest.raises(ArgumentError, match=r"fixed sizes[\s\S]*axis 2[\s\S]*axis 3"):
+        sx.to_tflite(proto, path)
+    with pytest.raises(ArgumentError, match="no quantization"):
+        sx.to_tflite(proto, path, quantize="int4")
+    with pytest.raises(ArgumentError, match="typical inputs"):
+        sx.to_tflite(proto, path, quantize="int8")
+    with pytest.raises(DataError, match="does not fit"):
+        sizes = {"H": 4, "W": 4}
+        sx.to_tflite(proto, path, quantize="int8", data=np.zeros((4, 3, 5, 5)), sizes=sizes)
+    assert not path.exists()
