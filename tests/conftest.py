@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,25 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # Before a test compiles anything with jax: versions that compute sums wrongly are told not to.
 with contextlib.suppress(ImportError, MissingExtra):
     importlib.import_module("sardonyx.engines.jax")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--oldest", action="store_true", help="expect the defects of the oldest onnxruntime"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --oldest: tests that known_failures.toml lists there have to fail."""
+    if not config.getoption("--oldest"):
+        return
+    text = (Path(__file__).parent / "known_failures.toml").read_text()
+    for pattern, reason in tomllib.loads(text)["oldest"].items():
+        matching = [item for item in items if re.fullmatch(pattern, item.name)]
+        assert matching, f"known_failures.toml: no test is called {pattern}"
+        for item in matching:
+            runs = not reason.startswith("crash")
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True, run=runs))
 
 
 @pytest.fixture(scope="session")

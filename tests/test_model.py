@@ -432,6 +432,9 @@ def test_ir_follows_the_features() -> None:
     plain = parsed("g (float[2] x) => (float[2] y) { y = Relu(x) }", 22)
     assert least_ir(load(plain)) == 3
     assert least_ir(load(linear())) == 4
+    defaulted = parsed("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }", 22)
+    defaulted.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    assert least_ir(load(defaulted)) == 4
     assert least_ir(load(with_record(linear(), np.zeros((2, 2), np.float32)))) == 7
     noted = parsed("g (float[2] x) => (float[2] y) { y = Relu(x) }", 22)
     noted.graph.node[0].metadata_props.add(key="k", value="v")

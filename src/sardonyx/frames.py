@@ -288,11 +288,11 @@ def _decode(column: Column, array: np.ndarray) -> Any:
             else values
         )
     if column.nullable and column.form != "float":
-        gone = array == MISSING_INT
+        is_missing = array == MISSING_INT
         values = pd.Series(
-            np.where(gone, 0, array), dtype=column.dtype if column.form == "int" else "Int64"
+            np.where(is_missing, 0, array), dtype=column.dtype if column.form == "int" else "Int64"
         )
-        values = values.mask(gone)
+        values = values.mask(is_missing)
         return values.astype("boolean") if column.form == "bool" else values
     return _numbers(column, array)
 

@@ -160,9 +160,9 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]]) -> str:
             f'<text x="{164 + value / top * 460:.1f}" y="{y + 12}">{value:.4g}</text>'
         )
     height = 16 + 22 * len(bars)
-    drawn = "".join(rows)
+    content = "".join(rows)
     label = text(title)
-    chart = f'<svg viewBox="0 0 720 {height}" role="img" aria-label="{label}">{drawn}</svg>'
+    chart = f'<svg viewBox="0 0 720 {height}" role="img" aria-label="{label}">{content}</svg>'
     return f"<figure>{chart}<figcaption>{text(title)}</figcaption></figure>"
 
 

@@ -40,13 +40,13 @@ def inspection_page(inspection: Inspection, title: str) -> str:
 def drawing(nodes: Sequence[Node], inputs: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> str:
     """The outermost graph as SVG."""
     outer = [node for node in nodes if node.depth == 0]
-    drawn = outer[:DRAWN]
-    rows, places = _layout(drawn, inputs)
+    visible = outer[:DRAWN]
+    rows, places = _layout(visible, inputs)
     ends = [tensor for tensor in outputs if tensor.name in places]
     rows.append([tensor.name for tensor in ends])
     width = max((len(row) for row in rows), default=1) * (WIDTH + GAP_X) + GAP_X
     height = len(rows) * (HEIGHT + GAP_Y) + GAP_Y
-    parts = [*_edges(drawn, places), *_boxes(drawn, inputs, places)]
+    parts = [*_edges(visible, places), *_boxes(visible, inputs, places)]
     for column, tensor in enumerate(ends):
         place = (column, len(rows) - 1)
         parts.append(_edge(tensor.name, places[tensor.name], place))
@@ -55,8 +55,8 @@ def drawing(nodes: Sequence[Node], inputs: Sequence[Tensor], outputs: Sequence[T
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="the graph of the model">{"".join(parts)}</svg>'
     )
-    more = len(outer) - len(drawn)
-    note = f"<p>The first {len(drawn):,} nodes; {more:,} more are not drawn.</p>" if more else ""
+    more = len(outer) - len(visible)
+    note = f"<p>The first {len(visible):,} nodes; {more:,} more are not drawn.</p>" if more else ""
     return f'{note}<div class="graph">{svg}</div>'
 
 

@@ -71,12 +71,12 @@ class Case:
         return f"{self.op}-{self.id}" if self.id else self.op
 
 
-def case(op: str, *inputs: Any, id: str = "", **given: Any) -> Case:
+def case(op: str, *inputs: Any, id: str = "", **settings: Any) -> Case:
     """`case("Softmax", (2, 3), axis=1, tol=1e-6)`: options by their names, the rest are
     attributes.
     """
-    options = {k: given.pop(k) for k in tuple(given) if k in Case.__dataclass_fields__}
-    return Case(op, inputs, id=id, attributes=given, **options)
+    options = {k: settings.pop(k) for k in tuple(settings) if k in Case.__dataclass_fields__}
+    return Case(op, inputs, id=id, attributes=settings, **options)
 
 
 def arrays(case: Case, dtype: Any = np.float64) -> list[np.ndarray | None]:

@@ -81,6 +81,8 @@ def _inspect(file: Path) -> None:
         + [str(list(shapes[n + end])) for end in (FIRST, SECOND)]
         for n, a in listed.items()
     ]
-    own = {n + end for n in listed for end in (FIRST, SECOND)}
-    rows += [[n, "trained beside", "", "", str(list(s))] for n, s in shapes.items() if n not in own]
+    factors = {n + end for n in listed for end in (FIRST, SECOND)}
+    rows += [
+        [n, "trained beside", "", "", str(list(s))] for n, s in shapes.items() if n not in factors
+    ]
     typer.echo("\n".join(table(rows, limit=None)))

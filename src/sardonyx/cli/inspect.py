@@ -75,7 +75,7 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     return sizes
 
 
-def _show(console: Console, path: Path, inspection: Inspection, shown: int | None) -> None:
+def _show(console: Console, path: Path, inspection: Inspection, limit: int | None) -> None:
     from rich.markup import escape
 
     opsets = ", ".join(f"{quote(d)[1:-1]} {v}" for d, v in inspection.opsets.items())
@@ -85,10 +85,10 @@ def _show(console: Console, path: Path, inspection: Inspection, shown: int | Non
     _tensors(console, "inputs", inspection.inputs)
     _tensors(console, "outputs", inspection.outputs)
     _operators(console, inspection)
-    _weights(console, inspection, shown)
+    _weights(console, inspection, limit)
     _cost(console, inspection)
     _training(console, inspection)
-    _frozen(console, inspection, shown)
+    _frozen(console, inspection, limit)
     _blockers(console, inspection)
     _unconvertible(console, inspection)
 
@@ -109,14 +109,14 @@ def _training(console: Console, inspection: Inspection) -> None:
         console.print(f"\n[bold]training record {number}[/]  {line}")
 
 
-def _frozen(console: Console, inspection: Inspection, shown: int | None) -> None:
+def _frozen(console: Console, inspection: Inspection, limit: int | None) -> None:
     """What the data preparation took from its training frame."""
     from rich.markup import escape
 
     if not inspection.frozen:
         return
     table = _table("frozen", "value", "line", "code")
-    for row in inspection.frozen[:shown]:
+    for row in inspection.frozen[:limit]:
         value = json.dumps(row["value"], ensure_ascii=False)
         cells = (row["call"], value[:60] + "…" * (len(value) > 60), str(row["line"]), row["code"])
         table.add_row(*(escape(printable(str(cell))) for cell in cells))
@@ -187,13 +187,13 @@ def _operators(console: Console, inspection: Inspection) -> None:
     )
 
 
-def _weights(console: Console, inspection: Inspection, shown: int | None) -> None:
+def _weights(console: Console, inspection: Inspection, limit: int | None) -> None:
     from rich.markup import escape
 
     order = {"weight": 0, "statistic": 1, "constant": 2}
     rows = sorted(inspection.tensors, key=lambda w: (order[w.kind], -w.size))
     table = _table("tensor", "kind", "type", "shape", "why")
-    for row in rows[:shown]:
+    for row in rows[:limit]:
         shape = ", ".join(map(str, row.shape))
         table.add_row(
             escape(_name(row.name)),
@@ -203,8 +203,8 @@ def _weights(console: Console, inspection: Inspection, shown: int | None) -> Non
             escape(row.reason),
         )
     console.print(table)
-    if shown is not None and len(rows) > shown:
-        console.print(f"  … and {len(rows) - shown:,} more: --weights lists them")
+    if limit is not None and len(rows) > limit:
+        console.print(f"  … and {len(rows) - limit:,} more: --weights lists them")
     counts = ", ".join(
         plural(sum(w.kind == kind for w in rows), kind)
         for kind in order

@@ -354,8 +354,8 @@ def _weights(
             result.changes.append(Change(WEIGHT, f"{inside}{quote(new.name)}{was}", *change))
     old_paired.update(old for old, _ in unread)
     new_paired.update(new for _, new in unread)
-    gone = [(v, "removed") for v in old_weights if v not in old_paired]
-    for value, what in (*gone, *((v, "added") for v in new_weights if v not in new_paired)):
+    removed = [(v, "removed") for v in old_weights if v not in old_paired]
+    for value, what in (*removed, *((v, "added") for v in new_weights if v not in new_paired)):
         label = f"{inside}{quote(value.name)}"
         result.changes.append(Change(WEIGHT, label, what, _signature(value)))
 

@@ -137,12 +137,12 @@ def _without_functions(model: Model) -> Model:
 
 def _put_before(whole: Model, preparation: Model) -> None:
     part = _opened(preparation, whole, "preparation")
-    wanted = _matched(part, whole)
+    inputs = _matched(part, whole)
     _free_names(whole, [v.name or "" for v in part.inputs])
     raw = [ir.Value(name=v.name, type=v.type, shape=v.shape) for v in part.inputs]
-    rest = [v for v in whole.graph.inputs if v not in wanted]
-    call = _call(whole, part, raw, list(wanted.values()), PREPARATION)
-    for feature, result in zip(wanted, call.outputs, strict=True):
+    rest = [v for v in whole.graph.inputs if v not in inputs]
+    call = _call(whole, part, raw, list(inputs.values()), PREPARATION)
+    for feature, result in zip(inputs, call.outputs, strict=True):
         name, feature.name = feature.name, None
         result.name, result.type, result.shape = name, feature.type, feature.shape
         feature.replace_all_uses_with(result, replace_graph_outputs=True)
@@ -160,22 +160,22 @@ def _put_before(whole: Model, preparation: Model) -> None:
 def _put_behind(whole: Model, after: Model) -> None:
     part = _opened(after, whole, "part that follows")
     _free_names(whole, [v.name or "" for v in part.outputs])
-    given = {v.name: v for v in whole.graph.outputs}
+    sources_by_name = {v.name: v for v in whole.graph.outputs}
     inputs = part.inputs
-    if not all(v.name in given for v in inputs):
-        if len(inputs) != len(given):
+    if not all(v.name in sources_by_name for v in inputs):
+        if len(inputs) != len(sources_by_name):
             outputs = whole.graph.outputs
             raise _unmatched("the part that follows takes", inputs, "the model gives", outputs)
-        given = {v.name: o for v, o in zip(inputs, whole.graph.outputs, strict=True)}
-    sources = [given[v.name] for v in inputs]
+        sources_by_name = {v.name: o for v, o in zip(inputs, whole.graph.outputs, strict=True)}
+    sources = [sources_by_name[v.name] for v in inputs]
     _refuse_types(sources, inputs)
     results = [(v.name, v.type, v.shape) for v in part.outputs]
     call = _call(whole, part, sources, list(part.outputs), AFTER)
     for value, (name, kind, shape) in zip(call.outputs, results, strict=True):
         value.name, value.type, value.shape = name, kind, shape
-    kept = [v for v in whole.graph.outputs if v not in sources]
+    others = [v for v in whole.graph.outputs if v not in sources]
     whole.graph.outputs.clear()
-    whole.graph.outputs.extend([*call.outputs, *kept])
+    whole.graph.outputs.extend([*call.outputs, *others])
     whole.graph.append(call)
 
 
@@ -225,8 +225,8 @@ def _take_nodes(part: Model, stage: str) -> list[ir.Node]:
 
 def _free_names(whole: Model, names: Sequence[str]) -> None:
     """Give tensors of the model that are called like raw inputs or new outputs another name."""
-    taken = all_names(whole.graph)
-    clashes = [n for n in names if n in taken]
+    used_names = all_names(whole.graph)
+    clashes = [n for n in names if n in used_names]
     if not clashes:
         return
     if whole.records:
@@ -236,7 +236,7 @@ def _free_names(whole: Model, names: Sequence[str]) -> None:
             hint="compose first and call sx.trainable on the result, or rename the columns",
         )
     op = Builder("model")
-    op.reserve(taken | set(names))
+    op.reserve(used_names | set(names))
     values = [*whole.graph.inputs, *(v for node in whole.graph for v in node.outputs)]
     for value in values:
         if value.name in clashes:
@@ -318,21 +318,21 @@ def _matched(part: Model, whole: Model) -> dict[ir.Value, ir.Value]:
     if left or not pairs:
         raise _unmatched("the preparation gives", left or outputs, "the model takes", inputs)
     _refuse_types(list(pairs.values()), list(pairs))
-    converted = {wanted: _converted(op, value, wanted) for wanted, value in pairs.items()}
+    converted = {target: _converted(op, value, target) for target, value in pairs.items()}
     part.graph.extend(op.nodes)
     for value in op.constants.values():
         part.graph.register_initializer(value)
     return converted
 
 
-def _fits(output: ir.Value, wanted: ir.Value) -> bool:
+def _fits(output: ir.Value, target: ir.Value) -> bool:
     """Whether an output can feed an input: the same rank, or a column for a matrix of width 1."""
-    if output.shape is None or wanted.shape is None:
+    if output.shape is None or target.shape is None:
         return True
-    missing = len(wanted.shape) - len(output.shape)
-    sizes = list(zip(output.shape, wanted.shape, strict=False))
+    missing = len(target.shape) - len(output.shape)
+    sizes = list(zip(output.shape, target.shape, strict=False))
     same = all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in sizes)
-    return same and (missing == 0 or (missing == 1 and wanted.shape[-1] == 1))
+    return same and (missing == 0 or (missing == 1 and target.shape[-1] == 1))
 
 
 def _is_matrix(value: ir.Value) -> bool:
@@ -348,38 +348,38 @@ def _kind(value: ir.Value) -> str:
     return np.dtype(value.dtype.numpy()).kind if value.dtype is not None else "?"
 
 
-def _joined(op: Builder, columns: Sequence[ir.Value], wanted: ir.Value, whole: Model) -> ir.Value:
+def _joined(op: Builder, columns: Sequence[ir.Value], target: ir.Value, whole: Model) -> ir.Value:
     """Columns side by side, in the type of the matrix that the model takes."""
     widths = [1 if len(v.shape or ()) == 1 else v.shape[1] for v in columns]  # type: ignore[index]
-    width = wanted.shape[1]  # type: ignore[index]
+    width = target.shape[1]  # type: ignore[index]
     if isinstance(width, int) and all(isinstance(w, int) for w in widths) and sum(widths) != width:
         raise ArgumentError(
-            f"the preparation gives {sum(widths)} columns, and {quote(wanted.name)} takes {width}",
+            f"the preparation gives {sum(widths)} columns, and {quote(target.name)} takes {width}",
             [[quote(v.name), str(w)] for v, w in zip(columns, widths, strict=True)],
         )
     whole.metadata[FEATURES] = ", ".join(v.name or "" for v in columns)
     matrices = []
     for value in columns:
-        cast = op.Cast(value, to=wanted.dtype) if value.dtype != wanted.dtype else value
+        cast = op.Cast(value, to=target.dtype) if value.dtype != target.dtype else value
         flat = len(value.shape or ()) == 1
         matrices.append(op.Unsqueeze(cast, np.array([1])) if flat else cast)
     return op.Concat(*matrices, axis=1)
 
 
-def _converted(op: Builder, value: ir.Value, wanted: ir.Value) -> ir.Value:
+def _converted(op: Builder, value: ir.Value, target: ir.Value) -> ir.Value:
     """The value in the type and rank that the model takes, as a value of its own."""
-    if wanted.dtype is not None and value.dtype not in (None, wanted.dtype):
-        value = op.Cast(value, to=wanted.dtype)
-    ranks = [None if v.shape is None else len(v.shape) for v in (value, wanted)]
+    if target.dtype is not None and value.dtype not in (None, target.dtype):
+        value = op.Cast(value, to=target.dtype)
+    ranks = [None if v.shape is None else len(v.shape) for v in (value, target)]
     if None not in ranks and ranks[1] == ranks[0] + 1:  # type: ignore[operator]
         value = op.Unsqueeze(value, np.array([ranks[0]]))
     return op.Identity(value) if value.producer() is None else value
 
 
-def _refuse_types(values: Sequence[ir.Value], wanted: Sequence[ir.Value]) -> None:
+def _refuse_types(values: Sequence[ir.Value], targets: Sequence[ir.Value]) -> None:
     rows = [
         [quote(a.name), str(a.dtype), "→", quote(b.name), str(b.dtype)]
-        for a, b in zip(values, wanted, strict=True)
+        for a, b in zip(values, targets, strict=True)
         if a.dtype and b.dtype and a.dtype != b.dtype and {_kind(a), _kind(b)} - set(NUMBERS)
     ]
     if rows:

@@ -311,10 +311,10 @@ def _why_not(token: str, model: Model) -> str:
     return "matches no weight"
 
 
-def _list_of(names: set[str], shown: int = 6) -> str:
+def _list_of(names: set[str], limit: int = 6) -> str:
     listed = sorted(names)
-    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
-    return (", ".join(quote(n) for n in listed[:shown]) or "none in this model") + more
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return (", ".join(quote(n) for n in listed[:limit]) or "none in this model") + more
 
 
 def _require_room(products: Sequence[Product], rank: int) -> None:

@@ -91,10 +91,10 @@ def placement(
         raise ArgumentError(f"there is no framework {quote(to)}", hint=f"one of {FRAMEWORKS}")
     arrays = importlib.import_module(f"sardonyx.engines.{to}.backend").arrays()
     loaded = normalize(load(model))
-    held = [w.name for w in weights(loaded) if w.kind != "constant"]
-    unsized = functools.partial(decided_by_data, framework=to, fed=held)
+    names = [w.name for w in weights(loaded) if w.kind != "constant"]
+    unsized = functools.partial(decided_by_data, framework=to, fed=names)
     more = unsized if compiled and to == "jax" else None
-    prepared = prepare(loaded, to, arrays.strings, place, held, more)
+    prepared = prepare(loaded, to, arrays.strings, place, names, more)
     every = sum(len(graph) for graph in graphs(prepared.model.graph))
     parts = [_part(region, sizes or {}) for region in prepared.regions.values()]
     return Placements(to, every - len(parts), [p.row for p in prepared.placements], parts)

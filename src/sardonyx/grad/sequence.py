@@ -169,10 +169,10 @@ def sequence_construct(op: Builder, g: ir.Value, *elements: ir.Value) -> Any:
 
 @gradient_rule("SequenceAt")
 def sequence_at(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Value) -> Grad:
-    elements, known = unrolled(op, sequence), constant(position)
-    if elements is not None and known is not None:
+    elements, index = unrolled(op, sequence), constant(position)
+    if elements is not None and index is not None:
         parts = [zeros_like(op, e) for e in elements]
-        parts[int(known.reshape(()))] = g
+        parts[int(index.reshape(()))] = g
         return construct(op, parts, sequence)
     zeros = fill_sequence(op, 0, sequence)
     at = _from_start(op, sequence, position)

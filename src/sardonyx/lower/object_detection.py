@@ -193,10 +193,10 @@ def non_max_suppression(
         (race,) = state
         best = xp.argmax(race, 2)
         valid = xp.greater(xp.max(race, 2), out)
-        gone = xp.logical_or(
+        suppressed = xp.logical_or(
             overlaps(xp, corners, best, threshold), xp.equal(number, xp.expand_dims(best, (2,)))
         )
-        return (xp.where(gone, out, race),), (best, valid)
+        return (xp.where(suppressed, out, race),), (best, valid)
 
     rounds = xp.arange(0, limit, 1, INT64)
     _, (best, valid) = xp.scan(pick, (scores,), (rounds,), (INT64, BOOL))

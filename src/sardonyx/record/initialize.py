@@ -64,8 +64,8 @@ def _start(op: Builder, initializer: str | Initializer, value: ir.Value) -> ir.V
     if not input_first:
         return _random(op, start, shape, dtype)
     *rest, wide, narrow = shape
-    drawn = _random(op, start, (*rest, narrow, wide), dtype)
-    return op.Transpose(drawn, perm=[*range(len(rest)), len(rest) + 1, len(rest)])
+    matrix = _random(op, start, (*rest, narrow, wide), dtype)
+    return op.Transpose(matrix, perm=[*range(len(rest)), len(rest) + 1, len(rest)])
 
 
 def _random(

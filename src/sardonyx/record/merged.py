@@ -138,14 +138,14 @@ def _merged_statistics(model: Model, names: Builder) -> Iterator[tuple[ir.Value,
     One tensor that is the same statistic of several nodes, and nothing else, stays one: that is how
     a module that is called twice looks.
     """
-    done: set[Use] = set()
+    separated: set[Use] = set()
     for node in model.graph:
         if node.op_type != "BatchNormalization" or node.domain != "":
             continue
         for position in (3, 4):
             value = node.inputs[position]
             source = _source(value)
-            if value is None or source is None or (node, position) in done:
+            if value is None or source is None or (node, position) in separated:
                 continue
             if value is not source:  # an Identity has the name that was lost
                 uses: list[Use] = [u for u in value.uses() if _is_statistic(u)]
@@ -157,7 +157,7 @@ def _merged_statistics(model: Model, names: Builder) -> Iterator[tuple[ir.Value,
                 uses = [(node, position)]
                 owner = node.name or node.outputs[0].name
                 name = names.fresh(f"{owner}.{'running_mean' if position == 3 else 'running_var'}")
-            done.update(uses)
+            separated.update(uses)
             yield source, uses, name
 
 

@@ -49,8 +49,8 @@ def _obstacle(original: Model, base: Model, records: Sequence[Record]) -> str | 
             if name not in record.state and name not in initializers:
                 return f"{quote(name)} is no initializer of the graph as it was loaded"
         for value in partial.free_values(record.algorithm):
-            name, known = value.name or "", (record.state, defined, base.graph.initializers)
-            if not any(name in names for names in known):
+            name, sources = value.name or "", (record.state, defined, base.graph.initializers)
+            if not any(name in names for names in sources):
                 return f"{quote(name)} is computed inside a function or a node"
         domains = {n.domain for g in record.graphs for part in graphs(g) for n in part}
         for domain in domains - {"", opset.TRAINING_DOMAIN}:

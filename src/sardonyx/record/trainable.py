@@ -189,10 +189,10 @@ def _batch_norm(model: Model, mode: Mode | None, choices: Choices) -> Mode:
 def _rest(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that are not defaults; `as_table` describes the loss and the optimizer."""
     defaults = {n: p.default for n, p in inspect.signature(trainable).parameters.items()}
-    stated = {
+    settings = {
         k: v for k, v in arguments.items() if k not in ("loss", "optimizer", "lr", "class_axis")
     }
-    return {k: v for k, v in stated.items() if v is not defaults[k] and v != defaults[k]}
+    return {k: v for k, v in settings.items() if v is not defaults[k] and v != defaults[k]}
 
 
 def _base(model: Model) -> NormalizedModel:

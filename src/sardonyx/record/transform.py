@@ -193,8 +193,8 @@ def scale_by_adam(
                 if schedule is None:
                     m.next = m.value * b1 + p.update
                 else:
-                    kept, taken = step.like(share, p), step.like(1.0 - share, p)
-                    m.next = m.value * kept + p.update * taken
+                    old_share, new_share = step.like(share, p), step.like(1.0 - share, p)
+                    m.next = m.value * old_share + p.update * new_share
                 v.next = v.value * b2 + p.update * p.update
                 second = v.next
                 if amsgrad:

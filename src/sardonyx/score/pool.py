@@ -67,8 +67,8 @@ class Worker:
         request = {"do": "run", "model": str(model), "data": str(data)}
         return list(self._values(request, limit).values())
 
-    def gradient(self, model: Path | str, given: dict[str, Any]) -> dict[str, Any]:
-        request = {"do": "gradient", "model": str(model), "data": self.write("point", given)}
+    def gradient(self, model: Path | str, feeds: dict[str, Any]) -> dict[str, Any]:
+        request = {"do": "gradient", "model": str(model), "data": self.write("point", feeds)}
         return self._values(request)
 
     def train(self, model: Path | str, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:

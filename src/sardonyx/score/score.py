@@ -147,9 +147,9 @@ def _added(before: Column, column: Column) -> Column:
     if column.canary or before.canary or before.version != column.version:
         return column
     older = {axis: cells for axis, cells in before.cells.items() if axis not in column.cells}
-    spent = column.seconds + (before.seconds if older else 0.0)
+    total = column.seconds + (before.seconds if older else 0.0)
     able = column.able or before.able
-    return replace(column, seconds=spent, cells={**older, **column.cells}, able=able)
+    return replace(column, seconds=total, cells={**older, **column.cells}, able=able)
 
 
 def _written(column: Column, cases: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -167,17 +167,17 @@ def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) ->
         column.share("gradient"),
         column.share("training"),
     )
-    shown = "".join(
+    cells = "".join(
         f'<td class="r" data-label="{label}">{n}</td>'
         for label, n in zip(FIGURES, numbers, strict=True)
     )
-    return f'<tr>{title}{version}<td class="wide">{_bar(counts)}</td>{shown}</tr>'
+    return f'<tr>{title}{version}<td class="wide">{_bar(counts)}</td>{cells}</tr>'
 
 
-def _filtered(column: Column, kind: str, shown: str) -> str:
+def _filtered(column: Column, kind: str, label: str) -> str:
     """A count that links to the operators behind it."""
     query = urllib.parse.urlencode({"engine": column.name, "kind": kind})
-    return f'<a href="matrix.html?{text(query)}">{shown}</a>'
+    return f'<a href="matrix.html?{text(query)}">{label}</a>'
 
 
 def _bar(counts: Counter[str]) -> str:
@@ -294,7 +294,7 @@ def _search(label: str) -> str:
 
 
 def _choice(name: str, label: str, options: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<option value="{text(v)}">{text(shown)}</option>' for v, shown in options)
+    items = "".join(f'<option value="{text(v)}">{text(caption)}</option>' for v, caption in options)
     attributes = f'data-control="{name}" data-default="{text(options[0][0]) if options else ""}"'
     return f"<label>{label}<select {attributes}>{items}</select></label>"
 
@@ -355,13 +355,13 @@ def _lines(doc: str) -> str:
             fenced, flowing = not fenced, False
             continue
         is_prose = not fenced and re.match(r"[A-Za-z`(\"]", line) is not None
-        shown = text(line.strip() if is_prose else line.rstrip())
+        content = text(line.strip() if is_prose else line.rstrip())
         code = r"<code>\1</code>"
-        shown = f"<code>{shown}</code>" if fenced else re.sub("``?([^`]+)``?", code, shown)
+        content = f"<code>{content}</code>" if fenced else re.sub("``?([^`]+)``?", code, content)
         if is_prose and flowing:
-            lines[-1] += " " + shown
+            lines[-1] += " " + content
         else:
-            lines.append(shown)
+            lines.append(content)
         flowing = is_prose
     return "\n".join(lines)
 
@@ -375,8 +375,8 @@ def _by_engine(score: Score, cases: list[str]) -> str:
         for axis, label in AXES.items():
             cells = column.cells.get(axis, {})
             counts = Counter(cells[case].kind for case in cases if case in cells)
-            shown = f"{counts['pass']} of {counts.total()}" if counts else ""
-            row += f'<td class="r" data-label="{label}">{shown}</td>'
+            count = f"{counts['pass']} of {counts.total()}" if counts else ""
+            row += f'<td class="r" data-label="{label}">{count}</td>'
             row += f'<td class="wide">{_bar(counts)}</td>'
         rows.append(f"<tr>{row}</tr>")
     head = "<th>engine</th><th class=r>values</th><th></th><th class=r>gradients</th><th></th>"
@@ -420,8 +420,8 @@ def _rescue(column: Column, axis: str, case: str, cell: Cell) -> str:
     if cell.kind in ("pass", "nondeterministic") or unexpanded(case) != case:
         return ""
     twins = [
-        found.kind
-        for other, found in column.cells[axis].items()
+        result.kind
+        for other, result in column.cells[axis].items()
         if other != case and unexpanded(other) == case
     ]
     return " <b>passes when expanded to its body</b>" if "pass" in twins else ""

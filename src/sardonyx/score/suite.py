@@ -147,9 +147,9 @@ def _write(folder: Path, test: Any, kind: str) -> Case:
     input_names = [n for n in names if n not in initializers]
     outputs = [o.name for o in model.graph.output]
     count = 0
-    for count, (given, expected) in enumerate(_sets(test, model), 1):
+    for count, (feeds, expected) in enumerate(_sets(test, model), 1):
         # Old files list weights as inputs; their data may or may not have them.
-        inputs = dict(zip(names if len(given) > len(input_names) else input_names, given))
+        inputs = dict(zip(names if len(feeds) > len(input_names) else input_names, feeds))
         for part, values in (
             ("inputs", inputs),
             ("expected", dict(zip(outputs, expected))),

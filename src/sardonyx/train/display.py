@@ -259,14 +259,14 @@ def _metrics_text(metrics: dict[str, float]) -> str:
 
 def end_text(run: Run) -> str:
     position = run.position
-    done = f"{counted(position.step, 'step')}, {counted(position.epoch, 'epoch')}"
+    progress = f"{counted(position.step, 'step')}, {counted(position.epoch, 'epoch')}"
     if not run.losses and not run.stopped:
-        return f"nothing left to do: the run was complete after {done}"
+        return f"nothing left to do: the run was complete after {progress}"
     why = f"stopped: {run.stopped}" if run.stopped else "done"
     best = "" if position.best_epoch is None else f", best epoch {position.best_epoch}"
     seconds = run.times.get("total", 0.0)
     partial = f"  {_metrics_text(run.partial)}" if run.partial else ""
-    return f"{why} after {done}{best}, {seconds:.1f} s{partial}"
+    return f"{why} after {progress}{best}, {seconds:.1f} s{partial}"
 
 
 def make_display(name: str | None) -> Display:

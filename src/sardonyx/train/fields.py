@@ -131,8 +131,8 @@ def _of_columns(source: Source) -> str:
     names = source.x_columns if isinstance(source, Table) else ()
     if not names:
         return ""
-    shown = ", ".join(map(quote, names[:SHOWN])) + " …" * (len(names) > SHOWN)
-    return f'; "x" consists of the columns {shown}: --columns a,b,label (columns=) chooses others'
+    listing = ", ".join(map(quote, names[:SHOWN])) + " …" * (len(names) > SHOWN)
+    return f'; "x" consists of the columns {listing}: --columns a,b,label (columns=) chooses others'
 
 
 def _listed(fields: Mapping[str, Field]) -> str:

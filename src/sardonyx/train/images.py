@@ -103,10 +103,10 @@ def as_preprocessing(settings: str | Mapping[str, Any] | Preprocessing) -> Prepr
         raise ArgumentError("the preprocessing of images has no such settings", unknown)
     try:
         values = {n: _plain(n, v) for n, v in settings.items()}
-        _check(made := Preprocessing(**values))
+        _check(preprocessing := Preprocessing(**values))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"cannot read the preprocessing of images: {error}") from error
-    return made
+    return preprocessing
 
 
 def _plain(name: str, value: Any) -> Any:

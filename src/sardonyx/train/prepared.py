@@ -33,8 +33,8 @@ class Prepared(Table):
     def take(self, rows: np.ndarray, names: Collection[str] | None = None) -> Rows:
         names = [*self.table.fields, *self.features] if names is None else names
         fields = [n for n in names if n not in self.features]
-        taken = {n: self.features[n].take(rows, 0) for n in names if n in self.features}
-        return taken | (self.table.take(rows, fields) if fields else {})
+        batch = {n: self.features[n].take(rows, 0) for n in names if n in self.features}
+        return batch | (self.table.take(rows, fields) if fields else {})
 
     def row_bytes(self, names: Collection[str]) -> int | None:
         rest = self.table.row_bytes([n for n in names if n not in self.features])

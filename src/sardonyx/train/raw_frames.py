@@ -40,8 +40,8 @@ class RawTable(Table):
 def open_raw(model: Model, data: Any) -> RawTable:
     """The rows of a frame, or of a file, as the inputs of a model, and the other columns."""
     schema = frames.schema(model.metadata)
-    taken = {v.name for v in model.graph.inputs}
-    schema.inputs = [column for column in schema.inputs if column.tensor in taken]
+    names = {v.name for v in model.graph.inputs}
+    schema.inputs = [column for column in schema.inputs if column.tensor in names]
     if isinstance(data, (str, Path)):
         frame, origin = _read(Path(data), schema), Path(data).name
     else:

@@ -40,9 +40,9 @@ class Run:
 
     def __repr__(self) -> str:
         """What has been done, in one line: `Run(2 epochs, 40 steps, loss 0.31, on torch)`."""
-        done = f"{counted(self.position.epoch, 'epoch')}, {counted(self.position.step, 'step')}"
+        progress = f"{counted(self.position.epoch, 'epoch')}, {counted(self.position.step, 'step')}"
         loss = {**(self.history[-1] if self.history else {}), **self.partial}.get("loss")
-        metrics = done if loss is None else f"{done}, loss {loss:.4g}"
+        metrics = progress if loss is None else f"{progress}, loss {loss:.4g}"
         where = f", on {self.engine}" if self.engine else ""
         return f"Run({metrics}{where}{f', stopped: {self.stopped}' if self.stopped else ''})"
 

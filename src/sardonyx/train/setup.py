@@ -250,11 +250,11 @@ def _continued(
     refuse_changes(stored, how, target.name)
     length = {k: v for k, v in options.items() if k in ("epochs", "steps") and v is not None}
     for name, value in length.items():
-        done = position.epoch if name == "epochs" else position.step
-        if value < done:
-            more = done + value
+        count = position.epoch if name == "epochs" else position.step
+        if value < count:
+            more = count + value
             raise ArgumentError(
-                f"{quote(target.name)} has had {counted(done, name[:-1])} already",
+                f"{quote(target.name)} has had {counted(count, name[:-1])} already",
                 hint=f"--{name} counts from the start of the run: --{name} {more} "
                 f"({name}={more}) trains {value} more",
             )

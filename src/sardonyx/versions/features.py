@@ -39,6 +39,11 @@ def newest_feature(model: Model) -> Feature:
 
 def _features(model: Model) -> Iterator[Feature]:
     yield "a model", OLDEST
+    # In files of IR 3, an initializer that is listed as an input is a constant.
+    if (model.ir.ir_version or 0) > OLDEST and any(
+        value.is_graph_input() for value in model.graph.initializers.values()
+    ):
+        yield "inputs with default values", 4
     if model.records:
         yield "training records", 7
     for record in model.records:

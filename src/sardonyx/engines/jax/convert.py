@@ -146,9 +146,11 @@ def store(model: ModelSource, path: Path) -> Stored:
 
 def _store(loaded: Model, path: Path) -> Stored:
     apply, params = to_jax(loaded, fallback="error")
-    lost = [[quote(n), str(p.dtype)] for n, p in params.items() if np.dtype(p.dtype).kind == "V"]
-    if lost:
-        raise EngineError("files of numpy have no such type", lost)
+    unsupported = [
+        [quote(n), str(p.dtype)] for n, p in params.items() if np.dtype(p.dtype).kind == "V"
+    ]
+    if unsupported:
+        raise EngineError("files of numpy have no such type", unsupported)
     scope = jax.export.SymbolicScope()
     names: dict[str, str] = {}
     specs = []

@@ -29,10 +29,10 @@ def recompute(graph: ir.Graph, metrics: Sequence[str]) -> int:
     """
     forward = _forward(graph, metrics)
     region = _Region(forward)
-    kept = region.kept()
-    if kept is None:
+    boundary = region.kept()
+    if boundary is None:
         return 0
-    return _Again(graph, forward, region, kept).write()
+    return _Again(graph, forward, region, boundary).write()
 
 
 def _forward(graph: ir.Graph, metrics: Sequence[str]) -> list[ir.Node]:
@@ -120,8 +120,8 @@ class _Region:
         for place in [*places, len(self.nodes) - 1]:
             cost = 0 if place == len(self.nodes) - 1 else costs[place]
             options = [
-                (spent + cost, earlier)
-                for earlier, (spent, _) in cheapest.items()
+                (cost_so_far + cost, earlier)
+                for earlier, (cost_so_far, _) in cheapest.items()
                 if before[place + 1] - before[earlier + 1] <= limit
             ]
             if options:

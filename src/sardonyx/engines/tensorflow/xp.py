@@ -79,13 +79,13 @@ def without_ones(equation, xs):
             sizes.setdefault(label, set()).add(size)
     operands = []
     for i, x in enumerate(xs):
-        gone = [
+        axes_of_one = [
             axis
             for axis, (label, size) in enumerate(zip(terms[i], x.shape.as_list()))
             if size == 1 and len(sizes[label]) > 1
         ]
-        operands.append(tf.squeeze(x, gone) if gone else x)
-        terms[i] = "".join(c for axis, c in enumerate(terms[i]) if axis not in gone)
+        operands.append(tf.squeeze(x, axes_of_one) if axes_of_one else x)
+        terms[i] = "".join(c for axis, c in enumerate(terms[i]) if axis not in axes_of_one)
     return f"{','.join(terms)}->{result}", operands
 
 

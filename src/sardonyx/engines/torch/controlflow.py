@@ -311,8 +311,8 @@ def _stacked(xp, trips, cond, position, state, body, examples):
         rows = zip(values[count:], as_tensors(xp, outputs[count:]), strict=True)
         return going_on, *outputs[:count], *(b.index_copy(0, i[None], r[None]) for b, r in rows)
 
-    done, _, *results = _conditional(xp, trips, cond, position, (*state, *buffers), write)
-    length = done.item()
+    passes, _, *results = _conditional(xp, trips, cond, position, (*state, *buffers), write)
+    length = passes.item()
     return (*results[:count], *(buffer[:length] for buffer in results[count:]))
 
 

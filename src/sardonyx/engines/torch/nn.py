@@ -218,8 +218,8 @@ def scaled_dot_product(
         terms.q, terms.k, terms.v, mask, is_causal=causal, scale=terms.scale, enable_gqa=shared
     )
     if mask is not None:
-        seen = mask if mask.dtype == torch.bool else mask != -np.inf
-        y = torch.where(seen.any(-1, keepdim=True), y, 0.0)
+        visible = mask if mask.dtype == torch.bool else mask != -np.inf
+        y = torch.where(visible.any(-1, keepdim=True), y, 0.0)
     y = y if q.ndim == 4 else attention.merged(xp, y)
     return (y, terms.k, terms.v)[:count]
 

@@ -31,7 +31,7 @@ def with_optimizer_state(
         raise ArgumentError(f"the record's optimizer is {ours}, not torch's {name}")
     cycled = "momentum_schedule" in arguments.get("optimizer", {})
     slots, counts = _state(module, optimizer, rule, cycled)
-    done = max(counts.values(), default=0)
+    updates = max(counts.values(), default=0)
     problems = [[quote(n), "is no slot of the record"] for n in slots if n not in record.state]
     problems += [
         [quote(n), f"{list(record.state[n].shape.numpy())} ← {list(a.shape)}"]
@@ -40,16 +40,16 @@ def with_optimizer_state(
     ]
     offsets = {n: o for n, o in _offsets(arguments).items() if n in counts}
     problems += [
-        [quote(n), f"has had {count} updates, the others {done}"]
+        [quote(n), f"has had {count} updates, the others {updates}"]
         for n, count in counts.items()
-        if count - done != offsets.get(n, 0)
+        if count - updates != offsets.get(n, 0)
     ]
     if problems:
         raise ArgumentError("the state of the optimizer does not fit the record", problems)
     for slot, array in slots.items():
         record.state[slot] = ir.Tensor(array, name=slot, shape=ir.Shape(array.shape))
     if STEP in record.state:
-        count = np.asarray(done * int(arguments.get("accumulate", 1)), np.int64)
+        count = np.asarray(updates * int(arguments.get("accumulate", 1)), np.int64)
         record.state[STEP] = ir.Tensor(count, name=STEP, shape=ir.Shape(()))
     return copy
 

@@ -195,5 +195,5 @@ def _is_pure(node: Node) -> bool:
     target = node.target
     if value.dtype.is_floating_point or value.dtype.is_complex:
         return False
-    drawn = torch.Tag.nondeterministic_seeded in target.tags
-    return value.numel() <= STORED_ELEMENTS and not drawn and not target._schema.is_mutable
+    is_random = torch.Tag.nondeterministic_seeded in target.tags
+    return value.numel() <= STORED_ELEMENTS and not is_random and not target._schema.is_mutable

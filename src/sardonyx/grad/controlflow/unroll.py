@@ -146,8 +146,8 @@ def _is_true(value: ir.Value) -> bool:
 def _unroll(graph: ir.Graph, op: Builder, node: ir.Node, count: int) -> None:
     body = node.attributes["body"].as_graph()
     states = list(node.inputs)[2:]
-    kept = len(states)
-    stacks: list[list[ir.Value]] = [[] for _ in list(body.outputs)[1 + kept :]]
+    state_count = len(states)
+    stacks: list[list[ir.Value]] = [[] for _ in list(body.outputs)[1 + state_count :]]
     for iteration in range(count):
         values = _constants(body, op)
         values[body.inputs[0]] = op.const(iteration, ir.DataType.INT64)
@@ -158,8 +158,8 @@ def _unroll(graph: ir.Graph, op: Builder, node: ir.Node, count: int) -> None:
             _infer_again(copy)
         op.nodes.extend(copies)
         results = [values.get(v, v) for v in list(body.outputs)[1:]]
-        states = results[:kept]
-        for stack, element in zip(stacks, results[kept:], strict=True):
+        states = results[:state_count]
+        for stack, element in zip(stacks, results[state_count:], strict=True):
             stack.append(op.Unsqueeze(element, [0]))
     finals = [*states, *(op.Concat(*stack, axis=0) for stack in stacks)]
     for old, new in zip(node.outputs, finals, strict=False):

@@ -58,9 +58,9 @@ def _attend(
         offset = op.Reshape(nonpad - op.join([rows]), [-1, 1, 1, 1])
     left, right = left_window_size, right_window_size
     bias = _bias(op, mask, columns, q.dtype)
-    seen = _seen(op, rows, columns, offset, is_causal, left, right, nonpad)
-    if seen is not None:
-        hidden = op.Where(seen, op.const(0.0, q.dtype), op.const(-np.inf, q.dtype))
+    visible = _seen(op, rows, columns, offset, is_causal, left, right, nonpad)
+    if visible is not None:
+        hidden = op.Where(visible, op.const(0.0, q.dtype), op.const(-np.inf, q.dtype))
         bias = hidden if bias is None else bias + hidden
     biased = capped if bias is None else capped + bias
     may_hide_all = mask is not None or nonpad is not None or left >= 0 or right >= 0
@@ -139,11 +139,11 @@ def _seen(
         tests.append(op.Less(column, op.Reshape(nonpad, [-1, 1, 1, 1])))
     if not tests:
         return None
-    seen: Any = tests[0]
+    mask: Any = tests[0]
     for test in tests[1:]:
-        both = isinstance(seen, np.ndarray) and isinstance(test, np.ndarray)
-        seen = seen & test if both else op.And(seen, test)
-    return op.const(seen) if isinstance(seen, np.ndarray) else seen
+        both = isinstance(mask, np.ndarray) and isinstance(test, np.ndarray)
+        mask = mask & test if both else op.And(mask, test)
+    return op.const(mask) if isinstance(mask, np.ndarray) else mask
 
 
 def _arange(op: Builder, size: Dim, axis: int) -> np.ndarray | ir.Value:

@@ -71,8 +71,8 @@ def _columns(op: Builder, x, offset, mask, win, groups: int) -> ir.Value:
     for rows, row_share in _corners(op, places[0], height, x.dtype):
         for columns, column_share in _corners(op, places[1], width, x.dtype):
             at = rows * op.join([width]) + columns
-            met = op.GatherElements(image, _to_channels(op, at, image), axis=3)
-            part = met * (row_share * column_share)
+            pixels = op.GatherElements(image, _to_channels(op, at, image), axis=3)
+            part = pixels * (row_share * column_share)
             samples = part if samples is None else samples + part
     if mask is not None:
         samples = samples * op.Reshape(mask, length)

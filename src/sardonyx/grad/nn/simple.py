@@ -25,7 +25,7 @@ def dropout(op, g, x, ratio, training_mode, *, seed, node):
     if training_mode is None or (training is not None and not training.item()):
         return g, None, None
     complete(node, 2)
-    kept = op.cast(node.outputs[1], g.dtype)
+    mask = op.cast(node.outputs[1], g.dtype)
     rate = 0.5 if ratio is None else constant(ratio)
     if rate is None:
         factor = op.Reciprocal(op.Sub(1.0, op.cast(ratio, g.dtype)))
@@ -33,4 +33,4 @@ def dropout(op, g, x, ratio, training_mode, *, seed, node):
         factor = op.const(1.0 / (1.0 - float(rate)), g.dtype)
     if training is None:
         factor = op.Where(training_mode, factor, 1.0)
-    return g * factor * kept, None, None
+    return g * factor * mask, None, None

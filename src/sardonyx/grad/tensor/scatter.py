@@ -124,10 +124,10 @@ def _scatter(at: Places, g: ir.Value, x: ir.Value, updates: ir.Value, reduction:
     if reduction == "add":
         return g, None, at.read(g)
     if reduction == "none":
-        kept = at.winners()
+        winners = at.winners()
         new = at.read(g)
         dx = at.write(g, op.fill(0, updates, g.dtype), "none")
-        return dx, None, new if kept is None else op.Where(kept, new, 0.0)
+        return dx, None, new if winners is None else op.Where(winners, new, 0.0)
     if x.dtype in HALF:
         g, x, updates = (wide(op, v) for v in (g, x, updates))
     if reduction == "mul":

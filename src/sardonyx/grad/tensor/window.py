@@ -97,15 +97,15 @@ def _pad(
     op: Builder, g: ir.Value, begins: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int]
 ) -> ir.Value:
     """Zeros around `g`, where there are any; a negative number of them cuts off."""
-    kept = [
+    rest = [
         (b, e, a)
         for b, e, a in zip(begins, ends, axes, strict=True)
         if not (isinstance(b, int) and isinstance(e, int) and b == e == 0)
     ]
-    if not kept:
+    if not rest:
         return g
-    pads = op.join([*(b for b, _, _ in kept), *(e for _, e, _ in kept)])
-    return op.Pad(g, pads, None, [a for _, _, a in kept])
+    pads = op.join([*(b for b, _, _ in rest), *(e for _, e, _ in rest)])
+    return op.Pad(g, pads, None, [a for _, _, a in rest])
 
 
 def _put_back(op: Builder, g: ir.Value, x: ir.Value, pick: Any) -> ir.Value:
@@ -187,8 +187,8 @@ def _pad_by_copies(
 def _copied(size: int, ends: tuple[int, int], mode: str) -> np.ndarray:
     """Which elements of an axis a Pad copies, in order; negative ends cut off first."""
     before, after = ends
-    kept = np.arange(size, dtype=np.int64)[max(-before, 0) : size - max(-after, 0)]
-    return np.pad(kept, (max(before, 0), max(after, 0)), mode=mode)  # type: ignore[call-overload]
+    positions = np.arange(size, dtype=np.int64)[max(-before, 0) : size - max(-after, 0)]
+    return np.pad(positions, (max(before, 0), max(after, 0)), mode=mode)  # type: ignore[call-overload]
 
 
 # -- CenterCropPad ----------------------------------------------------------------

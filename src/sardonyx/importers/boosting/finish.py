@@ -99,8 +99,8 @@ def batches(schema: Schema, x: Any, forest: Forest | None, categories: Mapping[i
     thresholds = forest.thresholds() if forest is not None else {}
     rows = rng.normal(size=(ROWS, width))
     if x is not None:
-        given = _dense(x)[:ROWS].astype(np.float64)
-        rows = given[rng.integers(len(given), size=ROWS)]
+        sample = _dense(x)[:ROWS].astype(np.float64)
+        rows = sample[rng.integers(len(sample), size=ROWS)]
     for j, values in thresholds.items():
         values = values[np.isfinite(values)]
         if j >= width or not len(values):

@@ -126,8 +126,8 @@ def sample(inputs: Mapping[str, Any], seed: int | None) -> dict[str, np.ndarray]
         array = trees.array(leaf)
         if seed is not None and array.dtype.kind == "f" and np.isfinite(array).all():
             spread = float(array.std()) or 1.0
-            drawn = rng.normal(float(array.mean()), spread, array.shape)
-            array = np.clip(drawn, array.min() - spread / 2, array.max() + spread / 2).astype(
+            values = rng.normal(float(array.mean()), spread, array.shape)
+            array = np.clip(values, array.min() - spread / 2, array.max() + spread / 2).astype(
                 array.dtype
             )
             if float(trees.array(leaf).min()) >= 0:

@@ -31,10 +31,10 @@ def _graph(
     op: Writer, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str
 ) -> ir.Graph:
     """A body whose outputs are distinct values that it computes itself."""
-    own = {v for node in op.nodes for v in node.outputs}
+    produced = {v for node in op.nodes for v in node.outputs}
     results: list[ir.Value] = []
     for value in outputs:
-        if value not in own or value in results:
+        if value not in produced or value in results:
             kind, shape = value.type, value.shape
             value = op.Identity(value)
             value.type, value.shape = kind, shape

@@ -101,8 +101,8 @@ def _by_positions(
         ends = [b + (k - 1) * d + 1 for b, k, d in zip(starts, kernel, dilations, strict=True)]
         patch = op.Slice(x, starts, ends, axes, list(dilations))
         patches.append(op.unsqueezed(op.Flatten(patch, axis=1), [0]))
-    seen = op.Concat(*patches, axis=0) if len(patches) > 1 else patches[0]
-    y = op.MatMul(seen, op.swap(op.Flatten(w, axis=1)))  # [positions, batch, channels]
+    columns = op.Concat(*patches, axis=0) if len(patches) > 1 else patches[0]
+    y = op.MatMul(columns, op.swap(op.Flatten(w, axis=1)))  # [positions, batch, channels]
     y = op.transpose(y, [1, 2, 0])
     batch, channels = op.dim(x, 0), op.dim(w, 0)
     return op.reshape(y, [batch, channels, *sizes])

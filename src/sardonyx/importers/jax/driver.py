@@ -144,8 +144,8 @@ class Reader:
         params["out"] = [keys.physical(v.aval) for v in equation.outvars]
         if any(keys.is_key(v.aval) for v in (*equation.invars, *equation.outvars)):
             operands, params = keys.adapted(op, equation, operands, params)
-        wanted = {k: params[k] for k in rule.keywords if k in params}
-        results = rule.function(op, *operands, **wanted)
+        keywords = {k: params[k] for k in rule.keywords if k in params}
+        results = rule.function(op, *operands, **keywords)
         return results if isinstance(results, (list, tuple)) else [results]
 
     def refuse(self) -> None:

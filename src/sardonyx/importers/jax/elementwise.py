@@ -266,8 +266,8 @@ def reduce_precision(
 ) -> ir.Value:
     formats = {(8, 23): T.FLOAT, (11, 52): T.DOUBLE, (8, 7): T.BFLOAT16, (5, 10): T.FLOAT16}
     kind = formats.get((exponent_bits, mantissa_bits))
-    own = {T.FLOAT: (8, 23), T.DOUBLE: (11, 52), T.BFLOAT16: (8, 7), T.FLOAT16: (5, 10)}[x.dtype]  # type: ignore[index]
-    if exponent_bits >= own[0] and mantissa_bits >= own[1]:
+    precision = next(bits for bits, dtype in formats.items() if dtype == x.dtype)
+    if exponent_bits >= precision[0] and mantissa_bits >= precision[1]:
         return op.Identity(x)
     if kind == T.BFLOAT16 and x.dtype == T.FLOAT:
         return op.cast(op.cast(x, kind), x.dtype)

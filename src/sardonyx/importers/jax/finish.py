@@ -55,11 +55,11 @@ def as_model(graph: ir.Graph, records: Sequence[Record] = ()) -> Model:
     return fit(Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx"), records))
 
 
-def settle_names(leaves: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+def settle_names(leaves: Mapping[str, Any], used_names: Collection[str]) -> dict[str, Any]:
     """Leaves by names that are not `taken`."""
     names: dict[str, Any] = {}
     for name, leaf in leaves.items():
-        while name in taken:
+        while name in used_names:
             name = f"input.{name}"
         names[name] = leaf
     return names

@@ -65,11 +65,11 @@ class Windows:
 
     def inside(self) -> ir.Value | None:
         """Whether each window fits into the operand, [batch…]; None where all do."""
-        op, known = self.op, constant(self.starts)
+        op, constants = self.op, constant(self.starts)
         limits = [self.shape[a] - self.sizes[a] for a in self.indexed]
-        if known is not None and is_static(limits):
+        if constants is not None and is_static(limits):
             bounds = np.array(limits, np.int64)
-            if ((known >= 0) & (known <= bounds)).all():
+            if ((constants >= 0) & (constants <= bounds)).all():
                 return None
         fits = op.And(
             op.GreaterOrEqual(self.starts, op.const(np.int64(0))),
@@ -79,8 +79,8 @@ class Windows:
 
     def clip(self) -> None:
         """Move windows that do not fit to where they do."""
-        op, known = self.op, constant(self.starts)
-        if known is not None and self.inside() is None:
+        op, constants = self.op, constant(self.starts)
+        if constants is not None and self.inside() is None:
             return
         aval = self.starts.meta["aval"]
         self.starts = op.Max(op.Min(self.starts, self.last()), op.const(np.int64(0)))
@@ -123,14 +123,14 @@ def _int64(op: Writer, indices: ir.Value) -> ir.Value:
     return wide
 
 
-def _arranged(op: Writer, x: ir.Value, labels: list[Any], wanted: list[Any]) -> ir.Value:
+def _arranged(op: Writer, x: ir.Value, labels: list[Any], order: list[Any]) -> ir.Value:
     """`x`, whose axes are called `labels`, with the axes `wanted`: new ones have size one."""
-    gone = [i for i, label in enumerate(labels) if label not in wanted]
-    x = op.squeezed(x, gone)
-    labels = [label for label in labels if label in wanted]
-    present = [label for label in wanted if label in labels]
+    axes = [i for i, label in enumerate(labels) if label not in order]
+    x = op.squeezed(x, axes)
+    labels = [label for label in labels if label in order]
+    present = [label for label in order if label in labels]
     x = op.transpose(x, [labels.index(label) for label in present])
-    return op.unsqueezed(x, [i for i, label in enumerate(wanted) if label not in labels])
+    return op.unsqueezed(x, [i for i, label in enumerate(order) if label not in labels])
 
 
 @importer("gather")
@@ -169,8 +169,8 @@ def gather(
     ]  # fmt: skip
     batch = iter(f"batch{i}" for i in range(len(windows.batch_shape)))
     window = iter(offsets)
-    wanted = [next(window) if d in numbers.offset_dims else next(batch) for d in range(len(result))]
-    y = _arranged(op, y, labels, wanted)
+    order = [next(window) if d in numbers.offset_dims else next(batch) for d in range(len(result))]
+    y = _arranged(op, y, labels, order)
     if inside is None:
         return y
     places = [d for d in range(len(result)) if d in numbers.offset_dims]

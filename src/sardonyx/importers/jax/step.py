@@ -124,12 +124,12 @@ def _require_training(moved: Mapping[str, Any], metrics: Sequence[Any]) -> None:
         )
 
 
-def metric_names(metrics: Any, taken: set[str]) -> list[str]:
+def metric_names(metrics: Any, used_names: set[str]) -> list[str]:
     """Names for the metrics of a step; a single number is its loss."""
     leaves = tree_util.tree_leaves(metrics)
     if len(leaves) == 1 and metrics is leaves[0]:
-        return ["loss" if "loss" not in taken else "metric/loss"]
-    return [n.replace("output_", "metric_", 1) for n in trees.output_names(metrics, taken)]
+        return ["loss" if "loss" not in used_names else "metric/loss"]
+    return [n.replace("output_", "metric_", 1) for n in trees.output_names(metrics, used_names)]
 
 
 def cut(

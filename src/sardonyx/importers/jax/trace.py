@@ -120,9 +120,9 @@ class Tracer:
         """The graph, with results under `names`; it is simplified, its weights still inputs."""
         self.reader.refuse()
         outputs: list[ir.Value] = []
-        own = {v for node in self.op.nodes for v in node.outputs}
+        produced = {v for node in self.op.nodes for v in node.outputs}
         for value, label in zip(results, names, strict=True):
-            if value not in own or value in outputs:
+            if value not in produced or value in outputs:
                 kind, shape = value.type, value.shape
                 value = self.op.Identity(value)
                 value.type, value.shape = kind, shape

@@ -103,8 +103,8 @@ class Training:
         names = trees.argument_names(function, len(inputs), 1)
         self.inputs = settle_names(trees.input_leaves(names, inputs), self.weights)
         label_names = trees.argument_names(loss, len(labels), 1)
-        taken = {*self.weights, *self.inputs, *(v.name or "" for v in model.outputs)}
-        self.labels = settle_names(trees.input_leaves(label_names, labels), taken)
+        used_names = {*self.weights, *self.inputs, *(v.name or "" for v in model.outputs)}
+        self.labels = settle_names(trees.input_leaves(label_names, labels), used_names)
         self.fed = {**self.inputs, **self.labels}
         self.batch_names = list(self.fed)
         self._require_used_labels()

@@ -85,7 +85,7 @@ def structs(
     ]
 
 
-def output_names(result: Any, taken: set[str]) -> list[str]:
+def output_names(result: Any, used_names: set[str]) -> list[str]:
     """Names for the leaves of a result: its own keys, or `output`, `output_0`, …"""
     leaves = tree_util.tree_flatten_with_path(result)[0]
     names: list[str] = []
@@ -93,7 +93,7 @@ def output_names(result: Any, taken: set[str]) -> list[str]:
         stem = ".".join(_text(key) for key in path)
         if not stem or stem[0].isdigit():
             stem = f"output_{stem.replace('.', '_')}" if stem else "output"
-        while stem in taken or stem in names:
+        while stem in used_names or stem in names:
             stem += "_out"
         names.append(stem)
     return names

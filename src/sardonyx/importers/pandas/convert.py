@@ -150,10 +150,10 @@ def needed(recorded: Recording) -> list[Step]:
     order: dict[Step, None] = {}
     pending = [(c.step, False) for _, c in reversed(recorded.columns)]
     while pending:
-        step, done = pending.pop()
+        step, is_complete = pending.pop()
         if step in order:
             continue
-        if done:
+        if is_complete:
             order[step] = None
             continue
         pending.append((step, True))
@@ -219,7 +219,7 @@ def build(recorded: Recording) -> tuple[Model, Emission]:
 
 
 def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
-    taken = {v.name for v in em.inputs.values()}
+    used_names = {v.name for v in em.inputs.values()}
     outputs, results = [], []
     for kind, name, columns in recorded.results:
         described = []
@@ -229,9 +229,9 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
                 rep = em.expand(rep, column.rows)
             tensor = em.op.Identity(output_tensor(em, rep))
             stem = str(label) if label is not None else "result"
-            while stem in taken:
+            while stem in used_names:
                 stem += ".out"
-            taken.add(stem)
+            used_names.add(stem)
             tensor.name = stem
             shape = ["rows"] if rep.kind != "chars" else ["rows", f"length of {stem}"]
             tensor.shape = ir.Shape(shape)
@@ -263,17 +263,17 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
 
 def live(nodes: list[ir.Node], outputs: list[ir.Value]) -> list[ir.Node]:
     """The nodes that the outputs need; the others are taken apart."""
-    wanted, kept = set(outputs), []
+    values, live_nodes = set(outputs), []
     for node in reversed(nodes):
-        if not any(v in wanted for v in node.outputs):
+        if not any(v in values for v in node.outputs):
             for place in range(len(node.inputs)):
                 node.replace_input_with(place, None)
             continue
-        kept.append(node)
+        live_nodes.append(node)
         bodies = [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         inner = [node, *(n for body in bodies for n in body)]
-        wanted.update(v for n in inner for v in n.inputs if v is not None)
-    return kept[::-1]
+        values.update(v for n in inner for v in n.inputs if v is not None)
+    return live_nodes[::-1]
 
 
 def _json_name(name: Any) -> Any:

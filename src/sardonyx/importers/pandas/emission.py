@@ -420,10 +420,10 @@ def input_rep(em: Emission, step: Step, name: str) -> Rep:
     if kind == "category":
         return Rep(kind, value, categories=dtype.categories, ordered=bool(dtype.ordered))
     if is_nullable(dtype):
-        gone = op.IsNaN(value) if kind == "float" else op.Equal(value, em.ints(MISSING_INT))
-        data = value if kind == "float" else op.Where(gone, em.ints(0), value)
+        is_missing = op.IsNaN(value) if kind == "float" else op.Equal(value, em.ints(MISSING_INT))
+        data = value if kind == "float" else op.Where(is_missing, em.ints(0), value)
         data = op.Cast(data, to=int(BOOL)) if kind == "bool" else data
-        return Rep(kind, data, gone, nullable=True)
+        return Rep(kind, data, is_missing, nullable=True)
     return Rep(kind, value)
 
 

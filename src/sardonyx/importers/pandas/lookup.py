@@ -33,13 +33,13 @@ def position(em: Emission, rep: Rep, keys: Any) -> ir.Value:
     keys = list(keys)
     present = [(i, k) for i, k in enumerate(keys) if not is_missing(k)]
     absent = [i for i, k in enumerate(keys) if is_missing(k)]
-    found = _position(em, rep, present) if present else None
+    place = _position(em, rep, present) if present else None
     minus = em.ints(-1)
-    if not em.may_miss(rep) or (found is not None and not absent and _is_no_key(em, rep)):
-        return found if found is not None else _everywhere(em, rep, minus)
+    if not em.may_miss(rep) or (place is not None and not absent and _is_no_key(em, rep)):
+        return place if place is not None else _everywhere(em, rep, minus)
     missing = em.missing(rep)
     at_missing = em.ints(absent[0] if absent else -1)
-    return em.op.Where(missing, at_missing, found if found is not None else minus)
+    return em.op.Where(missing, at_missing, place if place is not None else minus)
 
 
 def _is_no_key(em: Emission, rep: Rep) -> bool:
@@ -153,8 +153,8 @@ def together(em: Emission, reps: list[Rep], keys: pd.DataFrame) -> ir.Value:
     for rep, name in zip(reps, range(keys.shape[1]), strict=True):
         levels, each = distinct(keys.iloc[:, name])
         place = position(em, rep, levels)
-        gone = em.op.Less(place, em.ints(0))
-        unknown = gone if unknown is None else em.op.Or(unknown, gone)
+        is_missing = em.op.Less(place, em.ints(0))
+        unknown = is_missing if unknown is None else em.op.Or(unknown, is_missing)
         codes = codes * len(levels) + each
         combined = (
             place
@@ -194,8 +194,8 @@ def gather(em: Emission, codes: ir.Value, values: pd.Series) -> Rep:
         levels = values.cat.categories
         data = op.Gather(em.ints(table), at)
         return Rep(kind, data, categories=levels, ordered=bool(values.cat.ordered))
-    gone = np.append(values.isna().to_numpy(), True)
-    missing = op.Gather(em.bools(gone), at)
+    is_missing = np.append(values.isna().to_numpy(), True)
+    missing = op.Gather(em.bools(is_missing), at)
     if kind == "bool":
         table = np.append(values.fillna(False).to_numpy().astype(bool), False)
         return Rep("bool", op.Gather(em.bools(table), at), missing)

@@ -266,7 +266,7 @@ def _isinstance(value: Any, kinds: Any) -> bool:
     return issubclass(_kind(value, reals), reals)
 
 
-def _kind(value: Scalar, wanted: Any) -> type:
+def _kind(value: Scalar, kind: Any) -> type:
     """The type of a value of a row; a missing string is a float."""
     if value.is_text:
         return str if bool(value.notna()) else float

@@ -73,7 +73,7 @@ def replay(steps: Sequence[Step], inputs: dict[Step, Any], frame: pd.DataFrame) 
 
 def constants_of(function: Any) -> list[Any]:
     """The numbers and strings that a function mentions: values next to which it may jump."""
-    found: list[Any] = []
+    constants: list[Any] = []
     pending = [getattr(function, "__code__", None)]
     while pending:
         code = pending.pop()
@@ -81,10 +81,10 @@ def constants_of(function: Any) -> list[Any]:
             if isinstance(value, types.CodeType):
                 pending.append(value)
             elif isinstance(value, (tuple, frozenset)):
-                found += [v for v in value if isinstance(v, (int, float, str))]
+                constants += [v for v in value if isinstance(v, (int, float, str))]
             elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
-                found.append(value)
-    return list(dict.fromkeys(found))[:40]
+                constants.append(value)
+    return list(dict.fromkeys(constants))[:40]
 
 
 def odd_values(series: pd.Series, constants: list[Any]) -> list[Any]:
@@ -111,11 +111,11 @@ def odd_values(series: pd.Series, constants: list[Any]) -> list[Any]:
         edges = [present.min(), present.max(), present.median()] if len(present) else []
         return [*NUMBERS, *edges, *numbers]
     texts = [c for c in constants if isinstance(c, str) and len(c) < 200]
-    seen = [v for v in series.dropna().unique()[:3] if isinstance(v, str)]
+    examples = [v for v in series.dropna().unique()[:3] if isinstance(v, str)]
     variants = [
-        f(v) for v in seen for f in (str.lower, str.upper, lambda v: f" {v}", lambda v: v + "x")
+        f(v) for v in examples for f in (str.lower, str.upper, lambda v: f" {v}", lambda v: v + "x")
     ]
-    return [None, *TEXTS, *texts, *seen, *variants]
+    return [None, *TEXTS, *texts, *examples, *variants]
 
 
 def odd_rows(
@@ -135,9 +135,9 @@ def odd_rows(
     blank = frame.iloc[[0]].reset_index(drop=True).copy()
     for name in columns:
         odd = odd_values(frame[name], [])
-        gone = [v for v in odd if pd.api.types.is_scalar(v) and pd.isna(v)]
-        if gone:
-            blank[name] = pd.array(gone[:1], dtype=frame[name].dtype)
+        missing_values = [v for v in odd if pd.api.types.is_scalar(v) and pd.isna(v)]
+        if missing_values:
+            blank[name] = pd.array(missing_values[:1], dtype=frame[name].dtype)
     return [*groups, blank]
 
 
@@ -145,20 +145,20 @@ def usable(
     groups: list[pd.DataFrame], compute: Callable[[pd.DataFrame], Any]
 ) -> list[pd.DataFrame]:
     """The rows that pandas itself can process, in one frame where it takes them together."""
-    attempts, kept = ATTEMPTS, []
+    attempts, usable_rows = ATTEMPTS, []
     for rows in groups:
         if works(compute, rows):
-            kept.append(rows)
+            usable_rows.append(rows)
             continue
         for number in range(len(rows)):
             row = rows.iloc[[number]].reset_index(drop=True)
             if attempts and works(compute, row):
-                kept.append(row)
+                usable_rows.append(row)
             attempts = max(attempts - 1, 0)
-    if not kept:
+    if not usable_rows:
         return []
-    together = pd.concat(kept, ignore_index=True)
-    return [together] if works(compute, together) else kept[:ATTEMPTS]
+    together = pd.concat(usable_rows, ignore_index=True)
+    return [together] if works(compute, together) else usable_rows[:ATTEMPTS]
 
 
 def works(compute: Callable[[pd.DataFrame], Any], rows: pd.DataFrame) -> bool:
@@ -177,7 +177,7 @@ def plain(values: Any) -> list[Any]:
     series = pd.Series(values)
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(object)
-    gone = series.isna().to_numpy()
+    is_missing = series.isna().to_numpy()
     if series.dtype.kind in "Mm":
         series = series.astype(
             f"{'datetime64' if series.dtype.kind == 'M' else 'timedelta64'}[ns]"
@@ -185,7 +185,7 @@ def plain(values: Any) -> list[Any]:
             else "datetime64[ns, UTC]"
         )
         series = series.astype("int64")
-    return [None if g else v for v, g in zip(series.tolist(), gone, strict=True)]
+    return [None if g else v for v, g in zip(series.tolist(), is_missing, strict=True)]
 
 
 def differs(expected: Any, actual: Any, slack: float = 0.0) -> bool:

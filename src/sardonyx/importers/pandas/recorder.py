@@ -99,13 +99,13 @@ def place() -> Place:
 
 def raised_at(error: BaseException) -> Place:
     """The innermost line of the user's code in the traceback of an error."""
-    found, trace_back = Place("?", 0), error.__traceback__
+    place, trace_back = Place("?", 0), error.__traceback__
     while trace_back is not None:
         name = trace_back.tb_frame.f_code.co_filename
         if not name.startswith(_INTERNAL):
-            found = Place(name, trace_back.tb_lineno)
+            place = Place(name, trace_back.tb_lineno)
         trace_back = trace_back.tb_next
-    return found
+    return place
 
 
 def refuse(reason: str, hint: str | None = None, where: Place | None = None) -> NoReturn:
@@ -267,10 +267,10 @@ def call(owner: str, name: str, *arguments: Any, **options: Any) -> Any:
     try:
         entry.signature.bind(*arguments, **options)
     except TypeError as error:
-        known = list(entry.signature.parameters)[1:]
+        parameters = list(entry.signature.parameters)[1:]
         refuse(
             f"{owner}.{name} with these arguments has no rule: {error}",
-            f"the arguments that can be recorded: {', '.join(known)}" if known else None,
+            f"the arguments that can be recorded: {', '.join(parameters)}" if parameters else None,
         )
     return entry.function(*arguments, **options)
 

@@ -95,7 +95,7 @@ def _value(em: Emission, name: str, element: Any, shape: list[Any]) -> ir.Value:
     return ir.Value(name=em.op.fresh(name), shape=ir.Shape(shape), type=ir.TensorType(element))
 
 
-def reachable(em: Emission, reads: ir.Value, held: ir.Value, program: Program) -> ir.Value:
+def reachable(em: Emission, reads: ir.Value, truths: ir.Value, program: Program) -> ir.Value:
     """[length + 1, rows, states + 1]: from where the rest can match (the end always can)."""
     op, states = em.op, len(program.ranges)
     used = sorted({e.condition for edges in program.edges for e in edges})
@@ -135,10 +135,10 @@ def reachable(em: Emission, reads: ir.Value, held: ir.Value, program: Program) -
     ones = body.Expand(op.const(np.ones((1, 1), np.float32)), rows_inside)
     can = body.Concat(product, ones, axis=1)
     following = reach(body, can, hold)
-    size = op.Shape(held, start=0, end=1)
+    size = op.Shape(truths, start=0, end=1)
     before_end = op.Sub(size, em.ints([1]))
-    at_end = op.Squeeze(op.Slice(held, before_end, size, em.ints([0])), em.ints([0]))
-    inside = op.Slice(held, em.ints([0]), before_end, em.ints([0]))
+    at_end = op.Squeeze(op.Slice(truths, before_end, size, em.ints([0])), em.ints([0]))
+    inside = op.Slice(truths, em.ints([0]), before_end, em.ints([0]))
     _, stacked = scanned(
         em, body, [reach(op, last, at_end)], [reads, inside], [state, read, hold],
         [following, body.Identity(can)], True,
@@ -154,10 +154,10 @@ def search(
     op = em.op
     number, table = classes(em, rep.data, program)
     reads = op.Gather(op.const(table), op.Transpose(number, perm=[1, 0]), axis=0)
-    held = conditions(em, rep.data, program)
-    can = reachable(em, reads, held, program)
+    truths = conditions(em, rep.data, program)
+    can = reachable(em, reads, truths, program)
     forward = Forward(em, program, repeat, limit)
-    return forward.run(can, held)
+    return forward.run(can, truths)
 
 
 class Forward:
@@ -191,8 +191,8 @@ class Forward:
         targets = op.Gather(em.ints(self.targets), current, axis=0)
         open_ = op.GatherElements(can, targets, axis=1)
         if self.conditions.any():
-            asked = op.Gather(em.ints(self.conditions), current, axis=0)
-            open_ = op.Mul(open_, op.GatherElements(hold, asked, axis=1))
+            condition = op.Gather(em.ints(self.conditions), current, axis=0)
+            open_ = op.Mul(open_, op.GatherElements(hold, condition, axis=1))
         first = op.ArgMax(open_, axis=1, keepdims=1)
         possible = op.Greater(op.ReduceMax(open_, [1], keepdims=0), np.float32(0))
         target = op.Squeeze(op.GatherElements(targets, first, axis=1), em.ints([1]))
@@ -206,7 +206,7 @@ class Forward:
         hit = op.And(flags, op.Unsqueeze(taken, self.em.ints([1])))
         return op.Where(hit, place, before)
 
-    def run(self, can: ir.Value, held: ir.Value) -> Search:
+    def run(self, can: ir.Value, truths: ir.Value) -> Search:
         em, op, groups = self.em, self.em.op, self.program.groups + 1
         body = Builder("scan", parent=op)
         rows = op.Shape(can, start=1, end=2)
@@ -229,7 +229,7 @@ class Forward:
             _value(em, "place", INT64, []),
         ]  # fmt: skip
         outputs = self.step(body, *inputs)
-        results = scanned(em, body, initial, [can, held, place], inputs, outputs, False)
+        results = scanned(em, body, initial, [can, truths, place], inputs, outputs, False)
         for value, element, rank in zip(
             results, [INT64] * 4 + [BOOL] * 2, [1, 2, 2, 1, 2, 2], strict=True
         ):

@@ -59,8 +59,8 @@ def _ranked(
     """The entities by rank, where an output asks for another than the first."""
     g = job.g
     output = job.element.child("Output")
-    asked = [int(f.get("rank", 1)) for f in output.all("OutputField")] if output else []
-    most = min(max(asked, default=1), len(ids))
+    ranks = [int(f.get("rank", 1)) for f in output.all("OutputField")] if output else []
+    most = min(max(ranks, default=1), len(ids))
     if most <= 1:
         return [], []
     size = g.const(np.array([most], np.int64))

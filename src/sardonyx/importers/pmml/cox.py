@@ -49,5 +49,5 @@ def _baseline(job: Job, holder: Element, times: ir.Value) -> ir.Value:
     count = g.ReduceSum(g.cast(passed, ir.DataType.INT64), [1], keepdims=0)
     hazards = g.number([0.0, *(hazard for _, hazard in cells)])
     late = g.Greater(times, g.number(float(holder.get("maxTime"))))
-    gone = g.Or(late, g.IsNaN(times))
-    return g.Where(gone, g.number(float("nan")), g.Gather(hazards, count, axis=0))
+    is_missing = g.Or(late, g.IsNaN(times))
+    return g.Where(is_missing, g.number(float("nan")), g.Gather(hazards, count, axis=0))

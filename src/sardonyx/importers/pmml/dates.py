@@ -36,22 +36,22 @@ def days_before(year: int) -> int:
 
 def date_column(g: Graph, element: Element, text: ir.Value, dtype: str) -> Column:
     """The number of a date given as text; an empty text is missing."""
-    gone = g.Equal(text, text_constant(g, ""))
+    is_missing = g.Equal(text, text_constant(g, ""))
     if dtype == "time" or dtype == "timeSeconds":
-        clock = g.Where(gone, text_constant(g, "00:00:00"), text)
+        clock = g.Where(is_missing, text_constant(g, "00:00:00"), text)
         numbers = _seconds(g, clock)
     elif dtype.startswith("dateTime"):
-        moment = g.Where(gone, text_constant(g, "1970-01-01T00:00:00"), text)
+        moment = g.Where(is_missing, text_constant(g, "1970-01-01T00:00:00"), text)
         numbers = _moment(g, moment)
     else:
-        numbers = _days(g, g.Where(gone, text_constant(g, "1970-01-01"), text))
+        numbers = _days(g, g.Where(is_missing, text_constant(g, "1970-01-01"), text))
     since = epoch(dtype)
     if since is not None:
         days = days_before(since[1])
         numbers = g.Sub(numbers, g.number(days * (86400.0 if since[0] == "seconds" else 1.0)))
     elif dtype not in ("date", "time", "dateTime", "timeSeconds"):
         raise Refusal(element, f"dataType {dtype} is not one of PMML")
-    return Column(g.Where(gone, g.number(float("nan")), numbers), dtype)
+    return Column(g.Where(is_missing, g.number(float("nan")), numbers), dtype)
 
 
 def shifted(g: Graph, column: Column, unit: str, year: int) -> ir.Value | None:

@@ -174,8 +174,8 @@ def _assembled(
 ) -> Model:
     g = document.g
     g.finish()
-    taken = {value.name for value in inputs}
-    unique = {name if name not in taken else f"{name}_1": v for name, v in outputs.items()}
+    names = {value.name for value in inputs}
+    unique = {name if name not in names else f"{name}_1": v for name, v in outputs.items()}
     metadata = {"missing_string": MISSING_TEXT, "source": f"PMML {document.root.get('version')}"}
     model = assemble(g, inputs, unique, element.get("modelName") or element.tag, metadata)
     _settle_stages(model)

@@ -119,8 +119,8 @@ def norm_discrete(scope: Scope, element: Element, dtype: str | None) -> Column:
     other = g.number(g.code(value) if isinstance(value, str) else value)
     hit = g.Where(g.Equal(column.numbers, other), g.number(1.0), g.number(0.0))
     text = element.get("mapMissingTo")
-    gone = g.number(float("nan") if text is None else float(text))
-    return Column(g.Where(missing(g, column), gone, hit), "double")
+    if_missing = g.number(float("nan") if text is None else float(text))
+    return Column(g.Where(missing(g, column), if_missing, hit), "double")
 
 
 def discretize(scope: Scope, element: Element, dtype: str | None) -> Column:
@@ -136,8 +136,8 @@ def discretize(scope: Scope, element: Element, dtype: str | None) -> Column:
             raise Refusal(bin_element, "the bin has no Interval")
         value = _output(g, bin_element, bin_element.get("binValue"), kind)
         out = merge(g, inside(g, interval, column.numbers), value, out)
-    gone = _output(g, element, element.get("mapMissingTo"), kind)
-    return replace(merge(g, missing(g, column), gone, out), dtype=kind)
+    if_missing = _output(g, element, element.get("mapMissingTo"), kind)
+    return replace(merge(g, missing(g, column), if_missing, out), dtype=kind)
 
 
 def _output(g: Graph, element: Element, text: str | None, kind: str) -> Column:
@@ -171,10 +171,10 @@ def map_values(scope: Scope, element: Element, dtype: str | None) -> Column:
     if kind == "string" and default.literal is not None:
         fallback = g.code(default.literal)
     out = g.table(key, results, float("nan") if fallback is None else fallback)
-    gone = g.any([missing(g, c) for c in columns])
+    is_missing = g.any([missing(g, c) for c in columns])
     void = _output(g, element, element.get("mapMissingTo"), kind)
     text = tuple(finite) if kind == "string" else None
-    return replace(merge(g, gone, void, Column(out, kind, finite=text)), dtype=kind)
+    return replace(merge(g, is_missing, void, Column(out, kind, finite=text)), dtype=kind)
 
 
 def _rows(table: Element, names: list[str]) -> list[list[str]]:
@@ -277,9 +277,9 @@ def _as_number(g: Graph, element: Element, column: Column) -> Column:
         return Column(g.table(g.column(column.numbers), entries, float("nan")), "double")
     if column.text is None:
         raise Refusal(element, "text without a list of its values is cast to a number")
-    gone = missing(g, column)
+    is_missing = missing(g, column)
     from .dates import text_constant
 
-    digits = g.Where(gone, text_constant(g, "0"), column.text)
+    digits = g.Where(is_missing, text_constant(g, "0"), column.text)
     numbers = g.Cast(digits, to=int(ir.DataType.DOUBLE))
-    return Column(g.Where(gone, g.number(float("nan")), numbers), "double")
+    return Column(g.Where(is_missing, g.number(float("nan")), numbers), "double")

@@ -121,10 +121,10 @@ def treated(scope: Scope, data: Element | None, mining: Element, column: Column)
 
 
 def _declared_missing(g: Graph, data_field: Element, column: Column) -> Column:
-    gone = declared(g, data_field, column, "missing")
-    if not gone:
+    markers = declared(g, data_field, column, "missing")
+    if not markers:
         return column
-    mask = g.member(g.column(column.numbers), gone)
+    mask = g.member(g.column(column.numbers), markers)
     return merge(g, mask, constant(g, None, column.dtype), column)
 
 

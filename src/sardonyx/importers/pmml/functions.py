@@ -88,12 +88,12 @@ _ARGUMENTS = frozenset(
 
 
 def _replaced(g: Graph, element: Element, arguments: list[Column], out: Column) -> Column:
-    default, gone = element.get("defaultValue"), element.get("mapMissingTo")
+    default, if_missing = element.get("defaultValue"), element.get("mapMissingTo")
     if default is not None:
         out = merge(g, missing(g, out), _literal(g, element, default, out), out)
-    if gone is not None and arguments:
+    if if_missing is not None and arguments:
         mask = g.any([missing(g, a) for a in arguments])
-        out = merge(g, mask, _literal(g, element, gone, out), out)
+        out = merge(g, mask, _literal(g, element, if_missing, out), out)
     return out
 
 
@@ -188,8 +188,8 @@ def power(g: Graph, e: Element, a: Column, b: Column) -> Column:
 @function("threshold")
 def threshold(g: Graph, e: Element, a: Column, b: Column) -> Column:
     x = g.Where(g.Greater(a.numbers, b.numbers), g.number(1.0), g.number(0.0))
-    gone = g.Or(missing(g, a), missing(g, b))
-    return Column(g.Where(gone, g.number(float("nan")), x), _numeric(e, a, b))
+    is_missing = g.Or(missing(g, a), missing(g, b))
+    return Column(g.Where(is_missing, g.number(float("nan")), x), _numeric(e, a, b))
 
 
 @function("abs")
@@ -291,9 +291,9 @@ def _filled(g: Graph, columns: tuple[Column, ...], neutral: float) -> list[ir.Va
 
 
 def _all_missing(g: Graph, columns: tuple[Column, ...], x: ir.Value) -> ir.Value:
-    gone = [missing(g, c) for c in columns]
-    mask = gone[0]
-    for other in gone[1:]:
+    are_missing = [missing(g, c) for c in columns]
+    mask = are_missing[0]
+    for other in are_missing[1:]:
         mask = g.And(mask, other)
     return g.Where(mask, g.number(float("nan")), x)
 
@@ -336,9 +336,9 @@ def median(g: Graph, e: Element, *columns: Column) -> Column:
 
 def column_median(g: Graph, matrix: ir.Value) -> ir.Value:
     """The median of each row, without the missing entries."""
-    gone = g.IsNaN(matrix)
-    here = g.ReduceSum(g.Cast(g.Not(gone), to=int(ir.DataType.INT64)), [1], keepdims=1)
-    full = g.Where(gone, g.number(math.inf), matrix)
+    is_missing = g.IsNaN(matrix)
+    here = g.ReduceSum(g.Cast(g.Not(is_missing), to=int(ir.DataType.INT64)), [1], keepdims=1)
+    full = g.Where(is_missing, g.number(math.inf), matrix)
     width = g.dim(matrix, 1)
     size = g.const(np.array([width], np.int64)) if isinstance(width, int) else width
     ordered, _ = g.call("TopK", [full, size], {"axis": 1, "largest": 0}, outputs=2)
@@ -391,8 +391,8 @@ def _converted(g: Graph, e: Element, value: Column, like: Column) -> Column:
 
 def _same_text(g: Graph, operator: str, a: Column, b: Column) -> Truth:
     same = g.Equal(strings(g, a), strings(g, b))
-    known = g.Not(g.Or(missing(g, a), missing(g, b)))
-    truth = Truth(g.And(known, same), g.And(known, g.Not(same)))
+    both_present = g.Not(g.Or(missing(g, a), missing(g, b)))
+    truth = Truth(g.And(both_present, same), g.And(both_present, g.Not(same)))
     return truth if operator == "equal" else negation(g, truth)
 
 

@@ -206,12 +206,12 @@ def _literals(job: Job, texts: list[str]) -> list[Literal]:
     return [literal(job.target, job.element, text) for text in texts]
 
 
-def _reference(job: Job, stated: list[Literal]) -> Literal | None:
+def _reference(job: Job, categories: list[Literal]) -> Literal | None:
     """The category that no beta names: declared, or the one that is left over."""
     text = job.element.get("targetReferenceCategory")
     if text is not None:
         return literal(job.target, job.element, text)
-    rest = [c for c in job.target.categories if c not in stated]
+    rest = [c for c in job.target.categories if c not in categories]
     if len(rest) > 1:
         raise job.refuse("the reference category of the target is not clear")
     return rest[0] if rest else None
@@ -245,8 +245,8 @@ def _categories(job: Job, cells: list[Cell], kind: str) -> Result:
 
 
 def _order(job: Job, classes: list[Literal]) -> list[Literal]:
-    known = [c for c in job.target.categories if c in classes]
-    return known + [c for c in classes if c not in known]
+    categories = [c for c in job.target.categories if c in classes]
+    return categories + [c for c in classes if c not in categories]
 
 
 def _in_order(job: Job, columns: dict[Literal, ir.Value]) -> Result:
@@ -266,16 +266,16 @@ def _ordinal(job: Job, cells: list[Cell]) -> Result:
     """Cumulative probabilities of the categories in their order; the last one has the rest."""
     g = job.g
     texts = distinct([c.category for c in cells if c.category is not None])
-    stated = _literals(job, texts)
+    literals = _literals(job, texts)
     categories = list(job.target.categories)
-    reference = _reference(job, stated)
+    reference = _reference(job, literals)
     if not categories:
-        categories = [*stated, *([reference] if reference is not None else [])]
-    ordered = [c for c in categories if c in stated]
-    rest = [c for c in categories if c not in stated]
+        categories = [*literals, *([reference] if reference is not None else [])]
+    ordered = [c for c in categories if c in literals]
+    rest = [c for c in categories if c not in literals]
     if len(rest) != 1 or categories[-1] != rest[0]:
         raise job.refuse("the last category of an ordinal target is the one without betas")
-    keys = [texts[stated.index(c)] for c in ordered]
+    keys = [texts[literals.index(c)] for c in ordered]
     eta = _offset_all(job, _sums(job, cells, keys))  # type: ignore[arg-type]
     link = job.element.get("cumulativeLink") or job.element.get("cumulativeLinkFunction", "logit")
     if link not in CUMULATIVE:

@@ -66,19 +66,19 @@ def _distance(g: Graph, rule: Element, axes: list[Axis]) -> ir.Value:
     adjusts = any(_can_be_missing(a) for a in axes)
     for axis in axes:
         x = g.Unsqueeze(g.column(axis.column.numbers), [1])
-        gone = g.IsNaN(x)
+        is_missing = g.IsNaN(x)
         part = _part(g, axis, x)
         part = _powered(g, rule.tag, part, power)
         if axis.weight != 1.0:
             part = g.Mul(part, g.number(axis.weight))
-        part = g.Where(gone, g.number(0.0), part)
+        part = g.Where(is_missing, g.number(0.0), part)
         if total is None:
             total = part
         elif rule.tag == "chebychev":
             total = g.Max(total, part)
         else:
             total = g.Add(total, part)
-        here = g.Where(gone, g.number(0.0), g.number(axis.missing_weight))
+        here = g.Where(is_missing, g.number(0.0), g.number(axis.missing_weight))
         present = here if present is None else g.Add(present, here)
     assert total is not None and present is not None
     if adjusts:

@@ -267,8 +267,8 @@ def _any_of(g: Graph, masks: ir.Value) -> ir.Value:
 def _maximum(g: Graph, values: ir.Value, active: ir.Value | None) -> ir.Value:
     x = values if active is None else g.Where(active, values, g.number(-np.inf))
     out = g.ReduceMax(x, [1], keepdims=0)
-    gone = g.Or(g.IsNaN(g.ReduceSum(x, [1], keepdims=0)), g.IsInf(out))
-    return g.Where(gone, g.number(np.nan), out)
+    is_missing = g.Or(g.IsNaN(g.ReduceSum(x, [1], keepdims=0)), g.IsInf(out))
+    return g.Where(is_missing, g.number(np.nan), out)
 
 
 def _median(
@@ -276,23 +276,23 @@ def _median(
 ) -> ir.Value:
     """The median of the segments that take part; missing where one of them is."""
     zero = g.number(0.0)
-    taken = values if active is None else g.Where(active, values, zero)
-    gone = g.IsNaN(g.ReduceSum(taken, [1], keepdims=0))
+    members = values if active is None else g.Where(active, values, zero)
+    is_missing = g.IsNaN(g.ReduceSum(members, [1], keepdims=0))
     if weights is None:
         x = values if active is None else g.Where(active, values, g.number(np.nan))
-        return g.Where(gone, g.number(np.nan), column_median(g, x))
+        return g.Where(is_missing, g.number(np.nan), column_median(g, x))
     if active is not None:
         weights = g.Where(active, weights, zero)
-    weights = g.Add(weights, g.Mul(g.Where(g.IsNaN(taken), zero, taken), zero))
+    weights = g.Add(weights, g.Mul(g.Where(g.IsNaN(members), zero, members), zero))
     count = g.dim(values, 1)
     size = g.const(np.array([count], np.int64)) if isinstance(count, int) else count
-    ordered, index = g.call("TopK", [taken, size], {"axis": 1, "largest": 0}, outputs=2)
+    ordered, index = g.call("TopK", [members, size], {"axis": 1, "largest": 0}, outputs=2)
     shares = g.CumSum(g.GatherElements(weights, index, axis=1), np.array(1, np.int64))
     half = g.Mul(g.ReduceSum(weights, [1], keepdims=1), g.number(0.5))
     reached = g.cast(g.GreaterOrEqual(shares, half), ir.DataType.INT64)
     place = g.ArgMax(reached, axis=1, keepdims=1)
     out = g.Squeeze(g.GatherElements(ordered, place, axis=1), [1])
-    return g.Where(gone, g.number(np.nan), out)
+    return g.Where(is_missing, g.number(np.nan), out)
 
 
 def running_sum(g: Graph, values: ir.Value, single: bool) -> ir.Value:
@@ -342,19 +342,19 @@ def _vote(
     stack, counts = [], []
     for part, mask, weight in zip(parts, masks, weights, strict=True):
         shares = _shares(g, job, part, classes, method)
-        gone = g.IsNaN(g.ReduceSum(shares, [1], keepdims=1))
+        is_missing = g.IsNaN(g.ReduceSum(shares, [1], keepdims=1))
         takes_part = None if mask is None else g.Unsqueeze(mask, [1])
         if abstains:
-            shares = _with_abstention(g, shares, gone)
+            shares = _with_abstention(g, shares, is_missing)
         if treatment == "skipSegment":
-            here = g.Not(gone)
+            here = g.Not(is_missing)
             takes_part = here if takes_part is None else g.And(takes_part, here)
         scale = g.number(weight)
         if takes_part is not None:
             scale = g.Where(takes_part, scale, g.number(0.0))
             shares = g.Where(takes_part, shares, g.number(0.0))
         stack.append(g.Unsqueeze(g.Mul(shares, scale), [1]))
-        counts.append(g.Mul(g.Where(gone, g.number(0.0), g.number(1.0)), g.number(0.0)))
+        counts.append(g.Mul(g.Where(is_missing, g.number(0.0), g.number(1.0)), g.number(0.0)))
         counts[-1] = g.Add(counts[-1], scale)
     wide = stack[0] if len(stack) == 1 else g.Concat(*stack, axis=1)
     count = counts[0]
@@ -368,10 +368,10 @@ def _vote(
     return _elected(job, classes, g.Div(total, count), first)
 
 
-def _with_abstention(g: Graph, shares: ir.Value, gone: ir.Value) -> ir.Value:
+def _with_abstention(g: Graph, shares: ir.Value, is_missing: ir.Value) -> ir.Value:
     """The shares and, last, a vote for no result at all where there is none."""
-    kept = g.Where(gone, g.number(0.0), shares)
-    return g.Concat(kept, g.cast(gone, ir.DataType.DOUBLE), axis=1)
+    shares_or_zero = g.Where(is_missing, g.number(0.0), shares)
+    return g.Concat(shares_or_zero, g.cast(is_missing, ir.DataType.DOUBLE), axis=1)
 
 
 def _without_abstention(
@@ -379,10 +379,10 @@ def _without_abstention(
 ) -> tuple[ir.Value, ir.Value]:
     """Shares among the votes for classes; none where more segments abstain than agree."""
     places = np.arange(classes)
-    kept = g.Gather(votes, places, axis=1)
+    columns = g.Gather(votes, places, axis=1)
     without = g.Gather(votes, np.array([classes]), axis=1)
-    void = g.Greater(without, g.ReduceMax(kept, [1], keepdims=1))
-    shares = g.Div(kept, g.ReduceSum(kept, [1], keepdims=1))
+    void = g.Greater(without, g.ReduceMax(columns, [1], keepdims=1))
+    shares = g.Div(columns, g.ReduceSum(columns, [1], keepdims=1))
     return g.Where(void, g.number(np.nan), shares), g.Gather(first, places, axis=1)
 
 
@@ -414,8 +414,8 @@ def _elected(
         ranking = g.Where(g.Equal(probabilities, largest), order, g.number(-np.inf))
         ranking = g.Where(g.IsNaN(probabilities), probabilities, ranking)
         index = g.ArgMax(ranking, axis=1, keepdims=0)
-        gone = g.IsNaN(g.ReduceSum(probabilities, [1], keepdims=0))
-        index = g.Where(gone, np.array(-1, np.int64), index)
+        is_missing = g.IsNaN(g.ReduceSum(probabilities, [1], keepdims=0))
+        index = g.Where(is_missing, np.array(-1, np.int64), index)
         value = class_column(g, job.target, classes, index)
     else:
         value = winner(g, job.target, classes, probabilities)

@@ -51,12 +51,12 @@ def nearest_neighbor_model(job: Job) -> Result:
     values, index = g.call(
         "TopK", [affinities, size], {"axis": 1, "largest": int(largest)}, outputs=2
     )
-    gone = g.IsNaN(g.ReduceSum(values, [1], keepdims=0))
+    is_missing = g.IsNaN(g.ReduceSum(values, [1], keepdims=0))
     ids = _ids(job, rows, columns_of)
     codes = g.Gather(g.number([g.code(i) for i in ids]), index, axis=0)
     ranked = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(count)]
     distances = [Column(g.pick(values, i), "double") for i in range(count)]
-    out = _result(job, rows, columns_of, values, index, gone)
+    out = _result(job, rows, columns_of, values, index, is_missing)
     for part in (out, *out.others.values()):
         part.ranked, part.ranked_affinities, part.entities = ranked, distances, ids
         part.affinities, part.largest_affinity = affinities, largest
@@ -102,7 +102,7 @@ def _result(
     columns_of: dict[str | None, str],
     values: ir.Value,
     index: ir.Value,
-    gone: ir.Value,
+    is_missing: ir.Value,
 ) -> Result:
     names = [f.get("name") for f in target_fields(job.element)]
     if len(names) > 1:
@@ -110,9 +110,9 @@ def _result(
         for field in target_fields(job.element):
             target = named_target(job.document, job.element, field)
             one = replace(job, target=target)
-            others[field.get("name")] = _target(one, rows, columns_of, values, index, gone)
+            others[field.get("name")] = _target(one, rows, columns_of, values, index, is_missing)
         return replace(others[names[0]], others=others)
-    return _target(job, rows, columns_of, values, index, gone)
+    return _target(job, rows, columns_of, values, index, is_missing)
 
 
 def _target(
@@ -121,7 +121,7 @@ def _target(
     columns_of: dict[str | None, str],
     values: ir.Value,
     index: ir.Value,
-    gone: ir.Value,
+    is_missing: ir.Value,
 ) -> Result:
     # A model inside another may leave its target without a name, and the column as well.
     if job.target.name is None and None not in columns_of:
@@ -135,8 +135,8 @@ def _target(
     if any(c is None for c in cells):
         raise job.refuse("a training row has no target")
     if job.target.optype != "continuous" and job.function != "regression":
-        return _vote(job, [c for c in cells if c is not None], values, index, gone)
-    return _mean(job, [c for c in cells if c is not None], values, index, gone)
+        return _vote(job, [c for c in cells if c is not None], values, index, is_missing)
+    return _mean(job, [c for c in cells if c is not None], values, index, is_missing)
 
 
 def _weights(job: Job, values: ir.Value) -> ir.Value:
@@ -152,7 +152,9 @@ def _weights(job: Job, values: ir.Value) -> ir.Value:
     return g.Where(some, alone, weights)
 
 
-def _mean(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: ir.Value) -> Result:
+def _mean(
+    job: Job, cells: list[str], values: ir.Value, index: ir.Value, is_missing: ir.Value
+) -> Result:
     g = job.g
     numbers = [as_number(c) for c in cells]
     if any(n is None for n in numbers):
@@ -169,10 +171,12 @@ def _mean(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: i
         out = g.Div(top, g.ReduceSum(weights, [1], keepdims=0))
     else:
         raise job.refuse(f"continuousScoringMethod {method} is not one of PMML")
-    return Result(job.target, Column(g.Where(gone, g.number(float("nan")), out), "double"))
+    return Result(job.target, Column(g.Where(is_missing, g.number(float("nan")), out), "double"))
 
 
-def _vote(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: ir.Value) -> Result:
+def _vote(
+    job: Job, cells: list[str], values: ir.Value, index: ir.Value, is_missing: ir.Value
+) -> Result:
     g = job.g
     labels = [literal(job.target, job.element, c) for c in cells]
     classes: list[Literal] = distinct([*job.target.categories, *sorted(set(labels), key=str)])
@@ -185,7 +189,7 @@ def _vote(job: Job, cells: list[str], values: ir.Value, index: ir.Value, gone: i
         raise job.refuse(f"categoricalScoringMethod {method} is not one of PMML")
     votes = g.ReduceSum(shares, [1], keepdims=0)
     votes = g.Div(votes, g.ReduceSum(votes, [1], keepdims=1))
-    votes = g.Where(g.Unsqueeze(gone, [1]), g.number(float("nan")), votes)
+    votes = g.Where(g.Unsqueeze(is_missing, [1]), g.number(float("nan")), votes)
     return Result(job.target, _elected(job, classes, places, votes), classes, votes)
 
 

@@ -40,8 +40,8 @@ def simple_predicate(scope: Scope, element: Element) -> Truth:
     column = scope.column(element.get("field"), element)
     operator = element.get("operator")
     if operator in ("isMissing", "isNotMissing"):
-        gone = missing(scope.g, column)
-        return Truth(gone if operator == "isMissing" else scope.g.Not(gone))
+        is_missing = missing(scope.g, column)
+        return Truth(is_missing if operator == "isMissing" else scope.g.Not(is_missing))
     return compare(scope.g, element, operator, column, element.get("value"))
 
 
@@ -60,8 +60,8 @@ def compare(g: Graph, element: Element, operator: str, column: Column, value: st
 def relation(g: Graph, element: Element, operator: str, x: ir.Value, y: ir.Value) -> Truth:
     """Two columns of numbers or codes; unknown where one is missing."""
     if operator == "equal" or operator == "notEqual":
-        same, known = g.Equal(x, y), g.Not(g.Or(g.IsNaN(x), g.IsNaN(y)))
-        other = g.And(known, g.Not(same))
+        same, both_present = g.Equal(x, y), g.Not(g.Or(g.IsNaN(x), g.IsNaN(y)))
+        other = g.And(both_present, g.Not(same))
         return Truth(same, other) if operator == "equal" else Truth(other, same)
     pairs = {
         "lessThan": ("Less", "GreaterOrEqual"),
@@ -103,8 +103,8 @@ def simple_set_predicate(scope: Scope, element: Element) -> Truth:
     g = scope.g
     column = scope.column(element.get("field"), element)
     inside = g.member(g.column(column.numbers), members(g, element, column))
-    gone = missing(g, column)
-    outside = g.And(g.Not(gone), g.Not(inside))
+    is_missing = missing(g, column)
+    outside = g.And(g.Not(is_missing), g.Not(inside))
     operator = element.get("booleanOperator")
     if operator not in ("isIn", "isNotIn"):
         raise Refusal(element, f"booleanOperator {operator} is not one of PMML")

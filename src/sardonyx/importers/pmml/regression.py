@@ -135,9 +135,11 @@ def _product_of(g: Graph, x: ir.Value, weights: np.ndarray) -> ir.Value:
     if weights.shape[1] == 1 or (weights != 0).all():
         return g.MatMul(x, g.const(weights))
     # A field that a table does not name must not make that table's sum missing.
-    gone = g.IsNaN(x)
-    filled = g.Where(gone, g.number(0.0), x)
-    missing = g.MatMul(g.cast(gone, ir.DataType.DOUBLE), g.const((weights != 0).astype(float)))
+    is_missing = g.IsNaN(x)
+    filled = g.Where(is_missing, g.number(0.0), x)
+    missing = g.MatMul(
+        g.cast(is_missing, ir.DataType.DOUBLE), g.const((weights != 0).astype(float))
+    )
     sums = g.MatMul(filled, g.const(weights))
     return g.Where(g.Greater(missing, g.number(0.0)), g.number(float("nan")), sums)
 

@@ -170,8 +170,8 @@ def winner(
     """The category with the largest (or least) entry, the first of equals; NaN has no winner."""
     rule = g.ArgMin if least else g.ArgMax
     index = rule(matrix, axis=1, keepdims=0)
-    gone = g.IsNaN(g.ReduceSum(matrix, [1], keepdims=0))
-    return class_column(g, target, classes, g.Where(gone, np.array(-1, np.int64), index))
+    is_missing = g.IsNaN(g.ReduceSum(matrix, [1], keepdims=0))
+    return class_column(g, target, classes, g.Where(is_missing, np.array(-1, np.int64), index))
 
 
 def classified(

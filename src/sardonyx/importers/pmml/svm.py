@@ -220,8 +220,8 @@ def _votes(job: Job, pairs: list[tuple[Literal, Literal, Element]], values: ir.V
     votes = g.Add(
         g.MatMul(yes, g.const(first)), g.MatMul(g.Sub(g.number(1.0), yes), g.const(second))
     )
-    gone = g.IsNaN(g.ReduceSum(values, [1], keepdims=1))
-    votes = g.Where(gone, g.number(float("nan")), votes)
+    is_missing = g.IsNaN(g.ReduceSum(values, [1], keepdims=1))
+    votes = g.Where(is_missing, g.number(float("nan")), votes)
     value = winner(g, job.target, classes, votes)
     shares = g.Div(votes, g.number(float(len(pairs))))
     return Result(job.target, value, classes, shares)

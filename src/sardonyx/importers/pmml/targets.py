@@ -92,12 +92,12 @@ def _categorical(job: Job, element: Element, result: Result) -> Result:
     if not priors:
         return result
     best = max(priors, key=lambda c: priors[c])
-    gone = missing(g, result.value)
-    prediction = g.Where(gone, g.number(number(g, best)), result.value.numbers)
+    is_missing = missing(g, result.value)
+    prediction = g.Where(is_missing, g.number(number(g, best)), result.value.numbers)
     probabilities = result.probabilities
     if probabilities is not None:
         row = g.number(np.array([[priors.get(c, 0.0) for c in result.classes]]))
-        probabilities = g.Where(g.Unsqueeze(gone, [1]), row, probabilities)
+        probabilities = g.Where(g.Unsqueeze(is_missing, [1]), row, probabilities)
     return replace(
         result, value=replace(result.value, numbers=prediction), probabilities=probabilities
     )

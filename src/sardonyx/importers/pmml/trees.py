@@ -482,10 +482,10 @@ def distribution(leaf: Leaf, job: Job, classes: list[Literal]) -> tuple[np.ndarr
     probability[:] = 0.0
     counts = np.array([float(i.get("recordCount", 0)) for i in items])
     total = counts.sum()
-    stated = [i.get("probability") for i in items]
-    for item, count, text in zip(items, counts, stated, strict=True):
+    probabilities = [i.get("probability") for i in items]
+    for item, count, text in zip(items, counts, probabilities, strict=True):
         place = places[literal(job.target, item, item.get("value"))]
-        if any(t is not None for t in stated):
+        if any(t is not None for t in probabilities):
             probability[place] = float(text or 0)
         else:
             probability[place] = count / total if total else np.nan
@@ -534,13 +534,13 @@ def tree_model(job: Job) -> Result:
     index = g.Gather(g.const(np.array(labels, np.int64)), row, axis=0)
     value_column = class_column(g, job.target, classes, index)
     confidences = np.array([p[1] for p in pairs])
-    stated = not np.isnan(confidences).all()
+    has_confidences = not np.isnan(confidences).all()
     return Result(
         job.target,
         value_column,
         classes,
         g.Gather(g.const(np.array([p[0] for p in pairs])), row, axis=0),
-        g.Gather(g.const(confidences), row, axis=0) if stated else None,
+        g.Gather(g.const(confidences), row, axis=0) if has_confidences else None,
         entity=entity,
         entities=list(names),
     )

@@ -84,12 +84,12 @@ def _agrees(field: Element, cell: str, value: Any, is_single: bool) -> bool:
             return True
         numbers = as_number(text), as_number(cell)
         return None not in numbers and numbers[0] == numbers[1]
-    expected, got = as_number(cell), float(value)
+    expected, actual = as_number(cell), float(value)
     if expected is None or math.isnan(expected):
-        return math.isnan(got)
+        return math.isnan(actual)
     relative, absolute = SINGLE if is_single else DOUBLE
     zero = float(field.get("zeroThreshold", 1e-16))
-    if abs(expected) <= zero and abs(got) <= zero:
+    if abs(expected) <= zero and abs(actual) <= zero:
         return True
     precision = max(float(field.get("precision", 1e-6)), relative)
-    return abs(got - expected) <= precision * abs(expected) + absolute
+    return abs(actual - expected) <= precision * abs(expected) + absolute

@@ -137,7 +137,7 @@ def _result(job: Job, spread: Spread, leaves, weights, classes) -> Result:  # ty
     void = np.isnan(probabilities).all(axis=1)
     reached_void = g.Greater(g.MatMul(weights, g.const(void.astype(float)[:, None])), g.number(0.0))
     nowhere = g.Equal(g.ReduceSum(weights, [1], keepdims=1), g.number(0.0))
-    gone = g.Or(reached_void, nowhere)
+    is_missing = g.Or(reached_void, nowhere)
     shares = g.MatMul(weights, g.const(np.nan_to_num(probabilities)))
     trust = g.MatMul(weights, g.const(np.nan_to_num(confidences)))
     if spread.aggregates:
@@ -150,14 +150,14 @@ def _result(job: Job, spread: Spread, leaves, weights, classes) -> Result:  # ty
     )
     by_leaf = g.Gather(np.array(labels), g.ArgMax(weights, axis=1, keepdims=0), axis=0)
     index = g.Where(g.And(single, only), by_leaf, g.ArgMax(trust, axis=1, keepdims=0))
-    index = g.Where(g.Squeeze(gone, [1]), np.array(-1, np.int64), index)
+    index = g.Where(g.Squeeze(is_missing, [1]), np.array(-1, np.int64), index)
     nan = g.number(float("nan"))
     return Result(
         job.target,
         class_column(g, job.target, classes, index),
         classes,
-        g.Where(gone, nan, shares),
-        g.Where(gone, nan, trust),
+        g.Where(is_missing, nan, shares),
+        g.Where(is_missing, nan, trust),
     )
 
 

@@ -110,11 +110,11 @@ def _compare(estimator, schema, rows, outputs, name, actual, want):
             other = _other(estimator, schema, rows, outputs, name, "double")
             wrong &= ~equal(actual, other) if other is not None else True
     places = np.argwhere(wrong)[:3]
-    shown = [
+    table = [
         [f"row {', '.join(map(str, p))}", f"model {actual[tuple(p)]}", f"source {want[tuple(p)]}"]
         for p in places
     ]
-    return largest, shown
+    return largest, table
 
 
 def _plain(want: np.ndarray, actual: np.ndarray, missing: str) -> np.ndarray:

@@ -119,8 +119,8 @@ def threshold_classifier(op, model, x):
     above = op.Cast(op.GreaterOrEqual(score, F(threshold)), to=int(INT64))
     names = classes if second else classes[::-1]
     label = op.Gather(_labels(op, names), above, axis=0)
-    kept = {k: v for k, v in result.items() if k in ("predict_proba", "decision_function")}
-    return {**kept, "predict": label}
+    scores = {k: v for k, v in result.items() if k in ("predict_proba", "decision_function")}
+    return {**scores, "predict": label}
 
 
 def _labels(op, names):

@@ -40,20 +40,20 @@ def missing_mask(op, x: ir.Value, missing_values: Any) -> ir.Value:
 @importer("sklearn.impute.SimpleImputer", columns=True)
 def simple_imputer(op, model, x):
     statistics = np.asarray(model.statistics_, object)
-    kept = [
+    positions = [
         i
         for i, value in enumerate(statistics)
         if model.keep_empty_features or not is_missing(value)
     ]
     single = not isinstance(x, Columns)
     if single and x.dtype != STRING:
-        y = double(op, select(op, x, kept))
-        values = np.array([statistics[i] for i in kept], F)[None]
+        y = double(op, select(op, x, positions))
+        values = np.array([statistics[i] for i in positions], F)[None]
         mask = missing_mask(op, y, model.missing_values)
         filled: Table = as_computed(op, op.Where(mask, values, y), x)
     else:
         parts = []
-        for i in kept:
+        for i in positions:
             part = column(op, x, i)
             mask = missing_mask(op, part, model.missing_values)
             if part.dtype == STRING:
@@ -93,16 +93,20 @@ def knn_imputer(op, model, x):
     fit = np.asarray(model._fit_X, F)
     present = ~np.asarray(model._mask_fit_X)
     mask = missing_mask(op, y, model.missing_values)
-    seen = op.Cast(op.Not(mask), to=int(DOUBLE))
-    distance = _nan_distances(op, op.Where(mask, F(0), y), seen, np.where(present, fit, 0), present)
+    weights = op.Cast(op.Not(mask), to=int(DOUBLE))
+    distance = _nan_distances(
+        op, op.Where(mask, F(0), y), weights, np.where(present, fit, 0), present
+    )
     columns = []
     for j in range(fit.shape[1]):
-        own, gone = column(op, y, j), column(op, mask, j)
+        values, is_missing = column(op, y, j), column(op, mask, j)
         if not model._valid_mask[j]:
             if model.keep_empty_features:
-                columns.append(op.Mul(op.Cast(gone, to=int(DOUBLE)), F(0)))
+                columns.append(op.Mul(op.Cast(is_missing, to=int(DOUBLE)), F(0)))
             continue
-        columns.append(op.Where(gone, _from_donors(op, model, distance, fit, present, j), own))
+        columns.append(
+            op.Where(is_missing, _from_donors(op, model, distance, fit, present, j), values)
+        )
     filled = op.Concat(*columns, axis=1) if len(columns) > 1 else columns[0]
     return {"transform": with_indicator(op, model, x, filled)}
 

@@ -172,12 +172,12 @@ def text_columns(estimator: Any, indices: list[int]) -> set[int]:
         steps = [s for _, s in estimator.steps if s is not None and not isinstance(s, str)]
         return text_columns(steps[0], indices) if steps else set()
     if hasattr(estimator, "_transformer_to_input_indices"):
-        found: set[int] = set()
+        columns: set[int] = set()
         for name, part, _ in estimator.transformers_:
             which = estimator._transformer_to_input_indices.get(name, [])
             if not isinstance(part, str):
-                found |= text_columns(part, [indices[i] for i in which])
-        return found
+                columns |= text_columns(part, [indices[i] for i in which])
+        return columns
     if hasattr(estimator, "transformer_list"):
         parts = [p for _, p in estimator.transformer_list if not isinstance(p, str)]
         return set().union(*(text_columns(p, indices) for p in parts)) if parts else set()

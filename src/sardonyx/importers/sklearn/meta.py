@@ -356,8 +356,8 @@ def one_vs_one_classifier(op, model, x):
         result = methods(op, estimator, part, f"estimators_[{i}]")
         predictions.append(as_column(op, op.cast(result["predict"], DOUBLE)))
         confidences.append(as_column(op, _binary_score(op, estimator, result)))
-    lost = op.Equal(op.Concat(*predictions, axis=1), F(1))
-    y = one_versus_rest(op, lost, op.Concat(*confidences, axis=1), len(model.classes_))
+    is_loss = op.Equal(op.Concat(*predictions, axis=1), F(1))
+    y = one_versus_rest(op, is_loss, op.Concat(*confidences, axis=1), len(model.classes_))
     if model.n_classes_ == 2:
         score = second(op, y)
         threshold = F(_binary_threshold(model.estimators_[0]))
@@ -406,14 +406,14 @@ def _response(op, estimator, x, name, used) -> ir.Value:
 @importer("sklearn.multioutput.ClassifierChain", "sklearn.multioutput.RegressorChain")
 def chain(op, model, x):
     chain_method = getattr(model, "chain_method_", "predict")
-    wanted = ["predict", "predict_proba", "decision_function"]
-    wanted = [n for n in wanted if all(hasattr(e, n) for e in model.estimators_)]
+    methods = ["predict", "predict_proba", "decision_function"]
+    methods = [n for n in methods if all(hasattr(e, n) for e in model.estimators_)]
     features: list[Any] = []
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    columns: dict[str, list[Any]] = {name: [] for name in methods}
     for i, estimator in enumerate(model.estimators_):
         table = beside(op, [as_computed(op, double(op, x), x), *features]) if features else x
         features.append(_response(op, estimator, table, f"estimators_[{i}]", chain_method))
-        for name in wanted:
+        for name in methods:
             columns[name].append(_response(op, estimator, table, f"estimators_[{i}]", name))
     back = np.empty(len(model.order_), np.int64)
     back[np.asarray(model.order_)] = np.arange(len(back))

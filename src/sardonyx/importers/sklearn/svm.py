@@ -57,12 +57,12 @@ def _pair_matrices(count: int) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def one_versus_rest(op, lost: ir.Value, confidences: ir.Value, count: int) -> ir.Value:
+def one_versus_rest(op, is_loss: ir.Value, confidences: ir.Value, count: int) -> ir.Value:
     """scikit-learn's votes with sums of confidences that break ties."""
     first, second = _pair_matrices(count)
     sums = op.MatMul(confidences, second - first)
     small = op.Div(sums, op.Mul(op.Add(op.Abs(sums), F(1)), F(3)))
-    return op.Add(_votes(op, op.Not(lost), count), small)
+    return op.Add(_votes(op, op.Not(is_loss), count), small)
 
 
 @importer("sklearn.svm.SVC", "sklearn.svm.NuSVC")

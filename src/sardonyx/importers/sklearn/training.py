@@ -169,14 +169,14 @@ def _momentum(lr: float, momentum: float, nesterov: bool, start: dict[str, Any])
     return update
 
 
-def _adam(estimator: Any, start: dict[str, tuple[Any, Any]], done: int) -> optim.Update:
+def _adam(estimator: Any, start: dict[str, tuple[Any, Any]], count: int) -> optim.Update:
     """scikit-learn's Adam: epsilon is added before the bias is corrected."""
     b1, b2, epsilon = estimator.beta_1, estimator.beta_2, estimator.epsilon
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         op = step.op
         with op:
-            t = step.steps() + F(done)
+            t = step.steps() + F(count)
             one, two = (op.Pow(op.const(F(b)), t) for b in (b1, b2))
             now = rate(step, estimator.learning_rate_init, None)
             now = now * op.Sqrt(F(1) - two) / (F(1) - one)

@@ -144,13 +144,15 @@ def forest_regressor(op, model, x):
 def random_trees_embedding(op, model, x):
     """One column per leaf: which leaf of each tree a row reaches."""
     forest, which, leaves = Forest(), [], []
-    for t, (tree, seen) in enumerate(zip(model.estimators_, model.one_hot_encoder_.categories_)):
+    for t, (tree, categories) in enumerate(
+        zip(model.estimators_, model.one_hot_encoder_.categories_)
+    ):
         structure = tree.tree_
         first = len(forest.leaves) if t else 0
         add_tree(forest, structure, np.zeros((structure.node_count, 1)))
         order = np.flatnonzero(structure.children_left < 0)
-        which += [t] * len(seen)
-        leaves += [first + int(np.searchsorted(order, leaf)) for leaf in seen]
+        which += [t] * len(categories)
+        leaves += [first + int(np.searchsorted(order, leaf)) for leaf in categories]
     rows = op.Gather(leaf_rows(op, forest, rounded(op, x)), np.array(which), axis=1)
     return {"transform": op.Cast(op.Equal(rows, np.array([leaves])), to=int(ir.DataType.DOUBLE))}
 

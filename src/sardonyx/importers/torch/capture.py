@@ -313,8 +313,8 @@ def _places(error: BaseException) -> list[list[str]]:
         f for f in frames if "/torch/" not in f.filename and str(INSTALLED[2]) not in f.filename
     ]
     outside = [f for f in outside if "/sardonyx/" not in f.filename]
-    own = [f for f in outside if not any(part in f.filename for part in INSTALLED)]
-    chosen = (own or outside)[-1:]
+    user_frames = [f for f in outside if not any(part in f.filename for part in INSTALLED)]
+    chosen = (user_frames or outside)[-1:]
     return [
         [
             f"{f.filename}:{f.lineno}",

@@ -143,8 +143,8 @@ def _refuse(
 ) -> None:
     """Refuse arguments that do not fit together, before any work."""
     if not wants_record:
-        given = {"optimizer": optimizer, "scheduler": scheduler, **training}
-        rows = [[quote(n)] for n, v in given.items() if v is not None]
+        arguments = {"optimizer": optimizer, "scheduler": scheduler, **training}
+        rows = [[quote(n)] for n, v in arguments.items() if v is not None]
         if rows:
             hint = "loss= is a function of outputs and labels; labels= are examples of them"
             raise ArgumentError("these arguments are for training, which needs a loss", rows, hint)
@@ -181,8 +181,10 @@ def _rename(served: Model, parts: Split | None, names: Mapping[str, str]) -> dic
     loss_values = {v.name: v for v in parts.loss.inputs} if parts is not None else {}
     unknown = [[quote(n)] for n in names if n not in values and n not in loss_values]
     if unknown:
-        known = ", ".join(quote(n) for n in {**values, **loss_values})
-        raise ArgumentError("names are given for what is not there", unknown, f"there are {known}")
+        listing = ", ".join(quote(n) for n in {**values, **loss_values})
+        raise ArgumentError(
+            "names are given for what is not there", unknown, f"there are {listing}"
+        )
     for old, new in names.items():
         for table in (values, loss_values):
             if old in table:
@@ -253,11 +255,11 @@ def _modes(module: torch.nn.Module, served: Model) -> dict[str, Any]:
     """Layers that the user keeps in evaluation mode while the module trains stay so."""
     if not module.training:
         return {}
-    kept = [n for n, m in module.named_modules() if not m.training and isinstance(m, DROPOUTS)]
+    frozen = [n for n, m in module.named_modules() if not m.training and isinstance(m, DROPOUTS)]
     norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
     patterns = {
         f"{n}.running_mean": "frozen"
-        for n in kept
+        for n in frozen
         if any(v is not None and v.name == f"{n}.running_mean" for b in norms for v in b.inputs)
     }
     if not patterns:

@@ -59,8 +59,8 @@ def _of_probabilities(
 ) -> Any:
     logs = op.LogSoftmax(scores, axis=1)
     if smoothing:
-        kept = op.Mul(target, _number(1.0 - smoothing, target))
-        target = op.Add(kept, _number(smoothing / classes, target))
+        share = op.Mul(target, _number(1.0 - smoothing, target))
+        target = op.Add(share, _number(smoothing / classes, target))
     terms = op.Mul(logs, target)
     if weight is not None:
         terms = op.Mul(terms, _along_classes(weight, scores))

@@ -221,8 +221,8 @@ def batch_norm(
     if bias is None:
         bias = op.CastLike(op.Expand(op.Constant(value_float=0.0), op.Shape(mean)), mean)
     # Rounded as a user writes it: 1 - 0.1 is 0.9, not 0.90000000000000002.
-    kept = float(f"{1.0 - momentum:.12g}")
-    return op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps, momentum=kept)
+    share = float(f"{1.0 - momentum:.12g}")
+    return op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps, momentum=share)
 
 
 def attention(

@@ -108,17 +108,17 @@ def _reading(
     reached: Sequence[str],
     names: Mapping[int, str],
 ) -> Reading:
-    done = max(count for _, count, _, _ in parts)
+    steps = max(count for _, count, _, _ in parts)
     groups: dict[str, dict[str, Any]] = {}
     for place, (label, count, settings, members) in enumerate(parts):
-        if place == 0 and count == done and len(parts) == 1:
+        if place == 0 and count == steps and len(parts) == 1:
             continue
         key = label
         while key in groups:
             key += "+"
-        groups[key] = {**settings, "parameters": members, "offset": count - done}
+        groups[key] = {**settings, "parameters": members, "offset": count - steps}
     base = optim.named(name, **parts[0][2])
-    reading = Reading(base, groups, [n for part in parts for n in part[3]], slots, done)
+    reading = Reading(base, groups, [n for part in parts for n in part[3]], slots, steps)
     reading.notes += _notes(optimizer, parameters, reached, names, reading, timetable)
     return reading
 
@@ -131,13 +131,13 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
 def rule_of(optimizer: torch.optim.Optimizer) -> Rule | None:
     """The rule for an optimizer's class; a subclass with a `step` of its own has none."""
     for base in type(optimizer).__mro__:
-        known = getattr(torch.optim, base.__name__, None) is base
-        if known and base.__name__ in REFUSED:
+        is_stock = getattr(torch.optim, base.__name__, None) is base
+        if is_stock and base.__name__ in REFUSED:
             raise ImportRefused(
                 f"{base.__name__} cannot become a training record: {REFUSED[base.__name__]}",
                 hint="train with another optimizer, e.g. torch.optim.AdamW",
             )
-        if known and base.__name__ in RULES and type(optimizer).step is vars(base).get("step"):
+        if is_stock and base.__name__ in RULES and type(optimizer).step is vars(base).get("step"):
             return RULES[base.__name__]
         if "step" in vars(base):
             break

@@ -37,17 +37,17 @@ def split(model: Model, loss_name: str, labels: Sequence[str]) -> Split:
     loss = next(v for v in graph.outputs if v.name == loss_name)
     outputs = [v for v in graph.outputs if v is not loss]
     served = _before(outputs)
-    own = [n for n in graph if n in _before([loss]) and n not in served]
-    read = list(dict.fromkeys(v for n in own for v in reads(n) if v.producer() not in own))
+    rest = [n for n in graph if n in _before([loss]) and n not in served]
+    read = list(dict.fromkeys(v for n in rest for v in reads(n) if v.producer() not in rest))
     kept_labels = {v for n in served for v in reads(n)}
     label_values = [
         v for v in graph.inputs if v.name in labels and v not in kept_labels and v not in outputs
     ]
     tensors = [v for v in read if v not in label_values and not _is_constant(v)]
-    _refuse(loss, own, tensors, [v for v in read if v in label_values], labels, kept_labels)
-    part = _as_model(model, own, tensors, label_values, loss)
+    _refuse(loss, rest, tensors, [v for v in read if v in label_values], labels, kept_labels)
+    part = _as_model(model, rest, tensors, label_values, loss)
     graph.outputs.remove(loss)
-    for node in reversed(own):
+    for node in reversed(rest):
         graph.remove(node, safe=True)
     for value in label_values:
         graph.inputs.remove(value)

@@ -150,8 +150,8 @@ def _name_weights(model: ir.Model, module: torch.nn.Module) -> None:
                 continue
             first[_place(tensor)] = value
         value.name = name
-    kept = [v for v in values if v in first.values() or v.uses()]
-    for value in sorted(kept, key=lambda v: order.get(v.name or "", len(order))):
+    weights = [v for v in values if v in first.values() or v.uses()]
+    for value in sorted(weights, key=lambda v: order.get(v.name or "", len(order))):
         is_parameter = value.metadata_props.get(KIND) == "PARAMETER"
         if value.uses() or value.is_graph_output() or is_parameter:
             value.const_value = _copy(value, value.name or "")
@@ -254,20 +254,20 @@ def _name_sizes(graph: ir.Graph, program: Program) -> None:
     names: dict[str, str] = {}
     for value in graph.inputs:
         for axis, size in enumerate(value.shape or ()):
-            wanted = program.free.get((value.name or "", axis))
+            name = program.free.get((value.name or "", axis))
             symbol = size.value if isinstance(size, ir.SymbolicDim) else None
-            if wanted and symbol and symbol.isidentifier() and symbol not in names:
-                names[symbol] = _distinct(wanted, names.values())
+            if name and symbol and symbol.isidentifier() and symbol not in names:
+                names[symbol] = _distinct(name, names.values())
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names or ["$^"])) + r")\b")
     for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
         if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
             value.shape = ir.Shape([_renamed(d, pattern, names) for d in value.shape])
 
 
-def _distinct(name: str, taken: Iterable[str]) -> str:
-    taken, base, number = set(taken), name.replace(".", "_"), 2
+def _distinct(name: str, used_names: Iterable[str]) -> str:
+    used_names, base, number = set(used_names), name.replace(".", "_"), 2
     name = base
-    while name in taken:
+    while name in used_names:
         name, number = f"{base}_{number}", number + 1
     return name
 

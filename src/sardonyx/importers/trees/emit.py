@@ -87,12 +87,12 @@ class Nodes:
         test_number, leaf_number = np.cumsum(tests) - 1, np.cumsum(leaves) - 1
 
         def renumbered(children: np.ndarray) -> np.ndarray:
-            kept = children[tests]
-            is_leaf = kept < 0
+            rest = children[tests]
+            is_leaf = rest < 0
             return np.where(
                 is_leaf,
-                ~leaf_number[np.where(is_leaf, ~kept, 0)],
-                test_number[np.where(is_leaf, 0, kept)],
+                ~leaf_number[np.where(is_leaf, ~rest, 0)],
+                test_number[np.where(is_leaf, 0, rest)],
             )
 
         return Nodes(

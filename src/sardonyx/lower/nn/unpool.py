@@ -25,8 +25,8 @@ def max_unpool(xp, x, indices, output_shape=None, *, kernel_shape, pads, strides
     y = xp.reshape(xp.put(canvas, *flat, "none"), inner)
     if output_shape is None:
         return y
-    wanted = [int(n) if isinstance(n, np.integer) else n for n in output_shape.tolist()]
-    return xp.pad(y, [0] * len(inner), [w - n for w, n in zip(wanted, inner)], 0)
+    targets = [int(n) if isinstance(n, np.integer) else n for n in output_shape.tolist()]
+    return xp.pad(y, [0] * len(inner), [w - n for w, n in zip(targets, inner)], 0)
 
 
 @lowering("MaxRoiPool")

@@ -46,10 +46,10 @@ def squeeze(xp, x, axes=None):
     if axes is None:
         if not all(isinstance(d, int) for d in sizes):
             raise NotStatic("the rank depends on which sizes are 1")
-        gone = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]
+        ones = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]
     else:
-        gone = [positive(int(a), len(sizes)) for a in axes.flat]
-    return xp.squeeze(x, gone) if gone else x
+        ones = [positive(int(a), len(sizes)) for a in axes.flat]
+    return xp.squeeze(x, ones) if ones else x
 
 
 @lowering("Unsqueeze", static=("axes",), sizes=True)

@@ -24,8 +24,8 @@ def version():
 
 
 def run(model, inputs):
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
+    log = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(log):
         try:
             converted = onnx2tf.convert(
                 input_onnx_file_path=model,
@@ -35,16 +35,16 @@ def run(model, inputs):
                 verbosity="error",
             )
         except SystemExit:
-            raise RuntimeError(_reason(said.getvalue())) from None
+            raise RuntimeError(_reason(log.getvalue())) from None
     outputs = converted(list(inputs.values()))
     outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     declared = onnx.load(model).graph.output
     return [_channels_first(numpy.asarray(v), d) for v, d in zip(outputs, declared)]
 
 
-def _reason(said):
+def _reason(log):
     """Why it left: it prints what is wrong, then advice, in colours."""
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in said.splitlines()]
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in log.splitlines()]
     errors = [line.partition("ERROR:")[2].strip() for line in lines if "ERROR:" in line]
     return errors[0] if errors else " ".join(lines)[-300:] or "it left without a word"
 

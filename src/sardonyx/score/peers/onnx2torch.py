@@ -50,9 +50,9 @@ def _tensor(value):
     return torch.tensor(value)
 
 
-def _plain(found):
-    if isinstance(found, (list, tuple)):
-        return [_plain(value) for value in found]
-    if isinstance(found, torch.Tensor) and found.dtype == torch.bfloat16:
-        return found.float().numpy().astype(ml_dtypes.bfloat16)
-    return found.numpy() if isinstance(found, torch.Tensor) else numpy.asarray(found)
+def _plain(thing):
+    if isinstance(thing, (list, tuple)):
+        return [_plain(value) for value in thing]
+    if isinstance(thing, torch.Tensor) and thing.dtype == torch.bfloat16:
+        return thing.float().numpy().astype(ml_dtypes.bfloat16)
+    return thing.numpy() if isinstance(thing, torch.Tensor) else numpy.asarray(thing)

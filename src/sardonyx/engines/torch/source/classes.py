@@ -158,9 +158,9 @@ class ClassWriter:
             return ["nn.ModuleList(", *listed(places), ")"]
         items = [self._made(c) for c in child.values()]
         parts: list[Token] = ["nn.ModuleDict({"]
-        for i, (name, made) in enumerate(zip(child, items)):
+        for i, (name, expression) in enumerate(zip(child, items)):
             parts += [", "] if i else []
-            parts += [f'"{attribute(name)}": ', *made]
+            parts += [f'"{attribute(name)}": ', *expression]
         return [*parts, "})"]
 
     def _sequential(self, module: Module) -> list[Token] | None:
@@ -266,8 +266,8 @@ def _key(value: Any) -> Any:
 
 
 def _unused(name: str, used: Iterable[str]) -> str:
-    taken, plain, number = set(used), name, 1
-    while name in taken:
+    used_names, plain, number = set(used), name, 1
+    while name in used_names:
         number += 1
         name = f"{plain}{number}"
     return name

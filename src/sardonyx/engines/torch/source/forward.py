@@ -170,9 +170,9 @@ class Writer:
         return roles
 
     def _name_arguments(self, names: list[str] | None) -> None:
-        wanted = names or [self._role_of_input(v) for v in self.module.inputs]
-        for value, name in zip(self.module.inputs, wanted):
-            if name == "x" and wanted.count("x") > 1 and value.is_graph_input():
+        proposals = names or [self._role_of_input(v) for v in self.module.inputs]
+        for value, name in zip(self.module.inputs, proposals):
+            if name == "x" and proposals.count("x") > 1 and value.is_graph_input():
                 name = value.meta.get("argument") or value.name or name
             self.name[value] = self._fresh(identifier(name))
         self.result.arguments = [self.name[v] for v in self.module.inputs]
@@ -404,11 +404,11 @@ class Writer:
         for value in choice.condition.values:
             self.pending.pop(value, None)
         branches = [self._composed(self._expression(branch)) for branch in choice.branches]
-        for made in (condition, *branches):
-            self.left.subtract(made.reads)
+        for part in (condition, *branches):
+            self.left.subtract(part.reads)
         names = self._names_of(choice)
         text = ", ".join(names)
-        plain = [made.tokens != [text] for made in branches]  # `x = x` is left out
+        plain = [part.tokens != [text] for part in branches]  # `x = x` is left out
         lines = self.result.lines
         if not plain[0] and plain[1]:
             lines.append((0, ["if not ", *_grouped(condition), ":"]))

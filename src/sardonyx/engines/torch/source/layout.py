@@ -254,13 +254,13 @@ def expand(reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value) -> Expre
     new = len(sizes) - reader.rank(x)
     if new < 0:
         sizes, new = [*([-1] * -new), *sizes], 0
-    kept = [-1 if isinstance(s, int) and s == 1 and i >= new else s for i, s in enumerate(sizes)]
+    targets = [-1 if isinstance(s, int) and s == 1 and i >= new else s for i, s in enumerate(sizes)]
     value = reader.operand(x)
     if isinstance(value, ir.Value) and shape not in reader.known:  # where it says 1, x decides
         text = "{0}.expand(torch.broadcast_shapes({0}.shape, ({1},)))"
         return build(text, value, many(reader.listed(shape)))
     if isinstance(value, ir.Value):
-        return build("{0}.expand({1})", value, many(kept))
+        return build("{0}.expand({1})", value, many(targets))
     dtype, _ = TYPES.get(x.dtype or ir.DataType.UNDEFINED, (None, None))
     if dtype is None:
         raise Unwritten("a type that torch lacks")

@@ -456,11 +456,11 @@ def resize(
         if sizes not in reader.known:
             raise Unwritten("a size that depends on data")
         numbers = reader.listed(sizes)
-        wanted = [numbers[axes.index(a)] for a in range(2, rank + 2)]
-        if place == "pytorch_half_pixel" and 1 in wanted:
+        targets = [numbers[axes.index(a)] for a in range(2, rank + 2)]
+        if place == "pytorch_half_pixel" and 1 in targets:
             raise Unwritten("one pixel with pytorch_half_pixel")
         parts = ", ".join(f"{{{i}}}" for i in range(1, rank + 1))
-        return build(f"F.interpolate({{0}}, size=({parts},){options})", x, *wanted)
+        return build(f"F.interpolate({{0}}, size=({parts},){options})", x, *targets)
     factors = [float(v) for v in reader.array(scales).reshape(-1)]
     wanted_scales = [factors[axes.index(a)] for a in range(2, rank + 2)]
     same = len(set(wanted_scales)) == 1

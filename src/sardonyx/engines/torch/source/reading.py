@@ -455,12 +455,12 @@ class Reader:
     def _derive(self, node: ir.Node) -> None:
         """Sizes that shape inference lost, from those of the inputs."""
         out = node.outputs[0]
-        lost = [isinstance(i, tuple) for i in self.ids[out]]
-        if not any(lost):
+        is_unknown = [isinstance(i, tuple) for i in self.ids[out]]
+        if not any(is_unknown):
             return
-        derived = self._derived(node, len(lost))
-        if derived is not None and len(derived) == len(lost):
-            pairs = zip(self.ids[out], derived, lost)
+        derived = self._derived(node, len(is_unknown))
+        if derived is not None and len(derived) == len(is_unknown):
+            pairs = zip(self.ids[out], derived, is_unknown)
             self.ids[out] = tuple(new if is_lost else old for old, new, is_lost in pairs)
 
     def _derived(self, node: ir.Node, rank: int) -> list[Any] | None:

@@ -168,9 +168,9 @@ class SubprocessModule:
                 str(feeds_file),
                 str(results_file),
             ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise EngineError(f"the generated source failed: {_failure(done.stderr)}")
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise EngineError(f"the generated source failed: {_failure(process.stderr)}")
             results = np.load(results_file)
             values = [results[name] for name in results.files]
         return values[0] if len(values) == 1 else tuple(values)

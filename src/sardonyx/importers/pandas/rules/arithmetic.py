@@ -297,9 +297,11 @@ def _between_times(em: Emission, name: str, a: Rep, b: Rep) -> Rep:
 
 
 def _guarded(em: Emission, like: Rep, data: Any, *operands: Rep) -> Rep:
-    gone = em.either(*(em.missing(r) for r in operands if r.kind in ("datetime", "timedelta")))
-    gone = em.either(gone, *(em.missing(r) for r in operands if r.kind == "float"))
-    return like.but(data=em.op.Where(gone, em.ints(MISSING_INT), data))
+    is_missing = em.either(
+        *(em.missing(r) for r in operands if r.kind in ("datetime", "timedelta"))
+    )
+    is_missing = em.either(is_missing, *(em.missing(r) for r in operands if r.kind == "float"))
+    return like.but(data=em.op.Where(is_missing, em.ints(MISSING_INT), data))
 
 
 # -- comparisons --------------------------------------------------------------------
@@ -318,8 +320,10 @@ def comparison(em: Emission, name: str, a: Any, b: Any) -> Rep:
             em.refuse(f"{NAMES[left.kind]} are compared with {NAMES[right.kind]}")
         unit = finest(left.unit, right.unit)
         left, right = em.in_unit(left, unit), em.in_unit(right, unit)
-        gone = em.op.Or(em.missing(left), em.missing(right))
-        return Rep("bool", _or_missing(em, name, compare(em, name, left.data, right.data), gone))
+        is_missing = em.op.Or(em.missing(left), em.missing(right))
+        return Rep(
+            "bool", _or_missing(em, name, compare(em, name, left.data, right.data), is_missing)
+        )
     if "float" in (left.kind, right.kind):
         to = left.data.dtype if left.data.dtype == right.data.dtype else DOUBLE
         x, y = em.op.cast(left.data, to), em.op.cast(right.data, to)
@@ -348,11 +352,13 @@ def _constant_rows(em: Emission, left: Rep, right: Rep, value: bool) -> Any:
     return em.op.Expand(em.bools(value), em.op.Shape(column.data, start=0, end=1))
 
 
-def _or_missing(em: Emission, name: str, result: Any, gone: Any) -> Any:
+def _or_missing(em: Emission, name: str, result: Any, is_missing: Any) -> Any:
     """A comparison with something missing is false, and true for `!=`."""
-    if gone is None:
+    if is_missing is None:
         return result
-    return em.op.Or(result, gone) if name == "ne" else em.op.And(result, em.op.Not(gone))
+    return (
+        em.op.Or(result, is_missing) if name == "ne" else em.op.And(result, em.op.Not(is_missing))
+    )
 
 
 def _compare_texts(em: Emission, name: str, left: Rep, right: Rep, a: Any, b: Any) -> Rep:
@@ -362,22 +368,22 @@ def _compare_texts(em: Emission, name: str, left: Rep, right: Rep, a: Any, b: An
         em.refuse("the alphabetical order of strings has no operator in ONNX")
     if not {left.kind, right.kind} <= {"text", "chars"}:
         return Rep("bool", _constant_rows(em, left, right, name == "ne"))
-    gone = em.either(left.missing, right.missing)
+    is_missing = em.either(left.missing, right.missing)
     nullable = left.nullable or right.nullable
     if isinstance(a, str) or isinstance(b, str):
         column, text = (right, a) if isinstance(a, str) else (left, b)
         if column.kind == "chars" and not nullable:
             place = lookup.position(em, column, [text])
-            found = em.op.Equal(place, em.ints(0))
-            return Rep("bool", em.op.Not(found) if name == "ne" else found)
+            is_equal = em.op.Equal(place, em.ints(0))
+            return Rep("bool", em.op.Not(is_equal) if name == "ne" else is_equal)
     if "chars" in (left.kind, right.kind):
         equal = characters.equal(em, left, right)
         result = em.op.Not(equal) if name == "ne" else equal
     else:
         result = compare(em, name, left.data, right.data)
     if nullable:
-        return Rep("bool", result, gone, nullable=True)
-    return Rep("bool", _or_missing(em, name, result, gone))
+        return Rep("bool", result, is_missing, nullable=True)
+    return Rep("bool", _or_missing(em, name, result, is_missing))
 
 
 def _compare_categories(em: Emission, name: str, left: Rep, right: Rep, other: Any) -> Rep:
@@ -391,8 +397,8 @@ def _compare_categories(em: Emission, name: str, left: Rep, right: Rep, other: A
         )
     column = left if left.kind == "category" else right
     if name in ("eq", "ne"):
-        found = em.op.Equal(lookup.position(em, column, [other]), em.ints(0))
-        return Rep("bool", em.op.Not(found) if name == "ne" else found)
+        equal = em.op.Equal(lookup.position(em, column, [other]), em.ints(0))
+        return Rep("bool", em.op.Not(equal) if name == "ne" else equal)
     if not column.ordered or column is right:
         em.refuse("categories without an order are compared")
     code = em.ints(int(column.categories.get_loc(other)))
@@ -434,8 +440,10 @@ def logical_or(em: Emission, _: str, a: Any, b: Any) -> Rep:
     missing = em.either(left.missing, right.missing)
     sides = []
     for side in (left, right):
-        held = side.data if side.missing is None else em.op.And(side.data, em.op.Not(side.missing))
-        sides.append(held)
+        is_true = (
+            side.data if side.missing is None else em.op.And(side.data, em.op.Not(side.missing))
+        )
+        sides.append(is_true)
     data = em.op.Or(*sides)
     if missing is not None:  # true or missing is true
         missing = em.op.And(missing, em.op.Not(data))

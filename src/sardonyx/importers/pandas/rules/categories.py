@@ -28,8 +28,8 @@ def categorical(self: Any, dtype: Any = None) -> Any:
 
     def replay(a: pd.Series) -> pd.Series:
         values = a.astype(object) if isinstance(a.dtype, pd.CategoricalDtype) else a
-        known = values.where(values.isin(list(levels)))
-        return pd.Series(pd.Categorical(known, dtype=kind), index=a.index)
+        values_of_levels = values.where(values.isin(list(levels)))
+        return pd.Series(pd.Categorical(values_of_levels, dtype=kind), index=a.index)
 
     return record("astype", [self], replay, emit, label=self.label)
 

@@ -116,11 +116,11 @@ def _sorted_further(em: Emission, rep: Rep, upward: bool, na_position: str, orde
     op = em.op
     if rep.kind in ("text", "chars", "category"):
         em.refuse(f"sorting by {NAMES[rep.kind]} has no operator in ONNX")
-    gone = op.Cast(em.missing(rep), to=int(INT64)) if em.may_miss(rep) else None
+    is_missing = op.Cast(em.missing(rep), to=int(INT64)) if em.may_miss(rep) else None
     value = em.int64(rep) if rep.kind in ("bool", "datetime", "timedelta") else rep.data
     if rep.kind == "float":
         value = op.Where(op.IsNaN(value), op.const(0.0, value.dtype), value)
-    for key, up in ((value, upward), (gone, na_position == "last")):
+    for key, up in ((value, upward), (is_missing, na_position == "last")):
         if key is None:
             continue
         moved = key if order is None else op.Gather(key, order)

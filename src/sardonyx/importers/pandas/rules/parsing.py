@@ -44,16 +44,16 @@ def to_datetime(
         return arg
     if value.dtype.kind in "iuf":
         return _from_number(arg, unit or "ns", errors)
-    wanted = format or _guess(value, dayfirst)
+    pattern = format or _guess(value, dayfirst)
 
     def replay(a: pd.Series) -> pd.Series:
-        return pd.to_datetime(a, errors=errors, format=wanted)
+        return pd.to_datetime(a, errors=errors, format=pattern)
 
     return record(
         "to_datetime",
         [arg],
         replay,
-        lambda em, a: _parse(em, a, wanted),
+        lambda em, a: _parse(em, a, pattern),
         chars=True,
         label=arg.label,
     )
@@ -94,9 +94,9 @@ def _parse(em: Emission, a: Rep, form: str) -> Rep:
     if a.kind != "chars":
         em.refuse("only strings are parsed as dates")
     program = regex.compiled(rf"\A(?:{pattern})\Z", re.IGNORECASE)
-    found = search.search(em, a, program)
-    parts = {n: _group(em, a, found, i + 1, n) for i, n in enumerate(names)}
-    return _assembled(em, a, found.found, parts, unit_of(em.dtype))
+    match = search.search(em, a, program)
+    parts = {n: _group(em, a, match, i + 1, n) for i, n in enumerate(names)}
+    return _assembled(em, a, match.found, parts, unit_of(em.dtype))
 
 
 def _pattern_of(em: Emission, form: str) -> tuple[str, list[str]]:
@@ -115,10 +115,10 @@ def _pattern_of(em: Emission, form: str) -> tuple[str, list[str]]:
     return pattern, names
 
 
-def _group(em: Emission, a: Rep, found: search.Search, group: int, name: str) -> Any:
+def _group(em: Emission, a: Rep, match: search.Search, group: int, name: str) -> Any:
     """The number that a group of digits (or a word) stands for."""
     op = em.op
-    part = span(em, a, found, group)
+    part = span(em, a, match, group)
     if name in ("b", "B", "p"):
         words = {"b": MONTHS, "B": FULL_MONTHS, "p": ["am", "pm"]}[name]
         upper = {chr(c): chr(c + 32) for c in range(65, 91)}
@@ -140,7 +140,7 @@ def _group(em: Emission, a: Rep, found: search.Search, group: int, name: str) ->
     return value
 
 
-def _assembled(em: Emission, a: Rep, found: Any, parts: dict[str, Any], unit: str) -> Rep:
+def _assembled(em: Emission, a: Rep, is_match: Any, parts: dict[str, Any], unit: str) -> Rep:
     op, ints = em.op, em.ints
     year = parts.get("Y", ints(1900))
     if "y" in parts:
@@ -161,7 +161,7 @@ def _assembled(em: Emission, a: Rep, found: Any, parts: dict[str, Any], unit: st
     data = op.Mul(seconds, ints(TICKS[unit]))
     if "f" in parts:
         data = op.Add(data, op.Div(parts["f"], ints(10**9 // TICKS[unit])))
-    valid = op.And(op.And(valid, found), op.Less(lookup.position(em, a, NOTHING), ints(0)))
+    valid = op.And(op.And(valid, is_match), op.Less(lookup.position(em, a, NOTHING), ints(0)))
     if a.missing is not None:
         valid = op.And(valid, op.Not(a.missing))
     return Rep("datetime", op.Where(valid, data, ints(MISSING_INT)), unit=unit)

@@ -316,8 +316,12 @@ def _logical(em: Emission, name: str, reps: list[Rep]) -> Rep:
     for rep in reps:
         test = truth(em, rep)
         if rep.kind == "float":  # a missing number is skipped
-            gone = em.missing(rep)
-            test = em.op.And(test, em.op.Not(gone)) if name == "any" else em.op.Or(test, gone)
+            is_missing = em.missing(rep)
+            test = (
+                em.op.And(test, em.op.Not(is_missing))
+                if name == "any"
+                else em.op.Or(test, is_missing)
+            )
         result = test if result is None else combine(result, test)
     return Rep("bool", result)  # type: ignore[arg-type]
 

@@ -72,12 +72,12 @@ def _split(
     def emit(em: Emission, a: Rep) -> Any:
         return a
 
-    kept = record_strings("split", source, replay, emit)
-    pieces = Pieces(kept.step, self.column.label)
+    column = record_strings("split", source, replay, emit)
+    pieces = Pieces(column.step, self.column.label)
     pieces.__dict__["parts"] = (program, max(n, 0), pat in (None, ""), from_right)
     if not expand:
         return pieces
-    widths = [len(v) for v in kept.step.value if isinstance(v, list)]
+    widths = [len(v) for v in column.step.value if isinstance(v, list)]
     width = max(widths, default=1)
     strings = PieceStrings(pieces)
     return Frame({k: piece(strings, k).named(k) for k in range(width)}, self.column.rows)

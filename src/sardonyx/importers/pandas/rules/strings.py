@@ -151,9 +151,9 @@ def _all_in_case(name: str, other: str) -> None:
                 hits = em.op.Cast(characters.member(em, a.data, ranges), to=int(INT64))
                 return em.op.Greater(em.op.ReduceMax(hits, [1], keepdims=0), em.ints(0))
 
-            wanted = some(characters.accepted(dtype, name))
+            accepted = some(characters.accepted(dtype, name))
             unwanted = em.op.Or(some(characters.accepted(dtype, other)), some(TITLE))
-            return _without_missing(em, a, em.op.And(wanted, em.op.Not(unwanted)), None)
+            return _without_missing(em, a, em.op.And(accepted, em.op.Not(unwanted)), None)
 
         return record_strings(name, self, lambda a: getattr(a.str, name)(), emit)
 
@@ -398,8 +398,8 @@ def count(self: Any, pat: Any, flags: int = 0) -> Any:
         refuse("counting a pattern that may be empty has no rule")
 
     def emit(em: Emission, a: Rep) -> Rep:
-        found = search.search(em, a, program, repeat=True)
-        total = em.op.ReduceSum(em.op.Cast(found.ended, to=int(INT64)), [1], keepdims=0)
+        match = search.search(em, a, program, repeat=True)
+        total = em.op.ReduceSum(em.op.Cast(match.ended, to=int(INT64)), [1], keepdims=0)
         value = em.op.Cast(total, to=11)
         if a.missing is not None:
             value = em.op.Where(a.missing, em.doubles(np.nan), value)
@@ -413,8 +413,8 @@ def find(self: Any, sub: str) -> Any:
     program = regex.compiled(re.escape(sub))
 
     def emit(em: Emission, a: Rep) -> Rep:
-        found = search.search(em, a, program)
-        value = em.op.Cast(em.op.Where(found.found, found.starts[0], em.ints(-1)), to=11)
+        match = search.search(em, a, program)
+        value = em.op.Cast(em.op.Where(match.found, match.starts[0], em.ints(-1)), to=11)
         if a.missing is not None:
             value = em.op.Where(a.missing, em.doubles(np.nan), value)
         return Rep("float", value)
@@ -455,16 +455,16 @@ def extract(self: Any, pat: Any, flags: int = 0, expand: bool = True) -> Any:
     return Frame({label: column(g + 1) for g, label in enumerate(labels)}, self.column.rows)
 
 
-def span(em: Emission, a: Rep, found: search.Search, group: int) -> Rep:
+def span(em: Emission, a: Rep, match: search.Search, group: int) -> Rep:
     op = em.op
-    start, end = found.starts[group], found.ends[group]
+    start, end = match.starts[group], match.ends[group]
     place = characters.places(em, a.data)
     keep = op.And(
         op.GreaterOrEqual(place, characters.column(em, start)),
         op.Less(place, characters.column(em, end)),
     )
     unset = op.Or(op.Less(start, em.ints(0)), op.Less(end, start))
-    absent = op.Or(op.Not(found.found), unset)
+    absent = op.Or(op.Not(match.found), unset)
     keep = op.And(keep, op.Not(characters.column(em, absent)))
     return Rep("chars", characters.compact(em, a.data, keep), em.either(a.missing, absent))
 
@@ -512,11 +512,11 @@ def matches(
     if program.is_fixed and len(program.ranges) == 1 and not limit:
         hits = search.fixed_at(em, a, program)
         return hits, hits
-    found = search.search(em, a, program, repeat=True, limit=limit)
+    match = search.search(em, a, program, repeat=True, limit=limit)
     size = characters.width(em, a.data)
     began, ended = (
         op.Cast(op.Slice(x, em.ints([0]), size, em.ints([1])), to=int(INT64))
-        for x in (found.began, found.ended)
+        for x in (match.began, match.ended)
     )
     depth = op.Sub(op.CumSum(began, em.ints(1)), op.CumSum(ended, em.ints(1)))
     return op.Cast(began, to=int(BOOL)), op.Greater(depth, em.ints(0))
@@ -525,12 +525,12 @@ def matches(
 def _replaced(em: Emission, a: Rep, program: Any, repl: str, limit: int) -> Rep:
     op = em.op
     begins, inside = matches(em, a, program, limit)
-    kept = op.Where(inside, np.int32(-1), a.data)
+    rest = op.Where(inside, np.int32(-1), a.data)
     if not repl:
-        return a.but(data=characters.compact(em, kept, op.GreaterOrEqual(kept, np.int32(0))))
+        return a.but(data=characters.compact(em, rest, op.GreaterOrEqual(rest, np.int32(0))))
     text = op.const(np.array([[[ord(c) for c in repl]]], np.int32))
     new = op.Where(op.Unsqueeze(begins, em.ints([2])), text, np.int32(-1))
-    both = op.Concat(new, op.Unsqueeze(kept, em.ints([2])), axis=2)
+    both = op.Concat(new, op.Unsqueeze(rest, em.ints([2])), axis=2)
     width = op.Mul(characters.width(em, a.data), em.ints([len(repl) + 1]))
     shape = op.Concat(op.Shape(a.data, start=0, end=1), width, axis=0)
     flat = op.Reshape(both, shape, allowzero=1)

@@ -48,8 +48,8 @@ def log1p(em: Emission, x: Any) -> Any:
     one = op.const(1.0, x.dtype)
     u = op.Add(one, x)
     log = op.Log(u)
-    lost = op.Div(op.Sub(x, op.Sub(u, one)), u)
-    return op.Where(op.IsInf(log), log, op.Add(log, lost))
+    remainder = op.Div(op.Sub(x, op.Sub(u, one)), u)
+    return op.Where(op.IsInf(log), log, op.Add(log, remainder))
 
 
 def expm1(em: Emission, x: Any) -> Any:
