@@ -42,8 +42,9 @@ def with_weights(
     source  -- a torch module or state dict; JAX params (nested or by name) or an NNX module; a
                tf.Module or Keras model; a mapping of arrays by name; an .npz or .safetensors file;
                the folder that `to_torch_source` wrote
-    optimizer -- the torch optimizer of the module: its state becomes that of the training record;
-               settings, such as the rate, stay those of the record
+    optimizer -- the torch optimizer of the module, or the optax state of JAX params: its state
+               becomes that of the training record; settings, such as the rate, stay those of the
+               record
     partial -- accept weights that `source` lacks (they keep their values) and names that the model
                lacks (they are left out); otherwise both are errors
     cast    -- convert weights of another type, for instance after `module.half()`
@@ -62,10 +63,32 @@ def with_weights(
 
 def _with_optimizer(model: Model, module: Any, optimizer: Any) -> Model:
     """The model with the state of an optimizer in its record."""
-    if framework_of(optimizer) != "torch" or framework_of(module) != "torch":
-        raise ArgumentError("optimizer= takes a torch optimizer, and the module that it trains")
-    package = importlib.import_module("sardonyx.engines.torch.optimizer_state")
-    copy: Model = package.with_optimizer_state(model, module, optimizer)
+    if framework_of(optimizer) == "torch" and framework_of(module) == "torch":
+        package = importlib.import_module("sardonyx.engines.torch.optimizer_state")
+        copy: Model = package.with_optimizer_state(model, module, optimizer)
+        return copy
+    if isinstance(optimizer, tuple):
+        slots = importlib.import_module("sardonyx.engines.jax.objects").slots_of(model, optimizer)
+        return with_slots(model, slots)
+    raise ArgumentError(
+        "optimizer= takes a torch optimizer with its module, or a state of optax with its params"
+    )
+
+
+def with_slots(model: Model, slots: Mapping[str, np.ndarray]) -> Model:
+    """A copy of a model whose only record has other state; an error names what does not fit."""
+    copy = model.copy()
+    (record,) = copy.records
+    problems = [[quote(n), "is no slot of the record"] for n in slots if n not in record.state]
+    problems += [
+        [quote(n), f"{list(record.state[n].shape.numpy())} ← {list(a.shape)}"]
+        for n, a in slots.items()
+        if n in record.state and tuple(record.state[n].shape.numpy()) != a.shape
+    ]
+    if problems:
+        raise ArgumentError("the state of the optimizer does not fit the record", problems)
+    for name, array in slots.items():
+        record.state[name] = ir.Tensor(array, name=name, shape=ir.Shape(array.shape))
     return copy
 
 

@@ -159,3 +159,36 @@ NAMES: dict[str, Callable[..., Schedule]] = {
     "one_cycle": one_cycle,
     "table": table,
 }
+
+
+# -- in numbers ---------------------------------------------------------------------------
+
+
+class _Numbers:
+    """The operators of schedules on plain numbers, by the functions of an array package."""
+
+    def __init__(self, package: Any):
+        self.package = package
+        self.Min, self.Max, self.Pow = package.minimum, package.maximum, package.power
+        self.Cos, self.Floor, self.Clip = package.cos, package.floor, package.clip
+        self.Where, self.Less = package.where, package.less
+
+    def const(self, value: Any, dtype: Any = None) -> Any:
+        return self.package.asarray(value, float)
+
+    def cast(self, value: Any, dtype: ir.DataType) -> Any:
+        return self.package.asarray(value).astype(int)
+
+    def Gather(self, entries: Any, index: Any, axis: int = 0) -> Any:
+        return self.package.take(entries, index, axis)
+
+
+def factor_at(schedule: Schedule | None, updates: Any, package: Any = np) -> Any:
+    """The factor of the learning rate after so many updates.
+
+    package -- NumPy, or one that has its functions, such as `jax.numpy`
+    """
+    if schedule is None:
+        return 1.0
+    count = package.asarray(updates, float)
+    return schedule.factor(_Numbers(package), count)  # type: ignore[arg-type]

@@ -144,10 +144,15 @@ RULES = {
 }  # fmt: skip
 
 
-def count_of(state: State) -> int:
-    """How many updates a parameter has had, where its state shows it."""
+UPDATES = "updates"  # the key under which `to_torch` counts them in a group of parameters
+
+
+def count_of(state: State, group: Mapping[str, Any] | None = None) -> int:
+    """How many updates a parameter has had, where its state or its group shows it."""
     if "step" in state:
         return int(number(state["step"]))
+    if group is not None and UPDATES in group:
+        return int(group[UPDATES])
     return int(any(hasattr(v, "detach") for v in state.values()))
 
 

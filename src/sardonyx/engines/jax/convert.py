@@ -28,6 +28,7 @@ def to_jax(
     as_: str = "function",
     fallback: str = "warn",
     place: Mapping[str, str] | None = None,
+    training: bool = False,
 ) -> Any:
     """An ONNX model as `(apply, params)`: a pure function, and its weights by the model's own
     names.
@@ -41,6 +42,9 @@ def to_jax(
                 data-dependent shapes): they run in numpy, with a warning ("warn") or without
                 ("allow"), or are refused ("error")
     place    -- pattern of node names or operators → the engine that runs these nodes
+    training -- give `(apply, params, loss, tx, opt_state)` of the model's training record: `apply`
+                gives what `loss(prediction, label)` takes, `tx` is an optax transformation, and
+                `opt_state` holds the slots, so that a loop in jax goes on where the record stands
 
     >>> import jax, numpy as np, sardonyx as sx
     >>> apply, params = sx.to_jax("model.onnx")
@@ -49,6 +53,10 @@ def to_jax(
     >>> jax.jit(apply)(params, np.zeros((2, 8), np.float32)).shape
     (2, 3)
     """
+    if training:
+        from sardonyx.engines.jax.objects import training_objects
+
+        return training_objects(load(model), fallback)
     if as_ not in ("function", "nnx"):
         raise ArgumentError(f"cannot convert as {as_!r}", hint="as_ is 'function' or 'nnx'")
     parts = native(model, fallback=fallback, place=place)

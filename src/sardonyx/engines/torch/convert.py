@@ -26,7 +26,7 @@ from sardonyx.errors import EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.program import Program
 from sardonyx.lower.xp import is_integer
-from sardonyx.model import Model, ModelSource
+from sardonyx.model import Model, ModelSource, load
 
 
 def _train_batch_norm(op: Builder, node: ir.Node, kinds: Mapping[str, str]) -> dict[str, ir.Value]:
@@ -264,7 +264,8 @@ def to_torch(
     share: bool | None = None,
     fallback: str = "warn",
     place: Mapping[str, str] | None = None,
-) -> torch.nn.Module:
+    training: bool = False,
+) -> Any:
     """An ONNX model as a torch module: every weight a parameter, differentiable, compilable.
 
     The module comes in evaluation mode; `train()` lets BatchNormalization and Dropout train. Keys
@@ -277,6 +278,10 @@ def to_torch(
     fallback -- nodes that torch cannot run are run in NumPy, with a warning ("warn") or without
                 ("allow"), or are refused ("error")
     place    -- pattern of names or operators → the engine to which nodes are sent by choice
+    training -- give `(module, loss, optimizer, scheduler)` of the model's training record, as
+                torch's own objects: a loop in torch goes on where the record stands. The module
+                gives what the loss takes; gradients are clipped before each step of the optimizer,
+                where the record does so. Dropout draws torch's masks
 
     >>> import torch, sardonyx as sx
     >>> module = sx.to_torch("model.onnx")
@@ -284,7 +289,15 @@ def to_torch(
     ['body.bias', 'body.weight', 'head.bias', 'head.weight']
     >>> module(torch.zeros(2, 8)).shape
     torch.Size([2, 3])
+    >>> net = sx.trainable("model.onnx", "cross_entropy", sx.optim.adamw(1e-3))
+    >>> module, loss, optimizer, scheduler = sx.to_torch(net, training=True)
+    >>> loss
+    CrossEntropyLoss()
     """
+    if training:
+        from sardonyx.engines.torch.objects import training_objects
+
+        return training_objects(load(model), share, fallback)
     parts = native(model, SWITCHES, fallback=fallback, place=place)
     _warn_of_training(parts.served)
     return module_of(parts, share)

@@ -10,10 +10,10 @@ import torch
 
 from sardonyx.engines.torch.convert import OnnxModule
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.model import Model
+from sardonyx.model import Model, Record
 from sardonyx.record.builder import STEP
 from sardonyx.record.describe import descriptions
-from sardonyx.record.torch_state import RULES, count_of, slots_of
+from sardonyx.record.torch_state import RULES, UPDATES, count_of, slots_of
 
 
 def with_optimizer_state(
@@ -32,6 +32,7 @@ def with_optimizer_state(
     cycled = "momentum_schedule" in arguments.get("optimizer", {})
     slots, counts = _state(module, optimizer, rule, cycled)
     updates = max(counts.values(), default=0)
+    _refuse_uncounted(optimizer, rule, record)
     problems = [[quote(n), "is no slot of the record"] for n in slots if n not in record.state]
     problems += [
         [quote(n), f"{list(record.state[n].shape.numpy())} ← {list(a.shape)}"]
@@ -70,13 +71,29 @@ def _state(
                 foreign.append([f"group {index}, parameter {place}", str(list(parameter.shape))])
                 continue
             state = optimizer.state.get(parameter, {})
-            if state:
+            if state or UPDATES in group:
                 name = names[id(parameter)]
                 slots |= slots_of(rule, name, parameter, state, {**group, "cycled": cycled})
-                counts[name] = count_of(state)
+                counts[name] = count_of(state, group)
     if foreign:
         raise ArgumentError("the optimizer has parameters that are not the module's", foreign)
     return slots, counts
+
+
+def _refuse_uncounted(optimizer: torch.optim.Optimizer, rule: Any, record: Record) -> None:
+    """Refuse to guess where a schedule stands: SGD does not know how many updates it has made."""
+    counted = rule.name not in ("sgd", "muon") or all(UPDATES in g for g in optimizer.param_groups)
+    if counted or STEP not in record.state or not _is_scheduled(record):
+        return
+    raise ArgumentError(
+        f"torch's {type(optimizer).__name__} does not say how many updates it has made, which the "
+        "schedule of the record depends on",
+        hint=f'write it into its groups: group["{UPDATES}"] = scheduler.last_epoch',
+    )
+
+
+def _is_scheduled(record: Record) -> bool:
+    return any("train/schedule" in (node.name or "") for node in record.algorithm)
 
 
 def _offsets(arguments: dict[str, Any]) -> dict[str, int]:
