@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 import sardonyx as sx
+from sardonyx.cli.__main__ import main
 from sardonyx.importers import proof
 
 tf = pytest.importorskip("tensorflow")
@@ -91,3 +93,155 @@ def test_what_cannot_be_imported_is_refused_at_once() -> None:
         sx.from_tensorflow(function)
     names = {str(row[0]) for row in caught.value.where}
     assert names == {"AssignAddVariableOp", "PyFunc", "Igamma"}
+
+
+# -- sources --------------------------------------------------------------------------------------
+
+
+class TwoFunctions(tf.Module):
+    def __init__(self) -> None:
+        self.scale = tf.Variable(2.0, name="scale")
+        self.shift = tf.Variable(1.0, name="shift", trainable=False)
+
+    @tf.function(input_signature=[spec(None, 3)])
+    def stretch(self, x: Any) -> Any:
+        return x * self.scale
+
+    @tf.function(input_signature=[spec(None, 3)])
+    def move(self, x: Any) -> Any:
+        return x + self.shift
+
+
+def test_a_saved_model_has_signatures(tmp_path: Path) -> None:
+    module, folder = TwoFunctions(), tmp_path / "model"
+    functions = {"stretch": module.stretch, "move": module.move}
+    tf.saved_model.save(module, str(folder), signatures=functions)
+    with pytest.raises(sx.errors.ArgumentError, match="2 signatures"):
+        sx.from_tensorflow(folder)
+    with pytest.raises(sx.errors.ArgumentError, match="no signature"):
+        sx.from_tensorflow(folder, "strech")
+    x = RNG.normal(size=(4, 3)).astype("f")
+    for name, function in functions.items():
+        require_equal(sx.from_tensorflow(folder, name), function, x)
+        require_equal(sx.from_tensorflow(module, name), function, x)
+
+
+def test_a_saved_model_of_tensorflow_1_with_a_table(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        words = v1.placeholder(tf.string, [None], name="words")
+        kernel = v1.get_variable("kernel", [3, 2], initializer=v1.ones_initializer())
+        keys, values = tf.constant(["one", "two"]), tf.constant([1, 2], tf.int64)
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 0)
+        rows = tf.gather(kernel, table.lookup(words)) * 3
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        feeds = {words: [b"two", b"many"]}
+        expected = session.run(rows, feeds)
+        v1.saved_model.simple_save(
+            session,
+            str(tmp_path / "model"),
+            {"words": words},
+            {"rows": rows},
+            legacy_init_op=v1.tables_initializer(),
+        )
+    model = sx.from_tensorflow(tmp_path / "model")
+    actual = proof.run(model, {"words": np.array(["two", "many"], object)})
+    np.testing.assert_array_equal(actual["rows"], expected)
+    assert "kernel" in {w.name for w in sx.weights(model)}
+
+
+def test_a_frozen_graph_and_the_command(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+    x = RNG.normal(size=(2, 3)).astype("f")
+    with v1.Graph().as_default() as graph, v1.Session() as session:
+        place = v1.placeholder(tf.float32, [None, 3], name="x")
+        kernel = tf.constant(RNG.normal(size=(3, 4)).astype("f"), name="kernel")
+        y = tf.nn.softmax(tf.matmul(place, kernel, name="product"), name="y")
+        expected = session.run(y, {place: x})
+        (tmp_path / "frozen.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    target = tmp_path / "model.onnx"
+    with pytest.raises(SystemExit) as ended:
+        main(["import", str(tmp_path / "frozen.pb"), "-o", str(target)])
+    assert not ended.value.code
+    model = sx.load(target)
+    assert [w.name for w in sx.weights(model)] == ["kernel"]
+    np.testing.assert_allclose(proof.run(model, {"x": x})["y"], expected, rtol=1e-5)
+    part = sx.from_tensorflow(tmp_path / "frozen.pb", outputs=["product"])
+    assert [v.name for v in part.outputs] == ["product"]
+
+
+def test_functions_without_a_signature_need_an_example() -> None:
+    function = tf.function(lambda x, rows: tf.gather(x, rows))
+    with pytest.raises(sx.errors.ArgumentError, match="not been traced"):
+        sx.from_tensorflow(function)
+    arrays = [RNG.normal(size=(5, 2)).astype("f"), np.array([4, 0])]
+    require_equal(sx.from_tensorflow(function, example=arrays), function, *arrays)
+
+
+# -- operators ------------------------------------------------------------------------------------
+
+
+def test_free_sizes_cost_no_nodes() -> None:
+    def attention(x: Any) -> Any:
+        shape = tf.shape(x)
+        heads = tf.reshape(x, [shape[0], shape[1], 4, 8])
+        heads = tf.transpose(heads, [0, 2, 1, 3])
+        scores = tf.nn.softmax(tf.matmul(heads, heads, transpose_b=True))
+        mixed = tf.transpose(tf.matmul(scores, heads), [0, 2, 1, 3])
+        return tf.reshape(mixed, [shape[0], shape[1], 32]) + x
+
+    fixed = sx.from_tensorflow(tf.function(attention, input_signature=[spec(2, 6, 32)]))
+    free = sx.from_tensorflow(tf.function(attention, input_signature=[spec(None, None, 32)]))
+    assert len(operators(free)) <= 1.1 * len(operators(fixed))
+    require_equal(free, attention, RNG.normal(size=(3, 5, 32)).astype("f"))
+
+
+CASES: dict[str, tuple[Any, list[Any]]] = {
+    "strided-slice": (lambda x: x[..., 1:-1:2, tf.newaxis, ::-1, 0], [spec(None, 7, 5, 2)]),
+    "same-stride-2-free-size": (
+        lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME"),
+        [spec(1, None, None, 3)],
+    ),
+    "conv-transpose-free-size": (
+        lambda x, w: tf.nn.conv2d_transpose(x, w, tf.stack([tf.shape(x)[0], 14, 14, 4]), 2),
+        [spec(None, 7, 7, 3), spec(3, 3, 4, 3)],
+    ),
+    "gather-batch-dims": (
+        lambda x, i: tf.gather(x, i, axis=2, batch_dims=1),
+        [spec(2, 3, 4, 5), spec(2, 6, dtype="int32")],
+    ),
+    "one-hot-out-of-range": (lambda i: tf.one_hot(i - 1, 3, axis=0), [spec(4, dtype="int32")]),
+    "floor-mod-of-negatives": (
+        lambda x, i: (tf.math.floormod(x, -1.5), (i - 1) // -2, (i - 1) % 3),
+        [spec(6), spec(6, dtype="int32")],
+    ),
+    "reflect-and-symmetric": (
+        lambda x: [tf.pad(x, [[0, 0], [2, 1]], m) for m in ("REFLECT", "SYMMETRIC")],
+        [spec(2, None)],
+    ),
+    "diagonals": (
+        lambda x: (tf.linalg.diag_part(x, k=(-1, 1)), tf.linalg.band_part(x, 1, -1)),
+        [spec(None, 4, 5)],
+    ),
+    "spectrum": (lambda x: tf.abs(tf.signal.rfft2d(x)), [spec(None, 6, 9)]),
+    "empty-batch-of-segments": (
+        lambda x, i: tf.math.unsorted_segment_max(x, i, 4),
+        [spec(5, 2), spec(5, dtype="int32")],
+    ),
+    "float64": (lambda x: tf.nn.softmax(tf.exp(x) / 3), [spec(None, 3, dtype="float64")]),
+    "sizes-of-one": (lambda x: tf.squeeze(tf.reduce_sum(x, 1), 0), [spec(1, 1, 1)]),
+    "early-end-of-a-loop": (
+        lambda x: tf.map_fn(lambda t: t + 1, x) + tf.while_loop(
+            lambda s: tf.reduce_sum(s) < 50, lambda s: s * 2 + 1, [x]
+        )[0],
+        [spec(3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators(name: str) -> None:
+    """The import itself compares with TensorFlow on two random inputs; any difference raises."""
+    function, specs = CASES[name]
+    model = sx.from_tensorflow(tf.function(function, input_signature=specs))
+    onnx.checker.check_model(model.proto(), full_check=True)

@@ -32,6 +32,7 @@ class Options:
     trust: tuple[str, ...] = ()
     rows: Any = None
     raw: bool = False
+    signature: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def import_model(
         Path,
         typer.Argument(
             help="A model: scikit-learn (skops or pickle), XGBoost (.json, .ubj), LightGBM (.txt), "
-            "CatBoost (.cbm), PMML."
+            "CatBoost (.cbm), PMML, TensorFlow (the folder of a SavedModel, a frozen .pb)."
         ),
     ],
     output: Annotated[
@@ -73,13 +74,17 @@ def import_model(
         list[str] | None,
         typer.Option("--trust", help="A type in a skops file that may be loaded; repeatable."),
     ] = None,
+    signature: Annotated[
+        str | None,
+        typer.Option("--signature", help="Which signature of a SavedModel, where it has several."),
+    ] = None,
 ) -> None:
     """Import a model of another framework or format, and verify it against its source."""
     from sardonyx.save import save
 
     head = _head(source)
     kind = recognized(source, head)
-    options = Options(trust_pickle, tuple(trust or ()), _rows(data), raw)
+    options = Options(trust_pickle, tuple(trust or ()), _rows(data), raw, signature)
     model = kind.read(source, options)
     path = save(model, output or source.with_suffix(".onnx"))
     typer.echo(f"source    {kind.name}", err=True)
@@ -228,6 +233,22 @@ def _read_onnx(path: Path, options: Options) -> Any:
     raise ImportRefused(f"{quote(path)} is an ONNX model already", hint="sardonyx inspect shows it")
 
 
+def _is_saved_model(path: Path, head: bytes) -> bool:
+    folder = path if path.is_dir() else path.parent
+    inside = path.is_dir() or path.name.startswith("saved_model.pb")
+    return inside and any((folder / f"saved_model.{s}").is_file() for s in ("pb", "pbtxt"))
+
+
+def _is_frozen_graph(path: Path, head: bytes) -> bool:
+    return path.suffix.lower() == ".pb"
+
+
+def _read_tensorflow(path: Path, options: Options) -> Any:
+    import sardonyx as sx
+
+    return sx.from_tensorflow(path, options.signature)
+
+
 SOURCES: list[Source] = [
     Source("ONNX", _is_onnx, _read_onnx),
     Source("PMML", _is_pmml, _read_pmml),
@@ -235,5 +256,7 @@ SOURCES: list[Source] = [
     Source("LightGBM", lambda path, head: head.startswith(b"tree\n"), _read_lightgbm),
     Source("CatBoost", lambda path, head: head.startswith(b"CBM1"), _read_catboost),
     Source("skops", _is_skops, _read_skops),
+    Source("TensorFlow SavedModel", _is_saved_model, _read_tensorflow),
+    Source("TensorFlow graph", _is_frozen_graph, _read_tensorflow),
     Source("pickle", _is_pickle, _read_pickle),
 ]

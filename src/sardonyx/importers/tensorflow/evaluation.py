@@ -27,9 +27,10 @@ MOVES = {
 
 
 def evaluated(op: Writer, node: tf.Operation, inputs: Sequence[Any]) -> list[Any] | None:
-    """The results of an operator of constants or of sizes; None where it is neither."""
-    if node.type == "Const":
-        return None
+    """The results of an operator of constants or of sizes; None where it is neither.
+
+    Only operators that have a rule come here: some that have none read files.
+    """
     if not inputs or not all(isinstance(v, ir.Value) and not v.meta.get("complex") for v in inputs):
         return None
     if node.op_def.is_stateful or any(a.type in ("func", "list(func)") for a in node.op_def.attr):

@@ -73,7 +73,7 @@ def from_tensorflow(
 def imported(source: Source) -> tuple[Model, Reader]:
     """The model of a source, not yet compared with it."""
     op, reader = Writer(), Reader()
-    reader.frozen = source.frozen
+    reader.frozen, reader.fetch = source.frozen, source.fetch
     op.reserve([*source.inputs, *source.outputs])
     fed: dict[str, Any] = {}
     graph_inputs = []

@@ -27,9 +27,12 @@ from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
 FAMILIES = (
-    "array", "blocks", "diagonal", "functional", "indexing", "lists", "math", "nn", "reductions",
-    "spectral", "state", "windows",
+    "array", "blocks", "diagonal", "functional", "image", "indexing", "linalg", "lists", "lookup",
+    "math", "nn", "quantize", "random", "reductions", "resize", "rnn", "segments", "spectral",
+    "state", "string", "windows",
 )  # fmt: skip
+# Operators without a rule that are computed where their inputs are constants.
+PURE = ("StatelessRandom", "StatelessTruncated", "StaticRegex", "String")
 WRITES = frozenset([
     "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assign", "AssignAdd",
     "AssignSub", "ResourceScatterUpdate", "ResourceScatterAdd", "ResourceScatterNdUpdate",
@@ -97,6 +100,7 @@ class Reader:
         self.weights: dict[str, tuple[ir.Value, np.ndarray]] = {}
         self.random = False  # whether results are drawn, and cannot be compared
         self.frozen = False  # whether weights are constants of the graph
+        self.fetch: Callable[[tf.Tensor], Any] | None = None  # reads handles inside the graph
         self.root: tf.Graph | None = None  # the graph whose library has the functions
         self.library: dict[str, Any] = {}
         self.results: set[str] = set()  # names of tensors that are results of a graph
@@ -144,9 +148,10 @@ class Reader:
         inputs = [values[t.name] for t in node.inputs]
         if any(isinstance(v, Unknown) for v in inputs):
             return [_placeholder(t) for t in node.outputs]
-        constants = evaluated(op, node, inputs)
-        if constants is not None:
-            return constants
+        if node.type in RULES or node.type.startswith(PURE):
+            constants = evaluated(op, node, inputs)
+            if constants is not None:
+                return constants
         before = len(op.nodes)
         try:
             rule = rule_of(node.type)

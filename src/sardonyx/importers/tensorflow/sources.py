@@ -43,6 +43,7 @@ class Source:
     frozen: bool = False
     names: dict[int, str] = field(default_factory=dict)  # of variables, by the id of their handle
     trained: set[str] = field(default_factory=set)  # names of trainable variables
+    fetch: Callable[[tf.Tensor], Any] | None = None  # the handle of a table or variable inside
 
 
 def source_of(
@@ -144,9 +145,16 @@ def of_concrete(function: Any, names: Mapping[int, str] | None = None, name: str
             function._call_flat(list(tensors), function.captured_inputs), expand_composites=True
         ),
     )
+    source.fetch = _fetcher(function)
     source.names = dict(names or _variable_names(variables))
     source.trained = {source.names[id(v.handle)] for v in variables if _is_trained(v, source)}
     return source
+
+
+def _fetcher(function: Any) -> Callable[[tf.Tensor], Any] | None:
+    """Graphs of TensorFlow 1 hold their tables and variables: pruned to a handle, they give it."""
+    prune = getattr(function, "prune", None)
+    return None if prune is None else lambda tensor: tf.nest.flatten(prune([], [tensor])())[0]
 
 
 def _is_trained(variable: Any, source: Source) -> bool:
@@ -439,6 +447,7 @@ def of_graph_def(
         {},
         lambda *tensors: tf.nest.flatten(function(*tensors)),
         frozen=True,
+        fetch=_fetcher(wrapped),
     )
 
 

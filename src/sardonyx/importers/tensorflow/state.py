@@ -68,6 +68,20 @@ def _resource(op: Writer, reader: Reader, handle: Any, source: Source) -> Any:
     return TableHandle(handle)
 
 
+def inside(op: Writer, reader: Reader, node: Any, dtype: tf.DType) -> Any:
+    """A variable that a graph of TensorFlow 1 holds itself."""
+    name = node.node_def.attr["shared_name"].s.decode() or node.name
+    if reader.fetch is None:
+        raise Refusal("a variable without a value; freeze the graph, or give the SavedModel")
+    try:
+        value = reader.fetch(node.outputs[0])
+        if value.dtype == tf.resource:
+            value = tf.raw_ops.ReadVariableOp(resource=value, dtype=dtype)
+    except tf.errors.OpError as error:
+        raise Refusal("a variable that was not initialized") from error
+    return weight(op, reader, name, np.asarray(value.numpy()))
+
+
 @dataclass
 class TableHandle:
     """The handle of a table, whose types are known where it is read."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.importers.tensorflow.reader import Reader, importer
-from sardonyx.importers.tensorflow.state import Variable, weight
+from sardonyx.importers.tensorflow.state import Variable, inside, weight
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 
@@ -35,9 +35,14 @@ def placeholder_with_default(op: Writer, x: ir.Value) -> ir.Value:
     return x
 
 
-@importer("VarHandleOp", "VariableV2", "Variable")
-def var_handle_op(op: Writer, *, node: Any) -> Any:
-    raise Refusal("a variable without a value; freeze the graph, or give the SavedModel")
+@importer("VarHandleOp")
+def var_handle_op(op: Writer, *, node: Any, reader: Reader, dtype: Any) -> Variable:
+    return Variable(inside(op, reader, node, dtype))
+
+
+@importer("VariableV2", "Variable")
+def variable_v2(op: Writer, *, node: Any, reader: Reader, dtype: Any) -> ir.Value:
+    return inside(op, reader, node, dtype)
 
 
 @importer("ReadVariableOp")
