@@ -259,3 +259,50 @@ def test_a_relay_passes_through_the_web(tmp_path: Path, monkeypatch: pytest.Monk
     assert "onnxruntime-web" in losses
     handed_on = [loss for leg in losses.values() for loss in leg]
     np.testing.assert_allclose(handed_on, straight, atol=2e-6, rtol=0)
+
+
+def trained_by_hand(folder: Path, batches: list[dict[str, np.ndarray]]) -> list[float]:
+    """The losses of an exported step in plain onnxruntime."""
+    described = json.loads((folder / "step.json").read_text())
+    start = onnxruntime.InferenceSession(folder / "initialize.onnx")
+    names = [o.name for o in start.get_outputs()]
+    outputs = dict(zip(names, start.run(None, {}), strict=True))
+    state = {n: outputs[o] for n, o in described["initialize"]["state"].items()}
+    (step,) = described["steps"]
+    session = onnxruntime.InferenceSession(folder / "train.onnx")
+    names = [o.name for o in session.get_outputs()]
+    losses = []
+    for batch in batches:
+        fed = {n: state[n] for n in step["train"]["state"]}
+        defaults = {
+            h["name"]: np.array(h["default"], h["type"]) for h in step["train"]["hyperparameters"]
+        }
+        values = dict(zip(names, session.run(None, {**batch, **fed, **defaults}), strict=True))
+        state |= {n: values[o] for n, o in step["train"]["updates"].items()}
+        losses.append(float(values["loss"]))
+    return losses
+
+
+@pytest.mark.parametrize("options", [{"plain": True}, {"batch": 5}, {"plain": True, "batch": 5}])
+def test_plain_and_static_steps_train_alike(tmp_path: Path, options: dict[str, Any]) -> None:
+    net = sx.trainable(network(dropout=0.2), "cross_entropy", optimizer=sx.optim.adamw(1e-2))
+    batches = [{"x": x, "label": label} for x, label in image_batches(3)]
+    sx.export_step(net, tmp_path / "as_is", current=True)
+    expected = trained_by_hand(tmp_path / "as_is", batches)
+    sx.export_step(net, tmp_path / "step", current=True, **options)
+    np.testing.assert_allclose(trained_by_hand(tmp_path / "step", batches), expected, rtol=1e-5)
+    for path in (tmp_path / "step").glob("*.onnx"):
+        proto = onnx.load(path)
+        onnx.checker.check_model(proto)
+        ops = {n.op_type for n in proto.graph.node}
+        if options.get("plain"):
+            assert not ops & {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "CastLike"}
+        inputs = [v.type.tensor_type.shape.dim for v in proto.graph.input]
+        if options.get("batch"):
+            assert not [d.dim_param for dims in inputs for d in dims if d.dim_param]
+
+
+def test_a_batch_has_rows(tmp_path: Path) -> None:
+    net = sx.trainable(mlp(), "cross_entropy")
+    with pytest.raises(ArgumentError, match="at least one row"):
+        sx.export_step(net, tmp_path, batch=0)

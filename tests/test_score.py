@@ -407,8 +407,8 @@ def test_engines_by_name(tmp_path: Path, made: Make) -> None:
 def test_peers_that_are_not_set_up_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
     assert engines.find("peers") == []
-    with pytest.raises(ArgumentError, match="--setup openvino"):
-        engines.find("openvino")
+    with pytest.raises(ArgumentError, match="--setup plain-openvino"):
+        engines.find("plain-openvino")
 
 
 @pytest.mark.parametrize("name", environments.PEERS)

@@ -32,6 +32,7 @@ ALLOWED = {
     "flax": ("engines/jax/", "importers/jax/"),
     "tensorflow": ("engines/tensorflow/", "importers/tensorflow/"),
     "keras": ("engines/keras/", "importers/keras/", "importers/tensorflow/"),
+    "openvino": ("engines/openvino/", "score/peers/"),
     "sklearn": ("importers/sklearn/",),
     "skl2onnx": ("importers/sklearn/",),
     "xgboost": ("importers/boosting/",),

@@ -204,7 +204,7 @@ EXTRAS = {
     "onnxruntime": "cpu", "torch": "torch", "safetensors": "torch", "jax": "jax", "jaxlib": "jax",
     "flax": "flax", "tensorflow": "tensorflow", "keras": "tensorflow", "tensorboard": "tensorboard",
     "pyarrow": "parquet", "PIL": "images", "yaml": "yaml", "matplotlib": "plots",
-    "pandas": "pandas", "ai_edge_litert": "tflite",
+    "pandas": "pandas", "ai_edge_litert": "tflite", "openvino": "openvino",
 }  # fmt: skip
 
 

@@ -74,6 +74,7 @@ BUILT_IN = {
         _own("torch", arrays=True),
         _own("jax", arrays=True),
         _own("tensorflow", "tensorflow-cpu", arrays=True),
+        _own("openvino"),
     )
 }
 # The engines to whose arrays operators are lowered.

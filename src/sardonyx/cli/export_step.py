@@ -21,6 +21,16 @@ def export_step(
     runtime: Annotated[
         str, typer.Option(help="The oldest runtime that must accept the files.")
     ] = "onnxruntime==1.21",
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain",
+            help="Replace losses and other function operators by the operators that define them.",
+        ),
+    ] = False,
+    batch: Annotated[
+        int | None, typer.Option(help="The rows of every batch, instead of a free size.")
+    ] = None,
 ) -> None:
     """Write train.onnx, evaluate.onnx, initialize.onnx, infer.onnx and step.json."""
-    typer.echo(write(model, output, current=current, runtime=runtime))
+    typer.echo(write(model, output, current=current, runtime=runtime, plain=plain, batch=batch))

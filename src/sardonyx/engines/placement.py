@@ -11,6 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from sardonyx import plugins
+from sardonyx.engines.loading import load_engine
 from sardonyx.errors import ArgumentError, quote, table
 from sardonyx.lower.data_dependent import decided_by_data
 from sardonyx.lower.driver import FRAMEWORKS, prepare
@@ -74,7 +76,8 @@ def placement(
 ) -> Placements:
     """Which nodes of a model a framework cannot run itself, on which engine they run, and why.
 
-    to     -- numpy, torch, jax or tensorflow
+    to     -- numpy, torch, jax or tensorflow, or an engine that compiles parts of a model, such as
+              openvino
     place  -- pattern of node names or operators → the engine that runs these nodes; the last
               that matches decides
     sizes  -- values for the model's free sizes, which otherwise stay symbols in the formulas
@@ -87,6 +90,8 @@ def placement(
     part 1: 1 node on onnxruntime; 2 tensors cross: 64·N bytes in, 64·N bytes out
       Relu  node "relu"  on onnxruntime  chosen
     """
+    if to not in FRAMEWORKS and to in plugins.engines():
+        return _in_segments(model, to, place, sizes or {})
     if to not in FRAMEWORKS:
         raise ArgumentError(f"there is no framework {quote(to)}", hint=f"one of {FRAMEWORKS}")
     arrays = importlib.import_module(f"sardonyx.engines.{to}.backend").arrays()
@@ -98,6 +103,31 @@ def placement(
     every = sum(len(graph) for graph in graphs(prepared.model.graph))
     parts = [_part(region, sizes or {}) for region in prepared.regions.values()]
     return Placements(to, every - len(parts), [p.row for p in prepared.placements], parts)
+
+
+def _in_segments(
+    model: ModelSource, to: str, place: Mapping[str, str] | None, sizes: Mapping[str, int]
+) -> Placements:
+    """Where nodes run if an engine compiles as much of a model as it can."""
+    divide = getattr(getattr(load_engine(to), "Runner", None), "divide", None)
+    if divide is None:
+        raise ArgumentError(
+            f"{to} runs whole models: no node runs elsewhere", hint=f"one of {FRAMEWORKS}"
+        )
+    if place:
+        raise ArgumentError(f"{to} itself decides which nodes run elsewhere", hint="omit place")
+    segments = divide(load(model), sizes)
+    rows = {p.node: p.row for p in segments.placements}
+    parts = []
+    for segment, function in segments.parts:
+        if segment.is_elsewhere:
+            inputs, outputs = segment.model.graph.inputs, segment.model.graph.outputs
+            ins, outs = (formula([bytes_of(v, sizes) for v in e]) for e in (inputs, outputs))
+            listed = [rows[node] for node in segment.nodes.values()]
+            tensors = len(inputs) + len(outputs)
+            parts.append(Part(function.engine, listed, ins, outs, tensors))
+    every = sum(len(segment.nodes) for segment, _ in segments.parts)
+    return Placements(to, every - len(rows), list(rows.values()), parts)
 
 
 def _part(region: Region, sizes: Mapping[str, int]) -> Part:

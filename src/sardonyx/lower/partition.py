@@ -261,13 +261,18 @@ def partition(
         here = {node: placed[node] for node in graph if node in placed}
         if not here:
             continue
-        readers: dict[ir.Value, set[ir.Node | None]] = {v: {None} for v in graph.outputs}
-        for node in graph:
-            for value in reads(node):
-                readers.setdefault(value, set()).add(node)
-        cut = Cut(model, here, readers, fed)
+        cut = Cut(model, here, readers_in(graph), fed)
         regions.update(cut.replace(graph, groups(graph, here)))
     return regions
+
+
+def readers_in(graph: ir.Graph) -> dict[ir.Value, set[ir.Node | None]]:
+    """The nodes of a graph that read each value, also in bodies; None for the graph's output."""
+    readers: dict[ir.Value, set[ir.Node | None]] = {v: {None} for v in graph.outputs}
+    for node in graph:
+        for value in reads(node):
+            readers.setdefault(value, set()).add(node)
+    return readers
 
 
 @dataclass
@@ -286,12 +291,10 @@ class Cut:
         regions: dict[ir.Node, Region] = {}
         replaced: list[tuple[ir.Value, ir.Value]] = []
         for nodes in parts:
-            inside = {v: None for node in nodes for v in node.outputs}
-            outer = [v for node in nodes for v in reads(node) if v not in inside]
-            inputs = [v for v in dict.fromkeys(outer) if not self._is_constant(v)]
-            constants = [v for v in dict.fromkeys(outer) if self._is_constant(v)]
-            outputs = [v for v in inside if self.readers.get(v, set()) - set(nodes)]
-            region = self._region(nodes, inputs, constants, outputs)
+            inputs, constants, outputs = self._ends(nodes)
+            placements = [self.placed[node] for node in nodes]
+            whole = self._model(nodes, inputs, constants, outputs)
+            region = Region(placements[0].engine, placements, whole)
             node = ir.Node(DOMAIN, CALL, inputs, num_outputs=len(outputs), name=region.label)
             for before, after in zip(outputs, node.outputs, strict=True):
                 after.name, after.type, after.shape = before.name, before.type, before.shape
@@ -305,17 +308,31 @@ class Cut:
         graph.sort()
         return regions
 
+    def model_of(self, nodes: Sequence[ir.Node]) -> Model:
+        """Nodes of the graph, in its order, as a model of their own."""
+        return self._model(nodes, *self._ends(nodes))
+
+    def _ends(
+        self, nodes: Sequence[ir.Node]
+    ) -> tuple[list[ir.Value], list[ir.Value], list[ir.Value]]:
+        """What nodes read from outside, as inputs and as constants, and what others read."""
+        inside, members = {v: None for node in nodes for v in node.outputs}, set(nodes)
+        outer = dict.fromkeys(v for node in nodes for v in reads(node) if v not in inside)
+        inputs = [v for v in outer if not self._is_constant(v)]
+        constants = [v for v in outer if self._is_constant(v)]
+        return inputs, constants, [v for v in inside if self.readers.get(v, set()) - members]
+
     def _is_constant(self, value: ir.Value) -> bool:
         is_stored = value.is_initializer() and not value.is_graph_input()
         return is_stored and value.const_value is not None and value.name not in self.fed
 
-    def _region(
+    def _model(
         self,
         nodes: Sequence[ir.Node],
         inputs: Sequence[ir.Value],
         constants: Sequence[ir.Value],
         outputs: Sequence[ir.Value],
-    ) -> Region:
+    ) -> Model:
         values: dict[ir.Value, Any] = {v: _twin(v) for v in (*inputs, *constants)}
         for value in inputs:
             values[value].const_value = None
@@ -328,9 +345,7 @@ class Cut:
             opset_imports=dict(self.model.ir.opset_imports),
             name="region",
         )
-        placements = [self.placed[node] for node in nodes]
-        whole = Model(ir.Model(graph, ir_version=self.model.ir.ir_version or 13))
-        return Region(placements[0].engine, placements, whole)
+        return Model(ir.Model(graph, ir_version=self.model.ir.ir_version or 13))
 
 
 def _twin(value: ir.Value) -> ir.Value:

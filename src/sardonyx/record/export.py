@@ -12,7 +12,8 @@ A trainer runs `initialize` once, then `train` in a loop, and hands each new sta
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ import onnx_ir as ir
 
 from sardonyx import partial
 from sardonyx.build import Builder
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, ModelSource, Record, load
-from sardonyx.normalize import regular_copy
+from sardonyx.normalize import NormalizedModel, normalize, regular_copy
+from sardonyx.passes.inlining import inline_functions
 from sardonyx.passes.nesting import names as all_names
+from sardonyx.passes.pinning import pinned
 from sardonyx.record import info
 from sardonyx.record.describe import descriptions
 from sardonyx.record.step import (
@@ -47,12 +50,17 @@ def export_step(
     *,
     current: bool = False,
     runtime: str | None = "onnxruntime==1.21",
+    plain: bool = False,
+    batch: int | None = None,
 ) -> Path:
     """Write the training step of a model as plain ONNX files with a description; the path of
     `step.json`.
 
     current  -- initialize.onnx returns the current state instead of the record's starting values
     runtime  -- the oldest runtime that must accept the files
+    plain    -- losses, normalizations and all other operators that ONNX defines by others, and that
+                it did not have in opset 11, are replaced by these others
+    batch    -- the number of rows of every batch, instead of a free size
 
     >>> import sardonyx as sx
     >>> sx.export_step("trainable.onnx", "step")  # doctest: +SKIP
@@ -64,15 +72,15 @@ def export_step(
             hint="make one with sx.trainable, or the command sardonyx trainable",
         )
     info.check(loaded)
+    form = Form(runtime, plain, batch)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    starts = _write_initialization(loaded, target, current, runtime)
+    starts = _write_initialization(loaded, target, current, form)
     steps = [
-        _write_step(loaded, index, record, target, runtime)
+        _write_step(loaded, index, record, target, form)
         for index, record in enumerate(loaded.records)
     ]
-    served = compile_inference(loaded)
-    save(served.model, target / "infer.onnx", runtime=runtime)
+    served = form.write(compile_inference(loaded), target / "infer.onnx")
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -86,16 +94,72 @@ def export_step(
     return path
 
 
+@dataclass(frozen=True)
+class Form:
+    """How the files are written: for which runtime, in which operators, for which batch."""
+
+    runtime: str | None
+    plain: bool
+    batch: int | None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch < 1:
+            raise ArgumentError(f"a batch has at least one row, not {self.batch}")
+
+    def write(self, graph: StepGraph, path: Path) -> StepGraph:
+        """Write a graph in this form; the graph as it was written."""
+        model: Model = graph.model
+        if self.batch is not None:
+            model = pinned(model, batch_shapes(graph, self.batch))
+        if self.plain:
+            model = model.copy()
+            inline_functions(model.graph)
+            model = normalize(model)
+        written = graph if model is graph.model else replace(graph, model=NormalizedModel.of(model))
+        save(written.model, path, runtime=self.runtime)
+        return written
+
+
+def batch_shapes(graph: StepGraph, batch: int) -> dict[str, list[Any]]:
+    """The shapes of the data inputs of a step for batches of one size.
+
+    The free size that counts rows is the first one of the inputs, and has one name in all of them.
+    """
+    inputs = [v for v in graph.model.graph.inputs if v.name in graph.inputs]
+    dims = {v.name or "": list(v.shape) for v in inputs if v.shape is not None}
+    first = {d[0].value for d in dims.values() if d and not isinstance(d[0], int)}
+    names = first - {None}
+    everywhere = [n for n in names if all(n in _symbols(d) for d in dims.values())]
+    if len(names) > 1 and len(everywhere) != 1:
+        rows = [[quote(n), str([getattr(x, "value", x) for x in d])] for n, d in dims.items()]
+        raise ArgumentError("which size of the data counts the rows is not clear", rows)
+    rows_name = everywhere[0] if everywhere else next(iter(names), None)
+    return {
+        name: [batch if _counts_rows(i, d, rows_name) else d for i, d in enumerate(sizes)]
+        for name, sizes in dims.items()
+    }
+
+
+def _symbols(dims: Sequence[Any]) -> set[str | None]:
+    return {d.value for d in dims if not isinstance(d, int)}
+
+
+def _counts_rows(axis: int, dim: Any, name: str | None) -> bool:
+    if isinstance(dim, int):
+        return False
+    return dim.value == name if dim.value is not None else axis == 0
+
+
 def _write_step(
-    model: Model, index: int, record: Record, folder: Path, runtime: str | None
+    model: Model, index: int, record: Record, folder: Path, form: Form
 ) -> dict[str, Any]:
     tail = "" if len(model.records) == 1 else f"_{index}"
     train = distinct_outputs(compile_step(model, record))
-    save(train.model, folder / f"train{tail}.onnx", runtime=runtime)
+    train = form.write(train, folder / f"train{tail}.onnx")
     forward = descriptions(model)[index].get("forward", {})
     served = [v.name or "" for v in model.outputs]
     evaluate = compile_evaluation(model, record, forward, served)
-    save(evaluate.model, folder / f"evaluate{tail}.onnx", runtime=runtime)
+    evaluate = form.write(evaluate, folder / f"evaluate{tail}.onnx")
     return {
         "name": record.algorithm.name,
         "train": {"file": f"train{tail}.onnx", **_signature(train)},
@@ -151,7 +215,7 @@ def _state_array(model: Model, name: str) -> np.ndarray:
 
 
 def _write_initialization(
-    model: Model, folder: Path, current: bool, runtime: str | None
+    model: Model, folder: Path, current: bool, form: Form
 ) -> Mapping[str, str]:
     """Write one graph without inputs that returns every state variable; state → output."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": model.opset}, name="initialize")
@@ -171,7 +235,9 @@ def _write_initialization(
     for constant in op.constants.values():
         whole.graph.register_initializer(constant)
     whole.graph.extend(op.nodes)
-    save(whole, folder / "initialize.onnx", runtime=runtime)
+    if form.plain:
+        inline_functions(whole.graph)
+    save(whole, folder / "initialize.onnx", runtime=form.runtime)
     return outputs
 
 

@@ -44,8 +44,8 @@ PEERS = {
     ),
     # Its processes for compiling are started anew for every few kernels.
     "tinygrad": Peer("tinygrad", ("tinygrad", "onnx"), {"PARALLEL": "0"}),
-    "openvino": Peer("openvino", ("openvino", "onnx")),
-    "iree": Peer("iree", ("iree-base-compiler[onnx]", "iree-base-runtime")),
+    "plain-openvino": Peer("openvino", ("openvino", "onnx")),
+    "plain-iree": Peer("iree", ("iree-base-compiler[onnx]", "iree-base-runtime")),
     "onnx-ad": Peer("onnx_ad", ("onnx-ad", "onnx", "onnxruntime")),
 }
 
@@ -90,6 +90,7 @@ def packages(python: Path) -> str:
 COUNTED = (
     *("numpy", "ml-dtypes", "scipy", "pillow", "onnx", "onnx-ir", "onnxruntime"),
     *("torch", "jax", "jaxlib", "tensorflow", "tensorflow-cpu"),
+    *("openvino",),
 )
 
 

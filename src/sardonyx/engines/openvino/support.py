@@ -1,0 +1,82 @@
+"""What OpenVINO 2026.4 computes as ONNX defines it; the rest runs on another engine.
+
+Its CPU plug-in computes doubles in single precision and 64-bit integers in 32 bits, and saturates
+small integers: nodes that hold data of these types are left to others. Integers that are only
+indices, sizes or axes are fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from sardonyx import opset
+from sardonyx.passes.nesting import bodies
+
+EXACT = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL, ir.DataType.INT32}
+INTEGERS = {"tensor(int64)", "tensor(int32)"}
+ELSEWHERE = "OpenVINO computes other numbers"
+# Operators that gave other numbers than ONNX's in cases of the official suite, or NaN at other
+# places: the compiler assumes that there is none.
+WRONG = {
+    "Attention", "BitShift", "DFT", "IsInf", "IsNaN", "MaxUnpool", "NonMaxSuppression", "RoiAlign",
+    "STFT",
+}  # fmt: skip
+LINEAR = ("nearest", "linear")
+COORDINATES = ("half_pixel", "asymmetric", "pytorch_half_pixel")
+
+
+def _resize(node: ir.Node) -> bool:
+    values = node.attributes
+    return (
+        values.get_string("mode", "nearest") not in LINEAR
+        or values.get_string("coordinate_transformation_mode", "half_pixel") not in COORDINATES
+        or values.get_string("keep_aspect_ratio_policy", "stretch") != "stretch"
+        or bool(values.get_int("antialias", 0))
+    )
+
+
+def _batch_first(node: ir.Node) -> bool:
+    return node.attributes.get_int("layout", 0) == 1
+
+
+# Operators of which some settings are right.
+PARTLY: dict[str, Callable[[ir.Node], bool]] = {
+    "Resize": _resize,
+    "RNN": _batch_first,
+    "GRU": _batch_first,
+    "LSTM": _batch_first,
+    "MaxPool": lambda node: node.attributes.get_int("ceil_mode", 0) == 1,
+    "AveragePool": lambda node: node.attributes.get_int("ceil_mode", 0) == 1,
+    "SpaceToDepth": lambda node: node.attributes.get_string("mode", "DCR") != "DCR",
+}
+
+
+def lacks(node: ir.Node) -> str:
+    """Why a node must not run in OpenVINO; empty if it may."""
+    schema = opset.schema(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if schema is None:
+        return "OpenVINO has no such operation"
+    if node.op_type in WRONG or (node.op_type in PARTLY and PARTLY[node.op_type](node)):
+        return ELSEWHERE
+    for values, formal in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
+        for i, value in enumerate(values):
+            if value is None or (not value.name and not value.uses()):
+                continue
+            parameter = formal[min(i, len(formal) - 1)]
+            reason = _unfit(value, set(parameter.types) <= INTEGERS)
+            if reason:
+                return reason
+    inside = (lacks(inner) for body in bodies(node) for inner in body)
+    return next((reason for reason in inside if reason), "")
+
+
+def _unfit(value: ir.Value, is_index: bool) -> str:
+    if not isinstance(value.type, ir.TensorType):
+        return "its types are not tensors"
+    if value.shape is not None and 0 in value.shape:
+        return "OpenVINO does not take tensors without elements"
+    if value.dtype in EXACT or (is_index and value.dtype == ir.DataType.INT64):
+        return ""
+    return f"OpenVINO does not compute {value.dtype} exactly"
