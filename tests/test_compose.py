@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
+from sardonyx.cli.__main__ import main
 from sardonyx.versions import fit
 
 node = helper.make_node
@@ -126,6 +127,27 @@ def test_splits_into_the_parts(tmp_path: Path) -> None:
     original = onnx.load_from_string(network().SerializeToString())
     names = [n.op_type for n in original.graph.node]
     assert [n.op_type for n in sx.split(whole).model.graph] == names
+
+
+def test_inspect_and_the_report_show_the_stages(tmp_path: Path, capsys: Any) -> None:
+    whole = sx.compose(preparation(), network(), labels())
+    path = sx.save(whole, tmp_path / "whole.onnx")
+    inlined = sx.save(sx.normalize(whole), tmp_path / "inlined.onnx")
+    assert sx.inspect(network()).stages == []
+    for source in (path, inlined):
+        first, middle, last = sx.inspect(source).stages
+        assert [first.name, middle.name, last.name] == ["preprocessing", "model", "postprocessing"]
+        assert set(first.reads) == set(RAW)
+        assert first.gives == middle.reads and middle.gives == last.reads
+        assert last.gives == ["label"]
+    assert first.nodes >= len(preparation().graph.node)
+    with pytest.raises(SystemExit):
+        main(["inspect", str(path), "--html", str(tmp_path / "page.html")])
+    printed = capsys.readouterr().out
+    assert "preprocessing" in printed and "postprocessing" in printed
+    assert "preprocessing" in (tmp_path / "page.html").read_text()
+    run_ = sx.train(whole, {**RAW, "target": TARGET}, prediction="scores", **HOW)
+    assert "preprocessing" in sx.write_report(run_, tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "torch"])

@@ -21,11 +21,14 @@ from sardonyx.errors import ArgumentError, quote, translated
 from sardonyx.html_page import cards, table
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import normalize, regularize
-from sardonyx.passes.nesting import bodies, graphs
+from sardonyx.passes.nesting import bodies, graphs, reads
+from sardonyx.passes.stages import AFTER, MODEL, PREPARATION, stage_of
 from sardonyx.record.builder import ROLE
 from sardonyx.record.describe import descriptions
 from sardonyx.registry import op_name
 from sardonyx.weights import Weight, classified
+
+STAGES = (PREPARATION, MODEL, AFTER)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,19 @@ class Blocker:
     operator: str
     node: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the model by what it is for: preprocessing, model or postprocessing.
+
+    reads, gives -- the tensors that enter the stage (weights aside) and those that leave it
+    """
+
+    name: str
+    nodes: int
+    reads: list[str]
+    gives: list[str]
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,7 @@ class Inspection:
     metadata: dict[str, str] = field(default_factory=dict)
     graph: list[Node] = field(default_factory=list)
     frozen: list[dict[str, Any]] = field(default_factory=list)  # line, code, call and value
+    stages: list[Stage] = field(default_factory=list)  # empty where no node names its stage
 
     def __repr__(self) -> str:
         counts = f"{self.nodes:,} nodes, {self.parameters:,} parameters"
@@ -192,7 +209,52 @@ def _as_loaded(model: Model, nodes: bool) -> dict[str, Any]:
         "metadata": dict(model.metadata),
         "graph": list(_nodes(model)) if nodes else [],
         "frozen": frames.frozen(model.metadata),
+        "stages": stages(model),
     }
+
+
+def stages(model: Model) -> list[Stage]:
+    """The stages of the model in their order; nodes that name none belong to the model proper."""
+    if not any(stage_of(node) for node in model.graph):
+        return []
+    members: dict[str, list[ir.Node]] = {}
+    for node in model.graph:
+        members.setdefault(stage_of(node) or MODEL, []).append(node)
+    return [
+        Stage(name, _size(model, nodes), *_boundary(nodes, model.graph.initializers))
+        for name, nodes in sorted(members.items(), key=lambda row: _position(row[0]))
+    ]
+
+
+def _position(stage: str) -> int:
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+
+
+def _size(model: Model, nodes: Iterable[ir.Node]) -> int:
+    """How many nodes there are, those of local functions and of bodies included."""
+    count, pending = 0, list(nodes)
+    while pending:
+        node = pending.pop()
+        function = model.ir.functions.get(node.op_identifier())
+        count += function is None
+        pending += () if function is None else function
+        pending += [inner for body in bodies(node) for inner in body]
+    return count
+
+
+def _boundary(nodes: list[ir.Node], weights: Mapping[str, ir.Value]) -> tuple[list[str], list[str]]:
+    """The names of the tensors that nodes read from outside, and of those that others read."""
+    inside = set(nodes)
+    entering: dict[str, None] = {}
+    leaving: dict[str, None] = {}
+    for node in nodes:
+        for value in reads(node):
+            if value.producer() not in inside and value.name and value.name not in weights:
+                entering[value.name] = None
+        for value in node.outputs:
+            if value.is_graph_output() or any(user not in inside for user, _ in value.uses()):
+                leaving[value.name or ""] = None
+    return list(entering), list(leaving)
 
 
 def _count_operators(parts: Iterable[ir.Graph]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.html_page import COLOURS, page, section, table, text
-from sardonyx.inspection import Inspection, Node, Tensor, shape_text
+from sardonyx.inspection import Inspection, Node, Stage, Tensor, shape_text
 
 DRAWN = 400
 WIDTH, HEIGHT, GAP_X, GAP_Y = 150, 30, 18, 26
@@ -26,6 +26,8 @@ def inspection_page(inspection: Inspection, title: str) -> str:
         for r in inspection.training
     ]
     parts = [inspection._repr_html_()]
+    if inspection.stages:
+        parts.append(section("Stages", stage_table(inspection.stages)))
     if records:
         parts.append(section("Training", table(["loss", "optimizer", "steps made"], records)))
     blockers = [[b.operator, b.node, b.reason] for b in inspection.blockers]
@@ -35,6 +37,12 @@ def inspection_page(inspection: Inspection, title: str) -> str:
     tensors = [[w.name, w.kind, shape_text(w.shape), w.reason] for w in inspection.tensors]
     parts.append(section("Tensors", table(["name", "kind", "shape", "why"], tensors)))
     return page(title, f"IR {inspection.ir_version}, {versions}", *parts, style=STYLE)
+
+
+def stage_table(stages: Sequence[Stage]) -> str:
+    """What prepares the data, the model proper and what follows, with the tensors between them."""
+    rows = [[s.name, s.nodes, ", ".join(s.reads), ", ".join(s.gives)] for s in stages]
+    return table(["stage", "nodes", "reads", "gives"], rows)
 
 
 def drawing(nodes: Sequence[Node], inputs: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> str:

@@ -84,6 +84,7 @@ def _show(console: Console, path: Path, inspection: Inspection, limit: int | Non
     console.print(f"[bold]{escape(quote(path.name)[1:-1])}[/]  {escape(versions)}")
     _tensors(console, "inputs", inspection.inputs)
     _tensors(console, "outputs", inspection.outputs)
+    _stages(console, inspection)
     _operators(console, inspection)
     _weights(console, inspection, limit)
     _cost(console, inspection)
@@ -107,6 +108,25 @@ def _training(console: Console, inspection: Inspection) -> None:
         ]
         line = escape(printable(", ".join(parts)))
         console.print(f"\n[bold]training record {number}[/]  {line}")
+
+
+def _stages(console: Console, inspection: Inspection) -> None:
+    """Which part prepares the data, which is the model, and the tensors between them."""
+    from rich.markup import escape
+
+    if not inspection.stages:
+        return
+    table = _table("stage", "nodes", "reads", "gives")
+    for stage in inspection.stages:
+        cells = (printable(stage.name), f"{stage.nodes:,}", _some(stage.reads), _some(stage.gives))
+        table.add_row(*map(escape, cells))
+    console.print(table)
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f", … {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(_name(name)[1:-1] for name in names[:SHOWN]) + more
 
 
 def _frozen(console: Console, inspection: Inspection, limit: int | None) -> None:

@@ -16,6 +16,8 @@ import onnx
 from sardonyx import __version__, plugins
 from sardonyx import html_page as html
 from sardonyx.errors import counted
+from sardonyx.inspection import stages
+from sardonyx.picture import stage_table
 from sardonyx.record import info
 from sardonyx.record.builder import ROLE
 from sardonyx.train.display import duration
@@ -53,6 +55,7 @@ def _page(run: Run) -> str:
     overridden = html.table(["setting", "in the file", "now"], position.overrides)
     parts = [
         html.section("Curves", *_curves(run)),
+        _stages(run),
         html.section("Settings", html.table(["setting", "value", "where it came from"], settings)),
         html.section("Overridden settings", overridden) if position.overrides else "",
         html.section(
@@ -77,6 +80,12 @@ def _page(run: Run) -> str:
         html.cards(_cards(run)),
         *parts,
     )
+
+
+def _stages(run: Run) -> str:
+    """What prepares the data and what is trained, where the model says so."""
+    parts = stages(run.rep.model)
+    return html.section("Stages", stage_table(parts)) if parts else ""
 
 
 def _subtitle(run: Run) -> str:
