@@ -39,7 +39,7 @@ FLOAT64 = (6e-6, 6e-5, 2e-5)
 FLOAT32 = (4e-3, 1e-3, 1e-2)
 ATTEMPTS = 6
 SMALLEST = 1e-3  # a derivative below this is taken for zero
-# Floats that say where or how, not what: they are not differentiated by.
+# Float inputs that are positions or settings rather than data have no gradient.
 PARAMETERS = {("CastLike", 1), ("Dropout", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1)}
 PARAMETERS |= {
     ("Upsample", 1),
@@ -55,7 +55,7 @@ STATISTICS = {("BatchNormalization", 1), ("BatchNormalization", 2)}
 
 @dataclass(frozen=True)
 class GradientCase:
-    """One official case with a derivative; what `Case` says, and where the point lies."""
+    """One official case with a derivative: a `Case`, and the point at which it is differentiated."""
 
     name: str
     op: str

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sardonyx.passes.cse import RANDOM
 from sardonyx.score import variants
 from sardonyx.score.pool import Crashed, Refused, TimedOut, Worker
 from sardonyx.score.suite import Case, every_node
@@ -33,14 +34,6 @@ CLASSES = {
     "time-out": (4, "no answer within the time limit"),
     "crash": (4, "the process ended"),
     "wrong numbers": (5, "an answer, and it is not the right one"),
-}
-RANDOM_OPS = {
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
 }
 # An error of so many units in the last place of the largest element is rounding.
 ROUNDING = 10
@@ -216,7 +209,7 @@ def _cell(case: Case, expected: list[Any], outputs: list[Any], index: int) -> Ce
 
 def draws(case: Case) -> bool:
     """Whether a case draws random numbers: a random operator, or a Dropout that trains."""
-    if RANDOM_OPS & set(case.ops):
+    if RANDOM & set(case.ops):
         return True
     return "Dropout" in case.ops and any(
         node.op_type == "Dropout" and len(node.input) > 2 for node in every_node(case.proto())

@@ -55,7 +55,7 @@ class Worker:
         self.stop()
         self.folder.cleanup()
 
-    # -- what it is asked
+    # -- requests
 
     def hello(self) -> None:
         """Import the engine: its version, and what it is able to do."""

@@ -1,4 +1,4 @@
-"""What comes out: cells by engine, axis and case; as JSON; and what became worse since another."""
+"""A score: cells by engine, axis and case; as JSON; what became worse since an earlier score."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _key(kind: str) -> str:
 
 
 def overview(score: Score, subjects: dict[str, list[str]]) -> str:
-    """Who can do how much, in one table."""
+    """How many cases each engine passes, in one table."""
     count = len(score.cases.get("forward", ()))
     counts = {
         "official cases": count,
@@ -303,7 +303,7 @@ def _choice(name: str, label: str, options: Sequence[tuple[str, str]]) -> str:
 
 
 def operator(score: Score, name: str, cases: list[str]) -> str:
-    """What an operator does, its versions, who passes what, and why not."""
+    """What an operator does, its versions, and which engine passes which case, or why not."""
     domain, _, op = name.rpartition("::")
     controls = _controls(
         _search("Search cases"),

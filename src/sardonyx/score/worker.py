@@ -109,7 +109,7 @@ def load_adapter(path: str) -> Any:
 
 
 def answer(adapter: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a line asks for."""
+    """Execute one request."""
     if request["do"] == "hello":
         version = getattr(adapter, "version", None)
         able = [name for name in ("run", "gradient", "train") if hasattr(adapter, name)]
