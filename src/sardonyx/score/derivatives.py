@@ -55,7 +55,7 @@ STATISTICS = {("BatchNormalization", 1), ("BatchNormalization", 2)}
 
 @dataclass(frozen=True)
 class GradientCase:
-    """One official case with a derivative: a `Case`, and the point at which it is differentiated."""
+    """One official case with a derivative, and the point at which it is differentiated."""
 
     name: str
     op: str

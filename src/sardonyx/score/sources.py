@@ -24,9 +24,6 @@ KERNELS = "engines"
 REGISTER = {"lowering": "", "table": "", "gradient_rule": "", "formulas": "", "reduction": "Reduce"}
 # Packages and modules that no result depends on.
 APART = (
-    *("cli", "score", "verify", "importers", "diff"),
-    *("checking.py", "html_page.py", "inspection.py", "operator_support.py", "picture.py"),
-)
     "cli",
     "score",
     "verify",
