@@ -174,7 +174,8 @@ def _parameters(run: Run) -> list[list[object]]:
     rows: list[list[object]] = []
     trained = {n for r in model.records for n in info.state_names(model, r)}
     for weight in weights(model):
-        tensor = model.graph.initializers[weight.name].const_value
+        value = model.graph.initializers.get(weight.name)  # None: inside a local function
+        tensor = None if value is None else value.const_value
         role = model.metadata.get(
             f"{ROLE}{weight.name}", "trained" if weight.name in trained else "frozen"
         )
