@@ -33,6 +33,8 @@ ALLOWED = {
     "tensorflow": ("engines/tensorflow/", "importers/tensorflow/"),
     "keras": ("engines/keras/", "importers/keras/", "importers/tensorflow/"),
     "openvino": ("engines/openvino/", "score/peers/"),
+    "iree": ("engines/iree/", "score/peers/"),
+    "tract": ("engines/tract/",),
     "sklearn": ("importers/sklearn/",),
     "skl2onnx": ("importers/sklearn/",),
     "xgboost": ("importers/boosting/",),

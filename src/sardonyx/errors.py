@@ -205,6 +205,7 @@ EXTRAS = {
     "flax": "flax", "tensorflow": "tensorflow", "keras": "tensorflow", "tensorboard": "tensorboard",
     "pyarrow": "parquet", "PIL": "images", "yaml": "yaml", "matplotlib": "plots",
     "pandas": "pandas", "ai_edge_litert": "tflite", "openvino": "openvino",
+    "iree": "iree", "tract": "tract",
 }  # fmt: skip
 
 

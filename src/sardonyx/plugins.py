@@ -65,7 +65,8 @@ def _own(name: str, *packages: str, contends: bool = True, arrays: bool = False)
     return Engine(name, target, name, (name, *packages), contends, arrays)
 
 
-# In the order in which they are listed and tried. The reference in NumPy is never the fastest.
+# In the order in which they are listed and tried. The reference in NumPy is never the fastest; IREE
+# takes seconds to compile, and tract executes steps in small parts.
 BUILT_IN = {
     engine.name: engine
     for engine in (
@@ -75,6 +76,8 @@ BUILT_IN = {
         _own("jax", arrays=True),
         _own("tensorflow", "tensorflow-cpu", arrays=True),
         _own("openvino"),
+        _own("iree", "iree-base-compiler", contends=False),
+        _own("tract", contends=False),
     )
 }
 # The engines to whose arrays operators are lowered.

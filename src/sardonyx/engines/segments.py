@@ -31,12 +31,15 @@ class Refusal(EngineError):
 
 
 class Runtime(Protocol):
-    """What compiles models: `compile` raises `Refusal`, `lacks` gives a reason or nothing."""
+    """What compiles models: `compile` raises `Refusal`; `lacks` gives the reason why a node must
+    run elsewhere, `lacks_graph` why all nodes of a graph must, or nothing.
+    """
 
     name: str
 
     def compile(self, model: Model) -> Function: ...
     def lacks(self, node: ir.Node) -> str: ...
+    def lacks_graph(self, graph: ir.Graph) -> str: ...
 
 
 class Elsewhere:
@@ -77,7 +80,9 @@ class Segments:
         self.runtime = runtime
         self.outputs = [v.name or "" for v in model.graph.outputs]
         nodes = list(model.graph)
-        reasons = {i: why for i, node in enumerate(nodes) if (why := runtime.lacks(node))}
+        whole = runtime.lacks_graph(model.graph)
+        listed = ((i, whole or runtime.lacks(node)) for i, node in enumerate(nodes))
+        reasons = {i: why for i, why in listed if why}
         while True:
             divided = Divided(model, reasons)
             refused = self._compiled(divided)

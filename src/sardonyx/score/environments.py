@@ -90,7 +90,7 @@ def packages(python: Path) -> str:
 COUNTED = (
     *("numpy", "ml-dtypes", "scipy", "pillow", "onnx", "onnx-ir", "onnxruntime"),
     *("torch", "jax", "jaxlib", "tensorflow", "tensorflow-cpu"),
-    *("openvino",),
+    *("openvino", "iree-base-compiler", "tract"),
 )
 
 

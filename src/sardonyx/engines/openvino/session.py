@@ -22,7 +22,6 @@ except ImportError as error:
 
 # Without the hint it computes in bfloat16 where the processor has it.
 SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-OPSET, IR = 21, 10
 NAMED = re.compile(r"(?:No conversion rule found for operations|following ONNX operations): *(.+)")
 
 
@@ -37,6 +36,10 @@ class OpenVINO:
     def lacks(self, node: ir.Node) -> str:
         return lacks(node)
 
+    def lacks_graph(self, graph: ir.Graph) -> str:
+        asks = any(node.op_type == "IsNaN" for node in graph)
+        return "the model asks for NaN, and OpenVINO assumes that there is none" if asks else ""
+
     def compile(self, model: Model) -> Function:
         try:
             data = fit(model, runtime=None).proto().SerializeToString()
@@ -50,46 +53,33 @@ class OpenVINO:
 
 
 class Session:
-    """A compiled model; each call writes its outputs into arrays of their own."""
+    """A compiled model. Inputs are read where they are; outputs are copied, because OpenVINO does
+    not write every output to memory that it is given.
+    """
 
     def __init__(self, compiled: Any, model: Model):
         self.request = compiled.create_infer_request()
         # An input that nothing reads in the end is no input of the compiled model.
         names = {v.name or "" for v in model.graph.inputs}
-        self.inputs = [next(n for n in p.get_names() if n in names) for p in compiled.inputs]
+        self.inputs = [_name(port, names) for port in compiled.inputs]
         self.outputs = [v.name or "" for v in model.graph.outputs]
-        self.static: list[tuple[int, ...] | None] = []
-        self.types = [np.dtype(v.dtype.numpy()) for v in model.graph.outputs if v.dtype is not None]
-        for port in compiled.outputs:
-            shape = port.get_partial_shape()
-            self.static.append(tuple(shape.to_shape()) if shape.is_static else None)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self._run(feeds)
+            arrays = [np.require(feeds[name], requirements="C") for name in self.inputs]
+            for index, array in enumerate(arrays):
+                self.request.set_input_tensor(index, _tensor(array))
+            self.request.infer()
         except Exception as error:
             raise EngineError(f"OpenVINO failed: {str(error)[:300]}") from error
+        outputs = [self.request.get_output_tensor(i) for i in range(len(self.outputs))]
+        return {n: np.array(t.data) for n, t in zip(self.outputs, outputs, strict=True)}
 
-    def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        arrays = [np.require(feeds[name], requirements="C") for name in self.inputs]
-        for index, array in enumerate(arrays):
-            self.request.set_input_tensor(index, _tensor(array))
-        results: list[np.ndarray | None] = []
-        for index, (shape, dtype) in enumerate(zip(self.static, self.types, strict=True)):
-            result = None if shape is None or 0 in shape else np.empty(shape, dtype)
-            results.append(result)
-            if result is not None:
-                self.request.set_output_tensor(index, _tensor(result))
-        self.request.infer()
-        values = [self._output(index, result) for index, result in enumerate(results)]
-        return dict(zip(self.outputs, values, strict=True))
 
-    def _output(self, index: int, result: np.ndarray | None) -> np.ndarray:
-        data = self.request.get_output_tensor(index).data
-        if result is None or data.ctypes.data != result.ctypes.data:
-            # An output that is an input, or of free size, is not written where we asked for it.
-            return np.array(data)
-        return result
+def _name(port: Any, names: set[str]) -> str:
+    """The name in the model of an input; a tensor that is also an output has several."""
+    listed = [port.get_node().get_friendly_name(), *port.get_names()]
+    return next(name for name in listed if name in names)
 
 
 def _tensor(array: np.ndarray) -> Any:

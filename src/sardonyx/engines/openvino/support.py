@@ -20,7 +20,7 @@ ELSEWHERE = "OpenVINO computes other numbers"
 # Operators that gave other numbers than ONNX's in cases of the official suite, or NaN at other
 # places: the compiler assumes that there is none.
 WRONG = {
-    "Attention", "BitShift", "DFT", "IsInf", "IsNaN", "MaxUnpool", "NonMaxSuppression", "RoiAlign",
+    "Attention", "BitShift", "DFT", "IsInf", "MaxUnpool", "NonMaxSuppression", "RoiAlign",
     "STFT",
 }  # fmt: skip
 LINEAR = ("nearest", "linear")
@@ -41,12 +41,16 @@ def _batch_first(node: ir.Node) -> bool:
     return node.attributes.get_int("layout", 0) == 1
 
 
+def _has_peepholes(node: ir.Node) -> bool:
+    return len(node.inputs) > 7 and node.inputs[7] is not None
+
+
 # Operators of which some settings are right.
 PARTLY: dict[str, Callable[[ir.Node], bool]] = {
     "Resize": _resize,
     "RNN": _batch_first,
     "GRU": _batch_first,
-    "LSTM": _batch_first,
+    "LSTM": lambda node: _batch_first(node) or _has_peepholes(node),
     "MaxPool": lambda node: node.attributes.get_int("ceil_mode", 0) == 1,
     "AveragePool": lambda node: node.attributes.get_int("ceil_mode", 0) == 1,
     "SpaceToDepth": lambda node: node.attributes.get_string("mode", "DCR") != "DCR",

@@ -1,0 +1,31 @@
+"""IREE as an engine: the runtime, and what runs and trains on it."""
+
+from __future__ import annotations
+
+from sardonyx.engines import runtime
+from sardonyx.engines.iree.session import IREE
+
+
+class Runner(runtime.Runner):
+    __doc__ = runtime.Runner.__doc__
+    runtime = IREE()
+
+
+class TrainingRep(runtime.TrainingRep):
+    """A model in training on IREE."""
+
+    runner = Runner
+
+
+class Backend(runtime.Backend):
+    """IREE as an ONNX backend."""
+
+    runner = Runner
+    training = TrainingRep
+
+
+prepare = Backend.prepare
+run_model = Backend.run_model
+run_node = Backend.run_node
+supports_device = Backend.supports_device
+prepare_training = Backend.prepare_training
