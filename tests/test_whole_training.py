@@ -19,6 +19,7 @@ from sardonyx.engines.training import with_state
 from sardonyx.errors import ArgumentError, DataError, TrainingStopped
 from sardonyx.record.hash_order import VALIDATION, hash_order
 from sardonyx.train.run import Run
+from sardonyx.train.whole import graph
 from tests.networks import cnn, lstm, mlp, parse, transformer
 from tests.test_record_forms import gan
 
@@ -389,3 +390,23 @@ def test_the_command_writes_the_same_file(tmp_path: Path) -> None:
         tmp_path / "model.onnx", tmp_path / "other.onnx", validation=0.2, patience=3, lr=0.01
     )
     assert (tmp_path / "whole.onnx").read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.parametrize("exported", [{}, {"drop_last": True}, {"shuffle": False}], ids=str)
+def test_a_large_state_is_trained_in_one_loop(
+    tmp_path: Path, exported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "LARGE", 0)
+    compared(tmp_path, cnn(), images(), exported, batch_size=8)
+    nodes = onnx.load(tmp_path / "whole.onnx").graph.node
+    (loop,) = (node for node in nodes if node.op_type == "Loop")
+    body = next(a.g for a in loop.attribute if a.name == "body")
+    assert "Loop" not in {node.op_type for node in body.node}
+    outputs = trained(tmp_path / "whole.onnx", feeds(images(), epochs=0))
+    assert outputs["losses"].size == 0 and outputs["stopped"] == 0
+    path = sx.export_training(
+        mlp(activation="Relu"), tmp_path / "nan.onnx", optimizer=sx.optim.sgd(1e30)
+    )
+    outputs = trained(path, feeds(DATA, epochs=4))
+    assert outputs["stopped"] == 2 and outputs["losses"].shape == (1, 6)
+    assert np.isfinite(outputs["losses"][0, 0]) and not np.isfinite(outputs["losses"][0, -1])

@@ -1,4 +1,4 @@
-"""The graph of a whole training: a Loop over epochs, and in it a Loop over batches.
+"""The graph of a whole training: a Loop over epochs, and in it a Loop over batches; or one Loop.
 
     once          checks of the data, preparation, the rows to train on and those held back
     each epoch    the order of the rows, the steps, the validation, what is the best so far
@@ -31,6 +31,7 @@ from sardonyx.train.whole.validation import Validation
 T = ir.DataType
 DONE, OUT_OF_PATIENCE, NOT_FINITE = 0, 1, 2  # why a training ended
 INF = float("inf")
+LARGE = 1 << 24  # bytes of state
 
 
 @dataclass
@@ -74,6 +75,8 @@ class Whole:
         self._sizes()
         self.batches = batches.over(self._features(raw))
         carried = {f"last/{n}": v for n, v in self._start().items()}
+        if self._is_flat():
+            return self._finished(*self._flat(carried))
         carried |= self._judged(carried)
         end, collected = loop(
             self.op, "epochs", self.epochs, self._may_go(carried), carried, self._epoch
@@ -218,6 +221,66 @@ class Whole:
             return None
         return self.op.Less(self.waited, self.settings.patience)
 
+    # -- one loop ------------------------------------------------------------------------
+
+    def _is_flat(self) -> bool:
+        """NOTE [one loop]: a Loop keeps what it was given until its iteration ends, so that two
+        nested ones hold the state of the beginning of the epoch too. Where that is large and
+        nothing happens between epochs, one Loop over the batches of all epochs carries the order
+        of the rows along, which costs a copy of it at every step.
+        """
+        size = sum(array.nbytes for array in self.parts.state.values())
+        return size >= LARGE and not self.settings.keeps_best
+
+    def _flat(self, carried: Values) -> tuple[Values, Values]:
+        op, names = self.op, self.parts.metrics
+        zero, steps = op.const(np.float64(0)), op.Squeeze(self.steps)
+        before = {n.removeprefix("last/"): v for n, v in carried.items()}
+        before |= {f"sum/{n}": zero for n in names} | {"finite": op.const(True)}
+        rows = op.parameter("rows", self.training)
+        rows.shape = ir.Shape(["training"])
+        before["order"] = op.typed(op.Identity(self.training), rows)
+
+        def step(body: Writer, number: ir.Value, inside: Values) -> Body:
+            index = body.Mod(number, steps)
+            first = body.Equal(index, 0)
+            order = self._order_at(body, first, body.Div(number, steps), inside["order"])
+            fresh = {f"sum/{n}": body.Where(first, zero, inside[f"sum/{n}"]) for n in names}
+            after = self._step(body, index, {**inside, **fresh}, order)
+            sums = {f"sum/{n}": body.Reshape(after.carried[f"sum/{n}"], [1]) for n in names}
+            return Body(after.again, {**after.carried, "order": order}, after.collected | sums)
+
+        trips = op.Mul(self.epochs, steps)
+        end, collected = loop(op, "batches", trips, None, before, step)
+        done = op.Shape(op.Reshape(collected["losses"], [-1]))
+        begun = op.Div(op.Sub(op.Add(done, self.steps), [1]), self.steps)
+        numbers = op.Range(1, op.Add(op.Squeeze(begun), 1), 1)
+        last = op.Sub(op.Min(op.Mul(numbers, self.steps), done), [1])  # steps that end an epoch
+        total = op.cast(self.taken, T.DOUBLE)
+        results = {}
+        for name in names:
+            sums = op.Gather(op.Reshape(collected[f"sum/{name}"], [-1]), last)
+            results[f"history/{name}"] = op.Div(sums, total)
+        losses = self._padded(op, collected["losses"], op.Mul(begun, self.steps))
+        grid = op.Concat(begun, self.steps, axis=0)
+        results["losses"] = op.Reshape(losses, grid, allowzero=1)
+        results["losses"].shape = ir.Shape(["epochs", "steps"])
+        finite, done, failed = end["finite"], *(op.const(n, T.INT64) for n in (DONE, NOT_FINITE))
+        state = {f"last/{n}": end[n] for n in self.parts.state}
+        return {**state, "stopped": op.Where(finite, done, failed)}, results
+
+    def _order_at(self, op: Writer, first: ir.Value, number: ir.Value, order: ir.Value) -> ir.Value:
+        """The order of an epoch: computed for its first batch, carried along for the others."""
+        if not self.settings.shuffle:
+            return order
+        new, same = (Writer(f"{op.prefix}/order", op) for _ in range(2))
+        epoch = new.Add(self.first_epoch, number)
+        rows = new.typed(
+            new.Gather(self.training, ordered(new, self.seed, epoch, self.count)), order
+        )
+        bodies = new.graph("new", [], [rows]), same.graph("same", [], [order])
+        return chosen(op, "order", first, *bodies, names=["order"])["order"]
+
     # -- an epoch ----------------------------------------------------------------------
 
     def _epoch(self, op: Writer, number: ir.Value, carried: Values) -> Body:
@@ -241,7 +304,7 @@ class Whole:
             checked = Validation(self.parts, self.settings, self.batches, self.hyper, self.size)
             found = checked.write(op, state, self.held_back)
             history |= {f"val_{n}": v for n, v in found.items()}
-        losses = self._padded(op, collected["losses"])
+        losses = self._padded(op, collected["losses"], self.steps)
         new, again = self._judge(op, carried, state, history, epoch, after["finite"])
         # NOTE [vectors]: ONNX's reference evaluator collects numbers as columns, vectors as rows.
         scans = {f"history/{n}": op.Reshape(v, [1]) for n, v in history.items()}
@@ -272,10 +335,10 @@ class Whole:
         loss = op.Reshape(metrics[self.parts.loss] if self.parts.loss else total, [1])
         return Body(finite, {**state, **sums, "finite": finite}, {"losses": loss})
 
-    def _padded(self, op: Writer, losses: ir.Value) -> ir.Value:
+    def _padded(self, op: Writer, losses: ir.Value, count: ir.Value) -> ir.Value:
         """As many numbers in every epoch: where a step was not finite, the rest is missing."""
         losses = op.Reshape(losses, [-1])  # NOTE [vectors]
-        missing = op.Sub(self.steps, op.Shape(losses))
+        missing = op.Sub(count, op.Shape(losses))
         rest = op.Expand(op.const(np.float64("nan")), missing)
         padded = op.Concat(losses, rest, axis=0)
         padded.shape = ir.Shape(["steps"])
@@ -326,7 +389,7 @@ class Whole:
         description = self.description
         for key, value in collected.items():
             if key.startswith("history/"):
-                numbers = self.op.Reshape(value, [-1])
+                numbers = self.op.Reshape(value, [-1])  # NOTE [vectors]
                 description.history[key.removeprefix("history/")] = give(numbers, key)
             else:
                 description.results[key] = give(value, key)

@@ -34,8 +34,8 @@ from sardonyx.train.whole.graph import NOT_FINITE
 from sardonyx.train.whole.standardize import with_preparation
 from sardonyx.train.whole.stored import stored_model
 
-# Planned memory costs more of it than a step needs; the order of the file keeps few tensors alive.
-OPTIONS = {"enable_mem_pattern": False}
+# Planned memory and planned reuse of buffers cost more memory than a step needs (bench/whole.py).
+OPTIONS = {"enable_mem_pattern": False, "enable_mem_reuse": False}
 
 
 def run_training(
