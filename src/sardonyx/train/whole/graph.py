@@ -247,7 +247,7 @@ class Whole:
             order = self._order_at(body, first, body.Div(number, steps), inside["order"])
             fresh = {f"sum/{n}": body.Where(first, zero, inside[f"sum/{n}"]) for n in names}
             after = self._step(body, index, {**inside, **fresh}, order)
-            sums = {f"sum/{n}": body.Reshape(after.carried[f"sum/{n}"], [1]) for n in names}
+            sums = {f"sums/{n}": body.Reshape(after.carried[f"sum/{n}"], [1]) for n in names}
             return Body(after.again, {**after.carried, "order": order}, after.collected | sums)
 
         trips = op.Mul(self.epochs, steps)
@@ -259,7 +259,7 @@ class Whole:
         total = op.cast(self.taken, T.DOUBLE)
         results = {}
         for name in names:
-            sums = op.Gather(op.Reshape(collected[f"sum/{name}"], [-1]), last)
+            sums = op.Gather(op.Reshape(collected[f"sums/{name}"], [-1]), last)
             results[f"history/{name}"] = op.Div(sums, total)
         losses = self._padded(op, collected["losses"], op.Mul(begun, self.steps))
         grid = op.Concat(begun, self.steps, axis=0)
