@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from sardonyx.engines.onnxruntime.session import interruptible_run, opened
-from sardonyx.engines.training import with_state
+from sardonyx.engines.training import TrainingRep, with_state
 from sardonyx.errors import ArgumentError, DataError, TrainingStopped, quote
 from sardonyx.model import Model, ModelSource
 from sardonyx.record.info import state_tensor
@@ -214,15 +214,13 @@ def _arrays(source: Source, links: Sequence[Link]) -> dict[str, np.ndarray]:
     return {n: np.ascontiguousarray(a) for n, a in rows.items()}
 
 
-class WholeRep:
+class WholeRep(TrainingRep):
     """The state between two epochs, in the place of a model in training on an engine."""
-
-    front = None
 
     def __init__(
         self, file: WholeFile, net: Model, data: dict[str, np.ndarray], position: Position
     ):
-        self.file, self.model, self.data = file, net, data
+        self.file, self.model, self.data, self.front = file, net, data, None
         if not position.step:  # the seed is an input of the file, not another setting
             position.overrides = []
         self.arrays: dict[str, np.ndarray] = {}
@@ -232,12 +230,15 @@ class WholeRep:
                 tensor = state_tensor(net, record, name)
                 if tensor is not None:
                     self.arrays[name] = tensor.numpy()
-        self.metrics = [n for n in file.description["history"] if not n.startswith("val_")]
         self.measures: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         start = file.run(self._feeds(), 0, position)
         for name, outputs in file.description["standardize"].items():
             mean, deviation = (start[output] for output in outputs)
             self.measures[name] = mean, deviation
+
+    @property
+    def metrics(self) -> list[str]:
+        return [n for n in self.file.description["history"] if not n.startswith("val_")]
 
     def _feeds(self) -> dict[str, Any]:
         inputs = self.file.description["state"]
