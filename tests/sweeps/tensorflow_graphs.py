@@ -127,13 +127,7 @@ def in_session(
         expected = session.run(fetched, feed_dict=feeds)
         if any("Table" in n.type for n in session.graph.get_operations()):
             folder = Path(tempfile.mkdtemp()) / "model"
-            v1.saved_model.simple_save(
-                session,
-                str(folder),
-                {k.partition(":")[0]: session.graph.get_tensor_by_name(k) for k in feeds},
-                {f"output_{i}": t for i, t in enumerate(fetched)},
-                legacy_init_op=v1.tables_initializer(),
-            )
+            save_tables(session, folder, named(feeds), fetched)
             return {"source": folder, "example": dict(named(feeds))}, expected
         definition = v1.graph_util.convert_variables_to_constants(
             session, session.graph.as_graph_def(), [n.partition(":")[0] for n in outputs]
@@ -144,6 +138,24 @@ def in_session(
         "outputs": outputs,
         "example": list(feeds.values()),
     }, expected
+
+
+def save_tables(session: Any, folder: Path, feeds: dict[str, Any], fetched: list[Any]) -> None:
+    """A SavedModel of TensorFlow 1, which fills its tables when it is loaded."""
+    import tensorflow as tf
+
+    saved, describe = tf.compat.v1.saved_model, tf.compat.v1.saved_model.build_tensor_info
+    inputs = {k: describe(session.graph.get_tensor_by_name(f"{k}:0")) for k in feeds}
+    results = {f"output_{i}": describe(t) for i, t in enumerate(fetched)}
+    signature = saved.build_signature_def(inputs, results, "tensorflow/serving/predict")
+    builder = saved.Builder(str(folder))
+    builder.add_meta_graph_and_variables(
+        session,
+        ["serve"],
+        {"serving_default": signature},
+        main_op=tf.compat.v1.tables_initializer(),
+    )
+    builder.save()
 
 
 def named(feeds: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.build import rank
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 
@@ -53,12 +54,19 @@ class TensorList:
         assert self.count is not None
         return self.count
 
-    def with_item(self, op: Writer, index: ir.Value, item: ir.Value) -> TensorList:
-        """The list after element `index` was set."""
+    def with_item(
+        self, op: Writer, index: ir.Value, item: ir.Value, grows: bool = False
+    ) -> TensorList:
+        """The list after element `index` was set; it may lie beyond the end if the list grows."""
         stacked = self.value
         if stacked is None:
             stacked = self.zeros(op, op.dims(item))
         place = op.Reshape(op.int64(index), [1, 1])
+        if grows:
+            after = op.Add(op.Reshape(place, [1]), [1])
+            more = op.Max(op.Sub(after, op.dim_value(stacked, 0)), [0])
+            n = rank(stacked)
+            stacked = op.Pad(stacked, op.join([0] * n + [more] + [0] * (n - 1)))
         return TensorList(self.dtype, op.ScatterND(stacked, place, op.Unsqueeze(item, [0])))
 
     def pushed(self, op: Writer, items: ir.Value) -> TensorList:

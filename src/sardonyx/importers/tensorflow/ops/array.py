@@ -125,8 +125,8 @@ def squeeze(op: Writer, x: ir.Value, *, squeeze_dims: Any) -> ir.Value:
         axes = [a if a >= 0 else a - 1 for a in axes]
         if not axes:
             raise Refusal("complex numbers squeezed without axes")
-    if not axes and x.shape is not None:
-        if any(not isinstance(d, int) for d in x.shape):
+    if not axes:
+        if x.shape is None or any(not isinstance(d, int) for d in x.shape):
             return op.Squeeze(x)
         axes = [a for a, d in enumerate(x.shape) if d == 1]
     y = op.squeezed(x, axes)
@@ -137,12 +137,25 @@ def squeeze(op: Writer, x: ir.Value, *, squeeze_dims: Any) -> ir.Value:
 
 @importer("ExpandDims")
 def expand_dims(op: Writer, x: ir.Value, axis: ir.Value) -> ir.Value:
-    where = int(op.known(axis, "an axis").reshape(-1)[0])
+    array = constant(axis)
+    if array is None:
+        return _with_axis(op, x, axis)
+    where = int(array.reshape(-1)[0])
     if is_complex(x):
         y = op.Unsqueeze(x, [where if where >= 0 else where - 1])
         y.meta["complex"] = True
         return y
     return op.Unsqueeze(x, [where])
+
+
+def _with_axis(op: Writer, x: ir.Value, axis: ir.Value) -> ir.Value:
+    """`x` with an axis of one, whose place is computed."""
+    sizes = op.Shape(x)
+    count = op.Add(op.Shape(sizes), [1])
+    place = op.Mod(op.Reshape(op.int64(axis), [1]), count)
+    before = op.Slice(sizes, [0], place, [0])
+    after = op.Slice(sizes, place, count, [0])
+    return op.Reshape(x, op.Concat(before, [1], after, axis=0), allowzero=1)
 
 
 @importer("Transpose")
@@ -290,17 +303,30 @@ def _pads(op: Writer, paddings: ir.Value) -> ir.Value:
 def mirror_pad(op: Writer, x: ir.Value, paddings: ir.Value, *, mode: str) -> ir.Value:
     if mode == "REFLECT" and x.dtype in (T.FLOAT, T.DOUBLE, T.INT32, T.INT64):
         return op.Pad(x, _pads(op, paddings), mode="reflect")
-    sizes = op.known(paddings, "paddings")
-    skip = 0 if mode == "SYMMETRIC" else 1
-    for axis, (before, after) in enumerate(sizes.tolist()):
-        parts = [x]
-        if before:
-            end = SMALLEST if not skip else skip - 1
-            parts.insert(0, op.part(x, axis, before - 1 + skip, end if skip else SMALLEST, -1))
-        if after:
-            parts.append(op.part(x, axis, -1 - skip, -1 - skip - after, -1))
-        x = op.Concat(*parts, axis=axis) if len(parts) > 1 else x
+    sizes = op.int64(paddings)
+    for axis in range(rank(x)):
+        before, after = (_padding(op, sizes, axis, side) for side in (0, 1))
+        if constant(before) is not None and not (constant(before).any() or constant(after).any()):  # type: ignore[union-attr]
+            continue
+        x = op.Gather(x, _mirrored(op, op.dim_value(x, axis), before, after, mode), axis=axis)
     return x
+
+
+def _padding(op: Writer, sizes: ir.Value, axis: int, side: int) -> ir.Value:
+    """One entry of [axes, 2] paddings, as a vector of one."""
+    array = constant(sizes)
+    if array is not None:
+        return op.const(array[axis, side : side + 1])
+    return op.Reshape(op.Slice(sizes, [axis, side], [axis + 1, side + 1], [0, 1]), [1])
+
+
+def _mirrored(op: Writer, size: ir.Value, before: ir.Value, after: ir.Value, mode: str) -> ir.Value:
+    """The element at each place of an axis that is mirrored at its ends."""
+    skip = int(mode == "REFLECT")
+    place = op.Sub(op.count(op.Add(op.Add(size, before), after)), before)
+    first = op.Where(op.Less(place, [0]), op.Sub([skip - 1], place), place)
+    back = op.Sub(op.Sub(op.Mul(size, [2]), [1 + skip]), first)
+    return op.Where(op.GreaterOrEqual(first, size), back, first)
 
 
 # -- filling --------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ def crop_and_resize(
 ) -> ir.Value:
     """Pixels at the places of each box, interpolated; the flat image is gathered from."""
     image = op.cast(image, T.FLOAT)
-    height, width = (int(s) for s in op.known(crop_size, "a size"))
-    rows, inside_rows = _coordinates(op, boxes, 0, height, op.dim_value(image, 1))
-    columns, inside_columns = _coordinates(op, boxes, 1, width, op.dim_value(image, 2))
+    sizes = op.int64(crop_size)
+    rows, inside_rows = _coordinates(op, boxes, 0, sizes, op.dim_value(image, 1))
+    columns, inside_columns = _coordinates(op, boxes, 1, sizes, op.dim_value(image, 2))
     area = op.Mul(op.dim_value(image, 1), op.dim_value(image, 2))
     channels = op.dim(image, 3)
     flat = op.Reshape(image, op.join([-1, channels]))
@@ -69,18 +69,18 @@ def _interpolated(op: Writer, rows: ir.Value, columns: ir.Value, pixels: Any) ->
 
 
 def _coordinates(
-    op: Writer, boxes: ir.Value, axis: int, count: int, size: ir.Value
+    op: Writer, boxes: ir.Value, axis: int, sizes: ir.Value, size: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """The places along one axis [boxes, count], kept inside; and whether they were."""
+    count = op.element(sizes, axis)
     last = op.cast(op.Sub(size, [1]), T.FLOAT)
     first = op.part(boxes, 1, axis, axis + 1)
     end = op.part(boxes, 1, axis + 2, axis + 3)
-    if count > 1:
-        step = op.Div(op.Mul(op.Sub(end, first), last), op.const(np.float32(count - 1)))
-        steps = op.const(np.arange(count, dtype=np.float32))
-        places = op.Add(op.Mul(first, last), op.Mul(steps, step))
-    else:
-        places = op.Mul(op.Mul(op.Add(first, end), op.const(np.float32(0.5))), last)
+    steps = op.cast(op.Max(op.Sub(count, [1]), [1]), T.FLOAT)
+    step = op.Div(op.Mul(op.Sub(end, first), last), steps)
+    places = op.Add(op.Mul(first, last), op.Mul(op.cast(op.count(count), T.FLOAT), step))
+    middle = op.Mul(op.Mul(op.Add(first, end), op.const(np.float32(0.5))), last)
+    places = op.Where(op.Greater(count, [1]), places, middle)
     zero = op.const(np.float32(0))
     inside = op.And(op.GreaterOrEqual(places, zero), op.LessOrEqual(places, last))
     return op.Min(op.Max(places, zero), last), inside

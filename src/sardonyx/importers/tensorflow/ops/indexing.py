@@ -32,7 +32,7 @@ def strided_slice(
     if is_complex(x):
         raise Refusal("complex numbers: ONNX has no type for them")
     count = _length(node, begin, end, strides)
-    spec = _Spec(op, begin, end, op.known(strides, "strides"))
+    spec = _Spec(op, begin, end, strides)
     axis, fresh, dropped = 0, [], []
     place = 0  # of the result, before axes are dropped
     for i in range(count):
@@ -77,10 +77,9 @@ def _length(node: Any, *vectors: ir.Value) -> int:
 class _Spec:
     """Starts, ends and steps by axis; ints where they are constants."""
 
-    def __init__(self, op: Writer, begin: ir.Value, end: ir.Value, steps: np.ndarray):
-        self.op, self.begin, self.end = op, begin, end
-        self.steps = [int(s) for s in steps.reshape(-1)]
-        self.rows: list[tuple[int, Any, Any, int]] = []
+    def __init__(self, op: Writer, begin: ir.Value, end: ir.Value, steps: ir.Value):
+        self.op, self.begin, self.end, self.steps = op, begin, end, steps
+        self.rows: list[tuple[int, Any, Any, Any]] = []
 
     def _element(self, vector: ir.Value, i: int) -> Any:
         elements = self.op.elements(vector)
@@ -100,20 +99,29 @@ class _Spec:
         self.rows.append((axis, start, end, 1))
 
     def range(self, axis: int, i: int, from_start: bool, to_end: bool) -> None:
-        step = self.steps[i]
-        first, last = (0, LARGEST) if step > 0 else (LARGEST, SMALLEST)
+        step = self._element(self.steps, i)
+        first, last = self._ends(step)
         start = first if from_start else self._element(self.begin, i)
         end = last if to_end else self._element(self.end, i)
-        if isinstance(start, int) and isinstance(end, int) and (start, end, step) == (0, last, 1):
+        whole = all(isinstance(v, int) for v in (start, end, step))
+        if whole and (start, end, step) == (0, last, 1):
             return
         self.rows.append((axis, start, end, step))
+
+    def _ends(self, step: Any) -> tuple[Any, Any]:
+        """Where a range begins and ends that has no bounds, by the sign of its step."""
+        if isinstance(step, int):
+            return (0, LARGEST) if step > 0 else (LARGEST, SMALLEST)
+        op, forward = self.op, self.op.Greater(step, [0])
+        low, high = op.const(np.array([SMALLEST])), op.const(np.array([LARGEST]))
+        return op.Where(forward, [0], high), op.Where(forward, high, low)
 
     def applied(self, x: ir.Value) -> ir.Value:
         if not self.rows:
             return x
         axes, starts, ends, steps = zip(*self.rows, strict=True)
         op = self.op
-        return op.Slice(x, op.join(starts), op.join(ends), list(axes), list(steps))
+        return op.Slice(x, op.join(starts), op.join(ends), list(axes), op.join(steps))
 
 
 @importer("GatherV2")

@@ -79,10 +79,17 @@ def tensor_list_get_item(op: Writer, elements: Any, index: ir.Value, shape: ir.V
 
 
 @importer("TensorListSetItem")
-def tensor_list_set_item(op: Writer, elements: Any, index: ir.Value, item: Any) -> TensorList:
+def tensor_list_set_item(
+    op: Writer,
+    elements: Any,
+    index: ir.Value,
+    item: Any,
+    *,
+    resize_if_index_out_of_bounds: bool = False,
+) -> TensorList:
     if not isinstance(item, ir.Value):
         raise Refusal("a list of lists")
-    return _list(elements).with_item(op, index, item)
+    return _list(elements).with_item(op, index, item, resize_if_index_out_of_bounds)
 
 
 @importer("TensorListPushBack")

@@ -110,13 +110,12 @@ def fused_batch_norm(
         mean, variance, results = _batch_statistics(op, first, mean, variance, node)
     else:
         results = [mean, variance]
-    if first.dtype == T.FLOAT16:
-        scale, offset, mean, variance = (
-            op.cast(v, T.FLOAT16) for v in (scale, offset, mean, variance)
-        )
-    y = op.BatchNormalization(first, scale, offset, mean, variance, epsilon=epsilon)
+    wide = [op.cast(v, first.dtype) for v in (scale, offset, mean, variance)]
+    y = op.BatchNormalization(first, *wide, epsilon=epsilon)
     y = y if data_format.startswith("NC") else op.channels_last(y)
-    rest = [*results, mean, variance, mean]
+    # What is reserved for the gradient is the mean, the variance, and nothing on a CPU.
+    nothing = np.zeros(() if first.dtype == T.FLOAT16 else 0, np.float32)
+    rest = [*results, mean, variance, op.const(nothing)]
     return [y, *rest[: len(node.outputs) - 1]]
 
 
@@ -125,6 +124,7 @@ def _batch_statistics(
 ) -> tuple[ir.Value, ir.Value, list[ir.Value]]:
     """Mean and variance of the batch, and what TensorFlow returns as running statistics."""
     axes = [a for a in range(rank(x)) if a != 1]
+    x = op.cast(x, old_mean.dtype)
     mean = op.ReduceMean(x, axes, keepdims=1)
     centered = op.Sub(x, mean)
     variance = op.ReduceMean(op.Mul(centered, centered), axes, keepdims=0)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import rank
+from sardonyx.importers.tensorflow.ops.reductions import cumprod
 from sardonyx.importers.tensorflow.reader import importer
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
@@ -34,7 +35,7 @@ def _scattered(op: Writer, x: ir.Value, ids: ir.Value, count: ir.Value, how: str
         wide = T.INT64
     start = np.full(1, _neutral(how, x.dtype), wide.numpy())
     # One more segment takes what belongs to none.
-    size = op.join([op.Add(count, [1]), *op.dims(x, 1)])
+    size = op.Concat(op.Add(count, [1]), op.Shape(x, start=1), axis=0)
     base = op.ConstantOfShape(size, value=ir.tensor(start))
     place = op.Where(op.Less(ids, op.const(np.int64(0))), count, ids)
     y = op.ScatterND(base, op.Unsqueeze(place, [-1]), op.cast(x, wide), reduction=how)
@@ -60,7 +61,16 @@ def _counts(op: Writer, x: ir.Value, ids: ir.Value, count: ir.Value) -> ir.Value
     ones = op.Expand(op.like(1, x), op.Shape(ids))
     counts = _scattered(op, ones, ids, count, "add")
     counts = op.Max(counts, op.like(1, x))
-    return op.unsqueezed(counts, list(range(1, rank(x))))
+    return _like_rows(op, counts, x)
+
+
+def _like_rows(op: Writer, counts: ir.Value, x: ir.Value) -> ir.Value:
+    """One number per segment, with as many axes as `x` has."""
+    if x.shape is not None:
+        return op.unsqueezed(counts, list(range(1, rank(x))))
+    more = op.Sub(op.Shape(op.Shape(x)), [1])
+    ones = op.ConstantOfShape(more, value=ir.tensor(np.ones(1, np.int64)))
+    return op.Reshape(counts, op.Concat([-1], ones, axis=0))
 
 
 def _reduced(op: Writer, x: ir.Value, ids: ir.Value, count: ir.Value, how: str) -> ir.Value:
@@ -87,7 +97,7 @@ def _zero_where_empty(
 ) -> ir.Value:
     ones = op.Expand(op.const(np.int64(1)), op.Shape(ids))
     counts = _scattered(op, ones, ids, count, "add")
-    counts = op.unsqueezed(counts, list(range(1, rank(x))))
+    counts = _like_rows(op, counts, x)
     return op.Where(op.Equal(counts, op.const(np.int64(0))), op.like(0, y), y)
 
 
@@ -150,17 +160,20 @@ def sparse_reshape(
     free = op.Less(sizes, [0])
     rest = op.ReduceProd(op.Where(free, op.const(np.array([1])), sizes), [0], keepdims=1)
     sizes = op.Where(free, op.Div(total, rest), sizes)
-    count = sizes.shape[0] if sizes.shape is not None else None
-    old = shape.shape[0] if shape.shape is not None else None
-    if not isinstance(count, int) or not isinstance(old, int):
-        raise Refusal("a sparse tensor of unknown rank")
-    flat = op.MatMul(indices, op.Unsqueeze(_strides(op, op.int64(shape), old), [-1]))
-    steps = _strides(op, sizes, count)
-    return [op.Mod(op.Div(flat, steps), sizes), sizes]
+    old, new = (_strides(op, v, _length(v)) for v in (op.int64(shape), sizes))
+    flat = op.MatMul(indices, op.Unsqueeze(old, [-1]))
+    return [op.Mod(op.Div(flat, new), sizes), sizes]
 
 
-def _strides(op: Writer, sizes: ir.Value, count: int) -> ir.Value:
+def _length(x: ir.Value) -> int | None:
+    size = x.shape[0] if x.shape is not None else None
+    return size if isinstance(size, int) else None
+
+
+def _strides(op: Writer, sizes: ir.Value, count: int | None) -> ir.Value:
     """How many elements lie between neighbours along each axis."""
+    if count is None:
+        return cumprod(op, sizes, op.const(np.int64(0)), exclusive=True, reverse=True)
     parts: list[ir.Value] = [op.const(np.array([1]))]
     for axis in range(count - 1, 0, -1):
         parts.insert(0, op.Mul(parts[0], op.element(sizes, axis)))
@@ -198,11 +211,3 @@ def sparse_fill_empty_rows(
     )
     reverse = op.Slice(back, [0], op.dim_value(indices, 0), [0])
     return [op.Gather(everything, order), op.Gather(all_values, order), empty, reverse]
-
-
-@importer("RaggedRange")
-def ragged_range(
-    op: Writer, starts: ir.Value, limits: ir.Value, deltas: ir.Value, *, node: Any
-) -> list[ir.Value]:
-    """Several ranges, one after the other, and where each begins."""
-    raise Refusal("ragged tensors have no form in ONNX")

@@ -27,24 +27,22 @@ def string_join(op: Writer, *texts: ir.Value, separator: str) -> ir.Value:
 
 @importer("StringLower")
 def string_lower(op: Writer, x: ir.Value, *, encoding: str) -> ir.Value:
-    return _cased(op, x, "LOWER")
+    return _cased(op, x, "LOWER", encoding)
 
 
 @importer("StringUpper")
 def string_upper(op: Writer, x: ir.Value, *, encoding: str) -> ir.Value:
-    return _cased(op, x, "UPPER")
+    return _cased(op, x, "UPPER", encoding)
 
 
-def _cased(op: Writer, x: ir.Value, action: str) -> ir.Value:
-    """StringNormalizer takes a vector."""
-    if rank(x) == 1:
-        y = op.StringNormalizer(x, case_change_action=action)
-        y.shape = x.shape
-        return y
-    flat = op.StringNormalizer(op.Reshape(x, [-1]), case_change_action=action)
-    y = op.Reshape(flat, op.shape(x))
-    y.shape = x.shape
-    return y
+def _cased(op: Writer, x: ir.Value, action: str, encoding: str) -> ir.Value:
+    """StringNormalizer takes a vector; in the locale C it changes ASCII letters, as TensorFlow."""
+    if encoding:
+        raise Refusal("letters beyond ASCII, for which runtimes need a locale")
+    flat = x if rank(x) == 1 else op.Reshape(x, [-1])
+    y = op.StringNormalizer(flat, case_change_action=action, locale="C")
+    y.shape = flat.shape
+    return y if rank(x) == 1 else op.Reshape(y, op.shape(x))
 
 
 @importer("StringToNumber")

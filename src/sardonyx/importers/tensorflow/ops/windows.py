@@ -73,13 +73,11 @@ def conv(
     kernel = op.Transpose(w, perm=[n - 1, n - 2, *range(n - 2)])
     image = x if is_first(data_format) else op.channels_first(x)
     channels, inner = image.shape[1], w.shape[n - 2]  # type: ignore[index]
-    if not isinstance(channels, int) and isinstance(inner, int):
-        channels = inner
-    if not isinstance(channels, int) or not isinstance(inner, int):
-        raise Refusal("a free number of channels")
+    # Where a number is free, groups would have been an error of the runtime, not another result.
+    known = isinstance(channels, int) and isinstance(inner, int)
     y = _convolved(
         op, image, kernel, strides, padding, data_format, dilations, explicit_paddings,
-        channels // inner,
+        channels // inner if known else 1,
     )  # fmt: skip
     return y if is_first(data_format) else op.channels_last(y)
 
@@ -121,16 +119,16 @@ def _convolved(
 ) -> ir.Value:
     steps, gaps = spatial(strides, data_format), spatial(dilations, data_format)
     kernel = list(w.shape)[2:]  # type: ignore[arg-type]
-    if any(not isinstance(d, int) for d in kernel):
+    free = any(not isinstance(d, int) for d in kernel)
+    if free and padding == "SAME":
         raise Refusal("a kernel of free size")
     sizes = list(x.shape)[2:]  # type: ignore[arg-type]
     pads = pads_of(padding, sizes, kernel, steps, gaps, explicit, data_format)  # type: ignore[arg-type]
     kind = x.dtype
     if kind not in (T.FLOAT, T.DOUBLE):
         x, w = op.cast(x, T.FLOAT), op.cast(w, T.FLOAT)
-    y = op.Conv(
-        x, w, strides=steps, dilations=gaps, group=groups, kernel_shape=list(kernel), **pads
-    )
+    known = {} if free else {"kernel_shape": list(kernel)}
+    y = op.Conv(x, w, strides=steps, dilations=gaps, group=groups, **known, **pads)
     return op.cast(y, kind)
 
 
@@ -325,20 +323,17 @@ def max_pool_with_argmax(
 ) -> list[ir.Value]:
     """Values, and the place of each in the flattened image [height, width, channels]."""
     image = op.channels_first(x)
-    dims = list(image.shape)  # type: ignore[arg-type]
-    if any(not isinstance(d, int) for d in dims[1:]):
-        raise Refusal("places in an image of free size")
-    channels, height, width = (int(d) for d in dims[1:])
+    channels, height, width = (op.dim_value(image, a) for a in (1, 2, 3))
     kernel, steps = spatial(ksize, "NHWC"), spatial(strides, "NHWC")
-    pads = pads_of(padding, [height, width], kernel, steps, [1, 1])
+    pads = pads_of(padding, list(image.shape)[2:], kernel, steps, [1, 1])  # type: ignore[arg-type]
     y, place = op.MaxPool(image, kernel_shape=kernel, strides=steps, outputs=2, **pads)
     # ONNX counts [batch, channels, height, width]
-    position = op.Mod(place, op.const(np.int64(height * width)))
-    channel = op.const(np.arange(channels, dtype=np.int64).reshape(1, channels, 1, 1))
-    index = op.Add(op.Mul(position, op.const(np.int64(channels))), channel)
+    area = op.Mul(height, width)
+    channel = op.Unsqueeze(op.count(channels), [1, 2])
+    index = op.Add(op.Mul(op.Mod(place, area), channels), channel)
     if include_batch_in_index:
-        batch = op.Div(place, op.const(np.int64(height * width * channels)))
-        index = op.Add(index, op.Mul(batch, op.const(np.int64(height * width * channels))))
+        size = op.Mul(area, channels)
+        index = op.Add(index, op.Mul(op.Div(place, size), size))
     kind = dtype_of(node.outputs[1].dtype)
     return [op.channels_last(y), op.cast(op.channels_last(index), kind)]
 
