@@ -12,7 +12,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.engines.numpy import Runner
 from sardonyx.errors import EngineError
-from sardonyx.lower.run_limits import LimitReached, allowance
+from sardonyx.lower.run_limits import LimitReached, run_limits
 from sardonyx.verify import budget
 from sardonyx.verify.noise import SAME, UNKNOWN
 from tests.mutants import NETWORKS, fault
@@ -102,7 +102,11 @@ def test_a_limit_inside_another_does_not_suspend_it() -> None:
     run = Runner(sx.load(NETWORKS["cnn"]()))
     shape = [d if isinstance(d, int) else 2 for d in sx.load(NETWORKS["cnn"]()).inputs[0].shape]
     feeds = {sx.load(NETWORKS["cnn"]()).inputs[0].name: np.zeros(shape, np.float32)}
-    with allowance(nodes=3), allowance(seconds=60.0), pytest.raises(LimitReached, match="3 nodes"):
+    with (
+        run_limits(nodes=3),
+        run_limits(seconds=60.0),
+        pytest.raises(LimitReached, match="3 nodes"),
+    ):
         run(feeds)
 
 

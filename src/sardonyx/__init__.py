@@ -22,6 +22,7 @@ _TASKS = {
         "load": "sardonyx.model",
         "save": "sardonyx.save",
         "Limits": "sardonyx.limits",
+        "run_limits": "sardonyx.lower.run_limits",
         "SardonyxError": "sardonyx.errors",
     },
     "Look inside": {
@@ -213,6 +214,7 @@ if TYPE_CHECKING:
     from sardonyx.inspection import inspect
     from sardonyx.limits import Limits
     from sardonyx.lower import lowering
+    from sardonyx.lower.run_limits import run_limits
     from sardonyx.model import Model, load
     from sardonyx.normalize import normalize
     from sardonyx.record import loss, optim, schedule

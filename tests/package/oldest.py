@@ -28,7 +28,7 @@ def lower_bounds(extras: list[str]) -> dict[str, str]:
         if own:
             pending += [r for e in own[1].split(",") for r in project["optional-dependencies"][e]]
             continue
-        name, bound = re.fullmatch(r"([\w-]+)>=([\w.]+)", requirement).groups()  # type: ignore[union-attr]
+        name, bound = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", requirement).groups()  # type: ignore[union-attr]
         bounds[name] = bound
     return bounds
 

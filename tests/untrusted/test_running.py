@@ -17,7 +17,7 @@ import pytest
 import sardonyx
 from sardonyx.cli import subprocess_limits, untrusted
 from sardonyx.errors import ArgumentError, EngineError
-from sardonyx.lower.run_limits import allowance
+from sardonyx.lower.run_limits import run_limits
 
 from .bombs import BOMBS
 from .measure import COMMANDS
@@ -156,7 +156,7 @@ def test_run_01_limits_are_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize("bomb", ["BOMB-16", "BOMB-17"])
 def test_run_02_loops_stop_at_the_trips_allowed(bomb: str) -> None:
     run = sardonyx.to_numpy(sardonyx.load(BOMBS[bomb]))
-    with allowance(trips=1000) as used, pytest.raises(EngineError, match="more than 1,000 trips"):
+    with run_limits(trips=1000) as used, pytest.raises(EngineError, match="more than 1,000 trips"):
         run(np.zeros(2, np.float32))
     assert used.trips == 1001
 
@@ -164,11 +164,11 @@ def test_run_02_loops_stop_at_the_trips_allowed(bomb: str) -> None:
 def test_run_02_nodes_and_seconds_are_limited() -> None:
     run = sardonyx.to_numpy(sardonyx.load(chain(50)))
     x = np.ones(2, np.float32)
-    with allowance(nodes=50):
+    with run_limits(nodes=50):
         run(x)
-    with allowance(nodes=49), pytest.raises(EngineError, match="more than 49 nodes run"):
+    with run_limits(nodes=49), pytest.raises(EngineError, match="more than 49 nodes run"):
         run(x)
-    with allowance(seconds=0.05), pytest.raises(EngineError, match=r"more than 0.05 seconds"):
+    with run_limits(seconds=0.05), pytest.raises(EngineError, match=r"more than 0.05 seconds"):
         sardonyx.to_numpy(sardonyx.load(BOMBS["BOMB-16"]))(x)
     run(x)  # outside of it, there is no limit
 

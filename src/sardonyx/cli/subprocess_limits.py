@@ -84,11 +84,11 @@ def enter() -> None:
         # Memory that is written to; weights mapped from a file do not count.
         _lower(resource.RLIMIT_DATA, int(limits.memory * GIGABYTE))
         _lower(resource.RLIMIT_CPU, max(int(limits.processor), 1))
-    from sardonyx.lower.run_limits import allowance
+    from sardonyx.lower.run_limits import run_limits
 
     # It holds until the process ends.
     contextlib.ExitStack().enter_context(
-        allowance(nodes=int(limits.nodes), trips=int(limits.trips))
+        run_limits(nodes=int(limits.nodes), trips=int(limits.trips))
     )
 
 

@@ -1,8 +1,8 @@
-"""Limits on what our own interpreter may run: nodes, trips of loops, seconds.
+"""Limits on what Sardonyx's own interpreter may run: nodes, trips of loops, seconds.
 
-A limit holds for everything that runs inside `allowance(...)`, bodies included. It is counted where
-nodes run (`program.py`) and where a loop begins a trip (`controlflow.py`). Memory is limited by the
-operating system, around the whole process: `cli/subprocess_limits.py`.
+A limit holds for everything that runs inside `run_limits(...)`, bodies included. It is counted
+where nodes run (`program.py`) and where a loop begins a trip (`controlflow.py`). Memory is limited
+by the operating system, around the whole process: `cli/subprocess_limits.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LimitReached(EngineError):
     """A run was stopped because it used up what it may use."""
 
 
-class Allowance:
+class RunLimits:
     """Counts against its limits; None: no limit."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Allowance:
     ):
         self.limits = {"nodes": nodes, "trips": trips, "seconds": seconds}
         self.nodes = self.trips = 0
-        self.outer: Allowance | None = None
+        self.outer: RunLimits | None = None
         self.end = None if seconds is None else time.monotonic() + seconds
 
     def check(self) -> None:
@@ -43,23 +43,32 @@ class Allowance:
         what = {"nodes": "nodes run", "trips": "trips of loops", "seconds": "seconds"}[name]
         raise LimitReached(
             f"the run was stopped: more than {limit} {what}",
-            hint=f"give it more if you trust this model: allowance({name}=...), --limit {name}=...",
+            hint=f"if you trust this model: sx.run_limits({name}=...), --limit {name}=...",
         )
 
 
-_CURRENT: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+_CURRENT: ContextVar[RunLimits | None] = ContextVar("run_limits", default=None)
 
 
 @contextmanager
-def allowance(
+def run_limits(
     *, nodes: int | None = None, trips: int | None = None, seconds: float | None = None
-) -> Iterator[Allowance]:
-    """Stop what our interpreter runs inside with an `EngineError` once it exceeds a limit.
+) -> Iterator[RunLimits]:
+    """Stop models that run inside the `with` block with an `EngineError` once a limit is exceeded.
 
-    >>> with allowance(trips=1000):
-    ...     pass
+    It holds where Sardonyx itself runs the nodes: `to_numpy`, `to_torch`, `to_jax` and
+    `to_tensorflow` outside of compiled graphs.
+
+    nodes   -- how many nodes may run, those of bodies included
+    trips   -- how many iterations all loops together may make
+    seconds -- for how long
+
+    >>> import numpy as np, sardonyx as sx
+    >>> function = sx.to_numpy("model.onnx")
+    >>> with sx.run_limits(nodes=1_000_000, trips=1000, seconds=60):
+    ...     scores = function(np.zeros((2, 8), np.float32))
     """
-    current = Allowance(nodes, trips, seconds)
+    current = RunLimits(nodes, trips, seconds)
     current.outer = _CURRENT.get()
     token = _CURRENT.set(current)
     try:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from sardonyx.errors import EngineError
-from sardonyx.lower.run_limits import LimitReached, allowance
+from sardonyx.lower.run_limits import LimitReached, run_limits
 
 SECONDS = 300.0
 LEAST = 1.0  # seconds that a step gets when hardly any are left
@@ -46,7 +46,7 @@ class Budget:
         """Let our interpreter use a share of what is left; then `OutOfTime`."""
         seconds = max(share * self.left, LEAST)
         try:
-            with allowance(seconds=seconds) as limits:
+            with run_limits(seconds=seconds) as limits:
                 yield
         except LimitReached as error:
             if time.monotonic() < (limits.end or 0):

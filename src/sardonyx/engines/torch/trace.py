@@ -24,7 +24,7 @@ from sardonyx.engines.torch.simplify import CONSTANT, simplify
 from sardonyx.engines.torch.xp import DTYPES, torch
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.program import element_type
-from sardonyx.lower.run_limits import allowance
+from sardonyx.lower.run_limits import run_limits
 from sardonyx.lower.xp import NotStatic
 
 UNROLLED = 1024  # the most trips of loops that a graph may repeat; with more, nodes run one by one
@@ -200,7 +200,7 @@ def _traced(
     hints: dict[str, int] = {}
     fakes += [_fake(mode, value, hints, grow) for value in inputs]
     try:
-        with warnings.catch_warnings(), allowance(trips=UNROLLED), _without_log():
+        with warnings.catch_warnings(), run_limits(trips=UNROLLED), _without_log():
             warnings.simplefilter("ignore")
             graph = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*fakes)
     except EngineError:

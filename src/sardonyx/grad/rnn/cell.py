@@ -18,7 +18,7 @@ Named = dict[str, ir.Value]
 
 @dataclass
 class Run:
-    """One direction of a recurrent node: its tensors, and what its forward leaves behind."""
+    """One direction of a recurrent node: its tensors, and on the tape its values at each step."""
 
     x: ir.Value  # [steps, batch, inputs]
     w: ir.Value
@@ -46,14 +46,14 @@ class Run:
         """`factor` at the steps within a sequence, `other` beyond its end."""
         return factor if self.mask is None else where(op, self.mask, factor, factor, other)
 
-    def kept(
-        self, op: Builder, gate: str, function: Activation, x: ir.Value, tape: Tape
+    def gate(
+        self, op: Builder, name: str, function: Activation, x: ir.Value, tape: Tape
     ) -> ir.Value:
-        """A gate's value, put on the tape with what its slope needs."""
+        """The value of a gate; the tape gets it, and what its slope needs."""
         if function.keeps_input:
-            tape[f"in_{gate}"] = x
-        tape[gate] = function(op, x)
-        return tape[gate]
+            tape[f"in_{name}"] = x
+        tape[name] = function(op, x)
+        return tape[name]
 
 
 Step = Callable[[Builder, list[ir.Value], list[ir.Value]], tuple[list[ir.Value], Named]]
@@ -162,7 +162,7 @@ class Rnn(Cell):
         self, op: Builder, run: Run, a: ir.Value, states: list[ir.Value], tape: Tape
     ) -> list[ir.Value]:
         x = op.Gemm(states[0], run.r, a, transB=1)
-        return [run.kept(op, "new", run.activations[0], x, tape)]
+        return [run.gate(op, "new", run.activations[0], x, tape)]
 
     def back(self, op: Builder, run: Run, dy: ir.Value | None, last: list[ir.Value]) -> Named:
         slope = run.masked(op, run.activations[0].slope(op, run.tape, "new"))
@@ -189,13 +189,13 @@ class Lstm(Cell):
         ai, ao, af, ag = split(op, op.Gemm(h, run.r, a, transB=1), 4, run.hidden, axis=1)
         if run.peepholes is not None:
             ai, af = ai + c * run.peepholes[0], af + c * run.peepholes[2]
-        i = run.kept(op, "i", f, ai, tape)
-        forget = 1.0 - i if run.settings["input_forget"] else run.kept(op, "f", f, af, tape)
-        c = forget * c + i * run.kept(op, "g", g, ag, tape)
+        i = run.gate(op, "i", f, ai, tape)
+        forget = 1.0 - i if run.settings["input_forget"] else run.gate(op, "f", f, af, tape)
+        c = forget * c + i * run.gate(op, "g", g, ag, tape)
         if run.peepholes is not None:
             ao = ao + c * run.peepholes[1]
-        squashed = run.kept(op, "s", Activation(out.name, out.alpha, out.beta, None), c, tape)
-        return [run.kept(op, "o", f, ao, tape) * squashed, c]
+        squashed = run.gate(op, "s", Activation(out.name, out.alpha, out.beta, None), c, tape)
+        return [run.gate(op, "o", f, ao, tape) * squashed, c]
 
     def back(self, op: Builder, run: Run, dy: ir.Value | None, last: list[ir.Value]) -> Named:
         factor, through_c, forget = self._factors(op, run)
@@ -266,15 +266,15 @@ class Gru(Cell):
             bias = [] if run.state_bias is None else [run.state_bias]
             az, ar, ah = split(op, a, 3, run.hidden, axis=1)
             rz, rr, tape["n"] = split(op, op.Gemm(h, run.r, *bias, transB=1), 3, run.hidden, axis=1)
-            z = run.kept(op, "z", f, az + rz, tape)
-            reset = run.kept(op, "r", f, ar + rr, tape)
-            new = run.kept(op, "new", g, ah + reset * tape["n"], tape)
+            z = run.gate(op, "z", f, az + rz, tape)
+            reset = run.gate(op, "r", f, ar + rr, tape)
+            new = run.gate(op, "new", g, ah + reset * tape["n"], tape)
         else:
             rzr, rh = run.gates_and_new
             azr, ah = op.Split(a, [2 * run.hidden, run.hidden], axis=1, outputs=2)
             az, ar = split(op, op.Gemm(h, rzr, azr, transB=1), 2, run.hidden, axis=1)
-            z, reset = run.kept(op, "z", f, az, tape), run.kept(op, "r", f, ar, tape)
-            new = run.kept(op, "new", g, op.Gemm(reset * h, rh, ah, transB=1), tape)
+            z, reset = run.gate(op, "z", f, az, tape), run.gate(op, "r", f, ar, tape)
+            new = run.gate(op, "new", g, op.Gemm(reset * h, rh, ah, transB=1), tape)
         return [new + z * (h - new)]
 
     def back(self, op: Builder, run: Run, dy: ir.Value | None, last: list[ir.Value]) -> Named:
