@@ -183,3 +183,15 @@ def test_decision_11_a_shape_that_shows_only_in_the_first_step() -> None:
 def test_no_record_is_a_clear_error() -> None:
     with pytest.raises(ArgumentError, match="no training record"):
         prepare_training(mlp())
+
+
+def test_the_shape_of_a_weight_is_that_of_its_numbers() -> None:
+    """A file may return a weight, and declare another shape for it there."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[N,3] x) => (float[N,2] y, float[N,2] w) <float[3,2] w = {1, 2, 3, 4, 5, 6}>
+        { y = MatMul(x, w) }"""
+    )
+    net = sx.trainable(proto, "mse", "adam", prediction="y")
+    state = {v.name: v.const_value.shape for v in net.graph.initializers.values() if "w" in v.name}
+    assert state["w"] == (3, 2)

@@ -199,6 +199,35 @@ def test_quantized_products_are_those_of_integers(kind: type, columns: int, tmp_
         np.testing.assert_array_equal(result.numpy(), levels.astype(kind))
 
 
+def test_the_scaler_of_scikit_learn(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+    m (float[N,3] x) => (float[N,3] y) {
+        a = ai.onnx.ml.Scaler <offset = [0.5, -1.25, 3.0], scale = [2.0, 0.1, 0.3]> (x)
+        y = ai.onnx.ml.Scaler <offset = [0.5], scale = [4.0]> (a) }"""
+    model = sx.load(onnx.parser.parse_model(text))
+    sx.to_torch_source(model, tmp_path)
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    same([loaded(tmp_path)(torch.from_numpy(x)).numpy()], expected(model, [x]))
+
+
+DAMAGED = {
+    "an input is missing": "y = Neg ()",
+    "one input too many": "y = Neg (x, x)",
+    "a count that is no integer": """n = Constant <value = float {1.5}> ()
+        y = Loop (n, , x) <body = b (int64 i, bool c, float[N,2] a) => (bool d, float[N,2] p)
+            { d = Identity (c)  p = Neg (a) }>""",
+    "sizes that are no integers": "n = Constant <value = float[2] {2, 1}> ()  y = Reshape (x, n)",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_nodes_are_refused(name: str, tmp_path: Path) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    m (float[N,2] x) => (float[N,2] y) {{ {DAMAGED[name]} }}"""
+    with pytest.raises(SardonyxError):
+        sx.to_torch_source(onnx.parser.parse_model(text), tmp_path)
+
+
 SPECTRA = {
     "real": ("1", "y = DFT (x)"),
     "real, one side": ("1", "y = DFT <onesided = 1> (x)"),

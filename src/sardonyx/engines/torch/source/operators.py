@@ -579,3 +579,17 @@ def scatter_elements(
 ) -> Expression:  # fmt: skip
     dim = Literal(reader.last_or_front(x, axis), "dim")
     return build(SCATTERED[reduction], x, dim, ids, updates)
+
+
+@op("Scaler", domain="ai.onnx.ml")
+def scaler(
+    reader: Reader, node: ir.Node, x: ir.Value, *, offset: Any = (), scale: Any = ()
+) -> Expression:
+    data: Any = build("{0}" if x.dtype == ir.DataType.FLOAT else "{0}.float()", x)
+    for sign, numbers, rank in (("-", offset, SUM), ("*", scale, PRODUCT)):
+        if len(numbers or ()) == 1:
+            data = binary(sign, data, Literal(numbers[0], "value"), rank)
+        elif numbers:
+            row = build("{0}.new_tensor({1}, dtype=torch.float32)", x, Literal(tuple(numbers)))
+            data = binary(sign, data, row, rank)
+    return data

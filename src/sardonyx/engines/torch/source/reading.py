@@ -6,6 +6,7 @@ Operators are written by the rules in `operators.py` and `layout.py`, layers wit
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -275,8 +276,12 @@ class Reader:
         if rule is None:
             self._refuse(node, "torch has no such function")
             return None
-        inputs = [None if v is None else v for v in node.inputs]
-        return rule(self, node, *inputs, **attributes(node))
+        options = attributes(node)
+        try:
+            inspect.signature(rule).bind(self, node, *node.inputs, **options)
+        except TypeError:
+            raise Unwritten("inputs or attributes that the operator does not have") from None
+        return rule(self, node, *node.inputs, **options)
 
     def _refuse(self, node: ir.Node, why: str) -> None:
         label = node.name or (node.outputs[0].name if node.outputs else "")
@@ -381,7 +386,10 @@ class Reader:
         """A list of numbers and sizes, read from a tensor where they depend on data."""
         if value is not None and value not in self.known:
             return self._read(value)
-        items = self.array(value).reshape(-1).tolist()
+        array = self.array(value)
+        if array.dtype.kind not in "biuO":
+            raise Unwritten("a number of iterations or a size that is no integer")
+        items = array.reshape(-1).tolist()
         return [v if isinstance(v, Size) else int(v) for v in items]
 
     def _read(self, value: ir.Value) -> list[int | Size]:

@@ -29,7 +29,7 @@ from sardonyx.engines.torch.source.reading import Reader, expanded
 from sardonyx.engines.torch.source.scopes import attribute, classes_of, scopes_of
 from sardonyx.engines.torch.source.structure import Module, TreeBuilder
 from sardonyx.engines.torch.xp import arrays
-from sardonyx.errors import EngineError, MissingExtra, quote
+from sardonyx.errors import EngineError, MissingExtra, quote, translated
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.passes.shapes import infer_shapes
 from sardonyx.save import full_disk_reported
@@ -60,6 +60,7 @@ def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
     return file
 
 
+@translated("the model cannot be written as torch source")
 def generate(model: Model) -> tuple[dict[str, Tensor], str]:
     """The tensors of the state dict by their keys, and the text of the source."""
     graph, root = _module_tree(model)
