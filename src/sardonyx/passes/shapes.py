@@ -64,7 +64,9 @@ def forget_shapes(graph: ir.Graph) -> Declared:
         for value in part.initializers.values():
             tensor = value.const_value
             if tensor is not None and value.shape is not None and value.shape != tensor.shape:
-                value.shape = ir.Shape(tensor.shape)  # a file may declare an output's differently
+                value.shape = ir.Shape(
+                    tensor.shape.numpy()
+                )  # a file may declare an output's differently
         for node in part:
             for value in node.outputs:
                 if value.shape is None or value.const_value is not None:
