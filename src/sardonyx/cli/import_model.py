@@ -58,7 +58,8 @@ def import_model(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", help="Example rows (.npy, .npz, .csv, .parquet): types, and verification."
+            "--data",
+            help="Example rows, for types and for verification: .npy, .npz, .csv, .parquet.",
         ),
     ] = None,
     raw: Annotated[

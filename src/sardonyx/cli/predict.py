@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.cli import data_options as options
 
 
@@ -20,9 +21,7 @@ def predict(
         ),
     ],
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time (default 256).")] = None,
-    engine: Annotated[
-        str, typer.Option(help="Run on onnxruntime, torch, jax, tensorflow or numpy.")
-    ] = "onnxruntime",
+    engine: Annotated[str, typer.Option(help=f"Run on {plugins.listed()}.")] = "onnxruntime",
     device: options.Device = None,
     columns: options.Columns = None,
     fields: options.Fields = None,

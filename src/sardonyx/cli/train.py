@@ -105,7 +105,9 @@ def train(
     device: options.Device = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="Compute products in bf16, fp16 or tf32 (torch, jax; the file stays)."),
+        typer.Option(
+            help="Compute products in bf16, fp16 or tf32; weights stay float32 (torch, jax)."
+        ),
     ] = None,
     recompute: Annotated[
         bool,
