@@ -7,12 +7,15 @@ computes them.
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
 
+import sardonyx as sx
 from sardonyx.errors import ArgumentError, UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.grad.quantization import straight_through
@@ -210,6 +213,27 @@ def test_the_switch_closes_pairs() -> None:
     with straight_through("none"), pytest.warns(UserWarning, match="do not depend"):
         (dx,) = gradients(PAIR, f32(1, 2, 3, 4, 5), ["x"], x=f32(1, 2, 3, 4, 5), s=f32(0.5)[0])
     np.testing.assert_array_equal(dx, np.zeros(5))
+
+
+def test_a_record_keeps_the_switch_in_its_file(tmp_path: Path) -> None:
+    """The layer before the pair is not trained, also where the file is read and trained later."""
+    text = """g (float[N,4] x) => (float[N,2] y) <float s = {0.1}, uint8 z = {128},
+        float[4,3] w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[3,2] v = {1,2,3,4,5,6}>
+        { a = MatMul(x, w) q = QuantizeLinear(a, s, z) b = DequantizeLinear(q, s, z)
+          y = MatMul(b, v) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}')
+    data = {"x": np.ones((4, 4), np.float32) / 9, "label": np.ones((4, 2), np.float32)}
+    with straight_through("none"):
+        sx.save(sx.trainable(model, "mse", sx.optim.sgd(0.1)), tmp_path / "closed.onnx")
+    sx.save(sx.trainable(model, "mse", sx.optim.sgd(0.1)), tmp_path / "open.onnx")
+    moved = {}
+    for name in ("closed", "open"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not depend")
+            run = sx.train(tmp_path / f"{name}.onnx", data, steps=1, batch_size=4)
+        before = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
+        moved[name] = [bool((run.model.initializer(n).numpy() != before[n]).any()) for n in "wv"]
+    assert moved == {"closed": [False, True], "open": [True, True]}
 
 
 def test_a_lone_quantize_has_no_gradient_and_warns() -> None:

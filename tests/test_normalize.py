@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
@@ -295,3 +296,15 @@ def test_defaults_of_inputs_are_not_constants() -> None:
     (found,) = run(normal.proto(), {"x": floats(6), "shape": np.array([3, 2])})
     assert found.shape == (3, 2)
     assert not any(isinstance(d, int) for d in normal.graph.outputs[0].shape)
+
+
+def test_ranks_that_readers_imply_come_with_a_type() -> None:
+    """A shape without a type cannot be written: onnx_ir would log a line for each at every save."""
+    text = """<ir_version: 9, opset_import: ["": 20, "com.acme": 1]>
+    g (float[N,3,8,8] x) => (float[N,2,6,6] y) { a = com.acme.Odd(x) b = Relu(a) y = Conv(b, w) }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.ones((2, 3, 3, 3), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    values = {v.name: v for n in normalize(load(model)).graph for v in n.outputs}
+    for name in ("a", "b"):
+        assert len(values[name].shape) == 4 and values[name].dtype == ir.DataType.FLOAT

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextvars
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, get_args
 
 import ml_dtypes
@@ -26,6 +26,7 @@ from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad.driver import backward, fit, gradient_rule
 
 Switch = Literal["pairs", "all", "none"]
+SWITCH = "sardonyx.straight_through"  # in the metadata of a Gradient node
 _switch: contextvars.ContextVar[Switch] = contextvars.ContextVar(
     "straight_through", default="pairs"
 )
@@ -36,7 +37,8 @@ def straight_through(where: Switch) -> Iterator[None]:
     """Choose, for the gradients built inside, whether cotangents pass through rounding.
 
     where -- "pairs": from a DequantizeLinear to its QuantizeLinear or DynamicQuantizeLinear (the
-             default; "all" is another name for it); "none": no gradient passes
+             default; "all" is another name for it); "none": no gradient passes. A training
+             record that is made inside keeps the choice.
 
     >>> import sardonyx as sx
     >>> with sx.straight_through("none"):
@@ -49,6 +51,18 @@ def straight_through(where: Switch) -> Iterator[None]:
         yield
     finally:
         _switch.reset(token)
+
+
+def keep_switch(node: ir.Node) -> None:
+    """Note on a Gradient node what is chosen now, where it is not the default."""
+    if _switch.get() == "none":
+        node.metadata_props[SWITCH] = "none"
+
+
+def switch_of(node: ir.Node) -> AbstractContextManager[None]:
+    """What was chosen when a Gradient node was made: it holds while its gradient is built."""
+    closed = node.metadata_props.get(SWITCH) == "none"
+    return straight_through("none" if closed else _switch.get())
 
 
 def carries(value: ir.Value) -> bool:

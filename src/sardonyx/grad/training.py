@@ -20,6 +20,7 @@ from sardonyx.build import Builder, infer
 from sardonyx.errors import ModelError, quote
 from sardonyx.grad.controlflow.unroll import unroll_growing_loops
 from sardonyx.grad.driver import backward, blocked, is_differentiable, path
+from sardonyx.grad.quantization import switch_of
 from sardonyx.grad.training_optimizer import OPTIMIZERS, expand_optimizer, problems, refuse
 from sardonyx.model import Model
 from sardonyx.normalize import extended, regular_copy
@@ -218,6 +219,11 @@ class Question:
 
 
 def _lower_gradient(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
+    with switch_of(node):
+        _differentiate(graph, node, lowering)
+
+
+def _differentiate(graph: ir.Graph, node: ir.Node, lowering: Lowering) -> None:
     ask = Question(node, len(_strings(node, "xs")))
     _refuse_dependent(ask, _before(graph, node))
     if graph is not lowering.root:

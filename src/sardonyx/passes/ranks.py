@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from sardonyx import opset
 from sardonyx.build import constant, infer
 from sardonyx.passes.nesting import graphs
+from sardonyx.values import formal_types
 
 SAME_RANK = frozenset(
     [
@@ -79,11 +81,26 @@ def _has_unknown(graph: ir.Graph) -> bool:
 def _sweep(graph: ir.Graph) -> bool:
     changed = False
     for node in reversed(graph):
-        for value, rank in _demands(node):
-            if value.shape is None and rank >= 0 and _belongs(value, graph):
+        for position, value, rank in _demands(node):
+            if value.shape is not None or rank < 0 or not _belongs(value, graph):
+                continue
+            value.type = value.type or _demanded_type(node, position)
+            if value.type is not None:  # a shape without a type cannot be written
                 value.shape = ir.Shape([None] * rank)
                 changed = True
     return changed
+
+
+def _demanded_type(node: ir.Node, position: int) -> ir.TypeProtocol | None:
+    """The type of an input, where others that share its type variable have one."""
+    schema = opset.schema(node.op_type, node.domain)
+    if schema is None:
+        return None
+    formal = formal_types(schema, len(node.inputs))
+    pairs = [*zip(node.inputs, formal, strict=True)]
+    pairs += zip(node.outputs, [p.type_str for p in schema.outputs], strict=False)
+    types = (v.type for v, name in pairs if v is not None and name == formal[position])
+    return next((t for t in types if t is not None), None)
 
 
 def _belongs(value: ir.Value, graph: ir.Graph) -> bool:
@@ -94,14 +111,14 @@ def _belongs(value: ir.Value, graph: ir.Graph) -> bool:
     return producer.graph is graph
 
 
-def _demands(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
-    """The inputs of `node` whose rank the node implies, and that rank."""
+def _demands(node: ir.Node) -> Iterator[tuple[int, ir.Value, int]]:
+    """The inputs of `node` whose rank the node implies, by position, and that rank."""
     if node.domain != "":
         return
     for i, value in enumerate(node.inputs):
         rank = None if value is None else _demanded(node, i)
         if value is not None and rank is not None:
-            yield value, rank
+            yield i, value, rank
 
 
 def _demanded(node: ir.Node, position: int) -> int | None:

@@ -22,6 +22,7 @@ from sardonyx.edit import surgery
 from sardonyx.edit.lora import adapters
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable, require_gradient
+from sardonyx.grad.quantization import keep_switch
 from sardonyx.initializer import Initializer
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import NormalizedModel, regular_copy
@@ -330,6 +331,9 @@ def _gradient(
             domain=TRAINING_DOMAIN,
             outputs=len(parameters),
         )
+    node = gradients[0].producer()
+    assert node is not None
+    keep_switch(node)
     for g, p in zip(gradients, parameters, strict=True):
         g.name = op.fresh(f"grad/{p.name}")
         g.type, g.shape = p.type, ir.Shape(p.shape)  # type: ignore[arg-type]
