@@ -76,6 +76,7 @@ _TASKS = {
         "from_jax_step": "sardonyx.importers.jax.step",
         "from_keras": "sardonyx.importers.keras.model",
         "from_tensorflow": "sardonyx.importers.tensorflow.graph",
+        "from_tflite": "sardonyx.importers.tflite.convert",
         "from_torch": "sardonyx.importers.torch.convert",
         "from_sklearn": "sardonyx.importers.sklearn",
         "from_xgboost": "sardonyx.importers.boosting.xgboost",
@@ -209,6 +210,7 @@ if TYPE_CHECKING:
     from sardonyx.importers.rules import importer
     from sardonyx.importers.sklearn import from_sklearn
     from sardonyx.importers.tensorflow.graph import from_tensorflow
+    from sardonyx.importers.tflite.convert import from_tflite
     from sardonyx.importers.torch.convert import from_torch
     from sardonyx.initializer import Initializer
     from sardonyx.inspection import inspect

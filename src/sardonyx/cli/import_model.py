@@ -49,7 +49,8 @@ def import_model(
         Path,
         typer.Argument(
             help="A model: scikit-learn (skops or pickle), XGBoost (.json, .ubj), LightGBM (.txt), "
-            "CatBoost (.cbm), PMML, TensorFlow (the folder of a SavedModel, a frozen .pb)."
+            "CatBoost (.cbm), PMML, TensorFlow (the folder of a SavedModel, a frozen .pb), "
+            "TensorFlow Lite."
         ),
     ],
     output: Annotated[
@@ -226,6 +227,12 @@ def _read_pmml(path: Path, options: Options) -> Any:
     return sx.from_pmml(path)
 
 
+def _read_tflite(path: Path, options: Options) -> Any:
+    import sardonyx as sx
+
+    return sx.from_tflite(path)
+
+
 def _is_onnx(path: Path, head: bytes) -> bool:
     return path.suffix.lower() == ".onnx"
 
@@ -256,6 +263,7 @@ SOURCES: list[Source] = [
     Source("XGBoost", _is_xgboost, _read_xgboost),
     Source("LightGBM", lambda path, head: head.startswith(b"tree\n"), _read_lightgbm),
     Source("CatBoost", lambda path, head: head.startswith(b"CBM1"), _read_catboost),
+    Source("TensorFlow Lite", lambda path, head: head[4:8] == b"TFL3", _read_tflite),
     Source("skops", _is_skops, _read_skops),
     Source("TensorFlow SavedModel", _is_saved_model, _read_tensorflow),
     Source("TensorFlow graph", _is_frozen_graph, _read_tensorflow),

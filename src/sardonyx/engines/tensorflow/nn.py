@@ -69,8 +69,9 @@ def is_same(window):
 
 def conv_window(xp, sizes, w, attributes):
     kernel = attributes["kernel_shape"] or xp.shape(w)[2:]
-    settings = (attributes.get(n) for n in ("strides", "dilations", "pads"))
-    return window_of(sizes, kernel, *settings, attributes.get("auto_pad", "NOTSET"))
+    strides, dilations, pads = (attributes.get(n) for n in ("strides", "dilations", "pads"))
+    auto_pad = attributes.get("auto_pad", "NOTSET")
+    return window_of(sizes, kernel, strides, dilations, pads, auto_pad)
 
 
 def has_convolution(x, w, window):

@@ -1,0 +1,71 @@
+"""`from_tflite`: a TensorFlow Lite file as an ONNX model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.importers.tflite.driver import imported
+from sardonyx.importers.tflite.proof import prove
+from sardonyx.importers.tflite.reader import read
+from sardonyx.limits import Limits
+from sardonyx.lower.precompute import compute
+from sardonyx.model import Model
+from sardonyx.normalize import regularize
+from sardonyx.passes.cse import merge_common
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.folding import fold
+from sardonyx.passes.layout import FIRST, Demands, lay_out
+
+FOLDED_ELEMENTS = 64  # sizes and axes; weights stay what they are
+
+
+def from_tflite(path: str | Path | bytes, *, limits: Limits | None = None) -> Model:
+    """Import a TensorFlow Lite file as an ONNX model, compared with it in LiteRT.
+
+    Floats, halves, integers (QuantizeLinear and DequantizeLinear) and weights as integers alone
+    are read. Tensors keep their names. Inputs and outputs have the layout of the file; in between,
+    images have ONNX's, and are transposed as little as possible.
+
+    path   -- the file, or its content
+    limits -- on what an untrusted file may cost
+
+    >>> import sardonyx as sx
+    >>> _ = sx.to_tflite("model.onnx", "model.tflite")
+    >>> model = sx.from_tflite("model.tflite")
+    >>> [value.name for value in model.inputs]
+    ['x']
+    """
+    name = "model"
+    if not isinstance(path, bytes):
+        name = Path(path).stem
+        if not Path(path).is_file():
+            raise ArgumentError(f"there is no file {quote(path)}")
+        content = Path(path).read_bytes()
+    else:
+        content = path
+    file = read(content, limits)
+    model = with_channels_first(imported(file, name))
+    model.metadata["sardonyx.importer"] = "TensorFlow Lite"
+    model.metadata["sardonyx.verified"] = prove(model, file.graphs[0], content)
+    return model
+
+
+def with_channels_first(model: Model) -> Model:
+    """An imported model without Transposes around ONNX's operators that cancel out, in place.
+
+    Importers of sources with their channels last write each operator between two Transposes, and
+    call this once for the whole graph.
+    """
+    regular = regularize(model)
+    graph = regular.graph
+    weights = [name for name, value in graph.initializers.items() if _is_weight(value.const_value)]
+    fold(graph, keep=weights, elements=FOLDED_ELEMENTS, compute=compute)
+    lay_out(graph, Demands(FIRST))
+    merge_common(graph)
+    remove_dead(graph)
+    return regular
+
+
+def _is_weight(tensor: object) -> bool:
+    return getattr(tensor, "size", 0) > FOLDED_ELEMENTS

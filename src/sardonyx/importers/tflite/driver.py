@@ -1,0 +1,217 @@
+"""The graph of a TensorFlow Lite file as ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ImportRefused, quote
+from sardonyx.importers.assembly import assemble, graph_input
+from sardonyx.importers.tflite import elementwise, nn, shapes  # noqa: F401  (registers the rules)
+from sardonyx.importers.tflite.reader import File, Graph, Operator, Tensor
+from sardonyx.importers.tflite.rules import RULES, Node, Unsupported
+from sardonyx.model import Model
+
+UNNAMED = "tensor"
+
+
+def imported(file: File, name: str = "model") -> Model:
+    """The first graph of a file as a model, its images still as the file has them."""
+    graph = file.graphs[0]
+    refuse_unknown(graph)
+    return _Driver(file, graph, name).model()
+
+
+def refuse_unknown(graph: Graph) -> None:
+    """Refuse every operator without a rule and every tensor of a type that ONNX lacks, at once."""
+    rows: list[list[object]] = []
+    missing: dict[str, list[int]] = {}
+    for operator in graph.operators:
+        if operator.name not in RULES:
+            missing.setdefault(operator.name, []).append(operator.index)
+    rows += [[name, f"operators {_places(places)}"] for name, places in missing.items()]
+    rows += [
+        [t.kind, f"tensor {quote(t.name)}"]
+        for t in graph.tensors
+        if t.dtype is None and any(t.index in (*o.inputs, *o.outputs) for o in graph.operators)
+    ]
+    if rows:
+        raise ImportRefused(
+            "the file has operators or types that cannot be imported", rows,
+            hint="operators of other libraries (CUSTOM) and states between calls have no ONNX form",
+        )  # fmt: skip
+
+
+def _places(places: Iterable[int]) -> str:
+    shown = list(places)
+    return ", ".join(map(str, shown[:8])) + (" …" if len(shown) > 8 else "")
+
+
+class _Driver:
+    def __init__(self, file: File, graph: Graph, name: str):
+        self.file, self.graph, self.name = file, graph, name
+        self.op = Builder()
+        self.values: dict[int, ir.Value] = {}
+        self.floats: dict[int, ir.Value] = {}
+
+    def model(self) -> Model:
+        names = _unique(self.file.input_names, self.graph.tensors, self.graph.inputs)
+        outputs = _unique(self.file.output_names, self.graph.tensors, self.graph.outputs)
+        self.op.reserve({*names.values(), *outputs.values()})
+        inputs = []
+        for index in self.graph.inputs:
+            tensor = self.graph.tensors[index]
+            shape = [
+                d if d is not None else f"{names[index]}_{a}" for a, d in enumerate(tensor.shape)
+            ]
+            value = graph_input(names[index], _type(tensor.dtype), shape)
+            self.values[index] = value
+            inputs.append(value)
+        problems: list[list[object]] = []
+        for operator in self.graph.operators:
+            self._operator(operator, problems)
+        if problems:
+            raise ImportRefused("the file has operators that cannot be imported", problems)
+        results = {outputs[i]: self._raw(self.graph.tensors[i]) for i in self.graph.outputs}
+        return assemble(self.op, inputs, results, self.name)
+
+    # -- operators
+
+    def _operator(self, operator: Operator, problems: list[list[object]]) -> None:
+        tensors = self.graph.tensors
+        node = Node(
+            operator,
+            [None if i < 0 else tensors[i] for i in operator.inputs],
+            [tensors[i] for i in operator.outputs],
+            self._turned,
+        )
+        with self.op.named(
+            node.outputs[0].name or operator.name if node.outputs else operator.name
+        ):
+            try:
+                inputs = [None if t is None else self._float(t) for t in node.inputs]
+                while inputs and inputs[-1] is None:
+                    inputs.pop()
+                results = RULES[operator.name](self.op, node, *inputs)
+                for tensor, value in zip(node.outputs, _several(results), strict=True):
+                    self._give(operator, tensor, value)
+            except Unsupported as error:
+                problems.append([operator.name, f"operator {operator.index}", str(error)])
+            except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
+                what = f"{type(error).__name__}: {error}"[:120]
+                problems.append([operator.name, f"operator {operator.index}", what])
+        if problems:  # later operators can be looked at, with what the file says of their inputs
+            for tensor in node.outputs:
+                if tensor.index not in self.values:
+                    self.values[tensor.index] = _placeholder(tensor)
+
+    def _give(self, operator: Operator, tensor: Tensor, value: ir.Value) -> None:
+        kind = operator.options.get("fused_activation_function", 0)
+        if kind and operator.name != "UNIDIRECTIONAL_SEQUENCE_LSTM":
+            value = elementwise.activated(self.op, value, kind)
+        if tensor.is_quantized:
+            value = self.op.QuantizeLinear(value, *_parameters(self.op, tensor), axis=tensor.axis)
+        else:
+            value = self.op.cast(value, _type(tensor.dtype))
+        _learn(value, tensor)
+        self.values[tensor.index] = value
+        self.floats.pop(tensor.index, None)
+
+    # -- tensors
+
+    def _raw(self, tensor: Tensor) -> ir.Value:
+        """A tensor as the file has it."""
+        if tensor.index not in self.values:
+            if tensor.data is None:
+                raise ImportRefused(
+                    "the file reads a tensor that nothing gives",
+                    [[quote(tensor.name), f"tensor {tensor.index}"]],
+                )
+            self.values[tensor.index] = self._constant(tensor, tensor.data)
+        return self.values[tensor.index]
+
+    def _constant(self, tensor: Tensor, data: np.ndarray) -> ir.Value:
+        if data.size > 64 or (data.dtype.kind == "f" and data.ndim):
+            return self.op.weight(tensor.name or UNNAMED, data)
+        return self.op.const(data)
+
+    def _float(self, tensor: Tensor) -> ir.Value:
+        """A tensor as rules read it: the numbers that quantized elements and halves stand for."""
+        if tensor.index not in self.floats:
+            self.floats[tensor.index] = self._real(tensor, self._raw(tensor), tensor.axis)
+        return self.floats[tensor.index]
+
+    def _real(self, tensor: Tensor, value: ir.Value, axis: int) -> ir.Value:
+        bias = tensor.scale is not None and tensor.kind == "INT32" and tensor.data is not None
+        if tensor.is_quantized or bias:
+            return self.op.DequantizeLinear(value, *_parameters(self.op, tensor), axis=axis)
+        if tensor.kind in ("FLOAT16", "BFLOAT16"):
+            return self.op.cast(value, ir.DataType.FLOAT)
+        return value
+
+    def _turned(
+        self,
+        op: Builder,
+        tensor: Tensor | None,
+        function: Callable[[np.ndarray], np.ndarray],
+        axis: int,
+    ) -> ir.Value:
+        """A constant in another order of axes, in which `axis` is the one of its quantization."""
+        source = self._source(tensor)
+        if source is None or source.data is None:
+            raise Unsupported("its weights are no constants")
+        value = op.weight(source.name or UNNAMED, np.ascontiguousarray(function(source.data)))
+        return self._real(source, value, axis)
+
+    def _source(self, tensor: Tensor | None) -> Tensor | None:
+        """The constant behind operators that only change how it is stored."""
+        while tensor is not None and tensor.data is None:
+            makers = [o for o in self.graph.operators if tensor.index in o.outputs]
+            if not makers or makers[0].name not in ("DEQUANTIZE", "DENSIFY"):
+                return None
+            tensor = self.graph.tensors[makers[0].inputs[0]]
+        return tensor
+
+
+def _learn(value: ir.Value, tensor: Tensor) -> None:
+    """Sizes that the file knows and inference does not: those of computed shapes."""
+    dims = [None] * len(tensor.shape) if value.shape is None else list(value.shape)
+    if len(dims) == len(tensor.shape):
+        sizes = [d if isinstance(d, int) or t is None else t for d, t in zip(dims, tensor.shape)]
+        value.shape = ir.Shape(sizes)
+
+
+def _parameters(op: Builder, tensor: Tensor) -> list[ir.Value]:
+    assert tensor.scale is not None and tensor.zero is not None
+    scale, zero = tensor.scale, tensor.zero.astype(tensor.dtype)
+    if scale.size == 1:
+        scale, zero = scale.reshape(()), zero.reshape(())
+    return [op.const(scale), op.const(zero)]
+
+
+def _placeholder(tensor: Tensor) -> ir.Value:
+    shape = ir.Shape([d if d is not None else f"free_{a}" for a, d in enumerate(tensor.shape)])
+    return ir.Value(
+        name=f"{tensor.name}/unknown", type=ir.TensorType(_type(tensor.dtype)), shape=shape
+    )
+
+
+def _several(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _type(dtype: Any) -> ir.DataType:
+    return ir.DataType.from_numpy(np.dtype(dtype))
+
+
+def _unique(names: dict[int, str], tensors: list[Tensor], places: list[int]) -> dict[int, str]:
+    """Names of inputs or outputs: of the signature, else of the tensors; all different."""
+    results: dict[int, str] = {}
+    for index in places:
+        name = names.get(index) or tensors[index].name or f"{UNNAMED}_{index}"
+        results[index] = name if name not in results.values() else f"{name}_{index}"
+    return results

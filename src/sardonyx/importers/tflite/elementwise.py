@@ -1,0 +1,152 @@
+"""Operators of TensorFlow Lite that work element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.importers.tflite.rules import RULES, rank, rule
+
+PLAIN = {
+    "ABS": "Abs", "ADD": "Add", "CEIL": "Ceil", "COS": "Cos", "DIV": "Div", "EQUAL": "Equal",
+    "EXP": "Exp", "FLOOR": "Floor", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual",
+    "LESS": "Less", "LESS_EQUAL": "LessOrEqual", "LOG": "Log", "LOGICAL_AND": "And",
+    "LOGICAL_NOT": "Not", "LOGICAL_OR": "Or", "LOGISTIC": "Sigmoid", "MAXIMUM": "Max",
+    "MINIMUM": "Min", "MUL": "Mul", "NEG": "Neg", "RELU": "Relu", "ROUND": "Round", "SIGN": "Sign",
+    "SIN": "Sin", "SQRT": "Sqrt", "SUB": "Sub", "TANH": "Tanh", "HARD_SWISH": "HardSwish",
+    "POW": "Pow", "ADD_N": "Sum",
+}  # fmt: skip
+
+
+def _plain(name):
+    def apply(op, node, *inputs):
+        return op.call(name, inputs)
+
+    apply.__name__ = name
+    return apply
+
+
+RULES.update({source: _plain(target) for source, target in PLAIN.items()})
+
+
+@rule()
+def not_equal(op, node, a, b):
+    return op.Not(op.Equal(a, b))
+
+
+@rule()
+def square(op, node, x):
+    return op.Mul(x, x)
+
+
+@rule()
+def rsqrt(op, node, x):
+    return op.Reciprocal(op.Sqrt(x))
+
+
+@rule()
+def squared_difference(op, node, a, b):
+    difference = op.Sub(a, b)
+    return op.Mul(difference, difference)
+
+
+@rule()
+def floor_div(op, node, a, b):
+    if a.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return op.Floor(op.Div(a, b))
+    return op.Div(op.Sub(a, op.Mod(a, b)), b)
+
+
+@rule()
+def floor_mod(op, node, a, b):
+    if a.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return op.Sub(a, op.Mul(op.Floor(op.Div(a, b)), b))
+    return op.Mod(a, b)
+
+
+@rule("RELU6")
+def relu6(op, node, x):
+    return clipped(op, x, 0.0, 6.0)
+
+
+@rule("RELU_N1_TO_1")
+def relu_n1_to_1(op, node, x):
+    return clipped(op, x, -1.0, 1.0)
+
+
+@rule("RELU_0_TO_1")
+def relu_0_to_1(op, node, x):
+    return clipped(op, x, 0.0, 1.0)
+
+
+def clipped(op, x, low, high):
+    return op.Clip(x, np.float32(low), np.float32(high))
+
+
+def activated(op, x, kind):
+    """The activation that is fused into an operator: NONE, RELU, RELU_N1_TO_1, RELU6, TANH."""
+    if kind == 1:
+        return op.Relu(x)
+    if kind in (2, 3):
+        return clipped(op, x, -1.0 if kind == 2 else 0.0, 1.0 if kind == 2 else 6.0)
+    return op.Tanh(x) if kind == 4 else x
+
+
+@rule()
+def elu(op, node, x):
+    return op.Elu(x)
+
+
+@rule()
+def gelu(op, node, x):
+    return op.Gelu(x, approximate="tanh" if node.get("approximate") else "none")
+
+
+@rule()
+def leaky_relu(op, node, x):
+    return op.LeakyRelu(x, alpha=node["alpha"])
+
+
+@rule()
+def prelu(op, node, x, slope):
+    return op.PRelu(x, slope)
+
+
+@rule("SELECT", "SELECT_V2")
+def select(op, node, condition, a, b):
+    missing = rank(a) - rank(condition)
+    if node.operator.name == "SELECT" and rank(condition) == 1 and missing > 0:
+        condition = op.Unsqueeze(condition, np.arange(1, missing + 1))
+    return op.Where(condition, a, b)
+
+
+@rule()
+def cast(op, node, x):
+    return op.cast(x, ir.DataType.from_numpy(np.dtype(node.outputs[0].dtype)))
+
+
+@rule("ZEROS_LIKE")
+def zeros_like(op, node, x):
+    return op.zeros_like(x)
+
+
+@rule()
+def softmax(op, node, x):
+    beta = node["beta"]
+    return op.Softmax(x if beta == 1.0 else op.Mul(x, np.float32(beta)), axis=-1)
+
+
+@rule()
+def log_softmax(op, node, x):
+    return op.LogSoftmax(x, axis=-1)
+
+
+@rule("L2_NORMALIZATION")
+def l2_normalization(op, node, x):
+    length = op.Sqrt(op.ReduceSum(op.Mul(x, x), [-1], keepdims=1))
+    return op.Div(x, op.Max(length, np.float32(1e-6)))
+
+
+@rule("QUANTIZE", "DEQUANTIZE", "DENSIFY")
+def requantized(op, node, x):
+    return x  # the driver reads and writes quantized tensors; halves become floats there

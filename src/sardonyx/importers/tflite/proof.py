@@ -1,0 +1,176 @@
+"""The comparison of an imported model with its file in LiteRT.
+
+Floats are judged by the noise ratio. Where activations are integers, results may differ by one
+quantum: both round, and a tie may fall to either side. Where weights alone are integers, LiteRT
+also rounds activations to eight bits as it goes, which ONNX does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import ImportDiffers, quote
+from sardonyx.importers.tflite.reader import Graph, Tensor
+from sardonyx.model import Model
+from sardonyx.verify import Report, verify
+from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.subjects import OnnxSubject
+
+HYBRID = 0.05  # the relative difference that activations of eight bits may make
+STRAY = 0.01  # the share of integers that may be off by more than one quantum
+AMPLIFIED = 10.0
+SAMPLES = 4
+SECONDS = 20.0  # for the comparison of floats
+LARGEST = 1 << 32  # bytes of tensors, beyond which a file is not run
+
+
+def prove(model: Model, graph: Graph, content: bytes) -> str:
+    """Compare, and say how; raises `ImportDiffers`."""
+    memory = sum(_bytes(t) for t in graph.tensors)
+    if memory > LARGEST:
+        return f"not run: its tensors take {memory:,} bytes"
+    run = Interpreted(graph, content)
+    computed = {i for o in graph.operators for i in o.outputs}
+    if any(graph.tensors[i].is_quantized for i in computed):
+        return _in_quanta(model, graph, run)
+    if any(t.is_quantized for t in graph.tensors):
+        return _by_tolerance(model, graph, run)
+    report = verify(model, run, seeds=2, culprit=False, seconds=SECONDS)
+    if report.verdict in (DIFFERENT, FAILS) and not _is_amplified(report):
+        raise ImportDiffers(
+            "the imported model and LiteRT differ",
+            [[line] for line in str(report).splitlines()],
+            hint="this is a defect of the import: please report the file; nothing was returned",
+        )
+    return f"{report.verdict} in LiteRT, noise ratio {report.ratio:.2g}"
+
+
+def _is_amplified(report: Report) -> bool:
+    """Whether the model amplifies rounding by itself, so that float32 differs from the exact."""
+    ratios: dict[str, float] = {}
+    for m in report.measurements:
+        if m.problem or m.wrong:
+            return False
+        ratios[m.subject] = max(ratios.get(m.subject, 0.0), m.ratio)
+    own = ratios.pop(report.subjects[0]["name"], 0.0)
+    return own > report.bands[0] and max(ratios.values(), default=0.0) <= AMPLIFIED * own
+
+
+class Interpreted:
+    """A file as a function of arrays, in LiteRT."""
+
+    def __init__(self, graph: Graph, content: bytes):
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.graph = graph
+        self.interpreter = Interpreter(model_content=content)
+        self.shapes: list[tuple[int, ...]] | None = None
+
+    def __call__(self, *arrays: Any) -> Any:
+        values = [np.ascontiguousarray(a) for a in arrays]
+        shapes = [v.shape for v in values]
+        if shapes != self.shapes:
+            for index, shape in zip(self.graph.inputs, shapes):
+                self.interpreter.resize_tensor_input(index, shape)
+            self.interpreter.allocate_tensors()
+            self.shapes = shapes
+        for index, value in zip(self.graph.inputs, values, strict=True):
+            self.interpreter.set_tensor(index, value)
+        self.interpreter.invoke()
+        results = tuple(self.interpreter.get_tensor(i) for i in self.graph.outputs)
+        return results[0] if len(results) == 1 else results
+
+
+def _bytes(tensor: Tensor) -> int:
+    size = 1
+    for dim in tensor.shape:
+        size *= dim or 1
+    return size * (0 if tensor.dtype is None else np.dtype(tensor.dtype).itemsize)
+
+
+def _draws(model: Model, graph: Graph) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    draws = []
+    for _ in range(SAMPLES):
+        feeds = {}
+        for value, index in zip(model.inputs, graph.inputs):
+            shape = [d if isinstance(d, int) else 2 for d in value.shape or ()]
+            dtype = np.dtype(graph.tensors[index].dtype)
+            if dtype.kind == "f":
+                feeds[value.name or ""] = rng.normal(size=shape).astype(dtype)
+            elif dtype.kind == "b":
+                feeds[value.name or ""] = rng.random(shape) < 0.5
+            elif graph.tensors[index].is_quantized:
+                limits = np.iinfo(dtype)
+                drawn = rng.integers(limits.min, limits.max, shape, endpoint=True)
+                feeds[value.name or ""] = drawn.astype(dtype)
+            else:
+                feeds[value.name or ""] = rng.integers(0, 2, shape).astype(dtype)
+        draws.append(feeds)
+    return draws
+
+
+def _pairs(model: Model, graph: Graph, run: Interpreted) -> list[list[tuple[Any, Any]]]:
+    """For each output, what the model and LiteRT give on each draw."""
+    subject = OnnxSubject(model)
+    pairs: list[list[tuple[Any, Any]]] = [[] for _ in graph.outputs]
+    for feeds in _draws(model, graph):
+        ours = list(subject(feeds).values())
+        theirs = run(*feeds.values())
+        theirs = theirs if isinstance(theirs, tuple) else (theirs,)
+        for place, pair in enumerate(zip(ours, theirs)):
+            pairs[place].append(pair)
+    return pairs
+
+
+def _quantum(graph: Graph, index: int) -> float:
+    """The step of an output: 1 of integers; of floats, that of the integers they come from."""
+    tensor = graph.tensors[index]
+    if tensor.is_quantized or np.dtype(tensor.dtype).kind != "f":
+        return 1.0
+    for operator in graph.operators:
+        if index in operator.outputs:
+            scales = [
+                float(graph.tensors[i].scale.max())  # type: ignore[union-attr]
+                for i in operator.inputs
+                if i >= 0 and graph.tensors[i].is_quantized
+            ]
+            return max(scales, default=0.0)
+    return 0.0
+
+
+def _in_quanta(model: Model, graph: Graph, run: Interpreted) -> str:
+    rows: list[list[object]] = []
+    largest, strays = 0.0, 0.0
+    for index, pairs in zip(graph.outputs, _pairs(model, graph, run)):
+        quantum = _quantum(graph, index)
+        ours, theirs = (np.stack([np.asarray(p[i], np.float64) for p in pairs]) for i in (0, 1))
+        steps = np.abs(ours - theirs) / (quantum or max(np.abs(theirs).max() / 127, 1e-30))
+        stray = float(np.mean(steps > 1.001))
+        largest, strays = max(largest, float(steps.max(initial=0.0))), max(strays, stray)
+        if stray > STRAY or not np.isfinite(steps).all():
+            name = graph.tensors[index].name
+            rows.append([quote(name), f"off by {steps.max():.1f} quanta", f"{stray:.1%} by over 1"])
+    if rows:
+        raise ImportDiffers(
+            "the imported model and LiteRT differ by more than one quantum", rows,
+            hint="this is a defect of the import: please report the file; nothing was returned",
+        )  # fmt: skip
+    return f"within {largest:.2g} quanta of LiteRT, {1 - strays:.2%} within one"
+
+
+def _by_tolerance(model: Model, graph: Graph, run: Interpreted) -> str:
+    rows: list[list[object]] = []
+    largest = 0.0
+    for index, pairs in zip(graph.outputs, _pairs(model, graph, run)):
+        ours, theirs = (np.stack([np.asarray(p[i], np.float64) for p in pairs]) for i in (0, 1))
+        size = float(np.sqrt(np.mean(theirs**2))) or 1.0
+        difference = float(np.sqrt(np.mean((ours - theirs) ** 2))) / size
+        largest = max(largest, difference)
+        if not difference <= HYBRID:
+            rows.append([quote(graph.tensors[index].name), f"relative difference {difference:.2g}"])
+    if rows:
+        raise ImportDiffers("the imported model and LiteRT differ", rows)
+    return f"within {largest:.2g} of LiteRT, which rounds activations to eight bits"

@@ -1,0 +1,70 @@
+"""The registry of rules: functions named after the operators of TensorFlow Lite.
+
+A rule gets the builder, the operator (its options by name, its tensors) and its inputs, quantized
+ones as floats. It returns the output, or a tuple of them; the driver adds the fused activation,
+the type and the quantization of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder, constant
+from sardonyx.importers.tflite.reader import Operator, Tensor
+
+RULES: dict[str, Callable[..., Any]] = {}
+RAW: set[str] = set()  # operators that read quantized tensors as the integers that they are
+
+
+class Unsupported(Exception):
+    """A setting of an operator that ONNX cannot express; the driver reports all of them."""
+
+
+def rule(*names: str, raw: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names or (function.__name__.upper(),):
+            RULES[name] = function
+            if raw:
+                RAW.add(name)
+        return function
+
+    return register
+
+
+@dataclass
+class Node:
+    """An operator with its tensors, as rules see it."""
+
+    operator: Operator
+    inputs: list[Tensor | None]
+    outputs: list[Tensor]
+    turned: Callable[[Builder, Tensor, Callable[[np.ndarray], np.ndarray], int], ir.Value]
+
+    def __getitem__(self, option: str) -> Any:
+        return self.operator.options[option]
+
+    def get(self, option: str, default: Any = None) -> Any:
+        return self.operator.options.get(option, default)
+
+
+def known(value: ir.Value | None, what: str) -> np.ndarray:
+    """The array behind a constant input."""
+    array = constant(value)
+    if array is None:
+        raise Unsupported(f"{what} depends on data")
+    return array
+
+
+def sizes(value: ir.Value) -> list[Any]:
+    if value.shape is None:
+        raise Unsupported("the rank of an input is not known")
+    return list(value.shape)
+
+
+def rank(value: ir.Value) -> int:
+    return len(sizes(value))

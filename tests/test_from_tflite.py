@@ -1,0 +1,144 @@
+"""TensorFlow Lite files as ONNX models: onnxruntime gives what LiteRT gives."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ImportRefused
+from tests.test_tflite import model_of
+
+pytest.importorskip("tensorflow")
+interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+
+SAMPLE = (
+    *("conv strided", "depthwise", "transposed conv", "pools", "dense", "slices", "reductions"),
+    *("resize bilinear", "comparisons", "space to batch", "group of images", "arg max"),
+)
+
+
+def outputs_of(content: bytes, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """What LiteRT gives."""
+    program = interpreter.Interpreter(model_content=content)
+    program.allocate_tensors()
+    for detail, array in zip(program.get_input_details(), arrays, strict=True):
+        program.set_tensor(detail["index"], array)
+    program.invoke()
+    return [program.get_tensor(d["index"]) for d in program.get_output_details()]
+
+
+def results_of(model: sx.Model, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    from sardonyx.engines.onnxruntime.backend import Runner
+
+    names = [v.name or "" for v in model.inputs]
+    return list(Runner(model)(dict(zip(names, arrays, strict=True))).values())
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_floats(name: str) -> None:
+    from tests.tflite_functions import FUNCTIONS, converted
+
+    function, shapes = FUNCTIONS[name]
+    content = converted(function, shapes)
+    model = sx.from_tflite(content)
+    arrays = [np.random.default_rng(3).normal(size=s).astype(np.float32) for s in shapes]
+    for ours, theirs in zip(results_of(model, arrays), outputs_of(content, arrays), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["depthwise", "group of images"])
+def test_integers_are_within_one_quantum(name: str) -> None:
+    from tests.tflite_functions import FUNCTIONS, converted
+
+    function, shapes = FUNCTIONS[name]
+    content = converted(function, shapes, quantize="all int8")
+    model = sx.from_tflite(content)
+    kinds = {node.op_type for node in model.graph}
+    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= kinds
+    rng = np.random.default_rng(5)
+    arrays = [rng.integers(-128, 128, size=s).astype(np.int8) for s in shapes]
+    for ours, theirs in zip(results_of(model, arrays), outputs_of(content, arrays), strict=True):
+        assert ours.dtype == theirs.dtype == np.int8
+        assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("quantize", ["float16", "dynamic"])
+def test_weights_of_fewer_bits_stay_so(quantize: str) -> None:
+    import tensorflow as tf
+
+    from tests.tflite_functions import converted, weights
+
+    content = converted(lambda x: tf.nn.relu(x @ weights(64, 40)), [(2, 64)], quantize=quantize)
+    model = sx.from_tflite(content)
+    stored = {v.dtype.name for v in model.graph.initializers.values() if v.dtype is not None}
+    assert {"float16": "FLOAT16", "dynamic": "INT8"}[quantize] in stored
+
+
+def test_out_in_and_back(tmp_path: Path) -> None:
+    original = model_of("norms, pools and a join")
+    path = tmp_path / "m.tflite"
+    file = sx.to_tflite(original, path, inputs="nhwc", outputs="nhwc", seeds=1)
+    model = sx.from_tflite(path)
+    perms = [list(n.attributes["perm"].value) for n in model.graph if n.op_type == "Transpose"]
+    assert perms == [[0, 3, 1, 2], [0, 2, 3, 1]], "no Transposes but at the input and the output"
+    onnx.checker.check_model(str(sx.save(model, tmp_path / "m.onnx")), full_check=True)
+    x = np.random.default_rng(0).normal(size=(1, 3, 12, 12)).astype(np.float32)
+    (wanted,) = results_of(original, [x])
+    (result,) = results_of(model, [x.transpose(0, 2, 3, 1)])
+    np.testing.assert_allclose(result.transpose(0, 3, 1, 2), wanted, rtol=1e-4, atol=1e-5)
+    again = sx.to_tflite(model, tmp_path / "again.tflite", seeds=1)
+    assert again.operators == file.operators
+
+
+def test_what_cannot_be_imported_is_named_at_once() -> None:
+    import tensorflow as tf
+
+    from tests.tflite_functions import converted
+
+    content = converted(
+        lambda x: tf.math.segment_sum(x, [0, 0, 1]) + tf.math.atan2(x[:2], x[1:]), [(3, 2)]
+    )
+    with pytest.raises(ImportRefused, match=r"SEGMENT_SUM[\s\S]*ATAN2|ATAN2[\s\S]*SEGMENT_SUM"):
+        sx.from_tflite(content)
+
+
+def test_damaged_files_are_refused() -> None:
+    from sardonyx.importers.tflite.reader import read
+    from tests.tflite_functions import FUNCTIONS, converted
+
+    with pytest.raises(ImportRefused, match="no TensorFlow Lite file"):
+        sx.from_tflite(b"nothing of the kind")
+    content = converted(*FUNCTIONS["dense"])
+    rng = np.random.default_rng(0)
+    refusals = 0
+    for _ in range(300):  # only the reader: LiteRT does not survive every file
+        damaged = bytearray(content[: int(rng.integers(64, len(content) + 1))])
+        for place in rng.integers(8, len(damaged), 3):
+            damaged[place : place + 4] = struct.pack("<I", int(rng.integers(0, 1 << 32)))
+        try:
+            read(bytes(damaged))
+        except ImportRefused:
+            refusals += 1
+    assert refusals > 100
+
+
+def test_the_command_imports_a_file(tmp_path: Path) -> None:
+    from sardonyx.cli.__main__ import main
+    from tests.tflite_functions import FUNCTIONS, converted
+
+    path = tmp_path / "dense.tflite"
+    path.write_bytes(converted(*FUNCTIONS["dense"]))
+    with pytest.raises(SystemExit) as done:
+        main(["import", str(path), "-o", str(tmp_path / "m.onnx")])
+    assert done.value.code == 0
+    with pytest.raises(SystemExit) as done:
+        target = ["--to", "tflite", "-o", str(tmp_path / "again.tflite"), "--seeds", "1"]
+        main(["convert", str(tmp_path / "m.onnx"), *target])
+    assert done.value.code == 0 and (tmp_path / "again.tflite").exists()
+    onnx.checker.check_model(str(tmp_path / "m.onnx"))
