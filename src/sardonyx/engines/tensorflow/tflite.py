@@ -65,7 +65,7 @@ def specialized(model: Model, sizes: Mapping[str, int] | None = None) -> Model:
     A free first axis is a batch of 1 unless `sizes` says otherwise; other free sizes must be there.
     """
     copy = Model(model.ir.clone(), [], model.source)
-    chosen: dict[str | None, int] = {**(sizes or {})}
+    chosen: dict[Any, int] = dict(sizes or {})
     used, rows = set(), []
     for value in copy.inputs:
         if not isinstance(value.type, ir.TensorType) or value.shape is None:

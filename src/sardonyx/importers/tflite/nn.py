@@ -170,8 +170,8 @@ def space_to_depth(op, node, x):
 
 
 @rule("UNIDIRECTIONAL_SEQUENCE_LSTM")
-def unidirectional_sequence_lstm(op, node, x, *rest):
-    rest = [*rest, *[None] * (23 - len(rest))]
+def unidirectional_sequence_lstm(op, node, x, *tensors):
+    rest = [*tensors, *[None] * (23 - len(tensors))]
     inputs, recurrent, peepholes, biases = rest[:4], rest[4:8], rest[8:11], rest[11:15]
     extras = [*peepholes, rest[15], rest[16], *rest[19:23]]
     if any(v is not None for v in extras) or inputs[0] is None or node["cell_clip"]:

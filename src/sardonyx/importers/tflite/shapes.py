@@ -91,9 +91,10 @@ def strided_slice(op, node, x, begin, end, strides):
     count = len(steps)
     bits = {n: [node[f"{n}_mask"] >> i & 1 for i in range(count)] for n in ("begin", "end")}
     gone = [i for i in range(count) if node["shrink_axis_mask"] >> i & 1]
-    if constant(begin) is None or constant(end) is None:
+    bounds = [constant(v) for v in (begin, end)]
+    if any(b is None for b in bounds):
         return _dynamic_slice(op, x, begin, end, steps, bits, gone)
-    starts, stops = (constant(v).astype(np.int64).copy() for v in (begin, end))
+    starts, stops = (np.array(b, np.int64) for b in bounds)
     largest = np.iinfo(np.int64).max
     for i in range(count):
         if i in gone:
