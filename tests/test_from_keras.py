@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import onnx
 import pytest
 
 import sardonyx as sx
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, ImportRefused
 
 pytest.importorskip("jax")
 keras = pytest.importorskip("keras")
@@ -113,3 +114,110 @@ def test_what_is_no_built_model_is_refused(tmp_path: Path) -> None:
         sx.from_keras(3)
     with pytest.raises(ArgumentError, match="no file of Keras"):
         sx.from_keras(tmp_path / "missing.keras")
+
+
+# What a process whose backend is JAX does: a compiled and fitted model is imported, and both take
+# the same steps; dropout draws the same masks, because its random states are part of the record.
+STEPS = """
+import json, warnings
+warnings.simplefilter("ignore")
+import keras, numpy as np, onnx, sardonyx as sx
+layers = keras.layers
+keras.utils.set_random_seed(1)
+x = layers.Input((6, 6, 2), name="image")
+h = layers.Conv2D(3, 3, kernel_regularizer="l2", kernel_constraint="max_norm")(x)
+h = layers.Dropout(0.4)(layers.ReLU()(layers.BatchNormalization(name="norm")(h)))
+h = layers.Flatten()(h)
+kind = layers.Dense(3, activation="softmax", name="kind")(h)
+size = layers.Dense(1, name="size")(h)
+source = keras.Model(x, {"kind": kind, "size": size}, name="net")
+rate = keras.optimizers.schedules.CosineDecay(1e-2, 20)
+source.compile(
+    optimizer=keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, clipnorm=1.0),
+    loss={"kind": "sparse_categorical_crossentropy", "size": "mse"},
+    loss_weights={"kind": 1.0, "size": 0.3}, metrics={"kind": ["accuracy"]},
+)
+rng = np.random.default_rng(0)
+def draw():
+    y = {"kind": rng.integers(0, 3, 5).astype(np.int32), "size": rng.normal(size=(5, 1))}
+    return rng.normal(size=(5, 6, 6, 2)).astype(np.float32), {k: v.astype(
+        np.int32 if k == "kind" else np.float32) for k, v in y.items()}
+source.train_on_batch(*draw())
+model = sx.from_keras(source)
+onnx.checker.check_model(model.proto(), full_check=True)
+stock = sx.prepare_training(model)
+keras_again = sx.to_keras(model)
+rows = []
+for _ in range(3):
+    image, y = draw()
+    source.reset_metrics()
+    keras_again.reset_metrics()
+    feeds = {"image": image, "label_kind": y["kind"], "label_size": y["size"]}
+    ours = {k.removeprefix("metrics/"): float(v) for k, v in stock.step(feeds).items()}
+    rows.append([ours, source.train_on_batch(image, y, return_dict=True),
+                 keras_again.train_on_batch(image, y, return_dict=True)])
+back = sx.with_weights(model, source, optimizer=True)
+state = stock.state()
+differences = {n: float(np.abs(back.records[0].state[n].numpy() - state[n]).max())
+               for n in state if n in back.records[0].state}
+print(json.dumps({
+    "rows": [[{k: float(v) for k, v in part.items()} for part in row] for row in rows],
+    "differences": differences, "served": [n.op_type for n in model.graph],
+    "gradient": any(n.op_type == "Gradient" for n in model.records[0].algorithm),
+    "choices": [c.value for c in sx.choices(model)],
+}))
+"""
+
+
+def in_jax(code: str) -> Any:
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_compiled_model_takes_the_steps_of_keras() -> None:
+    results = in_jax(STEPS)
+    for ours, keras_logs, again in results["rows"]:
+        assert set(ours) == set(keras_logs) == {"loss", "kind_loss", "size_loss", "kind_accuracy"}
+        for name, value in keras_logs.items():
+            assert ours[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
+            assert again[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
+    assert max(results["differences"].values()) < 1e-5
+    assert {"BatchNormalization", "Dropout"} <= set(results["served"])
+    assert results["gradient"]
+    assert "that of Keras in training mode" in results["choices"]
+
+
+def test_training_of_another_backend_continues() -> None:
+    source = keras.Sequential(
+        [keras.layers.Input((4,), name="x"), keras.layers.Dense(3, name="head")], name="net"
+    )
+    source.compile(optimizer=keras.optimizers.RMSprop(1e-2, momentum=0.5), loss="mse")
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(size=(2, 5, n)).astype(np.float32) for n in (4, 3)]
+    source.train_on_batch(batches[0][0], batches[1][0])
+    model = sx.from_keras(source)
+    step = sx.prepare_training(model).step({"x": batches[0][1], "label": batches[1][1]})
+    source.reset_metrics()
+    expected = source.train_on_batch(batches[0][1], batches[1][1])
+    assert float(step["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    assert {"net/head/kernel/velocity", "optimizer/iteration"} <= set(model.records[0].state)
+
+
+def test_parts_that_another_process_cannot_import_are_named() -> None:
+    class Doubled(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return 2 * inputs
+
+    def own_loss(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean((y_true - y_pred) ** 2)
+
+    model = keras.Sequential([keras.layers.Input((4,)), Doubled()])
+    model.compile("sgd", own_loss)
+    with pytest.raises(ImportRefused, match="KERAS_BACKEND=jax") as refusal:
+        sx.from_keras(model)
+    assert all(name in str(refusal.value) for name in ("Doubled", "own_loss"))

@@ -20,7 +20,7 @@ from sardonyx.save import full_disk_reported
 # target -> the suffixes that its output may have; "" is a folder
 TARGETS = {
     "torch": (".pt2",), "torch-source": ("",), "jax": ("",), "tensorflow": ("",),
-    "numpy": ("", ".npz"), "tflite": (".tflite",),
+    "keras": (".keras",), "numpy": ("", ".npz"), "tflite": (".tflite",),
 }  # fmt: skip
 # target -> the module of sardonyx.engines that writes it, if not <target>.convert
 MODULES = {"torch-source": "torch.source.write"}
@@ -30,12 +30,16 @@ def convert(
     model: Annotated[Path, typer.Argument(help="The ONNX model.")],
     to: Annotated[
         str,
-        typer.Option(help="The target: torch, torch-source, jax, tensorflow, tflite or numpy."),
+        typer.Option(
+            help="The target: torch, torch-source, jax, tensorflow, keras, tflite or numpy."
+        ),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="A .pt2 (torch), .tflite or .npz (numpy) file, or a folder."
+            "-o",
+            "--output",
+            help="A .pt2 (torch), .keras, .tflite or .npz (numpy) file, or a folder.",
         ),
     ] = None,
     place: Annotated[
@@ -73,10 +77,11 @@ def convert(
     ] = "nchw",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Convert a model to PyTorch, JAX, TensorFlow, TensorFlow Lite or NumPy, and verify it.
+    """Convert a model to PyTorch, JAX, TensorFlow, Keras, LiteRT or NumPy, and verify it.
 
     torch writes an exported program (.pt2), torch-source a folder with readable Python, jax a
     folder with jax.export files, tensorflow a SavedModel. All of them run without sardonyx.
+    keras writes a .keras file, with the training record compiled in, which needs sardonyx.
     tflite writes a file for LiteRT, after comparing it there. numpy writes a folder with a module
     that needs sardonyx, or an .npz file of the weights.
 

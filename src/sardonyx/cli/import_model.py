@@ -17,6 +17,11 @@ import typer
 from sardonyx.errors import ArgumentError, ImportRefused, quote
 
 HEAD = 65_536
+LINES = (
+    ("sardonyx.importer", "importer"),
+    ("sardonyx.imported", "imported"),
+    ("sardonyx.verified", "verified"),
+)
 PICKLES = (".pkl", ".pickle", ".joblib")
 WARNING = (
     "warning: a pickle is a program: opening it may run anything with your rights. You asked for "
@@ -49,8 +54,8 @@ def import_model(
         Path,
         typer.Argument(
             help="A model: scikit-learn (skops or pickle), XGBoost (.json, .ubj), LightGBM (.txt), "
-            "CatBoost (.cbm), PMML, TensorFlow (the folder of a SavedModel, a frozen .pb), "
-            "TensorFlow Lite."
+            "CatBoost (.cbm), PMML, Keras (.keras, .h5), TensorFlow (the folder of a SavedModel, a "
+            "frozen .pb), TensorFlow Lite."
         ),
     ],
     output: Annotated[
@@ -90,7 +95,7 @@ def import_model(
     model = kind.read(source, options)
     path = save(model, output or source.with_suffix(".onnx"))
     typer.echo(f"source    {kind.name}", err=True)
-    for key, label in (("sardonyx.importer", "importer"), ("sardonyx.verified", "verified")):
+    for key, label in LINES:
         if key in model.metadata:
             typer.echo(f"{label:9} {model.metadata[key]}", err=True)
     print(path)
@@ -233,6 +238,17 @@ def _read_tflite(path: Path, options: Options) -> Any:
     return sx.from_tflite(path)
 
 
+def _is_keras(path: Path, head: bytes) -> bool:
+    is_archive = head.startswith(b"PK") and {"config.json", "metadata.json"} <= set(_members(path))
+    return is_archive or (head.startswith(b"\x89HDF\r\n") and path.suffix in (".h5", ".hdf5"))
+
+
+def _read_keras(path: Path, options: Options) -> Any:
+    import sardonyx as sx
+
+    return sx.from_keras(path)
+
+
 def _is_onnx(path: Path, head: bytes) -> bool:
     return path.suffix.lower() == ".onnx"
 
@@ -264,6 +280,7 @@ SOURCES: list[Source] = [
     Source("LightGBM", lambda path, head: head.startswith(b"tree\n"), _read_lightgbm),
     Source("CatBoost", lambda path, head: head.startswith(b"CBM1"), _read_catboost),
     Source("TensorFlow Lite", lambda path, head: head[4:8] == b"TFL3", _read_tflite),
+    Source("Keras", _is_keras, _read_keras),
     Source("skops", _is_skops, _read_skops),
     Source("TensorFlow SavedModel", _is_saved_model, _read_tensorflow),
     Source("TensorFlow graph", _is_frozen_graph, _read_tensorflow),

@@ -61,18 +61,21 @@ def native(
     *,
     fallback: str = "warn",
     place: Mapping[str, str] | None = None,
+    kinds: dict[str, str] | None = None,
 ) -> Native:
     """A model prepared for a framework, without its training records.
 
+    kinds    -- which tensors the framework holds, if known already
     switches -- operator → what makes its nodes train, where a framework differs
     fallback, place -- as in `Program`; with `place` no idioms are used: other engines lack them
     """
     normal = normalize(load(model))
-    kinds = {
-        w.name: w.kind
-        for w in weights(normal)
-        if w.kind != "constant" and w.name in normal.graph.initializers
-    }
+    if kinds is None:
+        kinds = {
+            w.name: w.kind
+            for w in weights(normal)
+            if w.kind != "constant" and w.name in normal.graph.initializers
+        }
     served = normal if place else recognize(normal, kinds)
     overrides = {} if place else switches or {}
     training, updates = _training(served, kinds, {**SWITCHED, **overrides})

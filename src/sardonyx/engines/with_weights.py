@@ -21,10 +21,10 @@ FRAMEWORKS = {
     "flax": "jax",
     "jax": "jax",
     "tensorflow": "tensorflow",
-    "keras": "tensorflow",
+    "keras": "keras",
 }
 # What a framework counts for itself and no ONNX graph has.
-BOOKKEEPING = ("num_batches_tracked",)
+BOOKKEEPING = ("num_batches_tracked", "seed_generator_state")
 
 
 def with_weights(
@@ -42,9 +42,9 @@ def with_weights(
     source  -- a torch module or state dict; JAX params (nested or by name) or an NNX module; a
                tf.Module or Keras model; a mapping of arrays by name; an .npz or .safetensors file;
                the folder that `to_torch_source` wrote
-    optimizer -- the torch optimizer of the module, or the optax state of JAX params: its state
-               becomes that of the training record; settings, such as the rate, stay those of the
-               record
+    optimizer -- the torch optimizer of the module, the optax state of JAX params, or True for the
+               optimizer of a compiled Keras model: its state becomes that of the training record;
+               settings, such as the rate, stay those of the record
     partial -- accept weights that `source` lacks (they keep their values) and names that the model
                lacks (they are left out); otherwise both are errors
     cast    -- convert weights of another type, for instance after `module.half()`
@@ -70,8 +70,13 @@ def _with_optimizer(model: Model, module: Any, optimizer: Any) -> Model:
     if isinstance(optimizer, tuple):
         slots = importlib.import_module("sardonyx.engines.jax.objects").slots_of(model, optimizer)
         return with_slots(model, slots)
+    if framework_of(module) == "keras":
+        package = importlib.import_module("sardonyx.engines.keras.optimizer_state")
+        tuned: Model = package.with_optimizer_state(model, module, optimizer)
+        return tuned
     raise ArgumentError(
-        "optimizer= takes a torch optimizer with its module, or a state of optax with its params"
+        "optimizer= takes a torch optimizer with its module, a state of optax with its params, or "
+        "True with a compiled Keras model"
     )
 
 

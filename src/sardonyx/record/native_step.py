@@ -26,6 +26,11 @@ from sardonyx.record.info import metrics
 from sardonyx.record.kinks import select_at_kinks, unselectable
 from sardonyx.record.step import StepGraph, drop_unused_inputs, open_step
 
+# Operators that compute sizes from sizes.
+SIZES = frozenset([
+    "Concat", "Gather", "Slice", "Squeeze", "Unsqueeze", "Cast", "Reshape", "Identity", "Add",
+    "Sub", "Mul", "Div", "Mod", "Max", "Min", "ReduceProd",
+])  # fmt: skip
 # Their gradients are chosen in the record (straight through), not by the framework.
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinearFixed")
 
@@ -72,6 +77,7 @@ def split_step(model: Model, record: Record, kept: Collection[str] = ()) -> Spli
     assert y is not None
     forward_nodes = _ancestors(y)
     _refuse_operators(forward_nodes)
+    _separate_sizes(joined.graph, set(forward_nodes))
     loss, names = y.name or "", [v.name or "" for v in xs]  # type: ignore[union-attr]
     gradients = [v.name or "" for v in node.outputs]
     first = {n.outputs[0].name or "" for n in (*forward_nodes, node)}
@@ -142,6 +148,50 @@ def _ancestors(value: ir.Value) -> list[ir.Node]:
             if producer is not None:
                 pending.append(producer)
     return list(ancestors)
+
+
+def _separate_sizes(graph: ir.Graph, forward: set[ir.Node]) -> None:
+    """Let the update half compute the sizes that it reads by itself.
+
+    As results of the forward half they would be numbers that a compiler does not know.
+    """
+    copies: dict[ir.Value, ir.Value] = {}
+    taken = {v.name for n in graph.all_nodes() for v in n.outputs}
+
+    def copied(value: ir.Value, reader: ir.Node) -> ir.Value:
+        node = value.producer()
+        if node is None or node not in forward or not _is_size(node):
+            return value
+        if value not in copies:
+            shape_of = node.op_type in ("Shape", "Size")
+            inputs = [v if v is None or shape_of else copied(v, reader) for v in node.inputs]
+            copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values())
+            (result,), (old,) = copy.outputs, node.outputs
+            result.name, result.type, result.shape = f"{old.name}/again", old.type, old.shape
+            while result.name in taken:
+                result.name += "_"
+            taken.add(result.name)
+            copy.name = result.name
+            graph.insert_before(reader, [copy])
+            copies[value] = result
+        return copies[value]
+
+    for node in list(graph):
+        if node in forward or node.op_type == "Gradient":
+            continue
+        for index, value in enumerate(node.inputs):
+            if value is not None and (replacement := copied(value, node)) is not value:
+                node.replace_input_with(index, replacement)
+
+
+def _is_size(node: ir.Node) -> bool:
+    """Whether a node computes sizes of tensors, and nothing else."""
+    if node.op_type in ("Shape", "Size") and node.domain == "":
+        return True
+    if node.op_type not in SIZES or node.domain != "" or len(node.outputs) != 1:
+        return False
+    producers = [v.producer() for v in node.inputs if v is not None and v.const_value is None]
+    return bool(producers) and all(p is not None and _is_size(p) for p in producers)
 
 
 def _refuse_operators(nodes: list[ir.Node]) -> None:

@@ -19,6 +19,7 @@ except ImportError as error:
     raise MissingExtra("keras", "tensorflow") from error
 
 from sardonyx.importers.keras import apart
+from sardonyx.importers.keras.files import read
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 HOW = ("record", "step")
@@ -85,11 +86,6 @@ def from_keras(
 
 def _is_jax() -> bool:
     return keras.backend.backend() == "jax"
-
-
-def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
-    """The model of a file."""
-    return keras.models.load_model(path, compile=compiled, safe_mode=safe)
 
 
 def from_model(

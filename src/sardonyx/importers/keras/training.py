@@ -21,7 +21,7 @@ from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.step import attach
 from sardonyx.importers.jax.trace import Tracer, trace
 from sardonyx.importers.keras.names import BATCH, sizes
-from sardonyx.importers.keras.optimizers import RATE_VARIABLE, optimizer_names, symbolic
+from sardonyx.importers.keras.optimizers import RATE_VARIABLE, symbolic
 from sardonyx.importers.keras.source import Source
 from sardonyx.model import Model
 from sardonyx.passes.functions import copy_nodes
@@ -30,10 +30,11 @@ from sardonyx.passes.nesting import reads
 from sardonyx.record import loss as losses
 from sardonyx.record.builder import RATE
 from sardonyx.record.describe import describe, descriptions
+from sardonyx.record.keras_state import slot_names
 from sardonyx.record.optim import Optimizer, Parameter, UpdateContext
 from sardonyx.record.trainable import trainable
 
-NEW = "/new"
+NEW, METRIC, PREDICTION = "/new", "metric/", "prediction/"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Training:
         self._build()
         optimizer = self.model.optimizer
         self.slots = [v.value for v in optimizer.variables]
-        self.slot_names = optimizer_names(optimizer, source.trained, source.trained_names)
+        self.slot_names = slot_names(optimizer, source.trained, source.trained_names)
         self.metrics = self._fresh_metrics()
 
     def _build(self) -> None:
@@ -89,14 +90,15 @@ class Training:
     def objective(
         self, trained: Any, frozen: Any, slots: Any, inputs: Any, labels: Any
     ) -> tuple[Any, Any]:
-        """The loss that is differentiated; the loss, other variables' new values, and metrics."""
+        """The loss that is differentiated, then: the loss, other variables, metrics, outputs."""
         x = self.source.arguments(inputs)
         y, weight = self.labels.arguments(labels)
         total, (loss, outputs, frozen, metrics) = self.model.compute_loss_and_updates(
             trained, frozen, self.metrics, x, y, weight, training=True, optimizer_variables=slots
         )
         logs, _ = self.model._update_metrics_variables(metrics, loss, x, y, outputs, weight)
-        return total, (loss, list(frozen), {k: v for k, v in logs.items() if k != "loss"})
+        logs = {k: v for k, v in logs.items() if k != "loss"}
+        return total, (loss, list(frozen), logs, jax.tree.leaves(outputs))
 
     def update(self, gradients: Any, slots: Any, trained: Any) -> Any:
         """The new values of trained variables and of the optimizer's."""
@@ -108,7 +110,7 @@ class Training:
         if self.has_own_step:
             return self._own_step(state, batch)
         differentiate = jax.value_and_grad(self.objective, has_aux=True)
-        (_, (loss, frozen, metrics)), gradients = differentiate(trained, frozen, slots, *batch)
+        (_, (loss, frozen, metrics, _)), gradients = differentiate(trained, frozen, slots, *batch)
         trained, slots = self.update(gradients, slots, trained)
         return (trained, frozen, slots), {"loss": loss, **metrics}
 
@@ -208,10 +210,9 @@ class Training:
             _title(self.model), self._written, kinds, names=tuple(self.label_names),
             reads=tuple(self.read),
         )  # fmt: skip
-        optimizer = symbolic(self) or Optimizer((self._traced_update,), _class_name(self.model))
-        optimizer = Optimizer(
-            (*optimizer.updates, self._assign), optimizer.text, optimizer.settings, optimizer.every
-        )
+        update = self._symbolic() if len(trained) == len(self.source.trained) else None
+        update = update or Optimizer((self._traced_update,), type(self.model.optimizer).__name__)
+        optimizer = Optimizer((*update.updates, self._assign), update.text, update.settings)
         net = trainable(
             self.served,
             loss=[losses.Term(loss, labels=self.label_names)],
@@ -220,8 +221,19 @@ class Training:
             batch_norm="frozen",
             dropout="frozen",
         )
-        _correct_description(net, self.shares_forward)
+        names = [v.name or "" for v in self.served.outputs]
+        copies = {n: self.results[f"{PREDICTION}{n}"].name or "" for n in names}
+        _correct_description(net, copies)
         return net
+
+    def _symbolic(self) -> Optimizer | None:
+        """The optimizer as one of ours, whose names for its state are used from then on."""
+        _, _, slots = self.state
+        same = symbolic(self.model.optimizer, self.source.trained, slots, self.slot_names)
+        if same is None:
+            return None
+        optimizer, self.slot_names = same
+        return optimizer
 
     def _loss_graph(self) -> ir.Graph:
         """The forward pass of training with the losses, as a graph of weights and data."""
@@ -231,9 +243,11 @@ class Training:
         leaves = [*trained, *frozen, *self.inputs, *self.label_structs]
         names = [*self.source.names, *self.batch_names]
         operands = [tracer.input(n, leaf) for n, leaf in zip(names, leaves, strict=True)]
-        self.metric_names = list(traced.result[2])
+        self.metric_names = sorted(traced.result[2])
         new = [f"{n}{NEW}" for n in self.source.frozen_names]
-        outputs = ["loss_value", *new, *(f"metric/{n}" for n in self.metric_names)]
+        predictions = [f"{PREDICTION}{v.name}" for v in self.served.outputs]
+        metrics = [f"{METRIC}{n}" for n in self.metric_names]
+        outputs = ["loss_value", *new, *metrics, *predictions]
         tracer.op.reserve(outputs)
         results = tracer.read(traced, operands)
         moved = [
@@ -242,14 +256,14 @@ class Training:
                 results, outputs, [None, *operands[len(trained) :], *([None] * len(outputs))],
                 strict=False,
             )
-            if value is not old or name == "loss_value" or name.startswith("metric/")
+            if value is not old
         ]  # fmt: skip
         graph = tracer.finish([v for v, _ in moved], [n for _, n in moved], "loss")
         return _pruned(graph)
 
     def _flat_objective(self, trained: Any, frozen: Any, inputs: Any, labels: Any) -> Any:
-        _, (loss, frozen, metrics) = self.objective(trained, frozen, self.slots, inputs, labels)
-        return loss, frozen, metrics
+        _, results = self.objective(trained, frozen, self.slots, inputs, labels)
+        return results
 
     def _reached(self, graph: ir.Graph) -> list[str]:
         """The trained variables that the loss depends on."""
@@ -262,11 +276,6 @@ class Training:
                 pending += reads(node) if node is not None else []
         names = {v.name for v in seen}
         return [n for n in self.source.trained_names if n in names]
-
-    @property
-    def shares_forward(self) -> bool:
-        """Whether training computes what is served, so that losses read the served outputs."""
-        return False
 
     def _written(self, op: Builder, prediction: ir.Value, *values: ir.Value) -> ir.Value:
         """Write the loss graph; its other results wait for `_assign`."""
@@ -304,7 +313,7 @@ class Training:
                 builder.slot(name, trees.array(frozen[name])).next = value
         for name in self.metric_names:
             label = builder.local(f"metrics/{name}")
-            builder.output(label, self.results[f"metric/{name}"])
+            builder.output(label, self.results[f"{METRIC}{name}"])
             builder.roles[label] = "metric"
 
     def _traced_update(self, step: UpdateContext, parameters: list[Parameter]) -> None:
@@ -366,17 +375,19 @@ def inlined(op: Builder, graph: ir.Graph, arguments: Sequence[ir.Value]) -> list
     return [v for v in results if v is not None]
 
 
-def _correct_description(net: Model, shared: bool) -> None:
-    """Say what trains: the forward pass is Keras's own, not that of the switched operators."""
+def _correct_description(net: Model, copies: Mapping[str, str]) -> None:
+    """Say what trains: the forward pass is Keras's own, not that of the switched operators.
+
+    copies -- the tensors of training that an evaluation replaces by those that are served
+    """
     (description,) = descriptions(net)[-1:]
     for key in ("batch_norm", "dropout"):
         description["arguments"].pop(key, None)
-    rows = [r for r in description["choices"] if r[0] not in ("BatchNormalization", "Dropout")]
-    if not shared:
-        why = "batch statistics, masks and random states are Keras's own"
-        rows = [r for r in rows if r[0] != "prediction"]
-        rows.append(["forward pass", "that of Keras in training mode", why])
-    description["choices"] = rows
+    others = ("BatchNormalization", "Dropout", "prediction")
+    why = "batch statistics, masks and random states are Keras's own"
+    row = ["forward pass", "that of Keras in training mode", why]
+    description["choices"] = [r for r in description["choices"] if r[0] not in others] + [row]
+    description["forward"] = dict(copies)
     describe(net, description)
 
 
@@ -403,10 +414,6 @@ def _free(name: str, taken: set[str]) -> str:
     while name in taken:
         name = f"train/{name}"
     return name
-
-
-def _class_name(model: keras.Model) -> str:
-    return type(model.optimizer).__name__
 
 
 def _title(model: keras.Model) -> str:

@@ -14,7 +14,8 @@ from sardonyx.save import save
 
 def main(source: str, target: str, problem: str) -> int:
     from sardonyx.importers.keras.apart import HINT, undescribed
-    from sardonyx.importers.keras.model import from_model, read
+    from sardonyx.importers.keras.files import read
+    from sardonyx.importers.keras.model import from_model
 
     message = json.loads(sys.stdin.read())
     options: dict[str, Any] = {key: undescribed(value) for key, value in message.items()}
@@ -35,8 +36,8 @@ def main(source: str, target: str, problem: str) -> int:
         save(from_model(model, **options), Path(target))
     except SardonyxError as error:
         rows = [[str(cell) for cell in row] for row in error.where]
-        report = {"kind": type(error).__name__, "what": error.what, "where": rows}
-        Path(problem).write_text(json.dumps({**report, "hint": error.hint}))
+        details = {"kind": type(error).__name__, "what": error.what, "hint": error.hint}
+        Path(problem).write_text(json.dumps({**details, "where": rows}))
         return 1
     return 0
 
