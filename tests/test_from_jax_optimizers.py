@@ -133,3 +133,72 @@ def test_a_hundred_steps_have_the_losses_of_jax(name: str) -> None:
         params, slots, value = step(params, slots)
         result = training.step(feeds)
         np.testing.assert_allclose(result["loss"], value, rtol=5e-5, atol=1e-6)
+
+
+# -- chains whose formula is one of ours ---------------------------------------------------------
+
+CHAINS = {
+    "sgd": optax.sgd(RATE),
+    "sgd, momentum": optax.sgd(RATE, 0.9, nesterov=True),
+    "sgd, decay": optax.chain(optax.add_decayed_weights(0.1), optax.sgd(RATE, 0.9)),
+    "adam": optax.adam(RATE),
+    "adamw": optax.adamw(RATE, b1=0.8, weight_decay=0.1),
+    "adamw, clipped": optax.chain(optax.clip(0.01), optax.adamw(RATE)),
+    "lion": optax.lion(1e-3),
+    "lamb": optax.lamb(RATE),
+    "adamax": optax.adamax(RATE),
+    "adadelta": optax.adadelta(1.0),
+    "rmsprop": optax.chain(optax.scale_by_rms(0.9, 1e-3, eps_in_sqrt=False), optax.scale(-RATE)),
+}
+TRACED = {
+    "nadam": optax.nadam(RATE),
+    "schedule": optax.adam(optax.cosine_decay_schedule(RATE, 50)),
+    "norm": optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE)),
+    "masked": optax.adamw(RATE, mask={"a": True, "b": False, "c": True}),
+    "eps_root": optax.adam(RATE, eps_root=1e-8),
+    "ascent": optax.adam(-RATE),
+}
+
+
+def continued(tx: Any, count: int = 3) -> tuple[Any, Any, Any]:
+    """Parameters and state after some steps in JAX, and the step."""
+    params, x, y = problem()
+    slots = tx.init(params)
+
+    @jax.jit
+    def step(params: Any, slots: Any) -> Any:
+        value, g = jax.value_and_grad(lambda p: squared(predict(p, x), y))(params)
+        updates, slots = tx.update(g, slots, params)
+        return optax.apply_updates(params, updates), slots, value
+
+    for _ in range(count):
+        params, slots, _ = step(params, slots)
+    return params, slots, step
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_of_ours_is_continued_by_name(name: str) -> None:
+    tx = CHAINS[name]
+    params, slots, step = continued(tx)
+    _, x, y = problem()
+    model = sx.from_jax(predict, params, x, y, loss=squared, optimizer=tx, state=slots)
+    assert sx.inspect(model).training[0].optimizer.startswith(name.split(",")[0])
+    training = sx.prepare_training(model)
+    feeds = {"x": np.asarray(x), "label": np.asarray(y)}
+    for _ in range(20):
+        params, slots, value = step(params, slots)
+        np.testing.assert_allclose(training.step(feeds)["loss"], value, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_any_other_chain_is_traced(name: str) -> None:
+    tx = TRACED[name]
+    params, slots, step = continued(tx)
+    _, x, y = problem()
+    model = sx.from_jax(predict, params, x, y, loss=squared, optimizer=tx, state=slots)
+    assert sx.inspect(model).training[0].optimizer.startswith("optax")
+    training = sx.prepare_training(model)
+    feeds = {"x": np.asarray(x), "label": np.asarray(y)}
+    for _ in range(5):
+        params, slots, value = step(params, slots)
+        np.testing.assert_allclose(training.step(feeds)["loss"], value, rtol=2e-5, atol=1e-6)

@@ -15,10 +15,11 @@ import onnx_ir as ir
 from jax import tree_util
 
 from sardonyx.build import constant
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, ImportDiffers, quote
 from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.check import JaxSide, require_same_training
 from sardonyx.importers.jax.finish import as_model, forward, settle_names
+from sardonyx.importers.jax.optax_chain import Chain, ChainSide, read_chain
 from sardonyx.importers.jax.step import attach
 from sardonyx.importers.jax.trace import Tracer, trace
 from sardonyx.model import Model
@@ -46,8 +47,16 @@ def with_training(
     inputs, labels = example[:count], example[count:]
     model = forward(function, params, inputs, differentiated=how == "record")
     training = Training(function, params, inputs, loss, labels, optimizer, state, model)
-    trained = fit(training.record()) if how == "record" else training.step()
     side = JaxSide(training.jax_step, training.state, training.batch, training.batch_names)
+    chain = read_chain(optimizer, training.slots) if how == "record" else None
+    if chain is not None:
+        try:
+            trained = fit(training.symbolic_record(chain))
+            require_same_training(trained, training.in_our_words(side, chain), training.fed)
+            return trained
+        except ImportDiffers:  # a formula of another version of optax: its own is traced
+            side = JaxSide(training.jax_step, training.state, training.batch, training.batch_names)
+    trained = fit(training.record()) if how == "record" else training.step()
     side.state_names = training.state_names
     require_same_training(trained, side, training.fed)
     return trained
@@ -170,19 +179,35 @@ class Training:
 
     def record(self) -> Model:
         """The traced loss, differentiated here, and the traced update of the optimizer."""
+        return self._record(Optimizer((self.traced_update,), "optax"))
+
+    def symbolic_record(self, chain: Chain) -> Model:
+        """The traced loss, differentiated here, and our optimizer with the state of optax's."""
+        model = self._record(chain.optimizer, clip_value=chain.clip_value)
+        state = model.records[-1].state
+        for name, array in chain.arrays(self.weights).items():
+            if name in state:
+                state[name] = ir.Tensor(array, name=name, shape=ir.Shape(array.shape))
+        return model
+
+    def in_our_words(self, side: JaxSide, chain: Chain) -> JaxSide:
+        """The step of JAX with the state of its optimizer under the names of our slots."""
+        return ChainSide(side, chain, self.optimizer, self.weights)
+
+    def _record(self, optimizer: Optimizer, **settings: Any) -> Model:
         if len(tree_util.tree_leaves(self.outputs)) != 1:
             raise ArgumentError(
                 "the function has several outputs, and a record has one prediction",
                 [[quote(v.name)] for v in self.model.outputs],
                 hint='how="step" takes any loss',
             )
-        update = Optimizer((self.traced_update,), "optax")
         return trainable(
             self.model,
             loss=graph_loss(self.loss_model()),
-            optimizer=update,
+            optimizer=optimizer,
             train=list(self.weights),
             labels=list(self.labels) or None,
+            **settings,
         )
 
     def loss_model(self) -> Model:
