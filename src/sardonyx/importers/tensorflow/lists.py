@@ -24,20 +24,24 @@ class TensorList:
     count -- how many elements were reserved, an int64 vector of one
     dtype -- of the elements
     shape -- of an element, where it is known: ints, and None for a free size
+    unsized -- whether `value` is empty until the first element is written, which tells the size
     """
 
     dtype: ir.DataType
     value: ir.Value | None = None
     count: ir.Value | None = None
     shape: list[int | None] | None = None
+    unsized: bool = False
 
     def stacked(self, op: Writer) -> ir.Value:
         """The elements as one tensor; those that were not written are zeros."""
         if self.value is not None:
             return self.value
-        if self.shape is None or any(d is None for d in self.shape):
-            raise Refusal("a list whose elements have a free size, before any is written")
-        return self.zeros(op, [int(d) for d in self.shape])  # type: ignore[arg-type]
+        if self.shape is None:
+            raise Refusal("a list whose elements have a free rank, before any is written")
+        if any(d is None for d in self.shape):
+            self.unsized = True
+        return self.zeros(op, [d or 0 for d in self.shape])
 
     def zeros(self, op: Writer, dims: list[Any]) -> ir.Value:
         """As many zeros of the shape `dims` as were reserved."""
@@ -61,6 +65,8 @@ class TensorList:
         stacked = self.value
         if stacked is None:
             stacked = self.zeros(op, op.dims(item))
+        elif self.unsized and not grows:
+            stacked = self._sized(op, stacked, item)
         place = op.Reshape(op.int64(index), [1, 1])
         if grows:
             after = op.Add(op.Reshape(place, [1]), [1])
@@ -68,6 +74,29 @@ class TensorList:
             n = rank(stacked)
             stacked = op.Pad(stacked, op.join([0] * n + [more] + [0] * (n - 1)))
         return TensorList(self.dtype, op.ScatterND(stacked, place, op.Unsqueeze(item, [0])))
+
+    def _sized(self, op: Writer, stacked: ir.Value, item: ir.Value) -> ir.Value:
+        """The elements, or, before the first was written, zeros of its size."""
+        first, later = Writer(op.prefix, op), Writer(op.prefix, op)
+        zeros = self.zeros(first, first.dims(item))
+        same = later.Identity(stacked)
+        graphs = [
+            ir.Graph([], [v], nodes=w.nodes, name=op.fresh(n))
+            for w, v, n in ((first, zeros, "first"), (later, same, "later"))
+        ]
+        empty = op.Equal(op.Size(stacked), op.const(np.int64(0)))
+        name = op.fresh(f"{op.prefix}/If")
+        attributes = [
+            ir.AttrGraph("then_branch", graphs[0]),
+            ir.AttrGraph("else_branch", graphs[1]),
+        ]
+        node = ir.Node("", "If", [empty], attributes=attributes, num_outputs=1, name=name)
+        out = node.outputs[0]
+        out.name, out.type = name, ir.TensorType(self.dtype)
+        dims = [d if isinstance(d, int) else None for d in list(item.shape)]  # type: ignore[arg-type]
+        out.shape = ir.Shape([None, *dims])
+        op.nodes.append(node)
+        return out
 
     def pushed(self, op: Writer, items: ir.Value) -> TensorList:
         """The list with more elements at its end, stacked in `items`."""

@@ -270,11 +270,13 @@ def _of_keras(model: Any) -> Source:
         tf.TensorSpec(t.shape, tf.as_dtype(t.dtype), n)
         for t, n in zip(model.inputs, labels, strict=True)
     ]
-    structure = getattr(model, "_inputs_struct", None) or getattr(model, "_nested_inputs", None)
+    inner = getattr(model, "_functional", None)
+    inner = model if inner is None else inner
+    structure = getattr(inner, "_inputs_struct", getattr(inner, "_nested_inputs", None))
 
     def call(*tensors: Any) -> Any:
         arguments = tensors[0] if len(tensors) == 1 else list(tensors)
-        if isinstance(structure, dict):
+        if isinstance(structure, (dict, list, tuple)):
             arguments = tf.nest.pack_sequence_as(structure, list(tensors))
         return model(arguments, training=False)
 

@@ -259,9 +259,7 @@ class _Loop:
     def _start(self, i: int, body: Any) -> ir.Value:
         value = self.operands[i]
         if isinstance(value, TensorList):
-            if value.value is None and value.shape is None:
-                value.shape = _item_shape(body.outputs[i])
-            elif value.value is None and any(d is None for d in value.shape or [None]):
+            if value.value is None and (value.shape is None or None in value.shape):
                 value.shape = _item_shape(body.outputs[i]) or value.shape
             return value.stacked(self.op)
         if not isinstance(value, ir.Value):
@@ -271,14 +269,19 @@ class _Loop:
     def _state(self, i: int, start: ir.Value, body: Any) -> ir.Value:
         shape = body.inputs[i].shape
         if isinstance(self.operands[i], TensorList):
-            dims: Any = [None, *list(start.shape)[1:]] if start.shape is not None else None
+            own = self.operands[i]
+            sizes = own.shape if own.value is None else None
+            dims: Any = list(start.shape)[1:] if sizes is None and start.shape else sizes
+            dims = None if dims is None else [None, *dims]
         else:
             dims = shape.as_list() if shape.rank is not None else None
         return _parameter(self.op, "carry", start.dtype, dims)
 
     def _as_operand(self, i: int, value: ir.Value) -> Any:
         own = self.operands[i]
-        return TensorList(own.dtype, value) if isinstance(own, TensorList) else value
+        if not isinstance(own, TensorList):
+            return value
+        return TensorList(own.dtype, value, own.count, own.shape, own.unsized)
 
     def _iteration(self, inner: Writer, body: Any, inside: list[Any]) -> list[Any]:
         """The results of the body; elements instead of the lists to which they are appended."""
