@@ -16,6 +16,7 @@ from sardonyx.model import Model
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
+from sardonyx.passes.layout import Demands, lay_out
 from sardonyx.versions import fit
 
 try:
@@ -137,6 +138,7 @@ def _finished(
     merge_common(graph)
     remove_dead(graph)
     _settle_weights(graph, {name: array for name, (_, array) in reader.weights.items()})
+    lay_out(graph, Demands(), parameters=list(reader.weights))
     graph.opset_imports[""] = opset.OPSET
     domains = {n.domain for n in graph.all_nodes()} - {""}
     graph.opset_imports.update({d: opset.INSIDE.get(d, 1) for d in domains})

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import constant, rank
+from sardonyx.importers.tensorflow import patterns
 from sardonyx.importers.tensorflow.reader import dtype_of, importer, is_complex
 from sardonyx.importers.tensorflow.writer import LARGEST, SMALLEST, Refusal, Size, Writer
 
@@ -74,6 +75,9 @@ def reshape(op: Writer, x: ir.Value, target: ir.Value, *, node: Any) -> ir.Value
     if known.rank is not None:
         pairs = zip(elements, known.as_list(), strict=True)
         elements[:] = [k if k is not None else e for e, k in list(pairs)]
+    operands = patterns.product(x, list(elements))
+    if operands is not None:
+        return op.MatMul(*operands)
     sizes = _written(x, list(elements))
     if sizes is not None:
         if _is_same(x, sizes):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import rank
+from sardonyx.importers.tensorflow import patterns
 from sardonyx.importers.tensorflow.reader import dtype_of, importer, is_complex
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
@@ -63,7 +64,8 @@ for _name, _operator in BINARY.items():
 def add(op: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
     if a.dtype == T.STRING:
         return op.StringConcat(a, b)
-    return _pairwise(op, "Add", a, b)
+    normalized = None if is_complex(a) else patterns.batch_normalization(op, a, b)
+    return _pairwise(op, "Add", a, b) if normalized is None else normalized
 
 
 @importer("Sub")
@@ -77,7 +79,8 @@ def mul(op: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
         return _complex_product(op, a, b)
     if is_complex(a) or is_complex(b):
         raise Refusal("a product of complex and real numbers")
-    return op.Mul(a, b)
+    activation = patterns.gelu(op, a, b)
+    return op.Mul(a, b) if activation is None else activation
 
 
 def _pairwise(op: Writer, operator: str, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -250,7 +253,9 @@ def erfc(op: Writer, x: ir.Value) -> ir.Value:
     y = op.Mul(op.Mul(z, q), p)
     y = op.Where(op.Equal(z, zero), zero, y)
     tail = op.Where(op.Less(x, zero), op.Sub(op.like(2, x), y), y)
-    return op.Where(op.Less(size, one), op.Sub(one, op.Erf(x)), tail)
+    result = op.Where(op.Less(size, one), op.Sub(one, op.Erf(x)), tail)
+    result.meta["erfc"] = x
+    return result
 
 
 def polynomial(op: Writer, x: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:

@@ -74,9 +74,8 @@ def bias_add(
     conv = _convolution(op, x)
     before = node.inputs[0]
     if conv is not None and len(before.consumers()) == 1 and before.name not in reader.results:
-        conv.resize_inputs(3)
-        conv.replace_input_with(2, bias)
-        return x
+        y = op.call(conv.op_type, [*conv.inputs, bias], dict(conv.attributes))
+        return op.channels_last(y)
     return op.Add(x, bias)
 
 
