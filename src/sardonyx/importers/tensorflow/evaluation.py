@@ -76,15 +76,18 @@ def _moved(
         return None
     elements: list[Any] = []
     numbers = list(arrays)
+    followed = False
     for i in sorted(which):
         own = op.elements(inputs[i])
+        followed = followed or own is not None
+        own = op.parts(inputs[i]) if own is None else own
         if own is None:
             return None
         kind = node.inputs[i].dtype.as_numpy_dtype
         numbers[i] = np.arange(len(elements), len(elements) + own.size, dtype=kind)
         numbers[i] = numbers[i].reshape(own.shape)
         elements += list(own.reshape(-1))
-    results = run(node, numbers)
+    results = run(node, numbers) if followed else None
     if results is None or any(r.ndim > 1 or r.size > ELEMENTS for r in results):
         return None
     return [_chosen(op, elements, r) for r in results]
@@ -107,19 +110,22 @@ def run(node: tf.Operation, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | 
     function = getattr(tf.raw_ops, node.type, None)
     if function is None:
         return None
+    parameters = list(inspect.signature(function).parameters)
     arguments: dict[str, Any] = {}
     rest = list(zip(arrays, node.inputs, strict=True))
-    for argument in node.op_def.input_arg:
+    for place, argument in enumerate(node.op_def.input_arg):
+        # Python's name of an argument may be another one: `axis` for `reduction_indices`.
+        label = argument.name if argument.name in parameters else parameters[place]
         if argument.number_attr or argument.type_list_attr:
             attribute = argument.number_attr or argument.type_list_attr
             number = node.get_attr(attribute)
             number = number if isinstance(number, int) else len(number)
             part, rest = rest[:number], rest[number:]
-            arguments[argument.name] = [tf.constant(a, t.dtype) for a, t in part]
+            arguments[label] = [tf.constant(a, t.dtype) for a, t in part]
         else:
             (array, tensor), *rest = rest
-            arguments[argument.name] = tf.constant(array, tensor.dtype)
-    names = set(inspect.signature(function).parameters) - {"name"}
+            arguments[label] = tf.constant(array, tensor.dtype)
+    names = set(parameters) - {"name"}
     attributes = {a.name for a in node.op_def.attr}
     for name in names - set(arguments):
         if name in attributes:

@@ -25,6 +25,7 @@ ELEMENTWISE = frozenset([
     "Neg", "Exp", "Log", "Sqrt", "Erf", "HardSwish", "HardSigmoid", "Reciprocal",
 ])  # fmt: skip
 PAIRS = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min"])
+PARTS = 8  # elements of a vector that are followed one by one
 LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
@@ -41,6 +42,16 @@ class Size:
             return False
         alike = self.value is other.value and self.axis == other.axis
         return alike or same_dim(self.dim, other.dim)
+
+
+class Part:
+    """An element of a shape that is computed: number `index` of `value`."""
+
+    def __init__(self, value: ir.Value, index: int):
+        self.value, self.index = value, index
+
+    def same(self, other: Any) -> bool:
+        return isinstance(other, Part) and self.value is other.value and self.index == other.index
 
 
 class Writer(Builder):
@@ -138,8 +149,12 @@ class Writer(Builder):
         wide = self.int64(x)
         return wide if x.shape is not None and len(x.shape) == 1 else self.Reshape(wide, [-1])
 
-    def size(self, element: int | Size) -> Dim:
+    def size(self, element: int | Size | Part) -> Dim:
         """An element of a shape: an int, or a value of shape [1]."""
+        if isinstance(element, Part):
+            whole = self.vector(element.value)
+            one = element.value.shape is not None and element.value.shape.dims in ((), (1,))
+            return whole if one else self.element(whole, element.index)
         if not isinstance(element, Size):
             return int(element)
         key = (id(element.value), element.axis)
@@ -155,7 +170,7 @@ class Writer(Builder):
 
     def sized(self, elements: np.ndarray, dtype: ir.DataType | None) -> ir.Value:
         """An array of elements of shapes as a value, which remembers them."""
-        numbers = all(not isinstance(e, Size) for e in elements.reshape(-1))
+        numbers = all(not isinstance(e, (Size, Part)) for e in elements.reshape(-1))
         if numbers:
             return self.const(elements.astype(np.int64), dtype)
         wide = self.join([self.size(e) for e in elements.reshape(-1)])
@@ -173,6 +188,19 @@ class Writer(Builder):
         if array is None or array.dtype.kind not in "iu":
             return None
         return array.astype(object)
+
+    def parts(self, x: ir.Value) -> np.ndarray | None:
+        """The elements of a short vector of integers, each of them computed."""
+        if x.shape is None or x.dtype not in (T.INT32, T.INT64) or len(x.shape) > 1:
+            return None
+        dims = [d for d in x.shape if isinstance(d, int)]
+        if len(dims) != len(x.shape) or any(d > PARTS for d in dims):
+            return None
+        out = np.empty(dims, object)
+        flat = out.reshape(-1)
+        for i in range(flat.size):
+            flat[i] = Part(x, i)
+        return flat.reshape(dims)
 
     def shape_elements(self, x: ir.Value) -> np.ndarray | None:
         """The shape of `x` as elements."""

@@ -83,7 +83,7 @@ def reshape(op: Writer, x: ir.Value, target: ir.Value, *, node: Any) -> ir.Value
         if _is_same(x, sizes):
             return x
         y = op.Reshape(x, sizes)
-        dims = [e.dim if isinstance(e, Size) else None if e == -1 else e for e in elements]
+        dims = [e.dim if isinstance(e, Size) else e if _is_size(e) else None for e in elements]
         if y.shape is None or len(y.shape) == len(dims):
             y.shape = ir.Shape(dims)
         return y
@@ -116,6 +116,10 @@ def _written(x: ir.Value, elements: list[Any]) -> list[int] | None:
         else:
             sizes.append(-1)
     return sizes if sizes.count(-1) <= 1 else None
+
+
+def _is_size(element: Any) -> bool:
+    return isinstance(element, (int, np.integer)) and element >= 0
 
 
 def _all_numbers(elements: list[Any]) -> bool:
