@@ -90,6 +90,7 @@ _TASKS = {
         "to_tensorflow": "sardonyx.engines.tensorflow.convert",
         "to_keras": "sardonyx.engines.keras.convert",
         "to_numpy": "sardonyx.engines.numpy.convert",
+        "to_matlab_source": "sardonyx.engines.matlab.write",
         "to_tflite": "sardonyx.deploy",
         "with_weights": "sardonyx.engines.with_weights",
     },
@@ -190,6 +191,7 @@ if TYPE_CHECKING:
     from sardonyx.engines.adapters import load_adapter, save_adapter
     from sardonyx.engines.jax.convert import to_jax
     from sardonyx.engines.keras.convert import to_keras
+    from sardonyx.engines.matlab.write import to_matlab_source
     from sardonyx.engines.numpy.convert import to_numpy
     from sardonyx.engines.placement import placement
     from sardonyx.engines.prepare import prepare_training

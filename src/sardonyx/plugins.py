@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class Engine:
     target   -- what is loaded: "package.module", or "package.module:object"
     requires -- the package without which it cannot run, by the name under which it is imported
     packages -- the names under which that package is distributed
+    command  -- the program without which it cannot run, instead of a package
     contends -- whether `engine="auto"` tries it
     arrays   -- whether operators are lowered to its arrays: it has kernels in `sardonyx.lower`
     rivals   -- other packages that add an engine of the same name
@@ -41,9 +43,12 @@ class Engine:
     arrays: bool = False
     rivals: tuple[str, ...] = ()
     plugin: str = ""
+    command: str = ""
 
     @property
     def is_installed(self) -> bool:
+        if self.command:
+            return shutil.which(self.command) is not None
         return importlib.util.find_spec(self.requires) is not None
 
     @property
@@ -78,6 +83,9 @@ BUILT_IN = {
         _own("openvino"),
         _own("iree", "iree-base-compiler", contends=False),
         _own("tract", contends=False),
+        Engine(
+            "octave", "sardonyx.engines.matlab.octave", "", contends=False, command="octave-cli"
+        ),
     )
 }
 # The engines to whose arrays operators are lowered.

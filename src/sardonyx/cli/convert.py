@@ -20,10 +20,10 @@ from sardonyx.save import full_disk_reported
 # target -> the suffixes that its output may have; "" is a folder
 TARGETS = {
     "torch": (".pt2",), "torch-source": ("",), "jax": ("",), "tensorflow": ("",),
-    "keras": (".keras",), "numpy": ("", ".npz"), "tflite": (".tflite",),
+    "keras": (".keras",), "numpy": ("", ".npz"), "tflite": (".tflite",), "matlab": ("",),
 }  # fmt: skip
 # target -> the module of sardonyx.engines that writes it, if not <target>.convert
-MODULES = {"torch-source": "torch.source.write"}
+MODULES = {"torch-source": "torch.source.write", "matlab": "matlab.octave"}
 
 
 def convert(
@@ -31,7 +31,7 @@ def convert(
     to: Annotated[
         str,
         typer.Option(
-            help="The target: torch, torch-source, jax, tensorflow, keras, tflite or numpy."
+            help="The target: torch, torch-source, jax, tensorflow, keras, tflite, matlab or numpy."
         ),
     ],
     output: Annotated[
@@ -77,12 +77,13 @@ def convert(
     ] = "nchw",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Convert a model to PyTorch, JAX, TensorFlow, Keras, LiteRT or NumPy, and verify it.
+    """Convert a model to PyTorch, JAX, TensorFlow, Keras, LiteRT, MATLAB or NumPy, and verify it.
 
     torch writes an exported program (.pt2), torch-source a folder with readable Python, jax a
     folder with jax.export files, tensorflow a SavedModel. All of them run without sardonyx.
     keras writes a .keras file, with the training record compiled in, which needs sardonyx.
-    tflite writes a file for LiteRT, after comparing it there. numpy writes a folder with a module
+    tflite writes a file for LiteRT, after comparing it there. matlab writes a folder with readable
+    code, which GNU Octave verifies if it is installed. numpy writes a folder with a module
     that needs sardonyx, or an .npz file of the weights.
 
     Exit codes are those of `verify`: 0 same, 1 different, 4 look (more than rounding usually
@@ -136,7 +137,10 @@ def convert(
     for label, value in stored.rows:
         show(label, value)
     code = 0
-    if seeds or inputs is not None:
+    if (seeds or inputs is not None) and stored.function is None:
+        show("not verified", stored.unverified)
+        code = 5
+    elif seeds or inputs is not None:
         from sardonyx.verify import verify
 
         report = verify(loaded, stored.function, seeds=seeds, inputs=inputs, culprit=False)

@@ -159,9 +159,11 @@ def bind(
 class Stored:
     """A conversion that was written: read back from `path`, it is `function`, without sardonyx.
 
-    rows -- facts about it, as lines of a table
+    rows       -- facts about it, as lines of a table
+    unverified -- why there is no function to compare with, where there is none
     """
 
     path: Path
-    function: Callable[..., Any]
+    function: Callable[..., Any] | None
     rows: list[list[str]]
+    unverified: str = ""

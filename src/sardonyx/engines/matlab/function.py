@@ -1,0 +1,265 @@
+"""One MATLAB function out of nodes: names of its values, the rule of each node, its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.engines.matlab.names import Names
+from sardonyx.errors import UnsupportedOp
+from sardonyx.lower.driver import attributes
+from sardonyx.registry import Registry, op_name
+
+RULES = Registry("matlab rule", leading=1)
+FLOATS = {ir.DataType.FLOAT: "single", ir.DataType.DOUBLE: "double"}
+INTEGERS = {
+    getattr(ir.DataType, f"{sign}INT{bits}"): f"{sign.lower()}int{bits}"
+    for sign in ("", "U")
+    for bits in (8, 16, 32, 64)
+}
+TYPES = {**FLOATS, **INTEGERS, ir.DataType.BOOL: "logical"}
+INLINE = 12  # elements of a constant that is written as numbers
+WIDE = 96
+
+
+class Refused(Exception):
+    """A node cannot be written; the words say why."""
+
+
+def matlab(*ops: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the rule of operators: a function of a `Call`, then the inputs as expressions and
+    the attributes. It returns the expression of the output, or calls `m.emit`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in ops:
+            RULES.register(function, name)
+        return function
+
+    return decorate
+
+
+def table(formulas: Mapping[str, str], module: str) -> None:
+    """Register one-line rules: a formula of `x`, `a` and `b`, the inputs."""
+    for name, formula in formulas.items():
+        rule = _formula_rule(formula)
+        rule.__module__ = module
+        RULES.register(rule, name)
+
+
+def _formula_rule(formula: str) -> Callable[..., str]:
+    def rule(m: Call, *inputs: str) -> str:
+        names = {"x": inputs[0], "a": inputs[0], "b": inputs[-1]}
+        return re.sub(r"\b[xab]\b", lambda match: names[match[0]], formula)
+
+    return rule
+
+
+def rank_of(value: ir.Value | None) -> int:
+    if value is None or value.shape is None:
+        raise Refused("the number of axes of a tensor is not known")
+    return len(value.shape)
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """What a value holds, where that is certain."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def is_inline(array: np.ndarray) -> bool:
+    """Whether a constant is written as numbers: a few integers, or one number of any kind."""
+    return array.ndim <= 1 and array.size <= (1 if array.dtype.kind == "f" else INLINE)
+
+
+def literal(array: np.ndarray) -> str:
+    """An array of at most one axis as an expression."""
+    short = array.dtype == np.float32
+    words = [_number(float(str(x)) if short else x.item()) for x in array.reshape(-1)]
+    text = words[0] if len(words) == 1 else f"[{'; '.join(words)}]"
+    if array.ndim == 1 and not words:
+        text = "zeros(0, 1)"
+    if array.dtype == np.float32:
+        return f"single({text})"
+    if array.dtype == np.bool_:
+        return f"logical({text})"
+    return text
+
+
+def _number(x: Any) -> str:
+    if isinstance(x, float):
+        if np.isnan(x):
+            return "NaN"
+        if np.isinf(x):
+            return "Inf" if x > 0 else "-Inf"
+    if isinstance(x, bool):
+        return str(int(x))
+    text = repr(x)
+    return text[:-2] if text.endswith(".0") else text
+
+
+def row(numbers: Sequence[Any]) -> str:
+    """Numbers as a row: `[1, 2]`."""
+    words = [_number(n) for n in np.asarray(numbers).reshape(-1).tolist()]
+    return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+
+
+class Call:
+    """A node while its rule is applied."""
+
+    def __init__(self, function: Function, node: ir.Node):
+        self.function, self.node = function, node
+
+    def rank(self, position: int = 0) -> int:
+        return rank_of(self.node.inputs[position])
+
+    @property
+    def out_rank(self) -> int:
+        return rank_of(self.node.outputs[0])
+
+    def type(self, position: int = 0) -> ir.DataType | None:
+        value = self.node.inputs[position]
+        return None if value is None else value.dtype
+
+    def has(self, position: int) -> bool:
+        return position < len(self.node.inputs) and self.node.inputs[position] is not None
+
+    def constant(self, position: int, what: str = "") -> np.ndarray:
+        """An input that must be known; refused otherwise."""
+        value = constant(self.node.inputs[position]) if self.has(position) else None
+        if value is None:
+            raise Refused(f"{what or 'an input'} is not constant")
+        return value
+
+    def numbers(self, position: int, what: str) -> list[int]:
+        """Integers that must be known; refused otherwise."""
+        return [int(n) for n in self.constant(position, what).reshape(-1)]
+
+    def known(self, position: int) -> np.ndarray | None:
+        return constant(self.node.inputs[position]) if self.has(position) else None
+
+    def dim(self, axis: int, rank: int) -> int:
+        """The dimension of MATLAB of an axis of ONNX."""
+        return rank - (axis % rank if rank else 0)
+
+    def dims(self, axes: Sequence[int] | np.ndarray, rank: int) -> list[int]:
+        return sorted(self.dim(int(a), rank) for a in axes)
+
+    def emit(self, *results: str | None, expression: str) -> None:
+        self.function.assign(results, expression)
+
+    def outputs(self) -> list[str]:
+        """The names of the outputs; "~" for those that nothing reads."""
+        return [self.function.output(v) for v in self.node.outputs]
+
+    def used(self, position: int) -> bool:
+        if position >= len(self.node.outputs):
+            return False
+        value = self.node.outputs[position]
+        return bool(value.uses()) or value.is_graph_output() or value in self.function.results
+
+
+class Function:
+    """A function while it is written.
+
+    weights -- initializer → how the function reaches it, such as `params.fc_weight`
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[ir.Value],
+        results: Sequence[ir.Value],
+        weights: Callable[[ir.Value], str],
+        taken: Sequence[str] = (),
+    ):
+        self.names = Names((*taken, "params"))
+        self.values: dict[ir.Value, str] = {}
+        self.weights = weights
+        self.results = list(results)
+        self.lines: list[str] = []
+        self.arguments = [self.name(v, "x") for v in inputs]
+
+    def name(self, value: ir.Value, other: str = "value") -> str:
+        if value not in self.values:
+            text = (
+                (value.name or "").rpartition("/")[2] if "/" in (value.name or "") else value.name
+            )
+            self.values[value] = self.names.fresh(text or "", other)
+        return self.values[value]
+
+    def output(self, value: ir.Value) -> str:
+        is_read = bool(value.uses()) or value.is_graph_output() or value in self.results
+        return self.name(value) if is_read else "~"
+
+    def expression(self, value: ir.Value | None) -> str | None:
+        if value is None:
+            return None
+        if value in self.values:
+            return self.values[value]
+        array = constant(value)
+        if array is not None:
+            if value.dtype not in TYPES:
+                raise Refused(f"a constant of type {value.dtype}")
+            return literal(array) if is_inline(array) else self.weights(value)
+        return self.name(value)
+
+    def assign(self, results: Sequence[str | None], expression: str) -> None:
+        names = [r or "~" for r in results]
+        while len(names) > 1 and names[-1] == "~":
+            names.pop()
+        left = names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+        self.lines.append(wrapped(f"{left} = {expression};"))
+
+    def write(self, node: ir.Node) -> None:
+        """Add the statements of a node."""
+        rule = RULES.get(node.op_type, node.domain)
+        if rule is None:
+            raise Refused("there is no rule for this operator")
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and (value.name or value.uses()):
+                self._check(value)
+        keywords = attributes(node)
+        if not rule.takes_all_keywords:
+            keywords = {k: v for k, v in keywords.items() if k in rule.keywords}
+        call = Call(self, node)
+        result = rule.function(call, *(self.expression(v) for v in node.inputs), **keywords)
+        if result is not None:
+            self.assign([self.name(node.outputs[0])], result)
+
+    def _check(self, value: ir.Value) -> None:
+        if not isinstance(value.type, ir.TensorType):
+            raise Refused("not all of its types are tensors")
+        if value.dtype not in TYPES:
+            raise Refused(f"MATLAB has no {value.dtype}")
+        rank_of(value)
+
+
+def wrapped(line: str) -> str:
+    """A statement in lines of bounded width, broken after commas."""
+    parts: list[str] = []
+    while len(line) > WIDE and ", " in line[20:WIDE]:
+        place = line.rindex(", ", 0, WIDE) + 1
+        parts.append(f"{line[:place]} ...")
+        line = f"    {line[place:].lstrip()}"
+    return "\n".join([*parts, line])
+
+
+def refuse(problems: Sequence[tuple[ir.Node, str]]) -> None:
+    """One error that names every node that cannot be written."""
+    if not problems:
+        return
+    rows = [
+        [op_name((n.domain, n.op_type)), f"node {(n.name or n.outputs[0].name)!r}", why]
+        for n, why in problems
+    ]
+    ops = sorted({r[0] for r in rows})
+    raise UnsupportedOp(
+        f"{len(ops)} operator{'s' * (len(ops) > 1)} of this model cannot be written in MATLAB",
+        rows,
+        hint="cut them off with sx.cut, or run the model elsewhere",
+    )

@@ -1,0 +1,335 @@
+"""`to_matlab_source`: a folder with functions, their weights, and the functions that they call."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.engines.matlab import elementwise, layers, layout, mat_file  # noqa: F401  (rules)
+from sardonyx.engines.matlab.blocks import Part, repeated
+from sardonyx.engines.matlab.function import (
+    INTEGERS,
+    TYPES,
+    Function,
+    Refused,
+    constant,
+    refuse,
+    wrapped,
+)
+from sardonyx.engines.matlab.names import Names
+from sardonyx.errors import ArgumentError, quote
+from sardonyx.grad import grad
+from sardonyx.model import Model, ModelSource, load
+from sardonyx.normalize import constants_to_initializers, normalize
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.folding import fold
+from sardonyx.passes.functions import expand
+from sardonyx.passes.nesting import names as all_names
+from sardonyx.passes.shapes import infer_shapes
+from sardonyx.save import full_disk_reported
+from sardonyx.weights import weights as weights_of
+
+LIBRARY = Path(__file__).parent / "library"
+WEIGHTS = "params.mat"
+CALLED = re.compile(r"\bonnx_\w+")
+
+
+def to_matlab_source(model: ModelSource, folder: str | Path, *, gradients: bool = False) -> Path:
+    """Write a model as MATLAB code that needs no toolbox, nor sardonyx; the path of `model.m`.
+
+    The folder then holds `model.m`, one function for each part of the model that is repeated,
+    `params.mat` with the weights, and in `private` the functions that these call. GNU Octave runs
+    it too. Arrays have their axes in the reverse order of ONNX's: `[W, H, C, N]`.
+
+    gradients -- write `gradients.m` as well: the gradients of all weights, for training
+
+    >>> import sardonyx as sx
+    >>> path = sx.to_matlab_source("model.onnx", "matlab")
+    >>> print(path.read_text())  # doctest: +ELLIPSIS
+    function scores = model(x, params)...
+    """
+    program = generate(load(model), gradients)
+    target = Path(folder)
+    with full_disk_reported(target.absolute().parent):
+        (target / "private").mkdir(parents=True, exist_ok=True)
+        for name, text in program.functions.items():
+            (target / f"{name}.m").write_text(text, encoding="utf-8")
+        for name in sorted(program.library):
+            source = (LIBRARY / f"{name}.m").read_text(encoding="utf-8")
+            (target / "private" / f"{name}.m").write_text(source, encoding="utf-8")
+        with open(target / WEIGHTS, "wb") as file:
+            # Octave cannot load a file without variables.
+            mat_file.write(file, program.params or {"weight_count": np.zeros(1)})
+    return target / "model.m"
+
+
+@dataclass
+class Program:
+    """Everything that is written: functions by name, weights, and the library's functions."""
+
+    functions: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    model: Model | None = None
+
+    @property
+    def library(self) -> set[str]:
+        names: set[str] = set()
+        pending = set(CALLED.findall("\n".join(self.functions.values())))
+        while pending:
+            name = pending.pop()
+            names.add(name)
+            text = (LIBRARY / f"{name}.m").read_text(encoding="utf-8")
+            pending |= set(CALLED.findall(text)) - names
+        return names
+
+
+def generate(model: Model, gradients: bool = False) -> Program:
+    """The functions and the weights of a model; an error, before anything is written, if a part of
+    it cannot be.
+    """
+    served = written_form(model)
+    program = Program(model=served)
+    writer = Writer(served, program, _title(model))
+    writer.write()
+    if gradients:
+        GradientWriter(model, served, writer).write()
+    return program
+
+
+def written_form(model: Model) -> Model:
+    """A model in operators that have rules; all that cannot be written is one error."""
+    normal = normalize(Model(model.ir.clone(), [], model.source))
+    work = normal.copy()
+    graph = work.graph
+    if any(v.is_initializer() for v in graph.inputs):
+        _fix_defaults(graph)
+    fold(graph)
+    namer = Builder()
+    namer.reserve(all_names(graph))
+    for _ in range(4):
+        problems = _problems(graph)
+        opened = [node for node, _ in problems if expand(node, namer) is not None]
+        if not opened:
+            break
+        constants_to_initializers(graph)
+        infer_shapes(graph, work.skeleton)
+        fold(graph)
+        remove_dead(graph)
+    refuse(problems)
+    _check_ends(work)
+    return work
+
+
+def _fix_defaults(graph: ir.Graph) -> None:
+    """Inputs that have a default are constants of the code."""
+    graph.inputs[:] = [v for v in graph.inputs if not v.is_initializer()]
+
+
+def _problems(graph: ir.Graph) -> list[tuple[ir.Node, str]]:
+    problems: list[tuple[ir.Node, str]] = []
+    function = Function(list(graph.inputs), list(graph.outputs), lambda value: "params.value")
+    for node in graph:
+        try:
+            function.write(node)
+        except Refused as reason:
+            problems.append((node, str(reason)))
+    return problems
+
+
+def _check_ends(model: Model) -> None:
+    wrong = [
+        [quote(v.name), str(v.type)]
+        for v in (*model.graph.inputs, *model.graph.outputs)
+        if not isinstance(v.type, ir.TensorType) or v.dtype not in TYPES or v.shape is None
+    ]
+    if wrong:
+        raise ArgumentError("MATLAB code takes and gives arrays of known rank", wrong)
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            mat_file.check_size(value.name or "", value.const_value.numpy())
+
+
+class Writer:
+    """The functions of one graph, and the weights that they take."""
+
+    def __init__(self, model: Model, program: Program, title: str):
+        self.graph, self.program, self.title = model.graph, program, title
+        self.groups = repeated(self.graph)
+        self.files = Names(("model", "gradients", "params"))
+        self.fields = Names()
+        self.field_of: dict[ir.Value, str] = {}
+        self.calls: dict[int, tuple[str, str, Part]] = {}  # start → function, field, part
+
+    def write(self) -> None:
+        for group in self.groups:
+            self._write_block(group)
+        inputs = list(self.graph.inputs)
+        function = Function(inputs, list(self.graph.outputs), self.weight)
+        position, nodes = 0, list(self.graph)
+        while position < len(nodes):
+            if position in self.calls:
+                name, struct, part = self.calls[position]
+                arguments = [function.expression(v) or "[]" for v in part.inputs]
+                arguments += [f"params.{struct}"] * bool(part.weights)
+                results = [function.name(v) for v in part.outputs]
+                function.assign(results, f"{name}({', '.join(arguments)})")
+                position = part.stop
+            else:
+                function.write(nodes[position])
+                position += 1
+        ends = [_end(function, v) for v in self.graph.outputs]
+        about = [self.title, "", *_usage(function, inputs, list(self.graph.outputs), ends)]
+        casts = [_taken(function.values[v], v.dtype) for v in inputs]
+        self.program.functions["model"] = text_of(
+            "model", ends, [*function.arguments, "params"], about, [*casts, *function.lines]
+        )
+
+    def weight(self, value: ir.Value) -> str:
+        """How the main function reaches a weight; it is stored when it is first asked for."""
+        if value not in self.field_of:
+            name = self.fields.fresh(value.name or "", "weight")
+            self.field_of[value] = f"params.{name}"
+            self.program.params[name] = constant(value)
+        return self.field_of[value]
+
+    def _write_block(self, group: list[Part]) -> None:
+        first = group[0]
+        name = self.files.fresh(_block_name(first), "block")
+        names = Names()
+        fields = [names.fresh(_last(v.name or ""), "weight") for v in first.weights]
+        inside = dict(zip(first.weights, fields, strict=True))
+        function = Function(first.inputs, first.outputs, lambda v: f"p.{inside[v]}", ["p"])
+        for node in first.nodes:
+            function.write(node)
+        ends = [function.values[v] for v in first.outputs]
+        arguments = [*function.arguments, *(["p"] * bool(first.weights))]
+        about = [f"A part of the model that occurs {len(group)} times."]
+        self.program.functions[name] = text_of(name, ends, arguments, about, function.lines)
+        for number, part in enumerate(group, 1):
+            struct = self.fields.fresh(part.scope or f"{name}_{number}", "block")
+            values = [constant(v) for v in part.weights]
+            if part.weights:
+                self.program.params[struct] = dict(zip(fields, values, strict=True))
+            for value, inner in zip(part.weights, fields, strict=True):
+                self.field_of.setdefault(value, f"params.{struct}.{inner}")
+            self.calls[part.start] = (name, struct, part)
+
+
+class GradientWriter:
+    """`gradients.m`: from inputs and the gradient of the loss by the outputs, that of weights."""
+
+    def __init__(self, model: Model, served: Model, writer: Writer):
+        self.model, self.writer = model, writer
+
+    def write(self) -> None:
+        outputs = [v.name or "" for v in self.model.outputs if v.dtype in (1, 11)]
+        trained = [w.name for w in weights_of(self.model) if w.kind == "weight"]
+        by_name = {v.name: text for v, text in self.writer.field_of.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a weight that does not count
+            graph = grad(self.model, of=outputs, wrt=trained, seeds="input", outputs=False)
+        work = written_form(graph)
+        ends_of_graph = list(work.graph.inputs), list(work.graph.outputs)
+        function = Function(*ends_of_graph, self._weight(by_name))
+        for node in work.graph:
+            function.write(node)
+        ends = {v.name or "": _end(function, v) for v in work.graph.outputs}
+        lines = [_taken(function.values[v], v.dtype) for v in work.graph.inputs] + function.lines
+        for name in trained:
+            place = by_name.get(name)
+            if place and f"grad/{name}" in ends:
+                lines.append(f"grads.{place.removeprefix('params.')} = {ends[f'grad/{name}']};")
+        about = [
+            f"The gradients of the weights of {self.writer.title}.",
+            "",
+            "The last arguments but one are the gradients of the loss by the outputs of model.m.",
+            "The result has a field for each weight, as params has.",
+        ]
+        arguments = [*function.arguments, "params"]
+        self.writer.program.functions["gradients"] = text_of(
+            "gradients", ["grads"], arguments, about, lines
+        )
+
+    def _weight(self, by_name: Mapping[str | None, str]) -> Callable[[ir.Value], str]:
+        def reach(value: ir.Value) -> str:
+            place = by_name.get(value.name)
+            return place if place is not None else self.writer.weight(value)
+
+        return reach
+
+
+# -- text ----------------------------------------------------------------------------------------
+
+
+def text_of(
+    name: str, ends: list[str], arguments: list[str], about: list[str], lines: list[str]
+) -> str:
+    """The text of a function file."""
+    left = ends[0] if len(ends) == 1 else f"[{', '.join(ends)}]"
+    head = wrapped(f"function {left} = {name}({', '.join(arguments)})")
+    comment = [f"% {line}".rstrip() for line in about]
+    return "\n".join([head, *comment, *lines, "end", ""])
+
+
+def _usage(
+    function: Function, inputs: list[ir.Value], outputs: list[ir.Value], ends: list[str]
+) -> list[str]:
+    left = ends[0] if len(ends) == 1 else f"[{', '.join(ends)}]"
+    call = f"{left} = model({', '.join([*function.arguments, 'params'])})"
+    rows = [
+        "Usage: params = load('params.mat');",
+        f"       {call};",
+        "",
+        "Sizes are in the reverse",
+    ]
+    rows[-1] += " order of ONNX's:"
+    rows += [f"  {function.values[v]}  {_kind(v)}" for v in inputs]
+    return rows + [f"  {name}  {_kind(v)}  (result)" for v, name in zip(outputs, ends)]
+
+
+def _kind(value: ir.Value) -> str:
+    dims = [str(d) if isinstance(d, int) else str(d.value or "?") for d in value.shape or ()]
+    return f"{TYPES[value.dtype]} [{', '.join(reversed(dims))}]"  # type: ignore[index]
+
+
+def _taken(name: str, dtype: ir.DataType | None) -> str:
+    """The statement that brings an argument to the class in which it is computed."""
+    kind = TYPES[dtype]  # type: ignore[index]
+    return f"{name} = {'double' if dtype in INTEGERS else kind}({name});"
+
+
+def _end(function: Function, value: ir.Value) -> str:
+    """The name of an output; one that is no result of a node, or an integer, gets a statement."""
+    name = function.expression(value) or ""
+    is_own = value.producer() is not None and value in function.values
+    kind = INTEGERS.get(value.dtype)  # type: ignore[arg-type]
+    if is_own and kind is None:
+        return name
+    result = function.names.fresh(value.name or "", "y")
+    function.lines.append(f"{result} = {f'{kind}({name})' if kind else name};")
+    return result
+
+
+def _title(model: Model) -> str:
+    stem = model.source.stem if model.source is not None else ""
+    return f"{stem or model.graph.name or 'A model'}, converted from ONNX."
+
+
+def _block_name(part: Part) -> str:
+    """A name from the scope: `layers.0` reads `layers`."""
+    text = re.sub(r"[._]?\d+$", "", part.scope)
+    return text.rpartition(".")[2] if text else "block"
+
+
+def _last(name: str) -> str:
+    """The last two components of the name of a weight, without numbers."""
+    parts = [p for p in re.split(r"[./]", name) if p and not p.isdigit()]
+    return "_".join(parts[-2:])
