@@ -19,7 +19,6 @@ import onnx_ir as ir
 
 from sardonyx.collector import paused
 from sardonyx.edit import surgery
-from sardonyx.edit.lora import adapters
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable, require_gradient
 from sardonyx.grad.quantization import keep_switch
@@ -181,7 +180,9 @@ def _batch_norm(model: Model, mode: Mode | None, choices: Choices) -> Mode:
     """The mode of batch normalizations: as asked, or by whether the model has adapters."""
     if mode is not None:
         return mode
-    if not adapters(model) or not any(n.op_type == "BatchNormalization" for n in model.graph):
+    if surgery.ADAPTERS not in model.metadata or not any(
+        n.op_type == "BatchNormalization" for n in model.graph
+    ):
         return "train"
     choices.add("batch_norm", "frozen", "adapters hold no running statistics")
     return "frozen"
