@@ -181,3 +181,36 @@ def test_other_activations_over_free_time_are_a_graph() -> None:
     assert module.untraced == ""
     feeds = [(RNG.normal(size=(t, 2, 3)).astype(np.float32),) for t in (6, 9)]
     check(module, model, feeds)
+
+
+FREE = {
+    "a loop over the rows": """g (float[N,3] x) => (float s, float[K,3] y) {
+        size = Shape<start = 0, end = 1>(x) n = Squeeze(size) yes = Constant<value = bool {1}>()
+        first = ReduceSum<keepdims = 0>(x)
+        s, y = Loop (n, yes, first) <body = b (int64 i, bool c, float a)
+            => (bool d, float p, float[3] r) {
+            d = Identity(c) r = Gather(x, i) q = ReduceSum<keepdims = 0>(r) p = Add(a, q) }> }""",
+    "a loop as often as there are rows": """g (float[N,3] x) => (float[N,3] y) {
+        size = Shape<start = 0, end = 1>(x) n = Squeeze(size) yes = Constant<value = bool {1}>()
+        y = Loop (n, yes, x) <body = b (int64 i, bool c, float[N,3] a) => (bool d, float[N,3] p) {
+            d = Identity(c) p = Sin(a) }> }""",
+    "Unique": "g (float[N,3] x) => (float[M] y, int64[M] i, int64[K] j, int64[M] k)"
+    " { y, i, j, k = Unique(x) }",
+    "Unique rows": "g (float[N,3] x) => (float[M,3] y) { y = Unique<axis = 0>(x) }",
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_no_number_of_rows_is_demanded_of_an_export(name: str) -> None:
+    """Neither the number at the export nor a least one beyond torch's own, which is two."""
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {FREE[name]}')
+    module = sx.to_torch(proto)
+    free = ({0: torch.export.Dim.DYNAMIC},)
+    exported = torch.export.export(module, (torch.ones(5, 3),), dynamic_shapes=free, strict=False)
+    oracle = Runner(sx.load(proto))
+    for rows in (2, 3, 9):
+        x = np.random.default_rng(rows).integers(0, 3, (rows, 3)).astype(np.float32)
+        results = exported.module()(torch.from_numpy(x))
+        results = results if isinstance(results, tuple) else (results,)
+        for value, wanted in zip(results, oracle({"x": x}).values(), strict=True):
+            np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-6)

@@ -23,7 +23,7 @@ from sardonyx.engines.torch.simplify import CONSTANT
 from sardonyx.engines.torch.xp import is_traced, torch
 from sardonyx.lower import controlflow
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.xp import NotStatic, positive
+from sardonyx.lower.xp import NotStatic, is_symbolic, positive
 
 HIGHER = torch.ops.higher_order
 LONG = 8  # loops of more trips stay loops of the graph, shorter ones are unrolled
@@ -256,7 +256,8 @@ def loop(xp, M=None, cond=None, *state, body, count):
     decided = [v is None or not is_traced(v) for v in (M, cond)]
     if all(decided):
         M, cond = (v if v is None or isinstance(v, np.ndarray) else xp.static(v) for v in (M, cond))
-        trips = controlflow.UNBOUNDED if M is None else int(M.reshape(-1)[0])
+        is_size = M is not None and is_symbolic(M)  # of an axis that the graph leaves free
+        trips = controlflow.UNBOUNDED if M is None or is_size else int(M.reshape(-1)[0])
         if not is_tracing() or trips <= LONG:
             try:
                 return controlflow.loop(xp, M, cond, *state, body=body, count=count)
@@ -279,6 +280,8 @@ def loop(xp, M=None, cond=None, *state, body, count):
 
 def _trips(trips):
     """The number of trips as a size."""
+    if isinstance(trips, np.ndarray) and is_symbolic(trips):
+        return trips.reshape(-1)[0]
     if trips is None or (isinstance(trips, np.ndarray) and trips.reshape(-1)[0] > MANY):
         raise NotStatic("a loop stacks rows, and their number is not bounded")
     is_constant = isinstance(trips, np.ndarray)
