@@ -47,6 +47,21 @@ CASES = {
         "y = PRelu (p, slope)",
         {},
     ),
+    "flattened for a product": (
+        "float[1,3,6,6] x", "float[1,5] y",
+        {"w": (4, 3, 3, 3), "m": (5, 144), "b": (5,)},
+        "a = Conv <pads = [1, 1, 1, 1]> (x, w) r = Relu (a) f = Flatten (r) "
+        "y = Gemm <transB = 1> (f, m, b)",
+        {"TRANSPOSE": 1, "FULLY_CONNECTED": 1},
+    ),
+    "channels in groups": (
+        "float[1,6,4,4] x", "float[1,6] y",
+        {"w": (6, 6, 1, 1)},
+        "a = Conv (x, w) s = Constant <value = int64[5] {1, 2, 3, 4, 4}> () b = Reshape (a, s) "
+        "c = Transpose <perm = [0, 2, 1, 3, 4]> (b) t = Constant <value = int64[4] {1, 6, 4, 4}> "
+        "() d = Reshape (c, t) e = Conv (d, w) g = GlobalMaxPool (e) y = Flatten (g)",
+        {"TRANSPOSE": 1, "GATHER": 1},
+    ),
     "attention": (
         "float[1,5,8] x", "float[1,5,8] y",
         {"w": (8, 8), "s": (8,), "t": (8,)},

@@ -46,3 +46,17 @@ def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
     wide = xp.rounded(wide)
     shares = xp.exp(wide - xp.max(wide, rank - 1, keepdims=True))
     return xp.matmul(xp.cast(shares / xp.sum(shares, rank - 1, keepdims=True), dtype), v)
+
+
+@lowering("LRN", domain=NATIVE)
+def lrn_last(xp, x, *, alpha, beta, bias, size):
+    """Of an image with its channels last."""
+    rank, channels = xp.rank(x), xp.shape(x)[-1]
+    before, after = [0] * rank, [0] * rank
+    before[-1], after[-1] = (size - 1) // 2, size // 2
+    squares = xp.pad(x * x, before, after, 0)
+    total = None
+    for k in range(size):
+        part = xp.index(squares, rank - 1, k, k + channels)
+        total = part if total is None else total + part
+    return x / xp.power(bias + alpha / size * total, xp.scalar(beta, x))

@@ -20,7 +20,7 @@ from sardonyx.passes.layout import LAST, Demands
 # XLA's kernels on a CPU want these with channels last. It turns operands by itself, but moves them
 # back right after: pools, norms and gradients in between would keep ONNX's layout, at a copy each.
 WINDOWS = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool"))
-CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | {"BatchNormalization"}, NATIVE)
+CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | {"BatchNormalization", "LRN"}, NATIVE)
 
 FEW = 9  # window elements, up to which the gradient of MaxPool is one slice per element
 

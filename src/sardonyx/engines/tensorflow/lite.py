@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from sardonyx.engines.tensorflow import nn
+from sardonyx.lower import custom_native
 from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import norm
 from sardonyx.lower.tensor import resize as shared_resize
@@ -22,7 +23,7 @@ LITE = "ai.sardonyx.lite"
 CHANNELS_LAST = Demands(
     LAST,
     nn.WINDOWS | {"Resize", "DepthToSpace", "SpaceToDepth"},
-    nn.WINDOWS | {"BatchNormalization", "InstanceNormalization", "DepthToSpace", "SpaceToDepth"},
+    nn.WINDOWS | nn.NORMS | {"DepthToSpace", "SpaceToDepth"},
     LITE,
 )
 
@@ -112,6 +113,13 @@ def layer_normalization(xp, x, scale, b=None, *, axis, epsilon, stash_type, coun
     variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes, keepdims=True)
     y = (x - mean) * tf.math.rsqrt(variance + epsilon) * scale
     return y if b is None else y + b
+
+
+@kernel("LRN")
+def lrn(xp, x, *, alpha, beta, bias, size):
+    if size % 2 == 0 or x.shape.rank != 4:
+        return custom_native.lrn_last(xp, x, alpha=alpha, beta=beta, bias=bias, size=size)
+    return tf.nn.local_response_normalization(x, size // 2, bias, alpha / size, beta)
 
 
 @kernel("DepthToSpace")

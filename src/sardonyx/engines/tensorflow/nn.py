@@ -17,9 +17,8 @@ from sardonyx.lower.nn.window import lowest, window_of
 from sardonyx.passes.layout import LAST, Demands
 
 WINDOWS = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool"))
-CHANNELS_LAST = Demands(
-    LAST, WINDOWS, WINDOWS | {"BatchNormalization", "InstanceNormalization"}, NATIVE
-)
+NORMS = frozenset(("BatchNormalization", "InstanceNormalization", "LRN"))
+CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | NORMS, NATIVE)
 KERNEL_TYPES = (tf.float16, tf.float32, tf.float64)
 FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 

@@ -34,6 +34,7 @@ from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.layout import LAST, Plan, plan_layout
+from sardonyx.passes.layout.absorb import absorb_transposes
 from sardonyx.passes.layout.axes import to_first, to_last
 
 QUANTIZATIONS = (None, "dynamic", "float16", "int8")
@@ -95,6 +96,8 @@ def prepare(model: Model, inputs: str = "nchw", outputs: str = "nchw") -> Prepar
     graph_model = Model(recognize(normalize(model), ()).ir, [], model.source)
     fold(graph_model.graph, compute=compute)
     remove_dead(graph_model.graph)
+    labels = plan_layout(graph_model.graph, lite.CHANNELS_LAST).labels
+    absorb_transposes(graph_model.graph, labels)
     turned = _turned(graph_model, inputs, outputs)
     plan = turn_channels(graph_model, lite.CHANNELS_LAST, turned=turned)
     _to_lite(graph_model.graph)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.importers.assembly import IR_VERSION
+from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.check import require_same
 from sardonyx.importers.jax.trace import Tracer, flat, settle_weights, trace
@@ -43,6 +44,7 @@ def forward(
     results = tracer.read(traced, operands)
     graph = tracer.finish(results, outputs, _name(function))
     settle_weights(graph, {n: trees.array(leaf) for n, leaf in weights.items()})
+    cancel_transposes(graph, weights)
     model = as_model(graph)
     if checked:
         require_same(model, jax.jit(flat(function, params, *example)), weights, inputs)

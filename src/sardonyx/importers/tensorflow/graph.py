@@ -11,9 +11,9 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.errors import ImportRefused, MissingExtra, quote
 from sardonyx.importers.assembly import IR_VERSION
+from sardonyx.importers.channels import cancel_transposes
 from sardonyx.lower.precompute import compute
 from sardonyx.model import Model
-from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.layout import Demands, lay_out
@@ -135,8 +135,7 @@ def _finished(
     )
     remove_dead(graph)
     fold(graph, elements=FOLDED, compute=compute)
-    merge_common(graph)
-    remove_dead(graph)
+    cancel_transposes(graph)
     _settle_weights(graph, {name: array for name, (_, array) in reader.weights.items()})
     lay_out(graph, Demands(), parameters=list(reader.weights))
     graph.opset_imports[""] = opset.OPSET

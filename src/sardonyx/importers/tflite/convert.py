@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.tflite.driver import imported
 from sardonyx.importers.tflite.proof import prove
 from sardonyx.importers.tflite.reader import read
@@ -12,10 +13,8 @@ from sardonyx.limits import Limits
 from sardonyx.lower.precompute import compute
 from sardonyx.model import Model
 from sardonyx.normalize import regularize
-from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
-from sardonyx.passes.layout import FIRST, Demands, lay_out
 
 FOLDED_ELEMENTS = 64  # sizes and axes; weights stay what they are
 
@@ -45,24 +44,19 @@ def from_tflite(path: str | Path | bytes, *, limits: Limits | None = None) -> Mo
     else:
         content = path
     file = read(content, limits)
-    model = with_channels_first(imported(file, name))
+    model = _regular(imported(file, name))
     model.metadata["sardonyx.importer"] = "TensorFlow Lite"
     model.metadata["sardonyx.verified"] = prove(model, file.graphs[0], content)
     return model
 
 
-def with_channels_first(model: Model) -> Model:
-    """An imported model without Transposes around ONNX's operators that cancel out, in place.
-
-    Importers of sources with their channels last write each operator between two Transposes, and
-    call this once for the whole graph.
-    """
+def _regular(model: Model) -> Model:
+    """The model in its regular form, shapes computed, and without Transposes that cancel out."""
     regular = regularize(model)
     graph = regular.graph
     weights = [name for name, value in graph.initializers.items() if _is_weight(value.const_value)]
     fold(graph, keep=weights, elements=FOLDED_ELEMENTS, compute=compute)
-    lay_out(graph, Demands(FIRST))
-    merge_common(graph)
+    cancel_transposes(graph)
     remove_dead(graph)
     return regular
 

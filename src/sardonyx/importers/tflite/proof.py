@@ -19,7 +19,8 @@ from sardonyx.verify.noise import DIFFERENT, FAILS
 from sardonyx.verify.subjects import OnnxSubject
 
 HYBRID = 0.05  # the relative difference that activations of eight bits may make
-STRAY = 0.01  # the share of integers that may be off by more than one quantum
+STRAY = 0.05  # the share of integers that may be off by more than one quantum: a chain of
+FEW_QUANTA = 3.001  # operators, each off by one of its own, may add up to a few
 AMPLIFIED = 10.0
 SAMPLES = 4
 SECONDS = 20.0  # for the comparison of floats
@@ -150,7 +151,7 @@ def _in_quanta(model: Model, graph: Graph, run: Interpreted) -> str:
         steps = np.abs(ours - theirs) / (quantum or max(np.abs(theirs).max() / 127, 1e-30))
         stray = float(np.mean(steps > 1.001))
         largest, strays = max(largest, float(steps.max(initial=0.0))), max(strays, stray)
-        if stray > STRAY or not np.isfinite(steps).all():
+        if stray > STRAY or not (steps <= FEW_QUANTA).all():
             name = graph.tensors[index].name
             rows.append([quote(name), f"off by {steps.max():.1f} quanta", f"{stray:.1%} by over 1"])
     if rows:

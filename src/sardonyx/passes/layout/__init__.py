@@ -5,6 +5,7 @@ roles.py    the table of operators: which operands share a layout, and how a nod
 cut.py      an exact minimum cut
 plan.py     the network of a graph, and the plan that its minimum cut gives
 rewrite.py  the graph that follows a plan
+absorb.py   Transposes that constants take over, before a plan is made
 """
 
 from __future__ import annotations

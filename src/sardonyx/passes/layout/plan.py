@@ -40,6 +40,7 @@ from sardonyx.passes.layout.roles import (
     ROLES,
     Ports,
     changes_layout,
+    order_of,
 )
 
 
@@ -164,7 +165,7 @@ class _Planner:
         labels = self.plan.labels
         if changes_layout(node) is not None:
             x, (y,) = node.inputs[0], node.outputs
-            perm = list(node.attributes["perm"].value)
+            perm = order_of(node)
             if x in labels and perm == turn(len(perm), other(labels[x])):
                 yield y, other(labels[x])
             if y in labels and perm == turn(len(perm), labels[y]):
@@ -228,7 +229,7 @@ class _Planner:
         if changes_layout(node) is None:
             return False
         x, (y,) = node.inputs[0], node.outputs
-        labels, perm = self.plan.labels, list(node.attributes["perm"].value)
+        labels, perm = self.plan.labels, order_of(node)
         if x not in labels or y not in labels or labels[x] == labels[y]:
             return False
         return perm == permutation(len(perm), labels[x], labels[y])

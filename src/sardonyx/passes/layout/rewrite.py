@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.passes.layout.axes import (
     LAST,
+    keeps_order,
     other,
     permutation,
     rank_of,
@@ -106,10 +107,7 @@ class _Rewriter:
     def build(self, op_type: str, inputs: Sequence[Any], **attributes: Any) -> ir.Value:
         """A node before the one that is rewritten."""
         value = self.op.call(op_type, inputs, attributes)
-        if self.node is None:
-            self.graph.append(self.op.nodes[-1])
-        else:
-            self.graph.insert_before(self.node, self.op.nodes[-1])
+        self._insert(self.op.nodes.pop())
         return value
 
     # -- operands
@@ -150,7 +148,10 @@ class _Rewriter:
             if rank > rank_of(value):
                 axes = np.arange(rank - rank_of(value))
                 wide = self.build("Unsqueeze", [value, self.const(axes)])
-            self.broadcast[value, rank, layout] = self.build("Transpose", [wide], perm=perm)
+            dims = list(wide.shape or ())
+            self.broadcast[value, rank, layout] = self._permuted(
+                wide, perm, keeps_order(dims, perm)
+            )
         return self.broadcast[value, rank, layout]
 
     # -- tensors
@@ -165,17 +166,35 @@ class _Rewriter:
 
     def _converted(self, value: ir.Value, before: str, after: str) -> ir.Value:
         perm = permutation(rank_of(value), before, after)
-        if turns_freely(value, before) and unknown_sizes(value) <= 1:
-            dims = [value.shape[a] for a in perm]  # type: ignore[index]
-            sizes = [d if isinstance(d, int) else -1 for d in dims]
-            result = self.build("Reshape", [value, self.const(np.array(sizes, np.int64))])
-            result.shape = ir.Shape(dims)
-        else:
-            result = self.build("Transpose", [value], perm=perm)
+        result = self._permuted(value, perm, turns_freely(value, before))
         producer = result.producer()
         assert producer is not None
         self.conversions.append(producer)
         return result
+
+    def _permuted(self, value: ir.Value, perm: Sequence[int], in_order: bool) -> ir.Value:
+        """A tensor with its axes in another order, by a Reshape where no element moves.
+
+        What is known of it needs no inference, which would take most of the time of a rewrite.
+        """
+        dims = [value.shape[a] for a in perm]  # type: ignore[index]
+        if in_order and unknown_sizes(value) <= 1:
+            sizes = np.array([d if isinstance(d, int) else -1 for d in dims], np.int64)
+            node = ir.Node("", "Reshape", [value, self.const(sizes)])
+        else:
+            node = ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", list(perm))])
+        (result,) = node.outputs
+        prefix = self.op.prefix
+        node.name = self.op.fresh(f"{prefix}/{node.op_type}" if prefix else node.op_type)
+        result.name, result.type, result.shape = node.name, value.type, ir.Shape(dims)
+        self._insert(node)
+        return result
+
+    def _insert(self, node: ir.Node) -> None:
+        if self.node is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self.node, node)
 
     def _input(self, value: ir.Value, turned: bool) -> None:
         label = self.labels[value]

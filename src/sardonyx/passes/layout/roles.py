@@ -404,7 +404,7 @@ def transpose_ports(node: ir.Node, written: str) -> Ports | None:
 
 
 def transpose(turn: Any, node: ir.Node) -> ir.Node:
-    perm = list(node.attributes["perm"].value)
+    perm = order_of(node)
     before, after = turn.order(node, len(perm)), turn.order(node, len(perm), output=True)
     composed = [before.index(perm[a]) for a in after]
     if composed == sorted(composed):
@@ -456,6 +456,12 @@ ROLES: dict[str, Role] = {
 ANCHORS = frozenset((*WINDOWS, "BatchNormalization", "GlobalAveragePool", "GlobalMaxPool"))
 
 
+def order_of(node: ir.Node) -> list[int]:
+    """The permutation of a Transpose."""
+    perm = node.attributes.get("perm")
+    return list(range(rank_of(node.inputs[0])))[::-1] if perm is None else list(perm.value)
+
+
 def changes_layout(node: ir.Node) -> tuple[str, str] | None:
     """The layouts before and after a Transpose between the two; None for any other node.
 
@@ -463,7 +469,7 @@ def changes_layout(node: ir.Node) -> tuple[str, str] | None:
     """
     if node.op_type != "Transpose" or node.domain != "" or rank_of(node.inputs[0]) < 3:
         return None
-    perm = list(node.attributes["perm"].value)
+    perm = order_of(node)
     for before, after in ((FIRST, LAST), (LAST, FIRST)):
         if perm == permutation(len(perm), before, after):
             return before, after
