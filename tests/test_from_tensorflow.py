@@ -65,6 +65,28 @@ def test_variables_keep_their_names_and_sizes_stay_free() -> None:
         require_equal(model, module, RNG.normal(size=(batch, 16, 16, 3)).astype("f"))
 
 
+def test_variables_train_as_in_tensorflow() -> None:
+    module = Classifier()
+    model = sx.from_tensorflow(module)
+    net = sx.trainable(model, loss="cross_entropy", optimizer=sx.optim.sgd(0.1))
+    updated = {name for record in net.records for name, _ in record.update_binding}
+    assert {"conv/kernel", "conv/bias"} <= updated and "head" not in updated
+
+    @tf.function(input_signature=[spec(4, 16, 16, 3)])
+    def loss(x: Any) -> Any:
+        return tf.reduce_mean(tf.square(module(x)["logits"]))
+
+    x = RNG.normal(size=(4, 16, 16, 3)).astype("f")
+    with tf.GradientTape() as tape:
+        value = loss(tf.constant(x))
+    wanted = tape.gradient(value, [module.kernel, module.bias])
+    gradients = sx.grad(sx.from_tensorflow(loss), wrt=["conv/kernel", "conv/bias"])
+    actual = proof.run(gradients, {"x": x})
+    for name, array in zip(("conv/kernel", "conv/bias"), wanted, strict=True):
+        (key,) = [k for k in actual if name in k]
+        np.testing.assert_allclose(actual[key], array.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_loops_and_branches() -> None:
     @tf.function(input_signature=[spec(4, None, 3)])
     def function(x: Any) -> Any:

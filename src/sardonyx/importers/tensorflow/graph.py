@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.edit.surgery import FROZEN, ROLE
 from sardonyx.errors import ImportRefused, MissingExtra, quote
 from sardonyx.importers.assembly import IR_VERSION
 from sardonyx.importers.channels import cancel_transposes
@@ -142,6 +143,8 @@ def _finished(
     domains = {n.domain for n in graph.all_nodes()} - {""}
     graph.opset_imports.update({d: opset.INSIDE.get(d, 1) for d in domains})
     model = Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx"))
+    for name in reader.untrained & set(graph.initializers):
+        model.metadata[f"{ROLE}{name}"] = FROZEN
     return fit(model)
 
 

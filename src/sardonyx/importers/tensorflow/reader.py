@@ -42,6 +42,10 @@ REASONS = {
     "PyFunc": "it calls Python",
     "EagerPyFunc": "it calls Python",
     "PyFuncStateless": "it calls Python",
+    **dict.fromkeys(
+        ("Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"),
+        "control flow of TensorFlow 1, which has no functions; trace it with TensorFlow 2",
+    ),
     "MutableHashTableV2": "a lookup table with state",
     "MutableDenseHashTableV2": "a lookup table with state",
     "LookupTableInsertV2": "a lookup table with state",
@@ -98,6 +102,7 @@ class Reader:
         load_rules()
         self.problems: dict[tuple[str, str, str], None] = {}
         self.weights: dict[str, tuple[ir.Value, np.ndarray]] = {}
+        self.untrained: set[str] = set()  # weights whose variables are not trainable
         self.random = False  # whether results are drawn, and cannot be compared
         self.frozen = False  # whether weights are constants of the graph
         self.fetch: Callable[[tf.Tensor], Any] | None = None  # reads handles inside the graph

@@ -42,7 +42,6 @@ class Source:
     function: Callable[..., Sequence[tf.Tensor]]
     frozen: bool = False
     names: dict[int, str] = field(default_factory=dict)  # of variables, by the id of their handle
-    trained: set[str] = field(default_factory=set)  # names of trainable variables
     fetch: Callable[[tf.Tensor], Any] | None = None  # the handle of a table or variable inside
 
 
@@ -147,7 +146,6 @@ def of_concrete(function: Any, names: Mapping[int, str] | None = None, name: str
     )
     source.fetch = _fetcher(function)
     source.names = dict(names or _variable_names(variables))
-    source.trained = {source.names[id(v.handle)] for v in variables if _is_trained(v, source)}
     return source
 
 
@@ -155,12 +153,6 @@ def _fetcher(function: Any) -> Callable[[tf.Tensor], Any] | None:
     """Graphs of TensorFlow 1 hold their tables and variables: pruned to a handle, they give it."""
     prune = getattr(function, "prune", None)
     return None if prune is None else lambda tensor: tf.nest.flatten(prune([], [tensor])())[0]
-
-
-def _is_trained(variable: Any, source: Source) -> bool:
-    return (
-        hasattr(variable, "handle") and variable.trainable and id(variable.handle) in source.names
-    )
 
 
 def _capture_pairs(function: Any) -> list[tuple[Any, tf.Tensor]]:
@@ -208,7 +200,8 @@ def _outputs(function: Any) -> dict[str, tf.Tensor]:
                 hint="return dense tensors, such as ragged.to_tensor()",
             )
         names.append(path)
-    tensors = list(function.outputs)
+    # A function that was differentiated has more results, after its own.
+    tensors = list(function.outputs)[: len(names) or None]
     if len(names) != len(tensors):
         names = [str(i) for i in range(len(tensors))]
     if len(tensors) == 1 and names == [""]:

@@ -46,7 +46,10 @@ def captured(op: Writer, reader: Reader, thing: Any, source: Source) -> Any:
         if array.dtype.kind in "OSU":
             return Variable(op.const(array))
         name = source.names.get(id(thing.handle)) or thing.name.partition(":")[0]
-        return Variable(weight(op, reader, name, array))
+        value = weight(op, reader, name, array)
+        if not getattr(thing, "trainable", True):
+            reader.untrained.add(str(value.name))
+        return Variable(value)
     if not tf.is_tensor(thing):
         return Unknown()
     if thing.dtype == tf.resource:

@@ -119,7 +119,7 @@ def _written(x: ir.Value, elements: list[Any]) -> list[int] | None:
 
 
 def _is_size(element: Any) -> bool:
-    return isinstance(element, (int, np.integer)) and element >= 0
+    return isinstance(element, (int, np.integer)) and int(element) >= 0
 
 
 def _all_numbers(elements: list[Any]) -> bool:

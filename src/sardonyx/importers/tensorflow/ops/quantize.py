@@ -16,7 +16,7 @@ T = ir.DataType
 def fake_quant_with_min_max_args(
     op: Writer, x: ir.Value, *, min: float, max: float, num_bits: int, narrow_range: bool
 ) -> ir.Value:
-    return _faked(op, x, np.float32(min), np.float32(max), num_bits, narrow_range)
+    return _faked(op, x, np.asarray(min, "f"), np.asarray(max, "f"), num_bits, narrow_range)
 
 
 @importer("FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel")

@@ -53,16 +53,11 @@ def resize_nearest_neighbor(
     node: Any,
 ) -> ir.Value:
     target = constant(size)
-    known = list(x.shape)[1:3] if x.shape is not None else [None]
-    if target is not None and all(isinstance(d, int) for d in known):
-        for axis in (1, 2):
-            places = _places(
-                int(known[axis - 1]),
-                int(target[axis - 1]),
-                align_corners,
-                half_pixel_centers,  # type: ignore[arg-type]
-            )
-            if not np.array_equal(places, np.arange(int(known[axis - 1]))):  # type: ignore[arg-type]
+    known = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
+    if target is not None and len(known) == 2:
+        for axis, old in enumerate(known, 1):
+            places = _places(old, int(target[axis - 1]), align_corners, half_pixel_centers)
+            if not np.array_equal(places, np.arange(old)):
                 x = op.Gather(x, places, axis=axis)
         return x
     image = op.channels_first(x)
@@ -98,11 +93,11 @@ def resize_by_product(op: Writer, x: ir.Value, size: ir.Value, *, node: Any) -> 
     Its coefficients are rounded to a table, which Resize's are not.
     """
     target = op.known(size, "a size")
-    known = list(x.shape)[1:3] if x.shape is not None else [None]
-    if any(not isinstance(d, int) for d in known):
+    known = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
+    if len(known) != 2:
         raise Refusal("an image of free size")
     image = op.channels_first(op.cast(x, T.FLOAT))
-    rows, columns = (_matrix(node, int(o), int(n)) for o, n in zip(known, target))  # type: ignore[arg-type]
+    rows, columns = (_matrix(node, o, int(n)) for o, n in zip(known, target, strict=True))
     y = op.MatMul(op.const(rows), image)
     y = op.MatMul(y, op.const(columns.T.copy()))
     return op.channels_last(y)

@@ -75,9 +75,10 @@ def conv(
     channels, inner = image.shape[1], w.shape[n - 2]  # type: ignore[index]
     # Where a number is free, groups would have been an error of the runtime, not another result.
     known = isinstance(channels, int) and isinstance(inner, int)
+    groups = channels // inner if known else 1  # type: ignore[operator]
     y = _convolved(
         op, image, kernel, strides, padding, data_format, dilations, explicit_paddings,
-        channels // inner if known else 1,
+        groups,  # type: ignore[arg-type]
     )  # fmt: skip
     return y if is_first(data_format) else op.channels_last(y)
 
