@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx as sx
-from sardonyx.errors import ArgumentError, UnsupportedOp
+from sardonyx.errors import ArgumentError, ModelError, UnsupportedOp
 
 torch = pytest.importorskip("torch")
 quantization = pytest.importorskip("onnxruntime.quantization")
@@ -310,6 +310,33 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (*ATTENTION, None, Z, np.array(0, np.int8)),
         {"num_heads": 2, "unidirectional": 1},
     ),
+    "QAttention-past": (
+        "QAttention",
+        (*ATTENTION, None, Z, np.array(0, np.int8), f32(2, 2, 2, 3, 3)),
+        {"num_heads": 2},
+    ),
+    "QAttention-past, causal": (
+        "QAttention",
+        (*ATTENTION, None, Z, np.array(0, np.int8), f32(2, 2, 2, 3, 3)),
+        {"num_heads": 2, "unidirectional": 1},
+    ),
+    "QLinearConv-channels last": (
+        "QLinearConv",
+        (u8(1, 5, 6, 2), A, Z, i8(3, 2, 3, 2), B, np.array(0, np.int8), at(0.5), Z),
+        {"pads": [1, 0, 1, 1], "channels_last": 1},
+    ),
+    "QLinearConv-channels last, groups": (
+        "QLinearConv",
+        (u8(1, 5, 6, 4), A, Z, i8(4, 1, 3, 3), RNG.uniform(0.01, 0.03, 4).astype(np.float32),
+         np.zeros(4, np.int8), at(0.5), Z, RNG.integers(-99, 99, 4).astype(np.int32)),
+        {"group": 4, "strides": [2, 1], "channels_last": 1},
+    ),
+    "QLinearAveragePool-channels last": (
+        "QLinearAveragePool", ONE, {"kernel_shape": [3, 2], "strides": [1, 2], "channels_last": 1}
+    ),
+    "QLinearGlobalAveragePool-channels last": (
+        "QLinearGlobalAveragePool", ONE, {"channels_last": 1}
+    ),
     "QLinearConv": (
         "QLinearConv",
         (u8(1, 2, 5, 5), A, Z, i8(3, 2, 3, 3), B, np.array(0, np.int8), at(0.5), Z),
@@ -324,7 +351,8 @@ OUTPUTS = {"DynamicQuantizeLSTM": 3}
 def single(op_type: str, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> onnx.ModelProto:
     """A model of one node; the first tensor is its input, the others are stored."""
     names = ["" if a is None else f"i{n}" for n, a in enumerate(inputs)]
-    outputs = [f"o{n}" for n in range(OUTPUTS.get(op_type, 1))]
+    has_past = op_type == "QAttention" and len(inputs) > 8
+    outputs = [f"o{n}" for n in range(2 if has_past else OUTPUTS.get(op_type, 1))]
     node = helper.make_node(
         op_type, names, outputs, domain="com.microsoft", name="node", **attributes
     )
@@ -366,6 +394,34 @@ def test_an_operator_of_onnxruntime(case: str) -> None:
 
 def test_a_form_that_onnx_cannot_describe_stays() -> None:
     text = io.StringIO()
-    model = single("QLinearGlobalAveragePool", ONE, {"channels_last": 1})
+    inputs = (*ATTENTION, None, Z, np.array(0, np.int8))
+    model = single("QAttention", inputs, {"num_heads": 2, "do_rotary": 1})
     print(sx.normalize(sx.load(model)).graph, file=text)
-    assert "QLinearGlobalAveragePool" in text.getvalue()
+    assert "QAttention" in text.getvalue()
+
+
+def test_operators_without_a_kernel_to_compare_with_are_refused_all_at_once() -> None:
+    """onnxruntime's CPU build knows neither: nothing could confirm their numbers."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.INT8, ["N", 8]) for n in "xz"]
+    nodes = [
+        helper.make_node("QOrderedMatMul", ["x", "s", "w", "s", "s"], ["y"], name="product",
+                         domain="com.microsoft", order_A=1, order_B=1, order_Y=1),
+        helper.make_node("QOrderedGelu", ["y", "s", "s"], ["z"], name="bend",
+                         domain="com.microsoft", order_X=1, order_Y=1),
+    ]  # fmt: skip
+    stored = [onnx.numpy_helper.from_array(a, n) for n, a in (("w", i8(8, 8)), ("s", at(0.1)))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    with pytest.raises(UnsupportedOp) as refusal:
+        sx.to_numpy(model)
+    for name in ("QOrderedMatMul", '"product"', "QOrderedGelu", '"bend"'):
+        assert name in str(refusal.value)
+
+
+def test_scales_that_do_not_fit_their_integers_are_refused_by_name() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,3] x) => (float[N,4] y)
+    <int8[3,4] w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[5] s = {1,1,1,1,1}>
+    { d = DequantizeLinear<axis = 1>(w, s) y = MatMul(x, d) }"""
+    with pytest.raises(ModelError, match=r'DequantizeLinear.*"d"'):
+        sx.dequantize(onnx.parser.parse_model(text))

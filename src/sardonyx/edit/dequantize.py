@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
 from sardonyx.edit.surgery import finish, open_model
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.model import Model, ModelSource
 from sardonyx.passes.functions import replace
 from sardonyx.passes.nesting import graphs
@@ -183,10 +183,20 @@ def _float_weight(model: Model, op: Builder, node: ir.Node) -> None:
     if x is None or s is None or not known_zero or (moves and s.size > 1):
         return
     axis, block = (node.attributes.get_int(name, 0) for name in ("axis", "block_size"))
-    scale, zero = (None if v is None else along(v, x, axis, block) for v in (s, z))
-    assert scale is not None
-    centred = x.astype(np.float32) - (0 if zero is None else zero.astype(np.float32))
-    array = (centred * scale.astype(np.float32)).astype(scale.dtype)
+    try:
+        scale, zero = (None if v is None else along(v, x, axis, block) for v in (s, z))
+        assert scale is not None
+        centred = x.astype(np.float32) - (0 if zero is None else zero.astype(np.float32))
+        array = (centred * scale.astype(np.float32)).astype(scale.dtype)
+        fits = array.shape == x.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        label = quote(node.name or node.outputs[0].name)
+        raise ModelError(
+            f"the scales of DequantizeLinear {label} do not fit its integers",
+            [["integers", str(x.shape)], ["scales", str(s.shape)]],
+        )
     weight = _weight(model, op, node.outputs[0], _origin(levels).removesuffix(SUFFIX), array)
     for move in moves:
         weight = op.call(move.op_type, [weight, *move.inputs[1:]], _attributes(move))

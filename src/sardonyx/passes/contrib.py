@@ -5,7 +5,7 @@ on floats, QuantizeLinear: a form that every engine runs and that has a gradient
 kernels multiply integers instead, so that a value halfway between two levels may be rounded to the
 other. A fused product becomes the product and what was fused with it.
 
-A node that none of these forms describes (channels last, a key-value cache, …) stays as it is.
+A node that none of these forms describes (a rotary embedding, …) stays as it is.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -70,6 +70,15 @@ def _levels(op: Builder, y: Any, scale: Any, zero: Any, like: ir.Value) -> ir.Va
     return op.QuantizeLinear(y, scale, zero, **typed)
 
 
+def _channels_first(op: Builder, x: ir.Value) -> ir.Value:
+    rank = len(x.shape)  # type: ignore[arg-type]
+    return op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+
+
+def _channels_last(op: Builder, y: ir.Value, rank: int) -> ir.Value:
+    return op.Transpose(y, perm=[0, *range(2, rank), 1])
+
+
 # -- element by element and along axes -------------------------------------------------------------
 
 
@@ -86,12 +95,15 @@ def _binary(name: str) -> None:
 
 def _unary(name: str, op_type: str | None = None, **fixed: Any) -> None:
     def form(op, x, x_scale, x_zero, y_scale, y_zero, **attributes):
-        if attributes.pop("channels_last", 0):
+        is_last = bool(attributes.pop("channels_last", 0))
+        if is_last and x.shape is None:
             return None
+        data = _channels_first(op, x) if is_last else x
         y = op.call(
-            op_type or name, [op.DequantizeLinear(x, x_scale, x_zero)], {**attributes, **fixed}
+            op_type or name, [op.DequantizeLinear(data, x_scale, x_zero)], {**attributes, **fixed}
         )
-        return _levels(op, y, y_scale, y_zero, x)
+        levels = _levels(op, y, y_scale, y_zero, x)
+        return _channels_last(op, levels, len(x.shape)) if is_last else levels
 
     FORMS[f"QLinear{name}"] = form
 
@@ -143,10 +155,12 @@ for _name in ("QuantizeLinear", "DequantizeLinear"):
 def _conv(
     op, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b, *, channels_last=0, **window
 ):
-    if channels_last:
+    if channels_last and x.shape is None:
         return None
-    inputs = [x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b]
-    return op.call("QLinearConv", inputs, window)
+    data = _channels_first(op, x) if channels_last else x
+    inputs = [data, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b]
+    y = op.call("QLinearConv", inputs, window)
+    return _channels_last(op, y, len(x.shape)) if channels_last else y
 
 
 @_form("QGemm")
@@ -287,12 +301,16 @@ def _attention(
     past_present_share_buffer=0,
 ):  # fmt: skip
     plain_mask = mask is None or (mask.shape is not None and len(mask.shape) == 2)
-    if past is not None or do_rotary or not plain_mask:
+    if do_rotary or past_present_share_buffer or not plain_mask:
         return None
     weight = op.DequantizeLinear(w, w_scale, w_zero, axis=-1)
     dense = op.Add(op.MatMul(op.DequantizeLinear(x, x_scale, x_zero), weight), bias)
     split = op.Reshape(dense, [0, 0, 3, num_heads, -1])
     q, k, v = (op.Transpose(op.Gather(split, i, axis=2), perm=[0, 2, 1, 3]) for i in range(3))
+    present = None
+    if past is not None:  # keys, then values, of the tokens before
+        k, v = (op.Concat(op.Gather(past, i, axis=0), new, axis=2) for i, new in enumerate((k, v)))
+        present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
     if not scale:
         width = op.Cast(op.Shape(q, start=3), to=int(FLOAT))
         q = op.Div(q, op.Sqrt(width))
@@ -301,12 +319,16 @@ def _attention(
         scores = op.Mul(scores, op.const(scale, FLOAT))
     low = op.const(mask_filter_value, FLOAT)
     if unidirectional:
+        before = op.Sub(op.Shape(k, start=2, end=3), op.Shape(q, start=2, end=3))
         allowed = op.Trilu(
-            op.Expand(op.const(np.array(1.0, np.float32)), op.Shape(scores)), upper=0
+            op.Expand(op.const(np.array(1.0, np.float32)), op.Shape(scores)),
+            op.Squeeze(before, [0]),
+            upper=0,
         )
         scores = op.Where(op.Greater(allowed, op.const(0.5, FLOAT)), scores, low)
     if mask is not None:
         hidden = op.Mul(op.Sub(op.const(1.0, FLOAT), op.Cast(mask, to=int(FLOAT))), low)
         scores = op.Add(scores, op.Unsqueeze(hidden, [1, 2]))
     context = op.MatMul(op.Softmax(scores, axis=-1), v)
-    return op.Reshape(op.Transpose(context, perm=[0, 2, 1, 3]), [0, 0, -1])
+    y = op.Reshape(op.Transpose(context, perm=[0, 2, 1, 3]), [0, 0, -1])
+    return y if present is None else (y, present)
