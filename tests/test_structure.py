@@ -62,6 +62,7 @@ LAYERS = (
     ("checking", "inspection", "testing"),
     ("custom", "picture"),
     ("train",),
+    ("quantize",),
     ("verify",),
     ("deploy", "importers"),
     ("score",),

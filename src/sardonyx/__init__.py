@@ -59,6 +59,8 @@ _TASKS = {
         "tie": "sardonyx.edit.surgery",
         "untie": "sardonyx.edit.surgery",
         "dequantize": "sardonyx.edit.dequantize",
+        "quantize_aware": "sardonyx.quantize.aware",
+        "to_integers": "sardonyx.quantize.integers",
         "lora": "sardonyx.edit.lora",
         "merge_lora": "sardonyx.edit.lora",
         "save_adapter": "sardonyx.engines.adapters",
@@ -223,6 +225,8 @@ if TYPE_CHECKING:
     from sardonyx.lower.run_limits import run_limits
     from sardonyx.model import Model, load
     from sardonyx.normalize import normalize
+    from sardonyx.quantize.aware import quantize_aware
+    from sardonyx.quantize.integers import to_integers
     from sardonyx.record import loss, optim, schedule
     from sardonyx.record.describe import choices
     from sardonyx.record.export import export_step

@@ -24,6 +24,7 @@ from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.stages import PREPARATION, stage_of
 
+KIND = "sardonyx.kind"  # what an edit of the model says that a tensor is
 TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 IDENTITY_BYTES = 16 * 2**20  # larger matrices are not compared with the identity
 
@@ -141,6 +142,8 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
     if value.dtype not in FLOATS:
         dtype = value.dtype.name.lower() if value.dtype is not None else "of no known type"
         return "constant", f"{dtype}, not a float"
+    if value.metadata_props.get(KIND) in ("weight", "constant"):
+        return value.metadata_props[KIND], "so marked in the file"
     uses = value.uses()
     if uses and not updated and all(stage_of(use.node) == PREPARATION for use in uses):
         return "constant", "part of the data preparation"

@@ -81,6 +81,29 @@ def carries(value: ir.Value) -> bool:
     return False
 
 
+def _is_paired(integers: ir.Value) -> bool:
+    """NOTE [scales of pairs]: whether all that read these integers dequantize them by the scale
+    that quantized them. The gradient of the scale is then g · (q - zero - x / scale): a difference
+    of numbers as large as the levels, which is taken element by element, not of two sums.
+    """
+    node = integers.producer()
+    if _switch.get() == "none" or node is None or node.op_type != "QuantizeLinear":
+        return False
+    # What the gradient itself adds is in no graph yet.
+    uses = [use for use in integers.uses() if use.node.graph is not None]
+    return bool(uses) and all(
+        use.node.op_type == "DequantizeLinear"
+        and use.idx == 0
+        and use.node.inputs[1] is node.inputs[1]
+        and _layout(use.node) == _layout(node)
+        for use in uses
+    )
+
+
+def _layout(node: ir.Node) -> tuple[int, int]:
+    return node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+
+
 @gradient_rule("DequantizeLinear")
 def dequantize_linear(
     op: Builder,
@@ -102,6 +125,10 @@ def dequantize_linear(
     ones = op.fill(1, scale)
     options = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype}
     steps = op.cast(op.DequantizeLinear(x, ones, zero, **options), dtype)
+    if _is_paired(x):  # NOTE [scales of pairs]
+        source = x.producer().inputs[0]  # type: ignore[union-attr]
+        ratio, inside = _levels(op, source, wide_scale, zero, axis, block_size, x.dtype)
+        steps = op.Where(inside, steps - op.cast(ratio, dtype), steps)
     return g * op.cast(wide_scale, dtype), _gather_back(
         op, spread_nodes, g * steps, wide_scale, scale
     )
@@ -127,15 +154,35 @@ def quantize_linear(
     mark = len(op.nodes)
     wide_scale = _spread(op, scale, x, axis, block_size)
     spread_nodes = op.nodes[mark:]
-    divisor = op.cast(wide_scale, dtype)
-    ratio = x / divisor
-    level = ratio
-    if zero is not None:
-        level = ratio + _spread(op, op.Cast(zero, to=int(dtype)), x, axis, block_size)
-    low, high = _range(out[0].dtype)
-    inside = op.And(op.GreaterOrEqual(level, low), op.LessOrEqual(level, high))
-    dx = op.Where(inside, op.cast(g, dtype) / divisor, 0.0)
+    ratio, inside = _levels(op, x, wide_scale, zero, axis, block_size, out[0].dtype)
+    dx = op.Where(inside, op.cast(g, dtype) / op.cast(wide_scale, dtype), 0.0)
+    if _is_paired(out[0]):  # NOTE [scales of pairs]
+        return dx, None
     return dx, _gather_back(op, spread_nodes, op.Neg(dx * ratio), wide_scale, scale)
+
+
+def _levels(
+    op: Builder,
+    x: ir.Value | None,
+    wide_scale: ir.Value,
+    zero: ir.Value | None,
+    axis: int,
+    block_size: int,
+    kind: ir.DataType | None,
+) -> tuple[ir.Value, ir.Value]:
+    """x over its scale, and where that lies in the range of the integers.
+
+    As in torch, what rounds to the last level is inside.
+    """
+    assert x is not None and x.dtype is not None and kind is not None
+    with op:
+        ratio = level = x / op.cast(wide_scale, x.dtype)
+        if zero is not None:
+            level = ratio + _spread(op, op.Cast(zero, to=int(x.dtype)), x, axis, block_size)
+    if not kind.name.startswith("FLOAT"):
+        level = op.Round(level)
+    low, high = _range(kind)
+    return ratio, op.And(op.GreaterOrEqual(level, low), op.LessOrEqual(level, high))
 
 
 def _only_scale(node: ir.Node) -> tuple[int, ...]:

@@ -112,9 +112,25 @@ def verify(
     job.compare()
     job.note_other_weights()
     locator.reference = job.reference_model  # gone where the float64 run failed
+    locator.twins = set(job.labels[1:]) - job.apart
     if culprit and job.tolerances is None:
         locator.find(candidates, job.report.data)
     return job.report
+
+
+def _same_bits(outputs: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two programs gave the same arrays, to the bit."""
+    if outputs.keys() != others.keys() or not outputs:
+        return False
+    pairs = [(outputs[n], others[n]) for n in outputs]
+    return all(
+        isinstance(a, np.ndarray)
+        and isinstance(b, np.ndarray)
+        and (a.dtype, a.shape) == (b.dtype, b.shape)
+        and a.dtype != object
+        and a.tobytes() == b.tobytes()
+        for a, b in pairs
+    )
 
 
 def _subjects(
@@ -153,6 +169,8 @@ class _Job:
         self.noise: dict[str, float] = {}
         self.coarse: dict[str, dict[str, Any]] = {}
         self.coarse_runner: list[Reference] | None = None
+        self.first: dict[str, Any] = {}  # the outputs of the first subject in this run
+        self.apart: set[str] = set()  # subjects whose outputs are not those, to the bit
         self.trials: dict[tuple[str, int, bool], dict[str, float]] = {}
         self.data: Iterator[DataSet] = iter(())
         self.count, self.is_drawn = 0, False  # of the data; whether it is random
@@ -354,6 +372,7 @@ class _Job:
                 item.prepare()
                 outputs = item(run.inputs, run.name)
         except OutOfTime as error:
+            self.apart.add(label)
             self._add_outcome(label, run, UNKNOWN, error.what)
             return
         except (MissingExtra, NotDifferentiable) as error:
@@ -361,9 +380,14 @@ class _Job:
             self.report.comparable = False
             return
         except SardonyxError as error:
+            self.apart.add(label)
             self._add_outcome(label, run, FAILS, _first_line(error.what))
             return
         self._judge(label, outputs, run, exact, baselines, item.lenient)
+        if item is self.subjects[0]:
+            self.first = outputs
+        elif not _same_bits(outputs, self.first):
+            self.apart.add(label)
         if item is self.subjects[0]:
             self._add_baseline(label, outputs, run, baselines)
 

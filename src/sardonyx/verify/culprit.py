@@ -443,6 +443,9 @@ class _Level:
             return
         x, slack = self._before(quantizer, part, feeds)
         inputs = [x, *(_input(v, feeds) for v in quantizer.inputs[1:])]
+        if inputs[1] is None:  # a scale that is computed
+            replay.ratio = max(replay.ratio, measurement.ratio)
+            return
         wrong, flipped = requantized(quantizer, inputs, slack, np.asarray(c), np.asarray(r))
         self.finder.search.near_ties += flipped
         if wrong > flipped:
@@ -530,6 +533,10 @@ def _input(value: ir.Value | None, feeds: Mapping[str, Any]) -> Any:
     if is_constant(value):
         assert value.const_value is not None
         return value.const_value.numpy()
+    node = value.producer()
+    if value.name not in feeds and node is not None and node.op_type == "Mul":
+        parts = [_input(v, feeds) for v in node.inputs]  # a scale with a factor that was trained
+        return None if any(p is None for p in parts) else parts[0] * parts[1]
     return feeds.get(value.name or "")
 
 

@@ -6,7 +6,7 @@ How one candidate is replayed is in `culprit.py`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from sardonyx.errors import ArgumentError, SardonyxError
@@ -29,12 +29,15 @@ class Locator:
     """Searches the candidates of one comparison.
 
     reference -- the model whose float64 run is the exact one; None where there is none
+    twins     -- subjects whose outputs were those of the first, to the bit: what is found of it
+                 holds for them
     """
 
     report: Report
     reference: Model | None
     progress: Callable[[str], None]
     budget: Budget
+    twins: Collection[str] = ()
 
     def find(self, candidates: Sequence[tuple[str, Subject]], runs: Sequence[DataSet]) -> None:
         """Replay every candidate that differs, and the jumps of those that do not."""
@@ -48,7 +51,9 @@ class Locator:
             mine = [m for m in self.report.measurements if m.subject == label]
             bad = [m for m in mine if not m.ratio <= self.report.bands[1]]
             inside = opened(item, self.reference)
-            if bad and inside is None:
+            if bad and label in self.twins:
+                self._like_the_first(label, candidates[0][0], mine)
+            elif bad and inside is None:
                 self.report.notes.append(
                     f"{label} cannot be opened, only its outputs are compared: no node is named"
                 )
@@ -58,6 +63,15 @@ class Locator:
                 self._search(label, inside, run, bad, _cause(item, inside))
             elif mine and inside is not None and has_ties(normalize(self.reference).graph):
                 self._probe(label, inside, runs[0])
+
+    def _like_the_first(self, label: str, first: str, mine: list[Measurement]) -> None:
+        """A program that gives the bits of the first one is as right as that."""
+        others = {(m.output, m.run): m for m in self.report.measurements if m.subject == first}
+        for part in mine:
+            other = others.get((part.output, part.run))
+            if other is not None:
+                part.forced, part.problem = other.forced, other.problem
+        self.report.notes.append(f"{label} gives the numbers of {first}, to the bit")
 
     def _finder(self, inside: OnnxSubject) -> Finder:
         assert self.reference is not None and inside.model is not None
