@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
+from sardonyx.errors import ArgumentError
 from sardonyx.normalize import normalize
 from sardonyx.passes.layout import FIRST, LAST, Demands, Plan, lay_out, plan_layout
 from sardonyx.passes.layout.axes import bytes_of, to_first, to_last
@@ -160,3 +162,28 @@ def test_a_deep_network_is_cut_without_recursion() -> None:
         network.edge(tail, head, 3 if tail == 9_000 else UNCUT)
     value, side = network.minimum_cut(nodes[0], nodes[-1])
     assert (value, len(side)) == (3, 9_001)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_file_with_channels_last_runs_in_stock_onnxruntime(name: str, tmp_path: Path) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    model = parsed(*GRAPHS[name])
+    plain = sx.save(model, tmp_path / "plain.onnx")
+    path = sx.save(model, tmp_path / "last.onnx", layout="nhwc")
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto)
+    assert {n.domain for n in proto.graph.node if n.op_type.startswith("Conv")} == {"sardonyx.nhwc"}
+    rng = np.random.default_rng(1)
+    feeds = {}
+    for value in model.inputs:
+        shape = [d if isinstance(d, int) else 2 for d in value.shape or ()]
+        feeds[value.name] = rng.normal(size=shape).astype(np.float32)
+    sessions = [ort.InferenceSession(p, providers=["CPUExecutionProvider"]) for p in (plain, path)]
+    wanted, results = (session.run(None, feeds) for session in sessions)
+    for a, b in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layout_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="no layout"):
+        sx.save(parsed(*GRAPHS["residual"]), tmp_path / "m.onnx", layout="nwhc")

@@ -21,8 +21,10 @@ from typing import IO, Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import ModelError, SardonyxError, quote
+from sardonyx.errors import ArgumentError, ModelError, SardonyxError, quote
 from sardonyx.model import Model, ModelSource, load
+from sardonyx.normalize import regular_copy
+from sardonyx.passes.layout.nhwc import add_functions, turn_images
 from sardonyx.versions import fit
 
 try:
@@ -49,6 +51,7 @@ def save(
     runtime: str | None = "onnxruntime",
     opset: int | None = None,
     external: bool | int | None = None,
+    layout: str | None = None,
 ) -> Path:
     """Write `model` to `path`: the lowest versions that it needs, none above what the target takes.
 
@@ -56,6 +59,8 @@ def save(
     opset     -- the highest version of the standard operators, instead of what `runtime` takes
     external  -- True: weights in a file beside the model; a number: only tensors of at least so
                  many bytes; False: all in one file; None: in one file if it stays below 2 GB
+    layout    -- "nhwc": images have their channels last, by functions of the domain sardonyx.nhwc
+                 that a runtime has kernels for, or inlines
 
     >>> import onnx, sardonyx as sx
     >>> model = sx.load(onnx.parser.parse_model(
@@ -65,13 +70,27 @@ def save(
     13
     """
     path = Path(path)
-    fitted = fit(load(model), runtime=runtime, opset=opset)
+    source = load(model) if layout is None else _channels_last(load(model), layout)
+    fitted = fit(source, runtime=runtime, opset=opset)
+    if layout is not None:
+        add_functions(fitted.ir)
     holdings = [(holder, t) for holder, t in _tensors(fitted) if t.dtype != ir.DataType.STRING]
     tensors = _outside(holdings, external)
     with _reported(path), _Files(path) as files:
         places = files.write_data(tensors) if tensors else {}
         files.write_model(_serialize(fitted, holdings, places))
     return path
+
+
+def _channels_last(model: Model, layout: str) -> Model:
+    """A copy of a model whose images have their channels last."""
+    if layout != "nhwc":
+        raise ArgumentError(f"there is no layout {layout!r}", hint="'nhwc', or None: as it is")
+    if model.records:
+        raise ArgumentError("a model with a training record keeps its layout")
+    copy = regular_copy(model)
+    turn_images(copy.ir)
+    return Model(copy.ir, [], model.source)
 
 
 def _outside(holdings: Holdings, external: bool | int | None) -> list[ir.TensorProtocol]:
