@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.engines.openvino.support import lacks
+from sardonyx.engines.openvino.support import lacks, lacks_graph
 from sardonyx.engines.segments import Function, Refusal
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
@@ -37,8 +37,7 @@ class OpenVINO:
         return lacks(node)
 
     def lacks_graph(self, graph: ir.Graph) -> str:
-        asks = any(node.op_type == "IsNaN" for node in graph)
-        return "the model asks for NaN, and OpenVINO assumes that there is none" if asks else ""
+        return lacks_graph(graph)
 
     def compile(self, model: Model) -> Function:
         try:
@@ -59,9 +58,10 @@ class Session:
 
     def __init__(self, compiled: Any, model: Model):
         self.request = compiled.create_infer_request()
-        # An input that nothing reads in the end is no input of the compiled model.
-        names = {v.name or "" for v in model.graph.inputs}
-        self.inputs = [_name(port, names) for port in compiled.inputs]
+        self.inputs = [v.name or "" for v in model.graph.inputs]
+        if len(compiled.inputs) < len(self.inputs):
+            # An input that nothing reads in the end is no input of the compiled model.
+            self.inputs = [_name(port, set(self.inputs)) for port in compiled.inputs]
         self.outputs = [v.name or "" for v in model.graph.outputs]
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
@@ -57,6 +58,36 @@ PARTLY: dict[str, Callable[[ir.Node], bool]] = {
 }
 
 
+# Operators whose inputs after the first are sizes, counts or axes.
+SIZED = {
+    "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice", "Split",
+    "Squeeze", "Tile", "TopK", "Unsqueeze",
+}  # fmt: skip
+
+
+def lacks_graph(graph: ir.Graph) -> str:
+    """Why OpenVINO must not run any node of a graph; empty if it may."""
+    operators = {node.op_type for node in graph}
+    if "IsNaN" in operators or ("Equal" in operators and _holds_infinity(graph)):
+        return "the model asks for NaN or infinity, which OpenVINO does not keep"
+    return ""
+
+
+def _holds_infinity(graph: ir.Graph) -> bool:
+    tensors = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
+    numbers = [t.numpy() for t in tensors if t.dtype == ir.DataType.FLOAT and t.size == 1]
+    return any(bool(np.isinf(number).any()) for number in numbers)
+
+
+def _has_free_sizes(node: ir.Node) -> bool:
+    """Whether sizes are computed while the model runs."""
+    first = 0 if node.op_type in ("ConstantOfShape", "Range") else 1
+    values = (
+        node.inputs[first:] if node.op_type in SIZED or node.op_type.startswith("Reduce") else ()
+    )
+    return any(v is not None and v.const_value is None for v in values)
+
+
 def lacks(node: ir.Node) -> str:
     """Why a node must not run in OpenVINO; empty if it may."""
     schema = opset.schema(node.op_type) if node.domain in ("", "ai.onnx") else None
@@ -64,6 +95,8 @@ def lacks(node: ir.Node) -> str:
         return "OpenVINO has no such operation"
     if node.op_type in WRONG or (node.op_type in PARTLY and PARTLY[node.op_type](node)):
         return ELSEWHERE
+    if _has_free_sizes(node):
+        return "its sizes depend on data"
     for values, formal in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
         for i, value in enumerate(values):
             if value is None or (not value.name and not value.uses()):
