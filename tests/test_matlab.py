@@ -213,3 +213,70 @@ def test_the_library_calls_only_itself_and_matlab() -> None:
         assert text.startswith("function ") and f"{name}(" in text.splitlines()[0]
         assert set(re.findall(r"onnx_\w+", text)) <= files.keys()
         assert not re.search(r"\+=|\+\+|!=|#|endif|endfunction", text)  # Octave's own syntax
+
+
+# -- networks of torch, by both exporters --------------------------------------------------------
+
+
+def residual_network():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, before: int, width: int, stride: int = 1):
+            super().__init__()
+            self.conv1 = nn.Conv2d(before, width, 3, stride, 1, bias=False)
+            self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+            self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+            self.down = nn.Conv2d(before, width, 1, stride) if stride > 1 else nn.Identity()
+
+        def forward(self, x):
+            y = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+            return torch.relu(y + self.down(x))
+
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 7, 2, 3),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Sequential(*(Block(8, 8) for _ in range(3))),
+        nn.Sequential(Block(8, 16, 2), Block(16, 16), Block(16, 16)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    ), torch.randn(2, 3, 32, 32)
+
+
+def transformer_encoder():
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    return encoder, torch.randn(2, 5, 16)
+
+
+@needs_octave
+@pytest.mark.nightly
+@pytest.mark.parametrize("dynamo", [False, True], ids=["script", "dynamo"])
+@pytest.mark.parametrize("network", [residual_network, transformer_encoder])
+def test_networks_of_torch(network: Callable, dynamo: bool, tmp_path: Path) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    module, x = network()
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(module.eval(), (x,), str(path), dynamo=dynamo, input_names=["x"])
+    report = sx.verify(path, "octave", seeds=2, culprit=False)
+    assert report.verdict == "same" and max(m.ratio for m in report.measurements) <= 3
+    assert len(generate(sx.load(path)).functions) > 1, "repeated layers are functions"
+
+
+@needs_octave
+@pytest.mark.nightly
+def test_the_official_suite() -> None:
+    """Every float case is written and right, or refused; four in ten are written."""
+    from .official import cases
+    from .sweeps.matlab import RANDOM, is_float_case, sweep
+
+    named = [c for c in cases() if c.kind != "real" and not any(w in c.name for w in RANDOM)]
+    chosen = [c for c in named if is_float_case(c)]
+    results = list(sweep(chosen, 150))
+    assert not [(case.name, words) for case, kind, words in results if kind == "wrong"]
+    assert sum(kind == "right" for _, kind, _ in results) >= 0.4 * len(results)

@@ -240,3 +240,14 @@ def test_names_are_not_taken_twice(added: Path) -> None:
 def test_unknown_names_get_a_hint() -> None:
     with pytest.raises(ArgumentError, match="did you mean torch"):
         load_engine("torhc")
+
+
+def test_operators_are_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    from sardonyx.cli.__main__ import program
+    from sardonyx.engines.declared import declared
+
+    assert declared("torch", "Conv") == "kernel"
+    assert declared("torch", "Softmax") in ("kernel", "rule")
+    assert declared("onnxruntime", "Conv") == "whole"
+    program()(["ops", "Relu", "--engine", "numpy"], standalone_mode=False)
+    assert capsys.readouterr().out.split() == ["Relu", "rule"]

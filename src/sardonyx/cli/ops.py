@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import plugins
 from sardonyx.errors import ArgumentError
-from sardonyx.operator_support import GRADIENT, coverage, markdown, summary
+from sardonyx.operator_support import GRADIENT, Coverage, coverage, markdown, summary
 
 
 def ops(
@@ -18,6 +19,9 @@ def ops(
     ] = "*",
     gradient: Annotated[
         str | None, typer.Option(help=f"Only those with this gradient: {', '.join(GRADIENT)}.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help=f"Show where each runs on an engine: {plugins.listed()}.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[
@@ -30,6 +34,9 @@ def ops(
             f"no gradient is called {gradient!r}", hint=f"one of: {', '.join(GRADIENT)}"
         )
     rows = [c for c in coverage(pattern) if gradient in (None, c.gradient)]
+    if engine is not None:
+        _show_engine(engine, rows, as_json)
+        return
     if as_json:
         typer.echo(json.dumps([c.row() for c in rows], indent=2))
         return
@@ -50,3 +57,20 @@ def ops(
     console = Console()
     console.print(table)
     console.print(summary(rows), highlight=False)
+
+
+def _show_engine(engine: str, rows: list[Coverage], as_json: bool) -> None:
+    """Where each operator runs on an engine, as the engine declares it."""
+    from sardonyx.engines.declared import MEANINGS, declared
+
+    places = {c.name: declared(engine, c.operator, c.domain) for c in rows}
+    if as_json:
+        typer.echo(json.dumps(places, indent=2))
+        return
+    width = max((len(name) for name in places), default=0)
+    for name, place in places.items():
+        typer.echo(f"{name:<{width}}  {place}")
+    counts = {kind: list(places.values()).count(kind) for kind in MEANINGS}
+    for kind, count in counts.items():
+        if count:
+            typer.echo(f"{count} {kind}: {MEANINGS[kind]}", err=True)

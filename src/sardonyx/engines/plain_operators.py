@@ -41,6 +41,11 @@ def lacks(node: ir.Node, engine: str) -> str:
     return ""
 
 
+def declares(op: str, domain: str) -> str:
+    """Where an operator runs, by this table."""
+    return "here" if domain in ("", "ai.onnx") and op in OPERATORS else "elsewhere"
+
+
 def plain(model: Model, engine: str) -> Model:
     """A model in old and plain operators; a refusal where it has none."""
     try:

@@ -32,7 +32,8 @@ class Refusal(EngineError):
 
 class Runtime(Protocol):
     """What compiles models: `compile` raises `Refusal`; `lacks` gives the reason why a node must
-    run elsewhere, `lacks_graph` why all nodes of a graph must, or nothing.
+    run elsewhere, `lacks_graph` why all nodes of a graph must, or nothing; `declares` says where
+    an operator runs ("here", "partly" or "elsewhere").
     """
 
     name: str
@@ -40,6 +41,7 @@ class Runtime(Protocol):
     def compile(self, model: Model) -> Function: ...
     def lacks(self, node: ir.Node) -> str: ...
     def lacks_graph(self, graph: ir.Graph) -> str: ...
+    def declares(self, op: str, domain: str) -> str: ...
 
 
 class Elsewhere:

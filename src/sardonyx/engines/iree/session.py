@@ -47,6 +47,9 @@ class IREE:
     def lacks_graph(self, graph: ir.Graph) -> str:
         return ""
 
+    def declares(self, op: str, domain: str) -> str:
+        return plain_operators.declares(op, domain)
+
     def compile(self, model: Model) -> Function:
         proto = plain_operators.plain(model, "IREE").proto()
         proto.graph.name = "main"

@@ -228,6 +228,17 @@ def converted(m: Call, x: str, before: Any, after: Any) -> str:
     return f"onnx_wrap({text}, '{INTEGERS[after]}')"
 
 
+@matlab("If")
+def branches(m, condition, *, then_branch, else_branch):
+    """Both branches write the same variables; what they hold beside is their own."""
+    outputs = [m.function.output(v) for v in m.node.outputs]
+    bodies = [("if", f" {condition}", then_branch), ("else", "", else_branch)]
+    for word, rest, body in bodies:
+        m.function.lines.append(f"{word}{rest}")
+        m.function.write_body(body, outputs, m.node.outputs)
+    m.function.lines.append("end")
+
+
 @matlab("Dropout")
 def dropout(m, x, ratio=None, training_mode=None, **attributes):
     mode = m.known(2)

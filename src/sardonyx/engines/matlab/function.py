@@ -231,6 +231,19 @@ class Function:
         if result is not None:
             self.assign([self.name(node.outputs[0])], result)
 
+    def write_body(self, body: ir.Graph, names: Sequence[str], outputs: Sequence[ir.Value]) -> None:
+        """Add the statements of a branch, which assigns its results to `names`."""
+        start = len(self.lines)
+        for node in body:
+            self.write(node)
+        for name, value, outside in zip(names, body.outputs, outputs, strict=True):
+            if rank_of(value) != rank_of(outside) or value.dtype != outside.dtype:
+                raise Refused("branches of different ranks or types")
+            if name != "~":
+                self.assign([name], self.expression(value) or "[]")
+        inner = [line for text in self.lines[start:] for line in text.splitlines()]
+        self.lines[start:] = [f"    {line}" for line in inner]
+
     def _check(self, value: ir.Value) -> None:
         if not isinstance(value.type, ir.TensorType):
             raise Refused("not all of its types are tensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx_ir as ir
@@ -100,6 +101,56 @@ def global_average_pool(m, x):
 def global_max_pool(m, x):
     rank = m.rank()
     return f"onnx_reduce({x}, {rank}, {row(range(1, rank - 1))}, 'max', true)"
+
+
+@matlab("LpPool")
+def lp_pool(m, x, *, auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides):
+    if ceil_mode:
+        raise Refused("windows that reach over the end")
+    arguments = (kernel_shape, strides, pads, dilations, auto_pad, ceil_mode, True)
+    mean = pool(m, f"abs({x}) .^ {p}", "mean", *arguments)
+    return f"({math.prod(kernel_shape)} * {mean}) .^ (1 / {p})"
+
+
+@matlab("GlobalLpPool")
+def global_lp_pool(m, x, *, p):
+    dims = row(range(1, m.rank() - 1))
+    return f"onnx_reduce(abs({x}) .^ {p}, {m.rank()}, {dims}, 'sum', true) .^ (1 / {p})"
+
+
+# -- quantization --------------------------------------------------------------------------------
+
+
+def _aligned(m: Call, position: int, text: str, axis: int) -> str:
+    """A scale or zero point beside the axis that it belongs to."""
+    if m.rank(position) == 0:
+        return text
+    if m.rank(position) != 1:
+        raise Refused("scales of blocks")
+    dim = m.dim(axis, m.rank())
+    return text if dim == 1 else f"reshape({text}, [{'1, ' * (dim - 1)}numel({text}), 1])"
+
+
+@matlab("DequantizeLinear")
+def dequantize(m, x, scale, zero=None, *, axis, block_size, output_dtype):
+    kind = FLOATS.get(m.node.outputs[0].dtype)
+    if kind is None or block_size:
+        raise Refused("scales of blocks, or a result of another type")
+    s = _aligned(m, 1, scale, axis)
+    shift = "" if zero is None else f" - {_aligned(m, 2, zero, axis)}"
+    return f"{kind}({x}{shift}) .* {s}"
+
+
+@matlab("QuantizeLinear")
+def quantize(m, x, scale, zero=None, **attributes):
+    kind = INTEGERS.get(m.node.outputs[0].dtype)
+    if kind is None or attributes["block_size"] or attributes["precision"]:
+        raise Refused("scales of blocks, or a result of another type")
+    axis = attributes["axis"]
+    text = f"double(onnx_round({x} ./ {_aligned(m, 1, scale, axis)}))"
+    if zero is not None:
+        text += f" + {_aligned(m, 2, zero, axis)}"
+    return f"min(max({text}, double(intmin('{kind}'))), double(intmax('{kind}')))"
 
 
 # -- normalizations ------------------------------------------------------------------------------

@@ -175,13 +175,20 @@ def tile(m, x, repeats):
 @matlab("Pad")
 def pad(m, x, pads, value=None, axes=None, *, mode):
     rank = m.rank()
-    numbers = m.numbers(1, "pads")
     chosen = m.numbers(3, "axes") if axes is not None else list(range(rank))
+    if m.known(1) is None and chosen == list(range(rank)):
+        first, last = (f"fliplr({pads}({part})')" for part in _halves(rank))
+        return f"onnx_pad({x}, {rank}, {first}, {last}, '{mode}', {value or 0})"
+    numbers = m.numbers(1, "pads")
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(chosen):
         before[m.dim(int(axis), rank) - 1] = int(numbers[i])
         after[m.dim(int(axis), rank) - 1] = int(numbers[i + len(chosen)])
     return f"onnx_pad({x}, {rank}, {row(before)}, {row(after)}, '{mode}', {value or 0})"
+
+
+def _halves(rank: int) -> tuple[str, str]:
+    return f"1:{rank}", f"{rank + 1}:{2 * rank}"
 
 
 @matlab("Range")
@@ -284,7 +291,18 @@ def resize(m, x, roi=None, scales=None, sizes=None, **attributes):
 
 @matlab("Compress")
 def compress(m, x, condition, *, axis):
-    raise Refused("sizes that depend on data along an axis")
+    if axis is None:
+        return f"onnx_gather(reshape({x}, [], 1), 1, find({condition}(:)) - 1, 1, 1)"
+    rank = m.rank()
+    return f"onnx_gather({x}, {rank}, find({condition}(:)) - 1, 1, {m.dim(axis, rank)})"
+
+
+@matlab("CumProd")
+def cumulative_product(m, x, axis, *, exclusive, reverse):
+    if exclusive:
+        raise Refused("products without the element itself")
+    dim = m.dim(m.numbers(1, "axis")[0], m.rank())
+    return f"flip(cumprod(flip({x}, {dim}), {dim}), {dim})" if reverse else f"cumprod({x}, {dim})"
 
 
 @matlab("Einsum")

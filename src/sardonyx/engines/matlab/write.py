@@ -17,6 +17,7 @@ from sardonyx.engines.matlab import elementwise, layers, layout, mat_file  # noq
 from sardonyx.engines.matlab.blocks import Part, repeated
 from sardonyx.engines.matlab.function import (
     INTEGERS,
+    RULES,
     TYPES,
     Function,
     Refused,
@@ -32,6 +33,7 @@ from sardonyx.normalize import constants_to_initializers, normalize
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.functions import expand
+from sardonyx.passes.nesting import graphs
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.passes.shapes import infer_shapes
 from sardonyx.save import full_disk_reported
@@ -114,6 +116,9 @@ def written_form(model: Model) -> Model:
     fold(graph)
     namer = Builder()
     namer.reserve(all_names(graph))
+    if _expand_bodies(graph, namer):
+        constants_to_initializers(graph)
+        infer_shapes(graph, work.skeleton)
     for _ in range(4):
         problems = _problems(graph)
         opened = [node for node, _ in problems if expand(node, namer) is not None]
@@ -126,6 +131,14 @@ def written_form(model: Model) -> Model:
     refuse(problems)
     _check_ends(work)
     return work
+
+
+def _expand_bodies(graph: ir.Graph, namer: Builder) -> bool:
+    """Write operators inside branches by their definitions where they have no rule."""
+    inner = [node for part in graphs(graph) if part is not graph for node in part]
+    missing = [node for node in inner if RULES.get(node.op_type, node.domain) is None]
+    expansions = [expand(node, namer) for node in missing]
+    return any(nodes is not None for nodes in expansions)
 
 
 def _fix_defaults(graph: ir.Graph) -> None:

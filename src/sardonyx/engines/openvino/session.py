@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.engines.openvino.support import lacks, lacks_graph
+from sardonyx.engines.openvino.support import declares, lacks, lacks_graph
 from sardonyx.engines.segments import Function, Refusal
 from sardonyx.errors import EngineError, MissingExtra
 from sardonyx.model import Model
@@ -38,6 +38,9 @@ class OpenVINO:
 
     def lacks_graph(self, graph: ir.Graph) -> str:
         return lacks_graph(graph)
+
+    def declares(self, op: str, domain: str) -> str:
+        return declares(op, domain)
 
     def compile(self, model: Model) -> Function:
         try:

@@ -24,6 +24,13 @@ WRONG = {
     "Attention", "BitShift", "DFT", "IsInf", "MaxUnpool", "NonMaxSuppression", "RoiAlign",
     "STFT",
 }  # fmt: skip
+# Operators that it refuses in every official case.
+ABSENT = {
+    "BitCast", "CausalConvWithState", "CumProd", "DeformConv", "Det", "FlexAttention",
+    "LinearAttention", "MelWeightMatrix", "OptionalHasElement", "SwiGLU", "TensorScatter",
+    "TfIdfVectorizer",
+}  # fmt: skip
+TENSORS = {"tensor(float)", "tensor(bool)", "tensor(int32)"}
 LINEAR = ("nearest", "linear")
 COORDINATES = ("half_pixel", "asymmetric", "pytorch_half_pixel")
 
@@ -65,6 +72,17 @@ SIZED = {
 }  # fmt: skip
 
 
+def declares(op: str, domain: str) -> str:
+    """Where an operator runs, by this table; what OpenVINO refuses beyond it runs elsewhere too."""
+    schema = opset.schema(op) if domain in ("", "ai.onnx") else None
+    if schema is None or op in WRONG or op in ABSENT:
+        return "elsewhere"
+    ends = (*schema.inputs, *schema.outputs)
+    if not all(set(end.types) & (TENSORS | INTEGERS) for end in ends):
+        return "elsewhere"
+    return "partly" if op in PARTLY or op in SIZED else "here"
+
+
 def lacks_graph(graph: ir.Graph) -> str:
     """Why OpenVINO must not run any node of a graph; empty if it may."""
     operators = {node.op_type for node in graph}
@@ -91,7 +109,7 @@ def _has_free_sizes(node: ir.Node) -> bool:
 def lacks(node: ir.Node) -> str:
     """Why a node must not run in OpenVINO; empty if it may."""
     schema = opset.schema(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if schema is None:
+    if schema is None or node.op_type in ABSENT:
         return "OpenVINO has no such operation"
     if node.op_type in WRONG or (node.op_type in PARTLY and PARTLY[node.op_type](node)):
         return ELSEWHERE

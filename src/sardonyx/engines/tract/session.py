@@ -35,6 +35,9 @@ class Tract:
     def lacks_graph(self, graph: ir.Graph) -> str:
         return ""
 
+    def declares(self, op: str, domain: str) -> str:
+        return plain_operators.declares(op, domain)
+
     def compile(self, model: Model) -> Function:
         proto = plain_operators.plain(model, "tract").proto()
         try:
