@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.errors import ArgumentError, DataError, EngineError, UnsupportedOp
+from sardonyx.errors import ArgumentError, DataError, EngineError, SardonyxError, UnsupportedOp
 from sardonyx.lower import LOWERINGS, lowering
 from sardonyx.model import Model, load
 from sardonyx.passes.cse import is_random
@@ -278,3 +278,17 @@ def test_the_error_function_of_numpy() -> None:
     assert np.signbit(erf(np.array(-0.0)))
     assert np.isnan(erf(np.array([np.nan, 1.0]))).tolist() == [True, False]
     assert erf(np.zeros((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "node", ["ConcatFromSequence<axis = 0>(x)", "SequenceLength(x)", "SequenceAt(x, i)"]
+)
+def test_a_tensor_is_no_sequence(node: str) -> None:
+    """A damaged file: its rows must not be taken for the elements of a sequence."""
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[N,4] x, int64 i) => (float[M,4] y) {{ y = {node} }}"""
+    model = load(onnx.parser.parse_model(text))
+    with pytest.raises(SardonyxError):
+        importlib.import_module("sardonyx.engines.numpy").Runner(model)(
+            {"x": np.ones((3, 4), np.float32), "i": np.array(0)}
+        )

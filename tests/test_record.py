@@ -195,3 +195,16 @@ def test_the_shape_of_a_weight_is_that_of_its_numbers() -> None:
     net = sx.trainable(proto, "mse", "adam", prediction="y")
     state = {v.name: v.const_value.shape for v in net.graph.initializers.values() if "w" in v.name}
     assert state["w"] == (3, 2)
+
+
+def test_a_prediction_of_unknown_type_is_refused() -> None:
+    """A damaged file returns a weight, and declares no type for it."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}>
+        { y = MatMul(x, w) }"""
+    )
+    proto.graph.output.add().name = "s"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "s"))
+    with pytest.raises(SardonyxError, match='"s"'):
+        sx.trainable(proto, "mse", prediction="s")

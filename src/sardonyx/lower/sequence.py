@@ -8,6 +8,13 @@ from sardonyx.lower.driver import lowering
 from sardonyx.lower.xp import NotStatic, positive
 
 
+def elements(sequence):
+    """The tensors of a sequence; a damaged file may have a single tensor there."""
+    if not isinstance(sequence, list):
+        raise TypeError("a tensor stands where the operator takes a sequence")
+    return sequence
+
+
 @lowering("SequenceEmpty")
 def sequence_empty(xp, *, dtype):
     return []
@@ -20,16 +27,17 @@ def sequence_construct(xp, *xs):
 
 @lowering("SequenceLength")
 def sequence_length(xp, sequence):
-    return np.array(len(sequence), np.int64)
+    return np.array(len(elements(sequence)), np.int64)
 
 
 @lowering("SequenceAt", static=("position",))
 def sequence_at(xp, sequence, position):
-    return sequence[int(position.reshape(()))]
+    return elements(sequence)[int(position.reshape(()))]
 
 
 @lowering("SequenceInsert", static=("position",))
 def sequence_insert(xp, sequence, tensor, position=None):
+    sequence = elements(sequence)
     at = len(sequence) if position is None else int(position.reshape(()))
     at = positive(at, len(sequence))
     return [*sequence[:at], tensor, *sequence[at:]]
@@ -37,6 +45,7 @@ def sequence_insert(xp, sequence, tensor, position=None):
 
 @lowering("SequenceErase", static=("position",))
 def sequence_erase(xp, sequence, position=None):
+    sequence = elements(sequence)
     at = len(sequence) - 1 if position is None else int(position.reshape(()))
     at = positive(at, len(sequence))
     return [*sequence[:at], *sequence[at + 1 :]]
@@ -44,6 +53,7 @@ def sequence_erase(xp, sequence, position=None):
 
 @lowering("ConcatFromSequence")
 def concat_from_sequence(xp, sequence, *, axis, new_axis):
+    sequence = elements(sequence)
     if not new_axis:
         return xp.concat(sequence, axis)
     return xp.stack(sequence, positive(axis, xp.rank(sequence[0]) + 1))

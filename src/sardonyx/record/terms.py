@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.build import Builder, rank
-from sardonyx.errors import ArgumentError, counted, quote
+from sardonyx.errors import ArgumentError, ModelError, counted, quote
 from sardonyx.grad.driver import is_differentiable
 from sardonyx.model import Model
 from sardonyx.passes.activation import final_activation
@@ -183,6 +183,12 @@ def write_losses(
     for index, term in enumerate(terms):
         served = _logits(find_prediction(builder.model, term.prediction), term.loss, choices)
         prediction = values.get(served, served)
+        if prediction.dtype is None:
+            raise ModelError(
+                f"the type of {quote(prediction.name)} is not known, and a loss compares numbers",
+                hint="`sardonyx check` says what is wrong with the file; or name another tensor: "
+                "prediction=",
+            )
         names = _label_names(builder.model, term, index if len(terms) > 1 else None)
         labels = [
             builder.input(name, *label.of(prediction), role="label")
