@@ -102,6 +102,12 @@ def test_loops_and_branches() -> None:
         require_equal(model, function, sign * RNG.random((4, 6, 3)).astype("f"))
 
 
+def test_ragged_results_are_refused() -> None:
+    function = tf.function(lambda x: tf.RaggedTensor.from_row_lengths(x, [1, 2]))
+    with pytest.raises(sx.errors.ImportRefused, match="something else than tensors"):
+        sx.from_tensorflow(function, example=[np.ones(3, "f")])
+
+
 def test_what_cannot_be_imported_is_refused_at_once() -> None:
     counter = tf.Variable(0.0, name="counter")
 
@@ -218,6 +224,34 @@ def test_free_sizes_cost_no_nodes() -> None:
     require_equal(free, attention, RNG.normal(size=(3, 5, 32)).astype("f"))
 
 
+def gradient_of_a_convolution(x: Any, w: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch([x, w])
+        y = tf.reduce_sum(tf.tanh(tf.nn.conv2d(x, w, 2, "SAME") + 0.5) ** 2)
+    return tape.gradient(y, [x, w])
+
+
+def rows_written_in_branches(x: Any) -> Any:
+    count = tf.shape(x)[0]
+    rows = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):
+        if x[i, 0] > 0:
+            rows = rows.write(i, x[i] * 2)
+        else:
+            rows = rows.write(i, -x[i])
+    return rows.stack()
+
+
+def recurrent(x: Any) -> Any:
+    """The last state only: a list of one element, whose size is that of the free batch."""
+    last = tf.TensorArray(tf.float32, 1, element_shape=[None, 3])
+    state = tf.zeros_like(x[:, 0])
+    for i in tf.range(tf.shape(x)[1]):
+        state = tf.tanh(state + x[:, i])
+        last = last.write(0, state)
+    return last.stack()
+
+
 CASES: dict[str, tuple[Any, list[Any]]] = {
     "strided-slice": (lambda x: x[..., 1:-1:2, tf.newaxis, ::-1, 0], [spec(None, 7, 5, 2)]),
     "same-stride-2-free-size": (
@@ -252,6 +286,13 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "float64": (lambda x: tf.nn.softmax(tf.exp(x) / 3), [spec(None, 3, dtype="float64")]),
     "sizes-of-one": (lambda x: tf.squeeze(tf.reduce_sum(x, 1), 0), [spec(1, 1, 1)]),
+    "gradients": (gradient_of_a_convolution, [spec(2, 7, 7, 3), spec(3, 3, 3, 4)]),
+    "writes-in-branches": (rows_written_in_branches, [spec(None, 3)]),
+    "last-state": (recurrent, [spec(None, 4, 3)]),
+    "texts": (
+        lambda x: tf.strings.lower(tf.strings.join([x, x], "-")),
+        [spec(None, dtype="string")],
+    ),
     "early-end-of-a-loop": (
         lambda x: tf.map_fn(lambda t: t + 1, x) + tf.while_loop(
             lambda s: tf.reduce_sum(s) < 50, lambda s: s * 2 + 1, [x]

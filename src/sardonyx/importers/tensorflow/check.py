@@ -62,7 +62,7 @@ def compare(
 ) -> None:
     """Hold the model against the results of TensorFlow on one set of inputs."""
     used = {v.name for v in model.inputs}
-    own = {n: a for n, a in feeds.items() if n in used}
+    own = {n: _texts(a) for n, a in feeds.items() if n in used}
     try:
         actual = proof.run(model, own)
     except SardonyxError as error:
@@ -85,6 +85,14 @@ def compare(
         raise ImportDiffers("the imported model and TensorFlow differ", rows, hint=HINT)
     if not near:
         _judge(model, source, feeds, own)
+
+
+def _texts(array: np.ndarray) -> np.ndarray:
+    """An array as onnxruntime takes it: texts, where TensorFlow has bytes."""
+    if array.dtype.kind not in "OS":
+        return array
+    texts = [t.decode(errors="replace") if isinstance(t, bytes) else t for t in array.reshape(-1)]
+    return np.array(texts, object).reshape(array.shape)
 
 
 def _same_type(a: np.ndarray, b: np.ndarray) -> bool:

@@ -19,6 +19,7 @@ from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.layout import Demands, lay_out
 from sardonyx.versions import fit
+from sardonyx.weights import weights
 
 try:
     import tensorflow as tf
@@ -126,9 +127,8 @@ def _finished(
             value.type, value.shape = kind, shape
         value.name = label
         outputs.append(value)
-    weights = {name: value for name, (value, _) in reader.weights.items()}
     graph = ir.Graph(
-        [*inputs, *weights.values()],
+        [*inputs, *(value for value, _ in reader.weights.values())],
         outputs,
         nodes=op.nodes,
         initializers=list(op.constants.values()),
@@ -143,8 +143,10 @@ def _finished(
     domains = {n.domain for n in graph.all_nodes()} - {""}
     graph.opset_imports.update({d: opset.INSIDE.get(d, 1) for d in domains})
     model = Model(ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx"))
-    for name in reader.untrained & set(graph.initializers):
-        model.metadata[f"{ROLE}{name}"] = FROZEN
+    for weight in weights(model):  # what was no variable, or none to train, is not to be trained
+        constant = weight.kind == "weight" and weight.name not in reader.weights
+        if constant or weight.name in reader.untrained:
+            model.metadata[f"{ROLE}{weight.name}"] = FROZEN
     return fit(model)
 
 

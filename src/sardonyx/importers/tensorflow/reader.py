@@ -27,9 +27,9 @@ from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
 FAMILIES = (
-    "array", "blocks", "diagonal", "functional", "image", "indexing", "linalg", "lists", "lookup",
-    "math", "nn", "quantize", "ragged", "random", "reductions", "resize", "rnn", "segments",
-    "spectral", "state", "string", "windows",
+    "array", "blocks", "diagonal", "functional", "gradients", "image", "indexing", "linalg",
+    "lists", "lookup", "math", "nn", "quantize", "ragged", "random", "reductions", "resize", "rnn",
+    "segments", "spectral", "state", "string", "windows",
 )  # fmt: skip
 # Operators without a rule that are computed where their inputs are constants.
 PURE = ("StatelessRandom", "StatelessTruncated", "StaticRegex", "String")

@@ -7,6 +7,7 @@ it captured, and the function that TensorFlow itself runs.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,7 +194,8 @@ def _outputs(function: Any) -> dict[str, tf.Tensor]:
             continue
         if not isinstance(leaf, tf.TypeSpec) and not tf.is_tensor(leaf):
             continue
-        if isinstance(leaf, tf.TypeSpec) and not isinstance(leaf, tf.TensorSpec):
+        spec = isinstance(leaf, tf.TypeSpec) and not isinstance(leaf, tf.TensorSpec)
+        if spec or isinstance(leaf, tf.__internal__.CompositeTensor):
             raise ImportRefused(
                 "the function returns something else than tensors",
                 [[quote(path), type(leaf).__name__]],
@@ -389,10 +391,11 @@ def _of_path(
 
 
 def _keras_file(path: Path) -> Any:
-    if path.suffix != ".keras":
+    """The model of a file, read by Keras 2 (tf_keras) where that is installed, else by Keras 3."""
+    if path.suffix != ".keras" and importlib.util.find_spec("tf_keras") is not None:
         try:
             return importlib.import_module("tf_keras").models.load_model(path, compile=False)
-        except ImportError:
+        except (TypeError, ValueError):  # a file of Keras 3
             pass
     import keras
 

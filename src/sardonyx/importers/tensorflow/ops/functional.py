@@ -260,7 +260,7 @@ class _Loop:
         value = self.operands[i]
         if isinstance(value, TensorList):
             if value.value is None and (value.shape is None or None in value.shape):
-                value.shape = _item_shape(body.outputs[i]) or value.shape
+                value.shape = _item_shape(self.reader, body.outputs[i]) or value.shape
             return value.stacked(self.op)
         if not isinstance(value, ir.Value):
             raise Refusal("a loop that changes a variable or a table")
@@ -441,11 +441,20 @@ def _number(tensor: tf.Tensor) -> int | None:
     return int(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "iu" else None
 
 
-def _item_shape(tensor: tf.Tensor) -> list[int | None] | None:
-    """The shape of the elements that a body writes to a list."""
-    writer = _origin(tensor).op
+def _item_shape(reader: Reader, tensor: tf.Tensor) -> list[int | None] | None:
+    """The shape of the elements that a body writes to a list, in a branch maybe."""
+    origin = _origin(tensor)
+    writer = origin.op
     places = {"TensorListSetItem": 2, "TensorListPushBack": 1}
     if writer.type in places:
         shape = writer.inputs[places[writer.type]].shape
         return shape.as_list() if shape.rank is not None else None
+    if writer.type not in ("If", "StatelessIf"):
+        return None
+    for side in ("then_branch", "else_branch"):
+        shapes = [t.shape for t in writer.inputs[1:]]
+        branch = reader.body_of_shapes(writer.get_attr(side).name, writer.graph, shapes)
+        dims = _item_shape(reader, branch.outputs[origin.value_index])
+        if dims is not None:
+            return dims
     return None
