@@ -1,9 +1,10 @@
 """A training record on a GPU against the same training written in torch, in one run.
 
     PYTHONPATH=src python bench/gpu_records.py [--models resnet,bert,gpt] [--tiny] [--seconds 3]
-                                               [--compiled] [--jax]
+                                               [--compiled] [--jax] [--precision bf16] [--profile]
 
-Random weights, published sizes, float32 (TF32 off), AdamW. The network is exported by torch.onnx,
+Random weights, published sizes, float32 (TF32 off) or, with --precision, products in bfloat16 or
+TF32: in torch by `torch.autocast`. AdamW. The network is exported by torch.onnx,
 gets its record from `sx.trainable` and takes steps with `sx.prepare_training(engine="torch")`;
 beside it the original module with torch's loss and torch.optim.AdamW, as torch chooses its kernels
 (foreach on a GPU). Losses of the first steps are compared before anything is timed. Both take
@@ -66,6 +67,17 @@ def peak(run: Callable[[], Any]) -> float:
     return torch.cuda.max_memory_allocated() / 1e6
 
 
+def profile(run: Callable[[], Any]) -> str:
+    """Where the time of three steps goes."""
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as record:
+        for _ in range(3):
+            run()
+        synchronize()
+    order = "self_cuda_time_total" if DEVICE == "cuda" else "self_cpu_time_total"
+    return record.key_averages().table(sort_by=order, row_limit=22, max_name_column_width=60)
+
+
 def measure(name: str, given: argparse.Namespace) -> list[list[str]]:
     module, inputs, names = MODELS[name](given.tiny)
     model = sx.load(exported(module, inputs, names))
@@ -87,8 +99,7 @@ def compared(
     names: list[str], given: argparse.Namespace,
 ) -> list[list[str]]:  # fmt: skip
     ours_options: dict[str, Any] = {"compile": given.compiled} if engine == "torch" else {}
-    if DEVICE == "cuda" and engine == "torch":
-        ours_options["device"] = "CUDA"
+    ours_options |= {"precision": given.precision, "device": DEVICE}
     begun = time.perf_counter()
     rep = sx.prepare_training(net, engine, **ours_options)
     prepared = time.perf_counter() - begun
@@ -107,7 +118,8 @@ def compared(
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        value = loss(first(forward(*(on_device[n] for n in names))), on_device["label"])
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=given.precision == "bf16"):
+            value = loss(first(forward(*(on_device[n] for n in names))), on_device["label"])
         value.backward()
         optimizer.step()
         return value
@@ -122,7 +134,11 @@ def compared(
     times = medians({"ours": lambda: rep.step(feeds), "torch": step}, given.seconds)
     memory = peak(lambda: rep.step(feeds)), peak(step)
     ratio = times["ours"] / times["torch"]
-    row = [name, f"{engine}{' compiled' if given.compiled else ''}", rep.ways[0][:40]]
+    kind = f"{engine}{' compiled' if given.compiled else ''} {given.precision or ''}".strip()
+    row = [name, kind, rep.ways[0][:40]]
+    if given.profile:
+        for label, run in (("torch", step), ("record", lambda: rep.step(feeds))):
+            print(f"{name}, {label}", profile(run), sep="\n", flush=True)
     row += [f"{times['torch']:.2f}", f"{times['ours']:.2f}", f"{ratio:.3f}", f"{difference:.1e}"]
     row += [
         f"{memory[1]:.0f}",
@@ -142,9 +158,13 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each row")
     parser.add_argument("--compiled", action="store_true", help="both through torch.compile")
+    parser.add_argument("--precision", choices=["bf16", "tf32"], help="of products, in both")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--jax", action="store_true", help="the record on the jax engine as well")
     given = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if given.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     place = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     head = ["model", "engine", "how", "torch, ms", "record, ms", "ratio", "losses differ by"]
     head += ["torch, MB", "record, MB", "first 3 steps, s"]

@@ -6,7 +6,10 @@ that of the way back is the run that was never interrupted.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -313,3 +316,35 @@ def test_layers_with_state_are_refused_in_jax() -> None:
     x = RNG.normal(size=(2, 3, 8, 8)).astype(np.float32)
     (expected,) = sx.prepare_training(frozen).run({"x": x}).values()
     np.testing.assert_allclose(apply(params, x), expected, rtol=1e-4, atol=1e-5)
+
+
+# -- a script -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_script_trains_as_the_record_says(how: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    net = net_of("adamw", how)
+    data = {"x": XS.reshape(-1, 6), "label": YS.reshape(-1)}
+    np.savez(tmp_path / "data.npz", **data)
+    sx.to_torch_source(net, tmp_path, training=True)
+    command = [sys.executable, "-I", "-c", RUN_SCRIPT, "data.npz", "--epochs", "1"]
+    command += ["--batch-size", "8", "--no-shuffle"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    run = sx.train(net, data, epochs=1, batch_size=8, shuffle=False)
+    np.testing.assert_allclose(losses, run.losses, rtol=1e-6)
+    tuned = sx.with_weights(net, tmp_path)
+    np.testing.assert_allclose(
+        tuned.initializer("fc0.weight").numpy(), run.model.initializer("fc0.weight").numpy(),
+        rtol=1e-5, atol=1e-6,
+    )  # fmt: skip
+
+
+RUN_SCRIPT = """
+import runpy, sys
+sys.path.insert(0, ".")
+assert "sardonyx" not in sys.modules
+runpy.run_path("train.py", run_name="__main__")
+"""

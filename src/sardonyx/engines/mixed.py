@@ -8,6 +8,8 @@ stay float32, and so do gradients, since a Cast is differentiated by casting bac
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
@@ -38,8 +40,11 @@ FOLLOWING = {
 READS_NO_NUMBERS = {"Shape", "Size", "Cast", "CastLike"}
 
 
-def mixed(model: Model, precision: str) -> NormalizedModel:
-    """A copy of a forward pass, its idioms recognized, that computes in a precision of `TYPES`."""
+def mixed(model: Model, precision: str, narrow: Collection[str] = ()) -> NormalizedModel:
+    """A copy of a forward pass, its idioms recognized, that computes in a precision of `TYPES`.
+
+    narrow -- outputs that may be narrow; all others have the types that they had
+    """
     copy = regular_copy(model)
     work = _Mixed(copy.graph, precision)
     for node in list(copy.graph):
@@ -48,7 +53,7 @@ def mixed(model: Model, precision: str) -> NormalizedModel:
         raise ArgumentError(
             f'precision="{precision}" changes nothing: the model has no product of float32'
         )
-    work.widen_outputs()
+    work.widen_outputs(narrow)
     merge_common(copy.graph)
     return NormalizedModel.of(copy)
 
@@ -142,10 +147,10 @@ class _Mixed:
         else:
             self.graph.insert_before(node, nodes)
 
-    def widen_outputs(self) -> None:
-        """Outputs have the types that they had."""
+    def widen_outputs(self, narrow: Collection[str]) -> None:
+        """Give outputs the types that they had."""
         for place, value in enumerate(self.graph.outputs):
-            if value.dtype == self.low:
+            if value.dtype == self.low and value.name not in narrow:
                 name, value.name = value.name, f"{value.name}/narrow"
                 result = self.op.cast(value, FLOAT)
                 result.name, result.shape = name, value.shape

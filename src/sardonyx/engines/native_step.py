@@ -38,7 +38,7 @@ class NativeStep:
         if other:
             raise NotNative(f"{xp.name} differentiates {other[0]} otherwise")
         try:
-            self.forward_model = rep.in_precision(recognize(halves.forward, ()))
+            self.forward_model = rep.in_precision(recognize(halves.forward, ()), self._sized())
             self.forward = Program(self.forward_model, xp, fallback="error")
             self.update = Program(halves.update, xp, fallback="error")
         except SardonyxError as error:
@@ -46,6 +46,14 @@ class NativeStep:
         self.compute = rep.forward_function(self)
         self.apply = rep.update_function(self)
         self.compiled = rep.jit_native(self.function)
+
+    def _sized(self) -> list[str]:
+        """Tensors of the forward half of which the update reads nothing but the sizes."""
+        return [
+            v.name or ""
+            for v in self.halves.update.graph.inputs
+            if v.uses() and all(n.op_type in ("Shape", "Size") for n in v.consumers())
+        ]
 
     # -- the two halves as functions of arrays
 
@@ -91,7 +99,12 @@ class NativeStep:
             metrics, updates = self.compiled(state, arrays)
             for name, value in updates.items():
                 variables[name].before, variables[name].value = variables[name].value, value
-            return {n: np.array(to_numpy(self.rep.arrays(), v, None)) for n, v in metrics.items()}
+            read = {n: np.array(to_numpy(self.rep.arrays(), v, None)) for n, v in metrics.items()}
+            # The state before is for a search of what went wrong; else it would be in memory twice.
+            if all(np.isfinite(v).all() for v in read.values() if v.dtype.kind == "f"):
+                for name in updates:
+                    variables[name].before = variables[name].value
+            return read
 
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step."""

@@ -389,12 +389,13 @@ class ArrayVariable:
         self.before = self.value
 
     def read(self) -> np.ndarray:
-        return np.array(self.rep.arrays().to_numpy(self.value, self.dtype), copy=True)
+        value = self.rep.whole(self.value)
+        return np.array(self.rep.arrays().to_numpy(value, self.dtype), copy=True)
 
     def write(self, array: np.ndarray) -> None:
         with self.rep.context():
             # a copy of our own: a framework may share the caller's memory
-            self.value = self.rep.arrays().asarray(np.array(array, copy=True))
+            self.value = self.rep.placed(self.rep.arrays().asarray(np.array(array, copy=True)))
 
 
 class ArrayStep:
@@ -492,6 +493,17 @@ class ArrayTrainingRep(TrainingRep):
         self.uncompiled = ""
         super().__init__(model)
 
+    placement: Any = None
+    """How state and batches are spread over several devices, where they are."""
+
+    def placed(self, array: Any) -> Any:
+        """The array of a variable where it belongs, if there are several devices."""
+        return array
+
+    def whole(self, array: Any) -> Any:
+        """The array of a variable with all its parts."""
+        return array
+
     def arrays(self) -> Arrays:
         """The framework's array namespace, on the device."""
         return self.runner.xp
@@ -529,9 +541,12 @@ class ArrayTrainingRep(TrainingRep):
     takes_update = True
     """Whether the last gradients are finite; with a scaled loss they may not be."""
 
-    def in_precision(self, model: NormalizedModel) -> NormalizedModel:
-        """The forward half, computed in the requested precision."""
-        return mixed(model, self.precision) if self.precision in TYPES else model
+    def in_precision(self, model: NormalizedModel, sized: Collection[str]) -> NormalizedModel:
+        """The forward half, computed in the requested precision.
+
+        sized -- outputs of which nothing but the sizes is read
+        """
+        return mixed(model, self.precision, sized) if self.precision in TYPES else model
 
     def gradients(
         self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]

@@ -8,10 +8,12 @@ from typing import Any
 
 from sardonyx.engines import training
 from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.xp import arrays, enable_x64, jax
 from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
+from sardonyx.model import Model
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL")
 
@@ -58,11 +60,30 @@ class TrainingRep(training.ArrayTrainingRep):
     prefers_compiling = True
     differentiates = True
 
+    def __init__(
+        self,
+        model: Model,
+        *,
+        device: str | None = None,
+        devices: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+        shard: str = "auto",
+        **options: Any,
+    ):
+        self.placement = mesh_of(devices, mesh, shard, device)
+        super().__init__(model, device=device, **options)
+
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return on_device(self.device, self.precision)
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(function)
+        return jax.jit(function) if self.placement is None else self.placement.jit(function)
+
+    def placed(self, array: Any) -> Any:
+        return array if self.placement is None else self.placement.state(array)
+
+    def whole(self, array: Any) -> Any:
+        return array if self.placement is None else self.placement.read(array)
 
     def gradients(
         self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]

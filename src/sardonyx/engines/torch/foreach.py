@@ -97,14 +97,23 @@ class _Single:
 
     def __init__(self, node: Node, places: dict[Node, int]):
         self.node, self.places = node, places
+        self.target, self.place = node.target, places[node]
+        # Arguments that are nodes themselves are read at once; lists are looked into.
+        self.flat = [(places[a] if isinstance(a, Node) else None, a) for a in node.args]
+        self.nested = bool(node.kwargs) or any(isinstance(a, (list, tuple)) for a in node.args)
 
     def __call__(self, env: list[Any]) -> None:
+        if not self.nested:
+            arguments = [a if place is None else env[place] for place, a in self.flat]
+            env[self.place] = self.target(*arguments)
+            return
+
         def value(node: Node) -> Any:
             return env[self.places[node]]
 
         arguments = torch.fx.node.map_arg(self.node.args, value)
         keywords = torch.fx.node.map_arg(self.node.kwargs, value)
-        env[self.places[self.node]] = self.node.target(*arguments, **keywords)
+        env[self.place] = self.target(*arguments, **keywords)
 
 
 class _Joined:
@@ -134,6 +143,37 @@ class _Joined:
         return env[self.places[operand]] if kind == "0" else operand
 
 
+def fold_constants(graph: torch.fx.GraphModule) -> None:
+    """Compute once what depends on constants alone; on a GPU, each would be a copy per step."""
+    constants: dict[Node, Any] = {}
+    for node in list(graph.graph.nodes):
+        if node.op == "get_attr":
+            constants[node] = operator.attrgetter(node.target)(graph)
+        elif node.op == "call_function" and _is_fixed(node, constants):
+            with torch.no_grad():
+                arguments, keywords = (
+                    torch.fx.node.map_arg(part, constants.__getitem__)
+                    for part in (node.args, node.kwargs)
+                )
+                constants[node] = node.target(*arguments, **keywords)
+    kept = [n for n in constants if n.op == "call_function" and not set(n.users) <= set(constants)]
+    for number, node in enumerate(kept):
+        name = f"_folded_constant{number}"
+        graph.register_buffer(name, constants[node])
+        with graph.graph.inserting_before(node):
+            fixed = graph.graph.get_attr(name)
+        fixed.meta = dict(node.meta)
+        node.replace_all_uses_with(fixed)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _is_fixed(node: Node, constants: dict[Node, Any]) -> bool:
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    return bool(node.all_input_nodes) and all(n in constants for n in node.all_input_nodes)
+
+
 def _inline_numbers(graph: torch.fx.GraphModule) -> None:
     """Write constants of one number into the operations that read them: then they are equal."""
     numbers = {n: value for n in graph.graph.nodes if (value := _number(n, graph)) is not None}
@@ -160,7 +200,9 @@ def _number(node: Node, graph: torch.fx.GraphModule) -> float | None:
     if node.op != "get_attr":
         return None
     tensor = operator.attrgetter(node.target)(graph)
-    if not isinstance(tensor, torch.Tensor) or tensor.ndim or not tensor.is_floating_point():
+    if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1:
+        return None
+    if not tensor.is_floating_point():
         return None
     return tensor.item()
 

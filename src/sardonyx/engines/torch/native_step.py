@@ -9,7 +9,7 @@ from typing import Any
 
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
-from sardonyx.engines.torch.foreach import Grouped
+from sardonyx.engines.torch.foreach import Grouped, fold_constants
 from sardonyx.engines.torch.trace import retarget, trace
 from sardonyx.engines.torch.xp import arrays, torch
 from sardonyx.errors import EngineError
@@ -67,6 +67,7 @@ def update_function(step: NativeStep, compile: bool) -> Half:
         key = tuple((v.shape, v.dtype) for v in values)
         if key not in graphs:
             graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
+            fold_constants(graph)
             graphs[key] = torch.compile(graph) if compile else Grouped(graph)
         with torch.no_grad():
             return dict(zip(outputs, graphs[key](*values), strict=True))

@@ -28,21 +28,26 @@ from sardonyx.engines.torch.source.layers import Layer, Tensor
 from sardonyx.engines.torch.source.reading import Reader, expanded
 from sardonyx.engines.torch.source.scopes import attribute, classes_of, scopes_of
 from sardonyx.engines.torch.source.structure import Module, TreeBuilder
+from sardonyx.engines.torch.source.training_script import SCRIPT, training_script
 from sardonyx.engines.torch.xp import arrays
 from sardonyx.errors import EngineError, MissingExtra, quote, translated
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.passes.shapes import infer_shapes
+from sardonyx.record.reading import predicting, read_record
 from sardonyx.save import full_disk_reported
 
 WEIGHTS = "model.safetensors"
 SOURCE = "model.py"
 
 
-def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
+def to_torch_source(model: ModelSource, folder: str | Path, *, training: bool = False) -> Path:
     """Write a model as readable Python: `model.py` and `model.safetensors` in a folder.
 
     Modules follow the scopes of the model, repeated layers are loops, weights become layers of
     torch.nn. The result needs torch and safetensors, not sardonyx. Returns the path of the source.
+
+    training -- also write `train.py`, a script with the loss, the optimizer and the schedule of the
+                model's training record; the module then gives what the loss takes
 
     >>> import sardonyx as sx
     >>> path = sx.to_torch_source("model.onnx", "converted")
@@ -50,13 +55,17 @@ def to_torch_source(model: ModelSource, folder: str | Path) -> Path:
     \"""A model converted from ONNX to torch; `load()` gives it with its weights.\"""...
     """
     loaded = load(model)
-    state, text = generate(loaded)
+    reading = read_record(loaded) if training else None
+    state, text = generate(loaded if reading is None else predicting(reading))
+    script = "" if reading is None else training_script(reading, state)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / SOURCE
     with full_disk_reported(folder):
         _write_weights(state, folder / WEIGHTS)
         file.write_text(text, encoding="utf-8")
+        if script:
+            (folder / SCRIPT).write_text(script, encoding="utf-8")
     return file
 
 
