@@ -109,6 +109,13 @@ def train(
             help="Compute products in bf16, fp16 or tf32; weights stay float32 (torch, jax)."
         ),
     ] = None,
+    devices: Annotated[int | None, typer.Option(help="Train on this many devices (jax).")] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="How they are arranged: data=4,model=2 (jax).")
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(help="Where the state is: replicate, state (spread) or auto (jax).")
+    ] = "auto",
     recompute: Annotated[
         bool,
         typer.Option(
@@ -166,6 +173,9 @@ def train(
         engine=engine,
         device=device,
         precision=precision,
+        devices=devices,
+        mesh=_mesh(mesh),
+        shard=shard,
         recompute=recompute,
         seed=seed,
         shuffle=_shuffle("no" if no_shuffle and shuffle is None else shuffle),
@@ -237,6 +247,16 @@ def _with_head(path: Path, classes: int, quiet: bool) -> Any:
         print(f"{path.name}: its record is dropped, the new head needs another", file=sys.stderr)
     model.records = []
     return replace_head(model, classes=classes)
+
+
+def _mesh(text: str | None) -> dict[str, int] | None:
+    """`data=4,model=2` as numbers by axis."""
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and size.isdigit() for name, _, size in pairs):
+        raise ArgumentError(f"--mesh takes axis=number,…, not {quote(text)}")
+    return {name: int(size) for name, _, size in pairs}
 
 
 def _validation(text: str | None) -> Any:

@@ -73,7 +73,9 @@ RECORD = {
 LOOP = {
     "epochs": WHOLE, "steps": WHOLE, "batch_size": WHOLE,
     "validation": Setting("a share of the rows or a file", (int, float, str)),
-    "metrics": NAMES, "engine": NAME, "device": NAME, "precision": NAME, "drop_last": FLAG,
+    "metrics": NAMES, "engine": NAME, "device": NAME, "precision": NAME,
+    "devices": WHOLE, "shard": NAME, "mesh": Setting("a table of numbers by axis", dict),
+    "drop_last": FLAG,
     "shuffle": Setting('true, false or "hash"', (bool, str)),
     "patience": WHOLE, "watch": NAME, "every_steps": WHOLE, "every_minutes": NUMBER,
     "fields": Setting("a table of fields by input", dict), "columns": NAMES,

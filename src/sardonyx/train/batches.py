@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx.record.hash_order import hash_order
 from sardonyx.train.fields import Link, convert, feeds, field_names, special_links
+from sardonyx.train.processes import Part, Processes
 from sardonyx.train.tables import Rows, Source, Stream, Table
 
 AHEAD = 3
@@ -35,15 +36,24 @@ def epoch_blocks(
     start: int = 0,
     drop_last: bool = False,
     by_hash: bool = False,
+    processes: Processes | None = None,
 ) -> Iterator[list[Rows]]:
     """The batches of one epoch from number `start` on, a few at once where rows are small;
     shuffled where `seed` is given, by NumPy or, the same in every language, by a hash.
+
+    processes -- of a training in several: each reads its rows alone of every batch that divides
     """
     special = special_links(links)
     if isinstance(source, Stream):
         for index, rows in enumerate(source.batches(batch_size)):
             if index >= start:
                 yield [feeds(convert(rows, links), special)]
+        return
+    if processes is not None and processes.count > 1:
+        order = _order(len(source), seed, epoch, by_hash)
+        for number in range(start, batch_count(source, batch_size, drop_last) or 0):
+            numbers = order[number * batch_size : (number + 1) * batch_size]
+            yield [_share(source, links, numbers, processes)]
         return
     order = _order(len(source), seed, epoch, by_hash)
     fields = field_names(links)
@@ -58,6 +68,14 @@ def epoch_blocks(
             )
             for begin in range(0, len(block_rows), batch_size)
         ]
+
+
+def _share(source: Table, links: list[Link], numbers: np.ndarray, processes: Processes) -> Rows:
+    """The rows of a batch that one of several processes feeds."""
+    share = processes.share(len(numbers))
+    chosen = numbers if share is None else numbers[share]
+    rows = feeds(convert(source.take(chosen, field_names(links)), links), special_links(links))
+    return rows if share is None else Part.of(rows, len(numbers))
 
 
 def _order(count: int, seed: int | None, epoch: int, by_hash: bool) -> np.ndarray:

@@ -44,6 +44,14 @@ from sardonyx.train.fields import Feeding, Link, row_count
 from sardonyx.train.images import as_metadata
 from sardonyx.train.learned_types import with_learned_shapes
 from sardonyx.train.prepared import prepared
+from sardonyx.train.processes import (
+    Part,
+    Processes,
+    check_mesh,
+    join,
+    spread,
+    with_pieces,
+)
 from sardonyx.train.run import Callback, Run, RunSettings, best_path
 from sardonyx.train.tables import Source, Stream, Subset
 
@@ -64,6 +72,9 @@ def train(
     engine: str = "onnxruntime",
     device: str | None = None,
     precision: str | None = None,
+    devices: int | None = None,
+    mesh: Mapping[str, int] | None = None,
+    shard: str = "auto",
     seed: int | None = None,
     shuffle: bool | str | None = None,
     drop_last: bool | None = None,
@@ -102,6 +113,9 @@ def train(
                    given
     precision   -- "bf16", "fp16" or "tf32": products are computed in this type, on torch and jax;
                    parameters, optimizer state and the file stay as they are
+    devices, mesh, shard -- with the engine "jax": their number, or {"data": 4, "model": 2}, and
+                   where the state is: "replicate", "state" (spread over "data"), or "auto",
+                   which spreads it over "model". Under torchrun, all devices of all processes
     fields      -- input → field of the data, where names differ
     columns     -- the columns of a table to use, the label last
     constants   -- input → a value that is the same for all rows; one number fills the whole input
@@ -133,14 +147,19 @@ def train(
     request.target = Path(output) if output is not None else None
     request.share = validation if isinstance(validation, (int, float)) else None
     setup.check_numbers(vars(request))
+    request.processes = join(engine)
     request.engine_options = setup.check_engine(
         engine, device, precision, engine_options, recompute
     )
+    request.engine_options |= check_mesh(engine, device, devices, mesh, shard)
     setup.check_record_names(how)
     setup.check_metrics(metrics, validation is not None or resume)
     setup.check_output(model, request.target, in_place or resume)
     request.display = display if isinstance(display, Display) else make_display(display)
-    with Lock(request.target) if request.target is not None else contextlib.nullcontext():
+    leads = request.processes.leads
+    if not leads:
+        request.display, request.callbacks = Display(), ()
+    with Lock(request.target) if request.target and leads else contextlib.nullcontext():
         return prepared_loop(model, data, request, how).run()
 
 
@@ -202,6 +221,7 @@ def prepared_loop(
     (source, validation), links = prepared(rep, [source, validation], links)  # type: ignore[assignment]
     run = Run(rep, position, links, settings, facts)
     run.file, run.metadata = request.target, metadata
+    run.processes = with_pieces(getattr(request, "processes", Processes()), rep)
     run.best_file = best_path(request.target) if request.target is not None else None
     loop_options = RunSettings(
         position.epochs,
@@ -393,6 +413,7 @@ class TrainingLoop:
             start=position.batch,
             drop_last=position.drop_last,
             by_hash=position.shuffle == "hash",
+            processes=run.processes,
         )
         feeder = Prefetch(blocks)
         complete = False
@@ -415,9 +436,10 @@ class TrainingLoop:
     def _step(self, batch: dict[str, np.ndarray]) -> None:
         run, position = self.run_, self.run_.position
         started = time.perf_counter()
-        metrics = run.rep.step(batch)
+        with spread(run.rep, batch, run.links):
+            metrics = run.rep.step(batch)
         self.times["steps"] += time.perf_counter() - started
-        rows = row_count(batch, run.links)
+        rows = batch.total if isinstance(batch, Part) else row_count(batch, run.links)
         first: float | None = None
         for name, value in metrics.items():
             number = float(value) if value.size == 1 else float(np.mean(value))
@@ -440,7 +462,7 @@ class TrainingLoop:
         position = self.run_.position
         rows: list[list[str]] = []
         finder = getattr(self.run_.rep, "first_not_finite", None)
-        if finder is not None:
+        if finder is not None and self.run_.processes.count == 1:
             rows = finder(batch)
         saved = (
             "what was saved before this step is whole"
@@ -502,10 +524,9 @@ class TrainingLoop:
         if settings.output is None:
             return
         due = settings.every_steps is not None and position.step % settings.every_steps == 0
-        if (
-            settings.every_minutes is not None
-            and time.monotonic() - self.saved >= settings.every_minutes * 60
-        ):
+        # Clocks differ: processes that write together go by steps.
+        timed = settings.every_minutes is not None and self.run_.processes.count == 1
+        if timed and time.monotonic() - self.saved >= settings.every_minutes * 60:  # type: ignore[operator]
             due = True
         if due or force:
             self._write(settings.output)
@@ -513,5 +534,7 @@ class TrainingLoop:
 
     def _write(self, path: Path) -> None:
         started = time.perf_counter()
-        write(self.run_.model, path)
+        model = self.run_.model  # in several processes, each has parts of it
+        if self.run_.processes.leads:
+            write(model, path)
         self.times["saving"] += time.perf_counter() - started

@@ -15,6 +15,7 @@ from sardonyx.errors import counted
 from sardonyx.model import Model, load
 from sardonyx.train.checkpoint import Position, position_of, with_position
 from sardonyx.train.fields import Link
+from sardonyx.train.processes import Processes
 
 
 @dataclass(repr=False)
@@ -37,6 +38,7 @@ class Run:
     times: dict[str, float] = field(default_factory=dict)
     losses: array[float] = field(default_factory=lambda: array("d"))
     stopped: str = ""
+    processes: Processes = field(default_factory=Processes)
 
     def __repr__(self) -> str:
         """What has been done, in one line: `Run(2 epochs, 40 steps, loss 0.31, on torch)`."""

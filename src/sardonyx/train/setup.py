@@ -336,6 +336,9 @@ def execution_choices(rep: TrainingRep) -> list[list[str]]:
     rows = []
     if rep.requested_device is not None:
         rows.append(["device", device_name(rep.requested_device), "as requested"])
+    placement = getattr(rep, "placement", None)
+    if placement is not None:
+        rows.append(["devices", str(placement), "as requested"])
     if rep.requested_precision is not None:
         rows.append(["precision", rep.requested_precision, "as requested; the file stays float32"])
     for way in dict.fromkeys(rep.ways):

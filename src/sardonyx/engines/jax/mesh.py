@@ -95,6 +95,11 @@ class Placement:
     def _model(self) -> int:
         return int(self.mesh.shape.get("model", 1))
 
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces the rows of a batch are parted; 0 where processes share rows."""
+        return self._data if self._model == 1 else 0
+
     def of_state(self, shape: tuple[int, ...]) -> Any:
         """Where a variable of this shape is."""
         axis, size = None, 1

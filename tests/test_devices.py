@@ -1,0 +1,243 @@
+"""Training on several devices, and in several processes: the losses are those of one device.
+
+Devices are those that XLA makes of a CPU; processes are started by torchrun and meet over gloo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+from sardonyx.cli.__main__ import main
+from sardonyx.errors import ArgumentError, EngineError
+from sardonyx.train.processes import Processes
+from tests.networks import cnn, mlp
+
+pytest.importorskip("jax")
+ROWS = 100
+HOST = "--xla_force_host_platform_device_count="
+
+ON_FOUR = """
+import json, sys
+import numpy as np, jax
+import sardonyx as sx
+from tests.networks import cnn, mlp
+
+assert len(jax.devices()) == 4
+rng = np.random.default_rng(0)
+WAYS = {
+    "one": {}, "two": {"devices": 2}, "four": {"devices": 4},
+    "copies": {"devices": 4, "shard": "replicate"},
+    "state": {"devices": 4, "shard": "state"},
+    "mesh": {"mesh": {"data": 2, "model": 2}},
+    "both": {"mesh": {"data": 2, "model": 2}, "shard": "state"},
+}
+results = {}
+CASES = {
+    "mlp float32": (mlp((8, 16, 4)), (8,), ["one", "two", "copies", "state", "mesh", "both"]),
+    "mlp float64": (mlp((8, 16, 4), dtype=np.float64), (8,), ["one", "state"]),
+    "cnn float32": (cnn(), (3, 8, 8), ["one", "four", "state"]),
+}
+for name, (model, shape, ways) in CASES.items():
+    net = sx.trainable(model, "cross_entropy", sx.optim.adamw(1e-2), clip_norm=1.0)
+    kind = np.dtype(name.split()[1])
+    xs, ys = rng.normal(size=(20, 16, *shape)).astype(kind), rng.integers(0, 3, (20, 16))
+    for way in ways:
+        rep = sx.prepare_training(net, "jax", **WAYS[way])
+        batches = [*zip(xs, ys), (xs[0][:7], ys[0][:7])]
+        losses = [float(rep.step({"x": x, "label": y})["loss"]) for x, y in batches]
+        shards = [s for v in rep.variables.values() for s in v.value.addressable_shards]
+        first = sum(s.data.nbytes for s in shards if s.device == jax.devices()[0])
+        sums = {n: float(np.abs(a).sum()) for n, a in rep.state().items()}
+        results[f"{name} {way}"] = losses, first, sums
+print(json.dumps(results))
+"""
+
+
+def environment(count: int = 1) -> dict[str, str]:
+    return {
+        **os.environ,
+        "XLA_FLAGS": f"{HOST}{count}",
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ON_FOUR],
+        env=environment(4), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_one_device(results: dict[str, Any]) -> None:
+    """With batch statistics, masks and clipping, also of a batch that does not divide."""
+    assert len(results) == 11
+    for case, (losses, _, sums) in results.items():
+        name, _, way = case.rpartition(" ")
+        expected, _, sums_of_one = results[f"{name} one"]
+        bound = 1e-11 if "64" in name else 5e-6
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=bound, err_msg=case)
+        assert sums == pytest.approx(sums_of_one, rel=1e-4), way
+
+
+@pytest.mark.slow
+def test_spread_state_takes_a_share_of_the_memory(results: dict[str, Any]) -> None:
+    whole = results["mlp float32 one"][1]
+    assert results["mlp float32 copies"][1] == whole
+    assert results["mlp float32 state"][1] <= 1.05 / 4 * whole
+    assert results["mlp float32 mesh"][1] <= 1.05 / 2 * whole
+    assert results["cnn float32 state"][1] <= 1.05 / 4 * results["cnn float32 one"][1]
+
+
+ON_TWO = """
+import numpy as np, sardonyx as sx
+from tests.networks import cnn
+
+rng = np.random.default_rng(0)
+data = {"x": rng.normal(size=(22, 3, 8, 8)).astype(np.float32), "label": rng.integers(0, 3, 22)}
+how = dict(engine="jax", epochs=2, batch_size=8, loss="cross_entropy")
+one, two = (sx.train(cnn(), data, **how, **more) for more in ({}, {"devices": 2}))
+np.testing.assert_allclose(two.losses, one.losses, rtol=0, atol=5e-6)
+"""
+
+
+def test_a_run_on_two_devices() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ON_TWO],
+        env=environment(2), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "engine": ({"engine": "torch", "devices": 2}, "are for the engine jax"),
+    "default engine": ({"mesh": {"data": 2}}, "are for the engine jax"),
+    "too many": ({"engine": "jax", "devices": 4096}, "jax has"),
+    "no number": ({"engine": "jax", "devices": 0}, "a number from 1"),
+    "axis": ({"engine": "jax", "mesh": {"rows": 1}}, "not rows"),
+    "product": ({"engine": "jax", "devices": 1, "mesh": {"data": 2}}, "has 2 devices, not 1"),
+    "shard": ({"engine": "jax", "devices": 1, "shard": "all"}, "shard is one of"),
+    "shard alone": ({"engine": "jax", "shard": "state"}, "needs several devices"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_before_the_model_is_read(case: str) -> None:
+    settings, words = REFUSED[case]
+    with pytest.raises((ArgumentError, EngineError), match=words):
+        sx.train("absent.onnx", {"x": np.zeros((2, 6), np.float32)}, **settings)
+
+
+def test_the_command_takes_devices_and_a_mesh(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 6)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, label=rng.integers(0, 3, 8))
+    sx.save(mlp(), tmp_path / "model.onnx")
+    arguments = ["train", tmp_path / "model.onnx", tmp_path / "data.npz", "--engine", "jax"]
+    arguments += ["-o", tmp_path / "o.onnx", "--loss", "cross_entropy", "--mesh"]
+    with pytest.raises(SystemExit) as done:
+        main([str(a) for a in (*arguments, "data=1,model=1", "--devices", 1)])
+    assert not done.value.code
+    assert "devices: 1 (data 1, model 1)" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as done:
+        main([str(a) for a in (*arguments, "data:1")])
+    assert done.value.code == 2 and "--mesh takes" in capsys.readouterr().err
+
+
+def test_shares_of_a_batch() -> None:
+    second = Processes(1, 2, pieces=4)
+    assert second.share(16) == slice(8, 16)
+    assert second.share(6) is None  # four devices cannot part six rows
+    assert Processes().share(16) is None and Processes(1, 2, pieces=0).share(16) is None
+
+
+def test_other_engines_refuse_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ArgumentError, match="trains in one process"):
+        sx.train("absent.onnx", {"x": np.zeros((2, 6), np.float32)}, engine="torch")
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 3, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, label=rng.integers(0, 3, ROWS))
+    sx.save(sx.trainable(cnn(), "cross_entropy", sx.optim.adamw(1e-2)), tmp_path / "net.onnx")
+    return tmp_path
+
+
+def command(world: int, port: int, *more: str) -> list[str]:
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(world)]
+    launch += ["--master-port", str(port), "-m"]
+    program = ["sardonyx", "train", "net.onnx", "data.npz", "--engine", "jax", "--json"]
+    start = launch if world > 1 else ["-m"]
+    return [sys.executable, "-W", "ignore", *start, *program, "--batch-size", "16", *more]
+
+
+def losses_of(world: int, port: int, folder: Path, *more: str) -> list[float]:
+    done = subprocess.run(
+        command(world, port, *more), cwd=folder, env=environment(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [line["loss"] for line in lines if line["event"] == "epoch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["auto", "state"])
+def test_processes_train_as_one(shard: str, folder: Path) -> None:
+    pytest.importorskip("torch")
+    expected = losses_of(1, 0, folder, "-o", "one.onnx", "--epochs", "4")
+    ours = losses_of(2, 29701, folder, "-o", "two.onnx", "--epochs", "4", "--shard", shard)
+    np.testing.assert_allclose(ours, expected, atol=5e-6)
+    # what two processes wrote, one continues, and the reverse
+    losses_of(2, 29702, folder, "-o", "first.onnx", "--epochs", "2", "--shard", shard)
+    later = losses_of(1, 0, folder, "-o", "first.onnx", "--epochs", "4", "--resume")
+    np.testing.assert_allclose(later, expected[2:], atol=5e-6)
+    losses_of(1, 0, folder, "-o", "second.onnx", "--epochs", "2")
+    later = losses_of(2, 29703, folder, "-o", "second.onnx", "--epochs", "4", "--resume")
+    np.testing.assert_allclose(later, expected[2:], atol=5e-6)
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_others_and_the_run_comes_back(folder: Path) -> None:
+    pytest.importorskip("torch")
+    expected = losses_of(1, 0, folder, "-o", "one.onnx", "--epochs", "40")
+    options = ["-o", "two.onnx", "--epochs", "40", "--every-steps", "20", "--resume"]
+    run = subprocess.Popen(
+        command(2, 29711, *options), cwd=folder, env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while not (folder / "two.onnx").exists() and run.poll() is None:
+        time.sleep(0.02)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    started = time.monotonic()
+    run.communicate(timeout=60)
+    assert run.returncode and time.monotonic() - started < 30
+    later = losses_of(2, 29712, folder, *options)
+    assert 0 < len(later) < 40
+    np.testing.assert_allclose(later, expected[-len(later) :], atol=5e-6)
