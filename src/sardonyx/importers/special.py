@@ -44,10 +44,6 @@ def sigmoid(op: Builder, x: ir.Value) -> ir.Value:
     return op.Where(op.GreaterOrEqual(x, F(0)), op.Div(F(1), op.Add(small, F(1))), share)
 
 
-def log_sigmoid(op: Builder, x: ir.Value) -> ir.Value:
-    return op.Neg(softplus(op, op.Neg(x)))
-
-
 def logsumexp(op: Builder, x: ir.Value, keepdims: bool = True) -> ir.Value:
     """log(sum(exp(x))) over the last axis."""
     top = op.ReduceMax(x, [-1], keepdims=1)

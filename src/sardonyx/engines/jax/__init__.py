@@ -13,15 +13,3 @@ from sardonyx.engines.jax.backend import (
     supports_device,
     train_model,
 )
-
-__all__ = [
-    "Backend",
-    "Runner",
-    "TrainingRep",
-    "prepare",
-    "prepare_training",
-    "run_model",
-    "run_node",
-    "supports_device",
-    "train_model",
-]

@@ -12,14 +12,3 @@ from sardonyx.engines.onnxruntime.backend import (
 )
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.step import TrainingRep
-
-__all__ = [
-    "Backend",
-    "Runner",
-    "TrainingRep",
-    "prepare",
-    "prepare_training",
-    "run_model",
-    "supports_device",
-    "train_model",
-]

@@ -12,14 +12,3 @@ from sardonyx.engines.tract.backend import (
     run_node,
     supports_device,
 )
-
-__all__ = [
-    "Backend",
-    "Runner",
-    "TrainingRep",
-    "prepare",
-    "prepare_training",
-    "run_model",
-    "run_node",
-    "supports_device",
-]

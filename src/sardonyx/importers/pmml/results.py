@@ -191,9 +191,3 @@ def regressed(job: Job, numbers: ir.Value) -> Result:
 
 def distinct(items: Sequence[Any]) -> list[Any]:
     return list(dict.fromkeys(items))
-
-
-def constant_index(values: Sequence[Any], element: Element, value: Any) -> int:
-    if value not in values:
-        raise Refusal(element, f"{value!r} is not one of the categories")
-    return list(values).index(value)

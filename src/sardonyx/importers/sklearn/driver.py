@@ -15,7 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.errors import ImportRefused, quote
+from sardonyx.errors import ImportRefused
 from sardonyx.importers.rules import COLUMNS, public_name, rule_of
 from sardonyx.importers.sklearn.table import FLOAT, Table, matrix
 
@@ -100,7 +100,3 @@ def transform(op: Builder, estimator: Any, x: Table, name: str = "") -> Table:
     if estimator is None or (isinstance(estimator, str) and estimator == "passthrough"):
         return x
     return method(op, estimator, x, "transform", name)
-
-
-def quoted_class(estimator: Any) -> str:
-    return quote(public_name(type(estimator)))
