@@ -19,6 +19,7 @@ interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 SAMPLE = (
     *("conv strided", "depthwise", "transposed conv", "pools", "dense", "slices", "reductions"),
     *("resize bilinear", "comparisons", "space to batch", "group of images", "arg max"),
+    *("loop", "branches"),
 )
 
 

@@ -24,6 +24,17 @@ def _image(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[tuple
     return function, [IMAGE]
 
 
+def _looped(x: Any) -> Any:
+    def goes(i: Any, y: Any) -> Any:
+        return (i < 3) & (tf.reduce_sum(y) < 100.0)
+
+    return tf.while_loop(goes, lambda i, y: (i + 1, y * 2.0 + 1.0), (tf.constant(0), x))[1]
+
+
+def _branched(x: Any) -> Any:
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: tf.nn.relu(x) - 1.0)
+
+
 # name -> (function, shapes of its inputs)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     **{
@@ -107,6 +118,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "cumulative sum": (lambda x: tf.cumsum(x, 1, exclusive=True), [(2, 5)]),
     "reverse": (lambda x: tf.reverse(x, [1]), [(2, 3)]),
     "one hot": (lambda x: tf.one_hot(tf.argmax(x, -1), 4), [(3, 4)]),
+    "loop": (_looped, [(2, 3)]),
+    "branches": (_branched, [(2, 3)]),
     "expand and squeeze": (lambda x: tf.squeeze(tf.expand_dims(x, 1), [1]) + 1.0, [(2, 3)]),
     "group of images": _image(
         lambda x: tf.reduce_mean(

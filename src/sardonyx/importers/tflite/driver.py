@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from sardonyx.importers.tflite.rules import RULES, Node, Unsupported
 from sardonyx.model import Model
 
 UNNAMED = "tensor"
+CONTROL = ("IF", "WHILE")
+DEPTH = 8  # graphs that call graphs, at most
 
 
 def imported(file: File, name: str = "model") -> Model:
     """The first graph of a file as a model, its images still as the file has them."""
-    graph = file.graphs[0]
-    refuse_unknown(graph)
-    return _Driver(file, graph, name).model()
+    for graph in file.graphs:
+        refuse_unknown(graph)
+    return _Driver(file, file.graphs[0], Builder()).model(name)
 
 
 def refuse_unknown(graph: Graph) -> None:
@@ -31,7 +33,7 @@ def refuse_unknown(graph: Graph) -> None:
     rows: list[list[object]] = []
     missing: dict[str, list[int]] = {}
     for operator in graph.operators:
-        if operator.name not in RULES:
+        if operator.name not in RULES and operator.name not in CONTROL:
             missing.setdefault(operator.name, []).append(operator.index)
     rows += [[name, f"operators {_places(places)}"] for name, places in missing.items()]
     rows += [
@@ -52,13 +54,15 @@ def _places(places: Iterable[int]) -> str:
 
 
 class _Driver:
-    def __init__(self, file: File, graph: Graph, name: str):
-        self.file, self.graph, self.name = file, graph, name
-        self.op = Builder()
+    """One graph of a file, written with a builder."""
+
+    def __init__(self, file: File, graph: Graph, op: Builder, depth: int = 0):
+        self.file, self.graph, self.op, self.depth = file, graph, op, depth
         self.values: dict[int, ir.Value] = {}
         self.floats: dict[int, ir.Value] = {}
+        self.problems: list[list[object]] = []
 
-    def model(self) -> Model:
+    def model(self, name: str) -> Model:
         names = _unique(self.file.input_names, self.graph.tensors, self.graph.inputs)
         outputs = _unique(self.file.output_names, self.graph.tensors, self.graph.outputs)
         self.op.reserve({*names.values(), *outputs.values()})
@@ -71,13 +75,21 @@ class _Driver:
             value = graph_input(names[index], _type(tensor.dtype), shape)
             self.values[index] = value
             inputs.append(value)
-        problems: list[list[object]] = []
-        for operator in self.graph.operators:
-            self._operator(operator, problems)
-        if problems:
-            raise ImportRefused("the file has operators that cannot be imported", problems)
+        self._operators()
+        if self.problems:
+            raise ImportRefused("the file has operators that cannot be imported", self.problems)
         results = {outputs[i]: self._raw(self.graph.tensors[i]) for i in self.graph.outputs}
-        return assemble(self.op, inputs, results, self.name)
+        return assemble(self.op, inputs, results, name)
+
+    def called(self, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """The results of the graph on values, of which quantized ones are integers."""
+        self.values.update(zip(self.graph.inputs, inputs, strict=True))
+        self._operators()
+        return [self._raw(self.graph.tensors[i]) for i in self.graph.outputs]
+
+    def _operators(self) -> None:
+        for operator in self.graph.operators:
+            self._operator(operator, self.problems)
 
     # -- operators
 
@@ -93,6 +105,11 @@ class _Driver:
             node.outputs[0].name or operator.name if node.outputs else operator.name
         ):
             try:
+                if operator.name in CONTROL:
+                    for tensor, value in zip(node.outputs, self._control(node), strict=True):
+                        _learn(value, tensor)
+                        self.values[tensor.index] = value
+                    return
                 inputs = [None if t is None else self._float(t) for t in node.inputs]
                 while inputs and inputs[-1] is None:
                     inputs.pop()
@@ -120,6 +137,58 @@ class _Driver:
         _learn(value, tensor)
         self.values[tensor.index] = value
         self.floats.pop(tensor.index, None)
+
+    # -- control flow
+
+    def _control(self, node: Node) -> list[ir.Value]:
+        if self.depth >= DEPTH:
+            raise Unsupported("graphs that call graphs, too deep")
+        values = [self._raw(t) for t in node.inputs if t is not None]
+        return self._if(node, values) if node.operator.name == "IF" else self._while(node, values)
+
+    def _call(self, index: int, op: Builder, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        if not 0 < index < len(self.file.graphs):
+            raise Unsupported(f"there is no graph {index}")
+        driver = _Driver(self.file, self.file.graphs[index], op, self.depth + 1)
+        results = driver.called(inputs)
+        self.problems += driver.problems
+        return results
+
+    def _body(self, index: int, inputs: Sequence[ir.Value]) -> ir.Graph:
+        inner = Builder(self.op.prefix, self.op)
+        results = [inner.Identity(v) for v in self._call(index, inner, inputs)]
+        return ir.Graph([], results, nodes=inner.nodes, name=self.op.fresh("branch"))
+
+    def _if(self, node: Node, values: list[ir.Value]) -> list[ir.Value]:
+        condition, *inputs = values
+        branches = {
+            "then_branch": self._body(node["then_subgraph_index"], inputs),
+            "else_branch": self._body(node["else_subgraph_index"], inputs),
+        }
+        attributes = {name: ir.AttrGraph(name, graph) for name, graph in branches.items()}
+        condition = self.op.Reshape(condition, np.zeros(0, np.int64))
+        return list(self.op.call("If", [condition], attributes, outputs=len(node.outputs)))
+
+    def _while(self, node: Node, values: list[ir.Value]) -> list[ir.Value]:
+        op = self.op
+        scalar = np.zeros(0, np.int64)
+        (start,) = self._call(node["cond_subgraph_index"], op, values)
+        inner = Builder(op.prefix, op)
+        count = graph_input(op.fresh("iteration"), ir.DataType.INT64, [])
+        again = graph_input(op.fresh("condition"), ir.DataType.BOOL, [])
+        state = [
+            ir.Value(name=op.fresh("state"), type=v.type, shape=_declared(t))
+            for v, t in zip(values, node.outputs, strict=True)
+        ]
+        results = self._call(node["body_subgraph_index"], inner, state)
+        (going,) = self._call(node["cond_subgraph_index"], inner, results)
+        outputs = [inner.Reshape(going, scalar), *(inner.Identity(v) for v in results)]
+        body = ir.Graph([count, again, *state], outputs, nodes=inner.nodes, name=op.fresh("body"))
+        inputs = [None, op.Reshape(start, scalar), *values]
+        loop = op.call("Loop", inputs, {"body": ir.AttrGraph("body", body)}, outputs=len(state))
+        for value, tensor in zip(loop, node.outputs, strict=True):
+            value.type, value.shape = ir.TensorType(_type(tensor.dtype)), _declared(tensor)
+        return list(loop)
 
     # -- tensors
 
@@ -193,8 +262,12 @@ def _parameters(op: Builder, tensor: Tensor) -> list[ir.Value]:
     return [op.const(scale), op.const(zero)]
 
 
+def _declared(tensor: Tensor) -> ir.Shape:
+    return ir.Shape(list(tensor.shape))
+
+
 def _placeholder(tensor: Tensor) -> ir.Value:
-    shape = ir.Shape([d if d is not None else f"free_{a}" for a, d in enumerate(tensor.shape)])
+    shape = _declared(tensor)
     return ir.Value(
         name=f"{tensor.name}/unknown", type=ir.TensorType(_type(tensor.dtype)), shape=shape
     )

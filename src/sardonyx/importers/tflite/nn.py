@@ -107,8 +107,9 @@ def fully_connected(op, node, x, w, b=None):
     if node.get("weights_format", 0):
         raise Unsupported("its weights are shuffled")
     matrix = node.turned(op, node.inputs[1], lambda a: a.T, 1)
-    width = sizes(matrix)[0]
-    if (not node.get("keep_num_dims") and rank(x) != 2) or sizes(x)[-1] != width:
+    width, own = sizes(matrix)[0], sizes(x)[-1:]
+    joins = isinstance(own[0], int) and own[0] != width if own else True
+    if joins or (not node.get("keep_num_dims") and rank(x) != 2):
         x = op.reshape(x, [-1, width])
     y = op.MatMul(x, matrix)
     return y if b is None else op.Add(y, b)

@@ -77,10 +77,14 @@ def unpack(op, node, x):
 
 @rule("SLICE")
 def slice_(op, node, x, begin, size):
-    starts = known(begin, "the begin").astype(np.int64)
-    lengths = known(size, "the size").astype(np.int64)
-    stops = np.where(lengths < 0, np.iinfo(np.int64).max, starts + lengths)
-    return op.Slice(x, starts, stops, np.arange(len(starts)))
+    starts, lengths = wide(op, begin), wide(op, size)
+    largest = np.iinfo(np.int64).max
+    fixed = [constant(v) for v in (starts, lengths)]
+    if all(f is not None for f in fixed):
+        stops = op.const(np.where(fixed[1] < 0, largest, fixed[0] + fixed[1]))
+    else:
+        stops = op.Where(op.Less(lengths, np.int64(0)), np.int64(largest), op.Add(starts, lengths))
+    return op.Slice(x, starts, stops, np.arange(rank(x)))
 
 
 @rule("STRIDED_SLICE")
