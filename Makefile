@@ -44,6 +44,7 @@ $(VENV)/.engines: $(VENV)/.core
 # Sources of the importers' sweeps: large, and needed by nobody else. torch is there already.
 $(VENV)/.nightly: $(VENV)/.engines
 	@$(PIP) catboost dm-haiku pypmml sklearn2pmml transformers
+	@$(PIP) openvino iree-base-compiler iree-base-runtime tract
 	@$(PIP) --no-deps timm torchvision
 	@touch $@
 

@@ -64,8 +64,9 @@ def undefine(domain: str, op: str) -> None:
 def check_operator(case: Case) -> None:
     """Raise `EngineError` unless all ways to compute a custom operator agree on a case.
 
-    Its body runs on every engine that is installed; its gradient is compared with differences, up
-    to the case's order; lowerings and gradients registered for it are compared with the body.
+    Its body runs on onnxruntime and on every framework that is installed; its gradient is compared
+    with differences, up to the case's order; lowerings and gradients registered for it are compared
+    with the body.
 
     case -- made by `sardonyx.testing.case(op, *inputs, domain=…)`
 
@@ -81,7 +82,7 @@ def check_operator(case: Case) -> None:
     feeds = feeds_of(case, np.float32)
     exact = run("numpy", single, feeds, float64=True)
     wrong = []
-    for engine in (e.name for e in plugins.engines().values() if e.is_installed):
+    for engine in (e for e in (plugins.DEFAULT, *FRAMEWORKS) if plugins.engine(e).is_installed):
         wrong += differences(f"its body on {engine}", run(engine, single, feeds), exact)
         if engine in FRAMEWORKS and find(case.op, case.domain, engine) is not None:
             wrong += differences(

@@ -28,7 +28,8 @@ class Engine:
     target   -- what is loaded: "package.module", or "package.module:object"
     requires -- the package without which it cannot run, by the name under which it is imported
     packages -- the names under which that package is distributed
-    command  -- the program without which it cannot run, instead of a package
+    command  -- the program without which it cannot run, instead of a package; such an engine
+                starts a process for each run, and is used only where it is named
     contends -- whether `engine="auto"` tries it
     arrays   -- whether operators are lowered to its arrays: it has kernels in `sardonyx.lower`
     rivals   -- other packages that add an engine of the same name
@@ -113,6 +114,13 @@ def engine(name: str) -> Engine:
     if name not in every:
         raise ArgumentError(f"there is no engine called {name!r}", hint=did_you_mean(name, every))
     return every[name]
+
+
+def usual() -> list[str]:
+    """The engines that are used where none is named: those that are installed and start no
+    process of their own.
+    """
+    return [e.name for e in engines().values() if e.is_installed and not e.command]
 
 
 def contenders() -> list[str]:

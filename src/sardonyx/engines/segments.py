@@ -22,6 +22,19 @@ Function = Callable[[Mapping[str, Any]], dict[str, Any]]
 REASON = "refused while it was compiled"
 
 
+def _aligns_corners(node: ir.Node) -> bool:
+    mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    return mode == "align_corners"
+
+
+# Nodes for which onnxruntime 1.31 gives other numbers than the official suite.
+DIFFERS: dict[str, Callable[[ir.Node], bool]] = {
+    "MaxUnpool": lambda node: len(node.inputs) > 2,
+    "Attention": lambda node: len(node.outputs) > 3,
+    "Resize": _aligns_corners,
+}
+
+
 class Refusal(EngineError):
     """A runtime does not compile a model; `operators` are those that it names."""
 
@@ -52,6 +65,9 @@ class Elsewhere:
         self.rep: Any = None
         self.outputs = [v.name or "" for v in model.outputs]
         self.engine = "onnxruntime"
+        if any(node.op_type in DIFFERS and DIFFERS[node.op_type](node) for node in model.graph):
+            self._use_numpy()
+            return
         try:
             self.rep = load_engine("onnxruntime").prepare(model)
         except (MissingExtra, EngineError):

@@ -63,7 +63,7 @@ class Engine:
 
 def installed() -> list[Engine]:
     """Every engine that could run now: ours whose framework is there, peers that are set up."""
-    ours = [ours_of(name) for name, engine in plugins.engines().items() if engine.is_installed]
+    ours = [ours_of(name) for name in plugins.usual()]
     return ours + [peer_of(name) for name in environments.PEERS if environments.is_ready(name)]
 
 
