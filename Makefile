@@ -20,7 +20,7 @@ OLDEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,model roundtrip normaliz
 QUIET := OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 JAX_PLATFORMS=cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format wheel oldest coverage bench docs nightly clean
+.PHONY: help demo web-demo test lint format wheel oldest coverage bench docs nightly clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -54,6 +54,9 @@ $(VENV)/.docs: $(VENV)/.core
 
 demo: $(VENV)/.core ## fine-tune a model on stock onnxruntime and serve it
 	@$(BIN)/python examples/demo.py
+
+web-demo: $(VENV)/.core ## build and serve a page that learns digits in the browser
+	@$(BIN)/python examples/web_digits.py
 
 test: $(VENV)/.engines ## everything that runs on each change
 	$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal

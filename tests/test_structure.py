@@ -64,7 +64,7 @@ LAYERS = (
     ("train",),
     ("quantize",),
     ("verify",),
-    ("deploy", "importers"),
+    ("deploy", "importers", "web"),
     ("score",),
     ("cli",),
     ("__main__",),

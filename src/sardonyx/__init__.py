@@ -43,6 +43,7 @@ _TASKS = {
         "prepare_training": "sardonyx.engines.prepare",
         "export_step": "sardonyx.record.export",
         "export_training": "sardonyx.train.whole.export",
+        "export_web": "sardonyx.web.export",
         "run_training": "sardonyx.train.whole.running",
         "write_report": "sardonyx.train.report",
         "Initializer": "sardonyx.initializer",
@@ -242,4 +243,5 @@ if TYPE_CHECKING:
     from sardonyx.train.whole.running import run_training
     from sardonyx.verify import Report, verify
     from sardonyx.verify.training import verify_training
+    from sardonyx.web.export import export_web
     from sardonyx.weights import weights

@@ -44,6 +44,7 @@ COMMANDS = {
         "export_training:export_training",
         "Write a whole training as one ONNX file.",
     ),
+    "export-web": ("export_web:export_web", "Write a page that trains a model in the browser."),
     "import": (
         "import_model:import_model",
         "Turn a model of another framework or format into ONNX.",

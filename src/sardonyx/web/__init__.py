@@ -1,0 +1,8 @@
+"""A web page that trains a model: static files with onnxruntime-web inside.
+
+export.py    `export_web` writes the folder
+offsets.py   where the bytes of each state tensor are in a model file, so that a page can put new
+             ones there
+runtime.py   finds onnxruntime-web
+page/        the page itself: HTML, style, the interface, and the Worker that trains
+"""

@@ -1,0 +1,408 @@
+// The interface: settings, charts, trying the model, data of one's own. The Worker does the work.
+
+const $ = (id) => document.getElementById(id);
+const worker = new Worker("worker.js", { type: "module" });
+const waiting = new Map();
+let nextId = 0, manifest, settings, losses = [], history = [], running = false;
+
+function ask(kind, content = {}) {
+  return new Promise((resolve, reject) => {
+    waiting.set(nextId, { resolve, reject });
+    worker.postMessage({ id: nextId++, kind, ...content });
+  });
+}
+
+worker.onmessage = ({ data }) => {
+  if (data.kind === "answer") waiting.get(data.id).resolve(data.result);
+  else if (data.kind === "failure") waiting.get(data.id).reject(new Error(data.message));
+  else EVENTS[data.kind](data);
+};
+worker.onerror = (event) => problem(`the Worker failed: ${event.message || "see the console"}`);
+
+const EVENTS = {
+  step({ step, epoch, share, losses: last, total }) {
+    losses.push(...last.slice(-(total - losses.length)));
+    $("bar").value = (epoch + share) / settings.epochs;
+    status(`epoch ${epoch + 1} of ${settings.epochs}, step ${step.toLocaleString("en")}, loss ${last.at(-1).toFixed(4)}`);
+    drawSteps();
+  },
+  epoch({ row, confusion, saved }) {
+    history.push(row);
+    drawEpochs();
+    if (confusion) drawConfusion(confusion);
+    store(saved);
+  },
+  stopped({ finished, saved }) {
+    store(saved);
+    running = false;
+    buttons();
+    const last = history.at(-1);
+    const numbers = last ? Object.entries(last).filter(([n]) => n !== "epoch").map(([n, v]) => `${n} ${v.toFixed(4)}`).join(", ") : "";
+    status(`${finished ? "finished" : "stopped"} after ${counted(history.length, "epoch")}${numbers ? `: ${numbers}` : ""}`);
+    if (finished) $("bar").value = 1;
+    retry();
+  },
+};
+
+const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+const status = (text) => { $("status").textContent = text; };
+function problem(text) { $("problem").textContent = text; $("problem").hidden = !text; }
+
+function buttons() {
+  $("start").disabled = running || !rows;
+  $("start").textContent = losses.length ? "Go on" : "Start";
+  $("stop").disabled = !running;
+  $("reset").disabled = running || !losses.length;
+  $("download").disabled = running;
+}
+
+// -- settings ---------------------------------------------------------------------------------------
+
+let rows = 0;
+
+function showSettings() {
+  const { hyperparameters } = manifest.step.steps[0].train;
+  const fields = [
+    ["epochs", manifest.settings.epochs, { min: 1, step: 1 }],
+    ["batch_size", manifest.settings.batch_size, { min: 1, step: 1 }],
+    ["validation", manifest.settings.validation, { min: 0, max: 0.9, step: "any" }],
+    ["seed", manifest.settings.seed, { min: 0, step: 1 }],
+    ...hyperparameters.filter((h) => !h.shape.length).map((h) => [h.name, Number(h.default.toPrecision(7)), { min: 0, step: "any" }]),
+  ];
+  for (const [name, value, limits] of fields) {
+    const label = document.createElement("label");
+    label.textContent = name.replaceAll("_", " ");
+    const input = Object.assign(document.createElement("input"), { type: "number", id: `set-${name}`, value, ...limits });
+    label.append(input);
+    $("settings").append(label);
+  }
+}
+
+function readSettings() {
+  const read = (name) => {
+    const input = $(`set-${name}`);
+    if (!input.checkValidity() || input.value === "") throw new Error(`${name.replaceAll("_", " ")}: ${input.validationMessage || "a number is needed"}`);
+    return Number(input.value);
+  };
+  const { hyperparameters } = manifest.step.steps[0].train;
+  const hyper = {};
+  for (const h of hyperparameters) {
+    if (h.shape.length) continue;
+    const value = read(h.name);
+    hyper[h.name] = value === Number(h.default.toPrecision(7)) ? h.default : value;
+  }
+  return { epochs: read("epochs"), batch_size: read("batch_size"), validation: read("validation"), seed: read("seed"), hyper };
+}
+
+// -- charts -------------------------------------------------------------------------------------------
+
+const BOX = { left: 52, right: 590, top: 10, bottom: 190 };
+
+function chart(id, lines, across) {
+  const points = lines.flatMap((l) => l.points);
+  const svg = $(id);
+  if (!points.length) { svg.replaceChildren(); return; }
+  const xs = points.map((p) => p[0]), ys = points.map((p) => p[1]);
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  let [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+  if (y0 === y1) { y0 -= 0.5; y1 += 0.5; }
+  const X = (x) => BOX.left + ((x - x0) / (x1 - x0 || 1)) * (BOX.right - BOX.left);
+  const Y = (y) => BOX.bottom - ((y - y0) / (y1 - y0)) * (BOX.bottom - BOX.top);
+  const parts = [0, 0.25, 0.5, 0.75, 1].map((t) => {
+    const y = y0 + t * (y1 - y0);
+    return `<path class="grid" d="M${BOX.left} ${Y(y)}H${BOX.right}"/><text x="${BOX.left - 6}" y="${Y(y) + 4}" text-anchor="end">${Number(y.toPrecision(3))}</text>`;
+  });
+  parts.push(`<text x="${BOX.left}" y="210">${x0}</text><text x="${BOX.right}" y="210" text-anchor="end">${across} ${x1}</text>`);
+  for (const { points: some, color } of lines) {
+    const path = some.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("");
+    parts.push(`<path d="${path}" stroke="var(${color})"/>`);
+    if (some.length < 30) parts.push(...some.map(([x, y]) => `<circle cx="${X(x)}" cy="${Y(y)}" r="3" fill="var(${color})"/>`));
+  }
+  svg.innerHTML = parts.join("");
+}
+
+let pending = false;
+function drawSteps() {
+  if (pending) return;
+  pending = true;
+  requestAnimationFrame(() => {
+    pending = false;
+    const width = Math.max(1, Math.ceil(losses.length / 400));
+    const points = [];
+    for (let at = 0; at < losses.length; at += width) {
+      const some = losses.slice(at, at + width);
+      points.push([at + some.length, some.reduce((a, b) => a + b, 0) / some.length]);
+    }
+    chart("steps", [{ points, color: "--one" }], "step");
+  });
+}
+
+function drawEpochs() {
+  const line = (name) => history.filter((h) => name in h).map((h) => [h.epoch, h[name]]);
+  chart("epochs", [{ points: line("loss"), color: "--one" }, { points: line("val_loss"), color: "--two" }], "epoch");
+  const accuracy = history.at(-1)?.val_accuracy;
+  $("legend").innerHTML = `<span style="color:var(--one)">■</span> training loss <span style="color:var(--two)">■</span> validation loss`;
+  if (accuracy !== undefined) $("legend").append(`, validation accuracy ${(100 * accuracy).toFixed(1)} %`);
+}
+
+const className = (i) => manifest.classes[i] ?? String(i);
+
+function drawConfusion(counts) {
+  const classes = [...new Set([...Object.keys(counts), ...Object.values(counts).flatMap(Object.keys)])].map(Number).sort((a, b) => a - b);
+  if (classes.length > 40) return;
+  const head = document.createElement("tr");
+  for (const text of ["label \\ predicted", ...classes.map(className)]) head.append(Object.assign(document.createElement("th"), { textContent: text }));
+  const body = classes.map((truth) => {
+    const line = document.createElement("tr");
+    line.append(Object.assign(document.createElement("th"), { textContent: className(truth) }));
+    for (const guess of classes) {
+      const count = counts[truth]?.[guess] ?? 0;
+      line.append(Object.assign(document.createElement("td"), { textContent: count || "", className: truth === guess ? "right" : "" }));
+    }
+    return line;
+  });
+  $("confusion").replaceChildren(head, ...body);
+  $("confusion-part").hidden = false;
+}
+
+// -- trying the model -----------------------------------------------------------------------------------
+
+let retry = () => {};
+
+function softmax(values) {
+  const top = Math.max(...values), exps = values.map((v) => Math.exp(v - top)), sum = exps.reduce((a, b) => a + b, 0);
+  return exps.map((e) => e / sum);
+}
+
+async function show(data) {
+  const shape = [1, ...manifest.input.shape];
+  const { before, after } = await ask("predict", { data, shape });
+  const box = document.createElement("div");
+  box.className = "scores";
+  const classes = manifest.loss.includes("cross_entropy") && after.dims.length === 2 && after.dims[1] > 1;
+  const [old, now] = classes ? [softmax(before.data), softmax(after.data)] : [before.data, after.data];
+  const order = now.map((_, i) => i).sort((a, b) => (classes ? now[b] - now[a] : a - b)).slice(0, 10);
+  for (const i of order) {
+    const name = Object.assign(document.createElement("span"), { textContent: classes ? className(i) : `output ${i}` });
+    const bars = document.createElement("div");
+    const share = (v) => `${Math.max(0, Math.min(1, classes ? v : Math.abs(v) / (Math.max(...now.map(Math.abs)) || 1))) * 100}%`;
+    for (const [kind, v] of [["after", now[i]], ["before", old[i]]]) {
+      const bar = Object.assign(document.createElement("i"), { className: kind });
+      bar.style.width = share(v);
+      bars.append(bar);
+    }
+    const text = (v) => (classes ? `${(100 * v).toFixed(1)} %` : v.toPrecision(4));
+    box.append(name, bars, Object.assign(document.createElement("span"), { textContent: `${text(now[i])}  (before ${text(old[i])})` }));
+  }
+  $("result").replaceChildren(box);
+}
+
+const grey = () => manifest.input.shape.length === 1 || manifest.input.shape[0] === 1;
+function side() {
+  const { shape } = manifest.input;
+  return shape.length === 1 ? [Math.sqrt(shape[0]), Math.sqrt(shape[0])] : [shape[1], shape[2]];
+}
+
+// The pixels of anything that can be drawn, as the model takes them: channels first, from 0 to 1.
+function pixels(source) {
+  const [height, width] = side();
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingQuality = "high";
+  context.drawImage(source, 0, 0, width, height);
+  const { data } = context.getImageData(0, 0, width, height);
+  const count = width * height, out = new Array(count * (grey() ? 1 : 3));
+  for (let i = 0; i < count; i++) {
+    const [r, g, b] = [data[4 * i], data[4 * i + 1], data[4 * i + 2]];
+    if (grey()) out[i] = (0.299 * r + 0.587 * g + 0.114 * b) / 255;
+    else [r, g, b].forEach((v, c) => { out[c * count + i] = v / 255; });
+  }
+  return out;
+}
+
+const WAYS = {
+  draw() {
+    const pad = Object.assign(document.createElement("canvas"), { id: "pad", width: 240, height: 240 });
+    const context = pad.getContext("2d");
+    const clear = () => { context.fillStyle = "#000"; context.fillRect(0, 0, 240, 240); $("result").replaceChildren(); retry = () => {}; };
+    clear();
+    const place = (e) => { const r = pad.getBoundingClientRect(); return [((e.clientX - r.left) / r.width) * 240, ((e.clientY - r.top) / r.height) * 240]; };
+    let last = null;
+    pad.onpointerdown = (e) => { pad.setPointerCapture(e.pointerId); last = place(e); };
+    pad.onpointermove = (e) => {
+      if (!last) return;
+      const next = place(e);
+      Object.assign(context, { strokeStyle: "#fff", lineWidth: 26, lineCap: "round", lineJoin: "round" });
+      context.beginPath(); context.moveTo(...last); context.lineTo(...next); context.stroke();
+      last = next;
+    };
+    pad.onpointerup = () => { last = null; retry = () => show(pixels(pad)); retry(); };
+    const button = Object.assign(document.createElement("button"), { textContent: "Clear", onclick: clear });
+    $("try").append(pad, document.createElement("br"), button);
+  },
+  image() {
+    const input = Object.assign(document.createElement("input"), { type: "file", accept: "image/*", id: "image" });
+    input.onchange = async () => {
+      const picture = await createImageBitmap(input.files[0]);
+      retry = () => show(pixels(picture));
+      retry();
+    };
+    $("try").append(input);
+  },
+  webcam() {
+    const video = Object.assign(document.createElement("video"), { autoplay: true, muted: true, playsInline: true });
+    const start = Object.assign(document.createElement("button"), { textContent: "Use the camera" });
+    start.onclick = async () => {
+      video.srcObject = await navigator.mediaDevices.getUserMedia({ video: true });
+      start.textContent = "Take a picture";
+      start.onclick = async () => { const picture = await createImageBitmap(video); retry = () => show(pixels(picture)); retry(); };
+    };
+    $("try").append(video, document.createElement("br"), start);
+  },
+  csv() {
+    const count = manifest.input.shape.reduce((a, b) => a * b, 1);
+    const input = Object.assign(document.createElement("textarea"), { id: "row", rows: 3, placeholder: `${count} numbers, separated by commas` });
+    const button = Object.assign(document.createElement("button"), { textContent: "Predict" });
+    button.onclick = () => {
+      const values = input.value.split(/[,;\s]+/).filter(Boolean).map(Number);
+      if (values.length !== count || values.some(Number.isNaN)) return problem(`${count} numbers are needed, and there are ${values.filter((v) => !Number.isNaN(v)).length}`);
+      problem("");
+      retry = () => show(values);
+      return retry();
+    };
+    $("try").append(input, button);
+  },
+};
+
+// -- data of one's own --------------------------------------------------------------------------------------
+
+function parse(text) {
+  const lines = text.split(/\r?\n/).filter((l) => l.trim());
+  const cut = (line) => line.split(line.includes(";") && !line.includes(",") ? ";" : ",").map((c) => c.trim().replace(/^"|"$/g, ""));
+  const first = cut(lines[0]);
+  const header = first.some((c) => c === "" || Number.isNaN(Number(c)));
+  return { names: header ? first : first.map((_, i) => `column ${i + 1}`), rows: lines.slice(header ? 1 : 0).map(cut) };
+}
+
+const TYPES = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array };
+
+async function readCsv(file) {
+  const { names, rows: lines } = parse(await file.text());
+  const { inputs } = manifest.step.steps[0].train;
+  const data = inputs.filter((i) => !manifest.labels.includes(i.name)), label = inputs.find((i) => manifest.labels.includes(i.name));
+  const width = data[0].shape.slice(1).reduce((a, b) => a * b, 1);
+  if (data.length !== 1 || !label) throw new Error("a CSV file fits a model with one input and one label");
+  if (names.length !== width + 1) throw new Error(`${names.length} columns: the model takes ${width} numbers and a label in the last column`);
+  const ragged = lines.findIndex((l) => l.length !== names.length);
+  if (ragged >= 0) throw new Error(`row ${ragged + 1} has ${lines[ragged].length} columns, not ${names.length}`);
+  const x = new TYPES[data[0].type](lines.length * width), y = new TYPES[label.type](lines.length);
+  lines.forEach((line, i) => {
+    for (let j = 0; j < width; j++) {
+      const value = Number(line[j]);
+      if (line[j] === "" || Number.isNaN(value)) throw new Error(`row ${i + 1}, ${names[j]}: ${JSON.stringify(line[j])} is not a number`);
+      x[i * width + j] = value;
+    }
+    const named = manifest.classes.indexOf(line[width]);
+    const value = named >= 0 ? named : Number(line[width]);
+    if (line[width] === "" || Number.isNaN(value)) throw new Error(`row ${i + 1}: ${JSON.stringify(line[width])} is not a label of the model`);
+    y[i] = label.type === "int64" ? BigInt(Math.round(value)) : value;
+  });
+  const fields = { [data[0].name]: { type: data[0].type, shape: data[0].shape.slice(1), data: x }, [label.name]: { type: label.type, shape: label.shape.slice(1), data: y } };
+  ({ rows } = await ask("data", { rows: lines.length, fields }));
+  $("columns").textContent = `${counted(rows, "row")} of ${file.name}: ${names.slice(0, -1).slice(0, 6).join(", ")}${names.length > 7 ? ", …" : ""}; label ${names.at(-1)}`;
+  buttons();
+}
+
+const take = (file) => file && readCsv(file).then(() => problem(""), (error) => problem(`${file.name}: ${error.message}`));
+
+// -- what survives a reload: IndexedDB ----------------------------------------------------------------------
+
+function base() {
+  return new Promise((resolve, reject) => {
+    const request = indexedDB.open("sardonyx", 1);
+    request.onupgradeneeded = () => request.result.createObjectStore("runs", { keyPath: "id" });
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+async function inStore(mode, action) {
+  const database = await base();
+  return new Promise((resolve, reject) => {
+    const request = action(database.transaction("runs", mode).objectStore("runs"));
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  }).finally(() => database.close());
+}
+
+const store = (record) => inStore("readwrite", (s) => s.put(record)).catch(() => status("this browser keeps nothing: download the model before you leave"));
+
+async function resume() {
+  const record = await inStore("readonly", (s) => s.get(manifest.model.id)).catch(() => null);
+  if (!record) return;
+  await ask("restore", { record });
+  losses = [...record.progress.losses];
+  history = [...record.progress.history];
+  drawSteps();
+  drawEpochs();
+  status(`continued from ${counted(record.progress.step, "step")} that this browser kept`);
+}
+
+// -- the beginning ----------------------------------------------------------------------------------------------
+
+$("start").onclick = async () => {
+  try {
+    settings = readSettings();
+    if (history.length >= settings.epochs) throw new Error(`${counted(history.length, "epoch")} are done: ask for more, or start over`);
+    problem("");
+    running = true;
+    buttons();
+    await ask("start", { settings });
+  } catch (error) {
+    problem(error.message);
+    running = false;
+    buttons();
+  }
+};
+$("stop").onclick = () => ask("stop");
+$("reset").onclick = async () => {
+  await ask("reset");
+  losses = [];
+  history = [];
+  await inStore("readwrite", (s) => s.delete(manifest.model.id)).catch(() => {});
+  for (const id of ["steps", "epochs"]) $(id).replaceChildren();
+  $("legend").textContent = "";
+  $("confusion-part").hidden = true;
+  $("bar").value = 0;
+  status("");
+  buttons();
+  retry();
+};
+$("download").onclick = async () => {
+  const { bytes } = await ask("tuned");
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([bytes])), download: "tuned.onnx" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  $("line").textContent = 'sardonyx train tuned.onnx data.npz -o more.onnx --epochs 5';
+  $("line").hidden = false;
+};
+$("file").onchange = () => take($("file").files[0]);
+for (const kind of ["dragenter", "dragover"]) $("drop").addEventListener(kind, (e) => { e.preventDefault(); $("drop").classList.add("over"); });
+$("drop").addEventListener("dragleave", () => $("drop").classList.remove("over"));
+$("drop").addEventListener("drop", (e) => { e.preventDefault(); $("drop").classList.remove("over"); take(e.dataTransfer.files[0]); });
+
+try {
+  manifest = await (await fetch("manifest.json")).json();
+  document.title = $("title").textContent = manifest.title;
+  showSettings();
+  const loaded = await ask("load", { manifest });
+  rows = loaded.rows;
+  const data = rows ? `${counted(rows, "row")} of data` : "no data yet";
+  $("facts").textContent = `${counted(manifest.parameters, "parameter")}; loss ${manifest.loss || "of the record"}; ${manifest.optimizer}; ${data}; computed here, in WebAssembly on ${counted(loaded.threads, "thread")}`;
+  if (manifest.input) WAYS[manifest.input.kind]();
+  await resume();
+  document.body.dataset.ready = "yes";
+} catch (error) {
+  problem(`the page cannot start: ${error.message}`);
+}
+buttons();

@@ -1,0 +1,236 @@
+// Trains in the background, so that the page stays responsive. Messages in: load, data, start, stop,
+// predict, evaluate, export, restore. Messages out: the answers, and progress.
+
+import * as ort from "./runtime/ort.wasm.min.mjs";
+
+ort.env.wasm.wasmPaths = new URL("./runtime/", import.meta.url).href;
+ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
+ort.env.logLevel = "error";
+
+const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array,
+  uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array,
+  bool: Uint8Array,
+};
+const GOLDEN = 0x9e3779b9, ORDER = 0xf5299398, VALIDATION = 0x16ac5b6e;
+
+let manifest, sessions = {}, state = {}, before = {}, table = null, original = null, stopping = false;
+const fresh = () => ({ epoch: 0, step: 0, position: 0, sum: 0, count: 0, history: [], losses: [] });
+let progress = fresh();
+
+const size = (shape) => shape.reduce((a, b) => a * b, 1);
+
+async function session(file) {
+  if (!sessions[file]) {
+    const answer = await fetch(new URL(`./step/${file}`, import.meta.url));
+    sessions[file] = ort.InferenceSession.create(await answer.arrayBuffer(), {
+      executionProviders: ["wasm"], graphOptimizationLevel: "all",
+    });
+  }
+  return sessions[file];
+}
+
+function numbers(type, value, shape) {
+  const data = new ARRAYS[type](size(shape));
+  data.fill(type.includes("int64") ? BigInt(Math.round(value)) : value);
+  return new ort.Tensor(type, data, shape);
+}
+
+// -- the order of rows, as record/hash_order.py defines it ---------------------------------------
+
+function mix(x) {
+  x = Math.imul(x ^ (x >>> 16), 0x7feb352d);
+  x = Math.imul(x ^ (x >>> 15), 0x846ca68b);
+  return (x ^ (x >>> 16)) >>> 0;
+}
+
+export function hashOrder(seed, epoch, count, draw) {
+  let start = mix((Math.imul(seed >>> 0, GOLDEN) + epoch) >>> 0);
+  start = mix((start ^ draw) >>> 0);
+  const keys = new Uint32Array(count);
+  for (let i = 0; i < count; i++) keys[i] = mix((Math.imul(i, GOLDEN) ^ start) >>> 0);
+  return Uint32Array.from({ length: count }, (_, i) => i).sort((a, b) => keys[a] - keys[b]);
+}
+
+function split(settings) {
+  const count = table.rows;
+  if (!settings.validation) return { train: Uint32Array.from({ length: count }, (_, i) => i), held: new Uint32Array() };
+  const order = hashOrder(settings.seed, 0, count, VALIDATION);
+  const held = Math.max(1, roundHalfEven(count * settings.validation));
+  return { train: order.slice(held).sort(), held: order.slice(0, held).sort() };
+}
+
+function roundHalfEven(x) {
+  const low = Math.floor(x);
+  if (x - low !== 0.5) return Math.round(x);
+  return low % 2 ? low + 1 : low;
+}
+
+// -- batches --------------------------------------------------------------------------------------
+
+function batch(inputs, rows) {
+  const feeds = {};
+  for (const { name } of inputs) {
+    const field = table.fields[name];
+    const width = size(field.shape);
+    const data = new ARRAYS[field.type](rows.length * width);
+    rows.forEach((row, i) => data.set(field.data.subarray(row * width, (row + 1) * width), i * width));
+    feeds[name] = new ort.Tensor(field.type, data, [rows.length, ...field.shape]);
+  }
+  return feeds;
+}
+
+const withState = (feeds, names, from = state) => {
+  for (const name of names) feeds[name] = from[name];
+  return feeds;
+};
+
+// -- training -------------------------------------------------------------------------------------
+
+async function train(settings) {
+  const { train: step, evaluate } = manifest.step.steps[0];
+  const trainer = await session(step.file);
+  const parts = split(settings);
+  if (!parts.train.length) throw new Error("the validation share leaves nothing to train on");
+  const hyper = {};
+  for (const h of step.hyperparameters) hyper[h.name] = numbers(h.type, settings.hyper[h.name] ?? h.default, h.shape);
+  stopping = false;
+  for (; progress.epoch < settings.epochs && !stopping; ) {
+    const places = hashOrder(settings.seed, progress.epoch, parts.train.length, ORDER);
+    const order = places.map((p) => parts.train[p]);
+    for (let at = progress.position; at < order.length; at += settings.batch_size) {
+      const rows = order.slice(at, at + settings.batch_size);
+      const feeds = withState({ ...batch(step.inputs, rows), ...hyper }, step.state);
+      const result = await trainer.run(feeds);
+      for (const [name, output] of Object.entries(step.updates)) state[name] = result[output];
+      const loss = Number(result.loss.data[0]);
+      if (!Number.isFinite(loss)) throw new Error(`the loss of step ${progress.step + 1} is ${loss}: try a lower rate`);
+      progress.losses.push(loss);
+      progress.step += 1;
+      progress.sum += loss * rows.length;
+      progress.count += rows.length;
+      progress.position = at + settings.batch_size;
+      if (progress.step % 5 === 0 || at + settings.batch_size >= order.length) {
+        self.postMessage({ kind: "step", step: progress.step, epoch: progress.epoch, share: Math.min(1, progress.position / order.length), losses: progress.losses.slice(-5), total: progress.losses.length });
+        await new Promise((resolve) => setTimeout(resolve)); // lets a stop message in
+      }
+      if (stopping) break;
+    }
+    if (stopping && progress.position < order.length) break;
+    progress.epoch += 1;
+    const row = { epoch: progress.epoch, loss: progress.sum / progress.count };
+    Object.assign(progress, { position: 0, sum: 0, count: 0 });
+    let confusion = null;
+    if (parts.held.length) {
+      const measured = await measure(evaluate, parts.held, settings.batch_size);
+      Object.assign(row, measured.row);
+      confusion = measured.confusion;
+    }
+    progress.history.push(row);
+    self.postMessage({ kind: "epoch", row, confusion, saved: saved() });
+  }
+  self.postMessage({ kind: "stopped", finished: progress.epoch >= settings.epochs, saved: saved() });
+}
+
+async function measure(evaluate, rows, size_) {
+  const runner = await session(evaluate.file);
+  const label = manifest.labels[0];
+  let sum = 0, right = 0;
+  const confusion = {};
+  for (let at = 0; at < rows.length; at += size_) {
+    const some = rows.slice(at, at + size_);
+    const feeds = withState(batch(evaluate.inputs, some), evaluate.state);
+    const result = await runner.run(feeds);
+    sum += Number(result.loss.data[0]) * some.length;
+    const output = result[manifest.prediction];
+    const labels = label && feeds[label];
+    if (output && labels && output.dims.length === 2 && labels.type.startsWith("int") && labels.dims.length === 1) {
+      some.forEach((_, i) => {
+        const guess = argmax(output.data.subarray(i * output.dims[1], (i + 1) * output.dims[1]));
+        const truth = Number(labels.data[i]);
+        confusion[truth] ??= {};
+        confusion[truth][guess] = (confusion[truth][guess] ?? 0) + 1;
+        right += guess === truth;
+      });
+    }
+  }
+  const row = { val_loss: sum / rows.length };
+  if (Object.keys(confusion).length) row.val_accuracy = right / rows.length;
+  return { row, confusion: Object.keys(confusion).length ? confusion : null };
+}
+
+function argmax(values) {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  return best;
+}
+
+// -- state and files --------------------------------------------------------------------------------
+
+const plain = (tensors) => Object.fromEntries(Object.entries(tensors).map(([n, t]) => [n, { type: t.type, dims: [...t.dims], data: t.data.slice() }]));
+const saved = () => ({ id: manifest.model.id, state: plain(state), progress: structuredClone(progress) });
+
+function restore(record) {
+  state = Object.fromEntries(Object.entries(record.state).map(([n, t]) => [n, new ort.Tensor(t.type, t.data, t.dims)]));
+  progress = record.progress;
+}
+
+// The tuned model: the file as it was, with the bytes of every state tensor replaced.
+async function tuned() {
+  const bytes = new Uint8Array(original.slice(0));
+  for (const [name, offset] of Object.entries(manifest.model.tensors)) {
+    const data = state[name].data;
+    bytes.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), offset);
+  }
+  return bytes;
+}
+
+async function predict(data, shape, which) {
+  const { infer } = manifest.step;
+  const input = manifest.input;
+  const typed = ARRAYS[input.type].from(data, input.type.includes("int64") ? BigInt : undefined);
+  const feeds = { [input.name]: new ort.Tensor(input.type, typed, shape) };
+  const result = await (await session(infer.file)).run(withState(feeds, infer.state, which === "before" ? before : state));
+  const output = result[manifest.prediction] ?? Object.values(result)[0];
+  return { data: Array.from(output.data, Number), dims: [...output.dims] };
+}
+
+async function load(content) {
+  manifest = content;
+  const { initialize } = manifest.step;
+  const start = await (await session(initialize.file)).run({});
+  for (const [name, output] of Object.entries(initialize.state)) state[name] = start[output];
+  before = { ...state };
+  if (manifest.data) {
+    const answer = await fetch(new URL(`./${manifest.data.file}`, import.meta.url));
+    const buffer = await answer.arrayBuffer();
+    const fields = {};
+    for (const f of manifest.data.fields) {
+      const data = new ARRAYS[f.type](buffer, f.offset, manifest.data.rows * size(f.shape));
+      fields[f.name] = { type: f.type, shape: f.shape, data };
+    }
+    table = { rows: manifest.data.rows, fields };
+  }
+  original = await (await fetch(new URL(`./${manifest.model.file}`, import.meta.url))).arrayBuffer();
+  const { train: step, evaluate } = manifest.step.steps[0];
+  await Promise.all([step.file, evaluate.file, manifest.step.infer.file].map(session));
+}
+
+const ANSWERS = {
+  load: async ({ manifest }) => { await load(manifest); return { rows: table?.rows ?? 0, threads: ort.env.wasm.numThreads }; },
+  data: async ({ rows, fields }) => { table = { rows, fields }; return { rows }; },
+  start: async ({ settings }) => { await train(settings); return {}; },
+  stop: async () => { stopping = true; return {}; },
+  reset: async () => { state = { ...before }; progress = fresh(); return {}; },
+  restore: async ({ record }) => { restore(record); return { progress }; },
+  predict: async ({ data, shape }) => ({ before: await predict(data, shape, "before"), after: await predict(data, shape, "after") }),
+  tuned: async () => ({ bytes: await tuned() }),
+};
+
+self.onmessage = async ({ data: { id, kind, ...rest } }) => {
+  try {
+    self.postMessage({ id, kind: "answer", result: await ANSWERS[kind](rest) });
+  } catch (error) {
+    self.postMessage({ id, kind: "failure", message: String(error?.message ?? error) });
+  }
+};

@@ -1,0 +1,254 @@
+"""The page that trains: its files by onnx itself, its training by `sx.train`, in a real browser."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import sardonyx as sx
+from sardonyx.errors import SardonyxError
+from sardonyx.web.offsets import places
+from sardonyx.web.runtime import FILES
+from tests.test_export_step import node_modules
+from tests.test_score_site import executable
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]> net (float[N,1,4,4] image) => (float[N,3] scores)
+<float[6,16] w, float[6] b, float[3,6] v, float[3] c>
+{
+  flat = Flatten(image)
+  hidden = Gemm<transB = 1>(flat, w, b)
+  active = Relu(hidden)
+  scores = Gemm<transB = 1>(active, v, c)
+}"""
+ROWS, EPOCHS, BATCH = 70, 3, 16
+
+
+def network() -> onnx.ModelProto:
+    proto = onnx.parser.parse_model(TEXT)
+    rng = np.random.default_rng(0)
+    del proto.graph.initializer[:]
+    for name, shape in {"w": (6, 16), "b": (6,), "v": (3, 6), "c": (3,)}.items():
+        values = rng.normal(size=shape).astype(np.float32) / 2
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    return proto
+
+
+def data() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    images = rng.random((ROWS, 1, 4, 4)).astype(np.float32)
+    return {"image": images, "label": (images.sum((1, 2, 3)) * 3 // 8 % 3).astype(np.int64)}
+
+
+@pytest.fixture
+def trainable() -> sx.Model:
+    return sx.trainable(network(), loss="cross_entropy", optimizer=sx.optim.adamw(1e-2))
+
+
+@pytest.fixture
+def fake_runtime(tmp_path: Path) -> Path:
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    for name in FILES:
+        (folder / name).write_text("")
+    return folder
+
+
+def test_offsets_are_those_of_the_tensors(trainable: sx.Model, tmp_path: Path) -> None:
+    path = sx.save(trainable, tmp_path / "model.onnx")
+    content = path.read_bytes()
+    proto = onnx.load(path)
+    tensors = [*proto.graph.initializer, *proto.training_info[0].algorithm.initializer]
+    where = places(content)
+    assert {t.name for t in tensors} == set(where) and len(where) > 10
+    for tensor in tensors:
+        place = where[tensor.name]
+        assert content[place.offset : place.offset + place.length] == tensor.raw_data
+
+
+def test_the_folder_holds_everything(trainable, fake_runtime, tmp_path: Path) -> None:
+    page = sx.export_web(trainable, tmp_path / "site", data(), runtime=fake_runtime)
+    manifest = json.loads((page.parent / "manifest.json").read_text())
+    assert manifest["input"] == {
+        "kind": "draw", "name": "image", "type": "float32", "shape": [1, 4, 4],
+    }  # fmt: skip
+    assert manifest["labels"] == ["label"] and manifest["prediction"] == "scores"
+    fields = {f["name"]: f for f in manifest["data"]["fields"]}
+    numbers = (page.parent / "data.bin").read_bytes()
+    start = fields["label"]["offset"]
+    assert np.array_equal(
+        np.frombuffer(numbers, np.int64, ROWS, start), data()["label"]
+    ) and numbers.startswith(data()["image"].tobytes())
+    for name in ("index.html", "app.js", "worker.js", "style.css"):
+        text = (page.parent / name).read_text()
+        assert "http://" not in text and "https://" not in text  # nothing from elsewhere
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"input": "paint"}, "draw, image"),
+        ({"target": "webgpu"}, "WebGPU"),
+        ({"validation": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(trainable, fake_runtime, tmp_path, options, words) -> None:
+    with pytest.raises(SardonyxError, match=words):
+        sx.export_web(trainable, tmp_path / "site", runtime=fake_runtime, **options)
+
+
+def test_what_is_missing_is_said(trainable, fake_runtime, tmp_path, monkeypatch) -> None:
+    with pytest.raises(SardonyxError, match="training record"):
+        sx.export_web(network(), tmp_path / "site", runtime=fake_runtime)
+    with pytest.raises(SardonyxError, match="does not hold onnxruntime-web"):
+        sx.export_web(trainable, tmp_path / "site", runtime=tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(SardonyxError, match="npm"):
+        sx.export_web(trainable, tmp_path / "site")
+
+
+# -- in a browser ---------------------------------------------------------------------------------
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def visit(trainable: sx.Model, tmp_path: Path) -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = executable()
+    if path is None:
+        pytest.skip("no browser is installed")
+    page = sx.export_web(
+        trainable, tmp_path / "site", data(), epochs=EPOCHS, batch_size=BATCH,
+        runtime=node_modules() / "onnxruntime-web",
+    )  # fmt: skip
+    handler = functools.partial(Quiet, directory=page.parent)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    problems: list[str] = []
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        context = browser.new_context()
+        opened = context.new_page()
+        opened.on("pageerror", lambda error: problems.append(str(error)))
+        opened.on("console", lambda message: problems.append(message.text))
+        opened.goto(f"http://127.0.0.1:{server.server_port}/")
+        opened.wait_for_selector("body[data-ready=yes]", timeout=120_000)
+        yield opened
+        browser.close()
+    server.shutdown()
+    server.server_close()
+    assert not problems
+
+
+KEPT = """() => new Promise((resolve) => {
+  const request = indexedDB.open("sardonyx", 1);
+  request.onsuccess = () => {
+    const all = request.result.transaction("runs").objectStore("runs").getAll();
+    all.onsuccess = () => resolve(all.result[0].progress);
+  };
+})"""
+
+
+def finish(page: Any) -> None:
+    page.wait_for_function(
+        "document.getElementById('status').textContent.startsWith('finished')", timeout=120_000
+    )
+
+
+def test_the_page_makes_the_steps_of_python(visit: Any, trainable: sx.Model, tmp_path) -> None:
+    requests: list[str] = []
+    visit.on("request", lambda request: requests.append(request.url))
+    visit.click("#start")
+    finish(visit)
+    progress = visit.evaluate(KEPT)
+    how = {"epochs": EPOCHS, "batch_size": BATCH, "validation": 0.2, "shuffle": "hash"}
+    run = sx.train(trainable, data(), metrics=["accuracy"], **how)
+    np.testing.assert_allclose(progress["losses"], run.losses, rtol=0, atol=2e-6)
+    for mine, theirs in zip(progress["history"], run.history, strict=True):
+        assert mine["val_loss"] == pytest.approx(theirs["val_loss"], abs=2e-6)
+        assert mine["val_accuracy"] == pytest.approx(theirs["val_accuracy"])
+    with visit.expect_download() as download:
+        visit.click("#download")
+    download.value.save_as(tmp_path / "tuned.onnx")
+    assert not [url for url in requests if not url.startswith("blob:")]  # nothing after loading
+    check_tuned(tmp_path, run)
+    visit.reload()
+    visit.wait_for_selector("body[data-ready=yes]")
+    assert "continued from" in visit.text_content("#status")
+
+
+def check_tuned(folder: Path, run: Any) -> None:
+    """Only the numbers of the state differ from the exported file, and Python goes on with them."""
+    original = (folder / "site" / "model.onnx").read_bytes()
+    tuned = (folder / "tuned.onnx").read_bytes()
+    where = places(original)
+    mask = np.ones(len(original), bool)
+    for name in run.rep.state():
+        mask[where[name].offset : where[name].offset + where[name].length] = False
+    assert len(original) == len(tuned)
+    parts = (np.frombuffer(content, np.uint8)[mask] for content in (original, tuned))
+    assert np.array_equal(*parts)
+    onnx.checker.check_model(onnx.load(folder / "tuned.onnx"))
+    more = sx.train(folder / "tuned.onnx", data(), steps=3, shuffle="hash", batch_size=BATCH)
+    assert more.position.step == 3
+    loaded = sx.load(folder / "tuned.onnx").graph.initializers["w"].const_value.numpy()
+    np.testing.assert_allclose(loaded, run.rep.state()["w"], atol=1e-5)
+
+
+def test_a_user_draws_stops_and_goes_on(visit: Any) -> None:
+    box = visit.query_selector("#pad").bounding_box()
+    visit.mouse.move(box["x"] + 100, box["y"] + 40)
+    visit.mouse.down()
+    visit.mouse.move(box["x"] + 100, box["y"] + 200, steps=5)
+    visit.mouse.up()
+    visit.wait_for_selector(".scores span")
+    assert "before" in visit.text_content("#result")
+    visit.fill("#set-epochs", "500")
+    visit.click("#start")
+    visit.wait_for_function("document.getElementById('status').textContent.includes('epoch 2')")
+    visit.click("#stop")
+    visit.wait_for_function(
+        "document.getElementById('status').textContent.startsWith('stopped')", timeout=60_000
+    )
+    steps = visit.evaluate(KEPT)["step"]
+    visit.click("#start")
+    visit.wait_for_function(
+        f"Number(/step ([0-9,]+)/.exec(document.getElementById('status').textContent)?.[1]"
+        f".replace(',', '')) > {steps}"
+    )
+    visit.click("#stop")
+    visit.set_viewport_size({"width": 390, "height": 800})
+    wide = visit.evaluate("document.documentElement.scrollWidth")
+    assert wide <= 390
+
+
+def test_data_of_ones_own(visit: Any, tmp_path: Path) -> None:
+    rows = data()
+    lines = [
+        ",".join(map(str, [*x.ravel().tolist(), y]))
+        for x, y in zip(rows["image"][:40], rows["label"][:40], strict=True)
+    ]
+    (tmp_path / "bad.csv").write_text("1,2,3\n")
+    visit.set_input_files("#file", tmp_path / "bad.csv")
+    visit.wait_for_selector("#problem:not([hidden])")
+    assert "the model takes 16 numbers" in visit.text_content("#problem")
+    (tmp_path / "good.csv").write_text("\n".join(lines))
+    visit.set_input_files("#file", tmp_path / "good.csv")
+    visit.wait_for_function("document.getElementById('columns').textContent.startsWith('40 rows')")
+    visit.click("#start")
+    finish(visit)
+    assert visit.evaluate(KEPT)["step"] == EPOCHS * 2  # 32 of the 40 rows, 16 at a time
