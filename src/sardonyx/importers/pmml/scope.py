@@ -1,7 +1,7 @@
 """Scopes: which column a field name means, at one place of the document.
 
-A model inside a model sees the fields around it. Derived fields are built when they are first
-asked for, so that what nothing uses costs nothing.
+A model inside a model sees the fields around it. Derived fields are built on first use,
+so that unused ones cost nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Document:
 
 
 class Scope:
-    """Field names and their columns, with the scope around."""
+    """Field names and their columns, and the scope around it."""
 
     def __init__(self, document: Document, parent: Scope | None = None):
         self.document = document

@@ -30,7 +30,9 @@ RANDOM = {
 
 @dataclass
 class Observation:
-    """attention -- the dropout ratio of each attention, in the order of calls
+    """What one forward pass in training mode showed.
+
+    attention -- the dropout ratio of each attention, in the order of calls
     draws     -- (operator, shape) of every random draw
     problem   -- why the module does not run in training mode
     """

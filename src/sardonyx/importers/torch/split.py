@@ -39,12 +39,14 @@ def split(model: Model, loss_name: str, labels: Sequence[str]) -> Split:
     served = _before(outputs)
     rest = [n for n in graph if n in _before([loss]) and n not in served]
     read = list(dict.fromkeys(v for n in rest for v in reads(n) if v.producer() not in rest))
-    kept_labels = {v for n in served for v in reads(n)}
+    values_of_served = {v for n in served for v in reads(n)}
     label_values = [
-        v for v in graph.inputs if v.name in labels and v not in kept_labels and v not in outputs
+        v
+        for v in graph.inputs
+        if v.name in labels and v not in values_of_served and v not in outputs
     ]
     tensors = [v for v in read if v not in label_values and not _is_constant(v)]
-    _refuse(loss, rest, tensors, [v for v in read if v in label_values], labels, kept_labels)
+    _refuse(loss, rest, tensors, [v for v in read if v in label_values], labels, values_of_served)
     part = _as_model(model, rest, tensors, label_values, loss)
     graph.outputs.remove(loss)
     for node in reversed(rest):
@@ -79,20 +81,20 @@ def _is_constant(value: ir.Value) -> bool:
 
 def _refuse(
     loss: ir.Value,
-    own: Sequence[ir.Node],
+    nodes: Sequence[ir.Node],
     tensors: Sequence[ir.Value],
     labels: Sequence[ir.Value],
     names: Sequence[str],
-    kept: set[ir.Value],
+    other_values: set[ir.Value],
 ) -> None:
-    ignored = set(names) - {v.name for v in (*labels, *kept)}
-    if ignored and not labels and own:
+    ignored = set(names) - {v.name for v in (*labels, *other_values)}
+    if ignored and not labels and nodes:
         raise ArgumentError(
             "the loss ignores its labels",
             [[quote(n), "is not read"] for n in sorted(ignored)],
             hint="a loss is a function of what the module returns and of the labels",
         )
-    if not own or not tensors:
+    if not nodes or not tensors:
         raise ArgumentError(
             f"the loss {quote(loss.name)} does not depend on what the module computes"
         )
