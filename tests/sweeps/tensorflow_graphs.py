@@ -254,6 +254,9 @@ def main() -> int:
         module, part, parts = options.work
         work(module, int(part), int(parts), options.only, options.peer)
         return 0
+    if "TF2ONNX" not in os.environ:
+        print("not run: TF2ONNX is to name a copy of the repository onnx/tensorflow-onnx")
+        return 0
     modules = options.modules if isinstance(options.modules, list) else options.modules.split(",")
     rows = []
     for module in modules:

@@ -73,8 +73,9 @@ def reshape(op: Writer, x: ir.Value, target: ir.Value, *, node: Any) -> ir.Value
     if elements is None:
         return op.Reshape(x, op.int64(target), allowzero=1)
     if known.rank is not None:
-        pairs = zip(elements, known.as_list(), strict=True)
-        elements[:] = [k if k is not None else e for e, k in list(pairs)]
+        pairs = list(zip(elements, known.as_list(), strict=True))
+        elements = elements.copy()
+        elements[:] = [k if k is not None else e for e, k in pairs]
     operands = patterns.product(x, list(elements))
     if operands is not None:
         return op.MatMul(*operands)
@@ -100,7 +101,7 @@ def _is_same(x: ir.Value, sizes: list[int]) -> bool:
 def _written(x: ir.Value, elements: list[Any]) -> list[int] | None:
     """A target as constants: 0 for a size that stays in its place, -1 for one that is free."""
     if any(isinstance(e, int) and e == 0 for e in elements):
-        return [int(e) for e in elements] if _all_numbers(elements) and 0 not in elements else None
+        return None
     sizes: list[int] = []
     for axis, element in enumerate(elements):
         if isinstance(element, (int, np.integer)):
@@ -120,10 +121,6 @@ def _written(x: ir.Value, elements: list[Any]) -> list[int] | None:
 
 def _is_size(element: Any) -> bool:
     return isinstance(element, (int, np.integer)) and int(element) >= 0
-
-
-def _all_numbers(elements: list[Any]) -> bool:
-    return all(isinstance(e, (int, np.integer)) for e in elements)
 
 
 @importer("Squeeze")
