@@ -521,3 +521,11 @@ def test_what_is_not_a_model_is_one_error() -> None:
 def test_a_model_is_loaded_once() -> None:
     model = load(linear())
     assert load(model) is model and isinstance(model, Model)
+
+
+def test_a_model_in_a_notebook_shows_its_inputs_and_outputs() -> None:
+    proto = parsed("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }", 22)
+    proto.graph.name = "<b>"
+    page = load(proto)._repr_html_()
+    assert "<table" in page and "FLOAT" in page and "[N,2]" in page
+    assert "&lt;b&gt;" in page and "<b>" not in page

@@ -23,6 +23,7 @@ from sardonyx import frames, opset, partial
 from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
+from sardonyx.html_page import table, text
 from sardonyx.limits import Limits, parse, read_file, scan, set_freed, set_limits
 from sardonyx.limits.wellformed import index_problem
 
@@ -237,6 +238,14 @@ class Model:
         name = quote(self.graph.name or "")
         counts = f"{len(self.graph)} nodes, opset {self.opset}, {len(self.records)} records"
         return f"<Model {name}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [kind, value.name or "", str(value.dtype or ""), str(value.shape or "")]
+            for kind, values in (("input", self.inputs), ("output", self.outputs))
+            for value in values
+        ]
+        return f"<p>{text(repr(self))}</p>" + table(["", "name", "type", "shape"], rows)
 
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
