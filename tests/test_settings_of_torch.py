@@ -215,6 +215,17 @@ def test_a_bias_that_the_exporter_repeated_is_restored() -> None:
         np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("number", "restored"), [("0.7342915", True), ("0.5", False)])
+def test_one_number_is_restored_where_it_is_no_round_one(number: str, restored: bool) -> None:
+    """A hidden size of one: a half may be a half for many reasons, a number drawn at random not."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2,1] x) => (float[2,1] y)
+    <float[1,1] w = {{1.5}}, float[1] b = {{{number}}}, float[2,1] first = {{{number}, {number}}}>
+    {{ h = Tanh(first)  m = MatMul(h, w)  a = Add(m, b)  y = Mul(a, x) }}"""
+    net = sx.trainable(sx.load(onnx.parser.parse_model(text)), "mse", sx.optim.sgd(0.1))
+    notes = [c for c in choices(net) if c.what == "restored" and '"first" from "b"' in c.value]
+    assert bool(notes) == restored
+
+
 @pytest.mark.slow
 def test_an_rnn_of_the_newer_exporter_follows_torch() -> None:
     """Its first step was computed ahead: the state is 0, and what is left is the bias."""

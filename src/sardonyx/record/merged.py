@@ -80,7 +80,7 @@ def restore_copies(model: Model, choices: Choices) -> None:
     vectors = _by_content(
         model.graph.initializers.get(w.name)
         for w in tensors
-        if w.kind == "weight" and len(w.shape) == 1 and w.size > 1
+        if w.kind == "weight" and len(w.shape) == 1
     )
     rows = [w for w in tensors if w.kind != "statistic" and len(w.shape) > 1]
     op = Builder("restore")
@@ -104,13 +104,21 @@ def restore_copies(model: Model, choices: Choices) -> None:
 
 
 def _by_content(vectors: Iterable[ir.Value | None]) -> dict[tuple[str, bytes], ir.Value]:
-    """The first vector of each content, those left out that are one number throughout."""
+    """The first vector of each content, those left out that others may equal by chance."""
     first: dict[tuple[str, bytes], ir.Value] = {}
     for vector in vectors:
         array = constant(vector)
-        if vector is not None and array is not None and not is_uniform(vector):
+        if vector is None or array is None:
+            continue
+        if _is_drawn(array) if array.size == 1 else not is_uniform(vector):
             first.setdefault(_content(array), vector)
     return first
+
+
+def _is_drawn(array: np.ndarray) -> bool:
+    """Whether a number has more digits than people write, as numbers drawn at random have."""
+    with np.errstate(all="ignore"):
+        return bool((array.astype(np.float16).astype(array.dtype) != array).all())
 
 
 def _repeated(
