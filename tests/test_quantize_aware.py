@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +268,25 @@ def test_what_cannot_be_quantized_is_refused() -> None:
     factor.const_value = ir.tensor(-np.ones(5, np.float32))
     with pytest.raises(ArgumentError, match="above 0"):
         sx.to_integers(broken)
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epochs", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_command_prints_a_report(tmp_path: Path, epochs: int) -> None:
+    sx.save(mlp(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", **TABLE)
+    words = "quantize model.onnx data.npz -o small.onnx --weights int4 --activations none"
+    more = ["--epochs", "2", "--lr", "0.01", "--trained", "float.onnx"] if epochs else []
+    command = [sys.executable, "-m", "sardonyx", *words.split(), *more]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "small.onnx"
+    lines = [line.split()[0] for line in done.stderr.splitlines()[-(3 + bool(epochs)) :]]
+    assert lines == ["model", "float", "rounded", *(["trained"] if epochs else [])]
+    small = sx.load(tmp_path / "small.onnx")
+    assert small.initializer("fc0.weight_quantized").dtype.name == "INT4"
+    if epochs:
+        models = [sx.load(tmp_path / "float.onnx"), small]
+        np.testing.assert_array_equal(*[Runner(m)({"x": X})["scores"] for m in models])

@@ -38,6 +38,10 @@ COMMANDS = {
         "adapter:adapter",
         "Merge low-rank adapters into a model, extract or list them.",
     ),
+    "quantize": (
+        "quantize:quantize",
+        "Store the weights of a model as integers, with or without training.",
+    ),
     "grad": ("grad:grad", "Write a model's gradient as an ONNX model."),
     "export-step": ("export_step:export_step", "Write the training step as plain ONNX files."),
     "export-training": (

@@ -112,7 +112,8 @@ def verify(
     job.compare()
     job.note_other_weights()
     locator.reference = job.reference_model  # gone where the float64 run failed
-    locator.twins = set(job.labels[1:]) - job.apart
+    others_models = {n for n, s in candidates if s.model is not None and s.model is not job.model}
+    locator.twins = others_models - job.apart
     if culprit and job.tolerances is None:
         locator.find(candidates, job.report.data)
     return job.report

@@ -133,7 +133,7 @@ class Locator:
                 f"the exact references disagree on {first.op} {first.node!r}: could not tell"
             )
             self.report.comparable = False
-        elif search.near_ties and not any(m.problem for m in bad):
+        elif self._is_explained(label, search) and not any(m.problem for m in bad):
             for part in bad:
                 part.forced = search.worst
             self.report.notes.append(
@@ -149,6 +149,17 @@ class Locator:
                 f"{label}: no single node is wrong alone ({len(search.replays)} replayed, at most "
                 f"{search.worst:.2g}): {cause}"
             )
+
+    def _is_explained(self, label: str, search: Search) -> bool:
+        """Whether jumps explain a difference: values lie on their lines; or another model gives the
+        same bits as the first one, and every node and every fused segment is right alone.
+        """
+        if search.near_ties:
+            return True
+        assert self.reference is not None
+        is_first = bool(self.report.measurements) and self.report.measurements[0].subject == label
+        right = search.worst <= self.report.bands[0]
+        return bool(self.twins) and is_first and right and has_ties(normalize(self.reference).graph)
 
     def slices(self, candidates: Sequence[tuple[str, Subject]], runs: Sequence[DataSet]) -> None:
         """Judge by replays alone: neither side is ever run whole."""
