@@ -280,3 +280,11 @@ def test_the_official_suite() -> None:
     results = list(sweep(chosen, 150))
     assert not [(case.name, words) for case, kind, words in results if kind == "wrong"]
     assert sum(kind == "right" for _, kind, _ in results) >= 0.4 * len(results)
+
+
+def test_weights_stay_as_they_are_so_that_training_changes_all_uses() -> None:
+    # The table of scores is the transposed embedding: it must follow when the embedding changes.
+    program = generate(transformer(), gradients=False)
+    names = {identifier(w.name) for w in sx.weights(transformer()) if w.kind != "constant"}
+    arrays = {n for n, a in program.params.items() if np.asarray(a).dtype.kind == "f"}
+    assert arrays <= names

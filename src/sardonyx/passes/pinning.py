@@ -4,7 +4,7 @@ computed beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -16,10 +16,12 @@ from sardonyx.passes.nesting import graphs
 from sardonyx.passes.shapes import infer_shapes
 
 
-def pinned(model: Model, shapes: Mapping[str, Sequence[Any]]) -> Model:
+def pinned(model: Model, shapes: Mapping[str, Sequence[Any]], keep: Collection[str] = ()) -> Model:
     """A copy of a model in the regular form whose inputs have these shapes.
 
     Inputs that are not named stay as they are, and so do the names of all outputs.
+
+    keep -- names of initializers whose readers stay, such as weights that are trained
     """
     copy = model.copy()
     for value in copy.graph.inputs:
@@ -31,6 +33,6 @@ def pinned(model: Model, shapes: Mapping[str, Sequence[Any]]) -> Model:
                 output.shape = None
                 output.meta.pop("content", None)
     infer_shapes(copy.graph, copy.skeleton)
-    fold(copy.graph)
+    fold(copy.graph, keep=keep)
     remove_dead(copy.graph)
     return copy

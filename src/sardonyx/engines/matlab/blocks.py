@@ -44,7 +44,7 @@ class Part:
 def is_weight(value: ir.Value) -> bool:
     """Whether a constant is stored with the weights, and not written as numbers."""
     array = constant(value)
-    return array is not None and not is_inline(array)
+    return array is not None and not is_inline(value, array)
 
 
 def repeated(graph: ir.Graph) -> list[list[Part]]:

@@ -72,8 +72,12 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
-def is_inline(array: np.ndarray) -> bool:
-    """Whether a constant is written as numbers: a few integers, or one number of any kind."""
+def is_inline(value: ir.Value, array: np.ndarray) -> bool:
+    """Whether a constant is written as numbers: a few integers, or one number of any kind; never
+    a weight.
+    """
+    if value.meta.get("held"):
+        return False
     return array.ndim <= 1 and array.size <= (1 if array.dtype.kind == "f" else INLINE)
 
 
@@ -131,7 +135,7 @@ class Call:
 
     def constant(self, position: int, what: str = "") -> np.ndarray:
         """An input that must be known; refused otherwise."""
-        value = constant(self.node.inputs[position]) if self.has(position) else None
+        value = self.known(position)
         if value is None:
             raise Refused(f"{what or 'an input'} is not constant")
         return value
@@ -141,7 +145,8 @@ class Call:
         return [int(n) for n in self.constant(position, what).reshape(-1)]
 
     def known(self, position: int) -> np.ndarray | None:
-        return constant(self.node.inputs[position]) if self.has(position) else None
+        value = self.node.inputs[position] if self.has(position) else None
+        return None if value is None or value.meta.get("held") else constant(value)
 
     def dim(self, axis: int, rank: int) -> int:
         """The dimension of MATLAB of an axis of ONNX."""
@@ -205,7 +210,7 @@ class Function:
         if array is not None:
             if value.dtype not in TYPES:
                 raise Refused(f"a constant of type {value.dtype}")
-            return literal(array) if is_inline(array) else self.weights(value)
+            return literal(array) if is_inline(value, array) else self.weights(value)
         return self.name(value)
 
     def assign(self, results: Sequence[str | None], expression: str) -> None:

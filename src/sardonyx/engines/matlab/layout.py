@@ -274,19 +274,32 @@ def resize(m, x, roi=None, scales=None, sizes=None, **attributes):
     if attributes["keep_aspect_ratio_policy"] != "stretch":
         raise Refused("its policy for sizes")
     axes = attributes["axes"] if attributes["axes"] is not None else list(range(rank))
+    words = [f"'{attributes['mode']}'", f"'{attributes['coordinate_transformation_mode']}'"]
+    words += [f"'{attributes['nearest_mode']}'", _number(attributes["cubic_coeff_a"])]
+    words.append(bool_word(attributes["exclude_outside"]))
     given = m.known(2) if scales is not None else m.known(3)
     shape = m.node.inputs[0].shape
     if given is None or not all(isinstance(shape[a], int) for a in axes):
-        raise Refused("sizes that are not constant")
+        if list(axes) != list(range(rank)):
+            raise Refused("sizes of some axes that are not constant")
+        return _resized(x, rank, scales, sizes, words)
     factors, new = [1.0] * rank, [f"size({x}, {d + 1})" for d in range(rank)]
     for axis, number in zip(axes, given.tolist(), strict=True):
         d, n = m.dim(int(axis), rank) - 1, shape[axis]
         factors[d] = float(number) if scales is not None else number / n
         new[d] = str(int(np.floor(n * np.float32(number)) if scales is not None else number))
-    words = [f"'{attributes['mode']}'", f"'{attributes['coordinate_transformation_mode']}'"]
-    words += [f"'{attributes['nearest_mode']}'", _number(attributes["cubic_coeff_a"])]
-    words.append(bool_word(attributes["exclude_outside"]))
     return f"onnx_resize({x}, {rank}, {row(factors)}, [{', '.join(new)}], {', '.join(words)})"
+
+
+def _resized(x: str, rank: int, scales: str | None, sizes: str | None, words: list[str]) -> str:
+    """A resize whose sizes are known only when it runs."""
+    if scales is not None:
+        factors = f"fliplr(double({scales}).')"
+        new = f"floor(onnx_size({x}, {rank}) .* {factors})"
+    else:
+        new = f"fliplr({sizes}.')"
+        factors = f"{new} ./ onnx_size({x}, {rank})"
+    return f"onnx_resize({x}, {rank}, {factors}, {new}, {', '.join(words)})"
 
 
 @matlab("Compress")

@@ -35,6 +35,7 @@ from sardonyx.passes.folding import fold
 from sardonyx.passes.functions import expand
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.nesting import names as all_names
+from sardonyx.passes.pinning import pinned
 from sardonyx.passes.shapes import infer_shapes
 from sardonyx.save import full_disk_reported
 from sardonyx.weights import weights as weights_of
@@ -44,7 +45,13 @@ WEIGHTS = "params.mat"
 CALLED = re.compile(r"\bonnx_\w+")
 
 
-def to_matlab_source(model: ModelSource, folder: str | Path, *, gradients: bool = False) -> Path:
+def to_matlab_source(
+    model: ModelSource,
+    folder: str | Path,
+    *,
+    gradients: bool = False,
+    sizes: Mapping[str, int] | None = None,
+) -> Path:
     """Write a model as MATLAB code that needs no toolbox, nor sardonyx; the path of `model.m`.
 
     The folder then holds `model.m`, one function for each part of the model that is repeated,
@@ -52,13 +59,14 @@ def to_matlab_source(model: ModelSource, folder: str | Path, *, gradients: bool 
     it too. Arrays have their axes in the reverse order of ONNX's: `[W, H, C, N]`.
 
     gradients -- write `gradients.m` as well: the gradients of all weights, for training
+    sizes     -- numbers for free sizes of the model, such as {"N": 32}; more can be written then
 
     >>> import sardonyx as sx
     >>> path = sx.to_matlab_source("model.onnx", "matlab")
     >>> print(path.read_text())  # doctest: +ELLIPSIS
     function scores = model(x, params)...
     """
-    program = generate(load(model), gradients)
+    program = generate(_sized(load(model), sizes or {}), gradients)
     target = Path(folder)
     with full_disk_reported(target.absolute().parent):
         (target / "private").mkdir(parents=True, exist_ok=True)
@@ -113,7 +121,12 @@ def written_form(model: Model) -> Model:
     graph = work.graph
     if any(v.is_initializer() for v in graph.inputs):
         _fix_defaults(graph)
-    fold(graph)
+    # A weight stays in the parameters as it is: who changes it must change all that it is used for.
+    kept = held(model)
+    for name in kept:
+        if name in graph.initializers:
+            graph.initializers[name].meta["held"] = True
+    fold(graph, keep=kept)
     namer = Builder()
     namer.reserve(all_names(graph))
     if _expand_bodies(graph, namer):
@@ -126,11 +139,16 @@ def written_form(model: Model) -> Model:
             break
         constants_to_initializers(graph)
         infer_shapes(graph, work.skeleton)
-        fold(graph)
+        fold(graph, keep=kept)
         remove_dead(graph)
     refuse(problems)
     _check_ends(work)
     return work
+
+
+def held(model: Model) -> list[str]:
+    """The names of weights and running statistics: what the parameters hold in any case."""
+    return [w.name for w in weights_of(model) if w.kind != "constant"]
 
 
 def _expand_bodies(graph: ir.Graph, namer: Builder) -> bool:
@@ -139,6 +157,24 @@ def _expand_bodies(graph: ir.Graph, namer: Builder) -> bool:
     missing = [node for node in inner if RULES.get(node.op_type, node.domain) is None]
     expansions = [expand(node, namer) for node in missing]
     return any(nodes is not None for nodes in expansions)
+
+
+def _sized(model: Model, sizes: Mapping[str, int]) -> Model:
+    """A model with numbers in place of some of its free sizes."""
+    dims = {v.name or "": list(v.shape) for v in model.inputs if v.shape is not None}
+    names = {d.value for shape in dims.values() for d in shape if not isinstance(d, int)}
+    unknown = [[quote(name)] for name in sizes if name not in names]
+    if unknown:
+        free = ", ".join(sorted(n for n in names if n))
+        raise ArgumentError("the inputs have no such free size", unknown, hint=f"they have {free}")
+    if not sizes:
+        return model
+    shapes = {
+        name: [d if isinstance(d, int) else sizes.get(d.value or "", d) for d in shape]
+        for name, shape in dims.items()
+    }
+    copy = pinned(normalize(Model(model.ir.clone(), [], model.source)), shapes, held(model))
+    return Model(copy.ir, [], model.source)
 
 
 def _fix_defaults(graph: ir.Graph) -> None:

@@ -19,7 +19,7 @@ for d = 1:rank
         case 'asymmetric'
             at = k / scales(d);
         otherwise
-            at = k * (n - 1) / max(m - 1, 1);
+            at = k * (n - 1) / max(scales(d) * n - 1, 1);
     end
     y = onnx_along(y, rank, d, onnx_taps(at, n, mode, nearest, a, exclude));
 end
