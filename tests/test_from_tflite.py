@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -79,6 +80,33 @@ def test_weights_of_fewer_bits_stay_so(quantize: str) -> None:
     model = sx.from_tflite(content)
     stored = {v.dtype.name for v in model.graph.initializers.values() if v.dtype is not None}
     assert {"float16": "FLOAT16", "dynamic": "INT8"}[quantize] in stored
+
+
+def test_variables_are_inputs_and_outputs() -> None:
+    import tensorflow as tf
+
+    class Counter(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = tf.Variable(np.full((1, 3), 2, np.float32), name="total")
+
+        @tf.function(input_signature=[tf.TensorSpec((1, 3), tf.float32)])
+        def __call__(self, x):  # type: ignore[no-untyped-def]
+            self.total.assign(self.total * 0.5 + x)
+            return self.total * 3.0
+
+    module = Counter()
+    function = module.__call__.get_concrete_function()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
+    converter.experimental_enable_resource_variables = True
+    model = sx.from_tflite(converter.convert())
+    x = np.ones((1, 3), np.float32)
+    names = [v.name or "" for v in model.inputs]
+    first, held = results_of(model, [x, np.full((1, 3), 2, np.float32)])
+    np.testing.assert_allclose(first, 6.0 * x)
+    np.testing.assert_allclose(held, 2.0 * x)
+    described = json.loads(model.metadata["sardonyx.state"])
+    assert described == {names[1]: {"output": model.outputs[1].name, "first": 2.0}}
 
 
 def test_out_in_and_back(tmp_path: Path) -> None:

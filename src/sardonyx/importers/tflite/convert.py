@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.importers.channels import cancel_transposes
-from sardonyx.importers.tflite.driver import imported
+from sardonyx.importers.tflite.driver import Variable, imported
 from sardonyx.importers.tflite.proof import prove
 from sardonyx.importers.tflite.reader import read
 from sardonyx.limits import Limits
@@ -24,7 +26,9 @@ def from_tflite(path: str | Path | bytes, *, limits: Limits | None = None) -> Mo
 
     Floats, halves, integers (QuantizeLinear and DequantizeLinear) and weights as integers alone
     are read. Tensors keep their names. Inputs and outputs have the layout of the file; in between,
-    images have ONNX's, and are transposed as little as possible.
+    images have ONNX's, and are transposed as little as possible. A variable that the file keeps
+    between calls becomes an input and an output; the metadata `sardonyx.state` has both names and
+    its first value, as JSON.
 
     path   -- the file, or its content
     limits -- on what an untrusted file may cost
@@ -44,10 +48,24 @@ def from_tflite(path: str | Path | bytes, *, limits: Limits | None = None) -> Mo
     else:
         content = path
     file = read(content, limits)
-    model = _regular(imported(file, name))
+    model, variables = imported(file, name)
+    model = _regular(model)
+    if variables:
+        model.metadata["sardonyx.state"] = _described(variables)
     model.metadata["sardonyx.importer"] = "TensorFlow Lite"
-    model.metadata["sardonyx.verified"] = prove(model, file.graphs[0], content)
+    model.metadata["sardonyx.verified"] = prove(model, file.graphs[0], content, variables)
     return model
+
+
+def _described(variables: Mapping[str, Variable]) -> str:
+    """Variables as JSON: the name of the input → the output, and the first value or its filler."""
+    state = {}
+    for name, variable in variables.items():
+        values = variable.start
+        uniform = values.size and (values == values.reshape(-1)[0]).all()
+        first = values.reshape(-1)[0].item() if uniform else values.tolist()
+        state[name] = {"output": variable.output, "first": first}
+    return json.dumps(state)
 
 
 def _regular(model: Model) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,31 @@ from sardonyx.model import Model
 
 UNNAMED = "tensor"
 CONTROL = ("IF", "WHILE")
+STATE = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
 DEPTH = 8  # graphs that call graphs, at most
 
 
-def imported(file: File, name: str = "model") -> Model:
-    """The first graph of a file as a model, its images still as the file has them."""
+def imported(file: File, name: str = "model") -> tuple[Model, dict[str, Variable]]:
+    """The first graph of a file as a model, its images still as the file has them, and its state.
+
+    A variable that the file keeps between calls is an input of the model, by whose name the second
+    result has it, and an output with its next value.
+    """
     for graph in file.graphs:
         refuse_unknown(graph)
-    return _Driver(file, file.graphs[0], Builder()).model(name)
+    driver = _Driver(file, file.graphs[0], Builder())
+    model = driver.model(name)
+    return model, {v.value.name or "": v for v in driver.state.values()}
+
+
+@dataclass
+class Variable:
+    """A variable of the file: its input, its first value, what was assigned to it last."""
+
+    value: ir.Value
+    start: np.ndarray
+    output: str
+    current: ir.Value
 
 
 def refuse_unknown(graph: Graph) -> None:
@@ -33,18 +51,19 @@ def refuse_unknown(graph: Graph) -> None:
     rows: list[list[object]] = []
     missing: dict[str, list[int]] = {}
     for operator in graph.operators:
-        if operator.name not in RULES and operator.name not in CONTROL:
+        if operator.name not in RULES and operator.name not in (*CONTROL, *STATE):
             missing.setdefault(operator.name, []).append(operator.index)
     rows += [[name, f"operators {_places(places)}"] for name, places in missing.items()]
     rows += [
         [t.kind, f"tensor {quote(t.name)}"]
         for t in graph.tensors
-        if t.dtype is None and any(t.index in (*o.inputs, *o.outputs) for o in graph.operators)
+        if t.dtype is None
+        and any(t.index in (*o.inputs, *o.outputs) for o in graph.operators if o.name not in STATE)
     ]
     if rows:
         raise ImportRefused(
             "the file has operators or types that cannot be imported", rows,
-            hint="operators of other libraries (CUSTOM) and states between calls have no ONNX form",
+            hint="operators of other libraries (CUSTOM) have no ONNX form",
         )  # fmt: skip
 
 
@@ -61,6 +80,9 @@ class _Driver:
         self.values: dict[int, ir.Value] = {}
         self.floats: dict[int, ir.Value] = {}
         self.problems: list[list[object]] = []
+        self.handles: dict[int, str] = {}
+        self.state: dict[str, Variable] = {}
+        self.starts: dict[str, Tensor] = {}
 
     def model(self, name: str) -> Model:
         names = _unique(self.file.input_names, self.graph.tensors, self.graph.inputs)
@@ -79,6 +101,8 @@ class _Driver:
         if self.problems:
             raise ImportRefused("the file has operators that cannot be imported", self.problems)
         results = {outputs[i]: self._raw(self.graph.tensors[i]) for i in self.graph.outputs}
+        results |= {v.output: v.current for v in self.state.values()}
+        inputs += [v.value for v in self.state.values()]
         return assemble(self.op, inputs, results, name)
 
     def called(self, inputs: Sequence[ir.Value]) -> list[ir.Value]:
@@ -105,6 +129,9 @@ class _Driver:
             node.outputs[0].name or operator.name if node.outputs else operator.name
         ):
             try:
+                if operator.name in STATE:
+                    self._variable(operator)
+                    return
                 if operator.name in CONTROL:
                     for tensor, value in zip(node.outputs, self._control(node), strict=True):
                         _learn(value, tensor)
@@ -190,6 +217,48 @@ class _Driver:
             value.type, value.shape = ir.TensorType(_type(tensor.dtype)), _declared(tensor)
         return list(loop)
 
+    # -- variables
+
+    def _variable(self, operator: Operator) -> None:
+        if self.depth:
+            raise Unsupported("a variable inside control flow")
+        tensors = self.graph.tensors
+        if operator.name == "CALL_ONCE":
+            self._first_values(operator["init_subgraph_index"])
+        elif operator.name == "VAR_HANDLE":
+            self.handles[operator.outputs[0]] = _variable_name(operator)
+        elif operator.name == "READ_VARIABLE":
+            name, tensor = self.handles[operator.inputs[0]], tensors[operator.outputs[0]]
+            self.values[tensor.index] = self._held(name, tensor).current
+        else:
+            name, tensor = self.handles[operator.inputs[0]], tensors[operator.inputs[1]]
+            self._held(name, tensor).current = self._raw(tensor)
+
+    def _first_values(self, index: int) -> None:
+        """The constants that a graph, which is called once, assigns to variables."""
+        if not 0 < index < len(self.file.graphs):
+            raise Unsupported(f"there is no graph {index}")
+        graph = self.file.graphs[index]
+        handles = {
+            o.outputs[0]: _variable_name(o) for o in graph.operators if o.name == "VAR_HANDLE"
+        }
+        for operator in graph.operators:
+            if operator.name == "ASSIGN_VARIABLE":
+                self.starts[handles[operator.inputs[0]]] = graph.tensors[operator.inputs[1]]
+            elif operator.name != "VAR_HANDLE":
+                raise Unsupported("first values that are computed")
+
+    def _held(self, name: str, tensor: Tensor) -> Variable:
+        if name not in self.state:
+            start = self.starts.get(name)
+            if start is None or start.data is None or None in tensor.shape:
+                raise Unsupported(f"the first value of {quote(name)} is not known")
+            label = self.op.fresh(name)
+            value = graph_input(label, _type(start.dtype), list(start.shape))
+            output = self.op.fresh(f"{label}/next")
+            self.state[name] = Variable(value, start.data, output, value)
+        return self.state[name]
+
     # -- tensors
 
     def _raw(self, tensor: Tensor) -> ir.Value:
@@ -244,6 +313,11 @@ class _Driver:
                 return None
             tensor = self.graph.tensors[makers[0].inputs[0]]
         return tensor
+
+
+def _variable_name(operator: Operator) -> str:
+    name = operator.options.get("shared_name") or b"state"
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _learn(value: ir.Value, tensor: Tensor) -> None:

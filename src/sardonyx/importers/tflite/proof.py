@@ -7,11 +7,13 @@ also rounds activations to eight bits as it goes, which ONNX does not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import ImportDiffers, quote
+from sardonyx.importers.tflite.driver import Variable
 from sardonyx.importers.tflite.reader import Graph, Tensor
 from sardonyx.model import Model
 from sardonyx.verify import Report, verify
@@ -22,22 +24,30 @@ HYBRID = 0.05  # the relative difference that activations of eight bits may make
 STRAY = 0.05  # the share of integers that may be off by more than one quantum: a chain of
 FEW_QUANTA = 3.001  # operators, each off by one of its own, may add up to a few
 AMPLIFIED = 10.0
+SINGLE = 1e-4  # of floats, where the state of earlier calls is read
 SAMPLES = 4
 SECONDS = 20.0  # for the comparison of floats
 LARGEST = 1 << 32  # bytes of tensors, beyond which a file is not run
 
 
-def prove(model: Model, graph: Graph, content: bytes) -> str:
-    """Compare, and say how; raises `ImportDiffers`."""
+def prove(model: Model, graph: Graph, content: bytes, state: Mapping[str, Variable]) -> str:
+    """Compare, and say how; raises `ImportDiffers`.
+
+    state -- variables of the file, by the names of the inputs that they are
+    """
     memory = sum(_bytes(t) for t in graph.tensors)
     if memory > LARGEST:
         return f"not run: its tensors take {memory:,} bytes"
     run = Interpreted(graph, content)
     computed = {i for o in graph.operators for i in o.outputs}
     if any(graph.tensors[i].is_quantized for i in computed):
-        return _in_quanta(model, graph, run)
+        return _in_quanta(model, graph, run, state)
     if any(t.is_quantized for t in graph.tensors):
-        return _by_tolerance(model, graph, run)
+        difference = _by_tolerance(model, graph, run, state, HYBRID)
+        return f"within {difference:.2g} of LiteRT, which rounds activations to eight bits"
+    if state:
+        difference = _by_tolerance(model, graph, run, state, SINGLE)
+        return f"within {difference:.2g} of LiteRT, over calls that pass the state on"
     report = verify(model, run, seeds=2, culprit=False, seconds=SECONDS)
     if report.verdict in (DIFFERENT, FAILS) and not _is_amplified(report):
         raise ImportDiffers(
@@ -96,7 +106,7 @@ def _draws(model: Model, graph: Graph) -> list[dict[str, np.ndarray]]:
     draws = []
     for _ in range(SAMPLES):
         feeds = {}
-        for value, index in zip(model.inputs, graph.inputs):
+        for value, index in zip(model.inputs, graph.inputs, strict=False):
             shape = [d if isinstance(d, int) else 2 for d in value.shape or ()]
             dtype = np.dtype(graph.tensors[index].dtype)
             if dtype.kind == "f":
@@ -113,12 +123,18 @@ def _draws(model: Model, graph: Graph) -> list[dict[str, np.ndarray]]:
     return draws
 
 
-def _pairs(model: Model, graph: Graph, run: Interpreted) -> list[list[tuple[Any, Any]]]:
-    """For each output, what the model and LiteRT give on each draw."""
+def _pairs(
+    model: Model, graph: Graph, run: Interpreted, state: Mapping[str, Variable]
+) -> list[list[tuple[Any, Any]]]:
+    """For each output, what both give on each draw; variables go from call to call."""
     subject = OnnxSubject(model)
+    passed = {variable.output for variable in state.values()}
+    held = {name: variable.start for name, variable in state.items()}
     pairs: list[list[tuple[Any, Any]]] = [[] for _ in graph.outputs]
     for feeds in _draws(model, graph):
-        ours = list(subject(feeds).values())
+        results = subject({**feeds, **held})
+        held = {name: results[v.output] for name, v in state.items()}
+        ours = [value for name, value in results.items() if name not in passed]
         theirs = run(*feeds.values())
         theirs = theirs if isinstance(theirs, tuple) else (theirs,)
         for place, pair in enumerate(zip(ours, theirs)):
@@ -142,10 +158,10 @@ def _quantum(graph: Graph, index: int) -> float:
     return 0.0
 
 
-def _in_quanta(model: Model, graph: Graph, run: Interpreted) -> str:
+def _in_quanta(model: Model, graph: Graph, run: Interpreted, state: Mapping[str, Variable]) -> str:
     rows: list[list[object]] = []
     largest, strays = 0.0, 0.0
-    for index, pairs in zip(graph.outputs, _pairs(model, graph, run)):
+    for index, pairs in zip(graph.outputs, _pairs(model, graph, run, state)):
         quantum = _quantum(graph, index)
         ours, theirs = (np.stack([np.asarray(p[i], np.float64) for p in pairs]) for i in (0, 1))
         steps = np.abs(ours - theirs) / (quantum or max(np.abs(theirs).max() / 127, 1e-30))
@@ -162,16 +178,19 @@ def _in_quanta(model: Model, graph: Graph, run: Interpreted) -> str:
     return f"within {largest:.2g} quanta of LiteRT, {1 - strays:.2%} within one"
 
 
-def _by_tolerance(model: Model, graph: Graph, run: Interpreted) -> str:
+def _by_tolerance(
+    model: Model, graph: Graph, run: Interpreted, state: Mapping[str, Variable], tolerance: float
+) -> float:
+    """The largest relative difference, which must be within a tolerance."""
     rows: list[list[object]] = []
     largest = 0.0
-    for index, pairs in zip(graph.outputs, _pairs(model, graph, run)):
+    for index, pairs in zip(graph.outputs, _pairs(model, graph, run, state)):
         ours, theirs = (np.stack([np.asarray(p[i], np.float64) for p in pairs]) for i in (0, 1))
         size = float(np.sqrt(np.mean(theirs**2))) or 1.0
         difference = float(np.sqrt(np.mean((ours - theirs) ** 2))) / size
         largest = max(largest, difference)
-        if not difference <= HYBRID:
+        if not difference <= tolerance:
             rows.append([quote(graph.tensors[index].name), f"relative difference {difference:.2g}"])
     if rows:
         raise ImportDiffers("the imported model and LiteRT differ", rows)
-    return f"within {largest:.2g} of LiteRT, which rounds activations to eight bits"
+    return largest
