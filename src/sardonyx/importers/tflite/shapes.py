@@ -79,9 +79,9 @@ def unpack(op, node, x):
 def slice_(op, node, x, begin, size):
     starts, lengths = wide(op, begin), wide(op, size)
     largest = np.iinfo(np.int64).max
-    fixed = [constant(v) for v in (starts, lengths)]
-    if all(f is not None for f in fixed):
-        stops = op.const(np.where(fixed[1] < 0, largest, fixed[0] + fixed[1]))
+    first, count = constant(starts), constant(lengths)
+    if first is not None and count is not None:
+        stops = op.const(np.where(count < 0, largest, first + count))
     else:
         stops = op.Where(op.Less(lengths, np.int64(0)), np.int64(largest), op.Add(starts, lengths))
     return op.Slice(x, starts, stops, np.arange(rank(x)))
