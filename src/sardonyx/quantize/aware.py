@@ -91,8 +91,9 @@ def quantize_aware(
     for product in products:
         axis = product.axis if per_channel else None
         insert.weight(product, LEVELS[weights], axis)
-        for value in _activations(product) if activations is not None else ():
-            insert.activation(product.node, value, LEVELS[activations], ends[value.name or ""])
+        if activations is not None:
+            for value in _activations(product):
+                insert.activation(product.node, value, LEVELS[activations], ends[value.name or ""])
     finish(work, op, "the model cannot be quantized")
     return work
 

@@ -43,7 +43,7 @@ def _layer(norm: ir.Node) -> _Layer | None:
     if node is None or node.op_type not in PRODUCTS or node.domain != "" or value is None:
         return None
     alone = len(value.uses()) == 1 and not value.is_graph_output()
-    if not alone or norm.attributes.get_int("training_mode", 0):
+    if not alone or norm.attributes.get_int("training_mode", 0) != 0:
         return None
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
     if weight is None or not weight.is_initializer() or len(weight.uses()) != 1:
