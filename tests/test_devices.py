@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "default engine": ({"mesh": {"data": 2}}, "are for the engine jax"),
     "too many": ({"engine": "jax", "devices": 4096}, "jax has"),
     "no number": ({"engine": "jax", "devices": 0}, "a number from 1"),
-    "axis": ({"engine": "jax", "mesh": {"rows": 1}}, "not rows"),
+    "axis": ({"engine": "jax", "mesh": {"rows": 1}}, "not 'rows'"),
     "product": ({"engine": "jax", "devices": 1, "mesh": {"data": 2}}, "has 2 devices, not 1"),
     "shard": ({"engine": "jax", "devices": 1, "shard": "all"}, "shard is one of"),
     "shard alone": ({"engine": "jax", "shard": "state"}, "needs several devices"),

@@ -40,6 +40,7 @@ _TASKS = {
         "Run": "sardonyx.train.run",
         "evaluate": "sardonyx.train.evaluation",
         "predict": "sardonyx.train.evaluation",
+        "Predictor": "sardonyx.train.predictor",
         "prepare_training": "sardonyx.engines.prepare",
         "export_step": "sardonyx.record.export",
         "export_training": "sardonyx.train.whole.export",
@@ -237,6 +238,7 @@ if TYPE_CHECKING:
     from sardonyx.score.scoreboard import score
     from sardonyx.train.evaluation import evaluate, predict
     from sardonyx.train.loop import train
+    from sardonyx.train.predictor import Predictor
     from sardonyx.train.report import write_report
     from sardonyx.train.run import Run
     from sardonyx.train.whole.export import export_training

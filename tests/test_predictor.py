@@ -1,0 +1,94 @@
+"""`Predictor`: what it gives is what onnxruntime gives, in every form, also after a journey."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import DataError, EngineError
+from sardonyx.train import predictor as module
+from tests.networks import mlp
+
+X = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def expected() -> np.ndarray:
+    data = mlp().proto().SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": X})[0]  # type: ignore[no-any-return]
+
+
+def test_arrays(expected: np.ndarray) -> None:
+    predictor = sx.Predictor(mlp())
+    np.testing.assert_allclose(predictor(X)["scores"], expected, rtol=1e-6)
+    np.testing.assert_allclose(predictor({"x": X})["scores"], expected, rtol=1e-6)
+    wide = predictor({"x": X.astype(np.float64), "other": np.arange(5)})
+    np.testing.assert_allclose(wide["scores"], expected, rtol=1e-6)
+    (first, second) = predictor.map([X[:2], X[2:]])
+    joined = np.concatenate([first["scores"], second["scores"]])
+    np.testing.assert_allclose(joined, expected, rtol=1e-6)
+
+
+def test_frames(expected: np.ndarray) -> None:
+    pandas = pytest.importorskip("pandas")
+    predictor = sx.Predictor(mlp())
+    features = pandas.DataFrame(X, columns=list("abcdef"), index=list("vwxyz"))
+    scores = predictor(features)
+    assert list(scores.index) == list("vwxyz") and list(scores.columns) == ["scores"]
+    np.testing.assert_allclose(np.stack(scores["scores"]), expected, rtol=1e-6)
+    cells = pandas.DataFrame({"x": [row.tolist() for row in X], "id": range(5)})
+    np.testing.assert_allclose(np.stack(predictor(cells)["scores"]), expected, rtol=1e-6)
+
+
+def test_arrow(expected: np.ndarray) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    predictor = sx.Predictor(mlp())
+    columns = {name: X[:, i] for i, name in enumerate("abcdef")}
+    for batch in (pyarrow.table(columns), pyarrow.RecordBatch.from_pydict(columns)):
+        result = predictor(batch)
+        assert type(result) is type(batch)
+        found = np.array(result.column("scores").to_pylist(), np.float32)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+ELSEWHERE = """
+import pickle, sys
+import numpy as np
+predictor, x = pickle.load(open(sys.argv[1], "rb"))
+np.save(sys.argv[2], predictor(x)["scores"])
+"""
+
+
+def test_it_travels_to_another_process(tmp_path: Path, expected: np.ndarray) -> None:
+    predictor = sx.Predictor(mlp())
+    predictor(X)  # an open session stays here
+    file, results = tmp_path / "predictor.pickle", tmp_path / "scores.npy"
+    file.write_bytes(pickle.dumps((predictor, X)))
+    subprocess.run([sys.executable, "-c", ELSEWHERE, str(file), str(results)], check=True)
+    np.testing.assert_allclose(np.load(results), expected, rtol=1e-6)
+
+
+def test_copies_share_one_session() -> None:
+    module._RUNNERS.clear()
+    predictor = sx.Predictor(mlp())
+    for copy in (predictor, pickle.loads(pickle.dumps(predictor)), sx.Predictor(mlp())):
+        copy(X)
+    assert len(module._RUNNERS) == 1
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    predictor = sx.Predictor(mlp())
+    with pytest.raises(DataError, match="takes 1 inputs, not 2"):
+        predictor(X, X)
+    with pytest.raises(DataError, match="takes float32, and the batch has <U1"):
+        predictor(np.array([["a"] * 6]))
+    with pytest.raises(EngineError, match="no device"):
+        sx.Predictor("absent.onnx", device="cuda:97")
