@@ -226,7 +226,9 @@ class Model:
         """Every graph of the model: those of functions and records, and the bodies in all."""
         functions = (function.graph for function in self.ir.functions.values())
         for graph in (self.graph, *functions, *(g for r in self.records for g in r.graphs)):
-            yield from (graph, *graph.subgraphs())
+            with translated("the bodies of nodes cannot be read"):
+                parts = (graph, *graph.subgraphs())
+            yield from parts
 
     def _serialized(self) -> onnx.ModelProto:
         """The graph as a message, map types put back: ONNX's inference crashes without them."""

@@ -153,6 +153,8 @@ def stages(folder: Path) -> dict[str, Callable[[Any], object]]:
         "convert": sardonyx.to_numpy,
         "grad": lambda model: sardonyx.grad(model, wrt=[v.name for v in model.inputs][:1]),
         "save": lambda model: sardonyx.save(model, folder / "saved.onnx"),
+        "dequantize": sardonyx.dequantize,
+        "train": lambda model: sardonyx.trainable(model, "mse"),
     }
 
 

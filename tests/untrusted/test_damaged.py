@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import sardonyx as sx
+from sardonyx.errors import SardonyxError
 
 WAYS: dict[str, Callable[[sx.Model, Path], Any]] = {
     "normalize": lambda m, _: sx.normalize(m),
@@ -46,3 +49,23 @@ def test_source_of_a_convolution_over_a_constant(tmp_path: Path) -> None:
     exec((tmp_path / "net" / "model.py").read_text(), space)
     out = space["load"]()(torch.ones(1, 1, 2, 2)).detach().numpy()
     np.testing.assert_allclose(out.ravel(), [3, 5, 7, 9])
+
+
+def test_weights_without_numbers_and_bodies_without_a_graph(tmp_path: Path) -> None:
+    """Nothing but an error of ours, in every command that reads on."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y)
+    <float[2] w = {1, 2}> { y = Add(x, w) }"""
+    sound, empty, hollow = (onnx.parser.parse_model(text) for _ in range(3))
+    empty.graph.initializer[0].ClearField("float_data")
+    empty.graph.initializer[0].ClearField("raw_data")
+    attribute = hollow.graph.node[0].attribute.add()
+    attribute.name, attribute.type = "body", onnx.AttributeProto.GRAPH
+    for damaged in (empty, hollow):
+        for work in (
+            lambda m: str(sx.diff(sound, m)),
+            lambda m: sx.save(sx.load(m), tmp_path / "saved.onnx"),
+            lambda m: sx.trainable(m, "mse"),
+            sx.dequantize,
+        ):
+            with contextlib.suppress(SardonyxError):
+                work(damaged)

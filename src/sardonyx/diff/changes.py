@@ -23,7 +23,7 @@ from sardonyx.diff.match import (
     tensor_of,
     weight_key,
 )
-from sardonyx.errors import quote, table
+from sardonyx.errors import quote, table, translated
 from sardonyx.model import Model, ModelSource, Record, load
 
 NODE, WEIGHT, OPSET, METADATA, INTERFACE = "node", "weight", "version", "metadata", "interface"
@@ -102,6 +102,7 @@ def _counted(count: int, noun: str, renamed: int) -> str:
     return text + (f" ({renamed} renamed)" if renamed else "")
 
 
+@translated("the models cannot be compared")
 def diff(a: ModelSource, b: ModelSource) -> Diff:
     """What changed from model `a` to model `b`.
 
