@@ -252,6 +252,13 @@ def recurrent(x: Any) -> Any:
     return last.stack()
 
 
+def numbers_of_a_list_that_grows(start: Any) -> Any:
+    numbers = tf.TensorArray(tf.int32, 0, dynamic_size=True)
+    for i in tf.range(start, 6):
+        numbers = numbers.write(i, i * 2)
+    return numbers.stack()
+
+
 CASES: dict[str, tuple[Any, list[Any]]] = {
     "strided-slice": (lambda x: x[..., 1:-1:2, tf.newaxis, ::-1, 0], [spec(None, 7, 5, 2)]),
     "same-stride-2-free-size": (
@@ -289,6 +296,7 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
     "gradients": (gradient_of_a_convolution, [spec(2, 7, 7, 3), spec(3, 3, 3, 4)]),
     "writes-in-branches": (rows_written_in_branches, [spec(None, 3)]),
     "last-state": (recurrent, [spec(None, 4, 3)]),
+    "numbers-of-a-list-that-grows": (numbers_of_a_list_that_grows, [spec(dtype="int32")]),
     "texts": (
         lambda x: tf.strings.lower(tf.strings.join([x, x], "-")),
         [spec(None, dtype="string")],

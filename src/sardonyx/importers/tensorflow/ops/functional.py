@@ -260,7 +260,8 @@ class _Loop:
         value = self.operands[i]
         if isinstance(value, TensorList):
             if value.value is None and (value.shape is None or None in value.shape):
-                value.shape = _item_shape(self.reader, body.outputs[i]) or value.shape
+                dims = _item_shape(self.reader, body.outputs[i])
+                value.shape = value.shape if dims is None else dims
             return value.stacked(self.op)
         if not isinstance(value, ir.Value):
             raise Refusal("a loop that changes a variable or a table")
