@@ -94,7 +94,11 @@ def network(call: dict[str, Any]) -> Any:
         inputs = keras.tree.map_shape_structure(
             lambda shape: keras.Input(tuple(shape[1:]), dtype=dtype), call["input_shape"]
         )
-    return keras.Model(inputs, layer(inputs, **(call.get("call_kwargs") or {})))
+    options = call.get("call_kwargs") or {}
+    if isinstance(inputs, dict) and all(key.endswith("_shape") for key in inputs):
+        inputs = {key.removesuffix("_shape"): value for key, value in inputs.items()}
+        return keras.Model(inputs, layer(**inputs, **options))
+    return keras.Model(inputs, layer(inputs, **options))
 
 
 def result_of(call: dict[str, Any]) -> str:
