@@ -42,7 +42,7 @@ def small() -> Any:
 
 def two_inputs() -> Any:
     layers = keras.layers
-    tokens = layers.Input((None,), dtype="int32", name="tokens")
+    tokens = layers.Input((None,), dtype="int64", name="tokens")  # JAX has 32 bits
     extra = layers.Input((6,), name="extra")
     x = layers.LSTM(5)(layers.Embedding(20, 8)(tokens))
     y = layers.Concatenate()([x, extra])

@@ -51,6 +51,12 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Traced:
             [[str(error).strip().splitlines()[0]]],
             hint="give arrays as the example, or write the function without this comparison",
         ) from error
+    except NotImplementedError as error:
+        raise ImportRefused(
+            "JAX cannot trace the function",
+            [[str(error).strip().splitlines()[0] if str(error) else "NotImplementedError"]],
+            hint="with free sizes, some functions of JAX are not implemented: fix the sizes",
+        ) from error
     if jaxpr.effects:
         names = sorted(str(effect) for effect in jaxpr.effects)
         raise ImportRefused(

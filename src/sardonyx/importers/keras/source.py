@@ -47,7 +47,9 @@ class Source:
         tensors = keras.tree.flatten(self.structure)
         self.input_names = input_names(tensors)
         self.shapes = [sizes(number, t.shape) for number, t in enumerate(tensors)]
-        self.dtypes = [keras.backend.standardize_dtype(t.dtype) for t in tensors]
+        kinds = [keras.backend.standardize_dtype(t.dtype) for t in tensors]
+        # JAX computes in 32 bits what a model declares in 64.
+        self.dtypes = [jax.dtypes.canonicalize_dtype(kind).name for kind in kinds]
         self.weighted, self.label_example = weighted, labels
 
     def structs(self) -> list[jax.ShapeDtypeStruct]:
