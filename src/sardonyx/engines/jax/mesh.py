@@ -150,8 +150,8 @@ class Placement:
 
         return multihost_utils.process_allgather(value, tiled=True)
 
-    def jit(self, function: Any) -> Any:
-        """A step compiled for the mesh: new state stays where the old one was."""
+    def constrained(self, function: Any) -> Any:
+        """A step whose new state stays where the old one was."""
 
         def placed(state: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
             metrics, updates = function(state, feeds)
@@ -161,7 +161,11 @@ class Placement:
                 {n: constrain(v, self.of_state(v.shape)) for n, v in updates.items()},
             )
 
-        compiled = jax.jit(placed)
+        return placed
+
+    def jit(self, function: Any) -> Any:
+        """A step compiled for the mesh."""
+        compiled = jax.jit(self.constrained(function))
 
         def call(state: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
             with ended_processes_reported():
