@@ -106,7 +106,10 @@ def test_images_with_channels_last_need_no_transpose(tmp_path: Path) -> None:
     assert list(runner.get_input_details()["x"]["shape"]) == [1, 12, 12, 3]
 
 
-@pytest.mark.parametrize("quantize", ["dynamic", "float16", "int8"])
+@pytest.mark.parametrize(
+    "quantize",
+    ["int8", *(pytest.param(q, marks=pytest.mark.slow) for q in ("dynamic", "float16"))],
+)
 def test_quantized_files_are_compared(quantize: str, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(8, 4, 9, 8)).astype(np.float32)
     model = model_of("depthwise with two strides")
