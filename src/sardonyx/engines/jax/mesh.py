@@ -67,7 +67,8 @@ def _devices(device: str | None) -> list[Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return is_whole and bool(value >= 1)
 
 
 @dataclass

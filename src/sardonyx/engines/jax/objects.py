@@ -159,7 +159,7 @@ def _filled(state: Any, reading: Reading, group: Group) -> Any:
         return tuple(_filled(part, reading, group) for part in state)
     fields = SLOTS.get(type(state).__name__, {})
     values = {}
-    for key, value in state._asdict().items():
+    for key, value in zip(state._fields, state, strict=True):
         if key == "count":
             values[key] = jnp.asarray(group.updates, jnp.int32)
         elif key in fields:
@@ -270,7 +270,8 @@ def _collect(
         return
     offset = group.updates - max(g.updates for g in reading.groups)
     fields = SLOTS.get(type(state).__name__, {})
-    for key, part in state._asdict().items() if hasattr(state, "_fields") else enumerate(state):
+    names = getattr(state, "_fields", range(len(state)))
+    for key, part in zip(names, state, strict=True):
         if key == "count":
             counts.add(int(part) - offset)
         elif key in fields:

@@ -99,7 +99,7 @@ class _Single:
         self.node, self.places = node, places
         self.target, self.place = node.target, places[node]
         # Arguments that are nodes themselves are read at once; lists are looked into.
-        self.flat = [(places[a] if isinstance(a, Node) else None, a) for a in node.args]
+        self.flat = [(places[a] if isinstance(a, torch.fx.Node) else None, a) for a in node.args]
         self.nested = bool(node.kwargs) or any(isinstance(a, (list, tuple)) for a in node.args)
 
     def __call__(self, env: list[Any]) -> None:
