@@ -75,6 +75,7 @@ def test_torch_gradients_are_those_of_the_model(torch: Any, modules: dict, name:
 
 def test_torch_compile_takes_the_whole_graph(torch: Any, modules: dict, name: str) -> None:
     model, module = modules[name]
+    torch._dynamo.reset()  # it compiles one function only so many times
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     x = rows(name, 3)
     with torch.no_grad():  # torch's own LSTM cannot be compiled for training on a CPU

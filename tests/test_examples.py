@@ -45,6 +45,16 @@ def test_demo_runs_as_a_script(tmp_path: Path) -> None:
     assert (tmp_path / "out/demo/report.html").stat().st_size > 0
 
 
+def test_web_digits_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.web.runtime import FILES
+
+    example = load("web_digits", monkeypatch, tmp_path)
+    for name in FILES:
+        (tmp_path / name).touch()
+    page = example.build(tmp_path)
+    assert page.name == "index.html" and (page.parent / "manifest.json").exists()
+
+
 def test_transfer_learning_beats_training_from_scratch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

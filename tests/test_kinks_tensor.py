@@ -201,8 +201,12 @@ DYNAMIC = """g (float[3] x) => (float[3] y) {
 
 
 def test_quantized_pairs_pass_the_gradient_inside_the_range_edges_included() -> None:
-    # With scale 0.5 and zero point 10 the range -128 … 127 is -69 … 58.5.
-    x = f32(-69, -69.1, 0.6, 58.5, 58.6)
+    # With scale 0.5 and zero point 10 the range -128 … 127 is -69 … 58.5; what rounds to an edge
+    # is inside, as in torch's fake quantization.
+    x = f32(-69.1, 58.6, -69, 58.5, 0)
+    (dx,) = gradients(PAIR, f32(1, 2, 3, 4, 5), ["x"], x=x, s=f32(0.5)[0])
+    np.testing.assert_array_equal(dx, [1, 2, 3, 4, 5])
+    x = f32(-69, -69.6, 0.6, 58.5, 58.9)
     dx, ds = gradients(PAIR, f32(1, 2, 3, 4, 5), ["x", "s"], x=x, s=f32(0.5)[0])
     np.testing.assert_array_equal(dx, [1, 0, 3, 4, 0])
     # To the scale: the rounding error inside, the distance of the edge from the zero point outside.

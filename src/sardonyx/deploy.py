@@ -19,7 +19,7 @@ from sardonyx.verify.noise import DIFFERENT, FAILS
 if TYPE_CHECKING:
     from sardonyx.engines.tensorflow.tflite import Prepared
 
-AMPLIFIED = 10.0  # times the original's own distance from its exact values that is accepted
+AMPLIFIED = 3.0  # times the original's own distance from its exact values that is accepted
 SAMPLES = 100  # rows of data that calibrate a quantization at most
 COMPARED = 16  # rows on which a quantized model is compared with the original at most
 
