@@ -19,6 +19,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from sardonyx.cli.__main__ import COMMANDS
+
 PYTHON = sys.executable
 COMMAND = str(Path(PYTHON).with_name("sardonyx"))
 README = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else None
@@ -38,6 +40,9 @@ CALLS = {
     "predict tuned.onnx data.npz -o predictions.npz": 0,
     "predict tuned.onnx data.npz -o predictions.csv": 0,
     "export-step tuned.onnx -o step": 0,
+    "export-training tuned.onnx -o whole.onnx": 0,
+    "export-web tuned.onnx data.npz -o site --runtime web": 0,
+    "quantize model.onnx data.npz -o integers.onnx": 0,
     "verify model.onnx": 0,
     "verify model.onnx tuned.onnx": 1,
     "diff model.onnx model.onnx": 0,
@@ -59,9 +64,12 @@ MISSING = {
     "convert model.onnx --to torch-source -o m": "torch",
     "convert model.onnx --to jax -o m": "jax",
     "convert model.onnx --to tensorflow -o m": "tensorflow",
+    "convert model.onnx --to keras -o m.keras": "tensorflow",
+    "convert model.onnx --to tflite -o m.tflite": "tensorflow",
     "train model.onnx data.npz --engine torch --epochs 1 -o x.onnx": "torch",
     "train model.onnx data.npz --engine jax --epochs 1 -o x.onnx": "jax",
     "train model.onnx data.npz --engine tensorflow --epochs 1 -o x.onnx": "tensorflow",
+    "train model.onnx data.npz --engine openvino --epochs 1 -o x.onnx": "openvino",
 }
 PMML = """<PMML version="4.4" xmlns="http://www.dmg.org/PMML-4_4"><Header/>
 <DataDictionary><DataField name="a" optype="continuous" dataType="double"/>
@@ -116,6 +124,9 @@ def write_files() -> None:
     np.savez("data.npz", x=x, label=label)
     np.savez("row.npz", a=np.array([[1.0], [-1.0]]))
     Path("tree.pmml").write_text(PMML)
+    Path("web").mkdir()  # stands for onnxruntime-web, whose files are only copied
+    for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
+        Path("web", name).touch()
 
 
 def call(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -155,7 +166,8 @@ def main() -> None:
     folder = tempfile.mkdtemp()
     os.chdir(folder)
     write_files()
-    problems = []
+    tried_commands = {text.split()[0] for text in CALLS}
+    problems = [f"sardonyx {name}: never tried" for name in COMMANDS if name not in tried_commands]
     for text, code in CALLS.items():
         result = problem([COMMAND, *text.split()], code)
         problems += [f"sardonyx {text}: {result}"] if result else []

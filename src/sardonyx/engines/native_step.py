@@ -16,7 +16,7 @@ from sardonyx.model import Model, Record
 from sardonyx.record.native_step import NotNative, split_step
 
 if TYPE_CHECKING:
-    from sardonyx.engines.training import ArrayTrainingRep
+    from sardonyx.engines.array_training import ArrayTrainingRep
 
 Arrays = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx.engines import training
+from sardonyx.engines import array_training
 from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.xp import arrays, enable_x64, jax
@@ -54,8 +54,8 @@ class Runner(runner.Runner):
         return on_device(self.device)
 
 
-class TrainingRep(training.ArrayTrainingRep):
-    __doc__ = training.ArrayTrainingRep.__doc__
+class TrainingRep(array_training.ArrayTrainingRep):
+    __doc__ = array_training.ArrayTrainingRep.__doc__
     runner = Runner
     prefers_compiling = True
     differentiates = True
@@ -96,7 +96,7 @@ class TrainingRep(training.ArrayTrainingRep):
         return [gradients[name] for name in variables], outputs
 
 
-class Backend(training.TrainingBackend):
+class Backend(array_training.TrainingBackend):
     """jax as an ONNX backend."""
 
     runner = Runner

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from sardonyx.engines.array_training import ArrayStep
 from sardonyx.engines.native_step import NativeStep
-from sardonyx.engines.training import ArrayStep
 from sardonyx.errors import EngineError
 from sardonyx.lower.program import element_type
 from sardonyx.model import Model

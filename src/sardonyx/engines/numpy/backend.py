@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.engines import training
+from sardonyx.engines import array_training
 from sardonyx.engines.numpy import nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.numpy.xp import arrays
 from sardonyx.grad.training import lower_training
@@ -15,12 +15,12 @@ class Runner(runner.Runner):
     xp = arrays()
 
 
-class TrainingRep(training.ArrayTrainingRep):
-    __doc__ = training.ArrayTrainingRep.__doc__
+class TrainingRep(array_training.ArrayTrainingRep):
+    __doc__ = array_training.ArrayTrainingRep.__doc__
     runner = Runner
 
 
-class Backend(training.TrainingBackend):
+class Backend(array_training.TrainingBackend):
     """numpy as an ONNX backend."""
 
     runner = Runner

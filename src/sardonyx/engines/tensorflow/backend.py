@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sardonyx.engines import training
+from sardonyx.engines import array_training
 from sardonyx.engines.tensorflow import controlflow, generator, nn  # noqa: F401  (kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.grad.training import lower_training
@@ -31,8 +31,8 @@ class Runner(runner.Runner):
         return on_device(self.device)
 
 
-class TrainingRep(training.ArrayTrainingRep):
-    __doc__ = training.ArrayTrainingRep.__doc__
+class TrainingRep(array_training.ArrayTrainingRep):
+    __doc__ = array_training.ArrayTrainingRep.__doc__
     runner = Runner
     prefers_compiling = True
     differentiates = True
@@ -56,7 +56,7 @@ class TrainingRep(training.ArrayTrainingRep):
         return [tf.convert_to_tensor(g) for g in gradients], outputs
 
 
-class Backend(training.TrainingBackend):
+class Backend(array_training.TrainingBackend):
     """tensorflow as an ONNX backend."""
 
     runner = Runner

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx.engines import training
+from sardonyx.engines import array_training
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
     controlflow,
@@ -58,8 +58,8 @@ class Runner(runner.Runner):
         return torch.no_grad()
 
 
-class TrainingRep(training.ArrayTrainingRep):
-    __doc__ = training.ArrayTrainingRep.__doc__
+class TrainingRep(array_training.ArrayTrainingRep):
+    __doc__ = array_training.ArrayTrainingRep.__doc__
     runner = Runner
     differentiates = True
     differentiates_alike = ("Relu", "Abs")
@@ -115,7 +115,7 @@ class TrainingRep(training.ArrayTrainingRep):
         return gradients, detached
 
 
-class Backend(training.TrainingBackend):
+class Backend(array_training.TrainingBackend):
     """torch as an ONNX backend."""
 
     runner = Runner
