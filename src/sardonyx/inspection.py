@@ -2,7 +2,7 @@
 
 Inputs and outputs, versions, weights and constants with the reason, operators, cost for given input
 sizes, training records, what would stop the model from training or converting. Nothing is run.
-`cli/inspect.py` prints it as a table. The formulas for the cost are in `cost.py`.
+`cli/inspect_model.py` prints it as a table. The formulas for the cost are in `cost.py`.
 """
 
 from __future__ import annotations

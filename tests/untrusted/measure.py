@@ -34,7 +34,7 @@ def load(path: str) -> None:
 
 
 def inspect(path: str) -> None:
-    from sardonyx.cli.inspect import inspect as command
+    from sardonyx.cli.inspect_model import inspect as command
 
     with contextlib.redirect_stdout(io.StringIO()):
         command(Path(path))

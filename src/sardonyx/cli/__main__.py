@@ -25,7 +25,10 @@ from sardonyx.errors import SardonyxError, missing_extra, printable, quote
 
 # name -> (module:function, one line of help), in the order in which a newcomer meets them
 COMMANDS = {
-    "inspect": ("inspect:inspect", "Show what a model is made of and what could be done with it."),
+    "inspect": (
+        "inspect_model:inspect",
+        "Show what a model is made of and what could be done with it.",
+    ),
     "check": ("check:check", "List everything that is wrong with a model, without running it."),
     "train": ("train:train", "Train or fine-tune a model on data, or continue a stopped run."),
     "evaluate": ("evaluate:evaluate", "Measure a model on data."),
