@@ -238,8 +238,12 @@ def test_every_command_file_has_a_row() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_row_names_a_function(name: str) -> None:
     module, _, function = COMMANDS[name][0].partition(":")
-    # `import` is a word of Python's own, so its file is import_model.py.
-    assert module == function == {"import": "import_model"}.get(name, name.replace("-", "_"))
+    # `import` is a word of Python, `inspect` a module of its own: their files end in _model.py.
+    assert (
+        module
+        == function
+        == {"import": "import_model", "inspect": "inspect_model"}.get(name, name.replace("-", "_"))
+    )
     path = PACKAGE / "cli" / f"{module}.py"
     if path.exists():
         defined = ast.parse(path.read_text()).body

@@ -34,7 +34,7 @@ def load(path: str) -> None:
 
 
 def inspect(path: str) -> None:
-    from sardonyx.cli.inspect_model import inspect as command
+    from sardonyx.cli.inspect_model import inspect_model as command
 
     with contextlib.redirect_stdout(io.StringIO()):
         command(Path(path))

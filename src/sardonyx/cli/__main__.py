@@ -26,7 +26,7 @@ from sardonyx.errors import SardonyxError, missing_extra, printable, quote
 # name -> (module:function, one line of help), in the order in which a newcomer meets them
 COMMANDS = {
     "inspect": (
-        "inspect_model:inspect",
+        "inspect_model:inspect_model",
         "Show what a model is made of and what could be done with it.",
     ),
     "check": ("check:check", "List everything that is wrong with a model, without running it."),

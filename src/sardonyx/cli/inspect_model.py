@@ -21,7 +21,7 @@ PIPED_NAME = 2000  # characters of a name in an output that is not a terminal
 UNWRAPPED = 1 << 20  # the width of an output that is not a terminal
 
 
-def inspect(
+def inspect_model(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     size: Annotated[
         list[str] | None,
