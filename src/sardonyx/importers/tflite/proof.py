@@ -21,7 +21,7 @@ from sardonyx.verify.noise import DIFFERENT, FAILS
 from sardonyx.verify.subjects import OnnxSubject
 
 HYBRID = 0.05  # the relative difference that activations of eight bits may make
-STRAY = 0.05  # the share of integers that may be off by more than one quantum: a chain of
+STRAY = 0.01  # the share of integers that may be off by more than one quantum: a chain of
 FEW_QUANTA = 3.001  # operators, each off by one of its own, may add up to a few
 AMPLIFIED = 3.0
 SINGLE = 1e-4  # of floats, where the state of earlier calls is read

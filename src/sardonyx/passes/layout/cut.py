@@ -21,10 +21,10 @@ class Network:
         return len(self.edges) - 1
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
-        for start, end, room in ((tail, head, capacity), (head, tail, 0)):
+        for start, end, residual in ((tail, head, capacity), (head, tail, 0)):
             self.edges[start].append(len(self.heads))
             self.heads.append(end)
-            self.capacities.append(room)
+            self.capacities.append(residual)
 
     def minimum_cut(self, source: int, sink: int) -> tuple[int, set[int]]:
         """The value of a minimum cut, and the smallest set of nodes on the side of the source."""
@@ -58,9 +58,9 @@ class Network:
         node = source
         while True:
             if node == sink:
-                room = min(self.capacities[edge] for edge in path)
-                total += room
-                self._push(path, room)
+                residual = min(self.capacities[edge] for edge in path)
+                total += residual
+                self._push(path, residual)
                 full = next(i for i, edge in enumerate(path) if not self.capacities[edge])
                 node = self.heads[path[full] ^ 1]
                 del path[full:]
