@@ -56,7 +56,10 @@ COMMANDS = {
         "import_model:import_model",
         "Turn a model of another framework or format into ONNX.",
     ),
-    "convert": ("convert:convert", "Turn a model into PyTorch, JAX, TensorFlow or NumPy."),
+    "convert": (
+        "convert:convert",
+        "Turn a model into PyTorch, JAX, TensorFlow, Keras, TFLite, MATLAB or NumPy.",
+    ),
     "verify": ("verify:verify", "Prove that two models agree, or name the node that differs."),
     "diff": ("diff:diff", "Show what changed between two models."),
     "ops": ("ops:ops", "List the ONNX operators and how each is supported."),
