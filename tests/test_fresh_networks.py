@@ -56,12 +56,51 @@ def image(*layers: Any) -> Callable[[], nn.Module]:
 
 
 def encoder() -> nn.Module:
-    """The exporter leaves a bias of zeros out, so that torch must not train it either."""
+    """Attention begins with biases of zeros, which the newer exporter leaves out."""
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
-    module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(not name.endswith("out_proj.bias"))
-    return module
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+class OneShift(nn.Module):
+    """Two normalizations that have one shift, beside a third that has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms, self.head = nn.ModuleList(nn.LayerNorm(6) for _ in range(3)), nn.Linear(6, 3)
+        self.norms[1].bias = self.norms[0].bias
+
+    def forward(self, x: Any) -> Any:
+        for norm in self.norms:
+            x = torch.tanh(norm(x)) + x
+        return self.head(x)
+
+
+class Parameters(nn.Module):
+    """Parameters outside of all layers that begin alike, and a weight that is read both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 4, bias=False), nn.Linear(6, 3)
+        self.shift, self.other_shift = (nn.Parameter(torch.zeros(4)) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        x = torch.tanh(self.layer(x) + self.shift)
+        x = nn.functional.softplus(x) + self.other_shift
+        return self.head(x @ self.layer.weight)
+
+
+def zeros(*layers: Any) -> Callable[[], nn.Module]:
+    """Layers whose biases begin with zeros."""
+
+    def make() -> nn.Module:
+        module = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+        module(torch.zeros(1, 3, 6, 6))
+        for name, parameter in module.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return module
+
+    return make
 
 
 IMAGE = (3, 6, 6)
@@ -77,6 +116,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "one block, three times": (shared, (6,)),
     "one block, three times, rows of rows": (shared, (5, 6)),
     "encoder": (encoder, (5, 6)),
+    "one shift of two": (OneShift, (6,)),
+    "parameters outside of layers": (Parameters, (6,)),
+    "zeros": (
+        zeros(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.ConvTranspose2d(4, 4, 2, groups=2), nn.Tanh()),
+        IMAGE,
+    ),
 }
 
 
@@ -99,8 +144,6 @@ def check(name: str, newer: bool) -> None:
     torch.manual_seed(0)
     make, row = NETWORKS[name]
     module = make()
-    if name == "encoder" and not newer:
-        module.requires_grad_(True)
     x = torch.randn(4, *row)
     model = exported(module, x, newer)
     labels = torch.randn(module(x).shape)
@@ -126,7 +169,9 @@ def test_the_older_exporter(name: str) -> None:
     check(name, newer=False)
 
 
-@pytest.mark.parametrize("name", ["GroupNorm twice", "copies of a block"])
+@pytest.mark.parametrize(
+    "name", ["copies of a block", "one shift of two", "parameters outside of layers", "zeros"]
+)
 def test_the_newer_exporter(name: str) -> None:
     check(name, newer=True)
 
@@ -143,3 +188,54 @@ def test_a_copy_of_a_parameter_is_a_parameter() -> None:
     net = sx.untie(exported(copies(), torch.randn(4, 6), newer=True), "*")
     kinds = {w.kind for w in sx.weights(net) if w.name.endswith((".weight", ".bias"))}
     assert kinds == {"weight"}
+
+
+class Tied(nn.Module):
+    """A language model whose head is its embedding, transposed."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 4), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 9, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.tanh(self.layer(self.table(x))))
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_that_is_the_embedding(newer: bool, tied: bool) -> None:
+    """Both exporters write a transposed copy of the table; torch trains one parameter."""
+    torch.manual_seed(0)
+    module = Tied(tied)
+    x = torch.randint(0, 9, (4, 3))
+    model = exported(module, x, newer)
+    net = sx.trainable(model, "cross_entropy", sx.optim.sgd(0.5))
+    restored = [c.value for c in sx.choices(net) if c.what == "restored"]
+    assert len(restored) == tied
+    rep = prepare_training(net, threads=1)
+    optimizer = torch.optim.SGD(module.parameters(), 0.5)
+    for step in range(4):
+        tokens = torch.randint(0, 9, (4, 3))
+        expected = nn.functional.cross_entropy(module(tokens).movedim(-1, 1), tokens)
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        loss = rep.step({model.inputs[0].name: tokens.numpy(), "label": tokens.numpy()})["loss"]
+        np.testing.assert_allclose(loss, expected.item(), rtol=1e-5, err_msg=f"step {step}")
+    served = rep.run({model.inputs[0].name: x.numpy()})[net.outputs[0].name]
+    np.testing.assert_allclose(served, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_copy_of_a_layer_is_not_tied_to_it() -> None:
+    """Equal numbers in two layers, one of which the older exporter transposes: two parameters."""
+    torch.manual_seed(0)
+    first = nn.Linear(6, 6, bias=False)
+    module = nn.Sequential(
+        nn.Flatten(1), first, nn.Unflatten(1, (1, 6)), nn.Tanh(), copy.deepcopy(first)
+    )
+    net = sx.trainable(exported(module, torch.randn(4, 6), newer=False), "mse")
+    assert not [c for c in sx.choices(net) if c.what == "restored"]
+    assert sum(w.kind == "weight" for w in sx.weights(net)) == 2

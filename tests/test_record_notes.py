@@ -99,6 +99,19 @@ def test_batch_normalization_that_was_folded_is_said() -> None:
     assert not any("fold" in s for s in notes(sx.trainable(kept, "cross_entropy")))
 
 
+def test_batch_normalization_that_the_newer_exporter_folded_is_said() -> None:
+    """Also into products, into one layer alone, and beside normalization of another kind."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(
+        torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.LayerNorm(6)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module.eval(), (torch.randn(3, 4),), dynamo=True)
+    (note,) = notes(sx.trainable(program.model_proto, "mse"))
+    assert "BatchNormalization was folded into 1 Gemm layer" in note
+
+
 def test_quantized_weights_are_said() -> None:
     weights = {
         "w": np.array([[1, 2], [3, 4]], np.int8),

@@ -3,32 +3,28 @@
 A fresh network is full of equal tensors: scales and variances of ones, shifts and means of zeros.
 torch's older exporter keeps one of them and writes `Identity` under the names of the others; its
 newer one lets all readers read the same tensor. Training needs them apart: a running variance moves
-with the data, a scale with its gradient, and each layer has its own. The newer exporter also
-computes what follows from parameters alone, such as the first step of an RNN, whose state is 0: a
-bias for every row, which has to stay the bias.
+with the data, a scale with its gradient, and each layer has its own.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
-import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder, constant
+from sardonyx.build import Builder
 from sardonyx.edit.surgery import copy_weight
 from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.describe import Choices
+from sardonyx.record.restored import is_uniform
+from sardonyx.record.torch_names import module_path, parameters, respelled, spelled
 from sardonyx.weights import classified
 
-SCOPES = "pkg.torch.onnx.name_scopes"
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
-LARGEST_COPY = 2**20  # elements
 Use = tuple[ir.Node, int]
 
 
@@ -49,15 +45,6 @@ def separate_merged(model: Model, choices: Choices) -> None:
             choices.add("separated", value, f"the exporter had made equal tensors one; {why}")
 
 
-def is_uniform(value: ir.Value) -> bool:
-    """Whether a constant holds one number throughout, as fresh scales and shifts do."""
-    array = constant(value)
-    if array is None or array.size < 2:
-        return False
-    numbers = array.reshape(-1)
-    return bool(numbers[0] == numbers[-1] and (numbers == numbers[0]).all())
-
-
 def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
     """Let `uses` read a copy of `source` that is called `name`."""
     copy = copy_weight(model, source, name)
@@ -69,72 +56,6 @@ def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
             model.graph.remove(identity, safe=True)
             identity = before.producer() if before is not None else None
     return name
-
-
-# -- copies -----------------------------------------------------------------------------
-
-
-def restore_copies(model: Model, choices: Choices) -> None:
-    """Compute tensors that repeat a weight in every row from that weight."""
-    tensors = classified(model.graph)
-    vectors = _by_content(
-        model.graph.initializers.get(w.name)
-        for w in tensors
-        if w.kind == "weight" and len(w.shape) == 1
-    )
-    rows = [w for w in tensors if w.kind != "statistic" and len(w.shape) > 1]
-    op = Builder("restore")
-    op.reserve(all_names(model.graph))
-    copies = []
-    for tensor in (w for w in rows if 0 < w.size <= LARGEST_COPY):
-        value = model.graph.initializers.get(tensor.name)
-        source = _repeated(value, vectors)
-        if value is None or source is None or value.is_graph_output():
-            continue
-        expanded = op.Expand(source, list(tensor.shape))
-        value.replace_all_uses_with(expanded)
-        del model.graph.initializers[tensor.name]
-        copies.append(f"{quote(tensor.name)} from {quote(source.name)}")
-    if copies:
-        for constant_value in op.constants.values():
-            model.graph.register_initializer(constant_value)
-        model.graph.insert_before(model.graph[0], op.nodes)
-        why = "the exporter had computed it from the weight alone, and training changes the weight"
-        choices.add("restored", ", ".join(copies), why)
-
-
-def _by_content(vectors: Iterable[ir.Value | None]) -> dict[tuple[str, bytes], ir.Value]:
-    """The first vector of each content, those left out that others may equal by chance."""
-    first: dict[tuple[str, bytes], ir.Value] = {}
-    for vector in vectors:
-        array = constant(vector)
-        if vector is None or array is None:
-            continue
-        if _is_drawn(array) if array.size == 1 else not is_uniform(vector):
-            first.setdefault(_content(array), vector)
-    return first
-
-
-def _is_drawn(array: np.ndarray) -> bool:
-    """Whether a number has more digits than people write, as numbers drawn at random have."""
-    with np.errstate(all="ignore"):
-        return bool((array.astype(np.float16).astype(array.dtype) != array).all())
-
-
-def _repeated(
-    value: ir.Value | None, vectors: Mapping[tuple[str, bytes], ir.Value]
-) -> ir.Value | None:
-    """The vector that every row of a tensor is."""
-    table = constant(value)
-    if table is None or table.ndim == 0:
-        return None
-    vector = vectors.get(_content(table.reshape(-1, table.shape[-1])[0]))
-    return vector if vector is not None and bool((table == constant(vector)).all()) else None
-
-
-def _content(row: np.ndarray) -> tuple[str, bytes]:
-    """Type and bytes of an array, the same for arrays of equal numbers: zero has no sign."""
-    return row.dtype.name, np.where(row == 0, np.zeros((), row.dtype), row).tobytes()
 
 
 # -- running statistics -----------------------------------------------------------------
@@ -209,9 +130,8 @@ def _merged_weights(model: Model, names: Builder) -> Iterator[tuple[ir.Value, li
             name = value.name or "weight"
             value.name = names.fresh(f"{name}/merged")
             yield source, list(value.uses()), name
-        for module, uses in _own_readers(source, copies):
-            slot = (source.name or "").rpartition(".")[2]
-            yield source, uses, names.fresh(f"{module}.{slot}")
+        for name, uses in _own_readers(source, copies):
+            yield source, uses, names.fresh(name)
 
 
 def _same_module(reader: ir.Node, computed: ir.Value) -> bool:
@@ -232,23 +152,55 @@ def _same_module(reader: ir.Node, computed: ir.Value) -> bool:
 # NOTE [shared or merged]
 # A fresh nn.TransformerEncoder consists of copies of one layer, so that whole layers are equal.
 # torch's newer exporter lets `layers.1` read the tensors of `layers.0` then; it does the same for
-# a layer that really is shared. The names tell: equal tensors have the name of the first of them,
-# a shared one has its last name. One such name decides for all tensors that the two layers share,
-# also for those that the exporter computed and whose names are lost.
+# a layer that really is shared. The calls that it keeps beside the nodes name the parameters, and
+# so decide. Where there are none, the names of tensors tell: equal tensors have the name of the
+# first of them, a shared one has its last name. One such name decides for all tensors that the two
+# layers share, also for those that the exporter computed and whose names are lost.
 
 
 def _own_readers(
     source: ir.Value, copies: Collection[tuple[str, str]]
 ) -> Iterator[tuple[str, list[Use]]]:
-    """Modules, with their uses of a tensor, that had a tensor of their own."""
+    """Names of tensors that modules had of their own, with their uses of the one that was kept."""
     modules = _readers(source)
-    if "" in modules:
-        return
     first, owner = next(iter(modules), ""), _owner(source, modules)
+    slot = (source.name or "").rpartition(".")[2]
     for module, uses in list(modules.items())[1:]:
-        shared = _siblings(module, owner) is not None or _siblings(first, owner) is not None
-        if _siblings(first, module) in copies or (is_uniform(source) and not shared):
-            yield module, uses
+        own = _names_another(source, modules[first], uses)
+        if own is None and "" not in modules:
+            shared = _siblings(module, owner) is not None or _siblings(first, owner) is not None
+            own = _siblings(first, module) in copies or (is_uniform(source) and not shared)
+        if own:
+            name = f"{module}.{slot}" if module_path(uses[0][0]) else module
+            yield _own_name(source, modules[first][0][0], uses[0][0]) or name, uses
+
+
+def _names_another(source: ir.Value, first: list[Use], uses: list[Use]) -> bool | None:
+    """Whether the calls of `uses` name another parameter than this, which `first` reads; None where
+    they do not tell.
+    """
+    before, after = ([set(parameters(node)) for node, _ in part] for part in (first, uses))
+    if not all(before) or not all(after):
+        return None
+    name = spelled(source.name)
+    if all(name in names for names in before + after):
+        return False
+    if all(name in names for names in before):
+        return not any(name in names for names in after) or None
+    graph = source.graph
+    kept = {spelled(n) for n in graph.initializers} if graph is not None else set()
+    unknown = [set.intersection(*part) - kept for part in (before, after)]
+    if not all(unknown):
+        return None
+    return unknown[0].isdisjoint(unknown[1])
+
+
+def _own_name(source: ir.Value, first: ir.Node, reader: ir.Node) -> str:
+    """The name that the call of `reader` has for what the call of `first` has this tensor for."""
+    before, after = parameters(first), parameters(reader)
+    if len(before) != len(after) or spelled(source.name) not in before:
+        return ""
+    return respelled(after[before.index(spelled(source.name))], source.name or "")
 
 
 def _copied_modules(source: ir.Value) -> Iterator[tuple[str, str]]:
@@ -282,18 +234,13 @@ def _siblings(first: str, second: str) -> tuple[str, str] | None:
 
 
 def _readers(source: ir.Value) -> dict[str, list[Use]]:
-    """The uses of a tensor by the module that they are in; Identity nodes left out."""
+    """The uses of a tensor by the module that they are in, or, outside of all modules, by the one
+    parameter that their call names; Identity nodes left out.
+    """
     modules: dict[str, list[Use]] = {}
-    for use in source.uses():
-        if use[0].op_type != "Identity":
-            modules.setdefault(_module(use[0]), []).append(use)
+    for node, position in source.uses():
+        if node.op_type != "Identity":
+            names = parameters(node)
+            module = module_path(node) or (names[0] if len(names) == 1 else "")
+            modules.setdefault(module, []).append((node, position))
     return modules
-
-
-def _module(node: ir.Node) -> str:
-    """The path of the torch module that a node comes from, where the exporter has written it."""
-    try:
-        scopes = ast.literal_eval(node.metadata_props.get(SCOPES, "[]"))
-    except (ValueError, SyntaxError):
-        return ""
-    return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""

@@ -6,19 +6,17 @@ folded into convolutions, names that folding has lost, weights stored as integer
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from sardonyx.errors import quote
 from sardonyx.model import Model
+from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
-from sardonyx.record.merged import is_uniform
+from sardonyx.record.restored import is_uniform
 from sardonyx.weights import NORMALIZATIONS
 
-# torch's exporter gives such names to tensors that it computed itself.
-FOLDED = re.compile(r"^(onnx::|val_|_onnx_)\w+$")
 SHOWN = 3
 
 
@@ -52,22 +50,41 @@ def _shared(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
 
 
 def _merged_norms(model: Model) -> tuple[str, str] | None:
-    """Convolutions with a bias and nothing that normalizes: as export for inference leaves them."""
-    kinds = {node.op_type for node in model.graph if node.domain == ""}
-    biased = [n for n in model.graph if n.op_type == "Conv" and len(n.inputs) > 2 and n.inputs[2]]
-    if len(biased) < 2 or kinds & {*NORMALIZATIONS, "LpNormalization"}:
-        return None
-    renamed = [n for n in biased if FOLDED.match((n.inputs[1].name or "") if n.inputs[1] else "")]
-    without = "training goes on without it; an export in training mode keeps it"
-    if renamed:
+    """Normalization that export for inference has made part of the weights.
+
+    The newer exporter still names the operator; the older one leaves convolutions whose weight and
+    bias it has computed. A file of neither may have convolutions with a bias, and nothing else.
+    """
+    without = (
+        "training goes on without it; an export in training mode, or with optimize=False, keeps it"
+    )
+    folded = [n for n in model.graph if _holds_norm(n)]
+    if folded:
+        kinds = " and ".join(sorted({n.op_type for n in folded}))
+        layers = f"{len(folded)} {kinds} layer{'s' * (len(folded) > 1)}"
         why = "its scale and statistics are part of the weights and cannot be recovered"
-        return f"BatchNormalization was folded into {len(renamed)} Conv layers", f"{why}; {without}"
+        return f"BatchNormalization was folded into {layers}", f"{why}; {without}"
+    kinds_of_all = {node.op_type for node in model.graph if node.domain == ""}
+    biased = [n for n in model.graph if n.op_type == "Conv" and len(n.inputs) > 2 and n.inputs[2]]
+    if len(biased) < 2 or kinds_of_all & {*NORMALIZATIONS, "LpNormalization"}:
+        return None
     why = "if the network had BatchNormalization, the export has folded it into the weights"
     return f"no normalization beside {len(biased)} Conv layers", f"{why}, and {without}"
 
 
+def _holds_norm(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        return False
+    if "batch_norm" in torch_names.operator(node):
+        return True
+    weights = [v for v in node.inputs[1:3] if v is not None and v.is_initializer()]
+    return (
+        node.op_type == "Conv" and len(weights) == 2 and all(map(torch_names.is_computed, weights))
+    )
+
+
 def _nameless(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
-    names = [v.name or "" for v in trained if FOLDED.match(v.name or "")]
+    names = [v.name or "" for v in trained if torch_names.is_computed(v)]
     if not names:
         return None
     count = f"{len(names)} weight{'s' * (len(names) > 1)} without a name of the network"

@@ -33,9 +33,10 @@ from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
-from sardonyx.record.merged import restore_copies, separate_merged
+from sardonyx.record.merged import separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
+from sardonyx.record.restored import restore_weights
 from sardonyx.record.served import as_loaded
 from sardonyx.record.settings import check_numbers
 from sardonyx.record.terms import (
@@ -208,7 +209,7 @@ def _base(model: Model) -> NormalizedModel:
 def _edit_served(model: Model, choices: Choices) -> None:
     """The changes of the served graph without which training would go wrong."""
     separate_merged(model, choices)
-    restore_copies(model, choices)
+    restore_weights(model, choices)
     serve_in_inference_mode(model, choices)
 
 

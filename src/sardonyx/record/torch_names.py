@@ -1,0 +1,62 @@
+"""What torch's exporters wrote beside a node: its module, and the parameters that it reads.
+
+The newer exporter keeps the call that a node comes from, such as
+`aten.linear.default](args = (%x, %p_head_weight, %p_head_bias)`; parameters there have the prefix
+`p_`, and dots have become underscores. What the exporter merged, computed or left out afterwards is
+still named there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import onnx_ir as ir
+
+SCOPES = "pkg.torch.onnx.name_scopes"
+CALL = "pkg.torch.onnx.fx_node"
+OPERATOR = re.compile(r"target=torch\.ops\.aten\.(\w+)")
+PARAMETER = re.compile(r"%p_(\w+)")
+COMPUTED = re.compile(r"(onnx::|val_|_onnx_)\w+$")  # names of tensors that an exporter computed
+
+
+def module_path(node: ir.Node) -> str:
+    """The path of the torch module that a node comes from, where the newer exporter wrote it."""
+    try:
+        scopes = ast.literal_eval(node.metadata_props.get(SCOPES, "[]"))
+    except (ValueError, SyntaxError):
+        return ""
+    return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""
+
+
+def operator(node: ir.Node) -> str:
+    """The operator of torch that a node comes from, such as "linear"; empty if not known."""
+    match = OPERATOR.search(node.metadata_props.get(CALL, ""))
+    return match[1] if match else ""
+
+
+def parameters(node: ir.Node) -> tuple[str, ...]:
+    """The parameters that the operator of a node reads, in the spelling of `spelled`."""
+    return tuple(PARAMETER.findall(node.metadata_props.get(CALL, "")))
+
+
+def spelled(name: str | None) -> str:
+    """The name of a parameter as calls spell it: "head.weight" is "head_weight"."""
+    return (name or "").replace(".", "_")
+
+
+def respelled(spelling: str, pattern: str) -> str:
+    """A spelling with the dots of a similar name: "h_1_to_q" is "h.1.to_q" beside "h.0.to_q"."""
+    separators = [*re.findall(r"[._]", pattern), ""]
+    words = spelling.split("_")
+    if len(words) != len(separators):
+        return spelling
+    return "".join(word + separator for word, separator in zip(words, separators, strict=True))
+
+
+def is_computed(value: ir.Value) -> bool:
+    """Whether an exporter computed a tensor: it has a name that no parameter has."""
+    if COMPUTED.match(value.name or ""):
+        return True
+    result = re.compile(rf"%{re.escape(value.name or '')}\b")
+    return any(result.search(node.metadata_props.get(CALL, "")) for node, _ in value.uses())
