@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
-from sardonyx.build import Builder
 from sardonyx.grad.driver import gradient_rule, no_gradient
 
 no_gradient("Constant", "ConstantOfShape", "EyeLike")
@@ -20,17 +17,8 @@ no_gradient(
 
 
 @gradient_rule("Range")
-def range_(
-    op: Builder,
-    g: ir.Value,
-    start: ir.Value,
-    limit: ir.Value,
-    delta: ir.Value,
-    *,
-    stash_type: int,
-) -> tuple[ir.Value | None, ...]:
+def range_(op, g, start, limit, delta, *, stash_type):
     """The limit only decides how many elements there are."""
-    assert g.dtype is not None
     n = op.dim(g, 0)
     count = n if isinstance(n, int) else op.Squeeze(n, [0])
     steps = op.cast(op.Range(0, count, 1), g.dtype)

@@ -6,21 +6,16 @@ there was a value, so there is nothing to wrap.
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
-from sardonyx.build import Builder
 from sardonyx.grad.driver import gradient_rule, no_gradient
 
 no_gradient("OptionalHasElement")
 
 
 @gradient_rule("Optional")
-def optional(
-    op: Builder, g: ir.Value, x: ir.Value | None, *, type: ir.TypeProtocol | None
-) -> ir.Value:
+def optional(op, g, x, *, type):
     return g
 
 
 @gradient_rule("OptionalGetElement")
-def optional_get_element(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
+def optional_get_element(op, g, x):
     return g

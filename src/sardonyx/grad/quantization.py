@@ -16,7 +16,7 @@ import contextvars
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import ml_dtypes
 import onnx_ir as ir
@@ -105,19 +105,8 @@ def _layout(node: ir.Node) -> tuple[int, int]:
 
 
 @gradient_rule("DequantizeLinear")
-def dequantize_linear(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    scale: ir.Value,
-    zero: ir.Value | None,
-    *,
-    axis: int,
-    block_size: int,
-    output_dtype: int,
-) -> Any:
+def dequantize_linear(op, g, x, scale, zero, *, axis, block_size, output_dtype):
     dtype = g.dtype
-    assert dtype is not None
     mark = len(op.nodes)
     wide_scale = _spread(op, scale, x, axis, block_size)
     spread_nodes = op.nodes[mark:]
@@ -126,7 +115,7 @@ def dequantize_linear(
     options = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype}
     steps = op.cast(op.DequantizeLinear(x, ones, zero, **options), dtype)
     if _is_paired(x):  # NOTE [scales of pairs]
-        source = x.producer().inputs[0]  # type: ignore[union-attr]
+        source = x.producer().inputs[0]
         ratio, inside = _levels(op, source, wide_scale, zero, axis, block_size, x.dtype)
         steps = op.Where(inside, steps - op.cast(ratio, dtype), steps)
     return g * op.cast(wide_scale, dtype), _gather_back(
@@ -136,21 +125,9 @@ def dequantize_linear(
 
 @gradient_rule("QuantizeLinear", carries=carries)
 def quantize_linear(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    scale: ir.Value,
-    zero: ir.Value | None,
-    *,
-    axis: int,
-    block_size: int,
-    output_dtype: int,
-    precision: int,
-    saturate: int,
-    out: Sequence[ir.Value],
-) -> Any:
+    op, g, x, scale, zero, *, axis, block_size, output_dtype, precision, saturate, out
+):
     dtype = x.dtype
-    assert dtype is not None
     mark = len(op.nodes)
     wide_scale = _spread(op, scale, x, axis, block_size)
     spread_nodes = op.nodes[mark:]
@@ -191,9 +168,7 @@ def _only_scale(node: ir.Node) -> tuple[int, ...]:
 
 
 @gradient_rule("DynamicQuantizeLinear", carries=carries, refuses=_only_scale)
-def dynamic_quantize_linear(
-    op: Builder, gs: Sequence[ir.Value | None], x: ir.Value, *, out: Sequence[ir.Value]
-) -> Any:
+def dynamic_quantize_linear(op, gs, x, *, out):
     # Its range always holds its input, so nothing is cut off. Zeros have the scale 0.
     if gs[0] is None:
         return None

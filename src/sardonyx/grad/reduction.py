@@ -8,7 +8,6 @@ the input.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -49,24 +48,12 @@ def _shaped(dx: ir.Value, x: ir.Value) -> ir.Value:
 
 
 @gradient_rule("ReduceSum")
-def reduce_sum(
-    op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
-) -> ir.Value:
+def reduce_sum(op, g, x, axes, *, keepdims, noop_with_empty_axes):
     return _like(op, _kept(op, g, axes, keepdims), x)
 
 
 @gradient_rule("ReduceMean")
-def reduce_mean(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    axes: Axes,
-    *,
-    keepdims: int,
-    noop_with_empty_axes: int,
-    out: Any,
-) -> ir.Value:
-    assert g.dtype is not None
+def reduce_mean(op, g, x, axes, *, keepdims, noop_with_empty_axes, out):
     if is_static(x) and is_static(out[0]):
         count = math.prod(static(x)) // max(math.prod(static(out[0])), 1)
         share = g / float(count) if count else g
@@ -78,18 +65,8 @@ def reduce_mean(
 
 
 @gradient_rule("ReduceMax", "ReduceMin")
-def reduce_extremum(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    axes: Axes,
-    *,
-    keepdims: int,
-    noop_with_empty_axes: int,
-    out: Any,
-) -> ir.Value:
+def reduce_extremum(op, g, x, axes, *, keepdims, noop_with_empty_axes, out):
     """All elements that reach the extremum share its gradient equally."""
-    assert g.dtype is not None
     chosen = op.Equal(x, _kept(op, out[0], axes, keepdims))
     wide = ir.DataType.FLOAT if g.dtype in HALF else g.dtype
     ties = op.ReduceSum(
@@ -100,23 +77,12 @@ def reduce_extremum(
 
 
 @gradient_rule("ReduceL1")
-def reduce_l1(
-    op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
-) -> ir.Value:
+def reduce_l1(op, g, x, axes, *, keepdims, noop_with_empty_axes):
     return _shaped(_kept(op, g, axes, keepdims) * op.Sign(x), x)
 
 
 @gradient_rule("ReduceL2")
-def reduce_l2(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    axes: Axes,
-    *,
-    keepdims: int,
-    noop_with_empty_axes: int,
-    out: Any,
-) -> ir.Value:
+def reduce_l2(op, g, x, axes, *, keepdims, noop_with_empty_axes, out):
     norm = out[0]
     is_zero = op.Equal(norm, 0.0)
     scale = op.Where(is_zero, 0.0, g / op.Where(is_zero, 1.0, norm))
@@ -124,37 +90,17 @@ def reduce_l2(
 
 
 @gradient_rule("ReduceSumSquare")
-def reduce_sum_square(
-    op: Builder, g: ir.Value, x: ir.Value, axes: Axes, *, keepdims: int, noop_with_empty_axes: int
-) -> ir.Value:
+def reduce_sum_square(op, g, x, axes, *, keepdims, noop_with_empty_axes):
     return _shaped(_kept(op, g * 2.0, axes, keepdims) * x, x)
 
 
 @gradient_rule("ReduceLogSum")
-def reduce_log_sum(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    axes: Axes,
-    *,
-    keepdims: int,
-    noop_with_empty_axes: int,
-    out: Any,
-) -> ir.Value:
+def reduce_log_sum(op, g, x, axes, *, keepdims, noop_with_empty_axes, out):
     return _like(op, _kept(op, g * op.Exp(op.Neg(out[0])), axes, keepdims), x)
 
 
 @gradient_rule("ReduceLogSumExp")
-def reduce_log_sum_exp(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    axes: Axes,
-    *,
-    keepdims: int,
-    noop_with_empty_axes: int,
-    out: Any,
-) -> ir.Value:
+def reduce_log_sum_exp(op, g, x, axes, *, keepdims, noop_with_empty_axes, out):
     share = op.Exp(x - _kept(op, out[0], axes, keepdims))
     return _shaped(_kept(op, g, axes, keepdims) * share, x)
 
@@ -163,15 +109,7 @@ def reduce_log_sum_exp(
 
 
 @gradient_rule("ReduceProd")
-def reduce_prod(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    axes: Axes,
-    *,
-    keepdims: int,
-    noop_with_empty_axes: int,
-) -> ir.Value:
+def reduce_prod(op, g, x, axes, *, keepdims, noop_with_empty_axes):
     numbers = None if axes is None else constant(axes)
     if axes is not None and numbers is None:
         return _by_counting_zeros(op, _kept(op, g, axes, keepdims), x, axes, noop_with_empty_axes)

@@ -163,12 +163,12 @@ def _sum(op: Builder, values: Sequence[ir.Value]) -> ir.Value:
 
 
 @gradient_rule("SequenceConstruct")
-def sequence_construct(op: Builder, g: ir.Value, *elements: ir.Value) -> Any:
+def sequence_construct(op, g, *elements):
     return [element(op, g, i) for i in range(len(elements))]
 
 
 @gradient_rule("SequenceAt")
-def sequence_at(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Value) -> Grad:
+def sequence_at(op, g, sequence, position):
     elements, index = unrolled(op, sequence), constant(position)
     if elements is not None and index is not None:
         parts = [zeros_like(op, e) for e in elements]
@@ -186,9 +186,7 @@ def _from_start(op: Builder, sequence: ir.Value, position: ir.Value) -> ir.Value
 
 
 @gradient_rule("SequenceInsert")
-def sequence_insert(
-    op: Builder, g: ir.Value, sequence: ir.Value, x: ir.Value, position: ir.Value | None
-) -> Any:
+def sequence_insert(op, g, sequence, x, position):
     elements = unrolled(op, sequence)
     place = None if elements is None else _place(position, len(elements), inserts=True)
     if elements is not None and place is not None:
@@ -201,7 +199,7 @@ def sequence_insert(
 
 
 @gradient_rule("SequenceErase")
-def sequence_erase(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Value | None) -> Grad:
+def sequence_erase(op, g, sequence, position):
     elements = unrolled(op, sequence)
     place = None if elements is None else _place(position, len(elements), inserts=False)
     if elements is not None and place is not None:
@@ -216,9 +214,7 @@ def sequence_erase(op: Builder, g: ir.Value, sequence: ir.Value, position: ir.Va
 
 
 @gradient_rule("SplitToSequence")
-def split_to_sequence(
-    op: Builder, g: ir.Value, x: ir.Value, split: ir.Value | None, *, axis: int, keepdims: int
-) -> Grad:
+def split_to_sequence(op, g, x, split, *, axis, keepdims):
     drops = split is None and not keepdims
     parts = unrolled(op, g)
     if not parts:
@@ -229,9 +225,7 @@ def split_to_sequence(
 
 
 @gradient_rule("ConcatFromSequence")
-def concat_from_sequence(
-    op: Builder, g: ir.Value, sequence: ir.Value, *, axis: int, new_axis: int
-) -> Grad:
+def concat_from_sequence(op, g, sequence, *, axis, new_axis):
     elements = unrolled(op, sequence)
     if elements:
         sizes = [1 if new_axis else op.dim(e, axis) for e in elements]
@@ -247,9 +241,7 @@ def concat_from_sequence(
 
 
 @gradient_rule("SequenceMap", structural=True)
-def sequence_map(
-    op: Builder, gs: Sequence[ir.Value | None], node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def sequence_map(op, gs, node, wanted):
     body = node.attributes["body"].value.clone(allow_outer_scope_values=True)
     for value in (*body.inputs, *(v for inner in body for v in inner.outputs)):
         value.name = op.fresh(value.name)

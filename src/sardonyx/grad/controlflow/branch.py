@@ -7,7 +7,6 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder, constant, is_static, rank, static
 from sardonyx.grad.controlflow.body import (
-    Gradients,
     body_of,
     name_outputs,
     own,
@@ -36,9 +35,7 @@ def _if_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
 
 
 @gradient_rule("If", structural=True, inside=_if_paths)
-def if_(
-    op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def if_(op, gs, node, wanted):
     starts = [v for v in captured(node) if v in wanted]
     forward = _branches(node)
     builders = [Builder(op.prefix, parent=op) for _ in forward]

@@ -42,16 +42,12 @@ def _recurrent_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
 
 
 @gradient_rule("Loop", structural=True, inside=_recurrent_paths)
-def loop(
-    op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def loop(op, gs, node, wanted):
     return _recur(op, gs, take_apart_loop(node), wanted)
 
 
 @gradient_rule("Scan", structural=True, inside=_recurrent_paths)
-def scan(
-    op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def scan(op, gs, node, wanted):
     return _recur(op, gs, take_apart_scan(node), wanted)
 
 

@@ -7,7 +7,6 @@ compute both branches of a Where, of which the unused one may be infinite.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import onnx_ir as ir
 
@@ -59,8 +58,7 @@ def _reads_form(node: ir.Node, value: ir.Value) -> bool:
 
 
 @gradient_rule("Relu")
-def relu(op: Builder, g: ir.Value, x: ir.Value, *, out: Any, node: ir.Node) -> ir.Value:
-    assert g.dtype is not None
+def relu(op, g, x, *, out, node):
     live = op.cast(out[0], ir.DataType.BOOL)
     if node.graph is not None and _only_mixed(out[0]):
         return g * op.cast(live, g.dtype)
@@ -68,18 +66,18 @@ def relu(op: Builder, g: ir.Value, x: ir.Value, *, out: Any, node: ir.Node) -> i
 
 
 @gradient_rule("LeakyRelu")
-def leaky_relu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+def leaky_relu(op, g, x, *, alpha):
     return op.Where(op.Greater(x, 0.0), g, g * alpha)
 
 
 @gradient_rule("PRelu", broadcasts=True)
-def prelu(op: Builder, g: ir.Value, x: ir.Value, slope: ir.Value) -> tuple[ir.Value, ir.Value]:
+def prelu(op, g, x, slope):
     positive = op.Greater(x, 0.0)
     return op.Where(positive, g, g * slope), op.Where(positive, 0.0, g * x)
 
 
 @gradient_rule("ThresholdedRelu")
-def thresholded_relu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+def thresholded_relu(op, g, x, *, alpha):
     return op.Where(op.Greater(x, alpha), g, 0.0)
 
 
@@ -90,27 +88,25 @@ def _negative_exp(op: Builder, x: ir.Value, alpha: float = 1.0) -> ir.Value:
 
 
 @gradient_rule("Celu")
-def celu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+def celu(op, g, x, *, alpha):
     return g * _negative_exp(op, x, alpha)
 
 
 @gradient_rule("Elu")
-def elu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+def elu(op, g, x, *, alpha):
     if alpha == 1.0:
         return g * _negative_exp(op, x)
     return op.Where(op.Greater(x, 0.0), g, g * (_negative_exp(op, x) * alpha))
 
 
 @gradient_rule("Selu")
-def selu(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float, gamma: float) -> ir.Value:
+def selu(op, g, x, *, alpha, gamma):
     scaled = g * gamma
     return op.Where(op.Greater(x, 0.0), scaled, scaled * (_negative_exp(op, x) * alpha))
 
 
 @gradient_rule("HardSigmoid")
-def hard_sigmoid(
-    op: Builder, g: ir.Value, x: ir.Value, *, alpha: float, beta: float, out: Any
-) -> ir.Value:
+def hard_sigmoid(op, g, x, *, alpha, beta, out):
     inside = op.And(op.Greater(out[0], 0.0), op.Less(out[0], 1.0))
     return op.Where(inside, g * alpha, 0.0)
 
@@ -138,7 +134,7 @@ formulas({"HardSwish": _hard_swish, "Mish": _mish, "Softsign": _softsign}, __nam
 
 
 @gradient_rule("Gelu")
-def gelu(op: Builder, g: ir.Value, x: ir.Value, *, approximate: str) -> ir.Value:
+def gelu(op, g, x, *, approximate):
     if approximate == "tanh":
         root, cubic = math.sqrt(2 / math.pi), 0.044715
         square = x * x
@@ -160,22 +156,18 @@ def _swish_parts(op: Builder, x: ir.Value, alpha: float) -> tuple[ir.Value, ir.V
 
 
 @gradient_rule("Swish")
-def swish(op: Builder, g: ir.Value, x: ir.Value, *, alpha: float) -> ir.Value:
+def swish(op, g, x, *, alpha):
     return g * _swish_parts(op, x, alpha)[1]
 
 
 @gradient_rule("SwiGLU")
-def swiglu(
-    op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, alpha: float
-) -> tuple[ir.Value, ir.Value]:
+def swiglu(op, g, a, b, *, alpha):
     s, slope = _swish_parts(op, a, alpha)
     return g * b * slope, g * (a * s)
 
 
 @gradient_rule("Clip", broadcasts=True)
-def clip(
-    op: Builder, g: ir.Value, x: ir.Value, low: ir.Value | None, high: ir.Value | None, *, out: Any
-) -> tuple[ir.Value | None, ...]:
+def clip(op, g, x, low, high, *, out):
     """x keeps its gradient at a bound; where low > high, everything belongs to high."""
     lowest, highest = constant(low), constant(high)
     ordered = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -14,28 +12,28 @@ Pair = tuple[ir.Value | None, ir.Value | None]
 
 
 @gradient_rule("Add", broadcasts=True)
-def add(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+def add(op, g, a, b):
     return g, g
 
 
 @gradient_rule("Sub", broadcasts=True)
-def sub(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+def sub(op, g, a, b):
     return g, op.Neg(g)
 
 
 @gradient_rule("Mul", broadcasts=True)
-def mul(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+def mul(op, g, a, b):
     return g * b, g * a
 
 
 @gradient_rule("Div", broadcasts=True)
-def div(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, out: Any) -> Pair:
+def div(op, g, a, b, *, out):
     da = g / b
     return da, op.Neg(da * out[0])
 
 
 @gradient_rule("Mod", broadcasts=True)
-def mod(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int, out: Any) -> Pair:
+def mod(op, g, a, b, *, fmod, out):
     # The quotient of the forward itself, floored or truncated: no second rounding decision.
     quotient = op.Round((a - out[0]) / b)
     if not fmod:
@@ -45,30 +43,28 @@ def mod(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int, out: A
 
 
 @gradient_rule("Sum", broadcasts=True)
-def sum_(op: Builder, g: ir.Value, *xs: ir.Value) -> list[ir.Value]:
+def sum_(op, g, *xs):
     return [g] * len(xs)
 
 
 @gradient_rule("Mean", broadcasts=True)
-def mean(op: Builder, g: ir.Value, *xs: ir.Value) -> list[ir.Value]:
+def mean(op, g, *xs):
     share = g if len(xs) == 1 else g / float(len(xs))
     return [share] * len(xs)
 
 
 @gradient_rule("Max", "Min", broadcasts=True)
-def extremum(op: Builder, g: ir.Value, *xs: ir.Value, out: Any) -> list[ir.Value]:
+def extremum(op, g, *xs, out):
     """All operands that reach the extremum share its gradient equally."""
     if len(xs) == 1:
         return [g]
-    assert g.dtype is not None
     is_extreme = [op.Equal(x, out[0]) for x in xs]
     share = g / op.Sum(*[op.cast(c, g.dtype) for c in is_extreme])
     return [op.Where(c, share, 0.0) for c in is_extreme]
 
 
 @gradient_rule("Pow", broadcasts=True)
-def pow_(op: Builder, g: ir.Value, x: ir.Value, exponent: ir.Value, *, out: Any) -> Pair:
-    assert x.dtype is not None
+def pow_(op, g, x, exponent, *, out):
     power = constant(exponent)
     if power is not None and power.size == 1:
         dx = _power(op, g, x, out[0], float(power.reshape(())))
@@ -104,5 +100,5 @@ def _power(op: Builder, g: ir.Value, x: ir.Value, y: ir.Value, exponent: float) 
 
 
 @gradient_rule("Expand", broadcasts=True)
-def expand(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value) -> ir.Value:
+def expand(op, g, x, shape):
     return g

@@ -12,7 +12,7 @@ from sardonyx.grad.driver import gradient_rule
 
 
 @gradient_rule("Softmax")
-def softmax(op: Builder, g: ir.Value, x: ir.Value, *, axis: int, out: Any) -> ir.Value:
+def softmax(op, g, x, *, axis, out):
     y = _without_masked_rows(out[0], axis)
     return y * (g - op.total(g * y, [axis], keepdims=True))
 
@@ -72,21 +72,17 @@ def _is_of_rows(test: ir.Value | None, y: ir.Value, axis: int) -> bool:
 
 
 @gradient_rule("LogSoftmax")
-def log_softmax(op: Builder, g: ir.Value, x: ir.Value, *, axis: int, out: Any) -> ir.Value:
+def log_softmax(op, g, x, *, axis, out):
     return g - op.Exp(out[0]) * op.total(g, [axis], keepdims=True)
 
 
 @gradient_rule("CumSum")
-def cumsum(
-    op: Builder, g: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
-) -> ir.Value:
+def cumsum(op, g, x, axis, *, exclusive, reverse):
     return op.CumSum(g, axis, exclusive=exclusive, reverse=1 - reverse)
 
 
 @gradient_rule("CumProd")
-def cumprod(
-    op: Builder, g: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
-) -> ir.Value:
+def cumprod(op, g, x, axis, *, exclusive, reverse):
     number = constant(axis)
     if number is not None or rank(x) == 1:
         at = 0 if number is None else int(number.reshape(())) % rank(x)
@@ -128,15 +124,5 @@ def _positions(op: Builder, n: Any, after: list[int]) -> ir.Value:
 
 
 @gradient_rule("TopK", needs=2)
-def topk(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    k: ir.Value,
-    *,
-    axis: int,
-    largest: int,
-    sorted: int,
-    out: Any,
-) -> ir.Value:
+def topk(op, g, x, k, *, axis, largest, sorted, out):
     return op.ScatterElements(op.zeros_like(x), out[1], g, axis=axis)

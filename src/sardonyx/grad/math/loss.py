@@ -5,8 +5,6 @@ Both losses are sums of -w[t] · logp[t] over the positions, divided for "mean" 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -17,17 +15,7 @@ Grads = tuple[ir.Value | None, ...]
 
 
 @gradient_rule("NegativeLogLikelihoodLoss")
-def negative_log_likelihood_loss(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    target: ir.Value,
-    weight: ir.Value | None,
-    *,
-    ignore_index: int | None,
-    reduction: str,
-    out: Any,
-) -> Grads:
+def negative_log_likelihood_loss(op, g, x, target, weight, *, ignore_index, reduction, out):
     losses = _Losses(op, x, target, weight, ignore_index, reduction)
     scale = op.cast(losses.scale(g), x.dtype)  # type: ignore[arg-type]
     dx = op.ScatterElements(op.zeros_like(x), losses.index, op.Neg(scale), axis=1)
@@ -35,17 +23,7 @@ def negative_log_likelihood_loss(
 
 
 @gradient_rule("SoftmaxCrossEntropyLoss", needs=2)
-def softmax_cross_entropy_loss(
-    op: Builder,
-    gs: tuple[ir.Value | None, ...],
-    scores: ir.Value,
-    labels: ir.Value,
-    weights: ir.Value | None,
-    *,
-    ignore_index: int | None,
-    reduction: str,
-    out: Any,
-) -> Grads:
+def softmax_cross_entropy_loss(op, gs, scores, labels, weights, *, ignore_index, reduction, out):
     g, direct = gs
     losses = _Losses(op, out[1], labels, weights, ignore_index, reduction)
     probability = op.Exp(op.cast(out[1], losses.dtype))

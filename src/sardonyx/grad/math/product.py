@@ -16,7 +16,7 @@ Pair = tuple[ir.Value, ir.Value]
 
 
 @gradient_rule("MatMul", broadcasts=True)
-def matmul(op: Builder, g: ir.Value, a: ir.Value, b: ir.Value) -> Pair:
+def matmul(op, g, a, b):
     if a.shape is None or b.shape is None:
         # Einsum is the only product that can transpose a tensor of unknown rank.
         da = op.Einsum(g, b, equation="...ik,...jk->...ij")
@@ -36,17 +36,17 @@ def _shaped(dx: ir.Value, x: ir.Value) -> ir.Value:
 
 @gradient_rule("Gemm", broadcasts=True)
 def gemm(
-    op: Builder,
-    g: ir.Value,
-    a: ir.Value,
-    b: ir.Value,
-    c: ir.Value | None,
+    op,
+    g,
+    a,
+    b,
+    c,
     *,
-    alpha: float,
-    beta: float,
-    transA: int,  # ONNX's spelling
-    transB: int,
-) -> tuple[ir.Value | None, ...]:
+    alpha,
+    beta,
+    transA,  # ONNX's spelling
+    transB,
+):
     if transA:
         da = op.Gemm(b, g, alpha=alpha, transA=transB, transB=1)
     else:
@@ -79,9 +79,7 @@ def _is_row(c: ir.Value, g: ir.Value) -> bool:
 
 
 @gradient_rule("Einsum", broadcasts=True)
-def einsum(
-    op: Builder, g: ir.Value, *xs: ir.Value, equation: str, node: ir.Node
-) -> list[ir.Value | None]:
+def einsum(op, g, *xs, equation, node):
     """Each gradient is another Einsum: of the output's and the other inputs' terms to this one's.
 
     A letter that only this input has was summed over: its gradient is constant along it. A letter
@@ -188,7 +186,7 @@ def _along(op: Builder, n: Dim, axis: int, size: int) -> ir.Value:
 
 
 @gradient_rule("Det")
-def det(op: Builder, g: ir.Value, x: ir.Value) -> ir.Value:
+def det(op, g, x):
     """The cofactors, each by its own determinant: exact for singular matrices too."""
     n = op.dim(x, -1)
     seed = op.Unsqueeze(g, [-2, -1])

@@ -12,17 +12,7 @@ from sardonyx.grad.driver import gradient_rule
 
 
 @gradient_rule("DFT")
-def dft(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    dft_length: ir.Value | None,
-    axis: ir.Value | None,
-    *,
-    inverse: int,
-    onesided: int,
-    out: Any,
-) -> ir.Value:
+def dft(op, g, x, dft_length, axis, *, inverse, onesided, out):
     if axis is not None and constant(axis) is None:
         return _dft_along_computed_axis(op, g, x, dft_length, axis, inverse, onesided, out[0])
     at = (-2 if axis is None else int(constant(axis).reshape(()))) % rank(x)  # type: ignore[union-attr]
@@ -134,17 +124,7 @@ def _resized(op: Builder, x: ir.Value, axis: int, size: Dim) -> ir.Value:
 
 
 @gradient_rule("STFT")
-def stft(
-    op: Builder,
-    g: ir.Value,
-    signal: ir.Value,
-    frame_step: ir.Value,
-    window: ir.Value | None,
-    frame_length: ir.Value | None,
-    *,
-    onesided: int,
-    out: Any,
-) -> tuple[ir.Value | None, ...]:
+def stft(op, g, signal, frame_step, window, frame_length, *, onesided, out):
     """Frames are gathered, windowed and transformed; backwards they overlap and add up."""
     if frame_length is None and window is not None:
         n = op.dim(window, 0)

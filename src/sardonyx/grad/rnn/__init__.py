@@ -31,21 +31,15 @@ def _differentiate(
 
 
 @gradient_rule("LSTM", structural=True)
-def lstm(
-    op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def lstm(op, gs, node, wanted):
     return _differentiate(op, gs, node, Lstm())
 
 
 @gradient_rule("GRU", structural=True)
-def gru(
-    op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def gru(op, gs, node, wanted):
     return _differentiate(op, gs, node, Gru())
 
 
 @gradient_rule("RNN", structural=True)
-def rnn(
-    op: Builder, gs: Gradients, node: ir.Node, wanted: set[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def rnn(op, gs, node, wanted):
     return _differentiate(op, gs, node, Rnn())

@@ -8,7 +8,6 @@ the front for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -81,7 +80,7 @@ def put_one(op: Builder, g: ir.Value, index: int, x: ir.Value, axis: int) -> ir.
 
 
 @gradient_rule("Gather")
-def gather(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: int) -> Grad:
+def gather(op, g, x, indices, *, axis):
     if x.shape is None and axis == 0:
         rows = op.Unsqueeze(normalized(op, indices, op.dim(x, 0)), [-1])
         return op.ScatterND(op.zeros_like(wide(op, x)), rows, wide(op, g), reduction="add")
@@ -95,13 +94,13 @@ def gather(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: in
 
 
 @gradient_rule("GatherElements")
-def gather_elements(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, axis: int) -> Grad:
+def gather_elements(op, g, x, indices, *, axis):
     target = op.zeros_like(wide(op, x))
     return op.ScatterElements(target, indices, wide(op, g), axis=axis, reduction="add")
 
 
 @gradient_rule("GatherND")
-def gather_nd(op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, *, batch_dims: int) -> Grad:
+def gather_nd(op, g, x, indices, *, batch_dims):
     if batch_dims:
         indices = _with_batch(op, indices, batch_dims)
     return op.ScatterND(op.zeros_like(wide(op, x)), indices, wide(op, g), reduction="add")
@@ -120,23 +119,13 @@ def _with_batch(op: Builder, indices: ir.Value, batch_dims: int) -> ir.Value:
 
 
 @gradient_rule("Compress")
-def compress(
-    op: Builder, g: ir.Value, x: ir.Value, condition: ir.Value, *, axis: int | None
-) -> Grad:
+def compress(op, g, x, condition, *, axis):
     positions = op.Reshape(op.NonZero(condition), [-1])
     return _put_flat_or_axis(op, g, x, positions, axis)
 
 
 @gradient_rule("Unique", needs=2)
-def unique(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    *,
-    axis: int | None,
-    sorted: int,
-    out: Sequence[ir.Value],
-) -> Grad:
+def unique(op, g, x, *, axis, sorted, out):
     # Of equal elements, Unique copies the one that it reports in `indices`: the first.
     return _put_flat_or_axis(op, g, x, out[1], axis)
 
@@ -155,9 +144,7 @@ def _put_flat_or_axis(
 
 
 @gradient_rule("OneHot")
-def one_hot(
-    op: Builder, g: ir.Value, indices: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int
-) -> Any:
+def one_hot(op, g, indices, depth, values, *, axis):
     # float32 on purpose: onnxruntime has no kernel of OneHot for float64 values.
     hot = op.OneHot(indices, depth, op.const(np.array([0, 1], np.float32)), axis=axis)
     on = op.cast(hot, g.dtype)  # type: ignore[arg-type]

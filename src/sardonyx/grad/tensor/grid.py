@@ -22,16 +22,7 @@ CUBIC_A = -0.75
 
 
 @gradient_rule("GridSample")
-def grid_sample(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    grid: ir.Value,
-    *,
-    mode: str,
-    padding_mode: str,
-    align_corners: int,
-) -> Any:
+def grid_sample(op, g, x, grid, *, mode, padding_mode, align_corners):
     x, grid = wide(op, x), wide(op, grid)
     first = len(op.nodes)
     y = _sample(op, x, grid, mode, padding_mode, bool(align_corners))
@@ -144,9 +135,7 @@ def _padded(op: Builder, at: ir.Value, width: Any, padding: str, align: bool) ->
 
 
 @gradient_rule("AffineGrid")
-def affine_grid(
-    op: Builder, g: ir.Value, theta: ir.Value, size: ir.Value, *, align_corners: int
-) -> ir.Value:
+def affine_grid(op, g, theta, size, *, align_corners):
     """A grid is plain coordinates times theta; the operator tells those, given the identity."""
     g, spatial = wide(op, g), rank(g) - 2
     identity = op.const(np.eye(spatial, spatial + 1)[None], g.dtype)

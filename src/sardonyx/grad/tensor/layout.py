@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,29 +14,27 @@ Grad = ir.Value | None
 
 
 @gradient_rule("Identity")
-def identity(op: Builder, g: ir.Value, x: ir.Value) -> Grad:
+def identity(op, g, x):
     return g
 
 
 @gradient_rule("Cast")
-def cast(op: Builder, g: ir.Value, x: ir.Value, *, to: int, saturate: int, round_mode: str) -> Grad:
+def cast(op, g, x, *, to, saturate, round_mode):
     return g if x.dtype in FLOATS else None
 
 
 @gradient_rule("CastLike")
-def cast_like(
-    op: Builder, g: ir.Value, x: ir.Value, like: ir.Value, *, saturate: int, round_mode: str
-) -> Grad:
+def cast_like(op, g, x, like, *, saturate, round_mode):
     return g if x.dtype in FLOATS else None
 
 
 @gradient_rule("Reshape")
-def reshape(op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value, *, allowzero: int) -> Grad:
+def reshape(op, g, x, shape, *, allowzero):
     return op.reshape_like(g, x)
 
 
 @gradient_rule("Squeeze")
-def squeeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value | None) -> Grad:
+def squeeze(op, g, x, axes):
     numbers = constant(axes)
     if axes is None or is_static(x) or (numbers is not None and not numbers.size):
         return op.reshape_like(g, x)
@@ -45,17 +42,17 @@ def squeeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value | None) -> Gra
 
 
 @gradient_rule("Unsqueeze")
-def unsqueeze(op: Builder, g: ir.Value, x: ir.Value, axes: ir.Value) -> Grad:
+def unsqueeze(op, g, x, axes):
     return op.reshape_like(g, x) if is_static(x) else op.Squeeze(g, axes)
 
 
 @gradient_rule("Transpose")
-def transpose(op: Builder, g: ir.Value, x: ir.Value, *, perm: Sequence[int] | None) -> Grad:
+def transpose(op, g, x, *, perm):
     return op.Transpose(g) if perm is None else op.transpose(g, np.argsort(perm).tolist())
 
 
 @gradient_rule("Concat")
-def concat(op: Builder, g: ir.Value, *parts: ir.Value, axis: int) -> Any:
+def concat(op, g, *parts, axis):
     if len(parts) == 1:
         return g
     sizes = op.join([op.dim(x, axis) for x in parts])
@@ -63,22 +60,13 @@ def concat(op: Builder, g: ir.Value, *parts: ir.Value, axis: int) -> Any:
 
 
 @gradient_rule("Split")
-def split(
-    op: Builder,
-    gs: Sequence[ir.Value | None],
-    x: ir.Value,
-    sizes: ir.Value | None,
-    *,
-    axis: int,
-    num_outputs: int | None,
-    out: Sequence[ir.Value],
-) -> Grad:
+def split(op, gs, x, sizes, *, axis, num_outputs, out):
     parts = [op.zeros_like(y) if g is None else g for g, y in zip(gs, out, strict=True)]
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
 
 
 @gradient_rule("Tile")
-def tile(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) -> Grad:
+def tile(op, g, x, repeats):
     counts = constant(repeats)
     if counts is None or x.shape is None:
         return _tile_at_run_time(op, g, x, repeats)
@@ -99,7 +87,7 @@ def _tile_at_run_time(op: Builder, g: ir.Value, x: ir.Value, repeats: ir.Value) 
 
 
 @gradient_rule("DepthToSpace")
-def depth_to_space(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Grad:
+def depth_to_space(op, g, x, *, blocksize, mode):
     dx = op.SpaceToDepth(g, blocksize=blocksize)
     if mode == "DCR":
         return dx
@@ -108,7 +96,7 @@ def depth_to_space(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mod
 
 
 @gradient_rule("SpaceToDepth")
-def space_to_depth(op: Builder, g: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Grad:
+def space_to_depth(op, g, x, *, blocksize, mode):
     if mode == "CRD":
         n, _, h, w = op.dims(g)
         g = _regroup(op, g, g, [n, -1, blocksize * blocksize, h, w])
@@ -122,17 +110,15 @@ def _regroup(op: Builder, x: ir.Value, like: ir.Value, dims: list[Any]) -> ir.Va
 
 
 @gradient_rule("Where", broadcasts=True)
-def where(op: Builder, g: ir.Value, condition: ir.Value, x: ir.Value, y: ir.Value) -> Any:
+def where(op, g, condition, x, y):
     return None, op.Where(condition, g, 0.0), op.Where(condition, 0.0, g)
 
 
 @gradient_rule("Trilu")
-def trilu(op: Builder, g: ir.Value, x: ir.Value, k: ir.Value | None, *, upper: int) -> Grad:
+def trilu(op, g, x, k, *, upper):
     return op.Trilu(g, k, upper=upper)
 
 
 @gradient_rule("ReverseSequence")
-def reverse_sequence(
-    op: Builder, g: ir.Value, x: ir.Value, lengths: ir.Value, *, batch_axis: int, time_axis: int
-) -> Grad:
+def reverse_sequence(op, g, x, lengths, *, batch_axis, time_axis):
     return op.ReverseSequence(g, lengths, batch_axis=batch_axis, time_axis=time_axis)

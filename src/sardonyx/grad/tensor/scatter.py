@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -35,16 +34,7 @@ class Places:
 
 
 @gradient_rule("ScatterElements")
-def scatter_elements(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    indices: ir.Value,
-    updates: ir.Value,
-    *,
-    axis: int,
-    reduction: str,
-) -> Grads:
+def scatter_elements(op, g, x, indices, updates, *, axis, reduction):
     def write(data: ir.Value, new: ir.Value, how: str) -> ir.Value:
         return op.ScatterElements(data, indices, new, axis=axis, reduction=how)
 
@@ -62,9 +52,7 @@ def scatter_elements(
 
 
 @gradient_rule("ScatterND")
-def scatter_nd(
-    op: Builder, g: ir.Value, x: ir.Value, indices: ir.Value, updates: ir.Value, *, reduction: str
-) -> Grads:
+def scatter_nd(op, g, x, indices, updates, *, reduction):
     def write(data: ir.Value, new: ir.Value, how: str) -> ir.Value:
         return op.ScatterND(data, indices, new, reduction=how)
 
@@ -166,16 +154,7 @@ def _scatter_extreme(at: Places, g: ir.Value, x: ir.Value, updates: ir.Value, y:
 
 
 @gradient_rule("TensorScatter")
-def tensor_scatter(
-    op: Builder,
-    g: ir.Value,
-    cache: ir.Value,
-    update: ir.Value,
-    write_indices: ir.Value | None,
-    *,
-    axis: int,
-    mode: str,
-) -> Any:
+def tensor_scatter(op, g, cache, update, write_indices, *, axis, mode):
     axis %= rank(cache)
     size, length = op.dim(cache, axis), op.dim(update, axis)
     steps = [1] * rank(cache)

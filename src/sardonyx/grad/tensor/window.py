@@ -20,15 +20,7 @@ FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @gradient_rule("Slice")
-def slice(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    starts: ir.Value,
-    ends: ir.Value,
-    axes: ir.Value | None,
-    steps: ir.Value | None,
-) -> Grad:
+def slice(op, g, x, starts, ends, axes, steps):
     pairs = _known_axes(x, starts, axes, steps)
     if pairs is None:
         return _put_back(op, g, x, lambda positions: op.Slice(positions, starts, ends, axes, steps))
@@ -124,16 +116,7 @@ def _put_back(op: Builder, g: ir.Value, x: ir.Value, pick: Any) -> ir.Value:
 
 
 @gradient_rule("Pad")
-def pad(
-    op: Builder,
-    g: ir.Value,
-    x: ir.Value,
-    pads: ir.Value,
-    value: ir.Value | None,
-    axes: ir.Value | None,
-    *,
-    mode: str,
-) -> Any:
+def pad(op, g, x, pads, value, axes, *, mode):
     if mode != "constant":
         return _pad_by_copies(op, g, x, pads, axes, mode)
     margins = constant(pads)
@@ -195,9 +178,7 @@ def _copied(size: int, ends: tuple[int, int], mode: str) -> np.ndarray:
 
 
 @gradient_rule("CenterCropPad")
-def center_crop_pad(
-    op: Builder, g: ir.Value, x: ir.Value, shape: ir.Value, *, axes: Sequence[int] | None
-) -> Grad:
+def center_crop_pad(op, g, x, shape, *, axes):
     where = list(range(rank(x))) if axes is None else list(axes)
     if not (is_static(x) and is_static(g)):
         # Both directions round the margin before the data down: the operator undoes itself.
