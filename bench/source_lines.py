@@ -2,9 +2,11 @@
 
     python bench/source_lines.py [COMMIT]
 
-`FEATURES` lists by path what could not be done at all at the former commit: those files are counted in a column
-of their own, so that the other two columns show whether what was there before has become smaller. A feature
-whose code is partly in files that were there before counts as old in those files.
+`FEATURES` lists by path what could not be done at all at the former commit; those files are counted
+in a column of their own: importers and data frames; records as objects of a framework; TensorFlow
+Lite, Keras and the layout of images; native steps, precision and devices; whole trainings, adapters,
+quantization and pages that train; plug-ins, compiled runtimes and MATLAB code; pictures of graphs
+and a few kinds of operators. What a feature needs in files that were there before counts as old.
 """
 
 from __future__ import annotations
@@ -18,40 +20,40 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BEFORE = "4b71392"  # the last commit before importers, devices, adapters and quantization
 
-FEATURES = (
-    # Models of other frameworks and formats, data frames, and what composes preparation with a model.
-    *("importers/", "frames.py", "edit/compose.py", "passes/stages.py", "cli/import_model.py"),
-    *("train/raw_frames.py", "record/front.py", "train/prepared.py", "train/learned_types.py"),
-    # Records as objects of torch, jax and Keras, with the state of their optimizers; further optimizers.
-    *("record/torch_state.py", "record/keras_state.py", "record/reading.py", "record/directions.py"),
-    *("engines/torch/objects.py", "engines/torch/optimizer_state.py", "engines/jax/objects.py"),
-    *("engines/torch/source/training_script.py",),
-    # TensorFlow Lite, Keras and the layout of images.
-    *("deploy.py", "engines/keras/", "engines/tensorflow/lite.py", "engines/tensorflow/tflite.py"),
-    *("passes/layout/", "engines/channels.py"),
-    # Steps that a framework differentiates, precision, devices, processes, functions of batches.
-    *("record/native_step.py", "record/kinks.py", "engines/native_step.py", "engines/native.py"),
-    *("engines/torch/native_step.py", "engines/torch/foreach.py", "engines/torch/loss_scale.py"),
-    *("engines/mixed.py", "engines/jax/mesh.py", "lower/devices.py", "train/processes.py"),
-    *("train/predictor.py",),
-    # Whole trainings in one graph, adapters, quantization, pages that train.
-    *("train/whole/", "record/hash_order.py", "cli/export_training.py"),
-    *("edit/lora.py", "edit/products.py", "edit/safetensors_file.py", "engines/adapters.py"),
-    *("engines/onnxruntime/adapter.py", "cli/adapter.py"),
-    *("quantize/", "cli/quantize.py", "edit/dequantize.py", "passes/contrib.py"),
-    *("engines/torch/source/quantized.py", "web/", "cli/export_web.py"),
-    # Engines of other packages, compiled runtimes, MATLAB code.
-    *("plugins.py", "engines/loading.py", "engines/declared.py", "engines/runtime.py"),
-    *("engines/segments.py", "engines/plain_operators.py", "passes/pinning.py", "passes/inlining.py"),
-    *("engines/openvino/", "engines/iree/", "engines/tract/", "engines/matlab/", "score/ours/general.py"),
-    # Pages of inspected graphs; loops and Fourier transforms in generated source; growing loops in gradients.
-    *("picture.py", "engines/torch/source/loops.py", "engines/torch/source/signal.py"),
-    *("grad/controlflow/unroll.py",),
-)
+PATHS = """
+    importers/ frames.py edit/compose.py passes/stages.py cli/import_model.py
+    train/raw_frames.py record/front.py train/prepared.py train/learned_types.py
+
+    record/torch_state.py record/keras_state.py record/reading.py record/directions.py
+    engines/torch/objects.py engines/torch/optimizer_state.py engines/jax/objects.py
+    engines/torch/source/training_script.py
+
+    deploy.py engines/keras/ engines/tensorflow/lite.py engines/tensorflow/tflite.py
+    passes/layout/ engines/channels.py
+
+    record/native_step.py record/kinks.py engines/native_step.py
+    engines/torch/native_step.py engines/torch/foreach.py engines/torch/loss_scale.py
+    engines/mixed.py engines/jax/mesh.py lower/devices.py train/processes.py train/predictor.py
+
+    train/whole/ record/hash_order.py cli/export_training.py web/ cli/export_web.py
+    edit/lora.py edit/products.py edit/safetensors_file.py engines/adapters.py
+    engines/onnxruntime/adapter.py cli/adapter.py
+    quantize/ cli/quantize.py edit/dequantize.py passes/contrib.py
+    engines/torch/source/quantized.py
+
+    plugins.py engines/loading.py engines/declared.py engines/runtime.py engines/segments.py
+    engines/plain_operators.py passes/pinning.py passes/inlining.py score/ours/general.py
+    engines/openvino/ engines/iree/ engines/tract/ engines/matlab/
+
+    picture.py engines/torch/source/loops.py engines/torch/source/signal.py
+    grad/controlflow/unroll.py
+"""
+FEATURES = tuple(PATHS.split())
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, text=True, capture_output=True).stdout
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, text=True, capture_output=True).stdout
 
 
 def lines_at(commit: str) -> Iterator[tuple[str, int]]:

@@ -1,26 +1,24 @@
 """Models in training on engines over `xp`: they differ in how they compile a function of arrays.
 
-`ArrayTrainingRep` holds the state as arrays of the framework; `TrainingBackend` is such an engine
-as an ONNX backend that also trains.
+`ArrayTrainingRep` holds the state as arrays of the framework.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import onnx
 
 from sardonyx.engines.mixed import TYPES, mixed
 from sardonyx.engines.native_step import NativeStep, NotNative
-from sardonyx.engines.training import TrainingRep, train_model
+from sardonyx.engines.training import TrainingRep
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.lower import runner
 from sardonyx.lower.program import element_type, to_numpy
 from sardonyx.lower.xp import Arrays
-from sardonyx.model import Model, Record, load
+from sardonyx.model import Model, Record
 from sardonyx.normalize import NormalizedModel
 from sardonyx.record.step import StepGraph
 
@@ -245,37 +243,3 @@ class ArrayTrainingRep(TrainingRep):
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return self.runner(model, device=self.device)(feeds)
-
-
-class TrainingBackend(runner.Backend):
-    """An engine over `xp` as an ONNX backend that also trains."""
-
-    training: ClassVar[type[ArrayTrainingRep]]
-
-    @classmethod
-    def precisions(cls, device: str | None) -> Sequence[str]:
-        """The precisions, beside the types of the file, in which it trains on a device."""
-        return ()
-
-    @classmethod
-    def prepare_training(
-        cls, model: Any, device: str | None = None, **kwargs: Any
-    ) -> ArrayTrainingRep:
-        """A model that carries a record, ready to train."""
-        cls.check_device(device)
-        return cls.training(load(model), device=device, **kwargs)
-
-    @classmethod
-    def train_model(
-        cls,
-        model: Any,
-        batches: Iterable[Mapping[str, np.ndarray]],
-        steps: int | None = None,
-        device: str | None = None,
-        initialize: bool = False,
-        callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
-        **kwargs: Any,
-    ) -> onnx.ModelProto:
-        """Train as the model's record describes, one step per batch; the trained model."""
-        rep = cls.prepare_training(model, device, **kwargs)
-        return train_model(rep, batches, steps, initialize, callback)

@@ -2,7 +2,7 @@
 
 Sizes are pinned: a model is compiled anew for each set of shapes that it is fed, because such
 runtimes refuse free sizes in many graphs, and run fixed ones faster. A runtime supplies `compile`
-and `lacks` (`segments.py`); running, training and ONNX's Backend follow from them.
+and `lacks` (`segments.py`); running and training follow from them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import onnx
-from onnx.backend.base import Backend as OnnxBackend
-from onnx.backend.base import BackendRep
 
 from sardonyx.engines import training
 from sardonyx.engines.segments import Runtime, Segments
-from sardonyx.errors import ArgumentError, DataError, EngineError, quote
+from sardonyx.errors import ArgumentError, DataError, quote
 from sardonyx.grad.training import lower_training
 from sardonyx.lower.partition import Placement, element_type
-from sardonyx.lower.runner import node_model
 from sardonyx.lower.xp import is_string
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize, regular_copy
@@ -37,7 +33,7 @@ class Runner:
 
     runtime: ClassVar[Runtime]
 
-    def __init__(self, model: Model | Any, *, device: str = "CPU"):
+    def __init__(self, model: Model | Any, *, device: str | None = "CPU"):
         loaded = load(model)
         if uses_training_ops(loaded.skeleton().graph.node):
             loaded = lower_training(regular_copy(loaded))
@@ -99,17 +95,6 @@ class Runner:
         return arrays
 
 
-class Rep(BackendRep):
-    """A model ready to run, as an onnx.backend.base.BackendRep."""
-
-    def __init__(self, runner: Runner):
-        self.runner = runner
-
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        feeds = inputs if isinstance(inputs, Mapping) else dict(zip(self.runner.inputs, inputs))
-        return tuple(self.runner(feeds).values())
-
-
 # -- training ------------------------------------------------------------------------------------
 
 
@@ -164,7 +149,7 @@ class TrainingRep(training.TrainingRep):
 
     runner: ClassVar[type[Runner]]
 
-    def __init__(self, model: Model, *, device: str = "CPU"):
+    def __init__(self, model: Model, *, device: str | None = "CPU"):
         self.device = device
         super().__init__(model)
 
@@ -176,48 +161,3 @@ class TrainingRep(training.TrainingRep):
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return self.runner(model, device=self.device)(feeds)
-
-
-class Backend(OnnxBackend):
-    """A compiled runtime as an ONNX backend that also trains."""
-
-    runner: ClassVar[type[Runner]]
-    training: ClassVar[type[TrainingRep]]
-
-    @classmethod
-    def prepare(cls, model: onnx.ModelProto | Model, device: str = "CPU", **kwargs: Any) -> Rep:
-        cls._require(device)
-        return Rep(cls.runner(model, device=device, **kwargs))
-
-    @classmethod
-    def run_model(
-        cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
-    ) -> tuple[Any, ...]:
-        return cls.prepare(model, device, **kwargs).run(inputs)
-
-    @classmethod
-    def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Any,
-        device: str = "CPU",
-        outputs_info: Any = None,
-        **kwargs: Any,
-    ) -> tuple[Any, ...]:
-        """Run one node at the opset inside; its inputs in order, the omitted ones left out."""
-        return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
-
-    @classmethod
-    def prepare_training(cls, model: Any, device: str = "CPU", **kwargs: Any) -> TrainingRep:
-        """A model that carries a record, ready to train."""
-        cls._require(device)
-        return cls.training(load(model), device=device, **kwargs)
-
-    @classmethod
-    def supports_device(cls, device: str) -> bool:
-        return device.upper() == "CPU"
-
-    @classmethod
-    def _require(cls, device: str) -> None:
-        if not cls.supports_device(device):
-            raise EngineError(f"this engine has no device {quote(device)}", hint="it has CPU")

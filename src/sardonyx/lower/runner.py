@@ -1,22 +1,17 @@
-"""What every engine over `xp` offers: a Runner from numpy to numpy, and ONNX's Backend."""
+"""What every engine over `xp` offers: a Runner from numpy to numpy."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import onnx
-import onnx.helper
-from onnx.backend.base import Backend as OnnxBackend
-from onnx.backend.base import BackendRep
 
 import sardonyx.lower  # noqa: F401  (registers the shared rules)
 from sardonyx import opset
 from sardonyx.edit.widen import widen
 from sardonyx.errors import DataError, quote
-from sardonyx.lower.devices import is_among, no_device
 from sardonyx.lower.partition import Placement
 from sardonyx.lower.program import Program, to_numpy
 from sardonyx.lower.xp import Arrays, is_string
@@ -98,81 +93,3 @@ def has_gradients(model: Model) -> bool:
     every = [model.graph, *(f.graph for f in model.ir.functions.values())]
     nodes = (node for graph in every for part in graphs(graph) for node in part)
     return any(node.op_type == "Gradient" and node.domain in TRAINING for node in nodes)
-
-
-class Rep(BackendRep):
-    """A model ready to run, as an onnx.backend.base.BackendRep."""
-
-    def __init__(self, runner: Runner):
-        self.runner = runner
-
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        feeds = inputs if isinstance(inputs, Mapping) else dict(zip(self.runner.inputs, inputs))
-        return tuple(self.runner(feeds).values())
-
-
-class Backend(OnnxBackend):
-    """An engine over `xp` as an ONNX backend."""
-
-    runner: ClassVar[type[Runner]]
-
-    @classmethod
-    def prepare(
-        cls, model: onnx.ModelProto | Model, device: str | None = "CPU", **kwargs: Any
-    ) -> Rep:
-        cls.check_device(device)
-        return Rep(cls.runner(model, device=device, **kwargs))
-
-    @classmethod
-    def run_model(
-        cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
-    ) -> tuple[Any, ...]:
-        return cls.prepare(model, device, **kwargs).run(inputs)
-
-    @classmethod
-    def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Sequence[Any],
-        device: str = "CPU",
-        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
-        **kwargs: Any,
-    ) -> tuple[Any, ...]:
-        """Run one node at the opset inside; its inputs in order, the omitted ones left out."""
-        return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
-
-    @classmethod
-    def devices(cls) -> list[str]:
-        """The devices of this machine that the framework can use."""
-        return ["cpu"]
-
-    @classmethod
-    def supports_device(cls, device: str) -> bool:
-        return is_among(device, cls.devices())
-
-    @classmethod
-    def check_device(cls, device: str | None) -> None:
-        """Refuse a device that this machine does not have."""
-        if device is not None and not cls.supports_device(device):
-            raise no_device(device, cls.devices())
-
-
-def node_model(node: onnx.NodeProto, inputs: Sequence[Any]) -> onnx.ModelProto:
-    """One node at the opset inside as a model, for inputs of these types."""
-    names = [n for n in node.input if n]
-    infos = [_value_info(name, array) for name, array in zip(names, inputs)]
-    outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
-    graph = onnx.helper.make_graph([node], node.op_type, infos, outputs)
-    domain = opset.domain_name(node.domain)
-    imports = {"": opset.OPSET, domain: opset.INSIDE.get(domain, 1)}
-    versions = [onnx.helper.make_opsetid(d, v) for d, v in imports.items()]
-    return onnx.helper.make_model(graph, opset_imports=versions, ir_version=13)
-
-
-def _value_info(name: str, array: Any) -> onnx.ValueInfoProto:
-    if isinstance(array, list):
-        element = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array[0]).dtype)
-        return onnx.helper.make_tensor_sequence_value_info(name, element, None)
-    array = np.asarray(array)
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)

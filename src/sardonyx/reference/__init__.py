@@ -139,80 +139,49 @@ def _placed(
     return [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals], out
 
 
-class MaxPool(OpRun):
-    def _run(  # type: ignore[override]
-        self,
-        x,
-        auto_pad=None,
-        ceil_mode=None,
-        dilations=None,
-        kernel_shape=None,
-        pads=None,
-        storage_order=None,
-        strides=None,
-    ):
-        strides, dilations, begin, _, counts = geometry(
-            x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode
-        )
+class _Pool(OpRun):
+    """The windows that all pools share; a subclass reduces the elements of each."""
+
+    def _run(self, x, *, kernel_shape, **attributes):  # type: ignore[override]
+        names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
+        settings: Any = (attributes.get(name) for name in names)
+        strides, dilations, begin, end, counts = geometry(x.shape[2:], kernel_shape, *settings)
         values, flat, inside = windows(x, kernel_shape, strides, dilations, begin, counts)
+        counted = inside
+        if attributes.get("count_include_pad"):
+            padded = np.zeros((1, 1, *(sum(t) for t in zip(x.shape[2:], begin, end, strict=True))))
+            nowhere = [0] * len(begin)
+            _, _, counted = windows(padded, kernel_shape, strides, dilations, nowhere, counts)
+        y, *more = self._reduced(x, values, flat, inside, counted, attributes)
+        return tuple(part.reshape(*x.shape[:2], *counts) for part in (y.astype(x.dtype), *more))
+
+    def _reduced(self, x, values, flat, inside, counted, attributes):
+        raise NotImplementedError
+
+
+class MaxPool(_Pool):
+    def _reduced(self, x, values, flat, inside, counted, attributes):
         values = np.where(inside, values, -np.inf)
-        best = values.argmax(2)
-        y = values.max(2).reshape(*x.shape[:2], *counts).astype(x.dtype)
         if len(self.onnx_node.output) == 1:
-            return (y,)
-        place = flat[best, np.arange(flat.shape[1])]
-        if storage_order:
+            return (values.max(2),)
+        place = flat[values.argmax(2), np.arange(flat.shape[1])]
+        if attributes.get("storage_order"):
             place = np.ravel_multi_index(
                 np.unravel_index(place, x.shape[2:]), x.shape[2:], order="F"
             )
         planes = np.arange(x.shape[0] * x.shape[1]) * int(np.prod(x.shape[2:]))
-        return y, (place + planes.reshape(*x.shape[:2], 1)).reshape(y.shape)
+        return values.max(2), place + planes.reshape(*x.shape[:2], 1)
 
 
-class AveragePool(OpRun):
-    def _run(  # type: ignore[override]
-        self,
-        x,
-        auto_pad=None,
-        ceil_mode=None,
-        count_include_pad=None,
-        dilations=None,
-        kernel_shape=None,
-        pads=None,
-        strides=None,
-    ):
-        strides, dilations, begin, end, counts = geometry(
-            x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode
-        )
-        values, _, inside = windows(x, kernel_shape, strides, dilations, begin, counts)
-        counted = inside
-        if count_include_pad:
-            padded = np.zeros((1, 1, *(sum(t) for t in zip(x.shape[2:], begin, end, strict=True))))
-            _, _, counted = windows(
-                padded, kernel_shape, strides, dilations, [0] * len(begin), counts
-            )
-        y = np.where(inside, values, 0).sum(2) / counted.sum(0)
-        return (y.reshape(*x.shape[:2], *counts).astype(x.dtype),)
+class AveragePool(_Pool):
+    def _reduced(self, x, values, flat, inside, counted, attributes):
+        return (np.where(inside, values, 0).sum(2) / counted.sum(0),)
 
 
-class LpPool(OpRun):
-    def _run(  # type: ignore[override]
-        self,
-        x,
-        auto_pad=None,
-        ceil_mode=None,
-        dilations=None,
-        kernel_shape=None,
-        p=None,
-        pads=None,
-        strides=None,
-    ):
-        strides, dilations, begin, _, counts = geometry(
-            x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode
-        )
-        values, _, inside = windows(x, kernel_shape, strides, dilations, begin, counts)
-        y = (np.where(inside, np.abs(values), 0) ** p).sum(2) ** (1 / p)
-        return (y.reshape(*x.shape[:2], *counts).astype(x.dtype),)
+class LpPool(_Pool):
+    def _reduced(self, x, values, flat, inside, counted, attributes):
+        p = attributes["p"]
+        return ((np.where(inside, np.abs(values), 0) ** p).sum(2) ** (1 / p),)
 
 
 class GlobalLpPool(OpRun):

@@ -47,6 +47,12 @@ class _Recurrent(OpRun):
 
     defaults: tuple[str, ...]
 
+    def _run(
+        self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None,
+        **attributes: Any,
+    ) -> Any:  # fmt: skip
+        return self._all(x, [w, r, b], lengths, [h], attributes)
+
     def _all(
         self, x: Array, weights: list[Any], lengths: Any, initial: list[Any], attributes: Any
     ) -> Any:
@@ -102,18 +108,6 @@ def _biases(b: Array | None, gates: int, hidden: int) -> tuple[list[Array], list
 class RNN(_Recurrent):
     defaults = ("Tanh",)
 
-    def _run(
-        self,
-        x: Any,
-        w: Any,
-        r: Any,
-        b: Any = None,
-        lengths: Any = None,
-        h: Any = None,
-        **attributes: Any,
-    ) -> Any:
-        return self._all(x, [w, r, b], lengths, [h], attributes)
-
     def _step(
         self, x: Array, state: list[Array], weights: Any, acts: Any, attributes: Any
     ) -> list[Array]:
@@ -124,18 +118,6 @@ class RNN(_Recurrent):
 
 class GRU(_Recurrent):
     defaults = ("Sigmoid", "Tanh")
-
-    def _run(
-        self,
-        x: Any,
-        w: Any,
-        r: Any,
-        b: Any = None,
-        lengths: Any = None,
-        h: Any = None,
-        **attributes: Any,
-    ) -> Any:
-        return self._all(x, [w, r, b], lengths, [h], attributes)
 
     def _step(
         self, x: Array, state: list[Array], weights: Any, acts: Any, attributes: Any

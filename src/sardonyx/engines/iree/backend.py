@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.engines import runtime
+from sardonyx.engines import backend, runtime
 from sardonyx.engines.iree.session import IREE
 
 
@@ -17,15 +17,8 @@ class TrainingRep(runtime.TrainingRep):
     runner = Runner
 
 
-class Backend(runtime.Backend):
+class Backend(backend.Backend):
     """IREE as an ONNX backend."""
 
     runner = Runner
     training = TrainingRep
-
-
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
-prepare_training = Backend.prepare_training

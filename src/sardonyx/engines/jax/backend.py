@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx.engines import array_training
+from sardonyx.engines import array_training, backend
 from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.xp import arrays, enable_x64, jax
@@ -96,7 +96,7 @@ class TrainingRep(array_training.ArrayTrainingRep):
         return [gradients[name] for name in variables], outputs
 
 
-class Backend(array_training.TrainingBackend):
+class Backend(backend.Backend):
     """jax as an ONNX backend."""
 
     runner = Runner
@@ -111,11 +111,3 @@ class Backend(array_training.TrainingBackend):
     @classmethod
     def devices(cls) -> list[str]:
         return list(devices_by_name())
-
-
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
-prepare_training = Backend.prepare_training
-train_model = Backend.train_model

@@ -44,9 +44,7 @@ def biased(xp, y, b, last):
 
 
 def convolved(xp, x, w, b, attributes, last):
-    kernel = attributes.get("kernel_shape") or w.shape[2:]
-    settings = (attributes.get(n) for n in ("strides", "dilations", "pads", "auto_pad"))
-    window = window_of(sizes_of(x, last), kernel, *settings)
+    window = window_of(sizes_of(x, last), attributes, w.shape[2:])
     y = lax.conv_general_dilated(
         x,
         w,
@@ -72,9 +70,8 @@ def convolution_last(xp, x, w, b=None, **attributes):
 
 
 def conv_transposed(xp, x, w, b, attributes, last):
-    kernel = attributes.get("kernel_shape") or w.shape[2:]
-    names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
-    canvas = conv.canvas_of(sizes_of(x, last), kernel, *(attributes.get(n) for n in names))
+    canvas = conv.canvas_of(sizes_of(x, last), attributes, w.shape[2:])
+    kernel = canvas.kernel
     # A convolution with the flipped kernel, over an input with zeros between its elements.
     group, rank = attributes["group"], len(kernel)
     rows, columns = w.shape[:2]
@@ -111,12 +108,6 @@ def conv_transpose_last(xp, x, w, b=None, **attributes):
 # -- pools --------------------------------------------------------------------------
 
 
-def pool_window(x, attributes, last=False):
-    names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
-    settings = (attributes.get(n) for n in names)
-    return window_of(sizes_of(x, last), attributes["kernel_shape"], *settings)
-
-
 def with_channels(window, channels):
     """The window with the channels as one more axis at the end, with a kernel size of 1."""
     ones, zeros = ("kernel", "strides", "dilations"), ("before", "after", "reach")
@@ -143,12 +134,12 @@ def reduced(x, window, start, function):
 def max_pool(xp, x, *, count, **attributes):
     if count > 1:
         return pool.max_pool(xp, x, count=count, **attributes)
-    return reduced(x, pool_window(x, attributes), lowest(xp.dtype(x)), lax.max)
+    return reduced(x, window_of(x.shape[2:], attributes), lowest(xp.dtype(x)), lax.max)
 
 
 @lowering("MaxPool", domain=NATIVE, only="jax")
 def max_pool_last(xp, x, **attributes):
-    window = with_channels(pool_window(x, attributes, last=True), x.shape[-1])
+    window = with_channels(window_of(sizes_of(x, True), attributes), x.shape[-1])
     start = lowest(xp.dtype(x))
 
     @jax.custom_jvp
@@ -175,14 +166,14 @@ def first_largest(xp, x, window, start):
 
 @lowering("AveragePool", only="jax")
 def average_pool(xp, x, **attributes):
-    window = pool_window(x, attributes)
+    window = window_of(x.shape[2:], attributes)
     counts = pool.element_counts(xp, window, attributes["count_include_pad"], xp.dtype(x))
     return reduced(x, window, 0, lax.add) / counts
 
 
 @lowering("AveragePool", domain=NATIVE, only="jax")
 def average_pool_last(xp, x, **attributes):
-    window = pool_window(x, attributes, last=True)
+    window = window_of(sizes_of(x, True), attributes)
     counts = pool.element_counts(xp, window, attributes["count_include_pad"], xp.dtype(x))
     counts = jnp.moveaxis(counts, 1, -1) if counts.ndim else counts
     return reduced(x, with_channels(window, x.shape[-1]), 0, lax.add) / counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.engines import array_training
+from sardonyx.engines import array_training, backend
 from sardonyx.engines.numpy import nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.numpy.xp import arrays
 from sardonyx.grad.training import lower_training
@@ -20,16 +20,8 @@ class TrainingRep(array_training.ArrayTrainingRep):
     runner = Runner
 
 
-class Backend(array_training.TrainingBackend):
+class Backend(backend.Backend):
     """numpy as an ONNX backend."""
 
     runner = Runner
     training = TrainingRep
-
-
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
-prepare_training = Backend.prepare_training
-train_model = Backend.train_model

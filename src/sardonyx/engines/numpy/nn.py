@@ -22,10 +22,10 @@ def convolution(xp, x, w, b=None, **attributes):
     return _in_blocks(xp, x, *wide, **attributes)
 
 
-def _in_blocks(xp, x, w, b, *, auto_pad, dilations, group, kernel_shape, pads, strides):
+def _in_blocks(xp, x, w, b, *, group, **attributes):
     """The convolution, computed for some rows of the output of one image at a time."""
-    kernel = kernel_shape or w.shape[2:]
-    window = window_of(x.shape[2:], kernel, strides, dilations, pads, auto_pad)
+    window = window_of(x.shape[2:], attributes, w.shape[2:])
+    steps = {"strides": window.strides, "dilations": window.dilations}
     features, rows = w.shape[0], window.outputs[0]
     patches = max(w.shape[1] * group, features) * math.prod(window.outputs[1:])
     step = max(BLOCK // max(patches, 1), 1)
@@ -39,7 +39,7 @@ def _in_blocks(xp, x, w, b, *, auto_pad, dilations, group, kernel_shape, pads, s
             begin = first * window.strides[0]
             end = (last - 1) * window.strides[0] + extent
             part = source[:, :, begin:end].astype(wide)
-            inner = window_of(part.shape[2:], kernel, window.strides, window.dilations, None)
+            inner = window_of(part.shape[2:], steps, window.kernel)
             block = conv.biased(xp, conv.convolved(xp, part, w, inner, group), b)
             y[image, :, first:last] = block[0]
     return y

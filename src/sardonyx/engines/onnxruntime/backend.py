@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx.backend.base import Backend as OnnxBackend
-from onnx.backend.base import BackendRep
 
-from sardonyx.engines import training
+from sardonyx.engines import backend
 from sardonyx.engines.onnxruntime.legalize import substitute
 from sardonyx.engines.onnxruntime.session import Runner, ort
 from sardonyx.engines.onnxruntime.step import TrainingRep
 from sardonyx.errors import EngineError, VersionError
 from sardonyx.grad.training import lower_training
 from sardonyx.lower.devices import device_name, kind_and_index, no_device
-from sardonyx.lower.runner import node_model
 from sardonyx.model import Model, load
 from sardonyx.normalize import normalize, regular_copy
 from sardonyx.record.info import uses_training_ops
@@ -32,26 +29,22 @@ PROVIDERS = {  # of devices
 ALLOCATES = ("cuda", "rocm", "dml")  # devices with memory of their own
 
 
-class Rep(BackendRep):
-    """A model ready to run, as onnx.backend.base defines it."""
+class Rep(backend.Rep):
+    """A model ready to run, also on numbers in place of arrays."""
 
-    def __init__(self, runner: Runner, names: list[str]):
-        self.runner = runner
-        self.names = names
-
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        feeds = (
-            inputs if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
-        )
-        return tuple(self.runner({k: _array(v) for k, v in feeds.items()}).values())
+    def feeds(self, inputs: Any) -> Mapping[str, Any]:
+        return {name: _array(value) for name, value in super().feeds(inputs).items()}
 
 
 def _array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, (np.generic, int, float, bool)) else value
 
 
-class Backend(OnnxBackend):
+class Backend(backend.Backend):
     """Stock onnxruntime as an ONNX backend; models may contain training operators."""
+
+    runner = Runner
+    training = TrainingRep
 
     @classmethod
     def prepare(
@@ -63,24 +56,6 @@ class Backend(OnnxBackend):
         names = [v.name or "" for v in loaded.inputs]
         settings = {"providers": _providers(device), **kwargs}
         return Rep(_runner(loaded, settings), names)
-
-    @classmethod
-    def run_model(
-        cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
-    ) -> tuple[Any, ...]:
-        return cls.prepare(model, device, **kwargs).run(inputs)
-
-    @classmethod
-    def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Any,
-        device: str = "CPU",
-        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
-        **kwargs: Any,
-    ) -> tuple[Any, ...]:
-        """Run one node at the opset inside; its inputs in order, the omitted ones left out."""
-        return cls.run_model(node_model(node, inputs), list(inputs), device, **kwargs)
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -97,21 +72,6 @@ class Backend(OnnxBackend):
         rep = TrainingRep(load(model), providers=_providers(device), **kwargs)
         rep.requested_device = device
         return rep
-
-    @classmethod
-    def train_model(
-        cls,
-        model: Any,
-        batches: Iterable[Mapping[str, np.ndarray]],
-        steps: int | None = None,
-        device: str | None = None,
-        initialize: bool = False,
-        callback: Callable[[int, dict[str, np.ndarray]], Any] | None = None,
-        **kwargs: Any,
-    ) -> onnx.ModelProto:
-        """Train as the model's record describes, one step per batch; the trained model."""
-        rep = cls.prepare_training(model, device, **kwargs)
-        return training.train_model(rep, batches, steps, initialize, callback)
 
 
 def _runner(model: Model, settings: Mapping[str, Any]) -> Runner:
@@ -153,10 +113,3 @@ def _providers(device: str | None) -> list[Any]:
     if kind in ALLOCATES:
         return [(PROVIDERS[kind], {"device_id": index or 0}), cpu]
     return list(dict.fromkeys((PROVIDERS[kind], cpu)))
-
-
-prepare = Backend.prepare
-run_model = Backend.run_model
-supports_device = Backend.supports_device
-prepare_training = Backend.prepare_training
-train_model = Backend.train_model

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sardonyx.engines import array_training
+from sardonyx.engines import array_training, backend
 from sardonyx.engines.tensorflow import controlflow, generator, nn  # noqa: F401  (kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.grad.training import lower_training
@@ -56,7 +56,7 @@ class TrainingRep(array_training.ArrayTrainingRep):
         return [tf.convert_to_tensor(g) for g in gradients], outputs
 
 
-class Backend(array_training.TrainingBackend):
+class Backend(backend.Backend):
     """tensorflow as an ONNX backend."""
 
     runner = Runner
@@ -65,11 +65,3 @@ class Backend(array_training.TrainingBackend):
     @classmethod
     def devices(cls) -> list[str]:
         return ["cpu", *(f"cuda:{i}" for i in range(len(tf.config.list_physical_devices("GPU"))))]
-
-
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
-prepare_training = Backend.prepare_training
-train_model = Backend.train_model

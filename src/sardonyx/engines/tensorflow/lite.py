@@ -16,6 +16,7 @@ from sardonyx.engines.tensorflow import nn
 from sardonyx.lower import custom_native
 from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import norm
+from sardonyx.lower.nn.window import window_of
 from sardonyx.lower.tensor import resize as shared_resize
 from sardonyx.passes.layout import LAST, Demands
 
@@ -37,7 +38,7 @@ def kernel(*ops, **options):
 
 @kernel("Conv")
 def conv(xp, x, w, b=None, **attributes):
-    window = nn.conv_window(xp, xp.shape(x)[1:-1], w, attributes)
+    window = window_of(xp.shape(x)[1:-1], attributes, xp.shape(w)[2:])
     group = attributes["group"]
     if not nn.is_plain(x, window.rank) or window.rank == 3:
         return nn.convolution_last(xp, x, w, b, **attributes)
@@ -77,7 +78,7 @@ def conv_transpose(xp, x, w, b=None, **attributes):
 
 @kernel("MaxPool")
 def max_pool(xp, x, *, nonnegative=0, **attributes):
-    window = nn.pool_window(xp.shape(x)[1:-1], attributes)
+    window = window_of(xp.shape(x)[1:-1], attributes)
     if not nonnegative or nn.is_same(window) or not nn.has_pool(x, window):
         return nn.max_pool_last(xp, x, **attributes)
     # An infinity would spoil the range of a quantized tensor; nothing is less than zero here.

@@ -66,13 +66,6 @@ def is_same(window):
 # -- convolutions -------------------------------------------------------------------
 
 
-def conv_window(xp, sizes, w, attributes):
-    kernel = attributes["kernel_shape"] or xp.shape(w)[2:]
-    strides, dilations, pads = (attributes.get(n) for n in ("strides", "dilations", "pads"))
-    auto_pad = attributes.get("auto_pad", "NOTSET")
-    return window_of(sizes, kernel, strides, dilations, pads, auto_pad)
-
-
 def has_convolution(x, w, window):
     mixed = window.is_dilated and any(s > 1 for s in window.strides)  # it takes one or the other
     return is_plain(x, window.rank) and not mixed and w.shape.rank is not None and w.shape[0]
@@ -103,28 +96,18 @@ def convolved(xp, x, w, b, group, window):
 
 @lowering("Conv", domain=NATIVE, only="tensorflow")
 def convolution_last(xp, x, w, b=None, **attributes):
-    window = conv_window(xp, xp.shape(x)[1:-1], w, attributes)
+    window = window_of(xp.shape(x)[1:-1], attributes, xp.shape(w)[2:])
     if has_convolution(x, w, window):
         return convolved(xp, x, w, b, attributes["group"], window)
-    return channels_last(conv.conv(xp, channels_first(x), w, b, **every(CONV, attributes)))
+    return channels_last(conv.conv(xp, channels_first(x), w, b, **attributes))
 
 
 @lowering("Conv", only="tensorflow")
 def convolution(xp, x, w, b=None, **attributes):
-    window = conv_window(xp, xp.shape(x)[2:], w, attributes)
+    window = window_of(xp.shape(x)[2:], attributes, xp.shape(w)[2:])
     if has_convolution(x, w, window):
         return channels_first(convolved(xp, channels_last(x), w, b, attributes["group"], window))
     return conv.conv(xp, x, w, b, **attributes)
-
-
-CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-TRANSPOSED = (*CONV, "output_padding", "output_shape")
-POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-
-
-def every(names, attributes):
-    """Attributes of a node of `NATIVE`, with those that it lacks because they have no default."""
-    return {"auto_pad": "NOTSET", **{n: attributes.get(n) for n in names if n != "auto_pad"}}
 
 
 def in_parts(y, kernels, group, options):
@@ -176,12 +159,6 @@ def same_by_hand(y, window):
     return tf.pad(y, pads)
 
 
-def transposed_canvas(xp, sizes, w, attributes):
-    kernel = attributes["kernel_shape"] or xp.shape(w)[2:]
-    names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
-    return conv.canvas_of(sizes, kernel, *(attributes.get(n) for n in names))
-
-
 def has_transposed(x, w, canvas):
     dilated = any(d > 1 for d in canvas.dilations)
     # It computes any size whose windows fit in the strides.
@@ -226,16 +203,15 @@ def cropped_last(xp, y, canvas):
 
 @lowering("ConvTranspose", domain=NATIVE, only="tensorflow")
 def conv_transpose_last(xp, x, w, b=None, **attributes):
-    canvas = transposed_canvas(xp, xp.shape(x)[1:-1], w, attributes)
+    canvas = conv.canvas_of(xp.shape(x)[1:-1], attributes, xp.shape(w)[2:])
     if has_transposed(x, w, canvas):
         return conv_transposed(xp, x, w, b, attributes["group"], canvas)
-    settings = every(TRANSPOSED, attributes)
-    return channels_last(conv.conv_transpose(xp, channels_first(x), w, b, **settings))
+    return channels_last(conv.conv_transpose(xp, channels_first(x), w, b, **attributes))
 
 
 @lowering("ConvTranspose", only="tensorflow")
 def conv_transpose(xp, x, w, b=None, **attributes):
-    canvas = transposed_canvas(xp, xp.shape(x)[2:], w, attributes)
+    canvas = conv.canvas_of(xp.shape(x)[2:], attributes, xp.shape(w)[2:])
     if has_transposed(x, w, canvas):
         return channels_first(
             conv_transposed(xp, channels_last(x), w, b, attributes["group"], canvas)
@@ -244,13 +220,6 @@ def conv_transpose(xp, x, w, b=None, **attributes):
 
 
 # -- pools --------------------------------------------------------------------------
-
-
-def pool_window(sizes, attributes):
-    names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
-    settings = [attributes.get(n) for n in names]
-    settings[3:] = settings[3] or "NOTSET", settings[4] or 0
-    return window_of(sizes, attributes["kernel_shape"], *settings)
 
 
 def pooled(xp, x, window, value, kind):
@@ -281,17 +250,15 @@ def has_pool(x, window):
 
 @lowering("MaxPool", domain=NATIVE, only="tensorflow")
 def max_pool_last(xp, x, **attributes):
-    window = pool_window(xp.shape(x)[1:-1], attributes)
+    window = window_of(xp.shape(x)[1:-1], attributes)
     if has_pool(x, window):
         return pooled(xp, x, window, lowest(xp.dtype(x)), "MAX")
-    settings = every(POOL, attributes)
-    y = pool.max_pool(xp, channels_first(x), count=1, storage_order=0, **settings)
-    return channels_last(y[0] if isinstance(y, tuple) else y)
+    return channels_last(pool.max_pool(xp, channels_first(x), **attributes))
 
 
 @lowering("MaxPool", only="tensorflow")
 def max_pool(xp, x, *, count, **attributes):
-    window = pool_window(xp.shape(x)[2:], attributes)
+    window = window_of(xp.shape(x)[2:], attributes)
     if count > 1 or not has_pool(x, window):
         return pool.max_pool(xp, x, count=count, **attributes)
     return channels_first(pooled(xp, channels_last(x), window, lowest(xp.dtype(x)), "MAX"))
@@ -311,16 +278,15 @@ def averaged(xp, x, window, include_pad):
 
 @lowering("AveragePool", domain=NATIVE, only="tensorflow")
 def average_pool_last(xp, x, **attributes):
-    window = pool_window(xp.shape(x)[1:-1], attributes)
+    window = window_of(xp.shape(x)[1:-1], attributes)
     if has_pool(x, window):
         return averaged(xp, x, window, attributes["count_include_pad"])
-    settings = every((*POOL, "count_include_pad"), attributes)
-    return channels_last(pool.average_pool(xp, channels_first(x), **settings))
+    return channels_last(pool.average_pool(xp, channels_first(x), **attributes))
 
 
 @lowering("AveragePool", only="tensorflow")
 def average_pool(xp, x, **attributes):
-    window = pool_window(xp.shape(x)[2:], attributes)
+    window = window_of(xp.shape(x)[2:], attributes)
     if not has_pool(x, window):
         return pool.average_pool(xp, x, **attributes)
     return channels_first(averaged(xp, channels_last(x), window, attributes["count_include_pad"]))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx.engines import array_training
+from sardonyx.engines import array_training, backend
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
     controlflow,
@@ -115,7 +115,7 @@ class TrainingRep(array_training.ArrayTrainingRep):
         return gradients, detached
 
 
-class Backend(array_training.TrainingBackend):
+class Backend(backend.Backend):
     """torch as an ONNX backend."""
 
     runner = Runner
@@ -133,11 +133,3 @@ class Backend(array_training.TrainingBackend):
     def devices(cls) -> list[str]:
         names = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         return [*names, "mps"] if torch.backends.mps.is_available() else names
-
-
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
-prepare_training = Backend.prepare_training
-train_model = Backend.train_model

@@ -48,8 +48,7 @@ def convolution(xp, x, w, b=None, **attributes):
     kernel = attributes["kernel_shape"] or w.shape[2:]
     if len(kernel) not in CONV or not is_float(x):
         return conv.conv(xp, x, w, b, **attributes)
-    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad"))
-    window = window_of(x.shape[2:], kernel, *settings)
+    window = window_of(x.shape[2:], attributes, kernel)
     x, padding = end_padded(x, window, 0)
     run = CONV[window.rank]
     with kernel_choice(x):
@@ -61,8 +60,7 @@ def conv_transpose(xp, x, w, b=None, **attributes):
     kernel = attributes["kernel_shape"] or w.shape[2:]
     if len(kernel) not in TRANSPOSED or not is_float(x):
         return conv.conv_transpose(xp, x, w, b, **attributes)
-    names = ["strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape"]
-    canvas = conv.canvas_of(x.shape[2:], kernel, *(attributes[n] for n in names))
+    canvas = conv.canvas_of(x.shape[2:], attributes, kernel)
     run = TRANSPOSED[len(kernel)]
     group, dilations = attributes["group"], canvas.dilations
     with kernel_choice(x):
@@ -82,7 +80,7 @@ def fits(canvas):
 
 @lowering("MaxPool", only="torch")
 def max_pool(xp, x, *, count, **attributes):
-    window = pool_window(x, attributes)
+    window = window_of(x.shape[2:], attributes)
     even = window.before == window.after
     plain = window.rank in MAX and is_float(x) and is_half_at_most(window)
     if not plain or (count > 1 and (attributes["storage_order"] or not even)):
@@ -115,14 +113,9 @@ def cut(y, window):
     return y[(..., *(slice(n) for n in window.outputs))]
 
 
-def pool_window(x, attributes):
-    settings = (attributes[n] for n in ("strides", "dilations", "pads", "auto_pad", "ceil_mode"))
-    return window_of(x.shape[2:], attributes["kernel_shape"], *settings)
-
-
 @lowering("AveragePool", only="torch")
 def average_pool(xp, x, **attributes):
-    window = pool_window(x, attributes)
+    window = window_of(x.shape[2:], attributes)
     if window.rank not in MEAN or window.is_dilated or not is_float(x):
         return pool.average_pool(xp, x, **attributes)
     run = MEAN[window.rank]

@@ -26,9 +26,8 @@ from sardonyx.grad.nn.window import (
 
 
 @gradient_rule("Conv")
-def conv(op, g, x, w, b, *, auto_pad, dilations, group, kernel_shape, pads, strides):
-    kernel = list(kernel_shape or sizes(op, w))
-    win = window(op, x, kernel, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+def conv(op, g, x, w, b, *, group, **attributes):
+    win = window(op, x, attributes, sizes(op, w))
     g = ranked(g, x, w, x)
     if win.known_pads:
         dx = image_gradient(op, g, x, w, win, group)
@@ -50,27 +49,10 @@ def image_gradient(
 
 
 @gradient_rule("ConvTranspose")
-def conv_transpose(
-    op,
-    g,
-    x,
-    w,
-    b,
-    *,
-    auto_pad,
-    dilations,
-    group,
-    kernel_shape,
-    output_padding,
-    output_shape,
-    pads,
-    strides,
-):
+def conv_transpose(op, g, x, w, b, *, auto_pad, group, output_padding, output_shape, **attributes):
     if g.shape is None:
         g.shape = ir.Shape([None] * rank(x))
-    win = window(
-        op, x, list(kernel_shape or sizes(op, w)), strides=strides, dilations=dilations, pads=pads
-    )
+    win = window(op, x, attributes, sizes(op, w))
     extra = list(output_padding or [0] * len(win.strides))
     if output_shape or auto_pad != "NOTSET":
         win = _window_with_computed_pads(op, x, win, auto_pad, extra, output_shape)
@@ -127,7 +109,7 @@ def _fit_to_windows(op: Builder, g: ir.Value, win: Window) -> tuple[ir.Value, Wi
 
 
 @gradient_rule("Col2Im")
-def col2im(op, g, x, image_shape, block_shape, *, dilations, pads, strides):
+def col2im(op, g, x, image_shape, block_shape, **attributes):
     n = rank(g) - 2
     known_shape = constant(block_shape)
     block: list[Dim] = (
@@ -135,7 +117,7 @@ def col2im(op, g, x, image_shape, block_shape, *, dilations, pads, strides):
         if known_shape is not None
         else [op.Slice(block_shape, [i], [i + 1], [0]) for i in range(n)]
     )
-    win = window(op, g, block, strides=strides, dilations=dilations, pads=pads)
+    win = window(op, g, attributes, block)
     one_channel = op.Reshape(g, op.join([-1, 1, *sizes(op, g)]))
     columns = flat(op, unfold(op, one_channel, win))
     return op.reshape_like(columns, x), None, None

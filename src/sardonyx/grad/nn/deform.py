@@ -15,30 +15,13 @@ from sardonyx.grad.nn.window import quotient, sizes, window
 
 
 @gradient_rule("DeformConv")
-def deform_conv(
-    op,
-    g,
-    x,
-    w,
-    offset,
-    b,
-    mask,
-    *,
-    dilations,
-    group,
-    kernel_shape,
-    offset_group,
-    pads,
-    strides,
-    node,
-):
+def deform_conv(op, g, x, w, offset, b, mask, *, group, offset_group, node, **attributes):
     if rank(x) != 4:
         raise ArgumentError(
             "DeformConv has a gradient for images of two dimensions only",
             [[f"node {quote(node.name)}", f"{rank(x) - 2} dimensions"]],
         )
-    kernel = list(kernel_shape or sizes(op, w))
-    win = window(op, x, kernel, strides=strides, dilations=dilations, pads=pads)
+    win = window(op, x, attributes, sizes(op, w))
 
     def forward(op, x, w, offset, b, mask):
         columns = _columns(op, x, offset, mask, win, offset_group)

@@ -19,12 +19,8 @@ MOST_RANKED = 256
 
 
 @gradient_rule("AveragePool")
-def average_pool(
-    op, g, x, *, auto_pad, ceil_mode, count_include_pad, dilations, kernel_shape, pads, strides
-):
-    win = window(
-        op, x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad
-    )
+def average_pool(op, g, x, *, ceil_mode, count_include_pad, **attributes):
+    win = window(op, x, attributes)
     if win.is_plain() and not ceil_mode:
         tiled = enlarge(op, g * (1.0 / win.taps), win.kernel)
         return complete_image(op, tiled, x)
@@ -124,24 +120,8 @@ def global_average_pool(op, g, x):
 
 
 @gradient_rule("MaxPool")
-def max_pool(
-    op,
-    g,
-    x,
-    *,
-    auto_pad,
-    ceil_mode,
-    dilations,
-    kernel_shape,
-    pads,
-    storage_order,
-    strides,
-    out,
-    node,
-):
-    win = window(
-        op, x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad
-    )
+def max_pool(op, g, x, *, ceil_mode, storage_order, out, node, **attributes):
+    win = window(op, x, attributes)
     static = all(isinstance(d, int) for d in sizes(op, x))
     if win.is_plain() and not ceil_mode and static and win.taps <= MOST_RANKED:
         return _first_in_tile(op, g, x, out[0], win)
@@ -186,10 +166,10 @@ def global_max_pool(op, g, x):
 
 
 @gradient_rule("MaxUnpool")
-def max_unpool(op, g, x, indices, output_shape, *, kernel_shape, pads, strides):
+def max_unpool(op, g, x, indices, output_shape, **attributes):
     """Indices count within the size that pooling had; `output_shape` only adds zeros after it."""
     if output_shape is not None:
-        win = window(op, x, kernel_shape, strides=strides, dilations=None, pads=pads)
+        win = window(op, x, attributes)
         windows = [
             (size - 1) * s + (k - b - e)
             for size, s, k, b, e in zip(
@@ -205,10 +185,8 @@ def max_unpool(op, g, x, indices, output_shape, *, kernel_shape, pads, strides):
 
 
 @gradient_rule("LpPool")
-def lp_pool(op, g, x, *, auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides, out):
-    win = window(
-        op, x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad
-    )
+def lp_pool(op, g, x, *, p, out, **attributes):
+    win = window(op, x, attributes)
     return _power_slope(op, x, p) * collect(op, _over_power(op, g, out[0], p), x, win)
 
 

@@ -6,8 +6,9 @@ shape [1] where they are not; with known sizes nothing here emits arithmetic. No
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -68,18 +69,16 @@ class Window:
 
 
 def window(
-    op: Builder,
-    x: ir.Value,
-    kernel: Sequence[Dim],
-    *,
-    strides: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    auto_pad: str = "NOTSET",
+    op: Builder, x: ir.Value, attributes: Mapping[str, Any], weights: Sequence[Dim] = ()
 ) -> Window:
-    """The windows that an operator with these attributes slides over `x`."""
+    """The windows that an operator with these attributes slides over `x`.
+
+    weights -- the sizes of the kernel, where the attribute kernel_shape does not give them
+    """
     n = rank(x) - 2
-    kernel, strides, dilations = list(kernel), list(strides or [1] * n), list(dilations or [1] * n)
+    kernel = list(attributes.get("kernel_shape") or weights)
+    strides, dilations = (list(attributes.get(k) or [1] * n) for k in ("strides", "dilations"))
+    pads, auto_pad = attributes.get("pads"), attributes.get("auto_pad")
     zero: list[Dim] = [0] * n
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         bare = Window(kernel, strides, dilations, zero, zero)

@@ -6,7 +6,7 @@ for the options that they do not have.
 
 from __future__ import annotations
 
-from sardonyx.lower.nn import (
+from sardonyx.lower.nn import (  # noqa: F401  (registers the rules)
     attention,
     conv,
     deform,
@@ -20,18 +20,3 @@ from sardonyx.lower.nn import (
     unpool,
     window,
 )
-
-__all__ = [
-    "attention",
-    "conv",
-    "deform",
-    "linear_attention",
-    "ngram",
-    "norm",
-    "pool",
-    "quantized",
-    "rotary",
-    "simple",
-    "unpool",
-    "window",
-]

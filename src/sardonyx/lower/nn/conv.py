@@ -17,9 +17,8 @@ FLOAT32 = np.dtype(np.float32)
 
 
 @lowering("Conv")
-def conv(xp, x, w, b=None, *, auto_pad, dilations, group, kernel_shape, pads, strides):
-    kernel = kernel_shape or xp.shape(w)[2:]
-    window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
+def conv(xp, x, w, b=None, *, group, **attributes):
+    window = window_of(xp.shape(x)[2:], attributes, xp.shape(w)[2:])
     return biased(xp, convolved(xp, x, w, window, group), b)
 
 
@@ -69,13 +68,14 @@ class Canvas:
     extra: tuple[int, ...]
 
 
-def canvas_of(
-    input_sizes, kernel, strides, dilations, pads, auto_pad, output_padding, output_shape
-) -> Canvas:
-    """The canvas for an input of the spatial sizes `given`."""
+def canvas_of(input_sizes, attributes, weights) -> Canvas:
+    """The canvas for an input and weights of these spatial sizes."""
+    kernel = attributes.get("kernel_shape") or weights
     rank = len(kernel)
-    strides, dilations = strides or [1] * rank, dilations or [1] * rank
-    extra = list(output_padding or [0] * rank)
+    strides, dilations = (attributes.get(n) or [1] * rank for n in ("strides", "dilations"))
+    names = ("pads", "auto_pad", "output_padding", "output_shape")
+    pads, auto_pad, extra, output_shape = (attributes.get(n) for n in names)
+    extra = list(extra or [0] * rank)
     spans = [
         (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(input_sizes, strides, kernel, dilations)
     ]
@@ -112,25 +112,8 @@ def cropped(xp, y, canvas: Canvas):
 
 
 @lowering("ConvTranspose")
-def conv_transpose(
-    xp,
-    x,
-    w,
-    b=None,
-    *,
-    auto_pad,
-    dilations,
-    group,
-    kernel_shape,
-    output_padding,
-    output_shape,
-    pads,
-    strides,
-):
-    kernel = kernel_shape or xp.shape(w)[2:]
-    canvas = canvas_of(
-        xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad, output_padding, output_shape
-    )
+def conv_transpose(xp, x, w, b=None, *, group, **attributes):
+    canvas = canvas_of(xp.shape(x)[2:], attributes, xp.shape(w)[2:])
     return biased(xp, cropped(xp, written(xp, x, w, canvas, group), canvas), b)
 
 
@@ -152,12 +135,10 @@ def written(xp, x, w, canvas: Canvas, group: int):
 
 
 @lowering("Col2Im", static=("image_shape", "block_shape"))
-def col2im(xp, x, image_shape, block_shape, *, dilations, pads, strides):
+def col2im(xp, x, image_shape, block_shape, **attributes):
     sizes = [int(v) if isinstance(v, np.integer) else v for v in image_shape.tolist()]
     block = [int(v) for v in block_shape.tolist()]
-    rank = len(block)
-    strides, dilations = strides or [1] * rank, dilations or [1] * rank
-    window = window_of(sizes, block, strides, dilations, pads)
+    window = window_of(sizes, attributes, block)
     batch, columns = xp.shape(x)[:2]
     channels = columns // window.volume
     blocks = xp.reshape(x, [batch, channels, window.volume, *window.outputs])
@@ -166,7 +147,7 @@ def col2im(xp, x, image_shape, block_shape, *, dilations, pads, strides):
     total = None
     for i, tap in enumerate(itertools.product(*(range(k) for k in block))):
         part = xp.squeeze(xp.index(blocks, 2, i, i + 1), (2,))
-        part = placed(xp, part, tap, strides, dilations, canvas)
+        part = placed(xp, part, tap, window.strides, window.dilations, canvas)
         total = part if total is None else xp.add(total, part)
     stops = [before + size for before, size in zip(window.before, sizes)]
-    return xp.slice(total, [0, 0, *window.before], [None, None, *stops], [1] * (rank + 2))
+    return xp.slice(total, [0, 0, *window.before], [None, None, *stops], [1] * (len(block) + 2))

@@ -14,23 +14,9 @@ INT64 = np.dtype(np.int64)
 
 
 @lowering("DeformConv")
-def deform_conv(
-    xp,
-    x,
-    w,
-    offset,
-    b=None,
-    mask=None,
-    *,
-    dilations,
-    group,
-    kernel_shape,
-    offset_group,
-    pads,
-    strides,
-):
+def deform_conv(xp, x, w, offset, b=None, mask=None, *, group, offset_group, **attributes):
     batch, channels, *sizes = xp.shape(x)
-    window = window_of(sizes, kernel_shape or xp.shape(w)[2:], strides, dilations, pads)
+    window = window_of(sizes, attributes, xp.shape(w)[2:])
     outputs = list(xp.shape(offset)[2:])
     rank, volume = window.rank, window.volume
     moves = xp.reshape(offset, [batch, offset_group, volume, rank, *outputs])

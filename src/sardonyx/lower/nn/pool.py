@@ -12,11 +12,8 @@ INT64 = np.dtype(np.int64)
 
 
 @lowering("MaxPool")
-def max_pool(
-    xp, x, *, auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides, count
-):
-    sizes = xp.shape(x)[2:]
-    window = window_of(sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+def max_pool(xp, x, *, count=1, storage_order=0, **attributes):
+    window = window_of(xp.shape(x)[2:], attributes)
     wide = padded(xp, x, window, lowest(xp.dtype(x)))
     if count == 1:
         return window_max(xp, wide, window)
@@ -62,11 +59,8 @@ def plane_starts(xp, x):
 
 
 @lowering("AveragePool")
-def average_pool(
-    xp, x, *, auto_pad, ceil_mode, count_include_pad, dilations, kernel_shape, pads, strides
-):
-    sizes = xp.shape(x)[2:]
-    window = window_of(sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+def average_pool(xp, x, *, count_include_pad, **attributes):
+    window = window_of(xp.shape(x)[2:], attributes)
     total = window_sum(xp, padded(xp, x, window, 0), window)
     return xp.divide(total, element_counts(xp, window, count_include_pad, xp.dtype(x)))
 
@@ -112,9 +106,8 @@ def rooted(xp, x, p: int):
 
 
 @lowering("LpPool")
-def lp_pool(xp, x, *, auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides):
-    sizes = xp.shape(x)[2:]
-    window = window_of(sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+def lp_pool(xp, x, *, p, **attributes):
+    window = window_of(xp.shape(x)[2:], attributes)
     return rooted(xp, window_sum(xp, padded(xp, powered(xp, x, p), window, 0), window), p)
 
 

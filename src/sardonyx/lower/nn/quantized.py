@@ -26,22 +26,8 @@ def along(xp, vector, axis: int, rank: int):
 
 
 @lowering("ConvInteger")
-def conv_integer(
-    xp,
-    x,
-    w,
-    x_zero_point=None,
-    w_zero_point=None,
-    *,
-    auto_pad,
-    dilations,
-    group,
-    kernel_shape,
-    pads,
-    strides,
-):
-    kernel = kernel_shape or xp.shape(w)[2:]
-    window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
+def conv_integer(xp, x, w, x_zero_point=None, w_zero_point=None, *, group, **attributes):
+    window = window_of(xp.shape(x)[2:], attributes, xp.shape(w)[2:])
     x, w = centred(xp, x, x_zero_point, 1), centred(xp, w, w_zero_point, 0)
     return convolved(xp, x, w, window, group)
 
@@ -59,15 +45,10 @@ def qlinear_conv(
     y_zero_point,
     b=None,
     *,
-    auto_pad,
-    dilations,
     group,
-    kernel_shape,
-    pads,
-    strides,
+    **attributes,
 ):
-    kernel = kernel_shape or xp.shape(w)[2:]
-    window = window_of(xp.shape(x)[2:], kernel, strides, dilations, pads, auto_pad)
+    window = window_of(xp.shape(x)[2:], attributes, xp.shape(w)[2:])
     dtype, wide, rank = xp.dtype(y_zero_point), xp.dtype(x_scale), xp.rank(x)
     total = convolved(
         xp, centred(xp, x, x_zero_point, 1), centred(xp, w, w_zero_point, 0), window, group

@@ -8,7 +8,7 @@ where a tap is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,19 +54,15 @@ class Window:
         return any(d != 1 and k != 1 for d, k in zip(self.dilations, self.kernel))
 
 
-def window_of(
-    sizes: Sequence[Any],
-    kernel: Sequence[int],
-    strides: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-) -> Window:
-    """The window over axes of given sizes that the attributes of a node describe."""
+def window_of(sizes: Sequence[Any], attributes: Mapping[str, Any], weights=()) -> Window:
+    """The window over axes of given sizes that the attributes of a node describe.
+
+    weights -- the sizes of the kernel, where the attribute kernel_shape does not give them
+    """
+    kernel = attributes.get("kernel_shape") or weights
     rank = len(kernel)
-    strides = list(strides or [1] * rank)
-    dilations = list(dilations or [1] * rank)
+    strides, dilations = (attributes.get(n) or [1] * rank for n in ("strides", "dilations"))
+    pads, auto_pad, ceil_mode = (attributes.get(n) for n in ("pads", "auto_pad", "ceil_mode"))
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         before, after = same_pads(sizes, extents, strides, auto_pad)

@@ -113,39 +113,31 @@ def aggregated(xp, x, forest: Forest, aggregate: str):
 
 
 @once
-def forest_of_parts(
-    targets,
-    roots,
-    features,
-    splits,
-    modes,
-    yes,
-    no,
-    yes_ends,
-    no_ends,
-    missing,
-    members,
-    target_ids,
-    weights,
-):
-    count, ends = len(features), len(target_ids)
-    modes = np.asarray(modes, INT64).reshape(-1)
-    to_yes = np.asarray(yes, INT64) + np.where(np.asarray(yes_ends, bool), count, 0)
-    to_no = np.asarray(no, INT64) + np.where(np.asarray(no_ends, bool), count, 0)
+def forest_of_parts(n_targets, tree_roots, leaf_targetids, leaf_weights, **nodes):
+    features, modes = (np.asarray(nodes[f"nodes_{n}"], INT64) for n in ("featureids", "modes"))
+    count, ends = len(features), len(leaf_targetids)
+    targets = n_targets or max(leaf_targetids) + 1
+    modes = modes.reshape(-1)
+    to_yes, to_no = (
+        np.asarray(nodes[f"nodes_{way}nodeids"], INT64)
+        + np.where(np.asarray(nodes[f"nodes_{way}leafs"], bool), count, 0)
+        for way in ("true", "false")
+    )
+    missing = nodes["nodes_missing_value_tracks_true"] or [0] * count
     table = np.zeros((ends, targets))
     present = np.zeros((ends, targets), bool)
-    table[np.arange(ends), list(target_ids)] = np.asarray(weights, np.float64).reshape(-1)
-    present[np.arange(ends), list(target_ids)] = True
+    table[np.arange(ends), list(leaf_targetids)] = np.asarray(leaf_weights, np.float64).reshape(-1)
+    present[np.arange(ends), list(leaf_targetids)] = True
     more = np.zeros(ends, INT64)
     return Forest(
-        roots=np.asarray(roots, INT64),
-        feature=np.concatenate([np.asarray(features, INT64), more]),
-        split=np.concatenate([np.asarray(splits, np.float64).reshape(-1), more]),
+        roots=np.asarray(tree_roots, INT64),
+        feature=np.concatenate([features, more]),
+        split=np.concatenate([np.asarray(nodes["nodes_splits"], np.float64).reshape(-1), more]),
         mode=np.concatenate([modes, more - 1]),
         yes=np.concatenate([to_yes, more]),
         no=np.concatenate([to_no, more]),
-        missing=np.concatenate([np.asarray(missing or [0] * count, bool), more > 0]),
-        members=sets_of(modes, members, count + ends),
+        missing=np.concatenate([np.asarray(missing, bool), more > 0]),
+        members=sets_of(modes, nodes["membership_values"], count + ends),
         leaf=np.concatenate([np.zeros(count, INT64), np.arange(ends)]),
         weights=table,
         present=present,
@@ -165,43 +157,8 @@ def sets_of(modes, members, nodes):
 
 
 @lowering("TreeEnsemble", domain=ML)
-def tree_ensemble(
-    xp,
-    x,
-    *,
-    aggregate_function,
-    leaf_targetids,
-    leaf_weights,
-    membership_values,
-    n_targets,
-    nodes_falseleafs,
-    nodes_falsenodeids,
-    nodes_featureids,
-    nodes_hitrates,
-    nodes_missing_value_tracks_true,
-    nodes_modes,
-    nodes_splits,
-    nodes_trueleafs,
-    nodes_truenodeids,
-    post_transform,
-    tree_roots,
-):
-    targets = n_targets or max(leaf_targetids) + 1
-    forest = forest_of_parts(
-        targets=targets,
-        roots=tree_roots,
-        features=nodes_featureids,
-        splits=nodes_splits,
-        modes=nodes_modes,
-        yes=nodes_truenodeids,
-        no=nodes_falsenodeids,
-        yes_ends=nodes_trueleafs,
-        no_ends=nodes_falseleafs,
-        missing=nodes_missing_value_tracks_true,
-        members=membership_values,
-        target_ids=leaf_targetids,
-        weights=leaf_weights,
-    )
+def tree_ensemble(xp, x, *, aggregate_function, post_transform, **parts):
+    forest = forest_of_parts(**parts)
     scores = aggregated(xp, x, forest, AGGREGATES[aggregate_function])
     return transformed(xp, scores, TRANSFORMS[post_transform])
 

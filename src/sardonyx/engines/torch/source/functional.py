@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_ir as ir
-
 from sardonyx.engines.torch.source.expression import Expression, Literal, build
 from sardonyx.engines.torch.source.layers import epsilon_option, even, option
-from sardonyx.engines.torch.source.reading import Reader, Unwritten, op
+from sardonyx.engines.torch.source.reading import Unwritten, op
 
 
 @op("Conv", "ConvTranspose")
-def conv(
-    reader: Reader, node: ir.Node, x: Any, w: Any, b: Any = None, rank: int = 0, **attributes: Any
-) -> Expression:
+def conv(reader, node, x, w, b=None, rank=0, **attributes):
     rank = rank or reader.rank(w) - 2
     turned = node.op_type == "ConvTranspose"
     pads = list(attributes["pads"] or [0] * 2 * rank)
@@ -59,9 +55,9 @@ def _called(name: str, operands: list[Any], options: list[Literal]) -> Expressio
 
 @op("BatchNormalization")
 def batch_norm(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: ir.Value, mean: ir.Value,
-    var: ir.Value, *, epsilon: float, momentum: float, training_mode: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, scale, b, mean,
+    var, *, epsilon, momentum, training_mode
+):  # fmt: skip
     if training_mode:
         raise Unwritten("it trains in the file itself: training_mode is 1")
     return _called("F.batch_norm", [x, mean, var, scale, b], [epsilon_option(epsilon)])
@@ -69,9 +65,9 @@ def batch_norm(
 
 @op("LayerNormalization")
 def layer_norm(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: Any = None, *, axis: int,
-    epsilon: float, stash_type: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, scale, b = None, *, axis,
+    epsilon, stash_type
+):  # fmt: skip
     rank = reader.rank(x)
     count = rank - axis % rank
     if reader.rank(scale) != count or (b is not None and reader.rank(b) != count):
@@ -81,9 +77,7 @@ def layer_norm(
 
 
 @op("GroupNormalization", "InstanceNormalization")
-def group_norm(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, b: ir.Value, **attributes: Any
-) -> Expression:
+def group_norm(reader, node, x, scale, b, **attributes):
     epsilon = epsilon_option(attributes["epsilon"])
     if node.op_type == "InstanceNormalization":
         named = [build("weight={0}", scale), build("bias={0}", b)]
@@ -92,7 +86,7 @@ def group_norm(
 
 
 @op("LSTM", "GRU", "RNN")
-def recurrent(reader: Reader, node: ir.Node, *inputs: Any, **attributes: Any) -> Expression:
+def recurrent(reader, node, *inputs, **attributes):
     """Why torch's layer does not do: there is no function to fall back on."""
     options = {
         "sequence lengths": len(inputs) > 4 and inputs[4] is not None,

@@ -30,7 +30,7 @@ def many(items: Sequence[Any], hint: str = "size") -> Any:
 
 
 @op("Cast")
-def cast(reader: Reader, node: ir.Node, x: ir.Value, *, to: int, **_: Any) -> Expression:
+def cast(reader, node, x, *, to, **_):
     spelling = TYPES.get(ir.DataType(to))
     if spelling is None:
         raise Unwritten("a type that torch lacks")
@@ -45,14 +45,12 @@ def cast(reader: Reader, node: ir.Node, x: ir.Value, *, to: int, **_: Any) -> Ex
 
 
 @op("CastLike")
-def cast_like(reader: Reader, node: ir.Node, x: ir.Value, like: ir.Value, **_: Any) -> Expression:
+def cast_like(reader, node, x, like, **_):
     return build("{0}.to({1}.dtype)", x, like)
 
 
 @op("Reshape")
-def reshape(
-    reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value, *, allowzero: int
-) -> Expression:
+def reshape(reader, node, x, shape, *, allowzero):
     sizes = reader.listed(shape)
     if not allowzero and shape not in reader.known:  # where it says 0, x decides
         rank = reader.rank(x)
@@ -101,9 +99,7 @@ def _flattened(
 
 
 @op("Transpose")
-def transpose(
-    reader: Reader, node: ir.Node, x: ir.Value, *, perm: Sequence[int] | None
-) -> Expression:
+def transpose(reader, node, x, *, perm):
     perm = range(reader.rank(x))[::-1] if perm is None else perm
     moved = [i for i, p in enumerate(perm) if i != p]
     if not moved:
@@ -116,7 +112,7 @@ def transpose(
 
 
 @op("Unsqueeze")
-def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Expression:
+def unsqueeze(reader, node, x, axes):
     numbers = reader.integers(axes)
     if x.shape is None and len(numbers) == 1:
         return build("{0}.unsqueeze({1})", x, Literal(numbers[0], "dim"))
@@ -130,7 +126,7 @@ def unsqueeze(reader: Reader, node: ir.Node, x: ir.Value, axes: ir.Value) -> Exp
 
 
 @op("Squeeze")
-def squeeze(reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None) -> Expression:
+def squeeze(reader, node, x, axes=None):
     if axes is None:
         return build("{0}.squeeze()", x)
     dims = reader.axes(x, reader.integers(axes))
@@ -139,7 +135,7 @@ def squeeze(reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None) -> Exp
 
 
 @op("Flatten")
-def flatten(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Expression:
+def flatten(reader, node, x, *, axis):
     rank = reader.rank(x)
     axis = axis % rank if axis != rank else rank
     if axis in (0, rank):
@@ -150,7 +146,7 @@ def flatten(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Express
 
 
 @op("Concat")
-def concat(reader: Reader, node: ir.Node, *xs: ir.Value, axis: int) -> Expression:
+def concat(reader, node, *xs, axis):
     dim = reader.last_or_front(node.outputs[0], axis)
     places = ", ".join(f"{{{i}}}" for i in range(len(xs)))
     return build(f"torch.cat(({places}), dim={{{len(xs)}}})", *xs, Literal(dim, "dim"))
@@ -158,9 +154,9 @@ def concat(reader: Reader, node: ir.Node, *xs: ir.Value, axis: int) -> Expressio
 
 @op("Split")
 def split(
-    reader: Reader, node: ir.Node, x: ir.Value, sizes: Any = None, *, axis: int,
-    num_outputs: int | None = None,
-) -> Any:  # fmt: skip
+    reader, node, x, sizes = None, *, axis,
+    num_outputs = None
+):  # fmt: skip
     rank, count = reader.rank(x), len(node.outputs)
     dim = Literal(-1 if axis % rank == rank - 1 else axis % rank, "dim")
     whole = reader.sizes(x)[axis % rank]
@@ -177,9 +173,9 @@ def split(
 
 @op("Slice")
 def slice_(
-    reader: Reader, node: ir.Node, x: ir.Value, starts: ir.Value, ends: ir.Value,
-    axes: Any = None, steps: Any = None,
-) -> Expression:  # fmt: skip
+    reader, node, x, starts, ends,
+    axes = None, steps = None
+):  # fmt: skip
     begin, stop = reader.listed(starts), reader.listed(ends)
     where = list(range(len(begin))) if axes is None else reader.axes(x, reader.integers(axes))
     if min(where, default=0) < 0:
@@ -229,7 +225,7 @@ def _cut(a: int | Size, b: int | Size, step: int) -> tuple[Any, ...]:
 
 
 @op("Gather")
-def gather(reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, axis: int) -> Expression:
+def gather(reader, node, x, ids, *, axis):
     axis %= reader.rank(x)
     front = ":, " * axis
     indices = reader.known.get(ids)
@@ -242,14 +238,12 @@ def gather(reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, axis: i
 
 
 @op("GatherElements")
-def gather_elements(
-    reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, axis: int
-) -> Expression:
+def gather_elements(reader, node, x, ids, *, axis):
     return build("torch.take_along_dim({0}, {1}, dim={2})", x, ids, Literal(axis, "dim"))
 
 
 @op("Expand")
-def expand(reader: Reader, node: ir.Node, x: ir.Value, shape: ir.Value) -> Expression:
+def expand(reader, node, x, shape):
     sizes = reader.listed(shape)
     new = len(sizes) - reader.rank(x)
     if new < 0:
@@ -276,18 +270,14 @@ def _full(reader: Reader, sizes: Sequence[Any], value: Any, dtype: str) -> Expre
 
 
 @op("ConstantOfShape")
-def constant_of_shape(
-    reader: Reader, node: ir.Node, shape: ir.Value, *, value: Any = None
-) -> Expression:
+def constant_of_shape(reader, node, shape, *, value=None):
     number = 0.0 if value is None else value.reshape(-1)[0].item()
     dtype, _ = TYPES[node.outputs[0].dtype or ir.DataType.FLOAT]
     return _full(reader, reader.listed(shape), Literal(number, "value"), dtype)
 
 
 @op("Range")
-def range_(
-    reader: Reader, node: ir.Node, start: ir.Value, limit: ir.Value, delta: ir.Value, **_: Any
-) -> Expression:
+def range_(reader, node, start, limit, delta, **_):
     items = [_bound(reader, v) for v in (start, limit, delta)]
     device = reader.device(items)
     if not isinstance(items[2], Size) and items[2] == 1:
@@ -303,29 +293,27 @@ def _bound(reader: Reader, value: ir.Value) -> Any:
 
 
 @op("Shape")
-def shape(
-    reader: Reader, node: ir.Node, x: ir.Value, *, start: int = 0, end: int | None = None
-) -> Expression:
+def shape(reader, node, x, *, start=0, end=None):
     whole = not start and end is None
     part = "" if whole else f"[{start}:{'' if end is None else end}]"
     return build(f"torch.tensor({{0}}.shape{part}, device={{0}}.device)", x)
 
 
 @op("NonZero")
-def nonzero(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+def nonzero(reader, node, x):
     return build("torch.nonzero({0}).T", x)
 
 
 @op("Tile")
-def tile(reader: Reader, node: ir.Node, x: ir.Value, repeats: ir.Value) -> Expression:
+def tile(reader, node, x, repeats):
     return build("{0}.repeat({1})", x, many(reader.listed(repeats), "repeats"))
 
 
 @op("Pad")
 def pad(
-    reader: Reader, node: ir.Node, x: ir.Value, pads: ir.Value, value: Any = None, axes: Any = None,
-    *, mode: str,
-) -> Expression:  # fmt: skip
+    reader, node, x, pads, value = None, axes = None,
+    *, mode
+):  # fmt: skip
     amounts, rank = reader.listed(pads), reader.rank(x)
     where = list(range(rank)) if axes is None else [a % rank for a in reader.integers(axes)]
     begin = dict(zip(where, amounts[: len(where)]))
@@ -365,7 +353,7 @@ def _padded(x: ir.Value, rank: int, pairs: list[tuple[Any, Any]], mode: str) -> 
 
 
 @op("Trilu")
-def trilu(reader: Reader, node: ir.Node, x: ir.Value, k: Any = None, *, upper: int) -> Expression:
+def trilu(reader, node, x, k=None, *, upper):
     name = "triu" if upper else "tril"
     shift = 0 if k is None else int(reader.number(k))
     text = f"torch.{name}({{0}})" if not shift else f"torch.{name}({{0}}, {{1}})"
@@ -373,18 +361,14 @@ def trilu(reader: Reader, node: ir.Node, x: ir.Value, k: Any = None, *, upper: i
 
 
 @op("DepthToSpace")
-def depth_to_space(
-    reader: Reader, node: ir.Node, x: ir.Value, *, blocksize: int, mode: str
-) -> Expression:
+def depth_to_space(reader, node, x, *, blocksize, mode):
     if mode != "CRD":
         raise Unwritten("depth first")
     return build("F.pixel_shuffle({0}, {1})", x, Literal(blocksize, "factor"))
 
 
 @op("OneHot")
-def one_hot(
-    reader: Reader, node: ir.Node, ids: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int
-) -> Expression:
+def one_hot(reader, node, ids, depth, values, *, axis):
     pair = reader.array(values).reshape(-1).tolist()
     last = axis in (-1, reader.rank(ids))
     if pair != [0, 1] or not last or values.dtype not in TYPES:

@@ -72,12 +72,12 @@ for _name, _text in UNARY_TEXT.items():
 
 
 @op("Neg")
-def neg(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+def neg(reader, node, x):
     return build("-{0:85}", x, rank=UNARY)
 
 
 @op("Not", "BitwiseNot")
-def not_(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+def not_(reader, node, x):
     if x in reader.conditions:
         reader.conditions.add(node.outputs[0])
         return build("not {0:50}", x, rank=NOT)
@@ -85,59 +85,55 @@ def not_(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
 
 
 @op("Reciprocal")
-def reciprocal(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+def reciprocal(reader, node, x):
     return binary("/", Literal(1), x, PRODUCT)
 
 
 @op("Gelu")
-def gelu(reader: Reader, node: ir.Node, x: ir.Value, *, approximate: str) -> Expression:
+def gelu(reader, node, x, *, approximate):
     if approximate not in ("none", "tanh"):
         raise Unwritten("an approximation that torch lacks")
     return build("F.gelu({0})" if approximate == "none" else 'F.gelu({0}, approximate="tanh")', x)
 
 
 @op("Swish")
-def swish(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float) -> Expression:
+def swish(reader, node, x, *, alpha):
     if alpha == 1:
         return build("F.silu({0})", x)
     return build("{0:80} * torch.sigmoid({1} * {0:81})", x, Literal(alpha, "alpha"), rank=PRODUCT)
 
 
 @op("LeakyRelu")
-def leaky_relu(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float) -> Expression:
+def leaky_relu(reader, node, x, *, alpha):
     return build("F.leaky_relu({0}, {1})", x, Literal(alpha, "slope"))
 
 
 @op("Elu", "Celu")
-def elu(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float) -> Expression:
+def elu(reader, node, x, *, alpha):
     return build(f"F.{node.op_type.lower()}({{0}}, {{1}})", x, Literal(alpha, "alpha"))
 
 
 @op("Selu")
-def selu(reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float, gamma: float) -> Expression:
+def selu(reader, node, x, *, alpha, gamma):
     if abs(alpha - 1.67326319) > 1e-6 or abs(gamma - 1.05070102) > 1e-6:
         raise Unwritten("numbers that torch does not take")
     return build("F.selu({0})", x)
 
 
 @op("HardSigmoid")
-def hard_sigmoid(
-    reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float, beta: float
-) -> Expression:
+def hard_sigmoid(reader, node, x, *, alpha, beta):
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return build("F.hardsigmoid({0})", x)
     return build("({0:80} * {1} + {2}).clamp(0, 1)", x, Literal(alpha), Literal(beta))
 
 
 @op("PRelu")
-def prelu(reader: Reader, node: ir.Node, x: ir.Value, slope: ir.Value) -> Expression:
+def prelu(reader, node, x, slope):
     return build("torch.where({0:51} < 0, {0:80} * {1:81}, {0})", x, reader.operand(slope))
 
 
 @op("Clip")
-def clip(
-    reader: Reader, node: ir.Node, x: ir.Value, min: Any = None, max: Any = None
-) -> Expression:
+def clip(reader, node, x, min=None, max=None):
     if min is None and max is None:
         return build("{0}", x)
     if max is None:
@@ -148,15 +144,13 @@ def clip(
 
 
 @op("Dropout")
-def dropout(
-    reader: Reader, node: ir.Node, x: ir.Value, ratio: Any = None, mode: Any = None, *, seed: Any
-) -> Expression:
+def dropout(reader, node, x, ratio=None, mode=None, *, seed):
     share = 0.5 if ratio is None else reader.number(ratio)
     return build("F.dropout({0}, {1}, self.training)", x, Literal(share, "dropout"))
 
 
 @op("Softmax", "LogSoftmax")
-def softmax(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int) -> Expression:
+def softmax(reader, node, x, *, axis):
     name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op_type]
     return build(f"F.{name}({{0}}, dim={{1}})", x, Literal(reader.last_or_front(x, axis), "dim"))
 
@@ -183,7 +177,7 @@ SIGNS = {
 
 
 @op(*SIGNS)
-def infix(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
+def infix(reader, node, a, b):
     sign, rank = SIGNS[node.op_type]
     if rank == COMPARISON and reader.is_condition(node, a, b):
         return binary(sign, reader.operand(a), reader.operand(b), rank)
@@ -197,7 +191,7 @@ def infix(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression
 
 
 @op("Div")
-def div(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
+def div(reader, node, a, b):
     left, right = reader.operands(a, b)
     if reader.is_float(node.outputs[0]):
         return binary("/", left, right, PRODUCT)
@@ -205,13 +199,13 @@ def div(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
 
 
 @op("Mod")
-def mod(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value, *, fmod: int) -> Expression:
+def mod(reader, node, a, b, *, fmod):
     name = "fmod" if fmod else "remainder"
     return build(f"torch.{name}({{0}}, {{1}})", *reader.operands(a, b))
 
 
 @op("Pow")
-def power(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression:
+def power(reader, node, a, b):
     exponent = reader.operand(b)
     if isinstance(exponent, Literal) and float(exponent.value).is_integer():
         exponent = Literal(int(exponent.value), "power")
@@ -222,7 +216,7 @@ def power(reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value) -> Expression
 
 
 @op("Max", "Min")
-def extreme(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
+def extreme(reader, node, *xs):
     name = {"Max": "maximum", "Min": "minimum"}[node.op_type]
     side = {"Max": "min", "Min": "max"}[node.op_type]
     operands = reader.operands(*xs)
@@ -237,7 +231,7 @@ def extreme(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
 
 
 @op("Sum", "Mean")
-def total(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
+def total(reader, node, *xs):
     summed: Any = reader.operand(xs[0])
     for x in xs[1:]:
         summed = binary("+", summed, reader.operand(x), SUM)
@@ -247,7 +241,7 @@ def total(reader: Reader, node: ir.Node, *xs: ir.Value) -> Expression:
 
 
 @op("Where")
-def where(reader: Reader, node: ir.Node, c: ir.Value, a: ir.Value, b: ir.Value) -> Expression:
+def where(reader, node, c, a, b):
     yes, no = reader.operand(a), reader.operand(b)
     numbers = not isinstance(yes, ir.Value) and not isinstance(no, ir.Value)
     if numbers and b.dtype not in (ir.DataType.FLOAT, ir.DataType.INT64):
@@ -256,18 +250,16 @@ def where(reader: Reader, node: ir.Node, c: ir.Value, a: ir.Value, b: ir.Value) 
 
 
 @op("Linear", domain=NATIVE)
-def linear(
-    reader: Reader, node: ir.Node, x: ir.Value, w: ir.Value, b: Any = None, *, transposed: int
-) -> Expression:
+def linear(reader, node, x, w, b=None, *, transposed):
     product = binary("@", x, build("{0}.T", w) if transposed else w, PRODUCT)
     return product if b is None else binary("+", product, reader.operand(b), SUM)
 
 
 @op("Gemm")
 def gemm(
-    reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value, c: Any = None, *, alpha: float,
-    beta: float, transA: int, transB: int,
-) -> Expression:  # fmt: skip
+    reader, node, a, b, c = None, *, alpha,
+    beta, transA, transB
+):  # fmt: skip
     left: Any = build("{0}.T", a) if transA else a
     right: Any = build("{0}.T", b) if transB else b
     product = binary("@", left, right, PRODUCT)
@@ -281,7 +273,7 @@ def gemm(
 
 
 @op("Einsum")
-def einsum(reader: Reader, node: ir.Node, *xs: ir.Value, equation: str) -> Expression:
+def einsum(reader, node, *xs, equation):
     if not re.fullmatch(r"[A-Za-z.,> -]{1,200}", equation):
         raise Unwritten("an equation that torch does not take")
     places = ", ".join(f"{{{i}}}" for i in range(len(xs)))
@@ -290,9 +282,9 @@ def einsum(reader: Reader, node: ir.Node, *xs: ir.Value, equation: str) -> Expre
 
 @op("DotProductAttention", domain=NATIVE)
 def attention(
-    reader: Reader, node: ir.Node, q: ir.Value, k: ir.Value, v: ir.Value, mask: Any = None, *,
-    scale: float, is_causal: int,
-) -> Expression:  # fmt: skip
+    reader, node, q, k, v, mask = None, *,
+    scale, is_causal
+):  # fmt: skip
     text = "F.scaled_dot_product_attention({0}, {1}, {2}"
     if mask is not None and reader.rank(mask) < 2:
         raise Unwritten("a mask of fewer than two axes")
@@ -320,17 +312,17 @@ REDUCTIONS = {
 
 @op(*REDUCTIONS)
 def reduce(
-    reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None, *, keepdims: int,
-    noop_with_empty_axes: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, axes = None, *, keepdims,
+    noop_with_empty_axes
+):  # fmt: skip
     return _reduced(reader, build("{0}", x), x, REDUCTIONS[node.op_type], axes, keepdims)
 
 
 @op("ReduceL2", "ReduceSumSquare", "ReduceL1")
 def reduce_of(
-    reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None, *, keepdims: int,
-    noop_with_empty_axes: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, axes = None, *, keepdims,
+    noop_with_empty_axes
+):  # fmt: skip
     inner = build("{0}.abs()" if node.op_type == "ReduceL1" else "{0}.square()", x)
     reduced = _reduced(reader, inner, x, "sum", axes, keepdims)
     return build("{0}.sqrt()", reduced) if node.op_type == "ReduceL2" else reduced
@@ -349,9 +341,7 @@ def _reduced(
 
 
 @op("ArgMax", "ArgMin")
-def argument(
-    reader: Reader, node: ir.Node, x: ir.Value, *, axis: int, keepdims: int, select_last_index: int
-) -> Expression:
+def argument(reader, node, x, *, axis, keepdims, select_last_index):
     if select_last_index:
         raise Unwritten("the last of equal extremes")
     keep = ", keepdim=True" if keepdims else ""
@@ -360,18 +350,14 @@ def argument(
 
 
 @op("CumSum")
-def cumsum(
-    reader: Reader, node: ir.Node, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int
-) -> Expression:
+def cumsum(reader, node, x, axis, *, exclusive, reverse):
     if exclusive or reverse:
         raise Unwritten("a sum from the end, or without the element itself")
     return build("{0}.cumsum(dim={1})", x, Literal(reader.number(axis), "dim"))
 
 
 @op("TopK")
-def top_k(
-    reader: Reader, node: ir.Node, x: ir.Value, k: ir.Value, *, axis: int, largest: int, sorted: int
-) -> list[Expression]:
+def top_k(reader, node, x, k, *, axis, largest, sorted):
     count = Literal(int(reader.number(k)), "k")
     small = "" if largest else ", largest=False"
     dim = Literal(reader.last_or_front(x, axis), "dim")
@@ -382,7 +368,7 @@ def top_k(
 
 
 @op("MaxPool", "AveragePool")
-def pool(reader: Reader, node: ir.Node, x: ir.Value, **attributes: Any) -> Expression:
+def pool(reader, node, x, **attributes):
     kernel = [int(k) for k in attributes["kernel_shape"]]
     rank = len(kernel)
     pads = [int(p) for p in attributes["pads"] or [0] * 2 * rank]
@@ -417,22 +403,22 @@ def pool(reader: Reader, node: ir.Node, x: ir.Value, **attributes: Any) -> Expre
 
 
 @op("GlobalAveragePool")
-def global_average_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+def global_average_pool(reader, node, x):
     rank = reader.rank(x) - 2
     return build(f"F.adaptive_avg_pool{rank}d({{0}}, 1)", x)
 
 
 @op("GlobalMaxPool")
-def global_max_pool(reader: Reader, node: ir.Node, x: ir.Value) -> Expression:
+def global_max_pool(reader, node, x):
     dims = tuple(range(2, reader.rank(x)))
     return build("{0}.amax(dim={1}, keepdim=True)", x, Literal(dims, "dim"))
 
 
 @op("Resize")
 def resize(
-    reader: Reader, node: ir.Node, x: ir.Value, roi: Any = None, scales: Any = None,
-    sizes: Any = None, **attributes: Any,
-) -> Expression:  # fmt: skip
+    reader, node, x, roi = None, scales = None,
+    sizes = None, **attributes
+):  # fmt: skip
     mode, place = attributes["mode"], attributes["coordinate_transformation_mode"]
     rank = reader.rank(x) - 2
     corners = place == "align_corners"
@@ -472,9 +458,7 @@ def resize(
 
 
 @op("IsInf")
-def is_inf(
-    reader: Reader, node: ir.Node, x: ir.Value, *, detect_negative: int, detect_positive: int
-) -> Expression:
+def is_inf(reader, node, x, *, detect_negative, detect_positive):
     if not detect_negative and not detect_positive:
         return build("torch.zeros_like({0}, dtype=torch.bool)", x)
     name = "isinf" if detect_negative and detect_positive else "isposinf"
@@ -483,9 +467,9 @@ def is_inf(
 
 @op("ReduceProd")
 def product(
-    reader: Reader, node: ir.Node, x: ir.Value, axes: Any = None, *, keepdims: int,
-    noop_with_empty_axes: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, axes = None, *, keepdims,
+    noop_with_empty_axes
+):  # fmt: skip
     rank = reader.rank(x)
     listed = list(range(rank)) if axes is None else reader.integers(axes)
     if len(listed) != 1:
@@ -497,16 +481,14 @@ def product(
 
 
 @op("LpNormalization")
-def normalize(reader: Reader, node: ir.Node, x: ir.Value, *, axis: int, p: int) -> Expression:
+def normalize(reader, node, x, *, axis, p):
     order = Literal(p, "p", ", p=", 2)
     dim = Literal(reader.last_or_front(x, axis), "dim")
     return build("F.normalize({0}{1}, dim={2})", x, order, dim)
 
 
 @op("LRN")
-def local_response_norm(
-    reader: Reader, node: ir.Node, x: ir.Value, *, alpha: float, beta: float, bias: float, size: int
-) -> Expression:
+def local_response_norm(reader, node, x, *, alpha, beta, bias, size):
     if size % 2 == 0:
         raise Unwritten("a window of an even number of channels")
     numbers = [Literal(size, "size"), Literal(alpha, "alpha"), Literal(beta, "beta")]
@@ -516,9 +498,9 @@ def local_response_norm(
 
 @op("GridSample")
 def grid_sample(
-    reader: Reader, node: ir.Node, x: ir.Value, grid: ir.Value, *, align_corners: int, mode: str,
-    padding_mode: str,
-) -> Expression:  # fmt: skip
+    reader, node, x, grid, *, align_corners, mode,
+    padding_mode
+):  # fmt: skip
     names = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest"}
     names |= {"cubic": "bicubic", "bicubic": "bicubic"}
     if mode not in names or padding_mode not in ("zeros", "border", "reflection"):
@@ -543,18 +525,14 @@ def _columns(reader: Reader, ids: ir.Value) -> str:
 
 
 @op("GatherND")
-def gather_nd(
-    reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, *, batch_dims: int
-) -> Expression:
+def gather_nd(reader, node, x, ids, *, batch_dims):
     if batch_dims:
         raise Unwritten("places of each row on its own")
     return build(f"{{0}}[{_columns(reader, ids)}]", x, ids)
 
 
 @op("ScatterND")
-def scatter_nd(
-    reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, updates: ir.Value, *, reduction: str
-) -> Expression:
+def scatter_nd(reader, node, x, ids, updates, *, reduction):
     if reduction not in ("none", "add"):
         raise Unwritten(f"the reduction {reduction}")
     columns = _columns(reader, ids)
@@ -574,17 +552,15 @@ SCATTERED = {
 
 @op("ScatterElements")
 def scatter_elements(
-    reader: Reader, node: ir.Node, x: ir.Value, ids: ir.Value, updates: ir.Value, *, axis: int,
-    reduction: str,
-) -> Expression:  # fmt: skip
+    reader, node, x, ids, updates, *, axis,
+    reduction
+):  # fmt: skip
     dim = Literal(reader.last_or_front(x, axis), "dim")
     return build(SCATTERED[reduction], x, dim, ids, updates)
 
 
 @op("Scaler", domain="ai.onnx.ml")
-def scaler(
-    reader: Reader, node: ir.Node, x: ir.Value, *, offset: Any = (), scale: Any = ()
-) -> Expression:
+def scaler(reader, node, x, *, offset=(), scale=()):
     data: Any = build("{0}" if x.dtype == ir.DataType.FLOAT else "{0}.float()", x)
     for sign, numbers, rank in (("-", offset, SUM), ("*", scale, PRODUCT)):
         if len(numbers or ()) == 1:

@@ -42,9 +42,9 @@ def along_axis(reader: Reader, x: ir.Value, values: ir.Value, axis: int) -> Any:
 
 @op("DequantizeLinear")
 def dequantize(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, zero: Any = None, *, axis: int,
-    block_size: int, output_dtype: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, scale, zero = None, *, axis,
+    block_size, output_dtype
+):  # fmt: skip
     if x.dtype not in (*RANGES, ir.DataType.INT32) or scale.dtype != ir.DataType.FLOAT:
         raise Unwritten("a type that torch lacks")
     whole: Any = build("{0}.float()", x)
@@ -55,9 +55,7 @@ def dequantize(
 
 
 @op("QuantizeLinear")
-def quantize(
-    reader: Reader, node: ir.Node, x: ir.Value, scale: ir.Value, zero: Any = None, **attributes: Any
-) -> Expression:
+def quantize(reader, node, x, scale, zero=None, **attributes):
     kind = node.outputs[0].dtype
     if kind is None or kind not in RANGES or x.dtype != ir.DataType.FLOAT:
         raise Unwritten("a type that torch lacks")
@@ -71,9 +69,7 @@ def quantize(
 
 
 @op("MatMulInteger")
-def matmul_integer(
-    reader: Reader, node: ir.Node, a: ir.Value, b: ir.Value, a_zero: Any = None, b_zero: Any = None
-) -> Expression:
+def matmul_integer(reader, node, a, b, a_zero=None, b_zero=None):
     if a_zero is not None and not _is_single(reader, a_zero):
         raise Unwritten("a zero point for each row")
     left, right = _shifted(reader, a, a_zero, "int"), _shifted(reader, b, b_zero, "int")
@@ -82,9 +78,9 @@ def matmul_integer(
 
 @op("ConvInteger")
 def conv_integer(
-    reader: Reader, node: ir.Node, x: ir.Value, w: ir.Value, x_zero: Any = None, w_zero: Any = None,
-    **attributes: Any,
-) -> Expression:  # fmt: skip
+    reader, node, x, w, x_zero = None, w_zero = None,
+    **attributes
+):  # fmt: skip
     if w_zero is not None and not _is_single(reader, w_zero):
         raise Unwritten("a zero point for each filter")
     data, filters = (_shifted(reader, v, zero, "double") for v, zero in ((x, x_zero), (w, w_zero)))
@@ -95,9 +91,9 @@ def conv_integer(
 
 @op("QLinearMatMul")
 def qlinear_matmul(
-    reader: Reader, node: ir.Node, a: ir.Value, a_scale: ir.Value, a_zero: ir.Value, b: ir.Value,
-    b_scale: ir.Value, b_zero: ir.Value, y_scale: ir.Value, y_zero: ir.Value,
-) -> Expression:  # fmt: skip
+    reader, node, a, a_scale, a_zero, b,
+    b_scale, b_zero, y_scale, y_zero
+):  # fmt: skip
     if not all(_is_single(reader, v) for v in (a_scale, a_zero, y_scale, y_zero)):
         raise Unwritten("a scale for each row")
     left, right = _shifted(reader, a, a_zero, "double"), _shifted(reader, b, b_zero, "double")
@@ -108,10 +104,10 @@ def qlinear_matmul(
 
 @op("QLinearConv")
 def qlinear_conv(
-    reader: Reader, node: ir.Node, x: ir.Value, x_scale: ir.Value, x_zero: ir.Value, w: ir.Value,
-    w_scale: ir.Value, w_zero: ir.Value, y_scale: ir.Value, y_zero: ir.Value, b: Any = None,
-    **attributes: Any,
-) -> Expression:  # fmt: skip
+    reader, node, x, x_scale, x_zero, w,
+    w_scale, w_zero, y_scale, y_zero, b = None,
+    **attributes
+):  # fmt: skip
     if not _is_single(reader, w_zero) and (
         w_zero not in reader.known or reader.array(w_zero).any()
     ):

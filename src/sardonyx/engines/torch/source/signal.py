@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from sardonyx.engines.torch.source.expression import PRODUCT, Expression, Size, binary, build
@@ -21,9 +19,9 @@ def _numbers(reader: Reader, x: ir.Value) -> tuple[Expression, bool]:
 
 @op("DFT")
 def dft(
-    reader: Reader, node: ir.Node, x: ir.Value, dft_length: Any = None, axis: Any = None, *,
-    inverse: int, onesided: int,
-) -> Expression:  # fmt: skip
+    reader, node, x, dft_length = None, axis = None, *,
+    inverse, onesided
+):  # fmt: skip
     rank = reader.rank(x)
     place = (-2 if axis is None else int(reader.number(axis))) % rank
     data, is_complex = _numbers(reader, x)
@@ -43,9 +41,9 @@ def dft(
 
 @op("STFT")
 def stft(
-    reader: Reader, node: ir.Node, signal: ir.Value, frame_step: ir.Value, window: Any = None,
-    frame_length: Any = None, *, onesided: int,
-) -> Expression:  # fmt: skip
+    reader, node, signal, frame_step, window = None,
+    frame_length = None, *, onesided
+):  # fmt: skip
     is_flat = reader.rank(signal) == 2  # exporters leave the axis of pairs out
     data, is_complex = (build("{0}", signal), False) if is_flat else _numbers(reader, signal)
     if onesided and is_complex:
