@@ -4,7 +4,7 @@
 
 `FEATURES` lists by path what could not be done at all at the former commit; those files are counted
 in a column of their own: importers and data frames; records as objects of a framework; TensorFlow
-Lite, Keras and the layout of images; native steps, precision and devices; whole trainings, adapters,
+Lite, Keras and the layout of images; native steps, precision, devices; whole trainings, adapters,
 quantization and pages that train; plug-ins, compiled runtimes and MATLAB code; pictures of graphs
 and a few kinds of operators. What a feature needs in files that were there before counts as old.
 """
