@@ -77,7 +77,7 @@ def _memory(graph: ir.Graph) -> tuple[int, int]:
 
 def _bytes(value: ir.Value) -> int:
     dtype = value.dtype
-    unsized = (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
-    if not is_static(value) or dtype is None or dtype in unsized:
+    without_size = (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
+    if not is_static(value) or dtype is None or dtype in without_size:
         return 0
     return -(-math.prod(static(value)) * dtype.bitwidth // 8)

@@ -129,8 +129,8 @@ def _is_amplified(report: Report) -> bool:
             return False
         ratios[m.subject] = max(ratios.get(m.subject, 0.0), m.ratio)
     original = next(iter(report.subjects))["name"]
-    own = ratios.pop(original, 0.0)
-    return own > report.bands[0] and max(ratios.values(), default=0.0) <= AMPLIFIED * own
+    noise = ratios.pop(original, 0.0)
+    return noise > report.bands[0] and max(ratios.values(), default=0.0) <= AMPLIFIED * noise
 
 
 def _rows(model: Model, data: Any) -> Iterator[list[np.ndarray]]:

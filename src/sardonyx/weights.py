@@ -176,11 +176,11 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
 def _roles(tensor: ir.Value) -> Iterator[_Role]:
     """The role of a tensor in each of its uses, also behind operators that only move numbers."""
     pending: list[tuple[ir.Value, tuple[str, ...]]] = [(tensor, ())]
-    seen = {tensor}
+    values = {tensor}
     while pending:
         value, path = pending.pop()
         for node, position in value.uses():
-            if node.domain != "" or node.op_type not in MOVES or len(seen) > MAX_MOVES:
+            if node.domain != "" or node.op_type not in MOVES or len(values) > MAX_MOVES:
                 role = _role(tensor, node, position, path)
                 if path:
                     role = replace(role, reason=f"{role.reason}, through {', '.join(path)}")
@@ -190,8 +190,8 @@ def _roles(tensor: ir.Value) -> Iterator[_Role]:
             for output in node.outputs:
                 if output.is_graph_output():
                     yield _Role("constant", f"an output, through {node.op_type}")
-                if output not in seen:
-                    seen.add(output)
+                if output not in values:
+                    values.add(output)
                     pending.append((output, through_node))
 
 

@@ -38,9 +38,9 @@ def run(region: Region, values: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of a region for numpy arrays, lists of them, or text."""
     if "rep" not in region.cache:
         loaded = load_engine(region.engine)
-        own = getattr(loaded, "Backend", None)
-        region.cache["rep"] = own.prepare(region.model) if own else None
-        region.cache["runner"] = None if own else PluginRunner(region.engine, region.model)
+        backend = getattr(loaded, "Backend", None)
+        region.cache["rep"] = backend.prepare(region.model) if backend else None
+        region.cache["runner"] = None if backend else PluginRunner(region.engine, region.model)
     if region.cache["rep"] is not None:
         return tuple(region.cache["rep"].run(list(values)))
     names = [v.name or "" for v in region.model.graph.inputs]

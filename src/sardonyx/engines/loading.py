@@ -121,7 +121,7 @@ class PluginRunner:
 
 def runner(name: str, **options: Any) -> Callable[..., Any]:
     """A function from a model to a function of its feeds, on an engine."""
-    own = getattr(load_engine(name), "Runner", None)
-    if own is not None:
-        return lambda model, **more: own(model, **{**options, **more})
+    make = getattr(load_engine(name), "Runner", None)
+    if make is not None:
+        return lambda model, **more: make(model, **{**options, **more})
     return lambda model, **more: PluginRunner(name, model, **more)

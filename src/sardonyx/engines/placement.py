@@ -97,8 +97,8 @@ def placement(
     arrays = importlib.import_module(f"sardonyx.engines.{to}.backend").arrays()
     loaded = normalize(load(model))
     names = [w.name for w in weights(loaded) if w.kind != "constant"]
-    unsized = functools.partial(decided_by_data, framework=to, fed=names)
-    more = unsized if compiled and to == "jax" else None
+    data_dependent = functools.partial(decided_by_data, framework=to, fed=names)
+    more = data_dependent if compiled and to == "jax" else None
     prepared = prepare(loaded, to, arrays.strings, place, names, more)
     every = sum(len(graph) for graph in graphs(prepared.model.graph))
     parts = [_part(region, sizes or {}) for region in prepared.regions.values()]

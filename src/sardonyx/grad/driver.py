@@ -53,7 +53,7 @@ def gradient_rule(
 
     needs       -- how many outputs the forward node must have for the rule; missing ones are added
     broadcasts  -- inputs are broadcast to the output: the driver sums over what was broadcast
-    structural  -- the rule gets `(op, gs, node, wanted)` and returns {value: cotangent}: for
+    structural  -- the rule gets `(op, gs, node, targets)` and returns {value: cotangent}: for
                    operators with bodies, whose bodies read values from outside
     refuses     -- positions of inputs that have a derivative which the rule does not give: an error
                    where one is wanted; or a function of the node that returns them

@@ -241,7 +241,7 @@ def concat_from_sequence(op, g, sequence, *, axis, new_axis):
 
 
 @gradient_rule("SequenceMap", structural=True)
-def sequence_map(op, gs, node, wanted):
+def sequence_map(op, gs, node, targets):
     body = node.attributes["body"].value.clone(allow_outer_scope_values=True)
     for value in (*body.inputs, *(v for inner in body for v in inner.outputs)):
         value.name = op.fresh(value.name)
@@ -254,10 +254,12 @@ def sequence_map(op, gs, node, wanted):
             arrived.shape = result.shape
             extra_inputs.append(g)
     outer = [*zip(node.inputs, body.inputs, strict=True), *((v, v) for v in captured(node))]
-    targets = [(x, inside) for x, inside in outer if x in wanted]
+    inner_targets = [(x, inside) for x, inside in outer if x in targets]
     arriving = list(cotangents.values())
-    gradients = driver.backward(inner, list(body), cotangents, [inside for _, inside in targets])
-    pairs = [(x, dx) for (x, _), dx in zip(targets, gradients, strict=True) if dx is not None]
+    gradients = driver.backward(
+        inner, list(body), cotangents, [inside for _, inside in inner_targets]
+    )
+    pairs = [(x, dx) for (x, _), dx in zip(inner_targets, gradients, strict=True) if dx is not None]
     if not pairs:
         return {}
     # A body may not name one value as two outputs, nor an input as an output, in onnxruntime.

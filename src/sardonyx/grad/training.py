@@ -278,16 +278,16 @@ def _expand_functions(graph: ir.Graph, ask: Question, lowering: Lowering) -> Non
 
 def _ancestors(ends: Iterable[ir.Value], stop: set[ir.Value]) -> set[ir.Value]:
     """All values that `ends` depend on; nothing behind `stop` counts."""
-    seen: set[ir.Value] = set()
+    ancestors: set[ir.Value] = set()
     pending = list(ends)
     while pending:
         producer = pending.pop().producer()
         for value in reads(producer) if producer is not None else ():
-            if value not in seen:
-                seen.add(value)
+            if value not in ancestors:
+                ancestors.add(value)
                 if value not in stop:
                     pending.append(value)
-    return seen
+    return ancestors
 
 
 def _refuse_dependent(ask: Question, nodes: list[ir.Node]) -> None:

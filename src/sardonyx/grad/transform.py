@@ -128,8 +128,8 @@ def expand_bodies(
         if any(bodies(node) for nodes in expanded for node in nodes):
             _settle_shapes(model)
         values_by_name = _values(model)
-        for group, wanted in zip((ends, starts, stops), called, strict=True):
-            group[:] = [values_by_name[name] for name in wanted]
+        for group, group_names in zip((ends, starts, stops), called, strict=True):
+            group[:] = [values_by_name[name] for name in group_names]
 
 
 def _settle_shapes(model: Model) -> None:

@@ -173,10 +173,10 @@ def _check_cycles(scope: Scope, problems: Problems) -> None:
             waiting[reader] -= 1
             if not waiting[reader]:
                 ready.append(reader)
-    seen: dict[int, int] = {}
+    starts: dict[int, int] = {}
     for start in range(count):
-        if waiting[start] and start not in seen:
-            _report_cycle(scope, start, before, waiting, seen, problems)
+        if waiting[start] and start not in starts:
+            _report_cycle(scope, start, before, waiting, starts, problems)
 
 
 def _report_cycle(
@@ -184,17 +184,17 @@ def _report_cycle(
     start: int,
     before: list[list[int]],
     waiting: list[int],
-    seen: dict[int, int],
+    starts: dict[int, int],
     problems: Problems,
 ) -> None:
     """Follow unready nodes backwards from `start`; report the cycle if it is a new one."""
     path: list[int] = []
     index = start
-    while index not in seen:
-        seen[index] = start
+    while index not in starts:
+        starts[index] = start
         path.append(index)
         index = next(maker for maker in before[index] if waiting[maker])
-    if seen[index] == start:
+    if starts[index] == start:
         cycle = path[path.index(index) :][::-1]
         description = " → ".join(scope.where(i) for i in [*cycle[:4], cycle[0]])
         problems.add(scope.where(cycle[0]), f"is in a cycle of {len(cycle)} nodes: {description}")

@@ -246,16 +246,16 @@ class Scanner:
         if len(attributes) > self.limits.node_attributes:
             self._exceed("node_attributes", len(attributes), label)
             return 0  # refused whatever they hold
-        size, seen = 0, set()
+        size, names = 0, set()
         for attribute in attributes:
             fields = self._read(attribute)
             name = fields.get("name", "")
             where = f"{label}, {quote(name)}"
             size += self._names([name, fields.get("ref_attr_name", "")], partial(str, where))
             problem = attribute_problem(fields, scope.in_function)
-            if problem is None and name in seen:
+            if problem is None and name in names:
                 problem = "is given twice"
-            seen.add(name)
+            names.add(name)
             if problem:
                 self.problems.add(where, problem)
             elif fields.get("ref_attr_name"):

@@ -215,13 +215,13 @@ class Groups:
     def _returns(self, groups: set[int]) -> bool:
         """Whether a path leads out of these groups and back into one of them."""
         pending = [r for g in groups for r in self.readers[g] if r not in groups]
-        seen = set(pending)
+        nodes = set(pending)
         while pending:
             for reader in self.readers[pending.pop()]:
                 if reader in groups:
                     return True
-                if reader not in seen:
-                    seen.add(reader)
+                if reader not in nodes:
+                    nodes.add(reader)
                     pending.append(reader)
         return False
 

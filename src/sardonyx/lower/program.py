@@ -365,8 +365,8 @@ class Program:
         self.on_numpy = xp.name == "numpy"
         self.parameters = frozenset(parameters)
         self.defaults: dict[str, ir.Value] = {}
-        unsized = functools.partial(decided_by_data, framework=xp.name, fed=self.parameters)
-        more = unsized if sized else None
+        data_dependent = functools.partial(decided_by_data, framework=xp.name, fed=self.parameters)
+        more = data_dependent if sized else None
         prepared = prepare(normalize(model), xp.name, xp.strings, place, self.parameters, more)
         self.regions = prepared.regions
         self.report(fallback)

@@ -42,14 +42,14 @@ def is_random(node: ir.Node) -> bool:
 def merge_common(graph: ir.Graph) -> int:
     """Merge equal nodes, in the graph and inside its bodies; returns how many nodes went."""
     merged = 0
-    seen: dict[tuple[Any, ...], ir.Node] = {}
+    originals: dict[tuple[Any, ...], ir.Node] = {}
     for node in list(graph):
         inner = bodies(node)
         for body in inner:
             merged += merge_common(body)
         if inner or node.domain not in opset.INSIDE or is_random(node):
             continue
-        first = seen.setdefault(_key(node), node)
+        first = originals.setdefault(_key(node), node)
         if first is not node and _replace(node, first):
             graph.remove(node, safe=True)
             merged += 1

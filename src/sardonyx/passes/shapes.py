@@ -114,36 +114,36 @@ def _hide_defaults(graph: onnx.GraphProto) -> None:
         graph.initializer.extend(constants)
 
 
-def _copy_back(graph: ir.Graph, proto: onnx.GraphProto, seen: Seen | None = None) -> None:
+def _copy_back(graph: ir.Graph, proto: onnx.GraphProto, shapes: Shapes | None = None) -> None:
     """Types by name, graph by graph: two branches may use one name for different values."""
     types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
-    seen = {} if seen is None else seen
+    shapes = {} if shapes is None else shapes
     for node, node_proto in zip(graph, proto.node, strict=True):
         for value in node.outputs:
             if value.name in types:
-                _merge(value, types[value.name], seen)
+                _merge(value, types[value.name], shapes)
         if inner := bodies(node):
             protos = [
                 g for a in node_proto.attribute for g in ([a.g] if a.HasField("g") else a.graphs)
             ]
             for body, body_proto in zip(inner, protos, strict=True):
                 for value, info in zip(body.inputs, body_proto.input, strict=True):
-                    _merge(value, info.type, seen)
-                _copy_back(body, body_proto, seen)
+                    _merge(value, info.type, shapes)
+                _copy_back(body, body_proto, shapes)
 
 
 # Types that were read before, by their bytes: most values of a model share a few.
-Seen = dict[bytes, tuple[ir.TypeProtocol | None, list[Any] | None]]
+Shapes = dict[bytes, tuple[ir.TypeProtocol | None, list[Any] | None]]
 
 
-def _merge(value: ir.Value, proto: onnx.TypeProto, seen: Seen) -> None:
+def _merge(value: ir.Value, proto: onnx.TypeProto, shapes: Shapes) -> None:
     """Add to what is known of `value`."""
     key = proto.SerializeToString()
-    if key not in seen:
+    if key not in shapes:
         shape = None if opset.holds_map(proto) else ir.serde.deserialize_type_proto_for_shape(proto)
         kind = None if opset.holds_map(proto) else ir.serde.deserialize_type_proto_for_type(proto)
-        seen[key] = kind, None if shape is None else list(shape)
-    kind, dims = seen[key]
+        shapes[key] = kind, None if shape is None else list(shape)
+    kind, dims = shapes[key]
     if value.type is None:
         value.type = kind
     if dims is not None:

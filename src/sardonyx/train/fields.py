@@ -263,14 +263,14 @@ def _constant(value: ir.Value, content: Any, axis: int) -> Link | str:
 
 
 def _with_classes(
-    item: Link, source: Source, fields: Mapping[str, Field], known: Sequence[str]
+    item: Link, source: Source, fields: Mapping[str, Field], classes: Sequence[str]
 ) -> Link:
     """A label field that holds names: their numbers are those of the model, or in sorted order."""
     if item.constant is not None or item.dtype.kind not in "iu":
         return item
     if fields[item.field].dtype.kind not in TEXT:
         return item
-    if not known and isinstance(source, Stream):
+    if not classes and isinstance(source, Stream):
         raise DataError(
             f"the labels of {source.origin} are names, which cannot be numbered in a stream",
             hint="pass numbers as labels, or data that is not a stream",
@@ -284,7 +284,7 @@ def _with_classes(
             [[*_where(item, rows), "holds no class"]],
             hint="leave these rows out, or give them a class",
         )
-    names = known or sorted(set(map(str, labels.tolist())))
+    names = classes or sorted(set(map(str, labels.tolist())))
     return Link(**{**vars(item), "classes": tuple(names)})
 
 

@@ -105,9 +105,9 @@ def _check_any(device: str | None, precision: str | None) -> None:
             rows.append([engine, f"{error.what}; {error.hint}"])
         else:
             return
-    wanted = [f"a device {quote(device)}"] * (device is not None)
-    wanted += [f"the precision {precision}"] * (precision is not None)
-    raise EngineError(f"no installed engine has {' and '.join(wanted)} on this machine", rows)
+    requests = [f"a device {quote(device)}"] * (device is not None)
+    requests += [f"the precision {precision}"] * (precision is not None)
+    raise EngineError(f"no installed engine has {' and '.join(requests)} on this machine", rows)
 
 
 def check_output(model: Any, output: Path | None, overwrite: bool) -> None:

@@ -34,15 +34,15 @@ def places(data: bytes) -> dict[str, Place]:
     >>> places(b"")
     {}
     """
-    found: dict[str, Place] = {}
+    tensors: dict[str, Place] = {}
     for number, start, end in _fields(data, 0, len(data)):
         if number == MODEL_GRAPH:
-            found.update(_of_graph(data, start, end))
+            tensors.update(_of_graph(data, start, end))
         elif number == MODEL_TRAINING_INFO:
             for part, first, last in _fields(data, start, end):
                 if part == TRAINING_ALGORITHM:
-                    found.update(_of_graph(data, first, last))
-    return found
+                    tensors.update(_of_graph(data, first, last))
+    return tensors
 
 
 def _of_graph(data: bytes, start: int, end: int) -> Iterator[tuple[str, Place]]:

@@ -28,9 +28,9 @@ def with_optimizer_state(model: Model, network: Any, optimizer: Any) -> Model:
     copy = model.copy()
     record = copy.records[0]
     arrays, rate = _arrays(network, optimizer, record.state)
-    wanted = [n for n in state_names(model, record) if n in record.state]
-    wanted = [n for n in wanted if not n.endswith("/seed") or n in arrays]
-    problems = [[quote(n), "is not in the optimizer"] for n in wanted if n not in arrays]
+    names = [n for n in state_names(model, record) if n in record.state]
+    names = [n for n in names if not n.endswith("/seed") or n in arrays]
+    problems = [[quote(n), "is not in the optimizer"] for n in names if n not in arrays]
     problems += [
         [quote(n), f"{list(record.state[n].shape.numpy())} ← {list(a.shape)}"]
         for n, a in arrays.items()
@@ -56,10 +56,10 @@ def _arrays(
     network: Any, optimizer: Any, state: Any
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The state by the record's names for it; the rate, which is fed."""
-    own = getattr(optimizer, "slots", None)
-    if isinstance(own, dict):
+    variables = getattr(optimizer, "slots", None)
+    if isinstance(variables, dict):
         rate = {RATE: array_of(optimizer.learning_rate)}
-        return {name: array_of(v) for name, v in own.items()}, rate
+        return {name: array_of(v) for name, v in variables.items()}, rate
     names = list(weight_arrays(network))
     trained = list(network.trainable_variables)
     slots = slot_names(optimizer, trained, names[: len(trained)])

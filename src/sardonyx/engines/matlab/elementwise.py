@@ -106,9 +106,9 @@ def power(m, a, b):
         b = f"cast({b}, '{FLOATS[dtype]}')"
     elif m.type(1) != dtype:
         raise Refused("a power of two types")
-    known = m.known(1)
-    if known is not None and known.size == 1 and float(known.reshape(-1)[0]).is_integer():
-        return f"{a} .^ {_number(float(known.reshape(-1)[0]))}"
+    exponent = m.known(1)
+    if exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]).is_integer():
+        return f"{a} .^ {_number(float(exponent.reshape(-1)[0]))}"
     return f"onnx_pow({a}, {b})"
 
 

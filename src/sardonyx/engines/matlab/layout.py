@@ -51,8 +51,8 @@ def sizes_text(shape: np.ndarray) -> str | None:
 
 @matlab("Reshape")
 def reshape(m, x, shape, *, allowzero):
-    known = m.known(1)
-    if known is not None and (text := sizes_text(known)):
+    constant = m.known(1)
+    if constant is not None and (text := sizes_text(constant)):
         return f"reshape({x}, {text})"
     return f"onnx_reshape({x}, {m.rank()}, {shape}, {bool_word(allowzero)})"
 
@@ -277,14 +277,14 @@ def resize(m, x, roi=None, scales=None, sizes=None, **attributes):
     words = [f"'{attributes['mode']}'", f"'{attributes['coordinate_transformation_mode']}'"]
     words += [f"'{attributes['nearest_mode']}'", _number(attributes["cubic_coeff_a"])]
     words.append(bool_word(attributes["exclude_outside"]))
-    given = m.known(2) if scales is not None else m.known(3)
+    numbers = m.known(2) if scales is not None else m.known(3)
     shape = m.node.inputs[0].shape
-    if given is None or not all(isinstance(shape[a], int) for a in axes):
+    if numbers is None or not all(isinstance(shape[a], int) for a in axes):
         if list(axes) != list(range(rank)):
             raise Refused("sizes of some axes that are not constant")
         return _resized(x, rank, scales, sizes, words)
     factors, new = [1.0] * rank, [f"size({x}, {d + 1})" for d in range(rank)]
-    for axis, number in zip(axes, given.tolist(), strict=True):
+    for axis, number in zip(axes, numbers.tolist(), strict=True):
         d, n = m.dim(int(axis), rank) - 1, shape[axis]
         factors[d] = float(number) if scales is not None else number / n
         new[d] = str(int(np.floor(n * np.float32(number)) if scales is not None else number))

@@ -56,7 +56,7 @@ class _Region:
         self.at = {node: i for i, node in enumerate(self.nodes)}
         self.saved: list[int] = [0] * len(self.nodes)  # bytes that the rest of the step reads
         self.last: dict[ir.Value, int] = {}  # the last node of the line that reads a large value
-        seen: set[ir.Value] = set()
+        buffers: set[ir.Value] = set()
         for node in self.nodes:
             for value in node.outputs:
                 buffer = base(value)
@@ -65,8 +65,8 @@ class _Region:
                 for reader in value.consumers():
                     if reader in self.at:
                         self.last[buffer] = max(self.last.get(buffer, -1), self.at[reader])
-                    elif buffer not in seen:
-                        seen.add(buffer)
+                    elif buffer not in buffers:
+                        buffers.add(buffer)
                         self.saved[self._born(buffer)] += nbytes(buffer)
 
     def _born(self, value: ir.Value) -> int:

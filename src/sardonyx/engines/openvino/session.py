@@ -82,10 +82,10 @@ class Session:
 def _name(port: Any, names: set[str]) -> str:
     """The name in the model of an input; a tensor that is also an output has several."""
     listed = [port.get_node().get_friendly_name(), *port.get_names()]
-    known = [name for name in listed if name in names]
-    if not known:
+    matches = [name for name in listed if name in names]
+    if not matches:
         raise Refusal(f"OpenVINO lost the name of an input: {listed}")
-    return known[0]
+    return matches[0]
 
 
 def _tensor(array: np.ndarray) -> Any:

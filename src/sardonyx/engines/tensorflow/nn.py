@@ -270,10 +270,10 @@ def averaged(xp, x, window, include_pad):
         return mean  # with SAME, tensorflow does not count the padding either
     counts = pool.element_counts(xp, window, include_pad, xp.dtype(x))
     counts = counts if xp.rank(counts) == 0 else channels_last(counts)
-    own = window.volume
+    elements = window.volume
     if is_same(window):  # the mean of what is in the image
-        own = channels_last(pool.element_counts(xp, window, 0, xp.dtype(x)))
-    return mean * (own / counts)
+        elements = channels_last(pool.element_counts(xp, window, 0, xp.dtype(x)))
+    return mean * (elements / counts)
 
 
 @lowering("AveragePool", domain=NATIVE, only="tensorflow")

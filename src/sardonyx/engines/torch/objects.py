@@ -156,7 +156,7 @@ def _optimizer(reading: Reading, module: OnnxModule) -> torch.optim.Optimizer:
         members = [parameters[module.names[n]] for n in group.names]
         settings = keywords(reading.optimizer, group.settings)
         groups.append({"params": members, **settings, "initial_lr": settings["lr"]})
-    made: torch.optim.Optimizer = getattr(torch.optim, name)(
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(
         groups, **{k: v for k, v in groups[-1].items() if k not in ("params", "initial_lr")}
     )
     for group in reading.groups:
@@ -165,10 +165,10 @@ def _optimizer(reading: Reading, module: OnnxModule) -> torch.optim.Optimizer:
             if state and name not in UNCOUNTED:
                 state["step"] = torch.tensor(float(group.updates), dtype=torch.float32)
             if state:
-                made.state[parameters[module.names[member]]] = state
-    _clip(reading, made)
-    _count(made, reading)
-    return made
+                optimizer.state[parameters[module.names[member]]] = state
+    _clip(reading, optimizer)
+    _count(optimizer, reading)
+    return optimizer
 
 
 def slots_for_torch(rule: Rule, name: str, group: Group, reading: Reading) -> dict[str, Any]:

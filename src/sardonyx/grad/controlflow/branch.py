@@ -35,8 +35,8 @@ def _if_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
 
 
 @gradient_rule("If", structural=True, inside=_if_paths)
-def if_(op, gs, node, wanted):
-    starts = [v for v in captured(node) if v in wanted]
+def if_(op, gs, node, targets):
+    starts = [v for v in captured(node) if v in targets]
     forward = _branches(node)
     builders = [Builder(op.prefix, parent=op) for _ in forward]
     branch_gradients = []

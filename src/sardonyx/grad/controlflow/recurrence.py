@@ -169,15 +169,15 @@ class Flow:
         return inside + self.outside
 
 
-def flow_through(it: Recurrence, wanted: set[ir.Value], ends: set[ir.Value]) -> Flow:
-    """What lies between `wanted` and the outputs in `ends`, over any number of iterations."""
+def flow_through(it: Recurrence, targets: set[ir.Value], ends: set[ir.Value]) -> Flow:
+    """What lies between `targets` and the outputs in `ends`, over any number of iterations."""
     nodes = list(it.body)
     sliced = {e.outside for e in it.indexed}
-    outside = [v for v in captured(it.node) if v in wanted and v not in sliced]
-    elements = [e for e in (*it.elements, *it.indexed) if e.outside in wanted]
+    outside = [v for v in captured(it.node) if v in targets and v not in sliced]
+    elements = [e for e in (*it.elements, *it.indexed) if e.outside in targets]
     fixed = [e.inside for e in elements] + outside
     every = [s.after for s in it.states] + [s.inside for s in it.stacked]
-    varying = [s for s in it.states if s.initial in wanted]
+    varying = [s for s in it.states if s.initial in targets]
     while True:
         _, reached = path(nodes, fixed + [s.inside for s in varying], every, ())
         more = [s for s in it.states if s.after in reached and is_differentiable(s.inside)]
@@ -189,8 +189,8 @@ def flow_through(it: Recurrence, wanted: set[ir.Value], ends: set[ir.Value]) -> 
     stacked = [s for s in it.stacked if s.outside in ends and s.inside in reached]
     needed = [s for s in varying if s.final in ends]
     while True:
-        targets = [s.inside for s in stacked] + [s.after for s in needed]
-        between, values = path(nodes, starts, targets, ())
+        results = [s.inside for s in stacked] + [s.after for s in needed]
+        between, values = path(nodes, starts, results, ())
         more = [s for s in varying if s in needed or s.inside in values]
         if more == needed:
             return Flow(needed, elements, outside, stacked, between, values)

@@ -42,21 +42,21 @@ def _recurrent_paths(node: ir.Node, values: set[ir.Value]) -> list[Path]:
 
 
 @gradient_rule("Loop", structural=True, inside=_recurrent_paths)
-def loop(op, gs, node, wanted):
-    return _recur(op, gs, take_apart_loop(node), wanted)
+def loop(op, gs, node, targets):
+    return _recur(op, gs, take_apart_loop(node), targets)
 
 
 @gradient_rule("Scan", structural=True, inside=_recurrent_paths)
-def scan(op, gs, node, wanted):
-    return _recur(op, gs, take_apart_scan(node), wanted)
+def scan(op, gs, node, targets):
+    return _recur(op, gs, take_apart_scan(node), targets)
 
 
 def _recur(
-    op: Builder, gs: Gradients, it: Recurrence, wanted: set[ir.Value]
+    op: Builder, gs: Gradients, it: Recurrence, targets: set[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
     cotangents = {out: g for out, g in zip(it.node.outputs, gs, strict=False) if g is not None}
     it.simplify()
-    flow = flow_through(it, wanted, set(cotangents))
+    flow = flow_through(it, targets, set(cotangents))
     _refuse_sequences(it.node, flow)
     refuse_growing(it.node, [s.inside for s in flow.states])
     inner = Builder(op.prefix, parent=op)

@@ -36,7 +36,7 @@ PASSING = frozenset(
 
 def _only_mixed(y: ir.Value) -> bool:
     """Whether all of the forward graph that `y` reaches mixes it (see NOTE [masks])."""
-    pending, seen = [y], {y}
+    pending, values = [y], {y}
     while pending:
         value = pending.pop()
         for node in value.consumers():
@@ -45,8 +45,8 @@ def _only_mixed(y: ir.Value) -> bool:
             if node.domain or node.op_type not in MIXING | PASSING:
                 return False
             if node.op_type in PASSING:
-                pending += [v for v in node.outputs if v not in seen]
-                seen.update(node.outputs)
+                pending += [v for v in node.outputs if v not in values]
+                values.update(node.outputs)
     return True
 
 

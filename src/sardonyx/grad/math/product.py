@@ -90,8 +90,8 @@ def einsum(op, g, *xs, equation, node):
     for i, (x, term) in enumerate(zip(xs, terms, strict=True)):
         others = [(t, v) for j, (t, v) in enumerate(zip(terms, xs, strict=True)) if j != i]
         parts = [(result, g), *others]
-        seen = set().union(*(t for t, _ in parts))
-        present = [s for k, s in enumerate(term) if s in seen and s not in term[:k]]
+        letters = set().union(*(t for t, _ in parts))
+        present = [s for k, s in enumerate(term) if s in letters and s not in term[:k]]
         sizes = [_size(s, parts) for s in present]
         dx = g
         if others or result != present:

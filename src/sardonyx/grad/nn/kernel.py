@@ -83,12 +83,12 @@ def by_taps(op: Builder, x: ir.Value, g: ir.Value, win: Window, group: int) -> i
     """One product of matrices per element of the kernel, per image and group."""
     padded = pad(op, x, win.begin, win.end)
     spans = [(d - 1) * s + 1 for d, s in zip(sizes(op, g), win.strides, strict=True)]
-    seen = _by_group(op, g, group)
+    gradients = _by_group(op, g, group)
     parts = []
     for tap in itertools.product(*(range(k) for k in win.kernel)):  # type: ignore[arg-type]
         starts = [t * d for t, d in zip(tap, win.dilations, strict=True)]
         part = _strided(op, padded, starts, spans, win)
-        product = op.total(op.MatMul(seen, op.swap(_by_group(op, part, group))), [0])
+        product = op.total(op.MatMul(gradients, op.swap(_by_group(op, part, group))), [0])
         parts.append(op.Unsqueeze(product, [3]))
     return op.Concat(*parts, axis=3) if len(parts) > 1 else parts[0]
 
@@ -113,7 +113,7 @@ def _rows(height: int, count: int, win: Window, tap: int) -> tuple[int, int, int
 
 def by_rows(op: Builder, x: ir.Value, g: ir.Value, win: Window) -> ir.Value:
     """Depthwise: all pairs of columns of image and `g`, summed over rows; a tap is a diagonal."""
-    image, seen = op.transpose(x, [1, 0, 2, 3]), op.transpose(g, [1, 0, 2, 3])
+    image, gradient = op.transpose(x, [1, 0, 2, 3]), op.transpose(g, [1, 0, 2, 3])
     channels, height, width = static_dims(x, 1)
     count, across = static_dims(g, 2)
     tall: Any = win.kernel[0]
@@ -128,13 +128,13 @@ def by_rows(op: Builder, x: ir.Value, g: ir.Value, win: Window) -> ir.Value:
     for tap in range(tall):
         first, last, start = _rows(height, count, win, tap)
         stride = win.strides[0]
-        above, below = image, seen
+        above, below = image, gradient
         if not (start == 0 and last - first == height and stride == 1):
             above = op.Slice(
                 image, [start], [start + (last - first - 1) * stride + 1], [2], [stride]
             )
         if last - first < count:
-            below = op.Slice(seen, [first], [last], [2])
+            below = op.Slice(gradient, [first], [last], [2])
         rows = op.reshape(above, [channels, -1, width]), op.reshape(below, [channels, -1, across])
         pairs = op.reshape(op.MatMul(op.swap(rows[0]), rows[1]), [channels, width * across])
         parts.append(op.Unsqueeze(op.MatMul(pairs, pick), [1]))

@@ -31,15 +31,15 @@ def _differentiate(
 
 
 @gradient_rule("LSTM", structural=True)
-def lstm(op, gs, node, wanted):
+def lstm(op, gs, node, targets):
     return _differentiate(op, gs, node, Lstm())
 
 
 @gradient_rule("GRU", structural=True)
-def gru(op, gs, node, wanted):
+def gru(op, gs, node, targets):
     return _differentiate(op, gs, node, Gru())
 
 
 @gradient_rule("RNN", structural=True)
-def rnn(op, gs, node, wanted):
+def rnn(op, gs, node, targets):
     return _differentiate(op, gs, node, Rnn())

@@ -62,12 +62,12 @@ def _call(model: ir.Model, node: ir.Node) -> None:
     extra = "".join(f"_{n}" for n in sorted(node.attributes) if n.startswith("output_"))
     names = sorted(node.attributes)
     name = f"{operator}{rank - 2}D{arity}{extra}"
-    known = model.functions.get((NHWC, name, ""))
-    if known is not None and sorted(known.attributes) != names:
+    existing = model.functions.get((NHWC, name, ""))
+    if existing is not None and sorted(existing.attributes) != names:
         name += "_" + "_".join(names)
-        known = model.functions.get((NHWC, name, ""))
+        existing = model.functions.get((NHWC, name, ""))
     node.op_type = name
-    if known is None:
+    if existing is None:
         function = _function(name, operator, node, rank, dict(model.opset_imports))
         model.functions[function.identifier()] = function
 

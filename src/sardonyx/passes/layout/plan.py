@@ -48,14 +48,14 @@ from sardonyx.passes.layout.roles import (
 class Demands:
     """What an engine wants.
 
-    layout  -- the layout of the operators in `wanted`
-    wanted  -- operators that must have it
+    layout  -- the layout of the operators in `operators`
+    operators -- those that must have it
     kernels -- operators with their channels at axis 1 that the engine also has with channels last,
                under the same name in `domain`; the others have channels first
     """
 
     layout: str = FIRST
-    wanted: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
     kernels: frozenset[str] = frozenset()
     domain: str = ""
 
@@ -246,18 +246,18 @@ class _Planner:
 
     def _cut(self) -> None:
         for node, number in self.operators.items():
-            if node.op_type in self.demands.wanted:
+            if node.op_type in self.demands.operators:
                 self.network.edge(self.terminals[self.demands.layout], number, UNCUT)
         tensors = [*self._tensors(), *self._broadcast()]
         share = len(tensors) + 1  # all conversions together weigh less than one byte
         for tensor in tensors:
             self._tensor(tensor, tensor.cost * share + 1)
-        wanted, unwanted = self.demands.layout, other(self.demands.layout)
-        value, reached = self.network.minimum_cut(self.terminals[wanted], self.terminals[unwanted])
+        layout, opposite = self.demands.layout, other(self.demands.layout)
+        value, reached = self.network.minimum_cut(self.terminals[layout], self.terminals[opposite])
         self.plan.bytes, self.plan.conversions = divmod(value, share)
 
         def side(number: int) -> str:
-            return wanted if number in reached else unwanted
+            return layout if number in reached else opposite
 
         self.plan.sides = {n: side(number) for n, number in self.operators.items()}
         for root in self._labelled_roots():

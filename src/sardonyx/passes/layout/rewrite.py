@@ -202,12 +202,12 @@ class _Rewriter:
             self.forms[value] = {label: value}
             return
         uses = list(value.uses())
-        given = other(label)
-        value.shape = ir.Shape([value.shape[a] for a in permutation(rank_of(value), label, given)])  # type: ignore[index]
-        back = self._converted(value, given, label)
+        layout = other(label)
+        value.shape = ir.Shape([value.shape[a] for a in permutation(rank_of(value), label, layout)])  # type: ignore[index]
+        back = self._converted(value, layout, label)
         for node, place in uses:
             node.replace_input_with(place, back)
-        self.forms[value] = {given: value, label: back}
+        self.forms[value] = {layout: value, label: back}
         self.keys[back], self.labels[back] = value, label
 
     def _output(self, name: str, old: ir.Value) -> None:
@@ -277,32 +277,32 @@ class _Rewriter:
         for place, (old, value) in enumerate(zip(node.outputs, new.outputs)):
             kind = outputs.get(place)
             label = self.labels.get(old)
-            given = label
+            layout = label
             if label is not None and kind == LINKED:
-                given = self.plan.sides[node]
+                layout = self.plan.sides[node]
             elif label is not None and kind == FREE:
-                given = self.given[self.keys[old]]
-            self._give(old, value, label, given)
+                layout = self.given[self.keys[old]]
+            self._give(old, value, label, layout)
         self.graph.remove(node, safe=True)
 
-    def _give(self, old: ir.Value, value: ir.Value, label: str | None, given: str | None) -> None:
+    def _give(self, old: ir.Value, value: ir.Value, label: str | None, layout: str | None) -> None:
         value.type = old.type
-        if label is None or given is None or label == given:
+        if label is None or layout is None or label == layout:
             value.shape = old.shape
             _take_place(old, value)
             if label is not None:
                 self.keys[value], self.labels[value] = self.keys[old], label
                 self.forms[self.keys[old]] = {label: value}
             return
-        perm = permutation(rank_of(old), label, given)
-        value.name = self.op.fresh(f"{old.name}/{'last' if given == LAST else 'first'}")
+        perm = permutation(rank_of(old), label, layout)
+        value.name = self.op.fresh(f"{old.name}/{'last' if layout == LAST else 'first'}")
         value.shape = ir.Shape([old.shape[a] for a in perm])  # type: ignore[index]
-        back = self._converted(value, given, label)
+        back = self._converted(value, layout, label)
         _take_place(old, back)
         key = self.keys[old]
         self.keys[back], self.labels[back] = key, label
-        self.keys[value], self.labels[value] = key, given
-        self.forms[key] = {given: value, label: back}
+        self.keys[value], self.labels[value] = key, layout
+        self.forms[key] = {layout: value, label: back}
 
 
 def _take_place(old: ir.Value, new: ir.Value) -> None:

@@ -205,8 +205,8 @@ def sliced(turn: Any, node: ir.Node) -> ir.Node:
 def pad_ports(node: ir.Node, written: str) -> Ports | None:
     x, pads = node.inputs[:2]
     whole = len(node.inputs) < 4 or node.inputs[3] is None
-    known = pads is not None and pads.shape is not None and pads.shape[0] == 2 * rank_of(x)
-    return axis_ports(node, written) if whole and known else None
+    complete = pads is not None and pads.shape is not None and pads.shape[0] == 2 * rank_of(x)
+    return axis_ports(node, written) if whole and complete else None
 
 
 def pad(turn: Any, node: ir.Node) -> ir.Node:
@@ -220,8 +220,8 @@ def pad(turn: Any, node: ir.Node) -> ir.Node:
 def sizes_ports(node: ir.Node, written: str) -> Ports | None:
     """Expand and Tile."""
     x, sizes = node.inputs
-    known = sizes is not None and sizes.shape is not None and sizes.shape[0] == rank_of(x)
-    return axis_ports(node, written) if known else None
+    complete = sizes is not None and sizes.shape is not None and sizes.shape[0] == rank_of(x)
+    return axis_ports(node, written) if complete else None
 
 
 def sizes(turn: Any, node: ir.Node) -> ir.Node:

@@ -36,25 +36,25 @@ class Batches:
         return feeds, count
 
     def _field(self, op: Builder, name: str, value: ir.Value, numbers: ir.Value) -> ir.Value:
-        wanted = self.parts.inputs[name]
+        input_value = self.parts.inputs[name]
         batch = op.Gather(value, numbers, axis=0)
         axis = self.settings.axes.get(name, 0)
-        if axis and wanted.shape is not None:
-            axis %= len(wanted.shape)
+        if axis and input_value.shape is not None:
+            axis %= len(input_value.shape)
             batch = op.Transpose(
-                batch, perm=[*range(1, axis + 1), 0, *range(axis + 1, len(wanted.shape))]
+                batch, perm=[*range(1, axis + 1), 0, *range(axis + 1, len(input_value.shape))]
             )
-        batch.shape = ir.Shape(wanted.shape) if wanted.shape is not None else None
+        batch.shape = ir.Shape(input_value.shape) if input_value.shape is not None else None
         return batch
 
     def _constant(self, op: Builder, name: str, array: np.ndarray, count: ir.Value) -> ir.Value:
         """A constant as it is fed: a number fills the whole input."""
-        wanted = self.parts.inputs[name]
-        if array.ndim or not wanted.shape:
+        value = self.parts.inputs[name]
+        if array.ndim or not value.shape:
             return op.const(array)
-        axis = self.settings.axes.get(name, 0) % len(wanted.shape)
+        axis = self.settings.axes.get(name, 0) % len(value.shape)
         dims = [
             d if isinstance(d, int) else count if i == axis else op.const([1], ir.DataType.INT64)
-            for i, d in enumerate(wanted.shape)
+            for i, d in enumerate(value.shape)
         ]
         return op.Expand(op.const(array), op.join(dims))

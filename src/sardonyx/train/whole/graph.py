@@ -186,8 +186,8 @@ class Whole:
             fed = self._input(name, dtype, shape, empty)
             self.description.state[name] = name
             is_empty = op.Equal(op.Size(fed), 0)
-            own, other = (Writer(f"start/{name}", op) for _ in range(2))
-            stored = own.graph("stored", [], [self._stored(own, name, array)])
+            here, other = (Writer(f"start/{name}", op) for _ in range(2))
+            stored = here.graph("stored", [], [self._stored(here, name, array)])
             value = other.Reshape(fed, np.array(array.shape, np.int64))
             value.shape = ir.Shape(array.shape)
             taken = other.graph("fed", [], [value])
@@ -302,8 +302,8 @@ class Whole:
         state = {n: after[n] for n in self.parts.state}
         if self.held_back is not None:
             checked = Validation(self.parts, self.settings, self.batches, self.hyper, self.size)
-            found = checked.write(op, state, self.held_back)
-            history |= {f"val_{n}": v for n, v in found.items()}
+            metrics = checked.write(op, state, self.held_back)
+            history |= {f"val_{n}": v for n, v in metrics.items()}
         losses = self._padded(op, collected["losses"], self.steps)
         new, again = self._judge(op, carried, state, history, epoch, after["finite"])
         # NOTE [vectors]: ONNX's reference evaluator collects numbers as columns, vectors as rows.

@@ -370,11 +370,11 @@ class TreeBuilder:
         """Read sizes from values that a module has anyway, not from distant ones."""
         for module in root.every():
             near = self._natural_inputs(module)
-            seen: list[ir.Value] = list(near)
+            values: list[ir.Value] = list(near)
             for i, element in enumerate(module.body):
                 if isinstance(element, Statement):
-                    module.body[i] = self._with_near_sizes(element, seen)
-                seen += element.outputs
+                    module.body[i] = self._with_near_sizes(element, values)
+                values += element.outputs
 
     def _natural_inputs(self, module: Module) -> list[ir.Value]:
         produced = {v for s in _flat(module) for v in s.outputs}
@@ -390,17 +390,17 @@ class TreeBuilder:
                     inputs[value] = None
         return list(inputs)
 
-    def _with_near_sizes(self, statement: Statement, seen: list[ir.Value]) -> Statement:
+    def _with_near_sizes(self, statement: Statement, values: list[ir.Value]) -> Statement:
         parts = [
-            self._near(p, seen) if isinstance(p, Dim) else p for p in statement.expression.parts
+            self._near(p, values) if isinstance(p, Dim) else p for p in statement.expression.parts
         ]
         new = Expression(tuple(parts), statement.expression.rank)
         return replace(statement, expression=new)
 
-    def _near(self, dim: Dim, seen: list[ir.Value]) -> Dim:
+    def _near(self, dim: Dim, values: list[ir.Value]) -> Dim:
         ids = self.reader.ids
         size_id = ids[dim.value][dim.axis]
-        for value in seen:
+        for value in values:
             value_ids = ids.get(value, ())
             if size_id in value_ids:
                 return Dim(value, value_ids.index(size_id))
