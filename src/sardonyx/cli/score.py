@@ -85,7 +85,9 @@ def score(
 
         result = scores.together([scores.load(path) for path in load])
     else:
-        result = _run(engine, op, case, sample, axis, jobs, seconds, fresh, known)
+        selection = {"ops": op or (), "case": case, "sample": sample, "jobs": jobs}
+        storing = {"seconds": seconds, "fresh": fresh, "known": known}
+        result = _run(axis, *(engine or ()), **selection, **storing)
     _show(result, as_json, as_markdown, verbose)
     if save is not None:
         print(f"saved     {result.save(save)}", file=sys.stderr)
@@ -97,17 +99,7 @@ def score(
         raise typer.Exit(_compare(result, baseline))
 
 
-def _run(
-    engine: list[str] | None,
-    op: list[str] | None,
-    case: str,
-    sample: int,
-    axis: str,
-    jobs: int,
-    seconds: float,
-    fresh: bool,
-    known: bool,
-) -> Score:
+def _run(axis: str, *engines: str, **selection: Any) -> Score:
     from sardonyx.score import suite
     from sardonyx.score.scoreboard import available_axes
     from sardonyx.score.scoreboard import score as run
@@ -120,18 +112,7 @@ def _run(
             "the training cases are not installed; `--axis training` says where they are",
             file=sys.stderr,
         )
-    return run(
-        *(engine or ()),
-        ops=op or (),
-        case=case,
-        sample=sample,
-        axes=axes,
-        jobs=jobs,
-        seconds=seconds,
-        fresh=fresh,
-        known=known,
-        progress=_progress(),
-    )
+    return run(*engines, axes=axes, progress=_progress(), **selection)
 
 
 def _show(result: Score, as_json: bool, as_markdown: bool, verbose: bool) -> None:

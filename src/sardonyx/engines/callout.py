@@ -18,7 +18,7 @@ from sardonyx.engines.loading import PluginRunner, load_engine
 from sardonyx.errors import UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.lower.partition import Region
-from sardonyx.lower.xp import is_symbolic
+from sardonyx.lower.xp import Arrays, is_symbolic
 
 
 @contextlib.contextmanager
@@ -45,6 +45,24 @@ def run(region: Region, values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(region.cache["rep"].run(list(values)))
     names = [v.name or "" for v in region.model.graph.inputs]
     return tuple(region.cache["runner"](dict(zip(names, values, strict=True))).values())
+
+
+def run_at_once(xp: Arrays, region: Region, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of a region for arrays of `xp`, or lists of them, outside of any graph."""
+
+    def to_numpy(value: Any, dtype: np.dtype | None) -> Any:
+        if isinstance(value, list):
+            return [to_numpy(v, dtype) for v in value]
+        return xp.to_numpy(value, dtype) if xp.is_array(value) else value
+
+    def from_numpy(value: Any) -> Any:
+        if isinstance(value, list):
+            return [from_numpy(v) for v in value]
+        is_text = not isinstance(value, np.ndarray) or value.dtype == object
+        return value if is_text else xp.asarray(value)
+
+    arrays = [to_numpy(v, t) for v, t in zip(values, region.input_types, strict=True)]
+    return tuple(from_numpy(v) for v in run(region, arrays))
 
 
 def gradient(region: Region) -> Region | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ import sardonyx.lower  # noqa: F401  (registers the shared rules)
 from sardonyx import opset
 from sardonyx.edit.widen import widen
 from sardonyx.errors import DataError, quote
+from sardonyx.grad.training import lower_training
 from sardonyx.lower.partition import Placement
 from sardonyx.lower.program import Program, to_numpy
 from sardonyx.lower.xp import Arrays, is_string
@@ -33,8 +34,6 @@ class Runner:
     """
 
     xp: Arrays
-    # Replaces Gradient nodes, which read the graph around them, by plain ones; set by engines.
-    differentiate: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -47,8 +46,8 @@ class Runner:
     ):
         self.device, self.float64 = device, float64
         loaded = load(model)
-        if self.differentiate is not None and has_gradients(loaded):
-            loaded = self.differentiate(loaded)
+        if has_gradients(loaded):
+            loaded = lower_training(loaded)
         with self.context():
             source = widen(loaded) if float64 else loaded
             self.program = Program(source, self.xp, fallback=fallback, place=place)

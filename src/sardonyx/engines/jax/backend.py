@@ -10,7 +10,6 @@ from sardonyx.engines import array_training, backend
 from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.xp import arrays, enable_x64, jax
-from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
 from sardonyx.model import Model
@@ -47,7 +46,6 @@ def on_device(name: str | None, precision: str | None = None) -> Iterator[None]:
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
-    differentiate = staticmethod(lower_training)
     xp = arrays()
 
     def context(self) -> contextlib.AbstractContextManager[Any]:

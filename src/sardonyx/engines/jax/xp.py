@@ -223,24 +223,15 @@ class Jax(NumpyLike):
         from sardonyx.engines.jax.callout import call_out
 
         if not any(is_traced(v) for v in values):
-            results = callout.run(region, [self._out(v) for v in values])
-            return tuple(self._back(v) for v in results)
+            return callout.run_at_once(self, region, values)
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             raise NotStatic(f"text and sequences cannot be in a graph: {region.label}")
         region, values = callout.inline_constants(region, values)
         arrays = [v if isinstance(v, jax.Array) else self.asarray(v) for v in values]
         return call_out(region, arrays)
 
-    def _out(self, value):
-        if isinstance(value, list):
-            return [self._out(v) for v in value]
-        return np.asarray(value) if isinstance(value, jax.Array) else value
-
-    def _back(self, value):
-        if isinstance(value, list):
-            return [self._back(v) for v in value]
-        is_text = not isinstance(value, np.ndarray) or value.dtype == object
-        return value if is_text else self.asarray(value)
+    def is_array(self, value):
+        return isinstance(value, jax.Array)
 
 
 @functools.cache

@@ -5,13 +5,11 @@ from __future__ import annotations
 from sardonyx.engines import array_training, backend
 from sardonyx.engines.numpy import nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.numpy.xp import arrays
-from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
-    differentiate = staticmethod(lower_training)
     xp = arrays()
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from sardonyx.engines import array_training, backend
 from sardonyx.engines.tensorflow import controlflow, generator, nn  # noqa: F401  (kernels)
 from sardonyx.engines.tensorflow.xp import arrays, tf
-from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
 
@@ -24,7 +23,6 @@ def on_device(name: str | None) -> contextlib.AbstractContextManager[Any]:
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
-    differentiate = staticmethod(lower_training)
     xp = arrays()
 
     def context(self) -> contextlib.AbstractContextManager[Any]:

@@ -451,22 +451,13 @@ class TensorFlow(Arrays):
         if not (region.is_plain if is_eager else region.has_tensors) or not are_tensors:
             if any(is_traced(v) for v in values):
                 raise NotStatic(f"sequences and maps cannot be in a graph: {region.label}")
-            arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
-            return tuple(self._back(v) for v in callout.run(region, arrays))
+            return callout.run_at_once(self, region, values)
         if not is_eager:
             region, values = callout.inline_constants(region, values)
         return call_out(region, [self.asarray(v) for v in values])
 
-    def _out(self, value, dtype):
-        if isinstance(value, list):
-            return [self._out(v, dtype) for v in value]
-        return self.to_numpy(value, dtype) if tf.is_tensor(value) else value
-
-    def _back(self, value):
-        if isinstance(value, list):
-            return [self._back(v) for v in value]
-        is_text = not isinstance(value, np.ndarray) or value.dtype == object
-        return value if is_text else self.asarray(value)
+    def is_array(self, value):
+        return tf.is_tensor(value)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
 from sardonyx.engines.torch.loss_scale import LossScale
 from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch
-from sardonyx.grad.training import lower_training
 from sardonyx.lower import runner
 from sardonyx.lower.devices import device_name
 from sardonyx.model import Model
@@ -48,7 +47,6 @@ def arrays_on(device: str | None) -> Torch:
 
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
-    differentiate = staticmethod(lower_training)
 
     @property
     def xp(self) -> Torch:  # type: ignore[override]

@@ -492,8 +492,7 @@ class Torch(Arrays):
         if not region.is_plain or any(isinstance(v, (list, type(None))) for v in values):
             if any(is_traced(v) for v in values):
                 raise NotStatic(f"a graph cannot pass text or lists to {region.label}")
-            arrays = [self._out(v, t) for v, t in zip(values, region.input_types)]
-            return tuple(self._back(v) for v in callout.run(region, arrays))
+            return callout.run_at_once(self, region, values)
         if any(is_traced(v) for v in values):
             region, values = callout.inline_constants(region, values)
         tensors = [v if isinstance(v, torch.Tensor) else self.known(v) for v in values]
@@ -504,16 +503,8 @@ class Torch(Arrays):
         value = np.asarray(value)
         return self.from_sizes(value) if is_symbolic(value) else self.asarray(value)
 
-    def _out(self, value, dtype):
-        if isinstance(value, list):
-            return [self._out(v, dtype) for v in value]
-        return self.to_numpy(value, dtype) if isinstance(value, torch.Tensor) else value
-
-    def _back(self, value):
-        if isinstance(value, list):
-            return [self._back(v) for v in value]
-        is_text = not isinstance(value, np.ndarray) or value.dtype == object
-        return value if is_text else self.asarray(value)
+    def is_array(self, value):
+        return isinstance(value, torch.Tensor)
 
 
 @functools.cache
