@@ -297,3 +297,38 @@ def test_recurrent_weights_keep_their_names() -> None:
     assert set(net.state_dict()) <= set(model.graph.initializers)
     assert sum(n.op_type == "LSTM" for n in model.graph) == 2
     assert sum(n.op_type == "Dropout" for n in model.graph) == 1
+
+
+def test_an_lstm_with_a_projection_trains_as_in_torch() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(
+                4, 6, 2, proj_size=3, bidirectional=True, dropout=0.2, batch_first=True
+            )
+
+        def forward(self, x: Any) -> Any:
+            y, (h, c) = self.rnn(x)
+            return y.sum(1), h, c
+
+    torch.manual_seed(0)
+    net = Net()
+    # The import compares outputs and two steps of training, and raises where they differ.
+    model = sx.from_torch(
+        net,
+        torch.randn(3, 5, 4),
+        loss=lambda outputs, label: ((outputs[0] - label) ** 2).mean() + outputs[2].mean(),
+        labels=torch.randn(3, 6),
+        optimizer=torch.optim.SGD(net.parameters(), 0.1, momentum=0.9),
+    )
+    assert set(net.state_dict()) <= set(model.graph.initializers)
+    assert sum(n.op_type == "Scan" for n in model.graph) == 4
+
+
+def test_a_batch_that_the_network_fixes_is_not_free() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(2, 6).cumsum(1)
+
+    model = sx.from_torch(Fixed(), torch.randn(3, 4))
+    assert [list(v.shape) for v in model.inputs] == [[3, 4]]

@@ -90,3 +90,24 @@ def test_boosters_by_content(capsys) -> None:
 def test_what_is_not_known_is_refused(folder, capsys) -> None:
     (folder / "notes.txt").write_text("hello")
     assert "none of the formats" in run(capsys, "notes.txt", code=2)
+
+
+def test_networks_of_torch(capsys) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()).eval()
+    rows = X.astype(np.float32)
+    expected = net(torch.from_numpy(rows)).detach().numpy()
+    np.save("rows.npy", rows[:5])
+    torch.jit.script(net).save("script.pt")
+    sizes = {"input": {0: torch.export.Dim.AUTO}}
+    program = torch.export.export(net, (torch.ones(2, 3),), dynamic_shapes=sizes)
+    torch.export.save(program, "program.pt2")
+    torch.save(net, "pickle.pt")
+    for name, more in (("script.pt", ["--data", "rows.npy"]), ("program.pt2", [])):
+        assert "same" in run(capsys, name, "-o", "out.onnx", *more)
+        np.testing.assert_allclose(predicted("out.onnx", rows)["output"], expected, atol=1e-6)
+    assert "example arguments" in run(capsys, "script.pt", code=2)
+    assert "trust" in run(capsys, "pickle.pt", "--data", "rows.npy", code=2)
+    assert "same" in run(capsys, "pickle.pt", "--data", "rows.npy", "--trust-pickle")

@@ -5,7 +5,8 @@
 
 Small configurations with random weights; nothing is downloaded. Each network is imported (the
 verdict is that of `from_torch` itself), and then takes ten training steps in onnxruntime and in
-torch, compared by the noise ratio.
+torch, compared by the noise ratio. With `--apart`, each one has a process and `--seconds` of its
+own, and networks whose results the file of `-o` already has are left out.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import re
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +33,7 @@ from sardonyx.importers.torch.convert import IMPORTED
 from tests.sweeps import torch_networks
 
 STEPS, RATIO = 10, 3.0
-TRAINABLE = 15_000_000  # larger networks are imported, not trained: memory
+TRAINABLE = 30_000_000  # larger networks are imported, not trained: memory
 
 
 @dataclass
@@ -97,6 +100,26 @@ def one(
     return result
 
 
+def apart(family: str, name: str, make: Any, seconds: float) -> Result:
+    """The same in a process of its own, which is ended after some time."""
+    processes = multiprocessing.get_context("fork")
+    receiver, sender = processes.Pipe(duplex=False)
+    process = processes.Process(target=lambda: sender.send(one(family, name, make)))
+    start = time.monotonic()
+    process.start()
+    sender.close()
+    result = Result(family, name, verdict="time")
+    if receiver.poll(seconds):
+        try:
+            result = receiver.recv()
+        except EOFError:
+            result.verdict = "crash"
+    process.kill()
+    process.join()
+    result.seconds = round(time.monotonic() - start, 1)
+    return result
+
+
 def cases(families: list[str], only: str) -> Iterator[tuple[str, str, Any]]:
     for family in families:
         for name, make in torch_networks.FAMILIES[family]():
@@ -119,6 +142,12 @@ def summary(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
+def _before(path: str | None) -> list[Result]:
+    if not path or not Path(path).is_file():
+        return []
+    return [Result(**row) for row in json.loads(Path(path).read_text(encoding="utf-8"))]
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     torch_networks.define_operators()
@@ -127,11 +156,19 @@ def main() -> None:
     parser.add_argument("families", nargs="*", default=list(torch_networks.FAMILIES))
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--forward", action="store_true", help="without training")
+    parser.add_argument("--apart", action="store_true", help="one process for each network")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for each of these processes")
     parser.add_argument("-o", "--output", help="a JSON file of the results")
     arguments = parser.parse_args()
-    results = []
+    results = _before(arguments.output) if arguments.apart else []
+    names = {(r.family, r.name) for r in results}
     for family, name, make in cases(arguments.families, arguments.only):
-        result = one(family, name, make, arguments.forward)
+        if (family, name) in names:
+            continue
+        if arguments.apart:
+            result = apart(family, name, make, arguments.seconds)
+        else:
+            result = one(family, name, make, arguments.forward)
         results.append(result)
         row = [family, name, result.verdict, result.training, f"{result.ratio:.2f}"]
         print("  ".join([*row, f"{result.seconds:.0f} s", result.reason[:300]]), flush=True)

@@ -200,21 +200,28 @@ def _whisper() -> Example:
 # -- timm and torchvision ---------------------------------------------------------------
 
 TIMM = """
-resnet18 resnet26d resnetv2_50 resnext50_32x4d seresnet18 skresnet18 ecaresnet26t
-res2net50_26w_4s wide_resnet50_2 regnetx_002 regnety_002 efficientnet_b0 efficientnet_lite0
-mobilenetv2_050 mobilenetv3_small_050 mobilenetv3_large_075 mnasnet_small fbnetc_100
-ghostnet_050 tinynet_e hardcorenas_a spnasnet_100 semnasnet_075 lcnet_050 repvgg_a0 mobileone_s0
-dla34 densenet121 vovnet39a hrnet_w18_small dpn48b selecsls42 xception41 cspresnet50
-cspdarknet53 darknet53 vit_tiny_patch16_224 deit_tiny_patch16_224 deit3_small_patch16_224
-cait_xxs24_224 xcit_nano_12_p16_224 beit_base_patch16_224 crossvit_tiny_240 coat_tiny pit_ti_224
-levit_128s visformer_tiny convit_tiny tnt_s_patch16_224 swin_tiny_patch4_window7_224
-swinv2_tiny_window8_256 poolformer_s12 convnext_atto convnextv2_atto convmixer_768_32
-mixer_s32_224 gmlp_ti16_224 resmlp_12_224 edgenext_xx_small efficientformer_l1 mobilevit_xxs
-mobilevitv2_050 nest_tiny twins_pcpvt_small maxvit_tiny_rw_224 coatnet_nano_rw_224
+resnet18 resnetv2_50 resnext50_32x4d seresnet18 skresnet18 ecaresnet26t res2net50_26w_4s
+wide_resnet50_2 regnetx_002 regnety_002 efficientnet_b0 efficientnet_lite0 mobilenetv2_050
+mobilenetv3_small_050 mobilenetv4_conv_small_050 mnasnet_small fbnetc_100 ghostnet_050
+repghostnet_050 tinynet_e lcnet_050 repvgg_a0 mobileone_s0 dla34 densenet121 vovnet39a
+hrnet_w18_small dpn48b selecsls42 cspresnet50 vit_tiny_patch16_224 deit_tiny_patch16_224
+deit3_small_patch16_224 cait_xxs24_224 xcit_nano_12_p16_224 beit_base_patch16_224
+crossvit_tiny_240 coat_tiny pit_ti_224 levit_128s visformer_tiny convit_tiny tnt_s_patch16_224
+swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 poolformer_s12 convnext_atto convnextv2_atto
+convmixer_768_32 mixer_s32_224 gmlp_ti16_224 resmlp_12_224 edgenext_xx_small efficientformer_l1
+mobilevit_xxs mobilevitv2_050 nest_tiny twins_pcpvt_small maxvit_tiny_rw_224 coatnet_nano_rw_224
 focalnet_tiny_srf davit_tiny volo_d1_224 sequencer2d_s inception_v3 nf_resnet26
-eva02_tiny_patch14_224 fastvit_t8 rdnet_tiny starnet_s1 hiera_tiny_224
+eva02_tiny_patch14_224 fastvit_t8 rdnet_tiny starnet_s1 hiera_tiny_224 pvt_v2_b0 tiny_vit_5m_224
+mambaout_femto caformer_s18 inception_next_atto hgnetv2_b0 efficientvit_b0 repvit_m0_9 test_vit
 """
-FIXED = ("224", "240", "256", "levit", "coat_tiny", "visformer", "inception", "volo", "davit")
+# The first of these settings that a family takes makes its networks small.
+SHORT = (1, 1, 1, 1)
+SMALLER: tuple[dict[str, Any], ...] = (
+    {"depth": 2, "img_size": 64}, {"depth": 2, "img_size": 56}, {"depth": 2}, {"layers": SHORT},
+    {"depths": SHORT, "img_size": 64}, {"depths": SHORT}, {"depths": (1, 1, 1)},
+    {"num_blocks": 2, "img_size": 64}, {"block_config": SHORT}, {"stages": SHORT},
+    {"serial_depths": SHORT, "parallel_depth": 1}, {"depth": (1, 1, 1)}, {},
+)  # fmt: skip
 
 
 def timm_networks() -> Iterator[tuple[str, Make]]:
@@ -225,13 +232,19 @@ def timm_networks() -> Iterator[tuple[str, Make]]:
 def _timm(name: str) -> Example:
     import timm
 
-    settings: dict[str, Any] = {"num_classes": 5, "pretrained": False}
-    size = 64
-    probe = timm.get_pretrained_cfg(name)
-    if probe is not None and (probe.fixed_input_size or any(word in name for word in FIXED)):
-        size = probe.input_size[-1]
-    module = timm.create_model(name, **settings)
-    return Example(module, torch.randn(2, 3, size, size), rows=2)
+    usual = timm.get_pretrained_cfg(name)
+    sizes = [64, usual.input_size[-1] if usual is not None else 224]
+    for settings in SMALLER:
+        for size in [settings["img_size"]] if "img_size" in settings else sizes:
+            try:
+                module = timm.create_model(name, num_classes=5, pretrained=False, **settings)
+                x = torch.randn(2, 3, size, size)
+                with torch.no_grad():
+                    module.eval()(x)
+            except Exception:  # a setting or a size that this family does not take
+                continue
+            return Example(module, x, rows=2)
+    raise ValueError(f"no size suits {name}")
 
 
 def torchvision_networks() -> Iterator[tuple[str, Make]]:

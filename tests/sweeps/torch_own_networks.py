@@ -21,7 +21,8 @@ class Recurrent(nn.Module):
         super().__init__()
         self.rnn = getattr(nn, kind)(WIDTH, 7, batch_first=True, **settings)
         directions = 2 if settings.get("bidirectional") else 1
-        self.head, self.by = nn.Linear(7 * directions, 3), head
+        width = settings.get("proj_size") or 7
+        self.head, self.by = nn.Linear(width * directions, 3), head
 
     def forward(self, x: Any) -> Any:
         y, state = self.rnn(x)
@@ -212,6 +213,11 @@ def networks() -> Iterator[tuple[str, Make]]:
     yield "LSTM without bias", lambda: Example(Recurrent("LSTM", "mean", **plain), sequence())
     relu: dict[str, Any] = {"nonlinearity": "relu", "bidirectional": True}
     yield "RNN relu", lambda: Example(Recurrent("RNN", "mean", **relu), sequence())
+    projected: dict[str, Any] = {"proj_size": 3, "num_layers": 2, "dropout": 0.25}
+    yield (
+        "LSTM with a projection",
+        lambda: Example(Recurrent("LSTM", "mean", **projected), sequence()),
+    )
     yield "tagger", _tagged
     yield "stateful", _stateful
     for kind in ("RNNCell", "GRUCell", "LSTMCell"):

@@ -22,6 +22,7 @@ LINES = (
     ("sardonyx.imported", "imported"),
     ("sardonyx.verified", "verified"),
 )
+TORCH = "PyTorch"
 PICKLES = (".pkl", ".pickle", ".joblib")
 WARNING = (
     "warning: a pickle is a program: opening it may run anything with your rights. You asked for "
@@ -55,7 +56,7 @@ def import_model(
         typer.Argument(
             help="A model: scikit-learn (skops or pickle), XGBoost (.json, .ubj), LightGBM (.txt), "
             "CatBoost (.cbm), PMML, Keras (.keras, .h5), TensorFlow (the folder of a SavedModel, a "
-            "frozen .pb), TensorFlow Lite."
+            "frozen .pb), TensorFlow Lite, PyTorch (.pt2, TorchScript)."
         ),
     ],
     output: Annotated[
@@ -91,7 +92,8 @@ def import_model(
 
     head = _head(source)
     kind = recognized(source, head)
-    options = Options(trust_pickle, tuple(trust or ()), _rows(data), raw, signature)
+    rows = _arrays(data) if kind.name == TORCH else _rows(data)
+    options = Options(trust_pickle, tuple(trust or ()), rows, raw, signature)
     model = kind.read(source, options)
     path = save(model, output or source.with_suffix(".onnx"))
     typer.echo(f"source    {kind.name}", err=True)
@@ -134,6 +136,16 @@ def _rows(path: Path | None) -> Any:
 
         return (pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet)(path)
     raise ArgumentError(f"{quote(path)} is not a file of rows", hint=".npy, .npz, .csv or .parquet")
+
+
+def _arrays(path: Path | None) -> Any:
+    """Example arguments of a network: one array, or several by the names of the arguments."""
+    if path is None or path.suffix not in (".npy", ".npz"):
+        return _rows(path)
+    import numpy as np
+
+    arrays = np.load(path, allow_pickle=False)
+    return arrays if path.suffix == ".npy" else {n: arrays[n] for n in arrays.files}
 
 
 # -- the formats ----------------------------------------------------------------------------------
@@ -249,6 +261,21 @@ def _read_keras(path: Path, options: Options) -> Any:
     return sx.from_keras(path)
 
 
+def _is_torch(path: Path, head: bytes) -> bool:
+    names = _members(path) if head.startswith(b"PK") else []
+    is_archive = any(n.endswith("/data.pkl") for n in names)  # TorchScript, or a pickled module
+    return is_archive or path.suffix.lower() == ".pt2"
+
+
+def _read_torch(path: Path, options: Options) -> Any:
+    import sardonyx as sx
+
+    rows = options.rows
+    if type(rows).__module__.startswith("pandas"):
+        rows = rows.to_numpy("float32")
+    return sx.from_torch(path, rows, trust=options.trust_pickle)
+
+
 def _is_onnx(path: Path, head: bytes) -> bool:
     return path.suffix.lower() == ".onnx"
 
@@ -282,6 +309,7 @@ SOURCES: list[Source] = [
     Source("TensorFlow Lite", lambda path, head: head[4:8] == b"TFL3", _read_tflite),
     Source("Keras", _is_keras, _read_keras),
     Source("skops", _is_skops, _read_skops),
+    Source(TORCH, _is_torch, _read_torch),
     Source("TensorFlow SavedModel", _is_saved_model, _read_tensorflow),
     Source("TensorFlow graph", _is_frozen_graph, _read_tensorflow),
     Source("pickle", _is_pickle, _read_pickle),

@@ -20,13 +20,15 @@ from typing import Any
 import torch
 from torch.export import Dim
 
+from sardonyx import errors
 from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError, quote
 from sardonyx.importers.torch.leaves import Call, outputs_by_name, rebuilt, tensors
 from sardonyx.importers.torch.replacements import Replacing
 
 LOSS = "loss"
 LABELS = "labels"
-INSTALLED = ("site-packages", "dist-packages", f"{Path(__file__).parent}")
+INSTALLED = ("site-packages", "dist-packages")
+INTERNAL = (str(Path(torch.__file__).parent), str(Path(errors.__file__).parent))
 Loss = Callable[..., torch.Tensor]
 
 
@@ -309,10 +311,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 def _places(error: BaseException) -> list[list[str]]:
     """The innermost line of the user's own code, else of the library that the module is from."""
     frames = [f for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
-    outside = [
-        f for f in frames if "/torch/" not in f.filename and str(INSTALLED[2]) not in f.filename
-    ]
-    outside = [f for f in outside if "/sardonyx/" not in f.filename]
+    outside = [f for f in frames if not f.filename.startswith(("<", *INTERNAL))]
     user_frames = [f for f in outside if not any(part in f.filename for part in INSTALLED)]
     chosen = (user_frames or outside)[-1:]
     return [

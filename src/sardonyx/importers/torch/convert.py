@@ -13,7 +13,7 @@ from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.importers.torch.capture import LOSS, Source, captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps, data_sets
-from sardonyx.importers.torch.files import read_module
+from sardonyx.importers.torch.files import own_example, read_module
 from sardonyx.importers.torch.leaves import Call, as_tensor, rebuilt
 from sardonyx.importers.torch.losses import example_labels
 from sardonyx.importers.torch.observe import Observation, observe
@@ -37,7 +37,7 @@ TORCH_OPTIMIZER = torch.optim.Optimizer
 
 def from_torch(
     module: Any,
-    args: Any,
+    args: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss: Any = None,
@@ -55,9 +55,10 @@ def from_torch(
     The served graph is that of evaluation mode; the record is that of training mode. The result is
     compared with the module before it is returned: outputs, and two training steps.
 
-    module    -- an `nn.Module`, an exported program, or the file of one (.pt2); a pickled module
-                 only where the file is trusted
-    args      -- example arguments: a tensor, a tuple of them, or a dict of keyword arguments
+    module    -- an `nn.Module`, an exported program or a TorchScript module, or the file of one
+                 (.pt2, .pt); a pickled module only where the file is trusted
+    args      -- example arguments: a tensor, a tuple of them, or a dict of keyword arguments; an
+                 exported program has its own
     kwargs    -- keyword arguments
     loss      -- a module or function of (outputs, labels) in torch; a name or a `sx.loss.…`
     labels    -- example labels of `loss`; without `loss`, what the module takes to return its
@@ -79,6 +80,8 @@ def from_torch(
     """
     refuse_unknown(training, "from_torch")
     module = read_module(module, trust)
+    if args is None and not kwargs:
+        args, kwargs = own_example(module)
     source = _source(module, args, kwargs, loss, labels)
     wants_record = source.labels is not None or loss is not None
     _refuse(source, wants_record, optimizer, scheduler, training)
@@ -253,15 +256,13 @@ def _reached(served: Model, parts: Split | None, parameters: Mapping[str, Any]) 
 
 def _modes(module: torch.nn.Module, served: Model) -> dict[str, Any]:
     """Layers that the user keeps in evaluation mode while the module trains stay so."""
-    if not module.training:
-        return {}
-    frozen = [n for n, m in module.named_modules() if not m.training and isinstance(m, DROPOUTS)]
+    frozen = list(getattr(module, "fixed_statistics", ()))
+    if module.training:
+        parts = [n for n, m in module.named_modules() if isinstance(m, DROPOUTS) and not m.training]
+        frozen += [f"{n}.running_mean" for n in parts]
     norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
-    patterns = {
-        f"{n}.running_mean": "frozen"
-        for n in frozen
-        if any(v is not None and v.name == f"{n}.running_mean" for b in norms for v in b.inputs)
-    }
+    means = {v.name for n in norms for v in n.inputs if v is not None}
+    patterns = {n: "frozen" for n in frozen if n in means}
     if not patterns:
         return {}
     return {"batch_norm": {**patterns, "*": "train"}}

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx_ir as ir
 from onnxscript import opset18 as op
+from torch.onnx._internal.exporter import _core
 
 # The gates of ONNX's operators as places among torch's: i f g o → i o f c, r z n → z r h.
 ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -26,7 +28,10 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    layers = _Layers("LSTM", params, has_biases, num_layers, bidirectional, dropout)
+    directions = 2 if bidirectional else 1
+    is_projected = len(params) // (num_layers * directions) == (5 if has_biases else 3)
+    kind = _Projected if is_projected else _Layers
+    layers = kind("LSTM", params, has_biases, num_layers, bidirectional, dropout)
     y, (h, c) = layers(input, hx, batch_first)
     return y, h, c
 
@@ -97,8 +102,6 @@ class _Layers:
         self.directions = 2 if bidirectional else 1
         self.has_biases = has_biases
         self.stride = len(params) // (count * self.directions)
-        if self.stride != (4 if has_biases else 2):
-            raise NotImplementedError("an LSTM with a projection (proj_size) has no ONNX operator")
         self.params = params
         self.size = int(params[1].shape[-1])
 
@@ -160,6 +163,81 @@ class _Layers:
             return weight
         gates = op.Split(weight, num_outputs=len(order), axis=0)
         return op.Concat(*(gates[place] for place in order), axis=0)
+
+
+class _Projected(_Layers):
+    """An LSTM whose state is projected (`proj_size`): a Scan, for which ONNX has no operator."""
+
+    def _layer(self, x: Any, states: Sequence[Any], layer: int) -> tuple[Any, ...]:
+        rows: list[list[Any]] = [[], [], []]
+        first = op.Constant(value_ints=[0])
+        for direction in range(self.directions):
+            start = (layer * self.directions + direction) * self.stride
+            weights = self.params[start : start + self.stride]
+            if self.directions > 1:
+                place = op.Constant(value_int=direction)
+                begins = [op.Gather(s, place, axis=0) for s in states]
+            else:
+                begins = [op.Squeeze(s, first) for s in states]
+            h, c, y = self._scan(x, begins, weights, is_reverse=direction == 1)
+            rows[0].append(y)
+            rows[1].append(op.Unsqueeze(h, first))
+            rows[2].append(op.Unsqueeze(c, first))
+        y, h, c = (
+            row[0] if len(row) == 1 else op.Concat(*row, axis=axis)
+            for row, axis in zip(rows, (2, 0, 0), strict=True)
+        )
+        return y, h, c
+
+    def _scan(
+        self, x: Any, begins: Sequence[Any], weights: Sequence[Any], is_reverse: bool
+    ) -> Sequence[Any]:
+        w, r, *biases, projection = weights
+        gates = op.MatMul(x, op.Transpose(w, perm=[1, 0]))
+        for bias in biases:
+            gates = op.Add(gates, bias)
+        turned = [op.Transpose(m, perm=[1, 0]) for m in (r, projection)]
+        kind = ir.TensorType(projection.dtype)
+        size, width = int(r.shape[0]) // 4, int(projection.shape[0])
+        h = ir.Value(name="h", type=kind, shape=ir.Shape([None, width]))
+        c = ir.Value(name="c", type=kind, shape=ir.Shape([None, size]))
+        part = ir.Value(name="gates", type=kind, shape=ir.Shape([None, 4 * size]))
+        body = _step_of_lstm(h, c, part, *turned)
+        way = [1 if is_reverse else 0]
+        attributes: dict[str, Any] = {
+            "body": body, "num_scan_inputs": 1, "scan_input_directions": way,
+            "scan_output_directions": way,
+        }  # fmt: skip
+        node = ir.node("Scan", [*begins, gates], attributes=attributes, num_outputs=3)
+        assert _core.current_tracer is not None
+        _core.current_tracer.nodes.append(node)
+        for value, like in zip(node.outputs, (h, c), strict=False):
+            value.type, value.shape = like.type, like.shape
+        node.outputs[2].type = kind
+        node.outputs[2].shape = ir.Shape([None, None, width])
+        return node.outputs
+
+
+def _step_of_lstm(h: Any, c: Any, gates: Any, recurrent: Any, projection: Any) -> ir.Graph:
+    """One step: torch's gates are i f g o, and the new state is projected."""
+    nodes: list[ir.Node] = []
+
+    def add(kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        nodes.append(ir.node(kind, inputs, attributes=attributes, num_outputs=outputs))
+        for number, value in enumerate(nodes[-1].outputs):
+            value.name = f"{kind.lower()}_{len(nodes)}_{number}"
+        values = nodes[-1].outputs
+        return values[0] if outputs == 1 else values
+
+    whole = add("Add", gates, add("MatMul", h, recurrent))
+    i, f, g, o = add("Split", whole, outputs=4, axis=-1, num_outputs=4)
+    kept = add("Mul", add("Sigmoid", f), c)
+    new = add("Add", kept, add("Mul", add("Sigmoid", i), add("Tanh", g)))
+    y = add("MatMul", add("Mul", add("Sigmoid", o), add("Tanh", new)), projection)
+    result = add("Identity", y)
+    for value, like in ((y, h), (new, c), (result, h)):
+        value.type, value.shape = like.type, like.shape
+    return ir.Graph([h, c, gates], [y, new, result], nodes=nodes, name="lstm_step")
 
 
 def dropped(x: Any, p: float) -> Any:

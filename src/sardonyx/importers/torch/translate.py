@@ -262,6 +262,10 @@ def _name_sizes(graph: ir.Graph, program: Program) -> None:
     for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
         if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
             value.shape = ir.Shape([_renamed(d, pattern, names) for d in value.shape])
+    for value in graph.inputs:
+        for axis, size in enumerate(value.shape or ()):
+            if isinstance(size, int):  # the network fixes it
+                program.free.pop((value.name or "", axis), None)
 
 
 def _distinct(name: str, used_names: Iterable[str]) -> str:
