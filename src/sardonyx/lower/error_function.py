@@ -14,7 +14,7 @@ BLOCK = 1 << 14  # elements at a time: temporary arrays that fit into the cache
 ONE = 8.45062911510467529297e-01  # erf(1), rounded to single precision
 
 # erf(x) = x + x·P(x²)/Q(x²) up to 0.84375
-SMALL = (
+NEAR_ZERO = (
     (
         *(1.28379167095512558561e-01, -3.25042107247001499370e-01, -2.84817495755985104766e-02),
         *(-5.77027029648944159157e-03, -2.37630166566501626084e-05),
@@ -102,7 +102,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 
 def _small(x: np.ndarray) -> np.ndarray:
-    return x + x * _ratio(x * x, SMALL)
+    return x + x * _ratio(x * x, NEAR_ZERO)
 
 
 def _near_one(x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from sardonyx.record.builder import RATE
 from sardonyx.record.describe import settings_of
 from sardonyx.record.step import compile_evaluation
 
-ENGINES = ("tensorflow", "jax", "torch")
+BACKENDS = ("tensorflow", "jax", "torch")
 # JAX holds no integers of 64 bits, and Keras none of PyTorch's unsigned ones.
 HELD = {"jax": {"int64": "int32", "uint64": "uint32"}, "torch": {"uint32": "int64"}}
 
@@ -26,9 +26,9 @@ HELD = {"jax": {"int64": "int32", "uint64": "uint32"}, "torch": {"uint32": "int6
 def engine_name() -> str:
     """The engine that Keras's backend is."""
     name = str(keras.backend.backend())
-    if name not in ENGINES:
+    if name not in BACKENDS:
         raise EngineError(
-            f"Keras's backend {name} is no engine here", hint=f"it may be {', '.join(ENGINES)}"
+            f"Keras's backend {name} is no engine here", hint=f"it may be {', '.join(BACKENDS)}"
         )
     return name
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.engines.matlab.function import (
-    FLOATS,
+    FLOAT_CLASSES,
     INTEGERS,
     Call,
     Refused,
@@ -103,7 +103,7 @@ def power(m, a, b):
     if dtype in INTEGERS:
         raise Refused("powers of integers")
     if m.type(1) in INTEGERS:
-        b = f"cast({b}, '{FLOATS[dtype]}')"
+        b = f"cast({b}, '{FLOAT_CLASSES[dtype]}')"
     elif m.type(1) != dtype:
         raise Refused("a power of two types")
     exponent = m.known(1)
@@ -218,12 +218,12 @@ def cast_like(m, x, like, **attributes):
 
 def converted(m: Call, x: str, before: Any, after: Any) -> str:
     """A value in another type."""
-    if after in FLOATS:
-        return x if before == after else f"{FLOATS[after]}({x})"
+    if after in FLOAT_CLASSES:
+        return x if before == after else f"{FLOAT_CLASSES[after]}({x})"
     if after == ir.DataType.BOOL:
         return x if before == after else f"{x} ~= 0"
-    text = f"double({x})" if before in FLOATS or before == ir.DataType.BOOL else x
-    if before in FLOATS:
+    text = f"double({x})" if before in FLOAT_CLASSES or before == ir.DataType.BOOL else x
+    if before in FLOAT_CLASSES:
         text = f"fix({text})"
     return f"onnx_wrap({text}, '{INTEGERS[after]}')"
 

@@ -15,13 +15,13 @@ from sardonyx.lower.driver import attributes
 from sardonyx.registry import Registry, op_name
 
 RULES = Registry("matlab rule", leading=1)
-FLOATS = {ir.DataType.FLOAT: "single", ir.DataType.DOUBLE: "double"}
+FLOAT_CLASSES = {ir.DataType.FLOAT: "single", ir.DataType.DOUBLE: "double"}
 INTEGERS = {
     getattr(ir.DataType, f"{sign}INT{bits}"): f"{sign.lower()}int{bits}"
     for sign in ("", "U")
     for bits in (8, 16, 32, 64)
 }
-TYPES = {**FLOATS, **INTEGERS, ir.DataType.BOOL: "logical"}
+TYPES = {**FLOAT_CLASSES, **INTEGERS, ir.DataType.BOOL: "logical"}
 INLINE = 12  # elements of a constant that is written as numbers
 WIDE = 96
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.engines.matlab.elementwise import bool_word, scalar
-from sardonyx.engines.matlab.function import FLOATS, INTEGERS, Call, Refused, matlab, row
+from sardonyx.engines.matlab.function import FLOAT_CLASSES, INTEGERS, Call, Refused, matlab, row
 
 
 @matlab("MatMul")
@@ -50,7 +50,7 @@ def spatial(m: Call, kernel: Any, strides: Any, pads: Any, dilations: Any, auto_
 
 @matlab("Conv")
 def conv(m, x, w, b=None, *, auto_pad, dilations, group, kernel_shape, pads, strides):
-    if m.type() not in FLOATS:
+    if m.type() not in FLOAT_CLASSES:
         raise Refused("integers")
     s, before, after, dil = map(row, spatial(m, None, strides, pads, dilations, auto_pad))
     return f"onnx_conv({x}, {w}, {b or '[]'}, {s}, {before}, {after}, {dil}, {group})"
@@ -71,7 +71,7 @@ def conv_transpose(
 
 @matlab("MaxPool")
 def max_pool(m, x, *, auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides):
-    if m.used(1) or m.type() not in FLOATS:
+    if m.used(1) or m.type() not in FLOAT_CLASSES:
         raise Refused("positions of the largest elements" if m.used(1) else "integers")
     return pool(m, x, "max", kernel_shape, strides, pads, dilations, auto_pad, ceil_mode, False)
 
@@ -133,7 +133,7 @@ def _aligned(m: Call, position: int, text: str, axis: int) -> str:
 
 @matlab("DequantizeLinear")
 def dequantize(m, x, scale, zero=None, *, axis, block_size, output_dtype):
-    kind = FLOATS.get(m.node.outputs[0].dtype)
+    kind = FLOAT_CLASSES.get(m.node.outputs[0].dtype)
     if kind is None or block_size:
         raise Refused("scales of blocks, or a result of another type")
     s = _aligned(m, 1, scale, axis)

@@ -6,7 +6,7 @@ import numpy as np
 
 from sardonyx.engines.matlab.elementwise import bool_word
 from sardonyx.engines.matlab.function import (
-    FLOATS,
+    FLOAT_CLASSES,
     Refused,
     _number,
     literal,
@@ -194,9 +194,9 @@ def _halves(rank: int) -> tuple[str, str]:
 @matlab("Range")
 def span(m, start, limit, delta, **attributes):
     dtype = m.type()
-    if dtype in FLOATS:
+    if dtype in FLOAT_CLASSES:
         count = f"max(ceil(({limit} - {start}) / {delta}), 0)"
-        return f"{start} + {FLOATS[dtype]}((0:double({count}) - 1)') * {delta}"
+        return f"{start} + {FLOAT_CLASSES[dtype]}((0:double({count}) - 1)') * {delta}"
     step = m.known(2)
     if step is not None and step.size == 1 and int(step.reshape(-1)[0]) == 1:
         return f"({start}:{limit} - 1)'"
@@ -239,7 +239,7 @@ def trilu(m, x, k=None, *, upper):
 @matlab("EyeLike")
 def eye_like(m, x, *, dtype, k):
     kind = m.node.outputs[0].dtype
-    name = FLOATS.get(kind, "double")
+    name = FLOAT_CLASSES.get(kind, "double")
     # MATLAB counts diagonals the other way round where rows are columns.
     text = f"{name}(diag(ones(1, max(size({x}))), {-int(k)}))"
     return f"onnx_slice({text}, 2, [1, 2], [0, 0], [size({x}, 1), size({x}, 2)], [1, 1])"

@@ -16,11 +16,11 @@ import onnx_ir as ir
 from sardonyx.build import Builder, Dim, Operand
 
 T = ir.DataType
-SMALL = (T.INT8, T.UINT8, T.INT16, T.UINT16)
+NARROW = (T.INT8, T.UINT8, T.INT16, T.UINT16)
 # Operators of onnxruntime 1.31 that have no kernel for some integer types, measured with its CPU
 # wheel; the type in which they are computed instead holds every value, and wraps around alike.
 WITHOUT = {
-    "Pow": (*SMALL, T.UINT32),
+    "Pow": (*NARROW, T.UINT32),
     "Max": (T.BOOL, T.INT16, T.UINT16),
     "Min": (T.BOOL, T.INT16, T.UINT16),
     "Neg": (T.UINT8, T.UINT16, T.UINT32, T.UINT64),
@@ -29,19 +29,19 @@ WITHOUT = {
     "LessOrEqual": (T.BOOL,),
     "GreaterOrEqual": (T.BOOL,),
     "Pad": (T.INT16, T.UINT16),
-    "ReduceSum": (T.BOOL, *SMALL, T.UINT32, T.UINT64),
-    "ReduceProd": (T.BOOL, *SMALL, T.UINT32, T.UINT64),
+    "ReduceSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
+    "ReduceProd": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
     "ReduceMax": (T.INT16, T.UINT16, T.UINT32),
     "ReduceMin": (T.INT16, T.UINT16, T.UINT32),
     "ArgMax": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
     "ArgMin": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
     "Where": (T.BOOL, T.INT16, T.UINT16, T.UINT64),
-    "CumSum": (T.BOOL, *SMALL, T.UINT32, T.UINT64),
-    "MatMul": SMALL,
+    "CumSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
+    "MatMul": NARROW,
     "TopK": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
     "Sign": (T.BOOL,),
 }
-CARRIER = {T.BOOL: T.INT32, **dict.fromkeys(SMALL, T.INT32), T.UINT32: T.INT64, T.UINT64: T.INT64}
+CARRIER = {T.BOOL: T.INT32, **dict.fromkeys(NARROW, T.INT32), T.UINT32: T.INT64, T.UINT64: T.INT64}
 # onnxruntime moves bfloat16 about, and computes little in it.
 MOVES = frozenset([
     "Cast", "BitCast", "Concat", "Transpose", "Identity", "Reshape", "Slice", "Gather",

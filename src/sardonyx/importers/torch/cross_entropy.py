@@ -10,7 +10,6 @@ from typing import Any
 from onnxscript import opset18 as op
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
-FLOATS = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
 
 
 def cross_entropy(
@@ -25,7 +24,7 @@ def cross_entropy(
     if is_single:
         self, target = (op.Unsqueeze(v, op.Constant(value_ints=[0])) for v in (self, target))
     classes = int(self.shape[1])
-    if target.dtype.name in FLOATS:
+    if target.dtype.is_floating_point():
         loss = _of_probabilities(self, target, weight, reduction, label_smoothing, classes)
     elif label_smoothing:
         loss = _smoothed(self, target, weight, reduction, ignore_index, label_smoothing, classes)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.importers.torch.capture import Source, quiet
 
 aten = torch.ops.aten
-RANDOM = {
+RANDOM_CALLS = {
     aten.bernoulli_.float, aten.bernoulli.default, aten.bernoulli.p, aten.rand.default,
     aten.rand_like.default, aten.randn.default, aten.randn_like.default, aten.uniform_.default,
     aten.normal_.default, aten.randperm.default, aten.randint.default, aten.randint.low,
@@ -51,7 +51,7 @@ class _Draws(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in RANDOM:
+        if func in RANDOM_CALLS:
             shape = tuple(getattr(result, "shape", ()))
             self.observation.draws.append((str(func), shape))
         return result

@@ -83,7 +83,7 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
         elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
             if node.args[0] is False:
                 _stop_outputs(node)
-        elif node.target in RANDOM:
+        elif node.target in RANDOM_DRAWS:
             always_random.append(node)
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
@@ -166,7 +166,7 @@ DROPOUTS = {
     aten.feature_dropout.default: torch.ops.sardonyx.channel_dropout.default,
     aten.feature_dropout_.default: torch.ops.sardonyx.channel_dropout.default,
 }
-RANDOM = {
+RANDOM_DRAWS = {
     aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
     aten.bernoulli.default, aten.bernoulli.p, aten.bernoulli_.float, aten.normal_.default,
     aten.uniform_.default, aten.randint.default, aten.randint.low, aten.randperm.default,

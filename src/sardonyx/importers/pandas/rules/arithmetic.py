@@ -206,7 +206,9 @@ INTEGERS = {
 def floats(em: Emission, name: str, left: Rep, right: Rep) -> Rep:
     to = em.float_type()
     missing = em.either(left.missing, right.missing) if left.nullable or right.nullable else None
-    return Rep("float", FLOATS[name](em, em.double(left, to), em.double(right, to)), missing)
+    return Rep(
+        "float", FLOAT_FUNCTIONS[name](em, em.double(left, to), em.double(right, to)), missing
+    )
 
 
 def remainder(em: Emission, a: Any, b: Any) -> Any:
@@ -241,7 +243,7 @@ def _power(em: Emission, a: Any, b: Any) -> Any:
     return em.op.Pow(a, b)
 
 
-FLOATS = {
+FLOAT_FUNCTIONS = {
     "add": lambda em, a, b: em.op.Add(a, b),
     "sub": lambda em, a, b: em.op.Sub(a, b),
     "mul": lambda em, a, b: em.op.Mul(a, b),
@@ -272,7 +274,7 @@ def times(em: Emission, name: str, a: Rep, b: Rep) -> Rep:
     if name in ("mul", "truediv") and (a.kind == "timedelta" or name == "mul"):
         delta = a if a.kind == "timedelta" else b
         factor = b if delta is a else a
-        value = FLOATS[name](em, em.op.Cast(delta.data, to=int(DOUBLE)), em.double(factor))
+        value = FLOAT_FUNCTIONS[name](em, em.op.Cast(delta.data, to=int(DOUBLE)), em.double(factor))
         whole = em.op.Cast(value, to=int(INT64))  # both truncate
         bad = em.op.Or(em.missing(delta), em.op.Or(em.op.IsNaN(value), em.op.IsInf(value)))
         return delta.but(data=em.op.Where(bad, em.ints(MISSING_INT), whole))
@@ -287,7 +289,7 @@ def _between_times(em: Emission, name: str, a: Rep, b: Rep) -> Rep:
     if name in ("truediv", "floordiv"):
         missing = em.op.Or(em.missing(a), em.missing(b))
         x, y = (em.op.Cast(t.data, to=int(DOUBLE)) for t in (a, b))
-        quotient = FLOATS[name](em, x, y)
+        quotient = FLOAT_FUNCTIONS[name](em, x, y)
         return Rep("float", em.op.Where(missing, em.doubles(np.nan), quotient))
     emit = em.op.Add if name == "add" else em.op.Sub
     kind = "datetime" if (a.kind != b.kind) else "timedelta"

@@ -16,7 +16,6 @@ from sardonyx.importers.tensorflow.reader import dtype_of, importer, is_complex
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
-SMALL = (T.INT8, T.UINT8, T.INT16, T.UINT16)
 UNARY = {
     "Abs": "Abs", "Neg": "Neg", "Exp": "Exp", "Log": "Log", "Sqrt": "Sqrt", "Floor": "Floor",
     "Ceil": "Ceil", "Round": "Round", "Rint": "Round", "Sign": "Sign", "Sin": "Sin", "Cos": "Cos",
