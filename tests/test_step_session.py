@@ -25,7 +25,7 @@ import sardonyx as sx
 from sardonyx.engines.onnxruntime import TrainingRep, prepare_training, step_session
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import ELEMENTWISE, LARGE, VIEWS
-from sardonyx.engines.onnxruntime.session import opened
+from sardonyx.engines.onnxruntime.session import open_session
 from sardonyx.errors import SardonyxError
 
 from .networks import mlp
@@ -43,9 +43,9 @@ def arranged_models(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
 
     def spied(data: bytes, **settings: Any) -> Any:
         seen.append(onnx.load_from_string(data))
-        return opened(data, **settings)
+        return open_session(data, **settings)
 
-    monkeypatch.setattr(step_session, "opened", spied)
+    monkeypatch.setattr(step_session, "open_session", spied)
     return seen
 
 
@@ -349,7 +349,7 @@ def test_folded_convolutions_are_those_of_torch(case: tuple[int, ...]) -> None:
     assert [len(v.shape or ()) for v in conv_inputs(folded.graph)] == [5, 5], "both are folded"
     data = ir.serde.serialize_model(folded).SerializeToString()
     feeds = {"x": x, "w": w, "g": g}
-    found = opened(data).run(None, {k: a.astype(np.float32) for k, a in feeds.items()})
+    found = open_session(data).run(None, {k: a.astype(np.float32) for k, a in feeds.items()})
     for ours, theirs in zip(found, (y, dx), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(theirs.abs().max()))
 

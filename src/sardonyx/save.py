@@ -244,9 +244,9 @@ class _Files:
         os.replace(self.path.with_name(temporary), self.path)
         self.placed = True
         _sync_folder(self.path.parent)
-        self._remove_leftovers()
+        self._remove_old_parts()
 
-    def _remove_leftovers(self) -> None:
+    def _remove_old_parts(self) -> None:
         """Remove data that no model names any more, and what an interrupted save left behind."""
         name = re.escape(self.path.name)
         generated = re.compile(rf"{name}\.[0-9a-f]{{6}}\.data|\.{name}\.[0-9a-f]{{6}}\.tmp")

@@ -116,7 +116,7 @@ def run_instead(script: str, monkeypatch: pytest.MonkeyPatch, **limits: float) -
     monkeypatch.setattr(
         subprocess, "Popen", lambda _, **options: start([sys.executable, "-c", script], **options)
     )
-    return subprocess_limits.run_again(["verify"], subprocess_limits.Confinement(**limits))
+    return subprocess_limits.run_again(["verify"], subprocess_limits.SubprocessLimits(**limits))
 
 
 def test_run_01_time_and_memory_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ open({str(note)!r}, "w").write(str(child.pid))
 @pytest.mark.parametrize("text", ["memory", "memory=", "memory=-1", "memory=nan", "disk=3"])
 def test_run_01_limits_are_read_or_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="cannot read the limit"):
-        subprocess_limits.confinement([text])
+        subprocess_limits.read_limits([text])
 
 
 @pytest.mark.parametrize("bomb", ["BOMB-16", "BOMB-17"])

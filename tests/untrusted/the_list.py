@@ -1,4 +1,4 @@
-"""What the door promises about files that nobody vouches for: one line for each number.
+"""What is promised about untrusted files: one line for each numbered promise.
 
 The tests of a number carry it in their name or in the id of their parameters; `test_list.py` sees
 to it that none is without. BOMB-01 to -21 hold for load, inspect, check, convert, save and grad.

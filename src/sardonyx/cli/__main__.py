@@ -66,9 +66,9 @@ COMMANDS = {
     "score": ("score:score", "Run the official ONNX test suite on the installed engines."),
 }
 # Processes that read a model and end: collecting garbage would take a quarter of their time.
-QUICK = (["inspect"], ["check"])
+UNCOLLECTED = (["inspect"], ["check"])
 FAILED, UNEXPECTED, INTERRUPTED = 2, 3, 130
-CONFINED = "SARDONYX_CONFINED"  # set for the child of a command called with --untrusted
+LIMITS = "SARDONYX_SUBPROCESS_LIMITS"  # set for the child of a command called with --untrusted
 TRACEBACK = "SARDONYX_TRACEBACK"  # set by --traceback
 ARGUMENTS: list[str] = []  # those of the command that is called, its name first
 
@@ -116,7 +116,7 @@ def _load(name: str) -> Any:
     command = typer.Typer(add_completion=False)
     called = getattr(import_module(f"sardonyx.cli.{module}"), function)
     if name in untrusted.COMMANDS:
-        called = untrusted.confinable(called, list(ARGUMENTS))
+        called = untrusted.with_limits(called, list(ARGUMENTS))
     command.command(name, cls=Command, short_help=summary)(called)
     return typer.main.get_command(command)
 
@@ -157,12 +157,12 @@ def program() -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; every exception becomes a message on stderr and a code."""
-    if arguments is None and sys.argv[1:2] in QUICK:
+    if arguments is None and sys.argv[1:2] in UNCOLLECTED:
         gc.disable()
         atexit.register(gc.freeze)
     arguments = _take_traceback(sys.argv[1:] if arguments is None else arguments)
     try:
-        if CONFINED in os.environ:
+        if LIMITS in os.environ:
             from sardonyx.cli.subprocess_limits import enter
 
             enter()

@@ -29,15 +29,15 @@ try:
 except ImportError:  # Windows: only time and memory in use are watched
     resource = None  # type: ignore[assignment]
 
-LIMITS = "SARDONYX_CONFINED"  # also read in `cli/__main__.py`
+LIMITS = "SARDONYX_SUBPROCESS_LIMITS"  # also read in `cli/__main__.py`
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 10.0
 GIGABYTE = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confinement:
-    """What a confined command may use; each field is a `--limit name=number`."""
+class SubprocessLimits:
+    """What a command in a limited process may use; each field is a `--limit name=number`."""
 
     memory: float = 8.0
     """Gigabytes of memory."""
@@ -51,13 +51,13 @@ class Confinement:
     """Nodes run, in our own interpreter."""
 
 
-def confinement(texts: Sequence[str] = ()) -> Confinement:
+def read_limits(texts: Sequence[str] = ()) -> SubprocessLimits:
     """Limits from texts such as `memory=4`.
 
-    >>> confinement(["memory=4", "seconds=60"]).seconds
+    >>> read_limits(["memory=4", "seconds=60"]).seconds
     60.0
     """
-    names = [f.name for f in fields(Confinement)]
+    names = [f.name for f in fields(SubprocessLimits)]
     limits: dict[str, float] = {}
     for text in texts:
         name, _, number = text.partition("=")
@@ -68,7 +68,7 @@ def confinement(texts: Sequence[str] = ()) -> Confinement:
         if name not in names or not 0 < limits[name] < float("inf"):
             hint = f"--limit NAME=NUMBER with one of {', '.join(names)}"
             raise ArgumentError(f"cannot read the limit {quote(text)}", hint=hint)
-    return Confinement(**limits)
+    return SubprocessLimits(**limits)
 
 
 def is_inside() -> bool:
@@ -78,7 +78,7 @@ def is_inside() -> bool:
 
 def enter() -> None:
     """In the child: apply the limits that the parent set."""
-    limits = Confinement(**json.loads(os.environ[LIMITS]))
+    limits = SubprocessLimits(**json.loads(os.environ[LIMITS]))
     if resource is not None:
         _lower(resource.RLIMIT_CORE, 0)
         # Memory that is written to; weights mapped from a file do not count.
@@ -101,7 +101,7 @@ def _lower(resource_id: int, limit: int) -> None:
     )
 
 
-def run_again(arguments: Sequence[str], limits: Confinement) -> int:
+def run_again(arguments: Sequence[str], limits: SubprocessLimits) -> int:
     """Run `sardonyx` with these arguments as a child under limits; its exit code.
 
     Raises an `EngineError` where the child did not end by itself.
@@ -128,7 +128,7 @@ def run_again(arguments: Sequence[str], limits: Confinement) -> int:
     return child.returncode
 
 
-def _watch(child: subprocess.Popen[bytes], limits: Confinement) -> str:
+def _watch(child: subprocess.Popen[bytes], limits: SubprocessLimits) -> str:
     """Wait for the child; the name of the limit that it exceeded, if any."""
     end = time.monotonic() + limits.seconds
     while True:
@@ -161,7 +161,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _stopped(name: str, limits: Confinement) -> EngineError:
+def _stopped(name: str, limits: SubprocessLimits) -> EngineError:
     unit = {"memory": "GB of memory", "seconds": "s", "processor": "s of processor time"}[name]
     return EngineError(
         f"the run was stopped: it took more than {getattr(limits, name):g} {unit}",
@@ -169,7 +169,7 @@ def _stopped(name: str, limits: Confinement) -> EngineError:
     )
 
 
-def _crashed(number: int, limits: Confinement) -> EngineError:
+def _crashed(number: int, limits: SubprocessLimits) -> EngineError:
     name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
     if name == "SIGXCPU":
         return _stopped("processor", limits)

@@ -38,7 +38,7 @@ OPTIONS = {
 }
 
 
-def confinable(function: Callable[..., None], arguments: list[str]) -> Callable[..., None]:
+def with_limits(function: Callable[..., None], arguments: list[str]) -> Callable[..., None]:
     """A command with the options of `OPTIONS`; `arguments` is the whole command line."""
     signature = inspect.signature(function, eval_str=True)
     if "untrusted" in signature.parameters:
@@ -51,7 +51,7 @@ def confinable(function: Callable[..., None], arguments: list[str]) -> Callable[
             from sardonyx.cli import subprocess_limits
 
             if not subprocess_limits.is_inside():
-                limits = subprocess_limits.confinement(limit or ())
+                limits = subprocess_limits.read_limits(limit or ())
                 raise typer.Exit(subprocess_limits.run_again(arguments, limits))
         function(**options)
 

@@ -256,13 +256,13 @@ def _opened(part: Model, whole: Model, what: str) -> Model:
         raise ArgumentError(
             f"the {what} carries a training record", hint="only the model proper is trained"
         )
-    opened = part.copy()
-    inline(opened.ir)
-    if opened.opset != whole.opset:
-        opened = _at_version(opened, whole, what)
-    for domain, version in opened.ir.opset_imports.items():
-        _agree(opened, whole, domain, version)
-    return opened
+    copy = part.copy()
+    inline(copy.ir)
+    if copy.opset != whole.opset:
+        copy = _at_version(copy, whole, what)
+    for domain, version in copy.ir.opset_imports.items():
+        _agree(copy, whole, domain, version)
+    return copy
 
 
 def _at_version(part: Model, whole: Model, what: str) -> Model:

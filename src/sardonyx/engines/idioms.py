@@ -28,7 +28,7 @@ from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 
-FOLDED_ELEMENTS = 4096  # elements of a constant that may be computed ahead
+FOLDED_ELEMENTS = 4096  # elements of a constant that may be folded
 HIDDEN = -1e9  # added to a score, it leaves nothing of it
 
 

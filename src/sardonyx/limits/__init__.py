@@ -65,9 +65,9 @@ class Limits:
     dense_bytes: int = 128 * 2**20
     """Bytes of all sparse tensors together once they are dense."""
     fold_tensor_bytes: int = 16 * 2**20
-    """Bytes of one constant that is computed ahead, beyond the elements of its inputs."""
+    """Bytes of one constant that is folded, beyond the elements of its inputs."""
     fold_total_bytes: int = 64 * 2**20
-    """Bytes of all constants computed ahead, beyond those in the file."""
+    """Bytes of all folded constants, beyond those in the file."""
     propagated_elements: int = 1024
     """Elements of an integer tensor whose values take part in shape inference."""
 

@@ -45,9 +45,9 @@ def search(xp, keys, x):
     step = 1 << (len(keys) - 1).bit_length()
     while step > 1:
         step //= 2
-        ahead = at + step
-        inside = xp.minimum(ahead, xp.scalar(len(keys) - 1, ahead))
+        further = at + step
+        inside = xp.minimum(further, xp.scalar(len(keys) - 1, further))
         reached = xp.less_equal(xp.take(table, inside, 0), x)
-        fits = xp.less(ahead, xp.scalar(len(keys), ahead))
-        at = xp.where(xp.logical_and(reached, fits), ahead, at)
+        fits = xp.less(further, xp.scalar(len(keys), further))
+        at = xp.where(xp.logical_and(reached, fits), further, at)
     return at, xp.equal(xp.take(table, at, 0), x)

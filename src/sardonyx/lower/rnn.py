@@ -1,7 +1,7 @@
 """Lowerings of ONNX's family rnn: RNN, GRU and LSTM, each a step that `xp.scan` folds over time.
 
-What does not depend on the state, the products of all inputs with W, is computed ahead, for all
-steps at once. A sequence that is over keeps its state, and its outputs are zero.
+What does not depend on the state, the products of all inputs with W, is computed once for all
+steps. A sequence that is over keeps its state, and its outputs are zero.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def going_on(xp, steps, lengths):
 
 def fold(xp, weights: Direction, step, x, state, mask):
     """One direction over all steps: its last state, and the outputs (steps, batch, hidden)."""
-    ahead = xp.add(xp.matmul(x, weights.w), weights.bias[0])
-    rows = (ahead,) if mask is None else (ahead, mask)
+    projection = xp.add(xp.matmul(x, weights.w), weights.bias[0])
+    rows = (projection,) if mask is None else (projection, mask)
     if weights.backwards:
         rows = tuple(xp.flip(v, (0,)) for v in rows)
 
@@ -186,13 +186,13 @@ def gates_of(xp, x, count: int) -> list:
 # -- the operators ------------------------------------------------------------------
 
 
-def rnn_step(xp, weights: Direction, ahead, h):
-    return (weights.acts[0](ahead + xp.matmul(h, weights.r) + weights.bias[1]),)
+def rnn_step(xp, weights: Direction, projection, h):
+    return (weights.acts[0](projection + xp.matmul(h, weights.r) + weights.bias[1]),)
 
 
-def gru_step(xp, weights: Direction, ahead, h, linear_before_reset):
+def gru_step(xp, weights: Direction, projection, h, linear_before_reset):
     hidden = xp.shape(h)[-1]
-    first, last = xp.split(ahead, [2 * hidden, hidden], 1)
+    first, last = xp.split(projection, [2 * hidden, hidden], 1)
     r_first, r_last = xp.split(weights.r, [2 * hidden, hidden], 1)
     b_first, b_last = xp.split(weights.bias[1], [2 * hidden, hidden], 0)
     update, reset = gates_of(xp, weights.acts[0](first + xp.matmul(h, r_first) + b_first), 2)
@@ -203,8 +203,8 @@ def gru_step(xp, weights: Direction, ahead, h, linear_before_reset):
     return ((1 - update) * new + update * h,)
 
 
-def lstm_step(xp, weights: Direction, ahead, h, c, input_forget):
-    i, o, f, g = gates_of(xp, ahead + xp.matmul(h, weights.r) + weights.bias[1], 4)
+def lstm_step(xp, weights: Direction, projection, h, c, input_forget):
+    i, o, f, g = gates_of(xp, projection + xp.matmul(h, weights.r) + weights.bias[1], 4)
     gate, inner, outer = weights.acts
     if weights.peepholes:
         i, f = i + weights.peepholes[0] * c, f + weights.peepholes[2] * c

@@ -36,7 +36,7 @@ WITHIN_INPUTS = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression",
 
 
 class Budget:
-    """What may still be computed ahead for one graph: bytes of results, and operations.
+    """What may still be folded for one graph: bytes of results, and operations.
 
     growth -- elements that a result may have beyond those of its inputs; None: any number
     """

@@ -71,12 +71,12 @@ def cut_back(model: Model, names: Collection[str]) -> Cut:
     front = model.copy()
     values = {v.name: v for node in front.graph for v in node.outputs}
     kept = [v for v in front.graph.outputs if v.name in parts.boundary or v.name not in names]
-    ahead = [values[n] for n in parts.boundary if n in values and values[n] not in kept]
-    _set_outputs(front.graph, [v for v in (*kept, *ahead) if _is_ahead(v, names)])
+    boundary = [values[n] for n in parts.boundary if n in values and values[n] not in kept]
+    _set_outputs(front.graph, [v for v in (*kept, *boundary) if _is_in_front(v, names)])
     return Cut(front, parts.rest, parts.boundary, parts.passed)
 
 
-def _is_ahead(value: ir.Value, names: Collection[str]) -> bool:
+def _is_in_front(value: ir.Value, names: Collection[str]) -> bool:
     producer = value.producer()
     return producer is None or producer.outputs[0].name not in names
 

@@ -77,7 +77,7 @@ def overview(score: Score, subjects: dict[str, list[str]]) -> str:
         "cases with a derivative": len(score.cases.get("gradient", ())),
         "training records": len(score.cases.get("training", ())),
     }
-    head = ["engine", "version", "", *FIGURES]
+    head = ["engine", "version", "", *COLUMNS]
     cells = "".join(f"<th{' class=r' if i > 2 else ''}>{h}</th>" for i, h in enumerate(head))
     body = "".join(_engine_row(score, column, subjects) for column in score.columns)
     table = (
@@ -139,7 +139,7 @@ def _matrix_frame(columns: Sequence[Column], rows: Sequence[str], axis: str = ""
 
 
 # The columns of the overview: what misleads least comes first.
-FIGURES = ("wrong", "whole operators", "pass", "unsupported", "gradients", "training")
+COLUMNS = ("wrong", "whole operators", "pass", "unsupported", "gradients", "training")
 
 
 def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) -> str:
@@ -149,7 +149,7 @@ def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) ->
     version = f'<td data-label="version">{text(column.version)}</td>'
     if column.canary:
         return (
-            f'<tr>{title}{version}<td class="wide" colspan="{len(FIGURES) + 1}">'
+            f'<tr>{title}{version}<td class="wide" colspan="{len(COLUMNS) + 1}">'
             f'<b class="bad">broken</b> '
             f"{text(column.canary)}</td></tr>"
         )
@@ -169,7 +169,7 @@ def _engine_row(score: Score, column: Column, subjects: dict[str, list[str]]) ->
     )
     cells = "".join(
         f'<td class="r" data-label="{label}">{n}</td>'
-        for label, n in zip(FIGURES, numbers, strict=True)
+        for label, n in zip(COLUMNS, numbers, strict=True)
     )
     return f'<tr>{title}{version}<td class="wide">{_bar(counts)}</td>{cells}</tr>'
 

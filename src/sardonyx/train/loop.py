@@ -188,7 +188,7 @@ def prepared_loop(
     way = getattr(request, "way", None)
     options = {name: getattr(request, name) for name in OPTIONS}
     loaded = setup.load_start(model, request.target, request.resume)
-    loaded = loaded if way is None else way.opened(loaded)
+    loaded = loaded if way is None else way.start_model(loaded)
     source, validation = _open(loaded, data, request)
     feeding = Feeding(request.fields or {}, request.constants or {}, request.batch_axes or {})
     loaded = with_learned_shapes(loaded, source, feeding)

@@ -23,7 +23,7 @@ from sardonyx.verify.subjects import (
 )
 
 
-def opened(item: Subject, onto: Model) -> OnnxSubject | None:
+def as_onnx(item: Subject, onto: Model) -> OnnxSubject | None:
     """A subject as a model on its engine; None where nothing is known of its inside.
 
     onto -- the model that a conversion was made from

@@ -13,7 +13,7 @@ from sardonyx.errors import ArgumentError, SardonyxError
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.verify.budget import Budget, OutOfTime
-from sardonyx.verify.converted import opened
+from sardonyx.verify.converted import as_onnx
 from sardonyx.verify.culprit import Finder, Search
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.noise import FAILS, Measurement
@@ -50,7 +50,7 @@ class Locator:
         for label, item in candidates:
             mine = [m for m in self.report.measurements if m.subject == label]
             bad = [m for m in mine if not m.ratio <= self.report.bands[1]]
-            inside = opened(item, self.reference)
+            inside = as_onnx(item, self.reference)
             if bad and label in self.twins:
                 self._like_the_first(label, candidates[0][0], mine)
             elif bad and inside is None:
@@ -166,7 +166,7 @@ class Locator:
         if self.reference is None:
             raise ArgumentError("only ONNX models can be verified in slices")
         for label, item in candidates:
-            inside = opened(item, self.reference)
+            inside = as_onnx(item, self.reference)
             if inside is None:
                 raise ArgumentError(
                     f"{label} cannot be opened", hint="only ONNX models can be sliced"

@@ -215,7 +215,7 @@ class Jax(NumpyLike):
     def scan(self, step, state, rows, dtypes):
         return jax.lax.scan(step, tuple(state), tuple(rows))
 
-    # -- outside
+    # -- other engines
 
     def call_out(self, region, values):
         """Run a region elsewhere: a callback in jax's graph, or at once where there is none."""

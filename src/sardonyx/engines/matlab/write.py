@@ -134,8 +134,8 @@ def written_form(model: Model) -> Model:
         infer_shapes(graph, work.skeleton)
     for _ in range(4):
         problems = _problems(graph)
-        opened = [node for node, _ in problems if expand(node, namer) is not None]
-        if not opened:
+        expansions = [node for node, _ in problems if expand(node, namer) is not None]
+        if not expansions:
             break
         constants_to_initializers(graph)
         infer_shapes(graph, work.skeleton)

@@ -49,12 +49,14 @@ def session(
     extra["libraries"] = extensions.libraries(fitted)
     settings = {"providers": providers, "threads": threads, "options": options, **extra}
     if payload(fitted) < FILE_SIZE:
-        return opened(fitted.proto().SerializeToString(), **settings)
+        return open_session(fitted.proto().SerializeToString(), **settings)
     with tempfile.TemporaryDirectory() as folder:
-        return opened(str(save(fitted, Path(folder) / "model.onnx", external=True)), **settings)
+        return open_session(
+            str(save(fitted, Path(folder) / "model.onnx", external=True)), **settings
+        )
 
 
-def opened(
+def open_session(
     source: bytes | str,
     *,
     providers: Sequence[Any] | None = None,

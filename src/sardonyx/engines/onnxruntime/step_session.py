@@ -23,7 +23,7 @@ from sardonyx.engines.onnxruntime.in_place import write_in_place
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places
-from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, opened, payload, session
+from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, open_session, payload, session
 from sardonyx.record.step import StepGraph
 from sardonyx.save import full_disk_reported
 from sardonyx.versions import fit
@@ -80,7 +80,7 @@ def arranged_session(
     data = ir.serde.serialize_model(step).SerializeToString()
     libraries = extensions.libraries(graph.model)
     return StepSession(
-        opened(data, **{**settings, "options": options, "libraries": libraries}), in_place
+        open_session(data, **{**settings, "options": options, "libraries": libraries}), in_place
     )
 
 

@@ -439,7 +439,7 @@ class TensorFlow(Arrays):
         _, last, arrays = tf.while_loop(lambda i, *_: i < count, body, start)
         return last, tuple(a.stack() for a in arrays)
 
-    # -- outside
+    # -- other engines
 
     def call_out(self, region, values):
         """Run a region on another engine, as a part of the graph if it takes only tensors."""

@@ -114,15 +114,15 @@ def plain_rnn(xp, x, w, r, b=None, sequence_lens=None, initial_h=None, **attribu
 # -- exported over a free length -----------------------------------------------------
 
 
-def lstm_step(h, c, ahead, r, b):
-    i, f, g, o = (ahead + torch.nn.functional.linear(h, r, b)).chunk(4, 1)
+def lstm_step(h, c, projection, r, b):
+    i, f, g, o = (projection + torch.nn.functional.linear(h, r, b)).chunk(4, 1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     h = o.sigmoid() * c.tanh()
     return h, c, h.clone()
 
 
-def gru_step(h, ahead, r, b):
-    inputs = ahead.chunk(3, 1)
+def gru_step(h, projection, r, b):
+    inputs = projection.chunk(3, 1)
     states = torch.nn.functional.linear(h, r, b).chunk(3, 1)
     reset, update = ((x + s).sigmoid() for x, s in zip(inputs[:2], states[:2]))
     new = (inputs[2] + reset * states[2]).tanh()
@@ -130,8 +130,8 @@ def gru_step(h, ahead, r, b):
     return h, h.clone()
 
 
-def rnn_step(h, ahead, r, b):
-    h = (ahead + torch.nn.functional.linear(h, r, b)).tanh()
+def rnn_step(h, projection, r, b):
+    h = (projection + torch.nn.functional.linear(h, r, b)).tanh()
     return h, h.clone()
 
 
@@ -145,9 +145,9 @@ def exportable(layer, step, x, start, weights, has_biases, *settings):
     for d in range(len(weights) // per):
         w, r, *biases = weights[per * d : per * (d + 1)]
         b_in, b_state = biases or (None, w.new_zeros(w.shape[0]))
-        ahead = torch.nn.functional.linear(x.flip(0) if d else x, w, b_in)
+        projection = torch.nn.functional.linear(x.flip(0) if d else x, w, b_in)
         begin = [s[d].clone() for s in states]
-        *last, y = fold(step, begin, [ahead], (r, b_state))
+        *last, y = fold(step, begin, [projection], (r, b_state))
         outputs.append(y.flip(0) if d else y)
         lasts.append(last)
     return (torch.cat(outputs, 2), *(torch.stack(column) for column in zip(*lasts)))

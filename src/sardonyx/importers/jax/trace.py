@@ -22,7 +22,7 @@ from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 
-FOLDED = 1 << 16  # elements of a constant that may be computed ahead
+FOLDED = 1 << 16  # elements of a constant that may be folded
 
 
 @dataclass

@@ -24,14 +24,14 @@ class TensorList:
     count -- how many elements were reserved, an int64 vector of one
     dtype -- of the elements
     shape -- of an element, where it is known: ints, and None for a free size
-    unsized -- whether `value` is empty until the first element is written, which tells the size
+    lacks_size -- whether `value` is empty until the first element is written, which tells the size
     """
 
     dtype: ir.DataType
     value: ir.Value | None = None
     count: ir.Value | None = None
     shape: list[int | None] | None = None
-    unsized: bool = False
+    lacks_size: bool = False
 
     def stacked(self, op: Writer) -> ir.Value:
         """The elements as one tensor; those that were not written are zeros."""
@@ -40,7 +40,7 @@ class TensorList:
         if self.shape is None:
             raise Refusal("a list whose elements have a free rank, before any is written")
         if any(d is None for d in self.shape):
-            self.unsized = True
+            self.lacks_size = True
         return self.zeros(op, [d or 0 for d in self.shape])
 
     def zeros(self, op: Writer, dims: list[Any]) -> ir.Value:
@@ -65,7 +65,7 @@ class TensorList:
         stacked = self.value
         if stacked is None:
             stacked = self.zeros(op, op.dims(item))
-        elif self.unsized and not grows:
+        elif self.lacks_size and not grows:
             stacked = self._sized(op, stacked, item)
         place = op.Reshape(op.int64(index), [1, 1])
         if grows:

@@ -64,14 +64,14 @@ def reach(xp, queries, keys, offset, causal, left, right):
     """Which keys the place of a query lets it see: (queries, keys), or with (batch, 1) before."""
     row = xp.reshape(xp.arange(0, queries, 1, INT64), [queries, 1])
     column = xp.reshape(xp.arange(0, keys, 1, INT64), [1, keys])
-    ahead = xp.subtract(column, xp.add(row, offset))
+    distance = xp.subtract(column, xp.add(row, offset))
     allowed = None
     if causal:
-        allowed = xp.less_equal(ahead, xp.scalar(0, ahead))
+        allowed = xp.less_equal(distance, xp.scalar(0, distance))
     if left >= 0:
-        allowed = both(xp, allowed, xp.greater_equal(ahead, xp.scalar(-left, ahead)))
+        allowed = both(xp, allowed, xp.greater_equal(distance, xp.scalar(-left, distance)))
     if right >= 0:
-        allowed = both(xp, allowed, xp.less_equal(ahead, xp.scalar(right, ahead)))
+        allowed = both(xp, allowed, xp.less_equal(distance, xp.scalar(right, distance)))
     return allowed
 
 

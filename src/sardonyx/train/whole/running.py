@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sardonyx.engines.onnxruntime.session import interruptible_run, opened
+from sardonyx.engines.onnxruntime.session import interruptible_run, open_session
 from sardonyx.engines.training import TrainingRep, with_state
 from sardonyx.errors import ArgumentError, DataError, TrainingStopped, quote
 from sardonyx.model import Model, ModelSource
@@ -131,14 +131,14 @@ class WholeFile:
         self.hyper = {**self.description["hyper"], **hyper}
         self.types = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input}
         self.model = stored_model(proto, self.description["starts"])
-        self.session = opened(proto.SerializeToString(), threads=threads, options=OPTIONS)
+        self.session = open_session(proto.SerializeToString(), threads=threads, options=OPTIONS)
 
     def constants(self) -> dict[str, Any]:
         return dict(self.settings["constants"])
 
     # -- what the loop asks for
 
-    def opened(self, model: Model) -> Model:
+    def start_model(self, model: Model) -> Model:
         """The model to train: that of the file, with the state of a checkpoint."""
         if model is self.model:
             return model

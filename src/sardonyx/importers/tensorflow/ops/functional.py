@@ -282,7 +282,7 @@ class _Loop:
         own = self.operands[i]
         if not isinstance(own, TensorList):
             return value
-        return TensorList(own.dtype, value, own.count, own.shape, own.unsized)
+        return TensorList(own.dtype, value, own.count, own.shape, own.lacks_size)
 
     def _iteration(self, inner: Writer, body: Any, inside: list[Any]) -> list[Any]:
         """The results of the body; elements instead of the lists to which they are appended."""
