@@ -67,7 +67,7 @@ def medians(turns: dict[str, Callable[[], Any]], seconds: float) -> dict[str, fl
             turns[name]()
             times[name].append(1e3 * (clock() - begun))
         order = order[1:] + order[:1]
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(result) for name, result in times.items()}
 
 
 def runs(module: Any, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
@@ -149,11 +149,11 @@ def torch_rows(network: Network, seconds: float, convert: Any) -> None:
         contenders |= {} if made is None else {"onnx2torch": made}
         notes |= {"onnx2torch": mark} if made is None else {}
     with torch.no_grad():
-        wanted = module.eval()(x)
+        expected = module.eval()(x)
         for name, one in list(contenders.items()):
-            found = one.eval()(x)
-            if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4):
-                notes[name] = f"wrong by {(found - wanted).abs().max():.1e}"
+            result = one.eval()(x)
+            if not torch.allclose(result, expected, rtol=1e-3, atol=1e-4):
+                notes[name] = f"wrong by {(result - expected).abs().max():.1e}"
                 del contenders[name]
     for mode in ("inference", "training"):
         turns = {name: runs(one, x)[mode] for name, one in contenders.items()}
@@ -192,7 +192,7 @@ def flax_rows(network: Network, seconds: float) -> None:
     apply, params = sx.to_jax(sx.load(export(network, module)))
     make, laid_out = FLAX[network.name]
     x = network.batch()[0]
-    given = jax.numpy.asarray(x), jax.numpy.asarray(laid_out(x))
+    inputs = jax.numpy.asarray(x), jax.numpy.asarray(laid_out(x))
     definition, trained, rest = nnx.split(make(module.eval()), nnx.Param, ...)
 
     def flax_apply(trained: Any, x: Any) -> Any:
@@ -201,10 +201,13 @@ def flax_rows(network: Network, seconds: float) -> None:
     def step(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(jax.grad(lambda p, x: (function(p, x) ** 2).mean()))
 
-    wanted = module(torch.tensor(x)).detach().numpy()
-    for name, found in (("ours", apply(params, given[0])), ("flax", flax_apply(trained, given[1]))):
-        if not np.allclose(found, wanted, rtol=1e-3, atol=1e-4):
-            print(f"{network.name}: {name} is wrong by {np.abs(found - wanted).max():.1e}")
+    expected = module(torch.tensor(x)).detach().numpy()
+    for name, result in (
+        ("ours", apply(params, inputs[0])),
+        ("flax", flax_apply(trained, inputs[1])),
+    ):
+        if not np.allclose(result, expected, rtol=1e-3, atol=1e-4):
+            print(f"{network.name}: {name} is wrong by {np.abs(result - expected).max():.1e}")
             return
     pairs = {
         "inference": (jax.jit(apply), jax.jit(flax_apply)),
@@ -212,8 +215,8 @@ def flax_rows(network: Network, seconds: float) -> None:
     }
     for mode, (ours, flax) in pairs.items():
         turns = {
-            "converted": lambda f=ours: jax.block_until_ready(f(params, given[0])),
-            "flax": lambda f=flax: jax.block_until_ready(f(trained, given[1])),
+            "converted": lambda f=ours: jax.block_until_ready(f(params, inputs[0])),
+            "flax": lambda f=flax: jax.block_until_ready(f(trained, inputs[1])),
         }
         times = medians(turns, seconds)
         ratio = times["converted"] / times["flax"]
@@ -306,8 +309,8 @@ def memory() -> None:
         for way in ("to_torch", "to_torch(share=False)", "to_jax", "to_tensorflow"):
             command = [sys.executable, "-c", CHILD, *map(str, paths), way]
             done = subprocess.run(command, capture_output=True, text=True)
-            found = done.stdout.split() or [done.stderr[-300:], ""]
-            row(way, f"{size:.2f}", *found[-2:])
+            result = done.stdout.split() or [done.stderr[-300:], ""]
+            row(way, f"{size:.2f}", *result[-2:])
 
 
 def main() -> None:

@@ -180,11 +180,11 @@ def timed(
             runs = {k: inference(run, inputs) for k, (run, _) in pair.items()}
         else:
             runs = {k: training(run, owner, inputs) for k, (run, owner) in pair.items()}
-        found = medians(runs, seconds)
-        ratio = found["converted"] / found["original"]
+        result = medians(runs, seconds)
+        ratio = result["converted"] / result["original"]
         way = "torch.compile" if compiled else "eager"
         row = [name, str(dtype)[6:], way, mode]
-        row += [f"{found['original']:.2f}", f"{found['converted']:.2f}", f"{ratio:.3f}"]
+        row += [f"{result['original']:.2f}", f"{result['converted']:.2f}", f"{ratio:.3f}"]
         print("  ".join(row), flush=True)
         rows.append(row)
         for m in (module, converted):
@@ -201,13 +201,13 @@ def jax_rows(name: str, model: Any, inputs: tuple, seconds: float) -> list[list[
         return []
     apply, params = sx.to_jax(model)
     params = jax.device_put(params)
-    given = [jax.device_put(x.cpu().numpy()) for x in inputs]
+    arguments = [jax.device_put(x.cpu().numpy()) for x in inputs]
     serve = jax.jit(apply)
 
     def loss(weights: Any, *xs: Any) -> Any:
-        found = apply(weights, *xs)
-        found = found[0] if isinstance(found, tuple) else found
-        return (found**2).mean()
+        result = apply(weights, *xs)
+        result = result[0] if isinstance(result, tuple) else result
+        return (result**2).mean()
 
     @jax.jit
     def step(weights: Any, *xs: Any) -> Any:
@@ -217,12 +217,12 @@ def jax_rows(name: str, model: Any, inputs: tuple, seconds: float) -> list[list[
     rows = []
     for mode, run in (("inference", serve), ("training", step)):
         for _ in range(2):
-            jax.block_until_ready(run(params, *given))
+            jax.block_until_ready(run(params, *arguments))
         times = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(times) < 5:
             begun = time.perf_counter()
-            jax.block_until_ready(run(params, *given))
+            jax.block_until_ready(run(params, *arguments))
             times.append(1e3 * (time.perf_counter() - begun))
         row = [name, "float32", "jax.jit of to_jax", mode, "", f"{np.median(times):.2f}", ""]
         print("  ".join(row), flush=True)
@@ -237,17 +237,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing for each row")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--no-jax", action="store_true")
-    given = parser.parse_args()
+    inputs = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     place = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     lines = [
-        f"{datetime.date.today()}, {place}, torch {torch.__version__}{jax_version(given)}.",
+        f"{datetime.date.today()}, {place}, torch {torch.__version__}{jax_version(inputs)}.",
         "",
     ]
     head = ["model", "type", "", "", "original, ms", "converted, ms", "ratio"]
     lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
-    for name in given.models.split(","):
-        for row in measure(name, given):
+    for name in inputs.models.split(","):
+        for row in measure(name, inputs):
             lines.append(f"| {' | '.join(row)} |")
     text = "\n".join(lines)
     print(text)

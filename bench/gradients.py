@@ -94,11 +94,11 @@ def coverage(folder: Path | None, failed: dict[str, str]) -> None:
     if folder is None:
         return
     for name, code in PEERS.items():
-        found = failed.get(name) or tables(folder, code)
-        if isinstance(found, str):
-            print(f"  {name:22}   -  {found}")
+        result = failed.get(name) or tables(folder, code)
+        if isinstance(result, str):
+            print(f"  {name:22}   -  {result}")
             continue
-        known = found & set(tagged)
+        known = result & set(tagged)
         bodies = {op for op in tagged if opset.has_body(op)} - known
         more = len(bodies) if name in EXPANDS_BODIES else 0
         row(name, len(known) + more, len(known), more)
@@ -264,13 +264,13 @@ def line(
             note = f"  onnx-ad: {peer}"
         else:
             steps["onnx-ad"] = peer
-    found = measure(steps, seconds, clock)
-    mine = found["sardonyx"]
-    ratios = "  ".join(f"/ {n} {mine / t:.2f}" for n, t in found.items() if n != "sardonyx")
+    outcome = measure(steps, seconds, clock)
+    mine = outcome["sardonyx"]
+    ratios = "  ".join(f"/ {n} {mine / t:.2f}" for n, t in outcome.items() if n != "sardonyx")
     verdict = ""
     if network.name in FLOORS:
         floor = FLOORS[network.name]
-        verdict = f"  floor {floor}: {'met' if mine / found['torch'] <= floor else 'MISSED'}"
+        verdict = f"  floor {floor}: {'met' if mine / outcome['torch'] <= floor else 'MISSED'}"
     return f"  {network.name:12} {mine * 1e3:8.2f} ms  {ratios}{verdict}{note}"
 
 

@@ -144,11 +144,11 @@ def interval(loop: np.ndarray, bare: np.ndarray) -> tuple[float, float]:
     """The middle 95 % of overheads over blocks of pairs that are drawn again and again."""
     rng = np.random.default_rng(0)
     blocks = np.array_split(np.arange(len(loop)), BLOCKS)
-    found = []
+    result = []
     for _ in range(DRAWN):
         chosen = np.concatenate([blocks[i] for i in rng.integers(0, BLOCKS, BLOCKS)])
-        found.append(trimmed((loop - bare)[chosen]) / trimmed(bare[chosen]))
-    low, high = np.quantile(found, (0.025, 0.975))
+        result.append(trimmed((loop - bare)[chosen]) / trimmed(bare[chosen]))
+    low, high = np.quantile(result, (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -181,10 +181,10 @@ def overhead(network: Network, seconds: float, threads: int) -> Measured:
     calm = (loop[:, -1] == 0) & (bare[:, -1] == 0)
     if calm.sum() < LEAST:
         calm[:] = True
-    found = {c: Overhead.of(loop[calm, i], bare[calm, i]) for i, c in enumerate(CLOCKS)}
+    result = {c: Overhead.of(loop[calm, i], bare[calm, i]) for i, c in enumerate(CLOCKS)}
     for i, clock in enumerate(CLOCKS):
-        found[clock].mean = float(loop[:, i].mean() / bare[:, i].mean() - 1)
-    return found, len(loop), run.times["waiting for data"] / run.times["steps"]
+        result[clock].mean = float(loop[:, i].mean() / bare[:, i].mean() - 1)
+    return result, len(loop), run.times["waiting for data"] / run.times["steps"]
 
 
 def alone(network: Network) -> tuple[float, float]:
@@ -216,14 +216,14 @@ def memory(steps: int) -> dict[int, float]:
     """Resident megabytes at 1,000 steps and at the end of a run on a small network."""
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(2048, 32)).astype("f"), "label": rng.integers(0, 4, 2048)}
-    found: dict[int, float] = {}
+    result: dict[int, float] = {}
 
     def note(run: Run) -> None:
         if run.position.step in (min(1000, steps), steps):
-            found[run.position.step] = resident()
+            result[run.position.step] = resident()
 
     sx.train(small(rng, 32, 4), data, steps=steps, callbacks=[note], validation=0.1)
-    return found
+    return result
 
 
 def small(rng: np.random.Generator, width: int, classes: int) -> sx.Model:
@@ -264,15 +264,15 @@ def stream(gigabytes: float, folder: Path, steps: int = 50) -> tuple[float, floa
 
 def show(network: Network, seconds: float, threads: int) -> None:
     floor = FLOORS.get(network.name, OTHERS)
-    found, total, waited = overhead(network, seconds, threads)
-    for clock, share in found.items():
+    result, total, waited = overhead(network, seconds, threads)
+    for clock, share in result.items():
         print(
             f"{network.name:12} loop over bare step, {clock:6} {share}   "
             f"floor {floor:.0%}: {share.verdict(floor)}"
         )
     own, bare = alone(network)
     print(
-        f"{'':12} {found['wall'].pairs} of {total} pairs, {threads} threads; "
+        f"{'':12} {result['wall'].pairs} of {total} pairs, {threads} threads; "
         f"waited for data {waited:.2%}; "
         f"the loop alone {own * 1e6:.0f} µs on {bare * 1e6:.0f} µs: {own / bare:+.2%}",
         flush=True,

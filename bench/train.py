@@ -117,9 +117,9 @@ def check(steps: dict[str, Step]) -> None:
     """Every contender computes the same: the first losses agree."""
     losses = {name: [step() for _ in range(3)] for name, step in steps.items()}
     first = next(iter(losses.values()))
-    for name, found in losses.items():
-        if not np.allclose(found, first, rtol=2e-3, atol=2e-3):
-            raise SystemExit(f"{name} computes something else: {found} against {first}")
+    for name, result in losses.items():
+        if not np.allclose(result, first, rtol=2e-3, atol=2e-3):
+            raise SystemExit(f"{name} computes something else: {result} against {first}")
 
 
 def measure(steps: dict[str, Step], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
@@ -133,7 +133,7 @@ def measure(steps: dict[str, Step], seconds: float, clock: Callable[[], float]) 
             steps[name]()
             times[name].append(clock() - begin)
         order = order[1:] + order[:1]
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(result) for name, result in times.items()}
 
 
 PEAK = """
@@ -292,11 +292,11 @@ def times(network: Network, optimizer: str, arguments: argparse.Namespace) -> di
     check(steps)
     runs = [measure(steps, arguments.seconds, clock) for _ in range(arguments.runs)]
     ratios = {n: statistics.median(r["sardonyx"] / r[n] for r in runs) for n in steps}
-    found = {n: statistics.median(r["sardonyx"] for r in runs) / q for n, q in ratios.items()}
-    mine, again = found.pop("sardonyx"), found.pop("recompute", None)
+    result = {n: statistics.median(r["sardonyx"] for r in runs) / q for n, q in ratios.items()}
+    mine, again = result.pop("sardonyx"), result.pop("recompute", None)
     cells: dict[str, object] = {"ms": mine * 1e3}
-    cells |= {f"/ {name}": mine / other for name, other in found.items()}
-    if arguments.compile and "torch.compile" not in found:
+    cells |= {f"/ {name}": mine / other for name, other in result.items()}
+    if arguments.compile and "torch.compile" not in result:
         cells["torch.compile"] = "left out: out of time"
     if again is not None:
         cells["recompute time"] = again / mine
@@ -308,14 +308,14 @@ def shares(network: Network, optimizer: str, arguments: argparse.Namespace) -> d
     net = trainable(network, optimizer)
     x, y = network.batch()
     feeds = {net.inputs[0].name: x, "label": y}
-    found = profile(
+    result = profile(
         lambda options: prepare_training(net, threads=arguments.threads, options=options),
         feeds,
         arguments.threads,
     )
-    cells: dict[str, object] = {"network": network.name, "optimizer": optimizer, "ms": found["ms"]}
-    cells |= {f"{share}, %": 100 * found[share] / found["ms"] for share in SHARES}
-    return {**cells, "bound, ms": found["bound"], "GFLOP/s": found["GFLOP/s"]}
+    cells: dict[str, object] = {"network": network.name, "optimizer": optimizer, "ms": result["ms"]}
+    cells |= {f"{share}, %": 100 * result[share] / result["ms"] for share in SHARES}
+    return {**cells, "bound, ms": result["bound"], "GFLOP/s": result["GFLOP/s"]}
 
 
 def memory(network: Network, optimizer: str) -> dict[str, object]:

@@ -70,10 +70,10 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.nd
 def polygraphy(pairs: list[tuple[str, Path, Path]], folder: Path) -> dict[str, bool | str]:
     """Its verdict for each pair of files; empty where it cannot be installed."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
-    got = subprocess.run(
+    result = subprocess.run(
         [*command, "--target", str(folder / "packages"), "polygraphy"], capture_output=True
     )
-    if got.returncode:
+    if result.returncode:
         return {}
     (folder / "pairs.json").write_text(json.dumps([[n, str(a), str(b)] for n, a, b in pairs]))
     done = subprocess.run(
@@ -99,16 +99,16 @@ def faults(others: dict[str, bool | str]) -> tuple[list[list[str]], list[str]]:
         report = sx.verify(OnnxSubject(sx.load(right), name="right"), wrong, seeds=SEEDS)
         caught = not all(tolerated(right, wrong, d.inputs) for d in report.data)
         other = others.get(str(mutant))
-        found = report.verdict == "different"
+        result = report.verdict == "different"
         culprit = report.culprit
         named = culprit is not None and culprit.node == f"node/{mutant.node}"
         counts["tolerance"] += caught
         counts["polygraphy"] += other is False
-        counts["verify"] += found
-        counts["named"] += found and named
+        counts["verify"] += result
+        counts["named"] += result and named
         shown = SHOWN.get(other, "failed") if not isinstance(other, str) else "failed"
         node = "the right" if named else culprit.node if culprit else "-"
-        words = ["found" if x else "missed" for x in (caught, found)]
+        words = ["found" if x else "missed" for x in (caught, result)]
         rows.append([str(mutant), words[0], shown, words[1], f"{report.ratio:.3g}", node])
         cells = zip(rows[-1], WIDTHS, strict=True)
         print("  ".join(f"{c:{w}.{w}}" for c, w in cells), flush=True)
@@ -116,13 +116,13 @@ def faults(others: dict[str, bool | str]) -> tuple[list[list[str]], list[str]]:
 
 
 def summed(counts: dict[str, int], installed: bool) -> list[str]:
-    total, found = len(MUTANTS), counts["verify"]
+    total, result = len(MUTANTS), counts["verify"]
     other = f"Polygraphy finds {counts['polygraphy']} and names none"
     return [
         f"{total} faults: a tolerance of 1e-3 finds {counts['tolerance']} and names none",
         other if installed else "Polygraphy could not be installed here",
-        f"verify finds {found} ({found / total:.0%}), the right node for {counts['named']} "
-        f"({counts['named'] / max(found, 1):.0%} of them)",
+        f"verify finds {result} ({result / total:.0%}), the right node for {counts['named']} "
+        f"({counts['named'] / max(result, 1):.0%} of them)",
     ]
 
 
@@ -207,14 +207,14 @@ def main() -> None:
     )
     parser.add_argument("engines", nargs="*", default=["numpy", "torch"])
     parser.add_argument("--markdown", type=Path)
-    given = parser.parse_args()
+    inputs = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         others = polygraphy(files(Path(scratch)), Path(scratch))
         rows, words = faults(others)
-        words += correct(given.engines, others)
+        words += correct(inputs.engines, others)
     print("", *words, sep="\n")
-    if given.markdown:
-        given.markdown.write_text(page(rows, words), encoding="utf-8")
+    if inputs.markdown:
+        inputs.markdown.write_text(page(rows, words), encoding="utf-8")
 
 
 if __name__ == "__main__":

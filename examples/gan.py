@@ -146,9 +146,9 @@ def main() -> tuple[float, int]:
     noise = np.random.default_rng(2).normal(size=(2000, NOISE)).astype(np.float32)
     (samples,) = session.run(None, {"noise": noise})
     print(draw(ring(np.random.default_rng(3), 2000), samples, OUT / "samples.png"))
-    share, found = clouds(samples)
-    print(f"{share:.0%} of the samples lie in a cloud, {found} of 8 clouds are drawn")
-    return share, found
+    share, result = clouds(samples)
+    print(f"{share:.0%} of the samples lie in a cloud, {result} of 8 clouds are drawn")
+    return share, result
 
 
 if __name__ == "__main__":

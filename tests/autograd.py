@@ -26,16 +26,16 @@ def autograd(
 
     weights = [n for n in wrt if n in model.graph.initializers]
     held = {n: torch.tensor(model.initializer(n).numpy(), requires_grad=True) for n in weights}
-    given = {n: torch.tensor(a, requires_grad=n in wrt) for n, a in feeds.items()}
+    inputs = {n: torch.tensor(a, requires_grad=n in wrt) for n, a in feeds.items()}
     program = Program(model, arrays("cpu"), parameters=weights)
-    outputs = dict(zip(program.outputs, program(given, held), strict=True))
+    outputs = dict(zip(program.outputs, program(inputs, held), strict=True))
     reached = [n for n in seeds if outputs[n].requires_grad]
-    leaves = {**given, **held}
-    found = torch.autograd.grad(
+    leaves = {**inputs, **held}
+    result = torch.autograd.grad(
         [outputs[n] for n in reached],
         [leaves[n] for n in wrt],
         [torch.tensor(seeds[n]) for n in reached],
         materialize_grads=True,
         allow_unused=True,
     )
-    return {n: g.numpy() for n, g in zip(wrt, found, strict=True)}
+    return {n: g.numpy() for n, g in zip(wrt, result, strict=True)}

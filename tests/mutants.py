@@ -307,13 +307,13 @@ class Mutant:
 
 
 def _all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    found = []
+    result = []
     for node in graph.node:
-        found.append(node)
+        result.append(node)
         for attr in node.attribute:
             if attr.HasField("g"):
-                found += _all_nodes(attr.g)
-    return found
+                result += _all_nodes(attr.g)
+    return result
 
 
 def _node(model: Model, name: str) -> onnx.NodeProto:
@@ -324,12 +324,12 @@ def attr(node: str, **values: object) -> Callable[[Model], None]:
     """Set attributes; None removes one: the importer ignored it."""
 
     def change(model: Model) -> None:
-        found = _node(model, node)
+        result = _node(model, node)
         for name, value in values.items():
-            for old in [a for a in found.attribute if a.name == name]:
-                found.attribute.remove(old)
+            for old in [a for a in result.attribute if a.name == name]:
+                result.attribute.remove(old)
             if value is not None:
-                found.attribute.append(helper.make_attribute(name, value))
+                result.attribute.append(helper.make_attribute(name, value))
 
     return change
 
@@ -363,8 +363,8 @@ def inputs(node: str, **places: str) -> Callable[[Model], None]:
 
 def swap(node: str, a: int, b: int) -> Callable[[Model], None]:
     def change(model: Model) -> None:
-        found = _node(model, node)
-        found.input[a], found.input[b] = found.input[b], found.input[a]
+        result = _node(model, node)
+        result.input[a], result.input[b] = result.input[b], result.input[a]
 
     return change
 
@@ -375,14 +375,14 @@ def replaced(node: str, text: str) -> Callable[[Model], None]:
     def change(model: Model) -> None:
         nodes = model.graph.node
         place = next(i for i, n in enumerate(nodes) if n.name == f"node/{node}")
-        made = onnx.parser.parse_graph(f"g () => () {{ {text} }}").node
-        for part in made:
+        copy = onnx.parser.parse_graph(f"g () => () {{ {text} }}").node
+        for part in copy:
             part.input[:] = [name.replace("__", ".") for name in part.input]
             part.output[:] = [name.replace("__", ".") for name in part.output]
             part.name = f"node/{part.output[0]}"
         rest = list(nodes[place + 1 :])
         del nodes[place:]
-        nodes.extend([*made, *rest])
+        nodes.extend([*copy, *rest])
 
     return change
 
@@ -547,5 +547,5 @@ MUTANTS = [
 
 def fault(network: str, what: str) -> Model:
     """The one wrong model whose description has these words."""
-    (found,) = (m for m in MUTANTS if m.network == network and what in m.what)
-    return found.model()
+    (result,) = (m for m in MUTANTS if m.network == network and what in m.what)
+    return result.model()

@@ -63,8 +63,8 @@ class Official:
     def sets(self) -> Iterator[tuple[list[Any], list[Any]]]:
         """Pairs of inputs and expected outputs."""
         if self.test.data_sets is not None:
-            for given, expected in self.test.data_sets:
-                yield [plain(v) for v in given], [plain(v) for v in expected]
+            for inputs, expected in self.test.data_sets:
+                yield [plain(v) for v in inputs], [plain(v) for v in expected]
         elif self.test.model_dir is None:
             yield light_data(self.path, self.model.graph)
         else:
@@ -86,23 +86,23 @@ def cases() -> list[Official]:
     kept = Path(tempfile.gettempdir()) / f"onnx-suite-{onnx.__version__}-{getpass.getuser()}.pickle"
     if kept.exists():
         return pickle.loads(kept.read_bytes())
-    found = _make_cases()
+    result = _make_cases()
     partial = kept.with_suffix(f".{os.getpid()}")
-    partial.write_bytes(pickle.dumps(found))
+    partial.write_bytes(pickle.dumps(result))
     partial.replace(kept)
-    return found
+    return result
 
 
 def _make_cases() -> list[Official]:
     from onnx.backend.test.loader import load_model_tests
 
-    found = []
+    result = []
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         for kind in KINDS:
             tests = sorted(load_model_tests(kind=kind), key=lambda t: t.name)
-            found += [Official(t.name, kind, t) for t in tests]
-    return found
+            result += [Official(t.name, kind, t) for t in tests]
+    return result
 
 
 def check(case: Official, prepare: Any, **settings: Any) -> None:
@@ -111,9 +111,9 @@ def check(case: Official, prepare: Any, **settings: Any) -> None:
 
     ready = prepare(case.model, **settings)
     for inputs, expected in case.sets():
-        found = ready.run(inputs)
+        result = ready.run(inputs)
         Runner.assert_similar_outputs(
-            expected, list(found), case.test.rtol, case.test.atol, case.test.model_dir
+            expected, list(result), case.test.rtol, case.test.atol, case.test.model_dir
         )
 
 

@@ -53,7 +53,7 @@ def package_folder(name: str) -> Path:
 @cache
 def models() -> dict[str, Path]:
     """Every `.onnx` file of the public packages, as `package/file name`, in a fixed order."""
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for package in sorted(requirements()):
         if package == OFFICIAL_SUITE:
             continue
@@ -63,8 +63,8 @@ def models() -> dict[str, Path]:
         for path in paths:
             unique = stems.count(path.name) == 1
             short = path.name if unique else path.relative_to(folder).as_posix()
-            found[f"{package}/{short}"] = path
-    return found
+            result[f"{package}/{short}"] = path
+    return result
 
 
 def official_cases() -> dict[str, Path]:

@@ -26,7 +26,7 @@ def in_sample(name: str) -> bool:
 
 
 def parameters() -> list[Any]:
-    found = []
+    result = []
     random = known_failures("random").values()
     for engine in ENGINES:
         known = known_failures("random", "all", engine)
@@ -34,8 +34,8 @@ def parameters() -> list[Any]:
             marks = [] if in_sample(case.name) else [pytest.mark.nightly]
             if why := reason(known, case.name):
                 marks.append(pytest.mark.xfail(reason=why, strict=True, run=why not in random))
-            found.append(pytest.param(engine, index, id=f"{engine}-{case.name}", marks=marks))
-    return found
+            result.append(pytest.param(engine, index, id=f"{engine}-{case.name}", marks=marks))
+    return result
 
 
 def backend(engine: str) -> Any:

@@ -31,13 +31,13 @@ def batches(count: int) -> list[dict[str, np.ndarray]]:
 
 
 def net() -> onnx.ModelProto:
-    made = sx.trainable(
+    net = sx.trainable(
         mlp(),
         "cross_entropy",
         sx.optim.sgd(0.1, 0.9),
         initialize={"fc*.weight": "xavier", "*.bias": "zeros"},
     )
-    return made.proto()
+    return net.proto()
 
 
 def torch_losses(count: int) -> list[float]:
@@ -81,10 +81,10 @@ def test_prepare_training_takes_a_proto_bytes_path_and_model(tmp_path: Path) -> 
 
 def test_step_returns_what_is_no_state() -> None:
     rep = engine.prepare_training(net())
-    found = rep.step(batches(1)[0])
-    assert list(found) == ["loss"]
-    assert found["loss"].shape == ()
-    assert found["loss"].dtype == np.float32
+    result = rep.step(batches(1)[0])
+    assert list(result) == ["loss"]
+    assert result["loss"].shape == ()
+    assert result["loss"].dtype == np.float32
 
 
 def test_train_model_is_training(tmp_path: Path) -> None:
@@ -206,5 +206,5 @@ def test_training_operators_in_the_graph_itself_are_run() -> None:
         c = Mul(a, b)
         da, db = ai.onnx.preview.training.Gradient<xs = ["a", "b"], y = "c">(a, b)
     }"""
-    found = engine.run_model(onnx.parser.parse_model(text), [np.float32(3), np.float32(5)])
-    assert [float(v) for v in found] == [15.0, 5.0, 3.0]
+    result = engine.run_model(onnx.parser.parse_model(text), [np.float32(3), np.float32(5)])
+    assert [float(v) for v in result] == [15.0, 5.0, 3.0]

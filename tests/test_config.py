@@ -97,9 +97,9 @@ def test_file_and_arguments_write_the_same_record(tmp_path: Path, name: str, tex
 
 def test_arguments_come_before_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, 'loss = "mse"\noptimizer = {name = "sgd", lr = 0.5}\nclip_norm = 3.0')
-    found = sx.trainable(mlp(), loss="huber", config=path, clip_norm=1.0)
-    assert same(found, sx.trainable(mlp(), "huber", sx.optim.sgd(0.5), clip_norm=1.0))
-    assert not same(found, sx.trainable(mlp(), "mse", sx.optim.sgd(0.5), clip_norm=1.0))
+    result = sx.trainable(mlp(), loss="huber", config=path, clip_norm=1.0)
+    assert same(result, sx.trainable(mlp(), "huber", sx.optim.sgd(0.5), clip_norm=1.0))
+    assert not same(result, sx.trainable(mlp(), "mse", sx.optim.sgd(0.5), clip_norm=1.0))
 
 
 def test_several_weighted_losses(tmp_path: Path) -> None:
@@ -225,14 +225,14 @@ def test_own_loss_trains_as_in_torch(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         x, y = rng.normal(size=(4, 6)), rng.normal(size=(4, 3))
-        found = rep.step({"x": x.astype(np.float32), label: y.astype(np.float32)})["loss"]
+        result = rep.step({"x": x.astype(np.float32), label: y.astype(np.float32)})["loss"]
         h = torch.tanh(torch.tensor(x) @ w["fc0.weight"].T + w["fc0.bias"])
         z = h @ w["fc1.weight"].T + w["fc1.bias"]
         loss = torch.log(torch.cosh(z - torch.tensor(y))).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+        np.testing.assert_allclose(result, loss.item(), rtol=1e-5)
 
 
 def test_graph_with_integer_labels_and_constants_in_a_file(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def test_jax_gives_the_same_numbers(functions: dict, name: str) -> None:
     model, apply, params = functions[name]
     assert set(params) == {w.name for w in sx.weights(model) if w.kind == "weight"}
     x = rows(name, 3)
-    found = jax.jit(apply)(params, x)
-    assert found.dtype == np.float32
-    close(found, expected(model, x))
+    result = jax.jit(apply)(params, x)
+    assert result.dtype == np.float32
+    close(result, expected(model, x))
 
 
 def test_jax_gradients_are_those_of_the_model(functions: dict, name: str) -> None:
@@ -50,11 +50,11 @@ def test_jax_gradients_are_those_of_the_model(functions: dict, name: str) -> Non
 
     model, apply, params = functions[name]
     x = rows(name, 3)
-    found = jax.jit(jax.grad(lambda p: (apply(p, x) ** 2).sum()))(params)
-    wanted = gradients(model, x)
-    assert found.keys() == wanted.keys()
-    for key, value in wanted.items():
-        np.testing.assert_allclose(np.asarray(found[key]), value, rtol=1e-3, atol=1e-4)
+    result = jax.jit(jax.grad(lambda p: (apply(p, x) ** 2).sum()))(params)
+    expected = gradients(model, x)
+    assert result.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(np.asarray(result[key]), value, rtol=1e-3, atol=1e-4)
 
 
 def test_jax_maps_over_another_axis(functions: dict) -> None:
@@ -62,9 +62,9 @@ def test_jax_maps_over_another_axis(functions: dict) -> None:
 
     model, apply, params = functions["mlp"]
     x = np.stack([rows("mlp", 2, seed) for seed in range(3)])
-    found = jax.vmap(apply, (None, 0))(params, x)
-    for part, given in zip(found, x, strict=True):
-        close(part, expected(model, given))
+    result = jax.vmap(apply, (None, 0))(params, x)
+    for part, inputs in zip(result, x, strict=True):
+        close(part, expected(model, inputs))
 
 
 @pytest.mark.parametrize("network_name", ["mlp", "transformer"])
@@ -124,11 +124,11 @@ def test_tensorflow_gradients_are_those_of_the_model(tf_modules: dict, name: str
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(module(x) ** 2)
     held = {n: v for n, v in module.weights.items() if v.trainable}
-    found = tape.gradient(loss, held)
-    wanted = gradients(model, x)
-    assert held.keys() == wanted.keys()
-    for key, value in wanted.items():
-        part = tf.convert_to_tensor(found[key])
+    result = tape.gradient(loss, held)
+    expected = gradients(model, x)
+    assert held.keys() == expected.keys()
+    for key, value in expected.items():
+        part = tf.convert_to_tensor(result[key])
         np.testing.assert_allclose(part.numpy(), value, rtol=1e-3, atol=1e-4)
 
 

@@ -58,10 +58,10 @@ def test_numpy_is_a_module_that_runs_or_the_weights_alone(
     code, _, said = call("convert", model, "--to", "numpy", "-o", tmp_path / "mlp.npz")
     assert code == 0 and "an .npz holds no program" in said
     graph = sx.load(model).graph
-    wanted = {name: sx.load(model).initializer(name).numpy() for name in graph.initializers}
+    expected = {name: sx.load(model).initializer(name).numpy() for name in graph.initializers}
     held = np.load(tmp_path / "mlp.npz")
-    assert set(held.files) == set(wanted)
-    assert all(np.array_equal(held[name], array) for name, array in wanted.items())
+    assert set(held.files) == set(expected)
+    assert all(np.array_equal(held[name], array) for name, array in expected.items())
     call("convert", model, "--to", "numpy", "-o", tmp_path / "folder", "-q", "--seeds", 0)
     x = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
@@ -70,8 +70,8 @@ def test_numpy_is_a_module_that_runs_or_the_weights_alone(
         [sys.executable, "-c", program], cwd=tmp_path / "folder", capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
-    found = np.load(tmp_path / "folder" / "y.npy")
-    np.testing.assert_allclose(found, Runner(sx.load(model))({"x": x})["scores"], rtol=1e-5)
+    result = np.load(tmp_path / "folder" / "y.npy")
+    np.testing.assert_allclose(result, Runner(sx.load(model))({"x": x})["scores"], rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -82,12 +82,14 @@ def test_written_programs_are_the_frameworks_own(
     call("convert", model, "--to", "torch", "-o", tmp_path / "mlp.pt2", "-q", "--seeds", 0)
     call("convert", model, "--to", "jax", "-o", tmp_path / "folder", "-q", "--seeds", 0)
     x = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
-    wanted = Runner(sx.load(model))({"x": x})["scores"]
+    expected = Runner(sx.load(model))({"x": x})["scores"]
     program = torch.export.load(tmp_path / "mlp.pt2").module()
-    np.testing.assert_allclose(program(torch.from_numpy(x)).detach(), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        program(torch.from_numpy(x)).detach(), expected, rtol=1e-5, atol=1e-6
+    )
     function = jax.export.deserialize(bytearray((tmp_path / "folder/function.jax").read_bytes()))
     params = dict(np.load(tmp_path / "folder" / "params.npz"))
-    np.testing.assert_allclose(function.call(params, x), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(function.call(params, x), expected, rtol=1e-5, atol=1e-6)
     slope = jax.grad(lambda p: function.call(p, x).sum())(params)
     np.testing.assert_allclose(slope["fc1.bias"], np.full(3, 7.0), rtol=1e-6)
 

@@ -76,16 +76,16 @@ def case(request: pytest.FixtureRequest) -> tuple[Model, list[tuple[np.ndarray, 
 def check(run: Any, model: Model, feeds: list[tuple[np.ndarray, ...]]) -> None:
     oracle = Runner(model)
     for feed in feeds:
-        found = run(*(torch.from_numpy(a) for a in feed))
-        found = found if isinstance(found, (tuple, list)) else (found,)
-        wanted = oracle(dict(zip(oracle.inputs, feed, strict=True)))
-        for part, value in zip(found, wanted.values(), strict=True):
+        result = run(*(torch.from_numpy(a) for a in feed))
+        result = result if isinstance(result, (tuple, list)) else (result,)
+        expected = oracle(dict(zip(oracle.inputs, feed, strict=True)))
+        for part, value in zip(result, expected.values(), strict=True):
             np.testing.assert_allclose(part.detach().numpy(), value, rtol=1e-5, atol=1e-6)
 
 
 def operations(graph_module: Any) -> set[str]:
-    found = {str(n.target) for n in graph_module.graph.nodes if n.op == "call_function"}
-    return found.union(*(operations(m) for m in graph_module.children()))
+    result = {str(n.target) for n in graph_module.graph.nodes if n.op == "call_function"}
+    return result.union(*(operations(m) for m in graph_module.children()))
 
 
 def test_the_module_is_a_graph(case: Any) -> None:
@@ -98,9 +98,9 @@ def test_the_module_is_a_graph(case: Any) -> None:
 @pytest.mark.parametrize("strict", [False, True], ids=["plain", "strict"])
 def test_export_keeps_branches_and_loops(case: Any, strict: bool) -> None:
     model, feeds, free = case
-    given = tuple(torch.from_numpy(a) for a in feeds[0])
+    inputs = tuple(torch.from_numpy(a) for a in feeds[0])
     exported = torch.export.export(
-        sx.to_torch(model), given, dynamic_shapes=free or None, strict=strict
+        sx.to_torch(model), inputs, dynamic_shapes=free or None, strict=strict
     )
     assert operations(exported.graph_module) & {"cond", "while_loop", "scan"}
     buffer = io.BytesIO()
@@ -127,8 +127,8 @@ def test_gradients_go_through(name: str) -> None:
         tensor = torch.from_numpy(x).requires_grad_()
         loss(module(tensor)).backward()
         moves = 1e-6 * np.eye(x.size).reshape(-1, *x.shape)
-        wanted = [(loss(exact(x + m)) - loss(exact(x - m))) / 2e-6 for m in moves]
-        np.testing.assert_allclose(tensor.grad.numpy().reshape(-1), wanted, rtol=1e-3, atol=1e-4)
+        expected = [(loss(exact(x + m)) - loss(exact(x - m))) / 2e-6 for m in moves]
+        np.testing.assert_allclose(tensor.grad.numpy().reshape(-1), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_weights_in_branches_are_trained_and_come_back() -> None:
@@ -167,8 +167,8 @@ def test_recurrent_layers_are_exported_with_free_time(
     model = recurrent(op, direction, free=True)
     module = sx.to_torch(model)
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    given = (torch.from_numpy(RNG.normal(size=(6, 2, 3)).astype(np.float32)),)
-    exported = torch.export.export(module, given, dynamic_shapes=(sizes,))
+    inputs = (torch.from_numpy(RNG.normal(size=(6, 2, 3)).astype(np.float32)),)
+    exported = torch.export.export(module, inputs, dynamic_shapes=(sizes,))
     torch.export.save(exported, tmp_path / "m.pt2")
     feeds = [(RNG.normal(size=(t, n, 3)).astype(np.float32),) for t, n in ((6, 2), (9, 4), (2, 3))]
     check(torch.export.load(tmp_path / "m.pt2").module(), model, feeds)
@@ -212,5 +212,5 @@ def test_no_number_of_rows_is_demanded_of_an_export(name: str) -> None:
         x = np.random.default_rng(rows).integers(0, 3, (rows, 3)).astype(np.float32)
         results = exported.module()(torch.from_numpy(x))
         results = results if isinstance(results, tuple) else (results,)
-        for value, wanted in zip(results, oracle({"x": x}).values(), strict=True):
-            np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-6)
+        for value, expected in zip(results, oracle({"x": x}).values(), strict=True):
+            np.testing.assert_allclose(value.numpy(), expected, rtol=1e-6)

@@ -91,8 +91,8 @@ def check(function: Any, model: Model) -> None:
         with torch.no_grad():
             outputs = function(*map(torch.from_numpy, feeds.values()))
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        for value, wanted in zip(outputs, Runner(model)(feeds).values(), strict=True):
-            np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-5, atol=1e-6)
+        for value, expected in zip(outputs, Runner(model)(feeds).values(), strict=True):
+            np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def exported(module: Any, model: Model) -> Any:
@@ -128,8 +128,8 @@ def test_a_shape_that_data_decides_may_say_that_the_size_stays() -> None:
     x = np.arange(24, dtype=np.float32).reshape(6, 4)
     for shape in ([0, -1], [-1, 0], [3, 8], [0, 0], [-1, 2]):
         feeds = {"x": x, "s": integers(*shape)}
-        (wanted,) = Runner(model)(feeds).values()
-        np.testing.assert_array_equal(module(*map(torch.from_numpy, feeds.values())), wanted)
+        (expected,) = Runner(model)(feeds).values()
+        np.testing.assert_array_equal(module(*map(torch.from_numpy, feeds.values())), expected)
 
 
 def test_export_of_a_layer_that_runs_node_by_node() -> None:
@@ -144,5 +144,7 @@ def test_export_of_a_layer_that_runs_node_by_node() -> None:
     assert module.untraced, "the number of rows is free"
     x = rng.normal(size=(4, 2, 3)).astype(np.float32)
     program = torch.export.export(module, (torch.from_numpy(x),)).module()
-    (wanted,) = Runner(model)({"x": x}).values()
-    np.testing.assert_allclose(program(torch.from_numpy(x)).detach(), wanted, rtol=1e-4, atol=1e-5)
+    (expected,) = Runner(model)({"x": x}).values()
+    np.testing.assert_allclose(
+        program(torch.from_numpy(x)).detach(), expected, rtol=1e-4, atol=1e-5
+    )

@@ -67,10 +67,10 @@ def test_torch_weights_are_the_pages_of_the_file_until_they_are_written(tmp_path
     with torch.no_grad():
         weights[0].add_(1.0)
         weights[1].add_(2.0)
-    wanted = np.frombuffer(before, np.float32, WIDTH * WIDTH, PREFIX).reshape(WIDTH, WIDTH)
-    np.testing.assert_array_equal(weights[0].detach().numpy(), wanted + np.float32(1))
-    np.testing.assert_array_equal(model.initializer("layer0.weight").numpy(), wanted)
-    np.testing.assert_array_equal(second.layer0.weight.detach().numpy(), wanted)
+    expected = np.frombuffer(before, np.float32, WIDTH * WIDTH, PREFIX).reshape(WIDTH, WIDTH)
+    np.testing.assert_array_equal(weights[0].detach().numpy(), expected + np.float32(1))
+    np.testing.assert_array_equal(model.initializer("layer0.weight").numpy(), expected)
+    np.testing.assert_array_equal(second.layer0.weight.detach().numpy(), expected)
     assert (tmp_path / "m.data").read_bytes() == before
     tuned = sx.with_weights(model, first)
     np.testing.assert_array_equal(tuned.initializer("layer1.weight").numpy(), np.float32(2))
@@ -79,22 +79,22 @@ def test_torch_weights_are_the_pages_of_the_file_until_they_are_written(tmp_path
 def test_torch_weights_outlive_the_file(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = external(tmp_path, 1, zero=False)
-    wanted = np.fromfile(tmp_path / "m.data", np.float32, offset=PREFIX).reshape(WIDTH, WIDTH)
+    expected = np.fromfile(tmp_path / "m.data", np.float32, offset=PREFIX).reshape(WIDTH, WIDTH)
     module = sx.to_torch(path)
     (tmp_path / "m.data").unlink()
-    np.testing.assert_array_equal(module.layer0.weight.detach().numpy(), wanted)
+    np.testing.assert_array_equal(module.layer0.weight.detach().numpy(), expected)
 
 
 def test_a_file_that_was_replaced_is_not_mapped_again(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = external(tmp_path, 1, zero=False)
     model = sx.load(path)
-    wanted = model.initializer("layer0.weight").numpy()
+    expected = model.initializer("layer0.weight").numpy()
     (tmp_path / "new").write_bytes(bytes(PREFIX + BYTES))
     (tmp_path / "new").replace(tmp_path / "m.data")
-    found = sx.to_torch(model).layer0.weight.detach().numpy()
-    np.testing.assert_array_equal(found, wanted)
-    assert wanted.any()
+    result = sx.to_torch(model).layer0.weight.detach().numpy()
+    np.testing.assert_array_equal(result, expected)
+    assert expected.any()
 
 
 @pytest.mark.parametrize("shift", [1, 4], ids=["between elements", "between lines"])
@@ -103,8 +103,8 @@ def test_any_offset_gives_the_same_numbers(tmp_path: Path, engine: str, shift: i
     pytest.importorskip(engine)
     path = external(tmp_path, 1, shift=shift, zero=False)
     whole = np.frombuffer((tmp_path / "m.data").read_bytes()[PREFIX + shift :], np.float32)
-    found = weights_of(engine, sx.load(path))["layer0.weight"]
-    np.testing.assert_array_equal(found, whole.reshape(WIDTH, WIDTH))
+    result = weights_of(engine, sx.load(path))["layer0.weight"]
+    np.testing.assert_array_equal(result, whole.reshape(WIDTH, WIDTH))
 
 
 def weights_of(engine: str, model: Model) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def test_torch_constants_are_not_copied_either(tmp_path: Path) -> None:
         spans = [[int(n, 16) for n in r[0].split("-")] for r in rows]
         assert any(a <= held.data_ptr() < b for a, b in spans)
     eye = torch.eye(WIDTH, dtype=torch.int32)[:2]
-    wanted = np.fromfile(tmp_path / "m.data", np.int32, offset=PREFIX).reshape(WIDTH, WIDTH)[:2]
-    np.testing.assert_array_equal(module(eye).numpy(), wanted)
+    expected = np.fromfile(tmp_path / "m.data", np.int32, offset=PREFIX).reshape(WIDTH, WIDTH)[:2]
+    np.testing.assert_array_equal(module(eye).numpy(), expected)
 
 
 def test_jax_weights_are_the_pages_of_the_file(tmp_path: Path) -> None:

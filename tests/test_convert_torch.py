@@ -66,11 +66,11 @@ def test_torch_gradients_are_those_of_the_model(torch: Any, modules: dict, name:
     x = rows(name, 3)
     module.zero_grad()
     module(torch.from_numpy(x)).square().sum().backward()
-    wanted = gradients(model, x)
-    found = {n: p.grad for n, p in module.named_parameters()}
-    assert found.keys() == wanted.keys()
-    for key, value in wanted.items():
-        np.testing.assert_allclose(found[key].numpy(), value, rtol=1e-3, atol=1e-4)
+    expected = gradients(model, x)
+    result = {n: p.grad for n, p in module.named_parameters()}
+    assert result.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(result[key].numpy(), value, rtol=1e-3, atol=1e-4)
 
 
 def test_torch_compile_takes_the_whole_graph(torch: Any, modules: dict, name: str) -> None:
@@ -87,8 +87,8 @@ def test_torch_export_with_free_sizes(torch: Any, modules: dict, name: str) -> N
     sizes = {0: torch.export.Dim("rows")}
     if name == "transformer":  # torch unrolls an LSTM over time, its own as well
         sizes[1] = torch.export.Dim("steps")
-    given = (torch.from_numpy(rows(name, 3)),)
-    exported = torch.export.export(module, given, dynamic_shapes=(sizes,))
+    inputs = (torch.from_numpy(rows(name, 3)),)
+    exported = torch.export.export(module, inputs, dynamic_shapes=(sizes,))
     x = rows(name, 5, longer=name == "transformer")
     close(exported.module()(torch.from_numpy(x)).detach(), expected(model, x))
     assert set(exported.state_dict) == set(module.state_dict())
@@ -97,9 +97,9 @@ def test_torch_export_with_free_sizes(torch: Any, modules: dict, name: str) -> N
 @pytest.mark.filterwarnings("ignore")
 def test_torch_onnx_export_of_the_module(torch: Any, modules: dict) -> None:
     model, module = modules["mlp"]
-    given = (torch.from_numpy(rows("mlp", 3)),)
+    inputs = (torch.from_numpy(rows("mlp", 3)),)
     made = torch.onnx.export(
-        module, given, dynamo=True, dynamic_shapes=({0: "rows"},), verbose=False
+        module, inputs, dynamo=True, dynamic_shapes=({0: "rows"},), verbose=False
     )
     x = rows("mlp", 5)
     close(expected(sx.load(made.model_proto), x), expected(model, x))
@@ -111,27 +111,27 @@ def test_torch_module_names_its_inputs(torch: Any) -> None:
     model = network(f"{text} s = Add (features, self)  y = Sub (s, a.b) }}".replace("a.b", "z"), {})
     model.inputs[2].name = "a.b"
     module = sx.to_torch(model)
-    given = [torch.full((3, 2), v) for v in (1.0, 2.0, 5.0)]
+    inputs = [torch.full((3, 2), v) for v in (1.0, 2.0, 5.0)]
     assert list(inspect.signature(module.forward).parameters) == ["features", "self_", "a_b"]
     rows = torch.export.Dim("rows")
     sizes = {n: {0: rows} for n in ("features", "self_", "a_b")}
-    exported = torch.export.export(module, tuple(given), dynamic_shapes=sizes)
+    exported = torch.export.export(module, tuple(inputs), dynamic_shapes=sizes)
     assert exported.graph_signature.user_inputs == ("features", "self_", "a_b")
-    longer = [torch.cat([v, v]) for v in given]
+    longer = [torch.cat([v, v]) for v in inputs]
     for called in (module, exported.module(), copy.deepcopy(module)):
         assert torch.equal(called(*longer), torch.full((6, 2), -2.0))
     again = pickle.loads(pickle.dumps(module))
-    assert torch.equal(again(given[0], self_=given[1], a_b=given[2]), module(*given))
-    assert torch.equal(again(*given[:2], **{"a.b": given[2]}), module(*given))
+    assert torch.equal(again(inputs[0], self_=inputs[1], a_b=inputs[2]), module(*inputs))
+    assert torch.equal(again(*inputs[:2], **{"a.b": inputs[2]}), module(*inputs))
 
 
 def test_torch_module_says_what_does_not_fit(torch: Any, modules: dict) -> None:
     _, module = modules["mlp"]
     x = torch.zeros(2, 6)
     for wrong in (lambda: module(), lambda: module(y=x), lambda: module(x, x)):
-        with pytest.raises(ArgumentError, match="inputs do not fit the model") as found:
+        with pytest.raises(ArgumentError, match="inputs do not fit the model") as result:
             wrong()
-        assert "it takes x" in str(found.value)
+        assert "it takes x" in str(result.value)
 
 
 def test_torch_module_can_be_read(modules: dict) -> None:
@@ -148,14 +148,14 @@ def test_torch_module_in_another_type(torch: Any, modules: dict, name: str, dtyp
     model, module = modules[name]
     x = rows(name, 3)
     other = copy.deepcopy(module).to(getattr(torch, dtype))
-    given = torch.from_numpy(x)
-    given = given.to(getattr(torch, dtype)) if given.is_floating_point() else given
-    found = other(given).detach()
-    assert str(found.dtype) == f"torch.{dtype}"
-    wanted = expected(model, x)
+    inputs = torch.from_numpy(x)
+    inputs = inputs.to(getattr(torch, dtype)) if inputs.is_floating_point() else inputs
+    result = other(inputs).detach()
+    assert str(result.dtype) == f"torch.{dtype}"
+    reference = expected(model, x)
     tolerance = 0.05 if dtype == "bfloat16" else 1e-5
-    assert np.abs(found.double().numpy() - wanted).max() <= tolerance * np.abs(wanted).max()
-    close(module(torch.from_numpy(x)).detach(), wanted)
+    assert np.abs(result.double().numpy() - reference).max() <= tolerance * np.abs(reference).max()
+    close(module(torch.from_numpy(x)).detach(), reference)
 
 
 def test_torch_graph_moves_with_its_weights(torch: Any, modules: dict, name: str) -> None:
@@ -334,9 +334,9 @@ def test_sizes_stay_sizes(torch: Any, text: str, shapes: list[tuple[int, ...]]) 
     assert module.untraced == ""
     for shape in shapes:
         x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-        found = module(torch.from_numpy(x))
-        wanted = list(Runner(model)({"x": x}).values())
-        for part, value in zip(found if len(wanted) > 1 else [found], wanted, strict=True):
+        result = module(torch.from_numpy(x))
+        expected = list(Runner(model)({"x": x}).values())
+        for part, value in zip(result if len(expected) > 1 else [result], expected, strict=True):
             assert part.detach().numpy().dtype == value.dtype
             np.testing.assert_allclose(part.detach().numpy(), value, rtol=1e-5)
 
@@ -367,8 +367,8 @@ def test_torch_traces_at_sizes_that_a_model_takes(
     assert module.untraced == ""
     for shape in shapes:
         x = rng.normal(size=shape).astype(np.float32)
-        found = module(torch.from_numpy(x)).detach().numpy()
-        np.testing.assert_allclose(found, expected(model, x), rtol=1e-3, atol=1e-4)
+        result = module(torch.from_numpy(x)).detach().numpy()
+        np.testing.assert_allclose(result, expected(model, x), rtol=1e-3, atol=1e-4)
 
 
 POSITIONS = """m (int64[N,T] x) => (float[N,T,3] y) {
@@ -409,8 +409,8 @@ def test_torch_traces_sizes_of_every_kind(
         x = rng.integers(0, 5, shape) if "int64[N" in text else x
         outputs = module(torch.from_numpy(x))
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        for value, wanted in zip(outputs, Runner(model)({"x": x}).values(), strict=True):
-            close(value.detach(), wanted)
+        for value, reference in zip(outputs, Runner(model)({"x": x}).values(), strict=True):
+            close(value.detach(), reference)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
@@ -453,6 +453,6 @@ def test_weights_that_do_not_fit_are_all_named(torch: Any) -> None:
         assert word in str(error.value)
     halved = sx.to_torch(model).half()
     tuned = sx.with_weights(model, halved, cast=True)
-    found = tuned.initializer("fc0.weight").numpy()
-    wanted = model.initializer("fc0.weight").numpy().astype(np.float16).astype(np.float32)
-    np.testing.assert_array_equal(found, wanted)
+    result = tuned.initializer("fc0.weight").numpy()
+    expected = model.initializer("fc0.weight").numpy().astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(result, expected)

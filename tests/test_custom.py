@@ -39,16 +39,16 @@ def test_every_engine(name: str) -> None:
     pytest.importorskip(name)
     backend = importlib.import_module(f"sardonyx.engines.{name}").Backend
     x = np.array([-1, 0, 0.5], np.float32)
-    (found,) = backend.prepare(sx.normalize(sx.load(onnx.parser.parse_model(MODEL)))).run([x])
-    np.testing.assert_allclose(found, wanted(x), rtol=1e-5, atol=1e-7)
+    (result,) = backend.prepare(sx.normalize(sx.load(onnx.parser.parse_model(MODEL)))).run([x])
+    np.testing.assert_allclose(result, wanted(x), rtol=1e-5, atol=1e-7)
 
 
 def test_gradient() -> None:
     model = sx.grad(sx.load(onnx.parser.parse_model(MODEL)), outputs=False)
     x, step = np.array([-1, 0.25, 0.5]), 1e-6
-    found = sx.to_numpy(model, float64=True)(x)
+    result = sx.to_numpy(model, float64=True)(x)
     difference = (wanted(x + step) - wanted(x - step)) / (2 * step)
-    np.testing.assert_allclose(found, difference, rtol=1e-7)
+    np.testing.assert_allclose(result, difference, rtol=1e-7)
 
 
 def case() -> sx.testing.Case:

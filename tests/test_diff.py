@@ -40,18 +40,18 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_model_has_no_changes_to_itself(network: str) -> None:
-    found = sx.diff(copy(network), copy(network))
-    assert not found, str(found)
-    assert found.renamed == found.renamed_weights == 0
+    result = sx.diff(copy(network), copy(network))
+    assert not result, str(result)
+    assert result.renamed == result.renamed_weights == 0
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"loops"}))
 def test_names_are_not_changes(network: str) -> None:
-    found = sx.diff(copy(network), renamed(copy(network)))
-    assert not found, str(found)
+    result = sx.diff(copy(network), renamed(copy(network)))
+    assert not result, str(result)
     count = len(copy(network).graph.node) - len(constants(copy(network)))
-    assert found.renamed == found.matched == count
-    assert found.renamed_weights == found.matched_weights > 0
+    assert result.renamed == result.matched == count
+    assert result.renamed_weights == result.matched_weights > 0
 
 
 def test_order_of_nodes_is_not_a_change() -> None:
@@ -73,10 +73,10 @@ def test_an_attribute_at_its_default_is_not_a_change() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_every_fault_is_a_change_where_it_was_made(mutant: Mutant) -> None:
-    found = sx.diff(copy(mutant.network), mutant.model())
-    assert found
-    assert len(found.changes) <= 12
-    touched = [c for c in found.changes if f"node/{mutant.node}" in c.where or c.kind == "weight"]
+    result = sx.diff(copy(mutant.network), mutant.model())
+    assert result
+    assert len(result.changes) <= 12
+    touched = [c for c in result.changes if f"node/{mutant.node}" in c.where or c.kind == "weight"]
     # The factor inside the Loop is a Constant node beside the one that verification blames.
     assert touched or mutant.what.startswith("factor inside")
 
@@ -85,8 +85,8 @@ def test_an_inserted_node_is_added_and_its_reader_rewired_in_a_renamed_model() -
     model = copy("cnn")
     text = "moved = Transpose <perm: ints = [0,2,3,1]> (pool2) flat = Flatten (moved)"
     replaced("flat", text)(model)
-    found = sx.diff(copy("cnn"), renamed(model))
-    assert {(c.what, c.where.split(" ")[0]) for c in found.changes} == {
+    result = sx.diff(copy("cnn"), renamed(model))
+    assert {(c.what, c.where.split(" ")[0]) for c in result.changes} == {
         ("added", "Transpose"),
         ("rewired", "Flatten"),
     }
@@ -128,12 +128,12 @@ def with_a_layer(model: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("named", [lambda m: m, renamed], ids=["", "renamed"])
 @pytest.mark.parametrize("weights", [lambda m: m, tuned], ids=["same weights", "fine-tuned"])
 def test_a_layer_between_layers_of_its_kind_is_the_one_that_was_added(weights, named) -> None:  # type: ignore[no-untyped-def]
-    found = sx.diff(deep(), named(with_a_layer(weights(deep()))))
-    nodes = [(c.what, c.where.split('"')[1].removeprefix("other ")) for c in found.of("node")]
+    result = sx.diff(deep(), named(with_a_layer(weights(deep()))))
+    nodes = [(c.what, c.where.split('"')[1].removeprefix("other ")) for c in result.of("node")]
     assert sorted(nodes) == [("added", "extra"), ("added", "extra act"), ("rewired", "fc5")]
-    added = [c.where for c in found.of("weight") if c.what == "added"]
+    added = [c.where for c in result.of("weight") if c.what == "added"]
     assert len(added) == 2 and all("extra." in name for name in added)
-    changed = [c.where for c in found.of("weight") if c.what == "changed"]
+    changed = [c.where for c in result.of("weight") if c.what == "changed"]
     assert len(changed) == (22 if weights is tuned else 0)
     back = sx.diff(named(with_a_layer(weights(deep()))), deep())
     assert sorted(c.what for c in back.of("node")) == ["removed", "removed", "rewired"]
@@ -142,9 +142,9 @@ def test_a_layer_between_layers_of_its_kind_is_the_one_that_was_added(weights, n
 def test_other_weights_in_the_same_structure_are_weights_not_nodes() -> None:
     """Trained anew: nothing tells the layers apart but their place."""
     other = mlp((8,) * 12, seed=5).proto()
-    found = sx.diff(deep(), renamed(other))
-    assert not found.of("node")
-    for change in found.of("weight"):
+    result = sx.diff(deep(), renamed(other))
+    assert not result.of("node")
+    for change in result.of("weight"):
         new, old = change.where.split('"')[1::2]
         assert (change.what, new) == ("changed", f"new/{old}")
 
@@ -159,8 +159,8 @@ def test_the_most_changed_weight_stands_first() -> None:
 
 def test_folding_removes_the_normalization_and_changes_the_convolution(tmp_path: Path) -> None:
     """What an optimizer does: Conv takes in the BatchNormalization, under the name of its value."""
-    found = sx.diff(copy("cnn"), onnx.load(optimized(copy("cnn"), tmp_path / "folded.onnx")))
-    nodes = {(c.what, c.where) for c in found.of("node")}
+    result = sx.diff(copy("cnn"), onnx.load(optimized(copy("cnn"), tmp_path / "folded.onnx")))
+    nodes = {(c.what, c.where) for c in result.of("node")}
     assert nodes == {
         ("removed", 'BatchNormalization "node/bn1"'),
         ("removed", 'BatchNormalization "node/bn2"'),
@@ -168,7 +168,7 @@ def test_folding_removes_the_normalization_and_changes_the_convolution(tmp_path:
         ("rewired", 'Relu "node/relu2"'),
         ("rewired", 'Conv "node/conv2"'),  # it got a bias
     }
-    changed = [c.where.split('"')[-2] for c in found.of("weight") if c.what == "changed"]
+    changed = [c.where.split('"')[-2] for c in result.of("weight") if c.what == "changed"]
     assert sorted(changed) == ["b1", "w1", "w2"]
 
 
@@ -180,8 +180,8 @@ def test_a_constant_is_a_weight_wherever_it_is_kept() -> None:
     for tensor in tensors:
         node = helper.make_node("Constant", [], [tensor.name], f"held/{tensor.name}", value=tensor)
         model.graph.node.insert(0, node)
-    found = sx.diff(copy("cnn"), model)
-    assert not found, str(found)
+    result = sx.diff(copy("cnn"), model)
+    assert not result, str(result)
     changed = copy("cnn")
     weight("w1", lambda w: w * np.float32(2))(changed)
     (change,) = sx.diff(model, changed).changes
@@ -280,9 +280,9 @@ def test_neighbours_outside_of_a_graph_are_not_its_nodes(before: str, after: str
     """Nodes of bodies, and Constants, may read or make what nodes of the graph do."""
     a, b = (onnx.parser.parse_model(OUTSIDE % text) for text in (before, after))
     for old, new in ((a, b), (b, a)):
-        found = sx.diff(old, new)
+        result = sx.diff(old, new)
         count = len(old.graph.node) - len(constants(old))
-        assert found.matched <= count and found.of("node")
+        assert result.matched <= count and result.of("node")
 
 
 def test_weights_that_only_bodies_read_are_matched_by_their_readers() -> None:
@@ -291,9 +291,9 @@ def test_weights_that_only_bodies_read_are_matched_by_their_readers() -> None:
     <float[2] %(p)sw = {1, 2}, float[2] %(p)sunread = {5, 6}> {
       y = If (b) <then_branch = t () => (float[2] u) { u = Mul (x, %(p)sw) },
                   else_branch = f () => (float[2] v) { v = Neg (x) }> }"""
-    found = sx.diff(*(onnx.parser.parse_model(text % {"p": p}) for p in ("", "new_")))
-    assert not found, str(found)
-    assert (found.matched_weights, found.renamed_weights) == (2, 2)
+    result = sx.diff(*(onnx.parser.parse_model(text % {"p": p}) for p in ("", "new_")))
+    assert not result, str(result)
+    assert (result.matched_weights, result.renamed_weights) == (2, 2)
 
 
 PUBLIC = ["silero-vad/silero_vad_16k_op15.onnx", "pulsevad/pulsevad_2.1k_int8.onnx"]
@@ -304,10 +304,10 @@ def test_public_models_against_what_onnxruntime_makes_of_them(name: str, tmp_pat
     path = models()[name]
     changed = fused(str(path), tmp_path / "optimized.onnx")
     for pair in ((path, changed), (changed, path)):
-        found = sx.diff(*pair)
+        result = sx.diff(*pair)
         nodes = sum(n.op_type != "Constant" for n in sx.load(pair[0]).graph.all_nodes())
-        gone = [c for c in found.of("node") if c.what == "removed"]
-        assert found.renamed <= found.matched and len(gone) + found.matched <= nodes
+        gone = [c for c in result.of("node") if c.what == "removed"]
+        assert result.renamed <= result.matched and len(gone) + result.matched <= nodes
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,9 +327,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_diff_has_a_short_repr_and_a_table_for_notebooks() -> None:
     changed = copy("cnn")
     changed.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.float32), "<b>"))
-    found = sx.diff(copy("cnn"), changed)
-    assert repr(found) == "<Diff: weight 1>"
-    assert "&lt;b&gt;" in found._repr_html_() and "<b>" not in found._repr_html_()
+    result = sx.diff(copy("cnn"), changed)
+    assert repr(result) == "<Diff: weight 1>"
+    assert "&lt;b&gt;" in result._repr_html_() and "<b>" not in result._repr_html_()
     assert repr(sx.diff(changed, changed)) == "<Diff: no changes>"
 
 
@@ -364,15 +364,15 @@ def twins(order: tuple[str, str], scale: float = 1.0, shared: bool = False) -> o
 def test_which_of_two_equal_nodes_is_read_is_not_a_change() -> None:
     """Also where a weight before them changed, so that they compute something else than before."""
     before = twins(("rows", "columns"))
-    found = sx.diff(before, renamed(twins(("columns", "rows"))))
-    assert not found, str(found)
-    found = sx.diff(before, renamed(twins(("columns", "rows"), scale=2.0)))
-    assert [(c.kind, c.what) for c in found.changes] == [("weight", "changed")], str(found)
+    result = sx.diff(before, renamed(twins(("columns", "rows"))))
+    assert not result, str(result)
+    result = sx.diff(before, renamed(twins(("columns", "rows"), scale=2.0)))
+    assert [(c.kind, c.what) for c in result.changes] == [("weight", "changed")], str(result)
 
 
 def test_a_node_that_was_merged_with_its_equal_is_removed_and_nothing_is_rewired() -> None:
-    found = sx.diff(twins(("rows", "columns")), renamed(twins(("rows", "columns"), shared=True)))
-    assert [(c.kind, c.what) for c in found.changes] == [("node", "removed")], str(found)
+    result = sx.diff(twins(("rows", "columns")), renamed(twins(("rows", "columns"), shared=True)))
+    assert [(c.kind, c.what) for c in result.changes] == [("node", "removed")], str(result)
 
 
 def test_an_output_that_another_node_makes_is_a_change() -> None:
@@ -386,8 +386,8 @@ def test_an_output_that_another_node_makes_is_a_change() -> None:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
     assert not sx.diff(two("y", "z"), two("y", "z"))
-    found = sx.diff(two("y", "z"), two("z", "y"))
-    assert {(c.kind, c.where, c.what) for c in found.changes} == {
+    result = sx.diff(two("y", "z"), two("z", "y"))
+    assert {(c.kind, c.where, c.what) for c in result.changes} == {
         ("interface", 'output "y"', "rewired"),
         ("interface", 'output "z"', "rewired"),
     }
@@ -437,5 +437,5 @@ def test_a_weight_that_stayed_is_not_taken_for_another_that_went() -> None:
         half=weight / 2,
         b=bias,
     )
-    found = sx.diff(before, after).of("weight")
-    assert {(c.where, c.what) for c in found} == {('"w"', "removed"), ('"half"', "added")}
+    result = sx.diff(before, after).of("weight")
+    assert {(c.where, c.what) for c in result} == {('"w"', "removed"), ('"half"', "added")}

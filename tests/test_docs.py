@@ -47,14 +47,14 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text()
-    found = []
+    result = []
     for match in FENCE.finditer(text):
         indent, info, body = match.groups()
         title = re.search(r'title="([^"]+)"', info)
         dedented = "".join(line.removeprefix(indent) for line in body.splitlines(keepends=True))
         line = text.count("\n", 0, match.start()) + 2
-        found.append(Block(info.split(" ")[0], title and title[1], dedented, line))
-    return found
+        result.append(Block(info.split(" ")[0], title and title[1], dedented, line))
+    return result
 
 
 def name_of(page: Path) -> str:
@@ -95,9 +95,9 @@ def classifier(rng: np.random.Generator) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_fences_are_closed_and_of_a_known_language(page: Path) -> None:
-    found = blocks(page)
-    assert {b.language for b in found} <= LANGUAGES
-    assert page.read_text().count("```") == 2 * len(found)
+    result = blocks(page)
+    assert {b.language for b in result} <= LANGUAGES
+    assert page.read_text().count("```") == 2 * len(result)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -124,8 +124,8 @@ def test_setup_commands_name_what_exists() -> None:
         else:
             extras = re.fullmatch(r'pip install "?sardonyx(?:\[([a-z,]+)\])?"?', command)
             assert extras, f"{page}: {line}"
-            wanted = set(extras[1].split(",")) if extras[1] else set()
-            assert wanted <= project["optional-dependencies"].keys(), f"{page}: {line}"
+            expected = set(extras[1].split(",")) if extras[1] else set()
+            assert expected <= project["optional-dependencies"].keys(), f"{page}: {line}"
 
 
 MODULES_WITH_EXAMPLES = [

@@ -104,63 +104,65 @@ def narrow(arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 # Some have no gradient, one none inside a branch.
-@pytest.mark.parametrize("name", [n for n, (_, _, wanted) in SETTLED.items() if wanted is not None])
+@pytest.mark.parametrize(
+    "name", [n for n, (_, _, expected) in SETTLED.items() if expected is not None]
+)
 def test_gradient_under_jit_of_jax(name: str) -> None:
     jax = pytest.importorskip("jax")
-    body, given, wanted = SETTLED[name]
+    body, inputs, expected = SETTLED[name]
     apply, params = sx.to_jax(text(body), fallback="allow")
-    first, *rest = narrow(given)
-    found = jax.jit(jax.grad(lambda x: apply(params, x, *rest)))(first)
-    np.testing.assert_array_equal(found, wanted)
+    first, *rest = narrow(inputs)
+    result = jax.jit(jax.grad(lambda x: apply(params, x, *rest)))(first)
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("name", SETTLED)
 class TestJax:
     def test_under_jit(self, name: str) -> None:
         jax = pytest.importorskip("jax")
-        body, given, _ = SETTLED[name]
+        body, inputs, _ = SETTLED[name]
         apply, params = sx.to_jax(text(body), fallback="allow")
         jitted = jax.jit(apply)
-        again = [given[0][..., ::-1].copy(), *given[1:]]
-        for arrays in (given, again) if name != "NonMaxSuppression" else (given,):
-            found = jitted(params, *narrow(arrays))
-            np.testing.assert_array_equal(found, expected(text(body), arrays))
+        again = [inputs[0][..., ::-1].copy(), *inputs[1:]]
+        for arrays in (inputs, again) if name != "NonMaxSuppression" else (inputs,):
+            result = jitted(params, *narrow(arrays))
+            np.testing.assert_array_equal(result, expected(text(body), arrays))
 
     def test_as_jax_itself_does_it(self, name: str) -> None:
         pytest.importorskip("jax")
-        body, given, _ = SETTLED[name]
+        body, inputs, _ = SETTLED[name]
         apply, params = sx.to_jax(text(body), fallback="error")
-        found = apply(params, *narrow(given))
-        np.testing.assert_array_equal(found, expected(text(body), given))
+        result = apply(params, *narrow(inputs))
+        np.testing.assert_array_equal(result, expected(text(body), inputs))
 
 
 @pytest.mark.parametrize("name", SETTLED)
 def test_in_a_function_of_tensorflow(name: str) -> None:
     pytest.importorskip("tensorflow")
-    body, given, _ = SETTLED[name]
-    found = sx.to_tensorflow(text(body))(*given)
-    np.testing.assert_array_equal(found.numpy(), expected(text(body), given))
+    body, inputs, _ = SETTLED[name]
+    result = sx.to_tensorflow(text(body))(*inputs)
+    np.testing.assert_array_equal(result.numpy(), expected(text(body), inputs))
 
 
 @pytest.mark.parametrize("name", SETTLED)
 def test_in_a_module_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
-    body, given, _ = SETTLED[name]
+    body, inputs, _ = SETTLED[name]
     module = sx.to_torch(text(body))
-    found = module(*map(torch.from_numpy, map(np.asarray, given)))
-    np.testing.assert_array_equal(found.numpy(), expected(text(body), given))
+    result = module(*map(torch.from_numpy, map(np.asarray, inputs)))
+    np.testing.assert_array_equal(result.numpy(), expected(text(body), inputs))
 
 
 class TestWhatIsSaid:
     def test_what_leaves_the_graph(self) -> None:
         jax = pytest.importorskip("jax")
-        body, given, _ = SETTLED["Compress"]
+        body, inputs, _ = SETTLED["Compress"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             apply, params = sx.to_jax(text(body))
-            apply(params, *given)
+            apply(params, *inputs)
         with pytest.warns(UserWarning, match="2 nodes cannot run in jax itself") as caught:
-            jax.jit(apply)(params, *given)
+            jax.jit(apply)(params, *inputs)
         message = str(caught[0].message)
         assert 'Compress   node "few"  on numpy  the size of its output depends on data' in message
         assert 'reads the output of Compress "few"' in message
@@ -169,16 +171,16 @@ class TestWhatIsSaid:
         pytest.importorskip("jax")
         model = text(SETTLED["Compress"][0])
         assert sx.placement(model, "jax").nodes == []
-        found = sx.placement(model, "jax", compiled=True)
-        assert [row[0] for row in found.nodes] == ["Compress", "ReduceSum"]
-        assert found.stays == 0 and found.parts[0].outs == "4"
+        result = sx.placement(model, "jax", compiled=True)
+        assert [row[0] for row in result.nodes] == ["Compress", "ReduceSum"]
+        assert result.stays == 0 and result.parts[0].outs == "4"
 
     def test_refused_if_asked(self) -> None:
         jax = pytest.importorskip("jax")
-        body, given, _ = SETTLED["Compress"]
+        body, inputs, _ = SETTLED["Compress"]
         apply, params = sx.to_jax(text(body), fallback="error")
         with pytest.raises(UnsupportedOp, match="few"):
-            jax.jit(apply)(params, *given)
+            jax.jit(apply)(params, *inputs)
 
     def test_no_size_at_the_end(self) -> None:
         jax = pytest.importorskip("jax")

@@ -90,9 +90,9 @@ def check(name: str, exporter: str, version: int, engine: str, backend: str) -> 
             exact = wide(x.double() if x.is_floating_point() else x).numpy()
         noise = max(rms(single - exact), 2.0**-24 * float(np.abs(exact).max()))
         for how, function in functions.items():
-            found = function(x.numpy())
-            assert found.shape == exact.shape and found.dtype == np.float32
-            assert rms(found - exact) <= TIMES * noise, how
+            result = function(x.numpy())
+            assert result.shape == exact.shape and result.dtype == np.float32
+            assert rms(result - exact) <= TIMES * noise, how
 
 
 @pytest.mark.parametrize("engine", CONVERT)

@@ -27,7 +27,7 @@ def model() -> Model:
         helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT, name="cast"),
         helper.make_node("Mul", ["f", "z"], ["y"], name="mul"),
     ]
-    given = [
+    inputs = [
         helper.make_tensor_value_info("x", TensorProto.STRING, ["N"]),
         helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N"]),
     ]
@@ -35,7 +35,7 @@ def model() -> Model:
     imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
     # ONNX infers no types for this domain: what the file says counts.
     length = helper.make_tensor_value_info("n", TensorProto.INT64, ["N"])
-    graph = helper.make_graph(nodes, "g", given, out, value_info=[length])
+    graph = helper.make_graph(nodes, "g", inputs, out, value_info=[length])
     return load(helper.make_model(graph, opset_imports=imports, ir_version=8))
 
 

@@ -44,8 +44,8 @@ def worker() -> Iterator[Worker]:
 @pytest.mark.parametrize("name", QUICK)
 def test_small_model(name: str, engine: str) -> None:
     pytest.importorskip(engine)
-    (found,) = judge(name, engine)
-    assert found.verdict == SAME, found
+    (result,) = judge(name, engine)
+    assert result.verdict == SAME, result
 
 
 @pytest.mark.nightly
@@ -54,8 +54,10 @@ def test_model(name: str, worker: Worker) -> None:
     engines = [e for e in ENGINES if importlib.util.find_spec(e) is not None]
     answer = worker(name, *engines, limit=LIMIT)
     assert isinstance(answer, list), answer
-    wanted = {e: LOOK if (name, e) in LOOSE else SAME for e in engines}
-    assert {e: found.verdict for e, found in zip(engines, answer, strict=True)} == wanted, answer
+    expected = {e: LOOK if (name, e) in LOOSE else SAME for e in engines}
+    assert {e: result.verdict for e, result in zip(engines, answer, strict=True)} == expected, (
+        answer
+    )
 
 
 def test_every_model_is_judged() -> None:

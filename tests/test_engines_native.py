@@ -33,8 +33,8 @@ def elsewhere(framework: str, case: Official) -> list[str]:
 def check(framework: str, chosen: list[Official]) -> None:
     pytest.importorskip(framework)
     known = known_failures("native")
-    found = {case.name: ops for case in chosen if (ops := elsewhere(framework, case))}
-    assert set(found) == {c.name for c in chosen if reason(known, c.name) is not None}, found
+    result = {case.name: ops for case in chosen if (ops := elsewhere(framework, case))}
+    assert set(result) == {c.name for c in chosen if reason(known, c.name) is not None}, result
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

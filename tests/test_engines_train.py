@@ -59,11 +59,11 @@ def losses(rep: object, name: str, steps: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def wanted() -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
     """The losses and the final state of each network on onnxruntime."""
-    found = {}
+    result = {}
     for name in NETWORKS:
         rep = prepare_training(trained(name))
-        found[name] = losses(rep, name, STEPS), rep.state()
-    return found
+        result[name] = losses(rep, name, STEPS), rep.state()
+    return result
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -80,8 +80,8 @@ def test_losses_agree_over_100_steps(engine: str, name: str, wanted: dict) -> No
 
 
 def test_losses_fall(wanted: dict) -> None:
-    for name, (found, _) in wanted.items():
-        assert found[-20:].mean() < found[:20].mean(), name
+    for name, (result, _) in wanted.items():
+        assert result[-20:].mean() < result[:20].mean(), name
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -91,15 +91,15 @@ def test_dropout_masks_are_bit_equal(engine: str) -> None:
     model = network(text, {"ratio": np.asarray(0.5), "w": np.ones(64)})
     net = sx.trainable(model, "mse", sx.optim.sgd(1.0), seed=3)
     batch = {"x": np.ones((1, 64), np.float32), "label": np.zeros((1, 64), np.float32)}
-    found = []
+    result = []
     for name in ("onnxruntime", engine):
         rep = prepare_training(net, name)
         for _ in range(3):
             rep.step(batch)
-        found.append(rep.state()["w"])
+        result.append(rep.state()["w"])
     # the gradient of an element is 0 exactly where it was dropped, in each of three steps
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
-    assert len(np.unique(found[0].round(6))) == 4
+    np.testing.assert_allclose(result[1], result[0], rtol=1e-6)
+    assert len(np.unique(result[0].round(6))) == 4
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,13 @@ def test_torch_steps_can_be_traced_for_its_compiler(
     name: str, monkeypatch: pytest.MonkeyPatch, wanted: dict
 ) -> None:
     torch = pytest.importorskip("torch")
-    given = []
-    monkeypatch.setattr(torch, "compile", lambda graph: given.append(graph) or graph)
+    inputs = []
+    monkeypatch.setattr(torch, "compile", lambda graph: inputs.append(graph) or graph)
     rep = prepare_training(trained(name), "torch", compile=True)
-    found = [float(rep.step(b)["loss"]) for b, _ in zip(batches(name, STEPS), range(5))]
-    np.testing.assert_allclose(found, wanted[name][0][:5], rtol=1e-4, atol=1e-5)
-    assert len(given) == 2  # the forward half and the update, for all batches of one size
-    assert all(isinstance(graph, torch.fx.GraphModule) for graph in given)
+    result = [float(rep.step(b)["loss"]) for b, _ in zip(batches(name, STEPS), range(5))]
+    np.testing.assert_allclose(result, wanted[name][0][:5], rtol=1e-4, atol=1e-5)
+    assert len(inputs) == 2  # the forward half and the update, for all batches of one size
+    assert all(isinstance(graph, torch.fx.GraphModule) for graph in inputs)
 
 
 def test_one_function_prepares_every_engine() -> None:

@@ -74,13 +74,13 @@ def test_transfer_learning_beats_training_from_scratch(
 
 def test_gan_draws_every_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = load("gan", monkeypatch, tmp_path)
-    share, found = example.main()
+    share, result = example.main()
     untrained = sx.predict(
         sx.cut(sx.load(example.model()), "samples"),
         {"noise": np.random.default_rng(2).normal(size=(2000, example.NOISE)).astype("f")},
     )["samples"]
     assert share > 0.5 > example.clouds(untrained)[0]
-    assert found >= 6
+    assert result >= 6
     assert len(sx.load(example.OUT / "trained.onnx").records) == 2
     inputs = ort.InferenceSession(example.OUT / "generator.onnx").get_inputs()
     assert [i.name for i in inputs] == ["noise"]
@@ -114,8 +114,8 @@ def test_one_loss_in_three_forms_and_weights_that_find_the_rare_class(
     picked = logp[np.arange(32), batch["label"]]
     scores = sx.load(onnx.parser.parse_model(SCORES))
     net = sx.trainable(scores, example.OUT / "focal.onnx", train="w")
-    found = sx.evaluate(net, {"z": z.astype("f"), "y": batch["label"]}, metrics=[])["loss"]
-    assert found == pytest.approx(-((1 - np.exp(picked)) ** 2 * picked).mean(), rel=1e-5)
+    result = sx.evaluate(net, {"z": z.astype("f"), "y": batch["label"]}, metrics=[])["loss"]
+    assert result == pytest.approx(-((1 - np.exp(picked)) ** 2 * picked).mean(), rel=1e-5)
 
 
 # The scores come straight from the input: w is the identity.

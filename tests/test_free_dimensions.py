@@ -45,9 +45,9 @@ def test_every_framework_takes_any_batch(batch: int) -> None:
 
 
 def test_inspect_shows_no_negative_number() -> None:
-    found = sx.inspect(paddle())
-    assert found.inputs[0].shape == (None, 2)
-    assert found.cost.flops == 2 * 2 * 3 and found.cost.peak_bytes > 0
+    result = sx.inspect(paddle())
+    assert result.inputs[0].shape == (None, 2)
+    assert result.cost.flops == 2 * 2 * 3 and result.cost.peak_bytes > 0
     assert sx.inspect(paddle(), {"x[0]": 10}).cost.flops == 10 * 2 * 2 * 3
 
 

@@ -32,8 +32,8 @@ def require_equal(model: sx.Model, function: Any, *arrays: np.ndarray) -> None:
     feeds = {v.name: a for v, a in zip(model.inputs, arrays, strict=True)}
     actual = proof.run(model, feeds)
     results = tf.nest.flatten(function(*map(tf.constant, arrays)))
-    for value, wanted in zip(model.outputs, results, strict=True):
-        np.testing.assert_allclose(actual[value.name], wanted.numpy(), rtol=2e-5, atol=1e-5)
+    for value, expected in zip(model.outputs, results, strict=True):
+        np.testing.assert_allclose(actual[value.name], expected.numpy(), rtol=2e-5, atol=1e-5)
 
 
 class Classifier(tf.Module):
@@ -79,10 +79,10 @@ def test_variables_train_as_in_tensorflow() -> None:
     x = RNG.normal(size=(4, 16, 16, 3)).astype("f")
     with tf.GradientTape() as tape:
         value = loss(tf.constant(x))
-    wanted = tape.gradient(value, [module.kernel, module.bias])
+    expected = tape.gradient(value, [module.kernel, module.bias])
     gradients = sx.grad(sx.from_tensorflow(loss), wrt=["conv/kernel", "conv/bias"])
     actual = proof.run(gradients, {"x": x})
-    for name, array in zip(("conv/kernel", "conv/bias"), wanted, strict=True):
+    for name, array in zip(("conv/kernel", "conv/bias"), expected, strict=True):
         (key,) = [k for k in actual if name in k]
         np.testing.assert_allclose(actual[key], array.numpy(), rtol=1e-4, atol=1e-5)
 

@@ -118,9 +118,9 @@ def test_out_in_and_back(tmp_path: Path) -> None:
     assert perms == [[0, 3, 1, 2], [0, 2, 3, 1]], "no Transposes but at the input and the output"
     onnx.checker.check_model(str(sx.save(model, tmp_path / "m.onnx")), full_check=True)
     x = np.random.default_rng(0).normal(size=(1, 3, 12, 12)).astype(np.float32)
-    (wanted,) = results_of(original, [x])
+    (expected,) = results_of(original, [x])
     (result,) = results_of(model, [x.transpose(0, 2, 3, 1)])
-    np.testing.assert_allclose(result.transpose(0, 3, 1, 2), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-5)
     again = sx.to_tflite(model, tmp_path / "again.tflite", seeds=1)
     assert again.operators == file.operators
 

@@ -34,11 +34,11 @@ def test_torch(case: Case) -> None:
     expected = pulled(outs, list(leaves.values()), seeds)
     names = [f"y{i}" for i in range(len(outs))]
     gradient = grad(model_of(case), of=names, wrt=wrt_of(case), seeds="input")
-    found = Runner(gradient)({**feeds_of(case), **seeds_of(names, seeds)})
+    result = Runner(gradient)({**feeds_of(case), **seeds_of(names, seeds)})
     for n, o in zip(names, outs, strict=True):
-        np.testing.assert_allclose(found[n], o.detach().numpy(), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(result[n], o.detach().numpy(), rtol=1e-6, atol=1e-9)
     for n, e in zip(leaves, expected, strict=True):
-        close(found[f"grad/{n}"], e, n)
+        close(result[f"grad/{n}"], e, n)
 
 
 # Straight through, no difference tells anything: the second order is compared with torch's as well.
@@ -62,10 +62,10 @@ def test_second_order_in_torch(case: Case) -> None:
     gradient = grad(model_of(case), of="y0", wrt=list(leaves), seeds="input", outputs=False)
     names = [f"grad/{n}" for n in leaves]
     again = grad(gradient, of=names, wrt=list(wrt), seeds="input", outputs=False)
-    given = {**feeds_of(case), **{n: s.detach().numpy() for n, s in first.items()}}
-    found = Runner(again)({**given, **seeds_of(names, seeds)})
+    inputs = {**feeds_of(case), **{n: s.detach().numpy() for n, s in first.items()}}
+    result = Runner(again)({**inputs, **seeds_of(names, seeds)})
     for n, e in zip(wrt, expected, strict=True):
-        close(found[f"grad/{n}"], e, n)
+        close(result[f"grad/{n}"], e, n)
 
 
 def test_second_order_of_dynamic_quantization() -> None:
@@ -74,11 +74,11 @@ def test_second_order_of_dynamic_quantization() -> None:
     second = grad(first, of="grad/x0", wrt="seed/y0", seeds="input", outputs=False)
     x = feeds_of(one)["x0"]
     seed, outer = drawn([x.shape, x.shape], 5)
-    found = Runner(second)(
+    result = Runner(second)(
         {"x0": x, **seeds_of(["y0", "grad/x0"], [seed.astype(np.float32), outer])}
     )
     # Straight through all the way, with a scale that counts as a constant: the identity.
-    close(found["grad/seed/y0"], outer, "seed/y0")
+    close(result["grad/seed/y0"], outer, "seed/y0")
 
 
 def test_every_rule_has_a_second_order_case() -> None:
@@ -111,8 +111,8 @@ def pulled(outs: Any, wrt: list[Any], seeds: list[np.ndarray]) -> list[np.ndarra
     import torch
 
     tensors = [torch.tensor(s) for s in seeds]
-    found = torch.autograd.grad(outs, wrt, tensors, materialize_grads=True)
-    return [g.numpy() for g in found]
+    result = torch.autograd.grad(outs, wrt, tensors, materialize_grads=True)
+    return [g.numpy() for g in result]
 
 
 def seeds_of(names: list[str], seeds: list[np.ndarray]) -> dict[str, np.ndarray]:

@@ -46,10 +46,10 @@ def test_full_gradients(case: Case) -> None:
     seeds = {n: rng.normal(size=values[n].shape).astype(values[n].dtype) for n in of}
     expected = autograd(model, feeds, wrt, seeds)
     gradient = Runner(grad(model, of=of, wrt=wrt, seeds="input", outputs=False))
-    found = gradient({**feeds, **{f"seed/{n}": s for n, s in seeds.items()}})
+    result = gradient({**feeds, **{f"seed/{n}": s for n, s in seeds.items()}})
     for n, exact in expected.items():
         scale = max(float(np.max(np.abs(exact), initial=0)), 1e-3)
-        np.testing.assert_allclose(found[f"grad/{n}"], exact, rtol=0, atol=1e-6 * scale, err_msg=n)
+        np.testing.assert_allclose(result[f"grad/{n}"], exact, rtol=0, atol=1e-6 * scale, err_msg=n)
 
 
 def test_listed_cases_exist() -> None:

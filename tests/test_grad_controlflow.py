@@ -41,19 +41,19 @@ W = np.array([1.5, 0.25, -0.75])
 def test_loop_in_closed_form() -> None:
     gradient = Runner(grad(parsed(SIGNATURE, POWER), of="y", wrt=["x", "w"]))
     for n in (1, 2, 6):
-        found = gradient({"n": np.array(n), "x": X, "w": W})
-        np.testing.assert_allclose(found["y"], X * W**n, rtol=1e-12)
-        np.testing.assert_allclose(found["grad/x"], W**n, rtol=1e-12)
-        np.testing.assert_allclose(found["grad/w"], n * X * W ** (n - 1), rtol=1e-12)
+        result = gradient({"n": np.array(n), "x": X, "w": W})
+        np.testing.assert_allclose(result["y"], X * W**n, rtol=1e-12)
+        np.testing.assert_allclose(result["grad/x"], W**n, rtol=1e-12)
+        np.testing.assert_allclose(result["grad/w"], n * X * W ** (n - 1), rtol=1e-12)
 
 
 def test_loop_without_iterations() -> None:
     gradient = Runner(grad(parsed(SIGNATURE, POWER), of=["y", "z"], wrt=["x", "w"], seeds="input"))
     seeds = {"seed/y": np.array([1.0, 2.0, 3.0]), "seed/z": np.zeros((0, 3))}
-    found = gradient({"n": np.array(0), "x": X, "w": W, **seeds})
-    assert found["z"].shape == (0, 3)
-    np.testing.assert_array_equal(found["grad/x"], seeds["seed/y"])
-    np.testing.assert_array_equal(found["grad/w"], np.zeros(3))
+    result = gradient({"n": np.array(0), "x": X, "w": W, **seeds})
+    assert result["z"].shape == (0, 3)
+    np.testing.assert_array_equal(result["grad/x"], seeds["seed/y"])
+    np.testing.assert_array_equal(result["grad/w"], np.zeros(3))
 
 
 def test_names_of_the_model_survive() -> None:
@@ -150,8 +150,8 @@ def test_integer_state_beside_a_float_one() -> None:
             }
         >""",
     )
-    found = Runner(grad(model, of="y"))({"n": np.array(4), "x": X})
-    np.testing.assert_allclose(found["grad/x"], np.full(3, 2.0 * 3 * 4 * 5))
+    result = Runner(grad(model, of="y"))({"n": np.array(4), "x": X})
+    np.testing.assert_allclose(result["grad/x"], np.full(3, 2.0 * 3 * 4 * 5))
 
 
 def test_outputs_that_nobody_reads_may_be_missing() -> None:
@@ -169,10 +169,10 @@ def test_outputs_that_nobody_reads_may_be_missing() -> None:
             }
         >""",
     )
-    found = Runner(grad(model, of="y"))({"n": np.array(2), "x": X, "v": W})
-    np.testing.assert_allclose(found["y"], X + W + np.sin(W), rtol=1e-12)
-    np.testing.assert_allclose(found["grad/v"], 1 + np.cos(W), rtol=1e-12)
-    np.testing.assert_allclose(found["grad/x"], np.ones(3))
+    result = Runner(grad(model, of="y"))({"n": np.array(2), "x": X, "v": W})
+    np.testing.assert_allclose(result["y"], X + W + np.sin(W), rtol=1e-12)
+    np.testing.assert_allclose(result["grad/v"], 1 + np.cos(W), rtol=1e-12)
+    np.testing.assert_allclose(result["grad/x"], np.ones(3))
 
 
 def test_branch_outputs_that_nobody_reads() -> None:
@@ -208,11 +208,11 @@ def test_weights_inside_branches_can_be_differentiated() -> None:
     assert len(weights) == 2 and "w" in weights
     run = Runner(grad(model, wrt=["x", *weights]))
     for c in (True, False):
-        found = run({"c": np.array(c), "x": X})
-        taken = [n for n in weights if found[f"grad/{n}"].any()]
+        result = run({"c": np.array(c), "x": X})
+        taken = [n for n in weights if result[f"grad/{n}"].any()]
         assert len(taken) == 1
-        np.testing.assert_array_equal(found[f"grad/{taken[0]}"], X)
-        np.testing.assert_array_equal(found["grad/x"], [1, 2, 3] if c else [4, 5, 6])
+        np.testing.assert_array_equal(result[f"grad/{taken[0]}"], X)
+        np.testing.assert_array_equal(result["grad/x"], [1, 2, 3] if c else [4, 5, 6])
 
 
 def test_if_with_a_known_condition_is_its_branch() -> None:
@@ -276,10 +276,10 @@ def test_loop_whose_state_grows() -> None:
         h, total = new + cache.mean(1), total + (cache**2).sum()
     total = total + (cache**2).sum()
     total.backward()
-    found = Runner(grad(model, of="y", wrt=["x", "w"]))(feeds)
-    np.testing.assert_allclose(found["y"], total.detach(), rtol=1e-12)
-    np.testing.assert_allclose(found["grad/x"], x.grad, rtol=1e-12)
-    np.testing.assert_allclose(found["grad/w"], w.grad, rtol=1e-12)
+    result = Runner(grad(model, of="y", wrt=["x", "w"]))(feeds)
+    np.testing.assert_allclose(result["y"], total.detach(), rtol=1e-12)
+    np.testing.assert_allclose(result["grad/x"], x.grad, rtol=1e-12)
+    np.testing.assert_allclose(result["grad/w"], w.grad, rtol=1e-12)
 
 
 APPENDED: dict[str, tuple[str, Any]] = {
@@ -395,9 +395,9 @@ def directional(path: Path, output: str, feeds: dict[str, Any], weights: str) ->
         n for n, v in regular.graph.initializers.items() if weights in n and v.const_value.size > 64
     ]
     assert len(large) >= 4
-    found = Runner(grad(model, of=output, wrt=[*inputs, *large]))(feeds)
+    result = Runner(grad(model, of=output, wrt=[*inputs, *large]))(feeds)
     forward = Runner(model)
-    np.testing.assert_allclose(found[output], forward(feeds)[output], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result[output], forward(feeds)[output], rtol=1e-4, atol=1e-5)
 
     def value(name: str, step: np.ndarray) -> float:
         if name in feeds:
@@ -407,7 +407,7 @@ def directional(path: Path, output: str, feeds: dict[str, Any], weights: str) ->
         return float(np.sum(out[output], dtype=np.float64))
 
     for name in [*inputs, *large]:
-        g = found[f"grad/{name}"]
+        g = result[f"grad/{name}"]
         size = float(np.linalg.norm(g))
         differences = []
         for step in STEPS:

@@ -61,9 +61,9 @@ EMPTY = [
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 @pytest.mark.parametrize("one", EMPTY, ids=str)
 def test_empty_tensors_have_empty_or_zero_gradients(one: Case) -> None:
-    found = gradients(one)
+    result = gradients(one)
     for name, array in feeds_of(one).items():
-        np.testing.assert_array_equal(found[f"grad/{name}"], np.zeros_like(array))
+        np.testing.assert_array_equal(result[f"grad/{name}"], np.zeros_like(array))
 
 
 def of_unknown_rank(op: str, inputs: int, **attributes: Any) -> Model:
@@ -98,8 +98,8 @@ def of_unknown_rank(op: str, inputs: int, **attributes: Any) -> Model:
 def test_unknown_rank(op: str, shapes: list[tuple[int, ...]], attributes: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     known = case(op, *[rng.uniform(0.5, 2, shape) for shape in shapes], **attributes)
-    found = Runner(grad(of_unknown_rank(op, len(shapes), **attributes), outputs=False))(
+    result = Runner(grad(of_unknown_rank(op, len(shapes), **attributes), outputs=False))(
         feeds_of(known)
     )
     for name, expected in gradients(known).items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12)
+        np.testing.assert_allclose(result[name], expected, rtol=1e-12)

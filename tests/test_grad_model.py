@@ -51,15 +51,15 @@ def layers() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_unit_seeds_by_inputs_weights_and_intermediates() -> None:
     w, v, t = layers()
-    found = run(sx.grad(parsed(TWO_LAYERS), of="y", wrt=["x", "w", "v", "t"]), x=X, labels=LABELS)
+    result = run(sx.grad(parsed(TWO_LAYERS), of="y", wrt=["x", "w", "v", "t"]), x=X, labels=LABELS)
     ones = np.ones((2, 2))
     dt = ones @ v.T
     dh = dt * (1 - t**2)
-    np.testing.assert_allclose(found["y"], t @ v)
-    np.testing.assert_allclose(found["grad/t"], dt)
-    np.testing.assert_allclose(found["grad/v"], t.T @ ones)
-    np.testing.assert_allclose(found["grad/w"], X.T @ dh)
-    np.testing.assert_allclose(found["grad/x"], dh @ w.T)
+    np.testing.assert_allclose(result["y"], t @ v)
+    np.testing.assert_allclose(result["grad/t"], dt)
+    np.testing.assert_allclose(result["grad/v"], t.T @ ones)
+    np.testing.assert_allclose(result["grad/w"], X.T @ dh)
+    np.testing.assert_allclose(result["grad/x"], dh @ w.T)
 
 
 def test_given_seeds_are_inputs() -> None:
@@ -68,14 +68,14 @@ def test_given_seeds_are_inputs() -> None:
     assert [v.name for v in model.inputs] == ["x", "labels", "seed/y"]
     assert [v.name for v in model.outputs] == ["grad/v"]
     seed = np.array([[1.0, -2.0], [0.5, 3.0]])
-    found = run(model, x=X, labels=LABELS, **{"seed/y": seed})
-    np.testing.assert_allclose(found["grad/v"], t.T @ seed)
+    result = run(model, x=X, labels=LABELS, **{"seed/y": seed})
+    np.testing.assert_allclose(result["grad/v"], t.T @ seed)
 
 
 def test_several_outputs_add_up() -> None:
     _, v, t = layers()
-    found = run(sx.grad(parsed(TWO_LAYERS), of=["y", "other"], wrt="t"), x=X, labels=LABELS)
-    np.testing.assert_allclose(found["grad/t"], (1 + 2 * np.exp(2 * (t @ v))) @ v.T)
+    result = run(sx.grad(parsed(TWO_LAYERS), of=["y", "other"], wrt="t"), x=X, labels=LABELS)
+    np.testing.assert_allclose(result["grad/t"], (1 + 2 * np.exp(2 * (t @ v))) @ v.T)
 
 
 def test_a_stopped_tensor_counts_as_a_constant() -> None:
@@ -146,7 +146,7 @@ def test_forward_mode_is_the_directional_difference(case: Case) -> None:
     rng = np.random.default_rng(2)
     tangents = {n: rng.normal(size=feeds[n].shape).astype(feeds[n].dtype) for n in wrt}
     pushed = Runner(sx.jvp(model, of=of, wrt=wrt))
-    found = pushed({**feeds, **{f"tangent/{n}": t for n, t in tangents.items()}})
+    result = pushed({**feeds, **{f"tangent/{n}": t for n, t in tangents.items()}})
 
     def at(scale: float) -> dict[str, np.ndarray]:
         moved = {n: (feeds[n] + scale * t).astype(feeds[n].dtype) for n, t in tangents.items()}
@@ -157,7 +157,7 @@ def test_forward_mode_is_the_directional_difference(case: Case) -> None:
         expected = (after[n] - before[n]) / (2 * case.step)
         size = max(float(np.max(np.abs(expected), initial=0)), 1e-3)
         tol = case.tol if case.step == STEP else 1e-3
-        np.testing.assert_allclose(found[f"jvp/{n}"], expected, rtol=0, atol=tol * size, err_msg=n)
+        np.testing.assert_allclose(result[f"jvp/{n}"], expected, rtol=0, atol=tol * size, err_msg=n)
 
 
 # -- 16 bits ----------------------------------------------------------------------------
@@ -170,18 +170,18 @@ def biased(kind: str) -> Model:
 def test_a_sum_of_many_halves_is_not_one_of_halves() -> None:
     # Added one by one, ones stay at 2048 in float16: the next number is 2050.
     x = np.zeros((6000, 2), np.float16)
-    found = run(sx.grad(biased("float16"), wrt="b"), x=x, b=np.zeros(2, np.float16))
-    assert found["grad/b"].dtype == np.float16
-    np.testing.assert_array_equal(found["grad/b"], [6000, 6000])
+    result = run(sx.grad(biased("float16"), wrt="b"), x=x, b=np.zeros(2, np.float16))
+    assert result["grad/b"].dtype == np.float16
+    np.testing.assert_array_equal(result["grad/b"], [6000, 6000])
 
 
 def test_a_sum_of_many_bfloats_is_not_one_of_bfloats() -> None:
     # Ones stay at 256 in bfloat16.
     kind = ml_dtypes.bfloat16
     x = np.zeros((6016, 2), kind)
-    found = Exact(sx.grad(biased("bfloat16"), wrt="b"))({"x": x, "b": np.zeros(2, kind)})
-    assert found["grad/b"].dtype == kind
-    np.testing.assert_array_equal(found["grad/b"].astype(np.float32), [6016, 6016])
+    result = Exact(sx.grad(biased("bfloat16"), wrt="b"))({"x": x, "b": np.zeros(2, kind)})
+    assert result["grad/b"].dtype == kind
+    np.testing.assert_array_equal(result["grad/b"].astype(np.float32), [6016, 6016])
 
 
 HALVES = [
@@ -201,20 +201,20 @@ def test_gradients_in_16_bits_are_those_of_float32(kind: str, nodes: str) -> Non
     rng = np.random.default_rng(0)
     feeds = {"x": rng.normal(size=(4, 8)), "w": rng.normal(size=(8, 8)), "b": rng.normal(size=8)}
     seed = {"seed/y": rng.normal(size=(4, 8))}
-    found = []
+    result = []
     for each in (kind, "float"):
         dtype = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float": np.float32}[each]
         text = f"({each}{shape} x, {each}[8, 8] w, {each}[8] b) => ({each}{shape} y)"
         model = sx.grad(parsed(f"{text} {{ {nodes} }}"), wrt="x", seeds="input", outputs=False)
         # The same numbers in both: what 16 bits can hold.
         small = np.float16 if kind == "float16" else ml_dtypes.bfloat16
-        given = {n: a.astype(small).astype(dtype) for n, a in {**feeds, **seed}.items()}
-        found.append(Exact(model)(given)["grad/x"])
-    assert found[0].dtype != np.float32
-    scale = np.abs(found[1]).max()
+        inputs = {n: a.astype(small).astype(dtype) for n, a in {**feeds, **seed}.items()}
+        result.append(Exact(model)(inputs)["grad/x"])
+    assert result[0].dtype != np.float32
+    scale = np.abs(result[1]).max()
     spacing = 2.0**-10 if kind == "float16" else 2.0**-7
     np.testing.assert_allclose(
-        found[0].astype(np.float32), found[1], rtol=0, atol=8 * spacing * scale
+        result[0].astype(np.float32), result[1], rtol=0, atol=8 * spacing * scale
     )
 
 
@@ -267,8 +267,8 @@ def test_each_node_without_a_rule_is_named_with_the_path_that_it_blocks() -> Non
 def test_a_lone_quantizer_beside_the_path_is_not_warned_of() -> None:
     text = """(float[3] x) => (uint8[3] q, float[3] y) <float s = {0.1}, uint8 z = {3}>
         { q = QuantizeLinear(x, s, z)  y = Sin(x) }"""
-    found = run(sx.grad(parsed(text), of="y", wrt="x"), x=np.zeros(3, np.float32))
-    np.testing.assert_array_equal(found["grad/x"], np.ones(3))
+    result = run(sx.grad(parsed(text), of="y", wrt="x"), x=np.zeros(3, np.float32))
+    np.testing.assert_array_equal(result["grad/x"], np.ones(3))
 
 
 # -- rules of users ---------------------------------------------------------------------

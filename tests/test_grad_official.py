@@ -162,8 +162,8 @@ def _double_graph(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             _double_attribute(attribute)
-        given = {a.name for a in node.attribute}
-        if "stash_type" in set(opset.attribute_defaults(node.op_type, node.domain)) - given:
+        inputs = {a.name for a in node.attribute}
+        if "stash_type" in set(opset.attribute_defaults(node.op_type, node.domain)) - inputs:
             node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
 
 
@@ -202,14 +202,14 @@ class Official:
     def __init__(self, case: Any, twin: bool):
         inputs, expected = case.data_sets[0]
         graph = case.model.graph
-        given = dict(zip([i.name for i in graph.input], map(_array, inputs), strict=False))
+        arguments = dict(zip([i.name for i in graph.input], map(_array, inputs), strict=False))
         self.expected = dict(
             zip([o.name for o in graph.output], map(_array, expected), strict=True)
         )
         self.wrt, of = ends(case)
         # An infinite output has no differences; where there are others, they are asked.
         self.of = [n for n in of if _is_finite(self.expected[n])] or of
-        self.feeds = {n: wide(a) for n, a in given.items()} if twin else given
+        self.feeds = {n: wide(a) for n, a in arguments.items()} if twin else arguments
         self.model = from_proto(doubled(case.model) if twin else case.model)
         self.step, self.other_step, self.tol = FLOAT64 if twin else FLOAT32
         self.forward = Runner(self.model)
@@ -217,11 +217,11 @@ class Official:
     def is_faithful(self) -> bool:
         """Whether an engine runs the model, to the official outputs."""
         try:
-            found = self.forward(self.feeds)
+            result = self.forward(self.feeds)
         except Exception:  # neither engine has the kernel in this precision
             return False
         return all(
-            np.allclose(found[n], wide(self.expected[n]), rtol=2e-2, atol=2e-2, equal_nan=True)
+            np.allclose(result[n], wide(self.expected[n]), rtol=2e-2, atol=2e-2, equal_nan=True)
             for n in self.of
         )
 
@@ -257,14 +257,14 @@ def _check(one: Official) -> bool:
         direction = {n: rng.normal(size=np.shape(feeds[n])) for n in one.wrt}
         expected = difference(one.forward, feeds, seeds, direction, one.step)
         again = difference(one.forward, feeds, seeds, direction, one.other_step)
-        found = gradient({**feeds, **{f"seed/{n}": seed for n, seed in seeds.items()}})
-        parts = [found[f"grad/{n}"].astype(np.float64) * direction[n] for n in one.wrt]
+        result = gradient({**feeds, **{f"seed/{n}": seed for n, seed in seeds.items()}})
+        parts = [result[f"grad/{n}"].astype(np.float64) * direction[n] for n in one.wrt]
         size = max(sum(float(np.abs(p).sum()) for p in parts), abs(expected), 1e-2)
         # Where they disagree, a kink lies between, or the engine is too coarse for the step.
         if not abs(expected - again) <= one.tol * max(abs(expected), size):
             continue
         for n in one.wrt:
-            assert found[f"grad/{n}"].shape == np.shape(feeds[n])
+            assert result[f"grad/{n}"].shape == np.shape(feeds[n])
         actual = sum(float(p.sum()) for p in parts)
         assert abs(actual - expected) <= one.tol * size, (
             f"gradient {actual}, differences {expected}"

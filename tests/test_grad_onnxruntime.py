@@ -48,12 +48,12 @@ def has_float32_form(case: Case) -> bool:
     "case", [c for c in all_cases() if c.order >= 1 and has_float32_form(c)], ids=str
 )
 def test_gradient_runs_on_onnxruntime(case: Case) -> None:
-    runner, found = gradient(case, np.float32)
+    runner, result = gradient(case, np.float32)
     assert runner.session is not None, "onnxruntime does not load the gradient"
     _, expected = gradient(case, np.float64)
     for name, exact in expected.items():
         scale = max(1.0, float(np.max(np.abs(exact), initial=0)))
-        np.testing.assert_allclose(found[name], exact, rtol=1e-4, atol=2e-5 * scale, err_msg=name)
+        np.testing.assert_allclose(result[name], exact, rtol=1e-4, atol=2e-5 * scale, err_msg=name)
 
 
 def test_listed_cases_exist() -> None:

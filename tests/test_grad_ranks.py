@@ -68,9 +68,9 @@ def test_unknown_ranks(case: Case) -> None:
     rng = np.random.default_rng(0)
     seeds = {f"seed/{n}": rng.normal(size=values[n].shape).astype(values[n].dtype) for n in of}
     expected = Runner(grad(model, **options))({**feeds, **seeds})
-    found = Runner(grad(without_shapes(case), **options))({**feeds, **seeds})
+    result = Runner(grad(without_shapes(case), **options))({**feeds, **seeds})
     for name, exact in expected.items():
-        np.testing.assert_allclose(found[name], exact, rtol=1e-6, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(result[name], exact, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_listed_operators_have_cases() -> None:

@@ -112,10 +112,10 @@ def check_booster(booster, tolerance=1e-6) -> None:
     model = sx.from_xgboost(booster, raw=True)
     rows = numbers(7)
     data = xgboost.DMatrix(rows)
-    got = outputs(model, rows)
-    close(got["raw"], booster.predict(data, output_margin=True), tolerance)
+    result = outputs(model, rows)
+    close(result["raw"], booster.predict(data, output_margin=True), tolerance)
     value = booster.predict(data)
-    close(got["label" if "label" in got else "variable"], value, 4 * tolerance)
+    close(result["label" if "label" in result else "variable"], value, 4 * tolerance)
 
 
 @pytest.mark.parametrize("objective", XGBOOST)
@@ -160,9 +160,9 @@ def test_xgboost_several_outputs(strategy, tmp_path, monkeypatch) -> None:
     rows = numbers(7)
     close(outputs(sx.from_xgboost(regressor), rows)["variable"], regressor.predict(rows), 1e-6)
     classifier = xgboost.XGBClassifier(**settings).fit(numbers(), targets()["labels"])
-    got = outputs(sx.from_xgboost(classifier), rows)
-    close(got["label"], classifier.predict(rows), 0)
-    close(got["probabilities"], classifier.predict_proba(rows), 1e-6)
+    result = outputs(sx.from_xgboost(classifier), rows)
+    close(result["label"], classifier.predict(rows), 0)
+    close(result["probabilities"], classifier.predict_proba(rows), 1e-6)
 
 
 def test_xgboost_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:
@@ -188,13 +188,13 @@ def test_xgboost_frames_with_categories_and_files(suffix, tmp_path, monkeypatch)
         n_estimators=6, max_depth=3, enable_categorical=True, max_cat_to_onehot=2
     ).fit(frame(), codes)
     rows = frame(5)
-    got = outputs(sx.from_xgboost(classifier, frame()), rows)
-    close(got["label"], classifier.predict(rows), 0)
-    close(got["probabilities"], classifier.predict_proba(rows), 1e-6)
+    result = outputs(sx.from_xgboost(classifier, frame()), rows)
+    close(result["label"], classifier.predict(rows), 0)
+    close(result["probabilities"], classifier.predict_proba(rows), 1e-6)
     booster = trained("binary:logistic")
     booster.save_model(f"model.{suffix}")
-    got = outputs(sx.from_xgboost(f"model.{suffix}"), numbers(7))
-    close(got["variable"], booster.predict(xgboost.DMatrix(numbers(7))), 1e-6)
+    result = outputs(sx.from_xgboost(f"model.{suffix}"), numbers(7))
+    close(result["variable"], booster.predict(xgboost.DMatrix(numbers(7))), 1e-6)
     (tmp_path / "nonsense.json").write_text("{}")
     with pytest.raises(ImportRefused, match="not a model of XGBoost"):
         sx.from_xgboost("nonsense.json")
@@ -231,9 +231,9 @@ def light(objective: str, y: str, **settings):
 def check_light(booster, tolerance=1e-12) -> None:
     rows = numbers(7).astype(float)
     rows[:20, 0] = 0.0
-    got = outputs(sx.from_lightgbm(booster, raw=True), rows)
-    close(got["raw"], booster.predict(rows, raw_score=True), tolerance)
-    close(got["variable"], booster.predict(rows), tolerance)
+    result = outputs(sx.from_lightgbm(booster, raw=True), rows)
+    close(result["raw"], booster.predict(rows, raw_score=True), tolerance)
+    close(result["variable"], booster.predict(rows), tolerance)
 
 
 @pytest.mark.parametrize("objective", LIGHTGBM)
@@ -258,13 +258,13 @@ def test_lightgbm_wrappers_categories_and_files(tmp_path, monkeypatch) -> None:
     settings = {"n_estimators": 6, "min_child_samples": 4, "verbose": -1, "min_data_per_group": 2,
                 "cat_smooth": 1, "max_cat_to_onehot": 2}  # fmt: skip
     model = lightgbm.LGBMClassifier(**settings).fit(data, y)
-    got = outputs(sx.from_lightgbm(model, data), rows)
-    close(got["label"], model.predict(rows), 0)
-    close(got["probabilities"], model.predict_proba(rows), 1e-12)
+    result = outputs(sx.from_lightgbm(model, data), rows)
+    close(result["label"], model.predict(rows), 0)
+    close(result["probabilities"], model.predict_proba(rows), 1e-12)
     booster = light("binary", "binary")
     booster.save_model("model.txt")
-    got = outputs(sx.from_lightgbm("model.txt"), numbers(7))
-    close(got["variable"], booster.predict(numbers(7).astype(float)), 1e-12)
+    result = outputs(sx.from_lightgbm("model.txt"), numbers(7))
+    close(result["variable"], booster.predict(numbers(7).astype(float)), 1e-12)
 
 
 def test_lightgbm_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:

@@ -36,18 +36,18 @@ def test_regressions(loss, policy) -> None:
         pytest.skip("CatBoost has no such trees for several outputs")
     model = catboost.CatBoostRegressor(loss_function=loss, grow_policy=policy, **SETTINGS)
     model.fit(numbers(), targets()[REGRESSIONS[loss]])
-    got = outputs(sx.from_catboost(model, raw=True), numbers(7))
-    close(got["variable"], model.predict(numbers(7)), 1e-10)
-    close(got["raw"], model.predict(numbers(7), prediction_type="RawFormulaVal"), 1e-10)
+    result = outputs(sx.from_catboost(model, raw=True), numbers(7))
+    close(result["variable"], model.predict(numbers(7)), 1e-10)
+    close(result["raw"], model.predict(numbers(7), prediction_type="RawFormulaVal"), 1e-10)
 
 
 @pytest.mark.parametrize("loss", CLASSIFICATIONS)
 def test_classifications(loss) -> None:
     model = catboost.CatBoostClassifier(loss_function=loss, **SETTINGS)
     model.fit(numbers(), targets()[CLASSIFICATIONS[loss]])
-    got = outputs(sx.from_catboost(model), numbers(7))
-    close(got["probabilities"], model.predict_proba(numbers(7)), 1e-10)
-    close(got["label"].ravel(), np.asarray(model.predict(numbers(7))).ravel(), 0)
+    result = outputs(sx.from_catboost(model), numbers(7))
+    close(result["probabilities"], model.predict_proba(numbers(7)), 1e-10)
+    close(result["label"].ravel(), np.asarray(model.predict(numbers(7))).ravel(), 0)
 
 
 def frame(seed: int = 0, rows: int = 300) -> pd.DataFrame:
@@ -71,8 +71,8 @@ def test_categories(simple) -> None:
         settings["max_ctr_complexity"] = 1
     model = catboost.CatBoostClassifier(**settings).fit(data, y)
     rows.loc[0, "city"] = "Atlantis"
-    got = outputs(sx.from_catboost(model, data), rows)
-    close(got["probabilities"], model.predict_proba(rows), 1e-10)
+    result = outputs(sx.from_catboost(model, data), rows)
+    close(result["probabilities"], model.predict_proba(rows), 1e-10)
     with pytest.raises(ImportRefused, match="does not hold"):
         sx.from_catboost(model, data[data["city"] != "Oslo"])
     with pytest.raises(ImportRefused, match="hashes"):
@@ -84,5 +84,5 @@ def test_files_and_best_iteration() -> None:
     y = np.random.default_rng(3).normal(size=len(numbers()))
     model.fit(numbers(), y, eval_set=(numbers(3), y))
     model.save_model("model.cbm")
-    got = outputs(sx.from_catboost("model.cbm"), numbers(7))
-    close(got["variable"], model.predict(numbers(7)), 1e-10)
+    result = outputs(sx.from_catboost("model.cbm"), numbers(7))
+    close(result["variable"], model.predict(numbers(7)), 1e-10)

@@ -82,12 +82,12 @@ def test_a_function_of_arrays_gives_what_numpy_gives(name, dtype, tmp_path) -> N
     assert model.metadata["sardonyx.importer"] == "sardonyx"
     session = onnxruntime.InferenceSession(sx.save(model, tmp_path / "model.onnx"))
     for part in (x, x[:1], x[:0]):
-        (got,) = session.run(None, {"X": part})
+        (result,) = session.run(None, {"X": part})
         with np.errstate(all="ignore"):
             want = FUNCTIONS[name](part)
-        assert got.dtype == want.dtype
+        assert result.dtype == want.dtype
         tolerance = 1e-13 if dtype == np.float64 else 2e-6
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(result, want, rtol=tolerance, atol=tolerance)
 
 
 def test_integers_stay_integers() -> None:
@@ -125,8 +125,8 @@ def test_arguments_and_inverse_functions(tmp_path) -> None:
     )
     model = sx.from_sklearn(whole.fit(x, y), x)
     session = onnxruntime.InferenceSession(sx.save(model, tmp_path / "model.onnx"))
-    (got,) = session.run(None, {"X": x})
-    np.testing.assert_allclose(got.ravel(), whole.predict(x), rtol=1e-11)
+    (result,) = session.run(None, {"X": x})
+    np.testing.assert_allclose(result.ravel(), whole.predict(x), rtol=1e-11)
 
 
 # -- data frames -----------------------------------------------------------------------------------

@@ -51,9 +51,9 @@ def test_sgd_classifier_goes_on(loss, settings, count) -> None:
     for i in range(60, 60 + STEPS):
         rep.step({"X": x[i : i + 1], "target": y[i : i + 1]})
         estimator.partial_fit(x[i : i + 1], y[i : i + 1])
-    got = weights(rep)
-    same(got["coef"], estimator.coef_)
-    same(got["intercept"], estimator.intercept_)
+    result = weights(rep)
+    same(result["coef"], estimator.coef_)
+    same(result["intercept"], estimator.intercept_)
 
 
 @pytest.mark.parametrize("settings", RATES, ids=lambda s: s["learning_rate"])
@@ -69,9 +69,9 @@ def test_sgd_regressor_goes_on(loss, settings) -> None:
     for i in range(60, 60 + STEPS):
         rep.step({"X": x[i : i + 1], "target": y[i : i + 1].reshape(1, 1)})
         estimator.partial_fit(x[i : i + 1], y[i : i + 1])
-    got = weights(rep)
-    same(got["coef"], estimator.coef_)
-    same(got["intercept"], estimator.intercept_)
+    result = weights(rep)
+    same(result["coef"], estimator.coef_)
+    same(result["intercept"], estimator.intercept_)
 
 
 def test_perceptron_goes_on() -> None:
@@ -121,10 +121,10 @@ def test_multi_layer_perceptrons_go_on(solver, kind) -> None:
         label = label.reshape(-1, 1) if kind == "number" else label
         rep.step({"X": x[part], "target": label})
         estimator.partial_fit(x[part], y[part])
-    got = weights(rep)
+    result = weights(rep)
     for i, (coef, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_)):
-        same(got[f"coefs.{i}"], coef)
-        same(got[f"intercepts.{i}"], bias)
+        same(result[f"coefs.{i}"], coef)
+        same(result[f"intercepts.{i}"], bias)
 
 
 @pytest.mark.parametrize("count", [2, 3])

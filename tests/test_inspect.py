@@ -156,16 +156,16 @@ def convolution() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_cost_counted_by_hand(batch: int) -> None:
-    found = inspect(load(convolution()), {"batch": batch})
+    result = inspect(load(convolution()), {"batch": batch})
     pixels = batch * 8 * 16 * 16
     by_hand = pixels * (2 * 27 + 1) + pixels + pixels + batch * 10 * (2 * 8 + 1)
-    assert found.cost.flops == by_hand
+    assert result.cost.flops == by_hand
     activations = 4 * (pixels + pixels + batch * 8 + batch * 8 + batch * 10)
-    assert found.cost.activation_bytes == activations
+    assert result.cost.activation_bytes == activations
     # Both convolution and Relu results are alive when Relu runs; the input is gone by then.
-    assert found.cost.peak_bytes == 4 * 2 * pixels
-    assert found.parameters == 8 * 27 + 8 + 80 + 10
-    assert found.cost.sizes == {"batch": batch} and found.cost.unknown_nodes == 0
+    assert result.cost.peak_bytes == 4 * 2 * pixels
+    assert result.parameters == 8 * 27 + 8 + 80 + 10
+    assert result.cost.sizes == {"batch": batch} and result.cost.unknown_nodes == 0
 
 
 def test_flops_agree_with_torch() -> None:
@@ -242,10 +242,10 @@ def test_the_table_is_safe_for_terminals(hostile: Path) -> None:
 
 def test_json_is_for_programs(hostile: Path) -> None:
     done = run_cli(str(hostile), "--json")
-    found = json.loads(done.stdout)
-    assert found["inputs"][0]["name"] == HOSTILE
-    assert found["parameters"] == 4
-    assert [w["kind"] for w in found["tensors"]] == ["weight"]
+    result = json.loads(done.stdout)
+    assert result["inputs"][0]["name"] == HOSTILE
+    assert result["parameters"] == 4
+    assert [w["kind"] for w in result["tensors"]] == ["weight"]
 
 
 def test_a_tuned_model_names_loss_optimizer_and_step(
@@ -283,7 +283,7 @@ def test_nodes_names_and_pages_are_whole_when_piped(
     written = page.read_text()
     assert "<svg" in written and written.count("<rect") == 4, "an input, two nodes, an output"
     assert "http" not in written.replace("http-equiv", "")
-    found = sx.inspect(tmp_path / "m.onnx", nodes=True)
-    assert [n.operator for n in found.graph] == ["Relu", "Neg"]
-    assert found.graph[1].inputs == ("h",) and found.graph[1].shapes == (("N", 2),)
-    assert len(repr(found)) < 120 and "<table" in found._repr_html_()
+    result = sx.inspect(tmp_path / "m.onnx", nodes=True)
+    assert [n.operator for n in result.graph] == ["Relu", "Neg"]
+    assert result.graph[1].inputs == ("h",) and result.graph[1].shapes == (("N", 2),)
+    assert len(repr(result)) < 120 and "<table" in result._repr_html_()

@@ -23,8 +23,8 @@ def gradients(op: str, *inputs: Any, **options: Any) -> list[np.ndarray]:
     arrays = [a if a is None or isinstance(a, np.ndarray) else np.array(a, float) for a in inputs]
     one = case(op, *arrays, **options)
     of = ["y0"]
-    found = Runner(grad(model_of(one), of=of, wrt=wrt_of(one), outputs=False))(feeds_of(one))
-    return [found[f"grad/{name}"] for name in wrt_of(one)]
+    result = Runner(grad(model_of(one), of=of, wrt=wrt_of(one), outputs=False))(feeds_of(one))
+    return [result[f"grad/{name}"] for name in wrt_of(one)]
 
 
 SELU_ALPHA, SELU_GAMMA = (
@@ -61,8 +61,8 @@ KINKS = [
 def test_derivative_at_the_kink(
     op: str, x: list[float], attributes: dict[str, Any], expected: list[float]
 ) -> None:
-    (found,) = gradients(op, x, **attributes)
-    np.testing.assert_allclose(found, expected, rtol=1e-7)
+    (result,) = gradients(op, x, **attributes)
+    np.testing.assert_allclose(result, expected, rtol=1e-7)
 
 
 def test_prelu_at_zero_passes_the_slope_and_gives_the_slope_nothing() -> None:
@@ -131,8 +131,8 @@ def test_mod_by_infinity_is_as_in_torch(fmod: int, name: str) -> None:
     a, b = [-5.0, 5.0, -5.0, 5.0, 0.0], [INF, INF, -INF, -INF, INF]
     leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (a, b)]
     getattr(torch, name)(*leaves).sum().backward()
-    for found, leaf in zip(gradients("Mod", a, b, fmod=fmod), leaves, strict=True):
-        np.testing.assert_array_equal(found, leaf.grad.numpy())
+    for result, leaf in zip(gradients("Mod", a, b, fmod=fmod), leaves, strict=True):
+        np.testing.assert_array_equal(result, leaf.grad.numpy())
 
 
 @pytest.mark.parametrize("zeros", [1, 2])
@@ -150,9 +150,9 @@ def test_det_of_a_singular_matrix_has_its_cofactors() -> None:
 @pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
 def test_mean_loss_of_ignored_labels_only_is_nan_but_depends_on_nothing(op: str) -> None:
     one = case(op, np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([1, 1]), ignore_index=1)
-    found = Runner(grad(model_of(one), wrt=["x0"]))(feeds_of(one))
-    assert np.isnan(found["y0"])
-    np.testing.assert_array_equal(found["grad/x0"], np.zeros((2, 2)))
+    result = Runner(grad(model_of(one), wrt=["x0"]))(feeds_of(one))
+    assert np.isnan(result["y0"])
+    np.testing.assert_array_equal(result["grad/x0"], np.zeros((2, 2)))
 
 
 TORCH = [
@@ -190,8 +190,8 @@ def parsed(text: str) -> Any:
 
 def test_infinite_cotangents_do_not_reach_dead_units() -> None:
     model = parsed("g (float[3] x) => (float[3] y) { h = Relu(x) \n y = Sqrt(h) }")
-    found = Runner(grad(model, outputs=False))({"x": np.array([-1.0, 0.0, 4.0], np.float32)})
-    np.testing.assert_array_equal(found["grad/x"], [0, 0, 0.25])
+    result = Runner(grad(model, outputs=False))({"x": np.array([-1.0, 0.0, 4.0], np.float32)})
+    np.testing.assert_array_equal(result["grad/x"], [0, 0, 0.25])
 
 
 def test_infinite_cotangents_do_not_pass_through_pointwise_operators() -> None:
@@ -202,8 +202,8 @@ def test_infinite_cotangents_do_not_pass_through_pointwise_operators() -> None:
         y = Sqrt(t)
     }"""
     x = np.array([[-1.0, 1, 4], [1, -1, 9]], np.float32)
-    found = Runner(grad(parsed(text), wrt="x", outputs=False))({"x": x, "z": np.zeros_like(x)})
-    np.testing.assert_allclose(found["grad/x"], [[0, 0.5, 0.25], [0.5, 0, 1 / 6]], rtol=1e-6)
+    result = Runner(grad(parsed(text), wrt="x", outputs=False))({"x": x, "z": np.zeros_like(x)})
+    np.testing.assert_allclose(result["grad/x"], [[0, 0.5, 0.25], [0.5, 0, 1 / 6]], rtol=1e-6)
 
 
 def test_relu_before_a_product_is_masked_by_multiplication() -> None:
@@ -238,9 +238,9 @@ def test_who_only_reads_a_type_or_a_shape_says_nothing_of_masks() -> None:
 def half(op: str, *inputs: Any, **options: Any) -> np.ndarray:
     one = case(op, *inputs, **options)
     model = model_of(one, np.float16)
-    found = Runner(grad(model, of=["y0"], wrt=["x0"], outputs=False))(feeds_of(one, np.float16))
-    assert found["grad/x0"].dtype == np.float16
-    return found["grad/x0"]
+    result = Runner(grad(model, of=["y0"], wrt=["x0"], outputs=False))(feeds_of(one, np.float16))
+    assert result["grad/x0"].dtype == np.float16
+    return result["grad/x0"]
 
 
 def test_sums_over_broadcast_axes_are_added_up_in_float32() -> None:
@@ -251,16 +251,16 @@ def test_sums_over_broadcast_axes_are_added_up_in_float32() -> None:
 @pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
 def test_mean_of_more_positions_than_float16_can_count(op: str) -> None:
     count = 70_000
-    found = half(op, np.zeros((count, 2)), np.zeros(count, np.int64))
+    result = half(op, np.zeros((count, 2)), np.zeros(count, np.int64))
     scale = 1.0 if op.startswith("Neg") else 0.5
-    np.testing.assert_allclose(found[:, 0], -scale / count, rtol=5e-3)
+    np.testing.assert_allclose(result[:, 0], -scale / count, rtol=5e-3)
 
 
 def test_softmax_cross_entropy_in_float16() -> None:
     x = np.array([[0.5, -1.0, 2.0], [1.0, 0.0, -0.5]])
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
-    found = half("SoftmaxCrossEntropyLoss", x, np.array([2, 0]))
-    np.testing.assert_allclose(found, (p - np.eye(3)[[2, 0]]) / 2, atol=1e-3)
+    result = half("SoftmaxCrossEntropyLoss", x, np.array([2, 0]))
+    np.testing.assert_allclose(result, (p - np.eye(3)[[2, 0]]) / 2, atol=1e-3)
 
 
 @pytest.mark.parametrize("test", ["Identity(masked)", "IsNaN(p)"])
@@ -277,9 +277,9 @@ def test_a_row_that_is_masked_whole_gives_no_gradient(test: str) -> None:
     rng = np.random.default_rng(0)
     x, seed = rng.standard_normal((2, 2, 3)).astype(np.float32)
     bias = np.array([[-np.inf] * 3, [0, 0.5, -np.inf]], np.float32)
-    given = {"x": x, "bias": bias, "masked": np.array([[True], [False]]), "seed/y": seed}
-    found = Runner(gradient)(given)["grad/x"]
+    inputs = {"x": x, "bias": bias, "masked": np.array([[True], [False]]), "seed/y": seed}
+    result = Runner(gradient)(inputs)["grad/x"]
     row = torch.tensor(x[1], requires_grad=True)
     torch.softmax(row + torch.tensor(bias[1]), 0).backward(torch.tensor(seed[1]))
-    np.testing.assert_array_equal(found[0], 0)
-    np.testing.assert_allclose(found[1], row.grad.numpy(), atol=1e-6)
+    np.testing.assert_array_equal(result[0], 0)
+    np.testing.assert_allclose(result[1], row.grad.numpy(), atol=1e-6)

@@ -36,10 +36,10 @@ def model(text: str) -> Model:
 def gradient(text: str, x: Any, seed: Any, wrt: str = "x") -> np.ndarray:
     """The gradient of y by `wrt`, in float32 on onnxruntime."""
     built = grad(model(text), of="y", wrt=wrt, seeds="input", outputs=False)
-    (found,) = session(built).run(
+    (result,) = session(built).run(
         None, {"x": np.asarray(x, np.float32), "seed/y": np.asarray(seed, np.float32)}
     )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("attributes", ["strides=[2, 2]", "strides=[1, 2]"])
@@ -53,22 +53,22 @@ def test_max_pool_gives_all_to_the_first_of_equals(attributes: str) -> None:
 def test_max_pool_of_a_constant_image_keeps_the_sum() -> None:
     node = "y = MaxPool<kernel_shape=[2, 3], strides=[2, 3]>(x)"
     text = f"g (float[1,1,4,6] x) => (float[1,1,2,2] y) {{ {node} }}"
-    found = gradient(text, np.zeros((1, 1, 4, 6)), [[[[1.0, 2.0], [3.0, 4.0]]]])
+    result = gradient(text, np.zeros((1, 1, 4, 6)), [[[[1.0, 2.0], [3.0, 4.0]]]])
     expected = np.zeros((4, 6))
     expected[0, 0], expected[0, 3], expected[2, 0], expected[2, 3] = 1, 2, 3, 4
-    np.testing.assert_array_equal(found[0, 0], expected)
+    np.testing.assert_array_equal(result[0, 0], expected)
 
 
 def test_global_max_pool_gives_all_to_the_first_of_equals() -> None:
     text = "g (float[1,1,2,2] x) => (float[1,1,1,1] y) { y = GlobalMaxPool(x) }"
-    found = gradient(text, [[[[2.0, 7.0], [7.0, 7.0]]]], [[[[5.0]]]])
-    np.testing.assert_array_equal(found, [[[[0.0, 5.0], [0.0, 0.0]]]])
+    result = gradient(text, [[[[2.0, 7.0], [7.0, 7.0]]]], [[[[5.0]]]])
+    np.testing.assert_array_equal(result, [[[[0.0, 5.0], [0.0, 0.0]]]])
 
 
 def test_shrink_has_slope_zero_at_both_edges() -> None:
     text = "g (float[4] x) => (float[4] y) { y = Shrink<lambd=0.5>(x) }"
-    found = gradient(text, [-0.5, 0.5, 0.6, -0.6], [1.0, 2.0, 3.0, 4.0])
-    np.testing.assert_array_equal(found, [0.0, 0.0, 3.0, 4.0])
+    result = gradient(text, [-0.5, 0.5, 0.6, -0.6], [1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(result, [0.0, 0.0, 3.0, 4.0])
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_a_norm_has_slope_zero_at_zero(node: str) -> None:
 @pytest.mark.parametrize("p", [1, 2])
 def test_a_zero_vector_stays_zero_when_normalized(p: int) -> None:
     text = f"g (float[2,2] x) => (float[2,2] y) {{ y = LpNormalization<p={p}, axis=1>(x) }}"
-    found = gradient(text, [[0.0, 0.0], [3.0, 4.0]], [[1.0, 1.0], [1.0, 0.0]])
+    result = gradient(text, [[0.0, 0.0], [3.0, 4.0]], [[1.0, 1.0], [1.0, 0.0]])
     torch = pytest.importorskip("torch")
     x = torch.tensor([[3.0, 4.0]], requires_grad=True)
     torch.nn.functional.normalize(x, p, 1).backward(torch.tensor([[1.0, 0.0]]))
-    np.testing.assert_array_equal(found[0], [0.0, 0.0])
-    np.testing.assert_allclose(found[1], x.grad[0], rtol=1e-6)
+    np.testing.assert_array_equal(result[0], [0.0, 0.0])
+    np.testing.assert_allclose(result[1], x.grad[0], rtol=1e-6)
 
 
 def test_a_query_that_sees_nothing_gets_no_gradient() -> None:
@@ -118,7 +118,7 @@ def test_attention_on_open_batch_and_length(heads: int) -> None:
     rng = np.random.default_rng(1)
     q, k, v = (rng.normal(size=s).astype(np.float32) for s in ((3, 4, 16), (3, 5, 8), (3, 5, 8)))
     seed = rng.normal(size=q.shape).astype(np.float32)
-    found = session(built).run(None, {"q": q, "k": k, "v": v, "seed/y": seed})
+    result = session(built).run(None, {"q": q, "k": k, "v": v, "seed/y": seed})
     leaves = [torch.tensor(a, requires_grad=True) for a in (q, k, v)]
     split = [
         x.reshape(3, x.shape[1], h, -1).transpose(1, 2)
@@ -127,7 +127,7 @@ def test_attention_on_open_batch_and_length(heads: int) -> None:
     shared = [x.repeat_interleave(2, 1) for x in split[1:]]
     y = torch.nn.functional.scaled_dot_product_attention(split[0], *shared)
     y.transpose(1, 2).reshape(3, 4, 16).backward(torch.tensor(seed))
-    for ours, leaf in zip(found, leaves, strict=True):
+    for ours, leaf in zip(result, leaves, strict=True):
         np.testing.assert_allclose(ours, leaf.grad, rtol=1e-4, atol=1e-5)
 
 
@@ -197,9 +197,9 @@ def test_normalize_batch_is_torchs(shape: Sequence[int | None]) -> None:
     seed = rng.normal(size=real).astype(np.float32)
     y.backward(torch.tensor(seed))
     built = grad(train_mode(shape), of="y", wrt=["x", "scale", "bias"], seeds="input")
-    found = session(built).run(None, feeds | {"seed/y": seed})
-    np.testing.assert_allclose(found[0], y.detach(), rtol=1e-4, atol=1e-5)
-    for ours, name in zip(found[1:], ("x", "scale", "bias"), strict=True):
+    result = session(built).run(None, feeds | {"seed/y": seed})
+    np.testing.assert_allclose(result[0], y.detach(), rtol=1e-4, atol=1e-5)
+    for ours, name in zip(result[1:], ("x", "scale", "bias"), strict=True):
         np.testing.assert_allclose(ours, leaves[name].grad, rtol=1e-3, atol=1e-5, err_msg=name)
     _, mean, var = session(train_mode(shape)).run(None, feeds)
     axes = (0, *range(2, len(real)))
@@ -216,8 +216,8 @@ def test_normalize_batch_forgets_a_bad_batch() -> None:
     assert np.isnan(
         runs.run(None, feeds | {"x": np.full((4, 3, 5, 6), np.nan, np.float32)})[0]
     ).all()
-    for expected, found in zip(before, runs.run(None, feeds), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, result in zip(before, runs.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
@@ -230,13 +230,13 @@ def test_batch_norm_survives_a_large_mean(momentum: float) -> None:
         <float[2] s = {{1.5, -0.5}}, float[2] b = {{0, 1}},
          float[2] m = {{0, 0.25}}, float[2] v = {{1, 0.5}}>
         {{ y, rm, rv = BatchNormalization<training_mode=1, momentum={momentum}>(x, s, b, m, v) }}"""
-    found = gradient(text, x, seed)
+    result = gradient(text, x, seed)
     leaf = torch.tensor(x, dtype=torch.float64, requires_grad=True)
     scale, bias = torch.tensor([1.5, -0.5]).double(), torch.tensor([0.0, 1.0]).double()
     torch.nn.functional.batch_norm(leaf, None, None, scale, bias, True).backward(
         torch.tensor(seed).double()
     )
-    np.testing.assert_allclose(found, leaf.grad, atol=3e-4 * float(leaf.grad.abs().max()))
+    np.testing.assert_allclose(result, leaf.grad, atol=3e-4 * float(leaf.grad.abs().max()))
 
 
 # -- refusals, precision ---------------------------------------------------------------------
@@ -256,7 +256,7 @@ CASES = [c for table in TABLES for c in table.CASES if c.order]
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float32_on_onnxruntime(case: Case) -> None:
     """The emitted graph loads in stock onnxruntime, and gives what it gives in float64."""
-    found = []
+    result = []
     shape = Runner(model_of(case))(feeds_of(case))["y0"].shape
     seed = np.random.default_rng(6).normal(size=shape)
     for dtype in (np.float64, np.float32):
@@ -264,10 +264,10 @@ def test_float32_on_onnxruntime(case: Case) -> None:
         feeds = feeds_of(case, dtype) | {"seed/y0": seed.astype(dtype)}
         feeds = {v.name: feeds[v.name] for v in built.inputs}
         if dtype == np.float32:
-            found.append(session(built).run(None, feeds))
+            result.append(session(built).run(None, feeds))
         else:
-            found.append(list(Runner(built)(feeds).values()))
-    for exact, ours in zip(*found, strict=True):
+            result.append(list(Runner(built)(feeds).values()))
+    for exact, ours in zip(*result, strict=True):
         np.testing.assert_allclose(
             ours, exact, rtol=1e-3, atol=1e-4 * max(np.abs(exact).max(), 1e-3)
         )

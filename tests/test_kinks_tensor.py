@@ -30,8 +30,8 @@ def parsed(text: str) -> Model:
 def gradients(text: str, seed: Any, wrt: list[str], **feeds: Any) -> list[np.ndarray]:
     """The gradients of `y`, weighted by `seed`."""
     built = grad(parsed(text), of="y", wrt=wrt, seeds="input", outputs=False)
-    found = Runner(built)({**feeds, "seed/y": seed})
-    return [found[f"grad/{name}"] for name in wrt]
+    result = Runner(built)({**feeds, "seed/y": seed})
+    return [result[f"grad/{name}"] for name in wrt]
 
 
 def f32(*values: Any) -> np.ndarray:
@@ -178,10 +178,10 @@ def test_scales_known_when_run_are_as_those_known_before(mode: str, coordinates:
     x = np.random.default_rng(2).normal(size=(1, 2, 4, 5)).astype(np.float32)
     seed = np.random.default_rng(3).normal(size=(1, 2, 6, 3)).astype(np.float32)
     (known,) = gradients(SCALED % ("", made, *style), seed, ["x"], x=x)
-    given = ", float[8] roi, float[4] scales"
+    inputs = ", float[8] roi, float[4] scales"
     feeds = {"x": x, "roi": f32(*REGION), "scales": f32(*SCALES)}
-    (found,) = gradients(SCALED % (given, "", *style), seed, ["x"], **feeds)
-    np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-6)
+    (result,) = gradients(SCALED % (inputs, "", *style), seed, ["x"], **feeds)
+    np.testing.assert_allclose(result, known, rtol=1e-5, atol=1e-6)
 
 
 def test_parts_of_a_split_that_nobody_names_count_as_zeros() -> None:
@@ -281,10 +281,10 @@ def test_the_gradient_of_a_sequence_is_a_sequence_of_equal_length() -> None:
     built = grad(parsed(text), of="y", wrt=["s"], outputs=False)
     session = Runner(built).session
     elements = [np.ones((2, 3), np.float32), np.full((1, 3), 2, np.float32)]
-    (found,) = session.run(None, {"s": elements, "i": np.array(-1)})
-    assert len(found) == 2
-    np.testing.assert_array_equal(found[0], np.zeros((2, 3)))
-    np.testing.assert_array_equal(found[1], np.full((1, 3), 4))
+    (result,) = session.run(None, {"s": elements, "i": np.array(-1)})
+    assert len(result) == 2
+    np.testing.assert_array_equal(result[0], np.zeros((2, 3)))
+    np.testing.assert_array_equal(result[1], np.full((1, 3), 4))
 
 
 def test_a_sequence_as_output_is_seeded_with_ones() -> None:
@@ -320,12 +320,12 @@ def test_unknown_rank(op: str) -> None:
     seed = Runner(parsed(known))({"x": x})["y"] + 1
     model = parsed(unknown)
     model.inputs[0].shape = None
-    found = []
+    result = []
     for text_or_model in (parsed(known), model):
         built = grad(text_or_model, of="y", wrt=["x"], seeds="input", outputs=False)
-        found.append(Runner(built)({"x": x, "seed/y": seed})["grad/x"])
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
-    assert found[0].shape == x.shape and np.abs(found[0]).sum() > 0
+        result.append(Runner(built)({"x": x, "seed/y": seed})["grad/x"])
+    np.testing.assert_allclose(result[1], result[0], rtol=1e-6)
+    assert result[0].shape == x.shape and np.abs(result[0]).sum() > 0
 
 
 @pytest.mark.parametrize("op", [op for op in RANKLESS if op not in ("Squeeze", "Where")])

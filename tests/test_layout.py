@@ -149,8 +149,8 @@ def test_the_cut_is_that_of_the_maximum_flow() -> None:
         for tail, head in zip(*np.nonzero(capacities)):
             network.edge(nodes[tail], nodes[head], int(capacities[tail, head]))
         value, side = network.minimum_cut(nodes[0], nodes[-1])
-        wanted = maximum_flow(scipy.csr_array(capacities.astype(np.int32)), 0, size - 1)
-        assert value == wanted.flow_value
+        expected = maximum_flow(scipy.csr_array(capacities.astype(np.int32)), 0, size - 1)
+        assert value == expected.flow_value
         inside = np.isin(np.arange(size), list(side))
         assert value == capacities[np.ix_(inside, ~inside)].sum()
 
@@ -179,8 +179,8 @@ def test_a_file_with_channels_last_runs_in_stock_onnxruntime(name: str, tmp_path
         shape = [d if isinstance(d, int) else 2 for d in value.shape or ()]
         feeds[value.name] = rng.normal(size=shape).astype(np.float32)
     sessions = [ort.InferenceSession(p, providers=["CPUExecutionProvider"]) for p in (plain, path)]
-    wanted, results = (session.run(None, feeds) for session in sessions)
-    for a, b in zip(results, wanted, strict=True):
+    expected, results = (session.run(None, feeds) for session in sessions)
+    for a, b in zip(results, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 

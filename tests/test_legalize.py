@@ -64,7 +64,7 @@ def test_signed_numbers_are_shifted(kind: str, direction: str) -> None:
         ["z"],
         28,
     )
-    (found,) = Backend.prepare(proto).run([x, y])
+    (result,) = Backend.prepare(proto).run([x, y])
     # by Python's integers, which have no width: wrapped by hand
     expected = []
     for a, b in zip(x.tolist(), y.tolist(), strict=True):
@@ -73,7 +73,7 @@ def test_signed_numbers_are_shifted(kind: str, direction: str) -> None:
         else:
             moved = a << b if direction == "LEFT" else a >> b
             expected.append((moved + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1))
-    np.testing.assert_array_equal(found, np.array(expected, kind))
+    np.testing.assert_array_equal(result, np.array(expected, kind))
 
 
 def test_sixteen_bits_are_widened_and_rounded_again() -> None:
@@ -88,12 +88,12 @@ def test_sixteen_bits_are_widened_and_rounded_again() -> None:
         ["y"],
         24,
     )
-    (found,) = Backend.prepare(proto).run([x])
+    (result,) = Backend.prepare(proto).run([x])
     wide = x.astype(np.float64)
     celu = np.maximum(wide, 0) + np.minimum(0, 0.7 * np.expm1(np.minimum(wide, 0) / 0.7))
     once = celu.astype(ml_dtypes.bfloat16).astype(np.float64)
-    assert found.dtype == ml_dtypes.bfloat16
-    np.testing.assert_allclose(found.astype(np.float64), once * wide, rtol=2**-6, atol=1e-3)
+    assert result.dtype == ml_dtypes.bfloat16
+    np.testing.assert_allclose(result.astype(np.float64), once * wide, rtol=2**-6, atol=1e-3)
 
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
@@ -121,11 +121,11 @@ def test_recurrent_layers_with_the_batch_first(op_type: str) -> None:
         for layout in (1, 0)
     ]
     feeds = {n: a.astype(np.float32) for n, a in arrays.items()}
-    found = Backend.prepare(protos[0]).run(list(feeds.values()))
+    result = Backend.prepare(protos[0]).run(list(feeds.values()))
     for info in (*protos[1].graph.input, *protos[1].graph.output):
         info.type.tensor_type.ClearField("shape")
     turned = {**feeds, "X": feeds["X"].transpose(1, 0, 2)}
     expected = ReferenceEvaluator(protos[1]).run(None, turned)
-    np.testing.assert_allclose(found[0], expected[0].transpose(2, 0, 1, 3), rtol=1e-5, atol=1e-6)
-    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+    np.testing.assert_allclose(result[0], expected[0].transpose(2, 0, 1, 3), rtol=1e-5, atol=1e-6)
+    for ours, theirs in zip(result[1:], expected[1:], strict=True):
         np.testing.assert_allclose(ours, theirs.transpose(1, 0, 2), rtol=1e-5, atol=1e-6)

@@ -78,9 +78,9 @@ def test_evaluate_measures_what_it_says() -> None:
         .astype(np.float64)
     )
     logp = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-    found = sx.evaluate(model, DATA, batch_size=50)
-    assert found["loss"] == pytest.approx(-logp[np.arange(203), LABEL].mean(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx((scores.argmax(1) == LABEL).mean())
+    result = sx.evaluate(model, DATA, batch_size=50)
+    assert result["loss"] == pytest.approx(-logp[np.arange(203), LABEL].mean(), rel=1e-5)
+    assert result["accuracy"] == pytest.approx((scores.argmax(1) == LABEL).mean())
 
 
 def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:

@@ -164,12 +164,12 @@ def test_batches_do_not_depend_on_how_many_are_gathered_at_once(
     blocks = batches.epoch_blocks(
         source, links, 4, seed=5, epoch=2, start=start, drop_last=drop_last
     )
-    found = [list(b) for b in blocks]
+    result = [list(b) for b in blocks]
     count = 7 - start - drop_last  # 32 bytes are a batch of four rows
-    assert max(map(len, found)) == min(max(block // 32, 1), count)
+    assert max(map(len, result)) == min(max(block // 32, 1), count)
     order = np.random.default_rng([5, 2]).permutation(25)
-    wanted = [x[order[i : i + 4]] for i in range(4 * start, 24 if drop_last else 25, 4)]
-    given = [batch["x"] for part in found for batch in part]
-    assert len(given) == len(wanted)
-    for a, b in zip(given, wanted, strict=True):
+    expected = [x[order[i : i + 4]] for i in range(4 * start, 24 if drop_last else 25, 4)]
+    inputs = [batch["x"] for part in result for batch in part]
+    assert len(inputs) == len(expected)
+    for a, b in zip(inputs, expected, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -136,10 +136,10 @@ def test_a_model_that_fixes_the_batch(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="--drop-last"):
         sx.train(model, DATA, epochs=1, **how)
     assert sx.train(model, DATA, epochs=1, drop_last=True, **how).position.step == 20
-    found = sx.predict(model, {"x": X}, constants=constants)["scores"]
-    assert found.shape == (203, 3)  # also the rows that do not fill a batch
+    result = sx.predict(model, {"x": X}, constants=constants)["scores"]
+    assert result.shape == (203, 3)  # also the rows that do not fill a batch
     np.testing.assert_allclose(
-        found, scores(model, np.zeros_like(STATE), 8000), rtol=1e-4, atol=1e-5
+        result, scores(model, np.zeros_like(STATE), 8000), rtol=1e-4, atol=1e-5
     )
 
 
@@ -182,9 +182,9 @@ def test_names_as_labels_are_numbered_once_for_all(tmp_path: Path) -> None:
     run = sx.train(mlp(), named, epochs=1, output=tmp_path / "o.onnx")
     assert class_names(sx.load(tmp_path / "o.onnx")) == ("ape", "bee", "cat")
     some = LABEL > 0  # without apes, bees are still number 1
-    found = sx.evaluate(run.model, {"x": X[some], "label": NAMES[LABEL][some]})
+    result = sx.evaluate(run.model, {"x": X[some], "label": NAMES[LABEL][some]})
     right = sx.predict(run.model, {"x": X[some]})["scores"].argmax(1) == LABEL[some]
-    assert found["accuracy"] == pytest.approx(right.mean())
+    assert result["accuracy"] == pytest.approx(right.mean())
     with pytest.raises(DataError, match='"dog"'):
         sx.evaluate(run.model, {"x": X[:1], "label": np.array(["dog"])})
 
@@ -300,10 +300,10 @@ def test_predictions_of_a_classifier_of_scikit_learn() -> None:
     versions = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     proto = helper.make_model(graph, opset_imports=versions, ir_version=8)
     labels, maps = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": X})
-    found = sx.predict(load(proto), {"x": X}, batch_size=50)
-    np.testing.assert_array_equal(found["label"], labels)
+    result = sx.predict(load(proto), {"x": X}, batch_size=50)
+    np.testing.assert_array_equal(result["label"], labels)
     expected = [[row[c] for c in range(3)] for row in maps]
-    np.testing.assert_allclose(found["scores"], expected, rtol=1e-6)
+    np.testing.assert_allclose(result["scores"], expected, rtol=1e-6)
 
 
 def test_columns_that_are_no_arrays(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_the_model_holds_how_images_are_prepared_and_what_classes_are_called(
     scores = sx.predict(tuned, folder)["scores"]
     np.testing.assert_allclose(scores, expected, atol=1e-5)
     label = np.array([0, 0, 0, 1, 1, 1])
-    found = sx.evaluate(tuned, folder)
-    assert found["accuracy"] == pytest.approx((expected.argmax(1) == label).mean())
+    result = sx.evaluate(tuned, folder)
+    assert result["accuracy"] == pytest.approx((expected.argmax(1) == label).mean())
     with pytest.raises(ArgumentError, match="preprocessing"):
         sx.train(
             network(),

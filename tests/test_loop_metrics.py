@@ -43,10 +43,10 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
 
 
 def test_of_classes() -> None:
-    found = SCORES.argmax(1)
-    assert measured("accuracy", SCORES, CLASSES) == sk.accuracy_score(CLASSES, found)
+    result = SCORES.argmax(1)
+    assert measured("accuracy", SCORES, CLASSES) == sk.accuracy_score(CLASSES, result)
     assert measured("f1", SCORES, CLASSES) == pytest.approx(
-        sk.f1_score(CLASSES, found, average="macro")
+        sk.f1_score(CLASSES, result, average="macro")
     )
     for k in (1, 2, 3):
         expected = sk.top_k_accuracy_score(CLASSES, SCORES, k=k, labels=range(5))

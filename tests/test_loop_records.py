@@ -66,11 +66,11 @@ OVERRIDES = {
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_one_option_changes_one_setting(name: str) -> None:
-    given, row = OVERRIDES[name]
+    inputs, row = OVERRIDES[name]
     told = {k: v for k, v in TOLD.items() if name != "train" or k != "freeze"}
-    made, rows = override(sx.trainable(mlp(), **told), given)  # type: ignore[arg-type]
+    made, rows = override(sx.trainable(mlp(), **told), inputs)  # type: ignore[arg-type]
     assert row in rows
-    expected = {**told, **given}
+    expected = {**told, **inputs}
     if name == "lr":
         expected = {**told, "optimizer": sx.optim.adam(0.5, schedule=WARM)}
     assert same(made, sx.trainable(mlp(), **expected))  # type: ignore[arg-type]
@@ -139,10 +139,10 @@ def test_every_record_is_described() -> None:
     assert [d["name"] for d in descriptions(net)] == ["train", "two"]
     assert [m["loss"] for m in settings_of(net)["loss_terms"]] == ["mse", "l1"]
     assert ["two: loss", "l1", "as asked"] in settings_of(net)["choices"]
-    found = sx.evaluate(net, {"x": X, "label": X[:, :3]})
+    result = sx.evaluate(net, {"x": X, "label": X[:, :3]})
     scores = sx.predict(net, {"x": X})["scores"].astype(np.float64)
-    assert found["loss"] == pytest.approx(np.square(scores - X[:, :3]).mean(), rel=1e-5)
-    assert found["two/loss"] == pytest.approx(np.abs(scores - X[:, :3]).mean(), rel=1e-5)
+    assert result["loss"] == pytest.approx(np.square(scores - X[:, :3]).mean(), rel=1e-5)
+    assert result["two/loss"] == pytest.approx(np.abs(scores - X[:, :3]).mean(), rel=1e-5)
 
 
 def test_what_is_overridden_is_shown_everywhere(tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ def test_the_best_epoch_is_still_known_after_a_resume(tmp_path: Path) -> None:
     assert first.best_model is not None and again.best_model is not None
     assert position_of(again.best_model) == position_of(first.best_model)
     for name, value in first.best_model.graph.initializers.items():
-        found = again.best_model.initializer(name)
-        assert value.const_value is not None and found.tobytes() == value.const_value.tobytes()
+        result = again.best_model.initializer(name)
+        assert value.const_value is not None and result.tobytes() == value.const_value.tobytes()
 
 
 # -- what can go wrong ----------------------------------------------------------------------

@@ -425,8 +425,8 @@ def test_running_statistics_stay_as_they_are() -> None:
     net = sx.trainable(sx.lora(model, rank=2), "cross_entropy")
     updated = {n for n, _ in net.records[0].update_binding if "/" not in n}
     assert updated == {"w.lora_A", "w.lora_B"}
-    asked = sx.trainable(sx.lora(model, rank=2), "cross_entropy", batch_norm="train")
-    assert {"m", "v"} < {n for n, _ in asked.records[0].update_binding}
+    trained_model = sx.trainable(sx.lora(model, rank=2), "cross_entropy", batch_norm="train")
+    assert {"m", "v"} < {n for n, _ in trained_model.records[0].update_binding}
 
 
 # -- refusals -----------------------------------------------------------------------------

@@ -50,10 +50,10 @@ def value_and_gradient(
     loss: Loss, prediction: np.ndarray, labels: list[np.ndarray]
 ) -> tuple[Any, Any]:
     model = loss_model(loss, prediction, labels)
-    found = Runner(sx.grad(model, of="loss", wrt="z"))(
+    result = Runner(sx.grad(model, of="loss", wrt="z"))(
         {"z": prediction, **{f"y{i}": y for i, y in enumerate(labels)}}
     )
-    return found["loss"], found["grad/z"]
+    return result["loss"], result["grad/z"]
 
 
 Z = rng.normal(size=(5, 4))

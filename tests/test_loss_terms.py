@@ -75,8 +75,8 @@ def test_class_axis_is_what_the_graph_shows(name: str) -> None:
     scores = torch.tensor(Runner(model)({"x": x})["y"])
     scores = scores.log() if name == "softmax" else scores
     expected = torch.nn.functional.cross_entropy(scores.movedim(axis, 1), torch.tensor(y))
-    found = prepare_training(net, threads=1).step({"x": x, "label": y})["loss"]
-    np.testing.assert_allclose(found, expected.item(), rtol=1e-5)
+    result = prepare_training(net, threads=1).step({"x": x, "label": y})["loss"]
+    np.testing.assert_allclose(result, expected.item(), rtol=1e-5)
 
 
 def test_class_axis_is_set_by_argument_config_and_loss(tmp_path: Any) -> None:

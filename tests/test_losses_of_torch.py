@@ -143,13 +143,13 @@ def test_losses_are_as_near_to_the_exact_ones_as_torch(name: str, rule: str, cou
     torch.manual_seed(0)
     network = make().eval()
     rep = prepare_training(sx.trainable(exported(network, shape), "cross_entropy", ours), threads=1)
-    found = np.array(
+    result = np.array(
         [float(rep.step({"x": x, "label": y})["loss"]) for x, y in batches(shape, count)]
     )
     exact = torch_losses(network, theirs, shape, count, torch.float64)
     single = torch_losses(network, theirs, shape, count, torch.float32)
     # The noise of a step grows with the steps before it: compare with the worst so far.
     noise = np.maximum.accumulate(np.abs(single - exact))
-    assert np.all(np.abs(found - exact) <= LUCK * (noise + EPS * np.abs(exact)))
+    assert np.all(np.abs(result - exact) <= LUCK * (noise + EPS * np.abs(exact)))
     still = torch_losses(network, lambda p: torch.optim.SGD(p, 0.0), shape, count, torch.float64)
     assert np.abs(exact - still).max() > 100 * LUCK * noise.max(), "training moved the losses"

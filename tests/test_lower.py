@@ -54,8 +54,8 @@ def expected(index: int) -> dict[str, Any]:
     model, feeds = model_of(case), feeds_of(case)
     if case.op not in BY_REFERENCE:
         return Runner(model)(feeds)
-    found = ReferenceEvaluator(runnable(model)).run(None, feeds)
-    return dict(zip([v.name or "" for v in model.outputs], found, strict=True))
+    result = ReferenceEvaluator(runnable(model)).run(None, feeds)
+    return dict(zip([v.name or "" for v in model.outputs], result, strict=True))
 
 
 def compare(found: Any, wanted: Any, name: str, single: bool = False) -> None:
@@ -77,17 +77,17 @@ def compare(found: Any, wanted: Any, name: str, single: bool = False) -> None:
 def test_of_no_rows_and_of_empty_rows_nothing_is_left(name: str, op: str, axis: int) -> None:
     model = text(f"g (float[2,0,3] x) => (float[2,0,3] y) {{ y = {op}<axis={axis}>(x) }}")
     feeds = {"x": np.zeros((2, 0, 3), np.float32)}
-    found, wanted = engine(name).Runner(model)(feeds)["y"], Runner(model)(feeds)["y"]
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    result, expected = engine(name).Runner(model)(feeds)["y"], Runner(model)(feeds)["y"]
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[str(c) for c in CASES])
 def test_values(index: int, name: str) -> None:
     case = CASES[index]
-    found = engine(name).Runner(model_of(case), fallback="allow")(feeds_of(case))
+    result = engine(name).Runner(model_of(case), fallback="allow")(feeds_of(case))
     for key, value in expected(index).items():
-        compare(found[key], value, key, is_single(case))
+        compare(result[key], value, key, is_single(case))
 
 
 SYMBOLIC = [i for i, c in enumerate(CASES) if c.symbolic]
@@ -96,9 +96,9 @@ SYMBOLIC = [i for i, c in enumerate(CASES) if c.symbolic]
 @pytest.mark.parametrize("index", SYMBOLIC, ids=[str(CASES[i]) for i in SYMBOLIC])
 def test_unknown_sizes(index: int) -> None:
     case: Case = CASES[index]
-    found = engine("numpy").Runner(model_of(case, symbolic=True))(feeds_of(case))
+    result = engine("numpy").Runner(model_of(case, symbolic=True))(feeds_of(case))
     for key, value in expected(index).items():
-        compare(found[key], value, key, is_single(case))
+        compare(result[key], value, key, is_single(case))
 
 
 # Mean and deviation of what the random operators draw, by the parameters of their cases.
@@ -160,19 +160,19 @@ class TestProgram:
         }""")
         runner = engine(name).Runner(model)
         x = np.array([0.5, -1], np.float32)
-        for c, d, wanted in (
+        for c, d, expected in (
             (True, True, np.exp(x) + x),
             (True, False, np.exp(x) - x),
             (False, True, -np.exp(x)),
         ):
-            found = runner({"x": x, "c": np.array(c), "d": np.array(d)})["y"]
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+            result = runner({"x": x, "c": np.array(c), "d": np.array(d)})["y"]
+            np.testing.assert_allclose(result, expected, rtol=1e-6)
 
     def test_an_output_may_be_an_input_or_a_constant(self, name: str) -> None:
         model = text("g (float[2] x) => (float[2] x, float[1] w) <float[1] w = {3}> {y = Neg(x)}")
-        found = engine(name).Runner(model)({"x": np.ones(2, np.float32)})
-        np.testing.assert_array_equal(found["x"], [1, 1])
-        np.testing.assert_array_equal(found["w"], np.array([3], np.float32))
+        result = engine(name).Runner(model)({"x": np.ones(2, np.float32)})
+        np.testing.assert_array_equal(result["x"], [1, 1])
+        np.testing.assert_array_equal(result["w"], np.array([3], np.float32))
 
     def test_a_failure_names_the_node(self, name: str) -> None:
         model = text("g (float[a] x, float[b] z) => (float[c] y) {[joined] y = Add(x, z)}")
@@ -189,9 +189,9 @@ class TestProgram:
     def test_double_precision_is_asked_for(self, name: str) -> None:
         model = text("g (float[2] x) => (float[2] y) <float[1] w = {0.1}> {y = Mul(x, w)}")
         x = np.array([1, 3], np.float32)
-        found = engine(name).Runner(model, float64=True)({"x": x})["y"]
-        assert found.dtype == np.float64
-        np.testing.assert_array_equal(found, x.astype(np.float64) * np.float64(np.float32(0.1)))
+        result = engine(name).Runner(model, float64=True)({"x": x})["y"]
+        assert result.dtype == np.float64
+        np.testing.assert_array_equal(result, x.astype(np.float64) * np.float64(np.float32(0.1)))
 
 
 def test_double_precision_reaches_types_named_by_a_default() -> None:
@@ -201,12 +201,12 @@ def test_double_precision_reaches_types_named_by_a_default() -> None:
         y = LayerNormalization(r, s)
     }""")
     x = np.array([[1, 2, 4], [1e4, 1e4 + 1, 1e4 + 3]], np.float32)
-    found = engine("numpy").Runner(model, float64=True)({"x": x})["y"]
+    result = engine("numpy").Runner(model, float64=True)({"x": x})["y"]
     wide = x.astype(np.float64)
     centred = wide - wide.mean(1, keepdims=True)
-    wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(1e-5))
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(1e-5))
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 def custom(*ops: str) -> Model:
@@ -229,9 +229,9 @@ class TestLookup:
             lowering("Twice", domain="com.acme")(lambda xp, x: xp.add(x, x))
             lowering("Twice", domain="com.acme", only="torch")(lambda xp, x: xp.multiply(x, x))
             x = np.array([1, 3], np.float32)
-            for name, wanted in (("numpy", [2, 6]), ("torch", [1, 9])):
-                found = engine(name).Runner(custom("Twice"))({"x": x})["y0"]
-                np.testing.assert_array_equal(found, wanted)
+            for name, expected in (("numpy", [2, 6]), ("torch", [1, 9])):
+                result = engine(name).Runner(custom("Twice"))({"x": x})["y0"]
+                np.testing.assert_array_equal(result, expected)
         finally:
             LOWERINGS.remove("Twice", "com.acme")
             KERNELS["torch"].remove("Twice", "com.acme")

@@ -50,8 +50,8 @@ def in_jax(model: Model) -> Callable[..., list[np.ndarray]]:
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         narrow = [a.astype(np.int32) if a.dtype == np.int64 else a for a in arrays]
-        found = jax.jit(apply)(params, *narrow)
-        return [np.asarray(v) for v in (found if isinstance(found, tuple) else (found,))]
+        result = jax.jit(apply)(params, *narrow)
+        return [np.asarray(v) for v in (result if isinstance(result, tuple) else (result,))]
 
     return run
 
@@ -61,8 +61,8 @@ def in_tensorflow(model: Model) -> Callable[..., list[np.ndarray]]:
     module = sx.to_tensorflow(model)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
-        found = module(*arrays)
-        return [v.numpy() for v in (found if isinstance(found, tuple) else (found,))]
+        result = module(*arrays)
+        return [v.numpy() for v in (result if isinstance(result, tuple) else (result,))]
 
     return run
 
@@ -75,8 +75,8 @@ def check(name: str, body: str, *rest: np.ndarray, points: Any = POINTS) -> None
     run, oracle = COMPILED[name](text(body)), Runner(text(body))
     for x in points:
         feeds = dict(zip(oracle.inputs, (x, *rest), strict=True))
-        for found, wanted in zip(run(x, *rest), oracle(feeds).values(), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        for result, expected in zip(run(x, *rest), oracle(feeds).values(), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -106,20 +106,22 @@ def test_gradients_in_jax(body: str) -> None:
     apply, params = sx.to_jax(text(body))
 
     def loss(x: Any) -> Any:
-        found = apply(params, x)
-        return sum((v**2).sum() for v in (found if isinstance(found, tuple) else (found,)))
+        result = apply(params, x)
+        return sum((v**2).sum() for v in (result if isinstance(result, tuple) else (result,)))
 
     exact = sx.to_numpy(text(body), float64=True)
 
     def wide(x: np.ndarray) -> float:
-        found = exact(x)
-        return float(sum((v**2).sum() for v in (found if isinstance(found, tuple) else (found,))))
+        result = exact(x)
+        return float(
+            sum((v**2).sum() for v in (result if isinstance(result, tuple) else (result,)))
+        )
 
     for x in POINTS:
-        found, step = np.asarray(jax.jit(jax.grad(loss))(x)), 1e-6
+        result, step = np.asarray(jax.jit(jax.grad(loss))(x)), 1e-6
         moves = [step * row for row in np.eye(3)]
-        wanted = [(wide(x + m) - wide(x - m)) / (2 * step) for m in moves]
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        expected = [(wide(x + m) - wide(x - m)) / (2 * step) for m in moves]
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_of_unknown_number_are_refused_by_name() -> None:
@@ -149,7 +151,7 @@ def test_a_loop_without_iterations_stacks_rows_of_the_right_shape(engine: str, t
     oracle = Runner(text(body))(feeds)
     assert oracle["rows"].shape == (trips, 4, 3)
     results = runner(engine)(text(body))(feeds)
-    for name, wanted in oracle.items():
+    for name, expected in oracle.items():
         value = np.asarray(results[name])
-        assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype)
-        np.testing.assert_array_equal(value, wanted)
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(value, expected)

@@ -38,5 +38,5 @@ def test_tokenizer(name: str, given: dict[str, Any], shape: tuple[int, ...]) -> 
     )
     pytest.importorskip(name)
     runner = importlib.import_module(f"sardonyx.engines.{name}").Runner(model, fallback="allow")
-    found = runner({"x": x})["y"]
-    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
+    outcome = runner({"x": x})["y"]
+    np.testing.assert_array_equal(outcome, session.run(None, {"x": x})[0])

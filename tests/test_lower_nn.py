@@ -34,10 +34,10 @@ class TestDropout:
     }"""
 
     def run(self, name: str, ratio: float, training: bool) -> tuple[Any, Any]:
-        found = engine(name).Runner(text(self.SOURCE))(
+        result = engine(name).Runner(text(self.SOURCE))(
             {"x": np.full((40, 50), 3, F), "r": np.array(ratio, F), "t": np.array(training)}
         )
-        return found["y"], found["m"]
+        return result["y"], result["m"]
 
     def test_what_is_kept_is_scaled(self, name: str) -> None:
         y, mask = self.run(name, 0.25, True)
@@ -68,12 +68,12 @@ class TestSuppression:
         return engine(name).Runner(text(body))({"b": self.BOXES, "s": self.SCORES})["y"]
 
     def test_without_thresholds_any_overlap_is_too_much(self, name: str) -> None:
-        found = self.run(name, "int64 k = {3}", "NonMaxSuppression(b, s, k)")
-        np.testing.assert_array_equal(found, [[0, 0, 1], [0, 0, 2]])
+        result = self.run(name, "int64 k = {3}", "NonMaxSuppression(b, s, k)")
+        np.testing.assert_array_equal(result, [[0, 0, 1], [0, 0, 2]])
 
     def test_without_a_limit_nothing_is_chosen(self, name: str) -> None:
-        found = self.run(name, "int64 k = {3}", "NonMaxSuppression(b, s)")
-        assert found.shape == (0, 3) and found.dtype == np.int64
+        result = self.run(name, "int64 k = {3}", "NonMaxSuppression(b, s)")
+        assert result.shape == (0, 3) and result.dtype == np.int64
 
 
 BLUE_AND_WHITE = np.array([[[0, 0, 255], [255, 255, 255]]], np.uint8)
@@ -116,9 +116,9 @@ def test_adam_shrinks_afterwards(name: str) -> None:
     }""")
     zero = np.zeros(2, F)
     feeds = {"x": np.array([1, 2], F), "g": np.array([3, -4], F), "v": zero, "h": zero}
-    found = engine(name).Runner(model)(feeds)["y"]
+    result = engine(name).Runner(model)(feeds)["y"]
     # The first step goes by the rate, against the sign of the gradient; then half is left.
-    np.testing.assert_allclose(found, [(1 - 0.1) / 2, (2 + 0.1) / 2], rtol=1e-5)
+    np.testing.assert_allclose(result, [(1 - 0.1) / 2, (2 + 0.1) / 2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -142,11 +142,11 @@ def test_a_row_that_sees_nothing_is_zero(name: str, kind: str) -> None:
     q, k, v = (rng.normal(size=(1, 2, n, 4)).astype(F) for n in (3, 5, 5))
     seen = np.array([[True] * 5, [False] * 5, [True, False, True, False, True]])
     mask = seen if kind == "bool" else np.where(seen, F(0), F(-np.inf))
-    found = engine(name).Runner(text(body))({"q": q, "k": k, "v": v, "m": mask})["y"]
+    result = engine(name).Runner(text(body))({"q": q, "k": k, "v": v, "m": mask})["y"]
     weights = np.exp(q @ k.swapaxes(2, 3) / 2) * seen
     total = weights.sum(-1, keepdims=True)
     expected = np.where(total > 0, weights @ v / np.maximum(total, 1e-9), 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 # -- recurrent layers are loops of the framework, not as many nodes as there are steps -----
@@ -182,13 +182,13 @@ def test_jax_scans_over_time() -> None:
 
     sizes = []
     for steps in (3, 9):
-        run, given = program("jax", steps), feeds(steps)
+        run, inputs = program("jax", steps), feeds(steps)
         function = functools.partial(called, run)
         with enable_x64(True):
-            sizes.append(len(str(jax.make_jaxpr(function)(given))))
-            found = jax.jit(function)(given)
-        expected = engine("numpy").Runner(lstm(steps))(given)["y"]
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+            sizes.append(len(str(jax.make_jaxpr(function)(inputs))))
+            result = jax.jit(function)(inputs)
+        expected = engine("numpy").Runner(lstm(steps))(inputs)["y"]
+        np.testing.assert_allclose(result, expected, atol=1e-6)
     assert sizes[1] <= 1.05 * sizes[0]
 
 
@@ -196,12 +196,12 @@ def test_tensorflow_loops_over_time() -> None:
     tf = pytest.importorskip("tensorflow")
     sizes = []
     for steps in (3, 9):
-        run, given = program("tensorflow", steps), feeds(steps)
+        run, inputs = program("tensorflow", steps), feeds(steps)
         function = tf.function(functools.partial(called, run))
-        concrete = function.get_concrete_function({k: tf.constant(v) for k, v in given.items()})
+        concrete = function.get_concrete_function({k: tf.constant(v) for k, v in inputs.items()})
         sizes.append(len(concrete.graph.as_graph_def().node))
-        expected = engine("numpy").Runner(lstm(steps))(given)["y"]
-        np.testing.assert_allclose(function(given), expected, atol=1e-6)
+        expected = engine("numpy").Runner(lstm(steps))(inputs)["y"]
+        np.testing.assert_allclose(function(inputs), expected, atol=1e-6)
     assert sizes[0] == sizes[1]
 
 
@@ -214,7 +214,7 @@ def test_torch_runs_its_own_layer() -> None:
         y = LSTM <hidden_size = 4> (x, w, r)
     }""")
     runner = engine("torch").Runner(model)
-    given = {k: v for k, v in feeds(5).items() if k != "n"}
+    inputs = {k: v for k, v in feeds(5).items() if k != "n"}
     with mock.patch("torch.lstm", side_effect=torch.lstm) as layer:
-        runner(given)
+        runner(inputs)
     assert layer.called

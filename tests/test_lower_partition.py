@@ -71,15 +71,15 @@ class InTorch:
             return [v.numpy() for v in self.compiled(self.torch.tensor(x))]
 
     def gradients(self, x: np.ndarray) -> list[np.ndarray]:
-        given = self.torch.tensor(x, requires_grad=True)
-        loss = self.compiled(given)[0].square().sum()
-        return [g.numpy() for g in self.torch.autograd.grad(loss, [given, self.module.w])]
+        inputs = self.torch.tensor(x, requires_grad=True)
+        loss = self.compiled(inputs)[0].square().sum()
+        return [g.numpy() for g in self.torch.autograd.grad(loss, [inputs, self.module.w])]
 
     def second(self, x: np.ndarray) -> np.ndarray:
-        given = self.torch.tensor(x, requires_grad=True)
-        loss = self.module(given)[0].square().sum()
-        (first,) = self.torch.autograd.grad(loss, given, create_graph=True)
-        return self.torch.autograd.grad(first.sin().sum(), given)[0].numpy()
+        inputs = self.torch.tensor(x, requires_grad=True)
+        loss = self.module(inputs)[0].square().sum()
+        (first,) = self.torch.autograd.grad(loss, inputs, create_graph=True)
+        return self.torch.autograd.grad(first.sin().sum(), inputs)[0].numpy()
 
 
 class InJax:
@@ -112,21 +112,21 @@ class InTensorFlow:
         return [v.numpy() for v in self.module(x)]
 
     def gradients(self, x: np.ndarray) -> list[np.ndarray]:
-        given = self.tf.constant(x)
+        inputs = self.tf.constant(x)
         with self.tf.GradientTape() as tape:
-            tape.watch(given)
-            loss = self.tf.reduce_sum(self.module(given)[0] ** 2)
-        return [g.numpy() for g in tape.gradient(loss, [given, self.module.weights["w"]])]
+            tape.watch(inputs)
+            loss = self.tf.reduce_sum(self.module(inputs)[0] ** 2)
+        return [g.numpy() for g in tape.gradient(loss, [inputs, self.module.weights["w"]])]
 
     def second(self, x: np.ndarray) -> np.ndarray:
-        given = self.tf.constant(x)
+        inputs = self.tf.constant(x)
         with self.tf.GradientTape() as outer:
-            outer.watch(given)
+            outer.watch(inputs)
             with self.tf.GradientTape() as tape:
-                tape.watch(given)
-                loss = self.tf.reduce_sum(self.module(given)[0] ** 2)
-            total = self.tf.reduce_sum(self.tf.sin(tape.gradient(loss, given)))
-        return outer.gradient(total, given).numpy()
+                tape.watch(inputs)
+                loss = self.tf.reduce_sum(self.module(inputs)[0] ** 2)
+            total = self.tf.reduce_sum(self.tf.sin(tape.gradient(loss, inputs)))
+        return outer.gradient(total, inputs).numpy()
 
 
 CONVERT: dict[str, Callable[..., Any]] = {
@@ -146,13 +146,13 @@ class TestInsideAGraph:
             (y, at), (y2, at2) = native.values(x), placed.values(x)
             np.testing.assert_allclose(y2, y, rtol=1e-5, atol=1e-6)
             np.testing.assert_array_equal(at2, at)
-            for found, wanted in zip(placed.gradients(x), native.gradients(x), strict=True):
-                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+            for result, expected in zip(placed.gradients(x), native.gradients(x), strict=True):
+                np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
     def test_gradients_of_gradients(self, name: str, place: dict[str, str]) -> None:
         native, placed = (CONVERT[name](text(NETWORK), place=p) for p in (None, place))
-        found, wanted = placed.second(data()), native.second(data())
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        result, expected = placed.second(data()), native.second(data())
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
@@ -160,9 +160,9 @@ class TestInsideAGraph:
 def test_a_runner_sends_nodes_elsewhere(name: str, place: dict[str, str]) -> None:
     pytest.importorskip(name)
     runner = importlib.import_module(f"sardonyx.engines.{name}").Runner
-    found, wanted = (runner(text(NETWORK), place=p)({"x": data()}) for p in (place, None))
-    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(found["at"], wanted["at"])
+    result, expected = (runner(text(NETWORK), place=p)({"x": data()}) for p in (place, None))
+    np.testing.assert_allclose(result["y"], expected["y"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(result["at"], expected["at"])
 
 
 # -- text, and sizes that data decides ----------------------------------------------------
@@ -185,8 +185,8 @@ class TestText:
         pytest.importorskip(name)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = self._run(name, fallback="allow")
-        np.testing.assert_array_equal(found, self.y)
+            result = self._run(name, fallback="allow")
+        np.testing.assert_array_equal(result, self.y)
 
     def _run(self, name: str, **settings: Any) -> Any:
         if name == "torch":
@@ -229,8 +229,8 @@ def test_sizes_that_data_decides_cross_into_an_export() -> None:
 
     exported = torch.export.export(Module(), (torch.ones(4),)).module()
     for x in ([0, 1, 0, 2], [0, 0, 0, 3], [1, 1, 1, 1]):
-        found = exported(torch.tensor(x, dtype=torch.float32)).numpy()
-        np.testing.assert_array_equal(found[0], np.flatnonzero(x))
+        result = exported(torch.tensor(x, dtype=torch.float32)).numpy()
+        np.testing.assert_array_equal(result[0], np.flatnonzero(x))
 
 
 @pytest.fixture
@@ -290,8 +290,8 @@ class TestGroups:
             [a1] a1 = Exp(x) [b1] b1 = Neg(z)
             [m] m = Abs(a1) [n] n = Abs(b1)
             [a2] p = Add(a1, n) [b2] q = Add(b1, m)}"""
-        found = grouped(body, "a1", "a2", "b1", "b2")
-        assert found in ([["a1", "a2"], ["b1"], ["b2"]], [["a1"], ["a2"], ["b1", "b2"]])
+        result = grouped(body, "a1", "a2", "b1", "b2")
+        assert result in ([["a1", "a2"], ["b1"], ["b2"]], [["a1"], ["a2"], ["b1", "b2"]])
 
     def test_a_body_counts_as_a_reader(self) -> None:
         body = """g (float[2] x, bool c) => (float[2] y) {
@@ -314,9 +314,9 @@ def test_a_node_with_bodies_takes_what_they_read_along(name: str) -> None:
         model, place={"If": "onnxruntime"}
     )
     x = np.array([1, -2], np.float32)
-    for c, wanted in ((True, 0 * x), (False, np.exp(x) + np.abs(x))):
-        found = runner({"x": x, "c": np.array(c)})["y"]
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for c, expected in ((True, 0 * x), (False, np.exp(x) + np.abs(x))):
+        result = runner({"x": x, "c": np.array(c)})["y"]
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 # -- the dry run -----------------------------------------------------------------------------
@@ -324,23 +324,23 @@ def test_a_node_with_bodies_takes_what_they_read_along(name: str) -> None:
 
 class TestPlacement:
     def test_bytes_that_cross(self) -> None:
-        found = sx.placement(
+        result = sx.placement(
             text(NETWORK), "torch", place={"MatMul": "onnxruntime", "Sin": "onnxruntime"}
         )
-        (part,) = found.parts
+        (part,) = result.parts
         # in: a of 4 floats a row and w of 12; out: b and c of 3 floats a row each
         assert (part.ins, part.outs) == ("16·N + 48", "24·N")
-        assert found.stays == 4 and [row[0] for row in found.nodes] == ["MatMul", "Sin"]
+        assert result.stays == 4 and [row[0] for row in result.nodes] == ["MatMul", "Sin"]
 
     def test_free_sizes_become_numbers(self) -> None:
-        found = sx.placement(text(NETWORK), "jax", place={"TopK": "numpy"}, sizes={"N": 10})
+        result = sx.placement(text(NETWORK), "jax", place={"TopK": "numpy"}, sizes={"N": 10})
         # in: 3 floats a row; out: 2 floats and 2 integers of 8 bytes
-        assert (found.parts[0].ins, found.parts[0].outs) == ("120", "240")
+        assert (result.parts[0].ins, result.parts[0].outs) == ("120", "240")
 
     def test_reasons(self) -> None:
-        found = sx.placement(text(WORDS), "tensorflow")
-        assert {row[3] for row in found.nodes} == {"tensorflow has no strings"}
-        assert len(found.parts) == 1 and found.stays == 1
+        result = sx.placement(text(WORDS), "tensorflow")
+        assert {row[3] for row in result.nodes} == {"tensorflow has no strings"}
+        assert len(result.parts) == 1 and result.stays == 1
         assert not sx.placement(text(WORDS), "numpy").nodes
 
     def test_all_that_is_wrong_is_named(self) -> None:
@@ -352,8 +352,8 @@ class TestPlacement:
 
     def test_the_last_pattern_decides(self) -> None:
         place = {"*": "onnxruntime", "MatMul": "torch", "Sin": "numpy"}
-        found = sx.placement(text(NETWORK), "torch", place=place)
-        engines = {row[1]: row[2] for row in found.nodes}
+        result = sx.placement(text(NETWORK), "torch", place=place)
+        engines = {row[1]: row[2] for row in result.nodes}
         assert 'node "product"' not in engines
         assert engines['node "second"'] == "on numpy"
         assert engines['node "last"'] == "on onnxruntime"
@@ -362,8 +362,8 @@ class TestPlacement:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         onnx.save(text(NETWORK).proto(), tmp_path / "m.onnx")
-        given = ["--to", "torch", "--dry-run", "--place", "S*=onnxruntime", "--size", "N=2"]
-        monkeypatch.setattr("sys.argv", ["sardonyx", "convert", str(tmp_path / "m.onnx"), *given])
+        inputs = ["--to", "torch", "--dry-run", "--place", "S*=onnxruntime", "--size", "N=2"]
+        monkeypatch.setattr("sys.argv", ["sardonyx", "convert", str(tmp_path / "m.onnx"), *inputs])
         with pytest.raises(SystemExit) as left:
             main()
         assert left.value.code == 0

@@ -152,8 +152,8 @@ def check(
     exact = Runner(model(*sizes, blocks), float64=True)
     for batch, time in ((3, 5), (4, 7 if 1 in free else 5), (2, 9 if 1 in free else 5)):
         x = data(batch, time)
-        wanted = exact({"x0": x})[f"x{blocks}"]
-        np.testing.assert_allclose(run(x), wanted, rtol=1e-4, atol=1e-4)
+        expected = exact({"x0": x})[f"x{blocks}"]
+        np.testing.assert_allclose(run(x), expected, rtol=1e-4, atol=1e-4)
     assert count <= RATIO * known, (count, known)
 
 
@@ -190,14 +190,14 @@ def test_a_slice_leaves_a_free_axis_alone() -> None:
           a, b = Split<axis=1, num_outputs=2>(part)
           y = Sub(a, b) }
     """
-    made = Program(load(onnx.parser.parse_model(text)), arrays_of("jax"))
+    model = Program(load(onnx.parser.parse_model(text)), arrays_of("jax"))
     (n,) = export.symbolic_shape("n")
     spec = jax.ShapeDtypeStruct((n, 9), np.float32)
-    traced = jax.make_jaxpr(lambda x: made({"x": x})[0])(spec)
+    traced = jax.make_jaxpr(lambda x: model({"x": x})[0])(spec)
     assert [e.primitive.name for e in traced.eqns] == ["slice", "slice", "slice", "sub"]
     x = np.arange(27, dtype=np.float32).reshape(3, 9)
-    wanted = x[:, 1:5:2] - x[:, 5::2]
-    np.testing.assert_array_equal(np.asarray(made({"x": jax.numpy.asarray(x)})[0]), wanted)
+    expected = x[:, 1:5:2] - x[:, 5::2]
+    np.testing.assert_array_equal(np.asarray(model({"x": jax.numpy.asarray(x)})[0]), expected)
 
 
 # What a graph is at one size, it may not be at another.

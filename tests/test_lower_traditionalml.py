@@ -52,7 +52,7 @@ def tensor(values: Any, kind: int) -> onnx.TensorProto:
 
 def ensemble(kind: int = TensorProto.FLOAT, **changes: Any) -> onnx.ModelProto:
     """Two trees: x0 <= 1 splits on a set of x1, or on x2 > 0; and x1 != 2."""
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "n_targets": 2,
         "tree_roots": [0, 3],
         "nodes_featureids": [0, 1, 2, 1],
@@ -66,7 +66,7 @@ def ensemble(kind: int = TensorProto.FLOAT, **changes: Any) -> onnx.ModelProto:
         "leaf_targetids": [0, 1, 0, 1, 1, 1],
         "leaf_weights": tensor([0.5, -1.25, 3.0, 0.125, 2.0, -4.0], kind),
     }
-    return model("TreeEnsemble", matrix(kind=kind), [matrix("y", kind)], **{**given, **changes})
+    return model("TreeEnsemble", matrix(kind=kind), [matrix("y", kind)], **{**inputs, **changes})
 
 
 POINTS = np.array(
@@ -78,9 +78,9 @@ POINTS = np.array(
 @pytest.mark.parametrize("name", ENGINES)
 class TestTrees:
     def test_members_of_a_set(self, name: str) -> None:
-        (found,) = by(name, ensemble(), POINTS, fallback="error")
+        (result,) = by(name, ensemble(), POINTS, fallback="error")
         expected = [[0.5, -4], [0.5, 2], [0, 0.75], [3, 2], [0, -3.875], [3, -4], [0, 0.75]]
-        np.testing.assert_array_equal(found, np.array(expected, np.float32))
+        np.testing.assert_array_equal(result, np.array(expected, np.float32))
 
     @pytest.mark.parametrize("aggregate", range(4))
     def test_aggregates(self, name: str, aggregate: int) -> None:
@@ -97,9 +97,9 @@ class TestTrees:
         points = POINTS.astype(np.float64)
         points[1, 0] = 1 + 1e-12
         proto = ensemble(TensorProto.DOUBLE)
-        (found,) = by(name, proto, points)
-        assert found.dtype == np.float64
-        np.testing.assert_array_equal(found, by_onnxruntime(proto, points)[0])
+        (result,) = by(name, proto, points)
+        assert result.dtype == np.float64
+        np.testing.assert_array_equal(result, by_onnxruntime(proto, points)[0])
 
     def test_a_forest_of_scikit_learn(self, name: str) -> None:
         ensemble = pytest.importorskip("sklearn.ensemble")
@@ -107,9 +107,9 @@ class TestTrees:
         x = rng.normal(size=(200, 6)).astype(np.float32)
         labels = (x[:, 0] * x[:, 1] > 0).astype(int) + (x[:, 2] > 1)
         forest = ensemble.RandomForestClassifier(12, random_state=0).fit(x, labels)
-        found = by(name, converted(forest), x, fallback="error")
-        np.testing.assert_array_equal(found[0], forest.predict(x))
-        np.testing.assert_allclose(found[1], forest.predict_proba(x), atol=1e-6)
+        result = by(name, converted(forest), x, fallback="error")
+        np.testing.assert_array_equal(result[0], forest.predict(x))
+        np.testing.assert_allclose(result[1], forest.predict_proba(x), atol=1e-6)
 
 
 def converted(forest: Any) -> onnx.ModelProto:
@@ -173,8 +173,8 @@ class TestMaps:
         result = helper.make_value_info("y", helper.make_sequence_type_proto(each))
         proto = model("ZipMap", matrix(), [result], **keys)
         x = np.array([[0.25, 0.5, 1], [2, 3, 4]], np.float32)
-        (found,) = by(name, proto, x)
-        assert found == by_onnxruntime(proto, x)[0]
+        (outcome,) = by(name, proto, x)
+        assert outcome == by_onnxruntime(proto, x)[0]
 
     @pytest.mark.parametrize(
         ("value", "cast_to", "result", "x"),
@@ -190,30 +190,30 @@ class TestMaps:
         proto = model(
             "CastMap", map_info("x", INTEGER, value), [matrix("y", result)], cast_to=cast_to
         )
-        (found,) = by(name, proto, x)
-        np.testing.assert_array_equal(found, by_onnxruntime(proto, x)[0])
+        (outcome,) = by(name, proto, x)
+        np.testing.assert_array_equal(outcome, by_onnxruntime(proto, x)[0])
 
     def test_cast_map_of_strings(self, name: str) -> None:
         # onnxruntime takes no such map from Python
         x = {3: "0.5", 0: "-2"}
         for cast_to, result in (("TO_STRING", STRING), ("TO_FLOAT", FLOAT)):
-            given = map_info("x", INTEGER, STRING)
-            proto = model("CastMap", given, [matrix("y", result)], cast_to=cast_to)
-            (found,) = by(name, proto, x)
-            wanted = [["-2", "0.5"]] if result == STRING else [[-2.0, 0.5]]
-            np.testing.assert_array_equal(found, np.array(wanted, found.dtype))
+            inputs = map_info("x", INTEGER, STRING)
+            proto = model("CastMap", inputs, [matrix("y", result)], cast_to=cast_to)
+            (outcome,) = by(name, proto, x)
+            expected = [["-2", "0.5"]] if result == STRING else [[-2.0, 0.5]]
+            np.testing.assert_array_equal(outcome, np.array(expected, outcome.dtype))
 
     def test_cast_map_sparse(self, name: str) -> None:
-        given = {"cast_to": "TO_FLOAT", "map_form": "SPARSE", "max_map": 5}
-        proto = model("CastMap", map_info("x", INTEGER, FLOAT), [matrix("y")], **given)
+        inputs = {"cast_to": "TO_FLOAT", "map_form": "SPARSE", "max_map": 5}
+        proto = model("CastMap", map_info("x", INTEGER, FLOAT), [matrix("y")], **inputs)
         x = {3: 0.5, 0: -2.0}
-        (found,) = by(name, proto, x)
-        np.testing.assert_array_equal(found, by_onnxruntime(proto, x)[0])
+        (result,) = by(name, proto, x)
+        np.testing.assert_array_equal(result, by_onnxruntime(proto, x)[0])
 
     def test_dict_vectorizer(self, name: str) -> None:
         proto = model(
             "DictVectorizer", map_info("x", STRING, FLOAT), [matrix("y")], string_vocabulary=LABELS
         )
         x = {"c": 0.5, "a": -2.0}
-        (found,) = by(name, proto, x)
-        np.testing.assert_array_equal(found, by_onnxruntime(proto, x)[0])
+        (result,) = by(name, proto, x)
+        np.testing.assert_array_equal(result, by_onnxruntime(proto, x)[0])

@@ -52,10 +52,10 @@ def run(name: str, body: str, **feeds: np.ndarray) -> list[Any]:
 class TestUnsigned:
     @pytest.mark.parametrize("op", PAIRS)
     def test_pairs(self, name: str, op: str) -> None:
-        wanted = PAIRS[op](A, B)
-        kind = "bool" if wanted.dtype == bool else "uint64"
+        expected = PAIRS[op](A, B)
+        kind = "bool" if expected.dtype == bool else "uint64"
         body = f"g (uint64[5] a, uint64[5] b) => ({kind}[5] y) {{y = {op}(a, b)}}"
-        np.testing.assert_array_equal(run(name, body, a=A, b=B)[0], wanted)
+        np.testing.assert_array_equal(run(name, body, a=A, b=B)[0], expected)
 
     @pytest.mark.parametrize("op", REDUCTIONS)
     def test_reductions(self, name: str, op: str) -> None:

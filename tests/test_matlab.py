@@ -118,11 +118,11 @@ def test_traps(tmp_path: Path) -> None:
         with np.errstate(all="ignore"):
             expected.append(session.run(None, feeds))
     wrong = []
-    for name, outputs, wanted in zip(CASES, octave.run(jobs), expected, strict=True):
+    for name, outputs, reference in zip(CASES, octave.run(jobs), expected, strict=True):
         if isinstance(outputs, str):
             wrong.append(f"{name}: {outputs}")
             continue
-        for y, want in zip(outputs, wanted, strict=True):
+        for y, want in zip(outputs, reference, strict=True):
             same = y.shape == np.shape(want) and y.dtype == np.asarray(want).dtype
             if not same or not np.allclose(y, want, rtol=1e-5, atol=1e-6, equal_nan=True):
                 wrong.append(f"{name}: {y} is not {want}")
@@ -154,9 +154,9 @@ def test_gradients_train_a_model(tmp_path: Path) -> None:
     for i in range(2):
         y = torch.relu(y @ tensors[f"layers.{i}.fc.weight"] + tensors[f"layers.{i}.fc.bias"])
     (y * torch.from_numpy(dy)).sum().backward()
-    wanted = [tensors["layers.0.fc.weight"].grad, tensors["layers.1.fc.bias"].grad]
+    expected = [tensors["layers.0.fc.weight"].grad, tensors["layers.1.fc.bias"].grad]
     np.testing.assert_allclose(
-        gradient, np.concatenate([g.numpy().reshape(-1) for g in wanted]), rtol=1e-4, atol=1e-5
+        gradient, np.concatenate([g.numpy().reshape(-1) for g in expected]), rtol=1e-4, atol=1e-5
     )
 
 
@@ -198,9 +198,9 @@ def test_at_least_a_hundred_operators_have_rules() -> None:
 
 def test_names_fit_and_hide_nothing() -> None:
     names = Names()
-    given = ["sum", "end", "a" * 100, "b" + "a" * 100, "0.weight", "", "x y", "x.y", "Sum", "é"]
-    fresh = [names.fresh(text) for text in given]
-    assert len({n.lower() for n in fresh}) == len(given)
+    inputs = ["sum", "end", "a" * 100, "b" + "a" * 100, "0.weight", "", "x y", "x.y", "Sum", "é"]
+    fresh = [names.fresh(text) for text in inputs]
+    assert len({n.lower() for n in fresh}) == len(inputs)
     for name in fresh:
         assert re.fullmatch(r"[A-Za-z]\w*", name) and len(name) <= LONGEST
         assert name not in RESERVED

@@ -157,8 +157,8 @@ def test_sparse_tensors_become_dense(tmp_path: Path) -> None:
     proto.graph.sparse_initializer.append(sparse)
     proto.graph.node.insert(0, helper.make_node("Constant", [], ["c"], sparse_value=sparse))
     path = save(load(proto), tmp_path / "m.onnx")
-    (found,) = session(path).run(None, {"x": np.zeros(5, np.float32)})
-    assert found.tolist() == [2, 0, 0, 4, 0]
+    (result,) = session(path).run(None, {"x": np.zeros(5, np.float32)})
+    assert result.tolist() == [2, 0, 0, 4, 0]
 
 
 def test_an_unsorted_graph_is_sorted(tmp_path: Path) -> None:
@@ -369,8 +369,8 @@ def test_older_words_say_the_same(body: str, ceiling: int) -> None:
     from onnx.reference import ReferenceEvaluator
 
     expected = ReferenceEvaluator(proto).run(None, feeds)
-    (found,) = session(fitted.proto()).run(["y"], feeds)
-    np.testing.assert_allclose(found, expected[0], rtol=2e-4, atol=1e-5)
+    (result,) = session(fitted.proto()).run(["y"], feeds)
+    np.testing.assert_allclose(result, expected[0], rtol=2e-4, atol=1e-5)
 
 
 def test_random_operators_come_out_where_onnxruntime_has_them(tmp_path: Path) -> None:
@@ -473,14 +473,14 @@ BODIES = {
 def test_a_file_for_a_release_is_not_above_what_it_takes(
     tmp_path: Path, body: str, release: str
 ) -> None:
-    given = load(parsed(BODIES[body], 28, 14))
-    path = save(given, tmp_path / "m.onnx", runtime=f"onnxruntime=={release}")
+    inputs = load(parsed(BODIES[body], 28, 14))
+    path = save(inputs, tmp_path / "m.onnx", runtime=f"onnxruntime=={release}")
     written = onnx.load(path)
     assert written.ir_version <= REFUSALS.get(release, 14)
     assert written.opset_import[0].version <= BUILT_WITH.get(release, 28)
-    feeds = {v.name: np.linspace(-1, 1, v.shape[-1], dtype=np.float32) for v in given.inputs}
-    feeds["x"] = np.broadcast_to(feeds["x"], [int(d) for d in given.inputs[0].shape]).copy()
-    (expected,) = session(save(given, tmp_path / "now.onnx")).run(None, feeds)
+    feeds = {v.name: np.linspace(-1, 1, v.shape[-1], dtype=np.float32) for v in inputs.inputs}
+    feeds["x"] = np.broadcast_to(feeds["x"], [int(d) for d in inputs.inputs[0].shape]).copy()
+    (expected,) = session(save(inputs, tmp_path / "now.onnx")).run(None, feeds)
     np.testing.assert_allclose(session(path).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -55,9 +55,9 @@ def made(body: str, weights: dict) -> sx.Model:
 
 
 def agrees(model: sx.Model, x: np.ndarray) -> None:
-    (wanted,) = Runner(model)({model.inputs[0].name: x}).values()
-    found = sx.to_torch(model)(torch.from_numpy(x)).detach().numpy()
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    (expected,) = Runner(model)({model.inputs[0].name: x}).values()
+    result = sx.to_torch(model)(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,8 +70,8 @@ def test_idioms_are_found_again(name: str) -> None:
 @pytest.mark.parametrize("name", NEAR)
 def test_what_only_looks_like_one_stays(name: str) -> None:
     model = made(*NEAR[name])
-    found = {n.op_type for n in native(model).served.graph}
-    assert not found & {"Swish", "LayerNormalization", "Gelu"}
+    result = {n.op_type for n in native(model).served.graph}
+    assert not result & {"Swish", "LayerNormalization", "Gelu"}
     agrees(model, np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32))
 
 

@@ -31,8 +31,8 @@ def test_nnx_module_has_the_weights_as_params() -> None:
     assert len(jax.tree.leaves(leaves)) == 4
     grads = nnx.grad(lambda m: (m(x) ** 2).sum())(module)
     apply, params = sx.to_jax(model)
-    wanted = jax.grad(lambda p: (apply(p, x) ** 2).sum())(params)
-    for name, value in wanted.items():
+    reference = jax.grad(lambda p: (apply(p, x) ** 2).sum())(params)
+    for name, value in reference.items():
         np.testing.assert_allclose(grads.weights[name][...], value, rtol=1e-5, atol=1e-6)
 
 
@@ -43,8 +43,8 @@ def test_nnx_module_comes_back_bit_for_bit() -> None:
     weight = module.weights["fc0.weight"]
     weight[...] = weight[...] + 1.0
     tuned = sx.with_weights(model, module)
-    wanted = model.initializer("fc0.weight").numpy() + np.float32(1)
-    np.testing.assert_array_equal(tuned.initializer("fc0.weight").numpy(), wanted)
+    expected = model.initializer("fc0.weight").numpy() + np.float32(1)
+    np.testing.assert_array_equal(tuned.initializer("fc0.weight").numpy(), expected)
     same = model.initializer("fc1.bias").numpy()
     np.testing.assert_array_equal(tuned.initializer("fc1.bias").numpy(), same)
 
@@ -63,11 +63,11 @@ def test_params_can_be_donated() -> None:
         slopes = jax.grad(lambda p: (apply(p, x) ** 2).sum())(weights)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, slopes)
 
-    wanted = step(params, x)
+    expected = step(params, x)
     held = {n: jax.numpy.array(w) for n, w in params.items()}
-    found = jax.jit(step, donate_argnums=0)(held, x)
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    result = jax.jit(step, donate_argnums=0)(held, x)
+    for name, value in expected.items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("make", "shape"), [(cnn, (3, 8, 8)), (mlp, (6,))], ids=["cnn", "mlp"])
@@ -75,9 +75,9 @@ def test_vmap_over_a_new_axis(make: object, shape: tuple[int, ...]) -> None:
     model = make()  # type: ignore[operator]
     apply, params = sx.to_jax(model)
     x = rows(2, 3, *shape)
-    found = jax.vmap(apply, (None, 0))(params, x)
-    for part, given in zip(found, x, strict=True):
-        np.testing.assert_allclose(part, expected(model, given), rtol=1e-4, atol=1e-5)
+    result = jax.vmap(apply, (None, 0))(params, x)
+    for part, inputs in zip(result, x, strict=True):
+        np.testing.assert_allclose(part, expected(model, inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_export_with_two_symbolic_sizes() -> None:
@@ -88,5 +88,5 @@ def test_export_with_two_symbolic_sizes() -> None:
     exported = jax.export.export(jax.jit(apply))(params, spec)
     for shape in ((2, 5), (3, 7)):
         ids = np.random.default_rng(1).integers(0, 11, shape)
-        found = exported.call(params, ids.astype(np.int32))
-        np.testing.assert_allclose(found, expected(model, ids), rtol=1e-4, atol=1e-4)
+        result = exported.call(params, ids.astype(np.int32))
+        np.testing.assert_allclose(result, expected(model, ids), rtol=1e-4, atol=1e-4)

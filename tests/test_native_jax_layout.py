@@ -136,8 +136,8 @@ def image(name: str) -> np.ndarray:
 def test_values_are_those_of_onnxruntime(name: str) -> None:
     model, x = model_of(name), image(name)
     apply, params = sx.to_jax(model)
-    (wanted,) = Runner(model)({"x": x}).values()
-    np.testing.assert_allclose(jax.jit(apply)(params, x), wanted, rtol=1e-4, atol=1e-5)
+    (expected,) = Runner(model)({"x": x}).values()
+    np.testing.assert_allclose(jax.jit(apply)(params, x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -145,12 +145,12 @@ def test_gradients_are_those_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     model, x = model_of(name), image(name)
     apply, params = sx.to_jax(model)
-    found, dx = jax.jit(jax.grad(lambda p, x: (apply(p, x) ** 2).sum(), (0, 1)))(params, x)
-    module, given = sx.to_torch(model).eval(), torch.tensor(x, requires_grad=True)
-    module(given).square().sum().backward()
-    np.testing.assert_allclose(dx, given.grad, rtol=1e-3, atol=1e-3)
+    result, dx = jax.jit(jax.grad(lambda p, x: (apply(p, x) ** 2).sum(), (0, 1)))(params, x)
+    module, inputs = sx.to_torch(model).eval(), torch.tensor(x, requires_grad=True)
+    module(inputs).square().sum().backward()
+    np.testing.assert_allclose(dx, inputs.grad, rtol=1e-3, atol=1e-3)
     for key, weight in module.named_parameters():
-        np.testing.assert_allclose(found[key], weight.grad, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(result[key], weight.grad, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kernel", [2, 3])
@@ -163,10 +163,10 @@ def test_of_equal_maxima_the_first_has_the_gradient(kernel: int) -> None:
     )
     apply, _ = sx.to_jax(sx.load(proto))
     x = np.random.default_rng(0).integers(0, 3, (1, 2, 7, 7)).astype(np.float32)
-    given = torch.tensor(x, requires_grad=True)
-    torch.nn.functional.max_pool2d(given, kernel, 2).square().sum().backward()
-    found = jax.grad(lambda x: (apply({}, x) ** 2).sum())(x)
-    np.testing.assert_array_equal(found, given.grad)
+    inputs = torch.tensor(x, requires_grad=True)
+    torch.nn.functional.max_pool2d(inputs, kernel, 2).square().sum().backward()
+    result = jax.grad(lambda x: (apply({}, x) ** 2).sum())(x)
+    np.testing.assert_array_equal(result, inputs.grad)
 
 
 def test_what_is_not_a_number_stays_so() -> None:
@@ -183,8 +183,8 @@ def test_sizes_may_be_symbolic() -> None:
     spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3, 8, 9"), x.dtype)
     stored = jax.export.export(jax.jit(apply))(params, spec).serialize(vjp_order=1)
     back = jax.export.deserialize(stored)
-    (wanted,) = Runner(model)({"x": x}).values()
-    np.testing.assert_allclose(back.call(params, x), wanted, rtol=1e-4, atol=1e-5)
+    (expected,) = Runner(model)({"x": x}).values()
+    np.testing.assert_allclose(back.call(params, x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_padding_is_explicit_and_means_the_same(body: str, dims: str) -> None:
             assert {"pads", "strides", "kernel_shape"} <= set(node.attributes)
     feeds = {"x": floats(2, 2, 7, 8), "w": floats(2, 2, 3, 4)}
     (expected,) = run(original, feeds)
-    (found,) = run(normal.proto(), feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    (result,) = run(normal.proto(), feeds)
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [[9, 9], [10, 11], [12, 17]])
@@ -100,9 +100,9 @@ def test_vectors_in_matmul_become_matrices(a: tuple[int, ...], b: tuple[int, ...
     product = next(n for n in normal.graph if n.op_type == "MatMul")
     assert all(len(v.shape) >= 2 for v in product.inputs)
     feeds = {"a": floats(*a), "b": floats(*b)}
-    (expected,), (found,) = run(original, feeds), run(normal.proto(), feeds)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    (expected,), (result,) = run(original, feeds), run(normal.proto(), feeds)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_every_kind_of_constant_becomes_an_initializer() -> None:
@@ -120,11 +120,11 @@ def test_every_kind_of_constant_becomes_an_initializer() -> None:
     normal = normalize(load(original))
     assert not list(normal.graph)
     for name, expected in zip("abcdefk", run(original, {}), strict=True):
-        found = normal.initializer(name).numpy()
+        result = normal.initializer(name).numpy()
         if name in "ef":
-            found = np.vectorize(lambda b: b.decode(), otypes=[object])(found)
-        np.testing.assert_array_equal(found, expected)
-        assert found.dtype == expected.dtype
+            result = np.vectorize(lambda b: b.decode(), otypes=[object])(result)
+        np.testing.assert_array_equal(result, expected)
+        assert result.dtype == expected.dtype
 
 
 def test_functions_are_inlined_with_their_attributes_and_their_own_opset() -> None:
@@ -176,8 +176,8 @@ def test_functions_inside_bodies_and_with_bodies() -> None:
     normal = normalize(load(model(text)))
     for value in (True, False):
         x = floats(3)
-        (found,) = run(normal.proto(), {"x": x, "c": np.array(value)})
-        np.testing.assert_allclose(found, np.exp(x) if value else x, rtol=1e-6)
+        (result,) = run(normal.proto(), {"x": x, "c": np.array(value)})
+        np.testing.assert_allclose(result, np.exp(x) if value else x, rtol=1e-6)
 
 
 def test_symbols_survive_shape_arithmetic() -> None:
@@ -239,8 +239,10 @@ def test_axes_are_not_negative_and_empty_inputs_go() -> None:
     assert nodes["Softmax"].attributes["axis"].value == 2
     assert len(nodes["Clip"].inputs) == 1
     x = floats(2, 3, 4)
-    for expected, found in zip(run(original, {"x": x}), run(normal.proto(), {"x": x}), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, result in zip(
+        run(original, {"x": x}), run(normal.proto(), {"x": x}), strict=True
+    ):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_split_names_its_sizes() -> None:
@@ -251,10 +253,10 @@ def test_split_names_its_sizes() -> None:
     normal = normalize(load(original))
     (node,) = normal.graph
     assert node.inputs[1].const_value.numpy().tolist() == [3, 3, 1]
-    for expected, found in zip(
+    for expected, result in zip(
         run(original, {"x": floats(7, 2)}), run(normal.proto(), {"x": floats(7, 2)}), strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_names_of_the_user_survive_and_the_model_is_not_changed() -> None:
@@ -293,8 +295,8 @@ def test_defaults_of_inputs_are_not_constants() -> None:
     proto = model("g (float[6] x, int64[2] shape) => (float[a,b] y) { y = Reshape(x, shape) }")
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 3]), "shape"))
     normal = normalize(load(proto))
-    (found,) = run(normal.proto(), {"x": floats(6), "shape": np.array([3, 2])})
-    assert found.shape == (3, 2)
+    (result,) = run(normal.proto(), {"x": floats(6), "shape": np.array([3, 2])})
+    assert result.shape == (3, 2)
     assert not any(isinstance(d, int) for d in normal.graph.outputs[0].shape)
 
 

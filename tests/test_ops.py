@@ -41,8 +41,8 @@ def test_every_operator_that_onnx_tags_differentiable_is_covered() -> None:
     ],
 )
 def test_how_an_operator_is_differentiated(operator: str, gradient: str) -> None:
-    (found,) = coverage(operator)
-    assert found.gradient == gradient
+    (result,) = coverage(operator)
+    assert result.gradient == gradient
 
 
 def test_json_has_one_object_per_operator(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +59,8 @@ def test_pattern_and_gradient_select(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_table_names_each_operator(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "Reduce*")
-    for found in coverage("Reduce*"):
-        assert found.operator in out
+    for result in coverage("Reduce*"):
+        assert result.operator in out
     assert summary(coverage("Reduce*")).partition(":")[0] in out
 
 

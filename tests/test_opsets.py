@@ -137,8 +137,8 @@ def expected(case: Old, proto: onnx.ModelProto) -> list[Any]:
     if case.expect is None:
         return run(proto, feeds_of(case))
     with np.errstate(all="ignore"):
-        found = case.expect(*(a for a in case.arrays() if a is not None))
-    return found if isinstance(found, list) else [found]
+        result = case.expect(*(a for a in case.arrays() if a is not None))
+    return result if isinstance(result, list) else [result]
 
 
 def assert_same(got: list[Any], want: list[Any], tol: float) -> None:
@@ -164,11 +164,11 @@ EACH = [
 def test_values_stay(case: Old, version: int, shapes: bool) -> None:
     proto = old_model(case, version, shapes)
     new = upgraded(proto, NO_KERNEL_FROM.get(case.op, RUNTIME_OPSET + 1) - 1)
-    got = run(new, feeds_of(case))
+    result = run(new, feeds_of(case))
     if case.check is not None:
-        case.check(case.arrays(), got)
+        case.check(case.arrays(), result)
     else:
-        assert_same(got, expected(case, proto), case.tol)
+        assert_same(result, expected(case, proto), case.tol)
     node = next(n for n in new.graph.node if "y0" in n.output)
     assert node.name == "the node"
     if (case.domain, case.op) not in KEPT:
@@ -207,8 +207,8 @@ OFFICIAL = Path(onnx.__file__).parent / "backend" / "test" / "data"
 )
 def test_models_of_opset_6_give_the_outputs_that_the_suite_stored(folder: Path) -> None:
     proto = onnx.load(folder / "model.onnx")
-    given = {i.name for i in proto.graph.initializer}
-    names = [i.name for i in proto.graph.input if i.name not in given]
+    inputs = {i.name for i in proto.graph.initializer}
+    names = [i.name for i in proto.graph.input if i.name not in inputs]
     new = upgraded(proto)
     new.ir_version = 8
     for data in folder.glob("test_data_set_*"):
@@ -216,9 +216,9 @@ def test_models_of_opset_6_give_the_outputs_that_the_suite_stored(folder: Path) 
         def read(kind: str, i: int, data: Path = data) -> np.ndarray:
             return onnx.numpy_helper.to_array(onnx.load_tensor(data / f"{kind}_{i}.pb"))
 
-        got = run(new, {name: read("input", i) for i, name in enumerate(names)})
-        want = [read("output", i) for i in range(len(got))]
-        for g, w in zip(got, want, strict=True):
+        result = run(new, {name: read("input", i) for i, name in enumerate(names)})
+        want = [read("output", i) for i in range(len(result))]
+        for g, w in zip(result, want, strict=True):
             np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-5)  # the suite's own tolerance
 
 
@@ -240,28 +240,28 @@ def named(bump: Bump) -> str:
 def breaks(bump: Bump) -> list[str]:
     """What a node written for the old version may have that the new one does not take."""
     a, b = bump
-    found = ["deprecated"] if b.deprecated and not a.deprecated else []
+    result = ["deprecated"] if b.deprecated and not a.deprecated else []
     for kind, before, after in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
-        found += [f"{kind} {p.name} is gone" for p in list(before)[len(after) :]]
+        result += [f"{kind} {p.name} is gone" for p in list(before)[len(after) :]]
         for i, new in enumerate(after):
             required = new.option not in (opset.Optional, opset.Variadic)
             if i >= len(before):
-                found += [f"{kind} {new.name} is required"] if required else []
+                result += [f"{kind} {new.name} is required"] if required else []
                 continue
             if set(before[i].types) - set(new.types):
-                found.append(f"{kind} {new.name} takes fewer types")
+                result.append(f"{kind} {new.name} takes fewer types")
             if required and before[i].option == opset.Optional:
-                found.append(f"{kind} {new.name} is required")
+                result.append(f"{kind} {new.name} is required")
     for name, old in a.attributes.items():
         new = b.attributes.get(name)
         if new is None:
-            found.append(f"attribute {name} is gone")
+            result.append(f"attribute {name} is gone")
         elif old.type != new.type or (new.required and not old.required):
-            found.append(f"attribute {name} is written otherwise")
+            result.append(f"attribute {name} is written otherwise")
         elif old.default_value != new.default_value:
-            found.append(f"attribute {name} has another default")
+            result.append(f"attribute {name} has another default")
     new_required = (n for n, v in b.attributes.items() if v.required and n not in a.attributes)
-    return found + [f"attribute {name} is required" for name in new_required]
+    return result + [f"attribute {name} is required" for name in new_required]
 
 
 def adds(bump: Bump) -> bool:
@@ -444,11 +444,11 @@ def test_bodies_and_what_they_capture(condition: bool) -> None:
 
 
 def names_in(graph: onnx.GraphProto) -> set[str]:
-    found = {name for node in graph.node for name in node.output}
+    result = {name for node in graph.node for name in node.output}
     for node in graph.node:
         for attribute in node.attribute:
-            found |= names_in(attribute.g) if attribute.HasField("g") else set()
-    return found
+            result |= names_in(attribute.g) if attribute.HasField("g") else set()
+    return result
 
 
 def test_names_and_metadata_stay() -> None:

@@ -143,8 +143,8 @@ def test_clip_by_global_norm() -> None:
     def clip(i, optimizer, parameters):  # type: ignore[no-untyped-def]
         torch.nn.utils.clip_grad_norm_(parameters.values(), 0.1)
 
-    found = ours(sx.optim.sgd(0.1), clip_norm=0.1)
-    assert_same(found, theirs(lambda p: O.SGD(p, 0.1), each=clip))
+    result = ours(sx.optim.sgd(0.1), clip_norm=0.1)
+    assert_same(result, theirs(lambda p: O.SGD(p, 0.1), each=clip))
 
 
 def test_clip_by_value() -> None:
@@ -222,7 +222,7 @@ def test_everything_is_counted_by_updates_where_gradients_are_accumulated(name: 
 
 def test_groups_are_clipped_together_after_accumulation() -> None:
     group = {"*.bias": {"lr": 0.02}}
-    found = ours(sx.optim.sgd(0.1), accumulate=5, clip_norm=0.05, groups=group)
+    result = ours(sx.optim.sgd(0.1), accumulate=5, clip_norm=0.05, groups=group)
     parameters, forward = torch_mlp(mlp(dtype=np.float64))
     biases = [p for n, p in parameters.items() if n.endswith("bias")]
     rest = [p for n, p in parameters.items() if not n.endswith("bias")]
@@ -233,7 +233,7 @@ def test_groups_are_clipped_together_after_accumulation() -> None:
             torch.nn.utils.clip_grad_norm_(parameters.values(), 0.05)
             optimizer.step()
             optimizer.zero_grad()
-    assert_same(found, {n: p.detach().numpy() for n, p in parameters.items()})
+    assert_same(result, {n: p.detach().numpy() for n, p in parameters.items()})
 
 
 CHAINS = {
@@ -265,7 +265,7 @@ def test_hyperparameters_of_a_double_record_are_double() -> None:
 
 
 def test_groups_have_their_own_settings() -> None:
-    found = ours(sx.optim.adamw(0.01), groups={"*.bias": {"weight_decay": 0.0, "lr": 0.002}})
+    result = ours(sx.optim.adamw(0.01), groups={"*.bias": {"weight_decay": 0.0, "lr": 0.002}})
     parameters, forward = torch_mlp(mlp(dtype=np.float64))
     biases = [p for n, p in parameters.items() if n.endswith("bias")]
     rest = [p for n, p in parameters.items() if not n.endswith("bias")]
@@ -276,7 +276,7 @@ def test_groups_have_their_own_settings() -> None:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(forward(torch.tensor(x)), torch.tensor(y)).backward()
         optimizer.step()
-    assert_same(found, {n: p.detach().numpy() for n, p in parameters.items()})
+    assert_same(result, {n: p.detach().numpy() for n, p in parameters.items()})
 
 
 def test_moving_average_of_weights() -> None:
@@ -327,8 +327,8 @@ def test_schedule_matches_torch(name: str) -> None:
         torch.nn.functional.mse_loss(forward(torch.tensor(x)), torch.tensor(y)).backward()
         optimizer.step()
         scheduler.step()
-    found = ours(sx.optim.sgd(0.1, schedule=schedule))
-    assert_same(found, {n: p.detach().numpy() for n, p in parameters.items()})
+    result = ours(sx.optim.sgd(0.1, schedule=schedule))
+    assert_same(result, {n: p.detach().numpy() for n, p in parameters.items()})
 
 
 def test_unknown_names_and_settings_are_refused() -> None:

@@ -36,7 +36,7 @@ def evaluate(found: Model, **feeds: np.ndarray) -> list[np.ndarray]:
 
 
 def test_what_nobody_reads_goes_and_inputs_stay() -> None:
-    found = model(
+    result = model(
         """g (float[2] x, float[2] unused) => (float[2] y)
         <float[2] w = {1.0, 2.0}, float[2] lost = {3.0, 4.0}, float[2] state = {5.0, 6.0}> {
             a = Neg(x)
@@ -45,14 +45,14 @@ def test_what_nobody_reads_goes_and_inputs_stay() -> None:
             y = Mul(x, w)
         }"""
     )
-    assert dead.remove_dead(found.graph, keep=["state"]) == 3
-    assert op_types(found) == ["Mul"]
-    assert set(found.graph.initializers) == {"w", "state"}
-    assert [v.name for v in found.graph.inputs] == ["x", "unused"]
+    assert dead.remove_dead(result.graph, keep=["state"]) == 3
+    assert op_types(result) == ["Mul"]
+    assert set(result.graph.initializers) == {"w", "state"}
+    assert [v.name for v in result.graph.inputs] == ["x", "unused"]
 
 
 def test_a_dead_body_frees_what_it_captured() -> None:
-    found = model(
+    result = model(
         """g (float[2] x, bool c) => (float[2] y) {
             a = Neg(x)
             z = If(c) <
@@ -62,15 +62,15 @@ def test_a_dead_body_frees_what_it_captured() -> None:
             y = Abs(x)
         }"""
     )
-    dead.remove_dead(found.graph)
-    assert op_types(found) == ["Abs"]
+    dead.remove_dead(result.graph)
+    assert op_types(result) == ["Abs"]
 
 
 # -- common subexpressions --------------------------------------------------------------
 
 
 def test_equal_nodes_merge_in_chains() -> None:
-    found = model(
+    result = model(
         """g (float[2] x) => (float[2] y) {
             a = Exp(x)
             b = Exp(x)
@@ -79,13 +79,13 @@ def test_equal_nodes_merge_in_chains() -> None:
             y = Mul(c, d)
         }"""
     )
-    before = evaluate(found, x=np.array([1.0, 2.0], np.float32))
-    assert cse.merge_common(found.graph) == 2
-    np.testing.assert_array_equal(evaluate(found, x=np.array([1.0, 2.0], np.float32)), before)
+    before = evaluate(result, x=np.array([1.0, 2.0], np.float32))
+    assert cse.merge_common(result.graph) == 2
+    np.testing.assert_array_equal(evaluate(result, x=np.array([1.0, 2.0], np.float32)), before)
 
 
 def test_attributes_and_weights_tell_nodes_apart() -> None:
-    found = model(
+    result = model(
         """g (float[2,2] x) => (float[2,2] y, float[2,2] z)
         <float[2] v = {1.0, 1.0}, float[2] w = {1.0, 1.0}> {
             a = Softmax<axis=0>(x)
@@ -96,7 +96,7 @@ def test_attributes_and_weights_tell_nodes_apart() -> None:
             z = Identity(b)
         }"""
     )
-    assert cse.merge_common(found.graph) == 0
+    assert cse.merge_common(result.graph) == 0
 
 
 @pytest.mark.parametrize(
@@ -111,19 +111,19 @@ def test_attributes_and_weights_tell_nodes_apart() -> None:
     ],
 )
 def test_randomness_is_never_shared(body: str, merged: int) -> None:
-    found = model(
+    result = model(
         f"""g (float[2] x, bool m) => (float[2] y)
         <float r = {{0.5}}, bool t = {{1}}, bool f = {{0}}> {{ {body}  y = Add(a, b) }}"""
     )
-    assert cse.merge_common(found.graph) == merged
+    assert cse.merge_common(result.graph) == merged
 
 
 def test_outputs_keep_their_names() -> None:
-    found = model("g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }")
-    cse.merge_common(found.graph)
-    dead.remove_dead(found.graph)
-    assert [v.name for v in found.graph.outputs] == ["y", "z"]
-    assert len(evaluate(found, x=np.zeros(2, np.float32))) == 2
+    result = model("g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }")
+    cse.merge_common(result.graph)
+    dead.remove_dead(result.graph)
+    assert [v.name for v in result.graph.outputs] == ["y", "z"]
+    assert len(evaluate(result, x=np.zeros(2, np.float32))) == 2
 
 
 # -- functions ---------------------------------------------------------------------------
@@ -142,14 +142,14 @@ def test_outputs_keep_their_names() -> None:
     ],
 )
 def test_a_definition_computes_what_its_operator_does(body: str, shape: str) -> None:
-    found = model(
+    outcome = model(
         f"""g (float{shape} x) => (float y)
         <float[4] s = {{1.0, 2.0, 3.0, 4.0}}, float lo = {{-0.5}}, float hi = {{0.5}},
          int64[3] l = {{0, 3, 1}}> {{ {body} }}"""
     )
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    (expected,) = evaluate(found, x=x)
-    normal = normalize(found).copy()
+    (expected,) = evaluate(outcome, x=x)
+    normal = normalize(outcome).copy()
     (node,) = normal.graph
     new = functions.expand(node)
     assert new and node.op_type not in op_types(normal)
@@ -159,14 +159,14 @@ def test_a_definition_computes_what_its_operator_does(body: str, shape: str) -> 
 
 
 def test_an_operator_without_definition_stays() -> None:
-    found = model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
-    (node,) = found.graph
+    result = model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
+    (node,) = result.graph
     assert functions.expand(node) is None
-    assert op_types(found) == ["Exp"]
+    assert op_types(result) == ["Exp"]
 
 
 def test_functions_in_a_circle_are_named() -> None:
-    found = model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
+    result = model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
     text = """<ir_version: 10, opset_import: ["": 22, "l": 1]>
         g (float[2] x) => (float[2] y) { y = l.a(x) }
         <domain: "l", opset_import: ["l": 1]> a (x) => (y) { y = l.b(x) }
@@ -176,7 +176,7 @@ def test_functions_in_a_circle_are_named() -> None:
     circle = ir.serde.deserialize_model(onnx.parser.parse_model(text))
     with pytest.raises(ModelError, match="l::a"):
         functions.inline(circle)
-    assert found.graph is not None
+    assert result.graph is not None
 
 
 def test_inlining_is_linear_in_what_comes_out() -> None:
@@ -198,7 +198,7 @@ def test_inlining_is_linear_in_what_comes_out() -> None:
 
 
 def test_shape_arithmetic_folds() -> None:
-    found = normalize(
+    result = normalize(
         model(
             """g (float[2,3,4] x) => (float[a,b] y)
             <int64[1] zero = {0}, int64[1] rest = {-1}> {
@@ -209,9 +209,9 @@ def test_shape_arithmetic_folds() -> None:
             }"""
         )
     ).copy()
-    assert folding.fold(found.graph) == 3
-    assert op_types(found) == ["Reshape"]
-    assert found.initializer("t").numpy().tolist() == [2, -1]
+    assert folding.fold(result.graph) == 3
+    assert op_types(result) == ["Reshape"]
+    assert result.initializer("t").numpy().tolist() == [2, -1]
 
 
 @pytest.mark.parametrize(
@@ -231,14 +231,14 @@ def test_shape_arithmetic_folds() -> None:
     ],
 )
 def test_values_are_those_of_onnx(expression: str, expected: object) -> None:
-    found = model(
+    result = model(
         f"""g (int64[3] x) => (int64[n] y)
         <int64[3] a = {{-7, 7, -4}}, int64[3] b = {{2, 2, 2}}, int64[1] s = {{-1}},
          int64[1] e = {{-9}}, int64[1] z = {{0}}, int64[1] m = {{-1}}, int64[1] u = {{3}},
          int64 zero = {{0}}, int64 one = {{1}}> {{ {expression} y = Add(x, r) }}"""
     )
-    (reference,) = evaluate(found, x=np.zeros(3, np.int64))
-    folded = normalize(found).copy()
+    (reference,) = evaluate(result, x=np.zeros(3, np.int64))
+    folded = normalize(result).copy()
     folding.fold(folded.graph)
     assert op_types(folded) == ["Add"]
     value = folded.initializer("r").numpy()
@@ -254,14 +254,14 @@ def test_values_are_those_of_onnx(expression: str, expected: object) -> None:
     ],
 )
 def test_what_cannot_be_computed_stays(body: str) -> None:
-    found = model(
+    result = model(
         f"""g (int64[3] x) => (int64[n] y)
         <int64[3] a = {{-7, 7, -4}}, int64[1] zero = {{0}}, int64[1] big = {{99}}>
         {{ {body} y = Add(x, r) }}"""
     ).copy()
-    last = list(found.graph)[-2].op_type
-    folding.fold(found.graph)
-    assert op_types(found)[-2:] == [last, "Add"]
+    last = list(result.graph)[-2].op_type
+    folding.fold(result.graph)
+    assert op_types(result)[-2:] == [last, "Add"]
 
 
 BOMBS = {
@@ -286,11 +286,11 @@ def test_size_comes_before_value(bomb: str) -> None:
             y = Mul(x, r)
         }}"""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = normalize(model(text)).copy()
-    folding.fold(found.graph)
+    result = normalize(model(text)).copy()
+    folding.fold(result.graph)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < 200 * MIB
-    assert "r" not in found.graph.initializers
+    assert "r" not in result.graph.initializers
 
 
 def test_folding_stops_at_the_total() -> None:
@@ -306,9 +306,9 @@ def test_folding_stops_at_the_total() -> None:
         [helper.make_tensor("n", onnx.TensorProto.INT64, [1], [elements])],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
-    found = normalize(load(proto)).copy()
-    assert folding.fold(found.graph) == Limits().fold_total_bytes // (4 * MIB)
-    (y,) = evaluate(found)
+    result = normalize(load(proto)).copy()
+    assert folding.fold(result.graph) == Limits().fold_total_bytes // (4 * MIB)
+    (y,) = evaluate(result)
     assert y.shape == (elements,) and not y.any()
 
 
@@ -318,5 +318,5 @@ def test_a_default_of_an_input_is_not_folded() -> None:
         { b = Neg(a) y = Neg(b) }"""
     )
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2]), "a"))
-    found = normalize(load(proto)).copy()
-    assert folding.fold(found.graph) == 0
+    result = normalize(load(proto)).copy()
+    assert folding.fold(result.graph) == 0

@@ -55,8 +55,8 @@ def test_arrow(expected: np.ndarray) -> None:
     for batch in (pyarrow.table(columns), pyarrow.RecordBatch.from_pydict(columns)):
         result = predictor(batch)
         assert type(result) is type(batch)
-        found = np.array(result.column("scores").to_pylist(), np.float32)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        outcome = np.array(result.column("scores").to_pylist(), np.float32)
+        np.testing.assert_allclose(outcome, expected, rtol=1e-6)
 
 
 ELSEWHERE = """

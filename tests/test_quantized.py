@@ -198,10 +198,10 @@ def test_training_with_float_weights_is_torchs(tmp_path: Path) -> None:
         loss.backward()
         optimizer.step()
     for name, parameter in module.named_parameters():
-        found = run.model.graph.initializers[name].const_value.numpy()
+        result = run.model.graph.initializers[name].const_value.numpy()
         right = parameter.detach().numpy()
         np.testing.assert_allclose(
-            found, right.T if found.ndim == 2 else right, rtol=1e-4, atol=1e-6
+            result, right.T if result.ndim == 2 else right, rtol=1e-4, atol=1e-6
         )
 
 
@@ -382,10 +382,10 @@ def test_an_operator_of_onnxruntime(case: str) -> None:
     session = ort.InferenceSession(model.SerializeToString())
     expected = session.run(None, {model.graph.input[0].name: x})
     package = importlib.import_module("sardonyx.engines.numpy")
-    found = package.prepare(sx.load(model)).run([x])
+    result = package.prepare(sx.load(model)).run([x])
     # The kernel rounds the state by rows that one thread computes; we do not round it.
     state_rounded = op_type == "DynamicQuantizeLSTM"
-    for ours, right in zip(found, expected, strict=True):
+    for ours, right in zip(result, expected, strict=True):
         assert ours.dtype == right.dtype and ours.shape == right.shape
         whole = right.dtype.kind in "iu"
         atol = 1 if whole else (5e-4 if state_rounded else 2e-5)

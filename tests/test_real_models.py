@@ -136,13 +136,13 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
 
     problem = Problem(name)
     wide = widen(problem.model)
-    given = doubles(problem.feeds), doubles(problem.seeds)
-    expected = autograd(wide, given[0], problem.weights, given[1])
+    inputs = doubles(problem.feeds), doubles(problem.seeds)
+    expected = autograd(wide, inputs[0], problem.weights, inputs[1])
     assert all(np.isfinite(g).all() for g in expected.values()) == (name not in SINC)
     scale = {n: largest(g) for n, g in expected.items()}
     noise = NOISE * max(scale.values())
     assert noise > 0
-    exact = problem.found(Exact(problem.gradient(wide)), *given)
+    exact = problem.found(Exact(problem.gradient(wide)), *inputs)
     check(exact, expected, lambda n: FLOAT64 * scale[n] + noise)
 
     single = problem.feeds, problem.seeds
@@ -151,9 +151,9 @@ def test_gradient_with_respect_to_all_weights(name: str) -> None:
     relative = FLOAT32_STFT if any(n.op_type == "STFT" for n in problem.model.graph) else FLOAT32
     gradient = problem.gradient(problem.model)
     if name in SATURATED:  # the kernels of onnxruntime are to blame: others give what they should
-        found = problem.found(Exact(gradient), *single)
-        check(found, expected, lambda n: relative * scale[n] + 4 * share[n])
-        moved = problem.found(Exact(with_sigmoids_off(problem.gradient(wide))), *given)
+        result = problem.found(Exact(gradient), *single)
+        check(result, expected, lambda n: relative * scale[n] + 4 * share[n])
+        moved = problem.found(Exact(with_sigmoids_off(problem.gradient(wide))), *inputs)
         share = {n: share[n] + largest(moved[n] - expected[n]) for n in expected}
-    found = problem.found(Stock(gradient, threads=1), *single)
-    check(found, expected, lambda n: relative * scale[n] + 4 * share[n])
+    result = problem.found(Stock(gradient, threads=1), *single)
+    check(result, expected, lambda n: relative * scale[n] + 4 * share[n])

@@ -79,7 +79,7 @@ def test_gan_alternates_as_in_torch() -> None:
     rng = np.random.default_rng(0)
     for _ in range(10):
         z, real = rng.normal(size=(5, 2)), rng.normal(2.0, 1.0, size=(5, 1))
-        found = rep.step({"z": z.astype(np.float32), "real": real.astype(np.float32)})
+        result = rep.step({"z": z.astype(np.float32), "real": real.astype(np.float32)})
         tz, tr = torch.tensor(z), torch.tensor(real)
         softplus = torch.nn.functional.softplus
         d_loss = (softplus(-(tr * d)) + softplus((tz @ g).detach() * d)).mean()
@@ -88,8 +88,8 @@ def test_gan_alternates_as_in_torch() -> None:
         g_loss = softplus(-((tz @ g) * d)).mean()
         (gg,) = torch.autograd.grad(g_loss, g)
         g = (g - 0.25 * gg).detach().requires_grad_()
-        np.testing.assert_allclose(found["d_loss"], d_loss.item(), rtol=1e-5)
-        np.testing.assert_allclose(found["g_loss"], g_loss.item(), rtol=1e-5)
+        np.testing.assert_allclose(result["d_loss"], d_loss.item(), rtol=1e-5)
+        np.testing.assert_allclose(result["g_loss"], g_loss.item(), rtol=1e-5)
     np.testing.assert_allclose(rep.state()["g"], g.detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(rep.state()["d"], d.detach().numpy(), rtol=1e-5)
 
@@ -256,10 +256,10 @@ def test_thirty_and_thirty_steps_are_sixty(tmp_path: Path, form: str) -> None:
     batches = data(60)
     whole, half = prepare_training(net, threads=1), prepare_training(net, threads=1)
     losses = [whole.step(b)["loss"] for b in batches]
-    found = [half.step(b)["loss"] for b in batches[:30]]
+    result = [half.step(b)["loss"] for b in batches[:30]]
     rest = prepare_training(sx.load(sx.save(half.to_model(), tmp_path / "half.onnx")), threads=1)
-    found += [rest.step(b)["loss"] for b in batches[30:]]
-    assert np.array_equal(losses, found)
+    result += [rest.step(b)["loss"] for b in batches[30:]]
+    assert np.array_equal(losses, result)
     assert losses[-1] < losses[0]
     for name, value in whole.state().items():
         assert np.array_equal(rest.state()[name], value), name

@@ -38,8 +38,8 @@ def of_gradient(gradient_text: str, **feeds: np.ndarray) -> np.ndarray:
 
 
 def test_decision_18_y_that_is_not_a_scalar_is_summed() -> None:
-    found = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], y = "s">(w)')
-    np.testing.assert_allclose(found, gradient(W) * len(X), rtol=1e-5)
+    result = of_gradient(f'g = {TRAIN}.Gradient<xs = ["w"], y = "s">(w)')
+    np.testing.assert_allclose(result, gradient(W) * len(X), rtol=1e-5)
 
 
 def test_decision_19_tensors_outside_xs_and_zs_are_constants() -> None:
@@ -69,11 +69,11 @@ def test_decision_21_a_tensor_and_its_ancestor_are_refused() -> None:
 
 
 def test_decision_22_inputs_elsewhere_are_evaluated_there() -> None:
-    found = of_gradient(
+    result = of_gradient(
         "two = Constant<value_float = 2.0>() e = Mul(w, two) "
         f'g = {TRAIN}.Gradient<xs = ["w"], y = "loss">(e)'
     )
-    np.testing.assert_allclose(found, gradient(2 * W), rtol=1e-5)
+    np.testing.assert_allclose(result, gradient(2 * W), rtol=1e-5)
 
 
 def nested(inside: Sequence[str], outside: Sequence[str]) -> onnx.ModelProto:
@@ -126,8 +126,8 @@ def test_decision_25_an_operator_without_a_rule_is_named() -> None:
 
 
 def test_decision_27_a_name_twice_in_xs() -> None:
-    found = of_gradient(f'g, h = {TRAIN}.Gradient<xs = ["w", "w"], y = "loss">(w, w)')
-    np.testing.assert_allclose(found, gradient(W), rtol=1e-5)
+    result = of_gradient(f'g, h = {TRAIN}.Gradient<xs = ["w", "w"], y = "loss">(w, w)')
+    np.testing.assert_allclose(result, gradient(W), rtol=1e-5)
 
 
 OPTIMIZER = """t (float[N,1] label)

@@ -61,8 +61,8 @@ def test_equal_scales_that_became_one_are_separated_and_said() -> None:
     torch.nn.functional.mse_loss(module(x), label).backward()
     optimizer.step()
     for ours, theirs in (("1.weight", module[1].weight), ("3.weight", module[3].weight)):
-        found = tuned.initializer(ours).numpy()
-        np.testing.assert_allclose(found, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+        result = tuned.initializer(ours).numpy()
+        np.testing.assert_allclose(result, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_weight_that_layers_share_is_said() -> None:

@@ -169,13 +169,13 @@ def test_classes_are_found_by_retrying(made: Make, store: Store) -> None:
         return [x.astype(ml_dtypes.bfloat16).astype(np.float32)]
     if op == "Bernoulli":
         return [np.ones_like(value) for value in inputs.values()]"""
-    found = classify(
+    result = classify(
         made(NUMPY.format(special=special)),
         store,
         *("test_relu", "test_identity", "test_cast_FLOAT_to_BFLOAT16", "test_bernoulli"),
         *("test_abs", "test_neg"),
     )
-    assert {name: cell.kind for name, cell in found.items()} == {
+    assert {name: cell.kind for name, cell in result.items()} == {
         "test_relu": "pass",
         "test_identity": "version skew",
         "test_cast_FLOAT_to_BFLOAT16": "binding limit",
@@ -183,8 +183,8 @@ def test_classes_are_found_by_retrying(made: Make, store: Store) -> None:
         "test_abs": "wrong numbers",
         "test_neg": "unsupported",
     }
-    assert found["test_identity"].message.startswith("ValueError: too new")
-    assert found["test_neg"].message.startswith("NotImplementedError: Neg [mine.py:")
+    assert result["test_identity"].message.startswith("ValueError: too new")
+    assert result["test_neg"].message.startswith("NotImplementedError: Neg [mine.py:")
 
 
 def test_labels_are_lowered_while_the_model_can_be_said() -> None:
@@ -216,8 +216,8 @@ def test_baked_models_are_valid_and_mean_the_same() -> None:
     model, baked = variants.bake(case.proto(), case.inputs(), list(case.expected().values()))
     onnx.checker.check_model(model, full_check=True)
     assert not baked.inputs and not model.graph.input
-    (found,) = ReferenceEvaluator(model).run(None, baked.inputs)
-    np.testing.assert_array_equal(found, baked.expected[0])
+    (result,) = ReferenceEvaluator(model).run(None, baked.inputs)
+    np.testing.assert_array_equal(result, baked.expected[0])
 
 
 # -- results that are kept ----------------------------------------------------------------------
@@ -359,8 +359,8 @@ def test_what_became_worse(as_baseline: bool, tmp_path: Path) -> None:
     )
     path = tmp_path / "old.json"
     path.write_text(to_baseline(old) if as_baseline else old.to_json())
-    found = {change.case: change.is_worse for change in changes(new, compared_with(path, new))}
-    assert found == {"test_a": True, "test_b": False, "test_c": False, "test_e": True}
+    result = {change.case: change.is_worse for change in changes(new, compared_with(path, new))}
+    assert result == {"test_a": True, "test_b": False, "test_c": False, "test_e": True}
     broken = Score("0.1", "1.23.2", "2026-01-02", [Column("mine", "given", canary="dead")], {})
     assert [c.is_worse for c in changes(broken, old)] == [True]
 
@@ -425,9 +425,9 @@ def test_the_worker_needs_numpy_alone() -> None:
 
 
 def test_selection() -> None:
-    found = select.cases(["forward"], ops=["Softplus"])
-    assert {case.op for case in found["forward"]} >= {"Softplus"}
-    assert all("Softplus" in (case.op, *case.ops) for case in found["forward"])
+    result = select.cases(["forward"], ops=["Softplus"])
+    assert {case.op for case in result["forward"]} >= {"Softplus"}
+    assert all("Softplus" in (case.op, *case.ops) for case in result["forward"])
     assert [c.name for c in select.cases(["forward"], pattern="^test_relu$")["forward"]] == [
         "test_relu"
     ]
@@ -493,10 +493,10 @@ def test_scores_are_put_together() -> None:
     second.date, second.columns[0].version = "2026-02-01", "2.0"
     other = scored(test_c="pass")
     other.columns[0].name = "other"
-    found = together([second, other, first])
-    assert [(c.name, c.version) for c in found.columns] == [("mine", "2.0"), ("other", "1.0")]
-    assert found.cases["forward"] == ["test_a", "test_b", "test_c"]
-    assert found.date == "2026-02-01"
+    result = together([second, other, first])
+    assert [(c.name, c.version) for c in result.columns] == [("mine", "2.0"), ("other", "1.0")]
+    assert result.cases["forward"] == ["test_a", "test_b", "test_c"]
+    assert result.date == "2026-02-01"
 
 
 def test_axes_of_an_engine_are_put_together_and_nothing_passes_unrun(tmp_path: Path) -> None:
@@ -505,13 +505,13 @@ def test_axes_of_an_engine_are_put_together_and_nothing_passes_unrun(tmp_path: P
     gradient.cases = {"gradient": ["test_a"]}
     wider = scored(test_a="pass", test_b="pass", test_c="pass")
     wider.columns[0].name, wider.columns[0].kind = "other", "ours"
-    found = load(together([forward, gradient, wider]).save(tmp_path / "score.json"))
-    other, mine = found.columns  # ours first
+    result = load(together([forward, gradient, wider]).save(tmp_path / "score.json"))
+    other, mine = result.columns  # ours first
     assert (other.name, other.count().total()) == ("other", 3)
     assert mine.count() == {"crash": 1, "pass": 1}, "the third case was not run"
     assert mine.count("gradient") == {"pass": 1}
-    assert found.sampled(mine) == "2 of 3 cases were run" and not found.sampled(other)
-    for shown in (table.text(found), table.markdown(found)):
+    assert result.sampled(mine) == "2 of 3 cases were run" and not result.sampled(other)
+    for shown in (table.text(result), table.markdown(result)):
         assert "a sample: mine: 2 of 3 cases were run" in shown
 
 

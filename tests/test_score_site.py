@@ -73,9 +73,9 @@ class Parsed(html.parser.HTMLParser):
 
 
 def test_pages_are_whole_and_need_no_network(pages: Path) -> None:
-    found = sorted(pages.rglob("*.html"))
-    assert len(found) == 3 + len(OPS)
-    for path in found:
+    result = sorted(pages.rglob("*.html"))
+    assert len(result) == 3 + len(OPS)
+    for path in result:
         parsed = Parsed(path)
         assert not parsed.open
         assert not {"img", "link", "iframe", "b-peer"} & set(parsed.tags)

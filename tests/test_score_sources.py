@@ -16,17 +16,17 @@ def test_every_rule_is_found_by_reading() -> None:
     kernels = {op_name(key) for key in KERNELS["numpy"]}
     for package, registry in (("lower", LOWERINGS), ("grad", GRADIENT_RULES)):
         known = {op_name(key) for key in registry}
-        found = set(sources.rules(package, "numpy"))
-        assert found - kernels <= known
+        result = set(sources.rules(package, "numpy"))
+        assert result - kernels <= known
         # Those two are made by a function, in a loop; they count for all.
-        assert known - found <= {"ReduceMax", "ReduceMin"}
+        assert known - result <= {"ReduceMax", "ReduceMin"}
 
 
 def keys(*ops: str) -> dict[str, str]:
     for cached in (sources.rules, sources.shared, sources._orphans, sources._named_by):
         cached.cache_clear()
-    found = {op: sources.of_rules("torch", [op]) for op in ops}
-    return {**found, "all": sources.shared("torch", "gradient")}
+    result = {op: sources.of_rules("torch", [op]) for op in ops}
+    return {**result, "all": sources.shared("torch", "gradient")}
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_a_change_makes_stale_what_depends_on_it(
     ops = ("AveragePool", "MaxPool", "Conv", "Abs", "Relu")
     before = keys(*ops)
     name = f"sardonyx.{module}"
-    found = dict(sources.modules())
-    text = found[name].text
+    result = dict(sources.modules())
+    text = result[name].text
     at = text.index(old)
     line = text.index("\n", at)
-    found[name] = sources.read(name, f"{text[:line]}  # changed{text[line:]}")
-    monkeypatch.setattr(sources, "modules", lambda: found)
+    result[name] = sources.read(name, f"{text[:line]}  # changed{text[line:]}")
+    monkeypatch.setattr(sources, "modules", lambda: result)
     now = keys(*ops)
     monkeypatch.undo()
     keys()

@@ -26,8 +26,8 @@ def test_suite_is_the_official_one() -> None:
         case = ours[name]
         assert case.proto() == theirs[name].model
         assert (case.rtol, case.atol) == (theirs[name].test.rtol, theirs[name].test.atol)
-        for found, given in ((case.inputs(), inputs), (case.expected(), expected)):
-            assert compare(list(found.values()), given, 0, 0).kind == "same"
+        for result, arguments in ((case.inputs(), inputs), (case.expected(), expected)):
+            assert compare(list(result.values()), arguments, 0, 0).kind == "same"
 
 
 def test_a_case_knows_its_operator() -> None:
@@ -55,11 +55,11 @@ def test_a_case_knows_its_operator() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_values_travel(value: object) -> None:
-    (found,) = unpack(pack({"x": value})).values()
+    (result,) = unpack(pack({"x": value})).values()
     if value is None or isinstance(value, dict):
-        assert str(found) == str(value)
+        assert str(result) == str(value)
     else:
-        assert compare([value], [found], 0, 0).kind == "same"
+        assert compare([value], [result], 0, 0).kind == "same"
 
 
 # -- comparing --------------------------------------------------------------------------------
@@ -97,18 +97,18 @@ def test_comparison_is_that_of_the_suite() -> None:
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16, np.int32):
         for size in (0, 1e-8, 1e-4, 2e-3, 3e-2, 0.3):
             expected = (10 * rng.normal(size=20)).astype(dtype)
-            found = (expected.astype(np.float64) * (1 + size)).astype(dtype)
+            result = (expected.astype(np.float64) * (1 + size)).astype(dtype)
             try:
-                Runner.assert_similar_outputs([expected], [found], 1e-3, 1e-7)
+                Runner.assert_similar_outputs([expected], [result], 1e-3, 1e-7)
                 same = True
             except AssertionError:
                 same = False
-            assert (compare([expected], [found], 1e-3, 1e-7).kind == "same") == same
+            assert (compare([expected], [result], 1e-3, 1e-7).kind == "same") == same
 
 
 def test_messages_name_no_folder_of_this_machine() -> None:
-    found = judge.tidy(
+    result = judge.tidy(
         "cannot read '/home/somebody/models/a.onnx' (see ~/x/y/log) and/or fail\n now"
     )
-    assert found == "cannot read '…/a.onnx' (see …/log) and/or fail now"
+    assert result == "cannot read '…/a.onnx' (see …/log) and/or fail now"
     assert len(judge.tidy("x" * 2000)) < 400

@@ -41,9 +41,9 @@ def test_the_arguments_are_the_settings_of_the_table() -> None:
 
 
 def test_all_numbers_out_of_range_are_named_at_once() -> None:
-    with pytest.raises(ArgumentError) as found:
+    with pytest.raises(ArgumentError) as result:
         sx.trainable(mlp(), l1=-1, clip_norm=0, ema=2)
-    assert [f'"{n}"' in str(found.value) for n in ("l1", "clip_norm", "ema")] == [True] * 3
+    assert [f'"{n}"' in str(result.value) for n in ("l1", "clip_norm", "ema")] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_settings_of_a_group_are_those_of_the_optimizer() -> None:
 def test_modes_are_words_that_are_known_and_patterns_that_match() -> None:
     with pytest.raises(ArgumentError, match="a mode is one of train, frozen, not 'eval'"):
         sx.trainable(mlp(), batch_norm="eval")  # also where the model has none
-    with pytest.raises(ArgumentError, match='no BatchNormalization matches\n  "norm') as found:
+    with pytest.raises(ArgumentError, match='no BatchNormalization matches\n  "norm') as result:
         sx.trainable(cnn(), batch_norm={"norm.*": "train"})
-    assert "the model has" in str(found.value)
+    assert "the model has" in str(result.value)
     assert sx.trainable(cnn(), batch_norm={"bn.*": "train"}).records
 
 

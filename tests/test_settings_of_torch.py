@@ -97,8 +97,8 @@ def test_statistics_of_a_fresh_network_are_separated_and_served() -> None:
         nn.functional.mse_loss(module(torch.tensor(x)), torch.tensor(y)).backward()
         optimizer.step()
     expected = module.eval()(torch.tensor(x)).detach().numpy()
-    found = rep.run({"x": x})[net.outputs[0].name]
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    result = rep.run({"x": x})[net.outputs[0].name]
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-3)
     for name in ("1.running_mean", "4.running_var", "4.weight", "4.bias"):
         state = module.state_dict()[name].numpy()
         np.testing.assert_allclose(rep.state()[name], state, rtol=1e-3, atol=1e-4, err_msg=name)
@@ -211,8 +211,8 @@ def test_a_bias_that_the_exporter_repeated_is_restored() -> None:
         loss = ((torch.tanh(b) @ w + b) * x).square().mean()
         loss.backward()
         optimizer.step()
-        found = rep.step({"x": x.numpy(), "label": np.zeros((2, 3), np.float32)})["loss"]
-        np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+        result = rep.step({"x": x.numpy(), "label": np.zeros((2, 3), np.float32)})["loss"]
+        np.testing.assert_allclose(result, loss.item(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("number", "restored"), [("0.7342915", True), ("0.5", False)])
@@ -241,8 +241,8 @@ def test_an_rnn_of_the_newer_exporter_follows_torch() -> None:
         loss = nn.functional.mse_loss(module(x), y)
         loss.backward()
         optimizer.step()
-        found = rep.step({net.inputs[0].name: x.numpy(), "label": y.numpy()})["loss"]
-        np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+        result = rep.step({net.inputs[0].name: x.numpy(), "label": y.numpy()})["loss"]
+        np.testing.assert_allclose(result, loss.item(), rtol=1e-5)
 
 
 def test_frozen_normalization_of_a_training_export_uses_running_statistics() -> None:
@@ -261,8 +261,8 @@ def test_frozen_normalization_of_a_training_export_uses_running_statistics() -> 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found = rep.step({"x": x.numpy(), "label": y.numpy()})["loss"]
-        np.testing.assert_allclose(found, loss.item(), rtol=1e-4)
+        result = rep.step({"x": x.numpy(), "label": y.numpy()})["loss"]
+        np.testing.assert_allclose(result, loss.item(), rtol=1e-4)
     served = rep.run({"x": x.numpy()})[net.outputs[0].name]
     np.testing.assert_allclose(served, module(x).detach().numpy(), rtol=1e-3, atol=1e-4)
 

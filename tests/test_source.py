@@ -52,8 +52,8 @@ def ran(folder: Path, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], list[
         capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = np.load(folder / "out.npz")
-    return [found[k] for k in found.files], json.loads(done.stdout)
+    result = np.load(folder / "out.npz")
+    return [result[k] for k in result.files], json.loads(done.stdout)
 
 
 def expected(model: Model, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -167,8 +167,8 @@ def test_networks_keep_the_names_of_their_weights(name: str, tmp_path: Path) -> 
     x = rng.integers(0, 11, shape) if name == "transformer" else rng.normal(size=shape)
     inputs = [x if name == "transformer" else x.astype(np.float32)]
     sx.to_torch_source(model, tmp_path)
-    found, keys = ran(tmp_path, inputs)
-    same(found, expected(model, inputs))
+    result, keys = ran(tmp_path, inputs)
+    same(result, expected(model, inputs))
     named = {w.name for w in sx.weights(model) if w.kind == "weight"}
     if name != "lstm":  # torch's own names for the four parts of its weights
         assert named <= set(keys)
@@ -179,9 +179,9 @@ def test_weights_are_the_models_bit_for_bit(tmp_path: Path) -> None:
 
     model = mlp()
     sx.to_torch_source(model, tmp_path)
-    found = load_file(tmp_path / "model.safetensors")
+    result = load_file(tmp_path / "model.safetensors")
     for name in ("fc0.weight", "fc1.bias"):
-        np.testing.assert_array_equal(found[name], model.initializer(name).numpy())
+        np.testing.assert_array_equal(result[name], model.initializer(name).numpy())
 
 
 def test_source_trains(tmp_path: Path) -> None:
@@ -227,13 +227,13 @@ def test_tuned_weights_come_back_into_the_graph(name: str, tmp_path: Path) -> No
     before = expected(model, inputs)
     untouched = sx.with_weights(model, tmp_path)
     for key in model.graph.initializers:
-        wanted = model.initializer(key).numpy()
-        np.testing.assert_array_equal(untouched.initializer(key).numpy(), wanted)
+        reference = model.initializer(key).numpy()
+        np.testing.assert_array_equal(untouched.initializer(key).numpy(), reference)
     subprocess.run([sys.executable, "-I", "-c", TUNE, str(tmp_path)], check=True)
     tuned = sx.with_weights(model, tmp_path)
-    found, _ = ran(tmp_path, inputs)
-    same(found, expected(tuned, inputs))
-    assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(found, before))
+    result, _ = ran(tmp_path, inputs)
+    same(result, expected(tuned, inputs))
+    assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(result, before))
     assert [n.op_type for n in tuned.graph] == [n.op_type for n in model.graph]
 
 

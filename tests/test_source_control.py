@@ -25,9 +25,9 @@ def matches(model: sx.Model, folder: Path, *cases: list[np.ndarray]) -> str:
         with torch.no_grad():
             results = module(*map(torch.from_numpy, inputs))
         results = results if isinstance(results, tuple) else (results,)
-        wanted = expected(model, inputs)
-        assert [tuple(r.shape) for r in results] == [w.shape for w in wanted]
-        same([r.numpy() for r in results], wanted)
+        reference = expected(model, inputs)
+        assert [tuple(r.shape) for r in results] == [w.shape for w in reference]
+        same([r.numpy() for r in results], reference)
     return text
 
 

@@ -72,8 +72,8 @@ def test_expressions_mean_what_the_graph_means(name: str, tmp_path: Path) -> Non
     sx.to_torch_source(model, tmp_path)
     x = np.random.default_rng(3).normal(size=(3, 4)).astype(np.float32)
     with torch.no_grad():
-        found = loaded(tmp_path)(torch.from_numpy(x)).numpy()
-    same([found], expected(model, [x]))
+        result = loaded(tmp_path)(torch.from_numpy(x)).numpy()
+    same([result], expected(model, [x]))
 
 
 SIZES = {
@@ -110,10 +110,10 @@ def test_a_vector_of_one_number_gives_a_scalar_its_axis(name: str, tmp_path: Pat
     {{ {SINGLE[name]} }}"""
     proto = onnx.parser.parse_model(text)
     x = np.array([1, -2, 3], np.float32)
-    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
     sx.to_torch_source(sx.load(proto), tmp_path)
     y = loaded(tmp_path)(torch.from_numpy(x)).numpy()
-    assert (y.shape, y.tolist()) == (wanted.shape, wanted.tolist())
+    assert (y.shape, y.tolist()) == (expected.shape, expected.tolist())
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -151,10 +151,10 @@ def test_integer_products_are_exact(tmp_path: Path) -> None:
     outputs = loaded(tmp_path)(torch.from_numpy(x))
     padded = x.astype(np.int64) - 7
     filters = weights["w"].astype(np.int64) + 3
-    wanted = np.stack(
+    expected = np.stack(
         [np.einsum("ncl,kcl->nk", padded[:, :, i : i + 3], filters) for i in range(4)], 2
     )
-    np.testing.assert_array_equal(outputs[0].numpy(), wanted)
+    np.testing.assert_array_equal(outputs[0].numpy(), expected)
     product = padded @ (weights["b"].astype(np.int64) - weights["bshift"])
     np.testing.assert_array_equal(outputs[1].numpy(), product)
     assert {o.dtype for o in outputs} == {torch.int32}
@@ -256,8 +256,8 @@ def test_spectra_of_real_and_complex_numbers(name: str, tmp_path: Path) -> None:
         shape = (sizes[0], 6, sizes[1], int(pairs))
         x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
         result = loaded(tmp_path)(torch.from_numpy(x)).numpy()
-        (wanted,) = expected(model, [x])
-        np.testing.assert_allclose(result, wanted, atol=2e-5 * np.abs(wanted).max())
+        (reference,) = expected(model, [x])
+        np.testing.assert_allclose(result, reference, atol=2e-5 * np.abs(reference).max())
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -305,8 +305,8 @@ def test_images_are_treated_as_the_graph_does(name: str, tmp_path: Path) -> None
     sx.to_torch_source(model, tmp_path)
     x = rng.normal(size=(2, 5, 4, 5)).astype(np.float32)
     with torch.no_grad():
-        found = loaded(tmp_path)(torch.from_numpy(x)).numpy()
-    same([found], expected(model, [x]))
+        result = loaded(tmp_path)(torch.from_numpy(x)).numpy()
+    same([result], expected(model, [x]))
 
 
 STATES = {
@@ -329,9 +329,9 @@ def test_states_of_recurrent_layers(name: str, tmp_path: Path) -> None:
     model = network(body, weights)
     text = sx.to_torch_source(model, tmp_path).read_text()
     assert call in text
-    given = [rng.normal(size=s).astype(np.float32) for s in ((5, 4, 2), (1, 4, 3), (1, 4, 3))]
-    given = given[: len(model.inputs)]
-    same(ran(tmp_path, given)[0], expected(model, given))
+    inputs = [rng.normal(size=s).astype(np.float32) for s in ((5, 4, 2), (1, 4, 3), (1, 4, 3))]
+    inputs = inputs[: len(model.inputs)]
+    same(ran(tmp_path, inputs)[0], expected(model, inputs))
 
 
 def test_what_a_recurrent_layer_of_torch_lacks_is_said(tmp_path: Path) -> None:
@@ -405,12 +405,12 @@ def test_a_choice_is_a_plain_if(name: str, tmp_path: Path) -> None:
     module = loaded(tmp_path)
     rng = np.random.default_rng(0)
     for case in range(4):
-        given: list[np.ndarray] = [rng.normal(size=(3, 2)).astype(np.float32) + case - 1.5]
-        given[0] = given[0].astype(np.float32)
-        given += [np.asarray(bool(case >> i & 1)) for i in range(len(model.inputs) - 1)]
+        arguments: list[np.ndarray] = [rng.normal(size=(3, 2)).astype(np.float32) + case - 1.5]
+        arguments[0] = arguments[0].astype(np.float32)
+        arguments += [np.asarray(bool(case >> i & 1)) for i in range(len(model.inputs) - 1)]
         with torch.no_grad():
-            found = module(*map(torch.from_numpy, given))
-        same([found.numpy()], expected(model, given))
+            result = module(*map(torch.from_numpy, arguments))
+        same([result.numpy()], expected(model, arguments))
     back = sx.with_weights(model, tmp_path)
     for key in used:
         assert np.array_equal(back.initializer(key).numpy(), model.initializer(key).numpy())
@@ -427,8 +427,8 @@ def test_what_lies_in_a_list_keeps_its_place(tmp_path: Path) -> None:
     model = network(text, weights)
     sx.to_torch_source(model, tmp_path)
     x = [np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)]
-    found, keys = ran(tmp_path, x)
-    same(found, expected(model, x))
+    result, keys = ran(tmp_path, x)
+    same(result, expected(model, x))
     assert sorted(keys) == sorted(weights)
 
 
@@ -453,8 +453,8 @@ LOUD = {"test_scatter_elements_with_negative_indices"}
 def test_official_cases_are_written_right_or_refused(part: int, tmp_path: Path) -> None:
     written = 0
     for case in [c for c in official.cases() if c.kind == "node"][part::12]:
-        given, wanted = next(iter(case.sets()))
-        kinds = {str(getattr(v, "dtype", type(v))) for v in (*given, *wanted)}
+        inputs, expected = next(iter(case.sets()))
+        kinds = {str(getattr(v, "dtype", type(v))) for v in (*inputs, *expected)}
         if not kinds <= PLAIN or case.name in LOUD:
             continue
         try:
@@ -462,9 +462,9 @@ def test_official_cases_are_written_right_or_refused(part: int, tmp_path: Path) 
         except SardonyxError:
             continue
         with torch.no_grad():
-            found = loaded(tmp_path)(*(torch.from_numpy(np.array(v)) for v in given))
-        found = found if isinstance(found, tuple) else (found,)
-        for a, b in zip(found, wanted):
+            result = loaded(tmp_path)(*(torch.from_numpy(np.array(v)) for v in inputs))
+        result = result if isinstance(result, tuple) else (result,)
+        for a, b in zip(result, expected):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-3, atol=1e-5, err_msg=case.name)
         written += 1
     assert written > 30  # as many as are refused, or this tests little

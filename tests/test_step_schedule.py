@@ -81,8 +81,8 @@ def test_every_node_follows_what_it_needs(seed: int) -> None:
         graph.append(node)
         values.append(node.outputs[0])
     graph.outputs.append(values[-1])
-    found = shortened(list(graph))
-    place = {node: i for i, node in enumerate(found)}
+    result = shortened(list(graph))
+    place = {node: i for i, node in enumerate(result)}
     assert sorted(place, key=str) == sorted(graph, key=str)
     for node in graph:
         makers = [v.producer() for v in node.inputs if v is not None]

@@ -186,8 +186,8 @@ def test_a_reader_that_nothing_orders_sees_the_old_value() -> None:
     for _ in range(5):
         rep.step({})
         w64, v64, c64 = w64 - c64, v64 + w64.T @ w64, c64 * c64
-        for name, wanted in (("w", w64), ("v", v64), ("c", c64)):
-            np.testing.assert_allclose(rep.state()[name], wanted, rtol=1e-4, atol=1e-4)
+        for name, expected in (("w", w64), ("v", v64), ("c", c64)):
+            np.testing.assert_allclose(rep.state()[name], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_reader_through_a_view_sees_the_old_value() -> None:
@@ -247,8 +247,8 @@ def test_a_figure_may_depend_on_the_new_value() -> None:
     }"""
     rep = prepare_training(record(served(), algorithm, a=a))
     assert rep.steps[0].session.in_place == {"a"}
-    found = rep.step({})
-    assert (found["before"], found["after"]) == (a.max(), 2 * a.max())
+    result = rep.step({})
+    assert (result["before"], result["after"]) == (a.max(), 2 * a.max())
     rep.load_state({"a": np.full_like(a, np.inf)})
     assert rep.step({})["after"] == np.inf
 
@@ -302,8 +302,8 @@ def test_onnxruntime_runs_the_list_as_it_stands(
     shapes = {
         n.name for n in arranged_models[0].graph.node if n.op_type == "Shape"
     }  # these go first
-    wanted = [n.name for n in arranged_models[0].graph.node if n.name and n.name not in shapes]
-    assert [n for n in first if n in set(wanted)] == wanted
+    expected = [n.name for n in arranged_models[0].graph.node if n.name and n.name not in shapes]
+    assert [n for n in first if n in set(expected)] == expected
 
 
 # -- folding -----------------------------------------------------------------------------
@@ -349,13 +349,13 @@ def test_folded_convolutions_are_those_of_torch(case: tuple[int, ...]) -> None:
     assert [len(v.shape or ()) for v in conv_inputs(folded.graph)] == [5, 5], "both are folded"
     data = ir.serde.serialize_model(folded).SerializeToString()
     feeds = {"x": x, "w": w, "g": g}
-    found = open_session(data).run(None, {k: a.astype(np.float32) for k, a in feeds.items()})
-    for ours, theirs in zip(found, (y, dx), strict=True):
+    result = open_session(data).run(None, {k: a.astype(np.float32) for k, a in feeds.items()})
+    for ours, theirs in zip(result, (y, dx), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(theirs.abs().max()))
 
 
 def conv_inputs(graph: ir.Graph) -> list[ir.Value]:
-    found = []
+    result = []
     for node in graph:
         if node.op_type in ("Conv", "ConvTranspose"):
             kernel = node.inputs[1]
@@ -363,8 +363,8 @@ def conv_inputs(graph: ir.Graph) -> list[ir.Value]:
             maker = kernel.producer()
             assert maker is not None and maker.op_type == "Unsqueeze"
             value = ir.Value(shape=ir.Shape([1] * (len(maker.inputs[0].shape) + 1)))  # type: ignore[union-attr,arg-type]
-            found.append(value)
-    return found
+            result.append(value)
+    return result
 
 
 # -- recomputation -----------------------------------------------------------------------
@@ -407,12 +407,12 @@ def test_recomputation_with_batch_normalization_and_dropout() -> None:
     assert program is not None
     net = sx.trainable(program.model_proto, "cross_entropy", sx.optim.sgd(0.05, 0.9))
     feeds = {net.inputs[0].name: x.numpy(), "label": np.arange(16) % 5}
-    found = []
+    result = []
     for settings in ({}, {"recompute": True}):
         rep = prepare_training(net, threads=1, **settings)
         losses = [float(rep.step(feeds)["loss"]) for _ in range(4)]
-        found.append((losses, rep.state()))
-    assert_same(*found)
+        result.append((losses, rep.state()))
+    assert_same(*result)
 
 
 def test_the_loop_recomputes_where_asked() -> None:
@@ -456,11 +456,11 @@ def test_scores_with_places_keep_their_axes() -> None:
     rep = prepare_training(sx.trainable(model, "cross_entropy", sx.optim.sgd(0.1)))
     x = rng.normal(size=(3, 6, 5, 4)).astype(np.float32)
     label = rng.integers(0, 6, (3, 5, 4))
-    found = rep.step({"x": x, "label": label})["loss"]
+    result = rep.step({"x": x, "label": label})["loss"]
     weight = torch.tensor(w, dtype=torch.float64, requires_grad=True)
     loss = torch.nn.functional.cross_entropy(torch.tensor(x).double() * weight, torch.tensor(label))
     loss.backward()
-    np.testing.assert_allclose(found, loss.item(), rtol=1e-6)
+    np.testing.assert_allclose(result, loss.item(), rtol=1e-6)
     np.testing.assert_allclose(rep.state()["w"], w - 0.1 * weight.grad.numpy(), rtol=1e-5)  # type: ignore[union-attr]
 
 
@@ -480,8 +480,8 @@ def test_a_session_holds_no_large_constant_of_one_value(
     rep.step({"x": rows, "label": label})
     weight = torch.tensor(table, dtype=torch.float64, requires_grad=True)
     torch.nn.functional.cross_entropy(weight[rows], torch.tensor(label)).backward()
-    wanted = table - weight.grad.numpy()  # type: ignore[union-attr]
-    np.testing.assert_allclose(rep.state()["table"], wanted, rtol=1e-5, atol=1e-7)
+    expected = table - weight.grad.numpy()  # type: ignore[union-attr]
+    np.testing.assert_allclose(rep.state()["table"], expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_kernel_of_a_folded_convolution_is_written_in_place() -> None:

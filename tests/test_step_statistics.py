@@ -113,8 +113,8 @@ def _compare(network: Network, model: sx.Model, engine: str, options: dict[str, 
     names = [n for n in expected if n in initializers and n.startswith("norm")]
     assert len(names) >= 4
     for name in names:
-        found = initializers[name].const_value.numpy()
-        np.testing.assert_allclose(found, expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
+        result = initializers[name].const_value.numpy()
+        np.testing.assert_allclose(result, expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
 
 
 SERVED = """<ir_version: 10, opset_import: ["" : 21]>
@@ -139,5 +139,5 @@ def test_a_model_served_in_training_mode_stays_as_it_is(second: str, momentum: f
     expected = ReferenceEvaluator(model).run(None, {"x": x})
     rep = prepare(model)
     for _ in range(3):
-        for found, right in zip(rep.run([x]), expected, strict=True):
-            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+        for result, right in zip(rep.run([x]), expected, strict=True):
+            np.testing.assert_allclose(result, right, rtol=1e-5, atol=1e-5)

@@ -80,15 +80,15 @@ def place(path: Path) -> str:
 
 def imported_names(path: Path) -> set[str]:
     """Dotted names that a file imports or reaches through an imported package."""
-    found = set()
+    result = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            result |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found.add(f"{node.value.id}.{node.attr}")
-    return found
+            result.add(f"{node.value.id}.{node.attr}")
+    return result
 
 
 def is_inside(name: str, package: str) -> bool:
@@ -306,13 +306,13 @@ def rule_modules(package_name: str) -> list[str]:
 
 def registries() -> dict[str, tuple[str, Registry]]:
     """Every registry of the packages that hold rules, by its kind."""
-    found = {}
+    result = {}
     for package_name in ("grad", "lower"):
         for module in rule_modules(package_name):
             for thing in vars(importlib.import_module(module)).values():
                 if isinstance(thing, Registry):
-                    found[thing.kind] = (package_name, thing)
-    return found
+                    result[thing.kind] = (package_name, thing)
+    return result
 
 
 REGISTRIES = registries()

@@ -191,8 +191,8 @@ def test_head_of_a_public_model_that_ends_with_a_spelled_out_softmax(
     new = sx.replace_head(path, classes=7)
     assert new.initializer("head.weight").shape.numpy() == (512, 7)
     data = np.random.default_rng(0).integers(0, 256, (5, *new.inputs[0].shape[1:]))  # type: ignore[index]
-    found = Runner(new)({new.inputs[0].name or "": data.astype(new.inputs[0].dtype.numpy())})  # type: ignore[union-attr]
-    (scores,) = found.values()
+    result = Runner(new)({new.inputs[0].name or "": data.astype(new.inputs[0].dtype.numpy())})  # type: ignore[union-attr]
+    (scores,) = result.values()
     assert scores.shape == (5, 7)
     np.testing.assert_allclose(scores.sum(1), 1, rtol=1e-5)
     net = sx.trainable(new, train="head.*")
@@ -265,9 +265,9 @@ def test_cut_gives_the_features() -> None:
     model = mlp((6, 5, 3))
     features = sx.cut(model, "a0")
     w, b = (model.initializer(f"fc0.{n}").numpy() for n in ("weight", "bias"))
-    found = Runner(features)({"x": X})
-    assert list(found) == ["a0"]
-    np.testing.assert_allclose(found["a0"], np.tanh(X @ w.T + b), rtol=1e-5, atol=1e-6)
+    result = Runner(features)({"x": X})
+    assert list(result) == ["a0"]
+    np.testing.assert_allclose(result["a0"], np.tanh(X @ w.T + b), rtol=1e-5, atol=1e-6)
     assert "fc1.weight" not in features.graph.initializers
 
 
@@ -396,8 +396,8 @@ def test_tied_weights_are_one_and_get_one_gradient() -> None:
     t = torch.tensor(w, requires_grad=True)
     out = torch.tanh(torch.tensor(x) @ t.T + torch.tensor(b0)) @ t.T + torch.tensor(b1)
     out.sum().backward()
-    found = Runner(sx.grad(tied, wrt="fc0.weight"))({"x": x})["grad/fc0.weight"]
-    np.testing.assert_allclose(found, t.grad.numpy(), rtol=1e-10)
+    result = Runner(sx.grad(tied, wrt="fc0.weight"))({"x": x})["grad/fc0.weight"]
+    np.testing.assert_allclose(result, t.grad.numpy(), rtol=1e-10)
 
 
 def test_tied_transposes() -> None:

@@ -92,8 +92,8 @@ def model_of(name: str) -> sx.Model:
 def test_litert_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     file = sx.to_tflite(model_of(name), tmp_path / "m.tflite", seeds=2)
     assert file.report.verdict in ("same", "look")
-    wanted = CASES[name][-1]
-    assert {kind: file.operators.get(kind, 0) for kind in wanted} == wanted
+    expected = CASES[name][-1]
+    assert {kind: file.operators.get(kind, 0) for kind in expected} == expected
     assert interpreter.Interpreter(str(file.path)).get_signature_list()
 
 

@@ -126,13 +126,13 @@ MODES: dict[str, tuple[object, set[str]]] = {
 @pytest.mark.parametrize("fresh", [False, True], ids=["", "equal constants"])
 @pytest.mark.parametrize("mode", MODES)
 def test_batch_normalization_as_in_torch(mode: str, fresh: bool) -> None:
-    given, train = MODES[mode]
+    inputs, train = MODES[mode]
     model = network(2, fresh=fresh)
-    net = sx.trainable(model, "cross_entropy", sx.optim.sgd(0.1, 0.9), batch_norm=given)  # type: ignore[arg-type]
+    net = sx.trainable(model, "cross_entropy", sx.optim.sgd(0.1, 0.9), batch_norm=inputs)  # type: ignore[arg-type]
     rep, twin = prepare_training(net, threads=1), Twin(model, train)
     for x, y in batches(15):
-        found = rep.step({"x": x, "label": y})["loss"]
-        np.testing.assert_allclose(found, twin.step(x, y), rtol=2e-4)
+        result = rep.step({"x": x, "label": y})["loss"]
+        np.testing.assert_allclose(result, twin.step(x, y), rtol=2e-4)
     served = rep.to_model()
     for name, value in twin.w.items():
         found_w = served.initializer(name).numpy()
@@ -153,14 +153,14 @@ def test_served_model_uses_the_running_statistics() -> None:
     x = batches(1, seed=9)[0][0]
     state = rep.state()
     assert not np.array_equal(state["bn0.mean"], model.initializer("bn0.mean").numpy())
-    found = rep.run({"x": x})["scores"]
+    result = rep.run({"x": x})["scores"]
     # onnxruntime folds constant statistics into the Conv before them: rounded elsewhere
     np.testing.assert_allclose(
-        found, Runner(rep.to_model())({"x": x})["scores"], rtol=1e-5, atol=1e-6
+        result, Runner(rep.to_model())({"x": x})["scores"], rtol=1e-5, atol=1e-6
     )
     one = rep.run({"x": x[:1]})["scores"]
     np.testing.assert_allclose(
-        one, found[:1], rtol=1e-5, err_msg="inference does not depend on the batch"
+        one, result[:1], rtol=1e-5, err_msg="inference does not depend on the batch"
     )
 
 

@@ -65,8 +65,8 @@ def test_official(name: str, cases: dict[str, Any]) -> None:
     run = lowered(model)
     names = [v.name for v in model.inputs]
     for inputs, outputs in case.data_sets:
-        found = run(dict(zip(names, inputs, strict=True)))
-        for output, expected in zip(found.values(), outputs, strict=True):
+        result = run(dict(zip(names, inputs, strict=True)))
+        for output, expected in zip(result.values(), outputs, strict=True):
             np.testing.assert_allclose(output, expected, rtol=case.rtol, atol=case.atol)
 
 
@@ -137,13 +137,13 @@ def test_optimizer_formula(op: str, given: dict[str, Any], scalar: bool, steps: 
     feeds = {"R": np.full(lone, 0.1), "T": np.full(lone, steps, np.int64)}
     feeds.update({f"{c}{i}": rng.normal(size=s) for c in "XGV" for i, s in enumerate(shapes)})
     feeds.update({f"H{i}": rng.uniform(0.1, 1, size=s) for i, s in enumerate(shapes)})
-    found = lowered(model)(feeds)
+    result = lowered(model)(feeds)
     for i, shape in enumerate(shapes):
         slots = {c: feeds[f"{c}{i}"] for c in SLOTS[op]}
         expected = expected_update(op, given, 0.1, steps, feeds[f"X{i}"], feeds[f"G{i}"], **slots)
         for letter, value in zip("X" + SLOTS[op], expected, strict=True):
-            assert found[f"new_{letter}{i}"].shape == shape
-            np.testing.assert_allclose(found[f"new_{letter}{i}"], value, rtol=1e-12, atol=1e-14)
+            assert result[f"new_{letter}{i}"].shape == shape
+            np.testing.assert_allclose(result[f"new_{letter}{i}"], value, rtol=1e-12, atol=1e-14)
 
 
 TORCH: list[tuple[str, dict[str, Any], int, str, dict[str, Any], float]] = [
@@ -175,8 +175,8 @@ def test_optimizer_follows_torch(
         leaf.grad = torch.tensor(g)
         optimizer.step()
         feeds = {"R": np.array(0.1), "T": np.array(first + step), "X0": x, "G0": g, **slots}
-        found = run(feeds)
-        x, slots = found["new_X0"], {n: found[f"new_{n}"] for n in slots}
+        result = run(feeds)
+        x, slots = result["new_X0"], {n: result[f"new_{n}"] for n in slots}
         np.testing.assert_allclose(x, leaf.detach().numpy(), rtol=tol, atol=tol)
 
 
@@ -221,9 +221,9 @@ def test_gradient_of_a_tensor_is_that_of_its_sum() -> None:
         "(double[3] x, double[3] w) => (double[3] dx, double[3] dw)",
         'y = Mul(x, w)  z = Sin(y)  dx, dw = Gradient <xs = ["x", "w"], y = "z"> (x, w)',
     )
-    found = lowered(model)({"x": X, "w": W})
-    np.testing.assert_allclose(found["dx"], np.cos(X * W) * W, rtol=1e-12)
-    np.testing.assert_allclose(found["dw"], np.cos(X * W) * X, rtol=1e-12)
+    result = lowered(model)({"x": X, "w": W})
+    np.testing.assert_allclose(result["dx"], np.cos(X * W) * W, rtol=1e-12)
+    np.testing.assert_allclose(result["dw"], np.cos(X * W) * X, rtol=1e-12)
 
 
 def test_gradient_by_an_intermediate_tensor_and_a_weight() -> None:
@@ -260,9 +260,9 @@ def test_gradient_at_other_points_evaluates_a_copy() -> None:
         'dx = Gradient <xs = ["x"], zs = ["w"], y = "y"> (p, w)',
     )
     p = X + 1
-    found = lowered(model)({"x": X, "p": p, "w": W})
-    np.testing.assert_allclose(found["y"], np.sin(X * np.cos(W)))
-    np.testing.assert_allclose(found["dx"], np.cos(p * np.cos(W)) * np.cos(W), rtol=1e-12)
+    result = lowered(model)({"x": X, "p": p, "w": W})
+    np.testing.assert_allclose(result["y"], np.sin(X * np.cos(W)))
+    np.testing.assert_allclose(result["dx"], np.cos(p * np.cos(W)) * np.cos(W), rtol=1e-12)
 
 
 def test_gradient_at_a_point_computed_from_the_tensor_itself() -> None:
@@ -309,9 +309,9 @@ def test_names_given_twice_each_get_the_whole_gradient() -> None:
         "(double[3] x) => (double[3] a, double[3] b)",
         'y = Mul(x, x)  a, b = Gradient <xs = ["x", "x"], y = "y"> (x, x)',
     )
-    found = lowered(model)({"x": X})
-    np.testing.assert_allclose(found["a"], 2 * X)
-    np.testing.assert_allclose(found["b"], 2 * X)
+    result = lowered(model)({"x": X})
+    np.testing.assert_allclose(result["a"], 2 * X)
+    np.testing.assert_allclose(result["b"], 2 * X)
 
 
 def test_outputs_may_be_left_out() -> None:
@@ -369,8 +369,8 @@ def test_names_in_a_loop_body_and_the_graph_around() -> None:
             s2 = Sub(s, step)
         }>""",
     )
-    found = lowered(model)({"n": np.array(3), "x0": X, "w": W})["x"]
-    np.testing.assert_allclose(found, W + (X - W) * 0.5**3, rtol=1e-12)
+    result = lowered(model)({"n": np.array(3), "x0": X, "w": W})["x"]
+    np.testing.assert_allclose(result, W + (X - W) * 0.5**3, rtol=1e-12)
 
 
 def test_y_outside_the_body_is_refused() -> None:
@@ -397,9 +397,9 @@ def test_names_inside_a_function() -> None:
         y = Sin(x)
         d = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (x)
     }"""
-    found = lowered(load(onnx.parser.parse_model(text)))({"y": X, "w": W})
-    np.testing.assert_allclose(found["a"], np.cos(X), rtol=1e-12)
-    np.testing.assert_allclose(found["b"], np.cos(W), rtol=1e-12)
+    result = lowered(load(onnx.parser.parse_model(text)))({"y": X, "w": W})
+    np.testing.assert_allclose(result["a"], np.cos(X), rtol=1e-12)
+    np.testing.assert_allclose(result["b"], np.cos(W), rtol=1e-12)
 
 
 def test_bfloat16_is_read() -> None:

@@ -160,8 +160,8 @@ def test_a_converted_module_whose_graph_was_changed_is_said_to_have_right_nodes(
 
     module = sx.to_torch(mlp())
     graph = module.served.graph
-    (found,) = (n for n in graph.nodes if "tanh" in str(n.target))
-    found.target = torch.sigmoid
+    (result,) = (n for n in graph.nodes if "tanh" in str(n.target))
+    result.target = torch.sigmoid
     module.served.recompile()
     report = sx.verify(mlp(), module, seeds=1)
     assert (report.verdict, report.culprit) == (DIFFERENT, None)
@@ -217,12 +217,12 @@ def test_an_integer_kernel_is_replayed_from_quantizer_to_quantizer(
         ops = [n.op_type for n in given.graph]
 
         def call(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            found = dict(run(feeds))
+            result = dict(run(feeds))
             if {"QuantizeLinear", "MatMul", "DequantizeLinear"} <= set(ops):
-                y = found["y"].copy()
+                y = result["y"].copy()
                 y[:, 0] += np.float32(0.05) * change * 4  # one element of each row
-                found["y"] = y
-            return found
+                result["y"] = y
+            return result
 
         return call
 

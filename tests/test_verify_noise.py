@@ -23,17 +23,17 @@ def test_ratio_is_the_error_over_the_noise() -> None:
     r = np.array([1.0, -2.0, 4.0])
     b = r + np.array([3e-6, -4e-6, 0.0])  # rms: sqrt(25 / 3) e-6
     c = r + np.array([0.0, 3e-5, 4e-5])  # rms: sqrt(2500 / 3) e-6
-    found = measure(("s", "y", "run"), c, r, [b], np.dtype(np.float64))
-    assert found.ratio == pytest.approx(10.0, rel=1e-6)
-    assert found.peak == pytest.approx(10.0, rel=1e-6)
+    result = measure(("s", "y", "run"), c, r, [b], np.dtype(np.float64))
+    assert result.ratio == pytest.approx(10.0, rel=1e-6)
+    assert result.peak == pytest.approx(10.0, rel=1e-6)
 
 
 def test_floor_is_half_a_unit_of_the_largest_where_the_baseline_is_exact() -> None:
     r = np.array([1.0, 8.0])
     c = (r + np.array([0.0, 2.0**-20])).astype(np.float32)
-    found = measure(("s", "y", "run"), c, r, [r.astype(np.float32)])
-    assert found.floor == 0.5 * 2.0**-23 * 8.0
-    assert found.ratio == pytest.approx(2.0**-20 / math.sqrt(2) / found.floor)
+    result = measure(("s", "y", "run"), c, r, [r.astype(np.float32)])
+    assert result.floor == 0.5 * 2.0**-23 * 8.0
+    assert result.ratio == pytest.approx(2.0**-20 / math.sqrt(2) / result.floor)
 
 
 def test_zeros_must_be_zeros() -> None:
@@ -53,9 +53,9 @@ def test_zeros_must_be_zeros() -> None:
     ids=["shape", "type", "NaN", "infinity"],
 )
 def test_what_makes_numbers_pointless_is_different(c: np.ndarray, problem: str) -> None:
-    found = measure(("s", "y", ""), c, np.zeros(3), [np.zeros(3, np.float32)])
-    assert found.problem == problem
-    assert found.verdict() == DIFFERENT
+    result = measure(("s", "y", ""), c, np.zeros(3), [np.zeros(3, np.float32)])
+    assert result.problem == problem
+    assert result.verdict() == DIFFERENT
 
 
 def test_infinities_and_nan_at_the_same_places_are_the_same() -> None:
@@ -76,8 +76,8 @@ def test_overflow_in_single_precision_is_part_of_the_model() -> None:
 def test_what_has_no_rounding_must_be_equal(value: np.ndarray) -> None:
     assert measure(("s", "y", ""), value, value.copy(), [value]).verdict() == SAME
     other = value[::-1].copy()
-    found = measure(("s", "y", ""), other, value, [value])
-    assert (found.wrong, found.verdict()) == (2, DIFFERENT)
+    result = measure(("s", "y", ""), other, value, [value])
+    assert (result.wrong, result.verdict()) == (2, DIFFERENT)
 
 
 def test_sequences_are_judged_by_their_worst_element() -> None:

@@ -34,20 +34,20 @@ QUICK = [
 
 @pytest.mark.parametrize(("name", "kind"), QUICK)
 def test_correct_conversions_of_public_models_raise_no_alarm(name: str, kind: str) -> None:
-    found = judge(Row(kind, name, str(models()[name])))
-    assert found.verdict == SAME, found
+    result = judge(Row(kind, name, str(models()[name])))
+    assert result.verdict == SAME, result
 
 
 @pytest.mark.parametrize("name", ["dense", "residual", "attention", "hourglass"])
 def test_what_torch_exports_raises_no_alarm(name: str) -> None:
-    found = judge(Row(EXPORTED, f"torch {name}"))
-    assert found.verdict == SAME, found
+    result = judge(Row(EXPORTED, f"torch {name}"))
+    assert result.verdict == SAME, result
 
 
 def test_the_sweep_would_see_an_alarm(tmp_path: Path) -> None:
     """A row whose conversion is wrong: the optimizer's file with one weight changed."""
-    found = judge(Row(OPTIMIZED, "wrong", str(tmp_path / "right.onnx")))
-    assert found.verdict == NOT_RUN
+    result = judge(Row(OPTIMIZED, "wrong", str(tmp_path / "right.onnx")))
+    assert result.verdict == NOT_RUN
     onnx.save(NETWORKS["cnn"](), tmp_path / "right.onnx")
     row = Row(OPTIMIZED, "cnn", str(tmp_path / "right.onnx"))
     assert judge(row).verdict == SAME
@@ -138,13 +138,13 @@ def test_saturating_integer_kernels_are_found() -> None:
     report = sx.verify(OnnxSubject(sx.load(path), options=precise), "numpy", seeds=1)
     assert report.verdict == SAME, str(report)
     levels = onnxruntime.GraphOptimizationLevel
-    found = []
+    result = []
     for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = level
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        found.append(session.run(None, report.data[0].inputs)[0])
-    saturates = np.abs(found[0] - found[1]).max() > 0.01
+        result.append(session.run(None, report.data[0].inputs)[0])
+    saturates = np.abs(result[0] - result[1]).max() > 0.01
     report = sx.verify(path, seeds=1)
     assert report.verdict == (DIFFERENT if saturates else SAME), str(report)
     if saturates:
@@ -168,11 +168,11 @@ def test_onnx_and_tflite_of_one_network(tmp_path: Path) -> None:
     names = [v.name or "" for v in sx.load(path).outputs]
     assert set(outputs) == set(names)
     np.savez(tmp_path / "outputs.npz", **outputs)
-    given = {sx.load(path).inputs[0].name: x}
-    report = sx.verify(path, tmp_path / "outputs.npz", inputs=given)
+    inputs = {sx.load(path).inputs[0].name: x}
+    report = sx.verify(path, tmp_path / "outputs.npz", inputs=inputs)
     assert report.verdict == SAME, str(report)
     # Off by less than a tolerance of 1e-3 would see: this pair is not the same.
     shifted = {name: value + np.float32(5e-4) for name, value in outputs.items()}
     np.savez(tmp_path / "shifted.npz", **shifted)
-    report = sx.verify(path, tmp_path / "shifted.npz", inputs=given, culprit=False)
+    report = sx.verify(path, tmp_path / "shifted.npz", inputs=inputs, culprit=False)
     assert report.verdict == DIFFERENT, str(report)

@@ -68,10 +68,10 @@ def test_saved_test_data_can_be_run_again(files: Path) -> None:
 
 def test_json_is_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("a.onnx", "b.onnx", "--json", "--seeds", "1")
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == DIFFERENT
-    assert found["culprits"][0]["node"] == "node/bn1"
-    assert all(len(s["sha256"]) == 64 for s in found["subjects"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["verdict"] == DIFFERENT
+    assert result["culprits"][0]["node"] == "node/bn1"
+    assert all(len(s["sha256"]) == 64 for s in result["subjects"])
 
 
 def test_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def test_files_of_the_zoo_are_counted_as_numbers_and_weights_are_no_inputs(tmp_p
     total = " ".join(f"t{i + 1} = Add (t{i}, s{i + 1})" for i in range(11))
     scaled = " ".join(f"w{i} = Constant <value = float {{{float(i + 1)}}}> ()" for i in range(12))
     parts = " ".join(f"s{i} = Mul (x{i}, w{i})" for i in range(12))
-    given = ", ".join(f"float[3] {n}" for n in names)
-    text = f"""<ir_version: 9, opset_import: ["": 9]> g ({given}) => (float[3] y)
+    inputs = ", ".join(f"float[3] {n}" for n in names)
+    text = f"""<ir_version: 9, opset_import: ["": 9]> g ({inputs}) => (float[3] y)
     <float[3] k = {{1.0, 2.0, 3.0}}>
     {{ {scaled} {parts} t0 = Identity (s0) {total} y = Mul (t11, k) }}"""
     proto = onnx.parser.parse_model(text)

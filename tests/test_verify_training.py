@@ -41,8 +41,8 @@ def test_softmax_is_differentiated_where_it_shows() -> None:
     p /= p.sum(1, keepdims=True)
     g = weight.reshape(4, 4)
     by_hand = p * (g - (p * g).sum(1, keepdims=True))
-    (found,) = Reference(gradient_model(right, []), exact=True)({"x": SQUARE}).values()
-    np.testing.assert_allclose(found, by_hand, rtol=1e-12)
+    (result,) = Reference(gradient_model(right, []), exact=True)({"x": SQUARE}).values()
+    np.testing.assert_allclose(result, by_hand, rtol=1e-12)
 
 
 SQUARE = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
@@ -95,10 +95,10 @@ def trained(**settings: float) -> sx.Model:
 
 
 def test_training_on_several_engines_is_the_same() -> None:
-    found = sx.verify_training(trained(), "onnxruntime", "numpy", "torch", steps=6)
-    assert found.verdict == SAME, str(found)
-    assert found.exit_code == 0
-    assert [part.label for part in found.parts] == ["onnxruntime", "numpy", "torch"]
+    result = sx.verify_training(trained(), "onnxruntime", "numpy", "torch", steps=6)
+    assert result.verdict == SAME, str(result)
+    assert result.exit_code == 0
+    assert [part.label for part in result.parts] == ["onnxruntime", "numpy", "torch"]
 
 
 @pytest.mark.slow
@@ -111,9 +111,9 @@ def test_training_on_the_other_engines_is_the_same(engine: str) -> None:
 def test_a_file_that_trains_otherwise_parts_on_any_engine(engine: str) -> None:
     """Another rate of learning: every parameter leaves at the first step, the moments do not."""
     other = sx.trainable(mlp(), loss="cross_entropy", optimizer=sx.optim.adam(1.01e-2))
-    (found,) = sx.verify_training(trained(), (other, engine), steps=3).parts
-    assert found.verdict == DIFFERENT and found.parted is not None
-    assert found.parted[0] == 1 and "adam" not in found.parted[1]
+    (result,) = sx.verify_training(trained(), (other, engine), steps=3).parts
+    assert result.verdict == DIFFERENT and result.parted is not None
+    assert result.parted[0] == 1 and "adam" not in result.parted[1]
 
 
 # Another epsilon acts at once; another beta2 only when there is a second moment to decay.
@@ -123,10 +123,10 @@ def test_a_file_that_trains_otherwise_parts_on_any_engine(engine: str) -> None:
 def test_training_that_differs_names_step_and_variable(
     settings: dict[str, float], first: int
 ) -> None:
-    (found,) = sx.verify_training(trained(), trained(**settings), steps=6).parts
-    assert (found.verdict, found.exit_code) == (DIFFERENT, 1)
-    assert found.parted is not None
-    step, variable = found.parted
+    (result,) = sx.verify_training(trained(), trained(**settings), steps=6).parts
+    assert (result.verdict, result.exit_code) == (DIFFERENT, 1)
+    assert result.parted is not None
+    step, variable = result.parted
     assert step == first
     assert variable.endswith("adam_v") == ("b2" in settings)
 

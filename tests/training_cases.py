@@ -74,24 +74,24 @@ def followed(
     also: Callable[[], dict[str, torch.Tensor]] = dict,
 ) -> Batches:
     """The loss of each step and the parameters after it."""
-    found = []
+    result = []
     for batch in batches:
-        given = {
+        inputs = {
             n: torch.tensor(a.astype(np.float64) if a.dtype == np.float32 else a)
             for n, a in batch.items()
         }
         optimizer.zero_grad()
-        value = loss(given)
+        value = loss(inputs)
         value.backward()
         if before is not None:
             before()
         optimizer.step()
         after = {n: p for n, p in parameters.items() if p.requires_grad} | also()
-        found.append(
+        result.append(
             {"loss": value.detach().numpy().copy()}
             | {n: p.detach().numpy().copy() for n, p in after.items()}
         )
-    return found
+    return result
 
 
 def batches(seed: int, **makers: Callable[[np.random.Generator], np.ndarray]) -> Batches:
@@ -160,8 +160,8 @@ def binary() -> Case:
         lambda g: F.binary_cross_entropy_with_logits(perceptron(p, g["x"]), g["label"]),
         O.Adam(p.values(), 0.01),
     )
-    made = sx.trainable(model, "binary_cross_entropy", sx.optim.adam(0.01))
-    return Case(made.proto(), data, expected)
+    net = sx.trainable(model, "binary_cross_entropy", sx.optim.adam(0.01))
+    return Case(net.proto(), data, expected)
 
 
 # -- other networks ---------------------------------------------------------------------------
@@ -203,8 +203,8 @@ def convolution() -> Case:
     optimizer = O.SGD(p.values(), 0.1, 0.9)
     statistics = lambda: {"bn.mean": mean.clone(), "bn.var": variance.clone()}
     expected = followed(data, p, loss, optimizer, also=statistics)
-    made = sx.trainable(model, "cross_entropy", sx.optim.sgd(0.1, 0.9))
-    return Case(made.proto(), data, expected)
+    net = sx.trainable(model, "cross_entropy", sx.optim.sgd(0.1, 0.9))
+    return Case(net.proto(), data, expected)
 
 
 def recurrence() -> Case:
@@ -272,11 +272,11 @@ PLAIN = f"""train (float[N,1] label) => (float loss, float[3,1] w_new) <float ra
 
 def optimized(op: str, slots: str, attributes: str) -> str:
     """A record whose update is one operator of ONNX, with a counter and slots."""
-    given = "".join(f", float[3,1] {s} = {{0, 0, 0}}" for s in slots.split())
+    inputs = "".join(f", float[3,1] {s} = {{0, 0, 0}}" for s in slots.split())
     after = ", ".join(f"{s}_new" for s in ("w", *slots.split()))
     types = ", ".join(f"float[3,1] {s}_new" for s in ("w", *slots.split()))
     return f"""train (float[N,1] label) => (float loss, {types}, int64 count_new)
-    <float rate = {{0.1}}, int64 count = {{0}}, int64 one = {{1}}{given}> {{
+    <float rate = {{0.1}}, int64 count = {{0}}, int64 one = {{1}}{inputs}> {{
         {LOSS}
         {after} = ai.onnx.preview.training.{op}<{attributes}>
             (rate, count, w, g, {", ".join(slots.split())})

@@ -353,10 +353,10 @@ def labels(
     *shape: int, classes: int, ignored: int | None = None, dtype: Any = np.int64
 ) -> np.ndarray:
     rng = np.random.default_rng(sum(shape) + classes)
-    found = rng.integers(0, classes, shape)
+    result = rng.integers(0, classes, shape)
     if ignored is not None:
-        found.reshape(-1)[::3] = ignored
-    return found.astype(dtype)
+        result.reshape(-1)[::3] = ignored
+    return result.astype(dtype)
 
 
 def loss_cases(op: str, function: str, outputs: int) -> list[Case]:

@@ -131,8 +131,8 @@ def binary() -> list[Old]:
         logical = op in ("Equal", "Greater", "Less", "And", "Or", "Xor")
         shape = (2, 3, 4, 5)
         kind = bool if op in ("And", "Or", "Xor") else np.int64 if op == "Equal" else np.float32
-        given: dict[str, Any] = {"types": (BOOL,) if logical else ()}
-        given |= {"tol": ULPS if op == "Pow" else 0.0, "low": 0.5}
+        inputs: dict[str, Any] = {"types": (BOOL,) if logical else ()}
+        inputs |= {"tol": ULPS if op == "Pow" else 0.0, "low": 0.5}
 
         def random(*dims: int, kind: Any = kind) -> Any:
             if kind is np.float32:
@@ -147,18 +147,26 @@ def binary() -> list[Old]:
 
         a = random(*shape)
         cases += [
-            old(op, 1, a, random(*shape), expect=f, id="same", **given),
-            old(op, 1, a, random(4, 5), expect=f, broadcast=1, id="suffix", **given),
-            old(op, 1, a, random(1, 1), expect=f, broadcast=1, id="single", **given),
-            old(op, 1, a, random(3, 4), expect=middle, broadcast=1, axis=1, id="middle", **given),
-            old(op, 1, a, random(2), expect=first, broadcast=1, axis=0, id="first", **given),
-            old(op, 1, a, random(3, 4), expect=middle, broadcast=1, axis=-3, id="back", **given),
+            old(op, 1, a, random(*shape), expect=f, id="same", **inputs),
+            old(op, 1, a, random(4, 5), expect=f, broadcast=1, id="suffix", **inputs),
+            old(op, 1, a, random(1, 1), expect=f, broadcast=1, id="single", **inputs),
+            old(op, 1, a, random(3, 4), expect=middle, broadcast=1, axis=1, id="middle", **inputs),
+            old(op, 1, a, random(2), expect=first, broadcast=1, axis=0, id="first", **inputs),
+            old(op, 1, a, random(3, 4), expect=middle, broadcast=1, axis=-3, id="back", **inputs),
         ]
         if op in ("Add", "Div", "Mul", "Sub"):
             cases[-6].attributes |= LEGACY
             cases.append(
                 old(
-                    op, 6, a, random(3, 4), expect=middle, broadcast=1, axis=1, id="middle", **given
+                    op,
+                    6,
+                    a,
+                    random(3, 4),
+                    expect=middle,
+                    broadcast=1,
+                    axis=1,
+                    id="middle",
+                    **inputs,
                 )
             )
     return cases

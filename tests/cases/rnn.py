@@ -59,9 +59,9 @@ def in_torch(op: str, direction: str = "forward") -> Any:
             ):
                 parts = value.chunk(GATES[op])
                 weights[name + suffix] = torch.cat([parts[i] for i in FROM_ONNX[op]])
-        given = x.flip(0) if direction == "reverse" else x
+        inputs = x.flip(0) if direction == "reverse" else x
         start = states if len(states) > 1 else states[0]
-        y, last = torch.func.functional_call(layer, weights, (given, start))
+        y, last = torch.func.functional_call(layer, weights, (inputs, start))
         y = y.flip(0) if direction == "reverse" else y
         y = y.reshape(*y.shape[:2], w.shape[0], HIDDEN).transpose(1, 2)
         return (y, *last) if isinstance(last, tuple) else (y, last)

@@ -36,8 +36,8 @@ def model(
 ) -> Case:
     """One node over `x` in float32 (or the type `to`)."""
     results = ", ".join(f"y{i}" for i in range(outputs))
-    given = ", ".join(f"{k} = {written(v)}" for k, v in attributes.items())
-    nodes = f"f = Cast<to={to}>(x0) {results} = {ML}.{op}<{given}>(f)"
+    inputs = ", ".join(f"{k} = {written(v)}" for k, v in attributes.items())
+    nodes = f"f = Cast<to={to}>(x0) {results} = {ML}.{op}<{inputs}>(f)"
     return case(op, x, nodes=nodes, domain=ML, order=0, outputs=outputs, id=id)
 
 
@@ -89,13 +89,13 @@ def classifier(id: str, ids: int, labels: dict[str, Any], **options: Any) -> Cas
     weighed = np.repeat(leaves, ids, 0)
     weights = np.array(floats(len(weighed)))
     weights = np.abs(weights) / 5 if options.pop("positive", False) else weights
-    given = {
+    inputs = {
         "class_treeids": weighed[:, 0].tolist(),
         "class_nodeids": weighed[:, 1].tolist(),
         "class_ids": np.tile(np.arange(ids), len(leaves)).tolist(),
         "class_weights": weights.tolist(),
     }
-    return model("TreeEnsembleClassifier", outputs=2, id=id, **labels, **nodes, **given, **options)
+    return model("TreeEnsembleClassifier", outputs=2, id=id, **labels, **nodes, **inputs, **options)
 
 
 def kernel(classes: int, vectors: list[int], kind: str, **options: Any) -> Case:

@@ -34,8 +34,10 @@ def chosen(args: argparse.Namespace) -> dict[str, list[Any]]:
     axes = args.axis.split(",") if args.axis else every
     cases = select.cases(axes, ops=ops, pattern=args.name, jobs=args.jobs)
     if args.family:
-        wanted = set(args.family.split(","))
-        cases = {axis: [c for c in found if family(c) in wanted] for axis, found in cases.items()}
+        expected = set(args.family.split(","))
+        cases = {
+            axis: [c for c in result if family(c) in expected] for axis, result in cases.items()
+        }
     return cases
 
 
@@ -49,10 +51,10 @@ def is_whole(args: argparse.Namespace) -> bool:
 
 
 def competitors(args: argparse.Namespace) -> list[engines.Engine]:
-    found = engines.find(args.engine)
+    result = engines.find(args.engine)
     if args.native:
-        found = [replace(e, environment={"SARDONYX_SCORE_FALLBACK": "error"}) for e in found]
-    return found
+        result = [replace(e, environment={"SARDONYX_SCORE_FALLBACK": "error"}) for e in result]
+    return result
 
 
 def regressed(score: Score, whole: bool) -> tuple[bool, bool]:
@@ -61,10 +63,10 @@ def regressed(score: Score, whole: bool) -> tuple[bool, bool]:
     Returns whether anything is worse or gone, and whether anything is better or new.
     """
     before = compared_with(BASELINE, score)
-    found = list(changes(score, before))
+    result = list(changes(score, before))
     gone, new = missing(score, before) if whole else ([], [])
-    print("\n".join([*table.changed(found), *gone, *new]))
-    worse = [change.is_worse for change in found]
+    print("\n".join([*table.changed(result), *gone, *new]))
+    worse = [change.is_worse for change in result]
     return bool(gone) or any(worse), bool(new) or not all(worse)
 
 

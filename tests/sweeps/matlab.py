@@ -57,11 +57,11 @@ def written(case: Official, folder: Path) -> tuple[list[Job], list[list[Any]]] |
 def difference(outputs: Sequence[np.ndarray] | str, expected: Sequence[Any]) -> str:
     if isinstance(outputs, str):
         return f"fails: {outputs}"
-    for i, (value, wanted) in enumerate(zip(outputs, expected, strict=False)):
-        if value.shape != wanted.shape or value.dtype != wanted.dtype:
-            return f"output {i}: {value.dtype}{value.shape}, not {wanted.dtype}{wanted.shape}"
-        if not np.allclose(value, wanted, rtol=1e-3, atol=1e-5, equal_nan=True):
-            return f"output {i} differs by {np.nanmax(np.abs(value - 1.0 * wanted)):.3g}"
+    for i, (value, reference) in enumerate(zip(outputs, expected, strict=False)):
+        if value.shape != reference.shape or value.dtype != reference.dtype:
+            return f"output {i}: {value.dtype}{value.shape}, not {reference.dtype}{reference.shape}"
+        if not np.allclose(value, reference, rtol=1e-3, atol=1e-5, equal_nan=True):
+            return f"output {i} differs by {np.nanmax(np.abs(value - 1.0 * reference)):.3g}"
     return ""
 
 

@@ -102,14 +102,14 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a file of what was found: added to")
     parser.add_argument("--again", action="store_true", help="anew what was not the same")
     parser.add_argument("names", nargs="*")
-    given = parser.parse_args()
-    found: Rows = {}
-    if given.keep and given.keep.exists():
-        found = json.loads(given.keep.read_text())
-    if given.again:
-        found = {name: row for name, row in found.items() if row["verdict"] == SAME}
-    sweep(given, found)
-    return summary(found)
+    inputs = parser.parse_args()
+    result: Rows = {}
+    if inputs.keep and inputs.keep.exists():
+        result = json.loads(inputs.keep.read_text())
+    if inputs.again:
+        result = {name: row for name, row in result.items() if row["verdict"] == SAME}
+    sweep(inputs, result)
+    return summary(result)
 
 
 def summary(found: Rows) -> int:

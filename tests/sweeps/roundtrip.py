@@ -88,8 +88,8 @@ def run(runner: ort.InferenceSession, feeds: Feeds) -> list[Any]:
     if not any(FOREIGN.search(end.type) for end in ends):
         return runner.run(None, feeds)
     names = [o.name for o in runner.get_outputs()]
-    found = runner.run_with_ort_values(names, {k: _handed(v) for k, v in feeds.items()})
-    return [_taken(value) for value in found]
+    result = runner.run_with_ort_values(names, {k: _handed(v) for k, v in feeds.items()})
+    return [_taken(value) for value in result]
 
 
 def _handed(array: Any) -> ort.OrtValue:
@@ -171,10 +171,10 @@ def _compare(path: Path, saved: Path, feeds: Feeds, level: str) -> tuple[str, st
     except Exception as error:
         return NOT_RUN, brief(error)
     try:
-        found = run(session(saved, level), feeds)
+        result = run(session(saved, level), feeds)
     except Exception as error:
         return DIFFERS, f"a failure, {level}: {brief(error)}"
-    apart = difference(expected, found)
+    apart = difference(expected, result)
     return (IDENTICAL, "") if apart is None else (DIFFERS, f"{apart}, {level}")
 
 
@@ -220,7 +220,7 @@ def official_suite(folder: Path, pattern: str = "") -> Iterator[Trip]:
 
 
 def _given(case: official.Official, _: Model, wanted: list[str]) -> list[Feeds]:
-    return [_named(wanted, given) for given, _ in case.sets()]
+    return [_named(wanted, inputs) for inputs, _ in case.sets()]
 
 
 def _stored(path: Path, _: Model, wanted: list[str]) -> list[Feeds]:

@@ -404,19 +404,19 @@ def judge(c: Combination) -> str:
     """What is off, in words; empty where both agree."""
     expected = theirs(c)
     try:
-        found = ours(c)
+        result = ours(c)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    pairs = {f"loss {i}": p for i, p in enumerate(zip(found.losses, expected.losses, strict=True))}
-    compared = [n for n in expected.tensors if n in found.tensors]
+    pairs = {f"loss {i}": p for i, p in enumerate(zip(result.losses, expected.losses, strict=True))}
+    compared = [n for n in expected.tensors if n in result.tensors]
     if names_are_kept(c.network, c.exporter):
         trained_names = [n for n in expected.tensors if not fnmatchcase(n, c.freeze or "")]
         if c.batch_norm == "frozen":
             trained_names = [n for n in trained_names if "running" not in n]
-        missing = [n for n in trained_names if n not in found.tensors]
+        missing = [n for n in trained_names if n not in result.tensors]
         if missing:
             return f"not trained: {', '.join(missing)}"
-    pairs |= {n: (found.tensors[n], expected.tensors[n]) for n in compared}  # type: ignore[misc]
+    pairs |= {n: (result.tensors[n], expected.tensors[n]) for n in compared}  # type: ignore[misc]
     for name, (a, b) in pairs.items():
         error = float(np.abs(np.asarray(a) - b).max() / max(float(np.abs(b).max()), 1e-3))
         if not error < TOLERANCE:

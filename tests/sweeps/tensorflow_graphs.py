@@ -67,19 +67,19 @@ def judged(function: Any, feeds: dict[str, Any], outputs: list[str], options: An
         return FAILED, f"{type(error).__name__} {where}: {str(error)[:400]}"
     if len(actual) != len(expected):
         return WRONG, f"{len(actual)} outputs instead of {len(expected)}"
-    for got, wanted in zip(actual, expected, strict=True):
-        got = np.asarray(got)
-        if got.shape != wanted.shape:
-            return WRONG, f"shape {got.shape} instead of {wanted.shape}"
-        if wanted.dtype.kind in "OSU":
-            if not proof.equal(got, wanted).all():
+    for result, reference in zip(actual, expected, strict=True):
+        result = np.asarray(result)
+        if result.shape != reference.shape:
+            return WRONG, f"shape {result.shape} instead of {reference.shape}"
+        if reference.dtype.kind in "OSU":
+            if not proof.equal(result, reference).all():
                 return WRONG, "texts differ"
-        elif got.dtype != wanted.dtype:
-            return WRONG, f"{got.dtype} instead of {wanted.dtype}"
+        elif result.dtype != reference.dtype:
+            return WRONG, f"{result.dtype} instead of {reference.dtype}"
         elif options.get("check_value", True):
             rtol, atol = options.get("rtol", 1e-7), options.get("atol", 1e-5)
-            if not np.allclose(got, wanted, rtol=max(rtol, 1e-6), atol=atol, equal_nan=True):
-                return WRONG, f"values differ by {np.max(np.abs(got - wanted)):.1e}"
+            if not np.allclose(result, reference, rtol=max(rtol, 1e-6), atol=atol, equal_nan=True):
+                return WRONG, f"values differ by {np.max(np.abs(result - reference)):.1e}"
     return RIGHT, ""
 
 

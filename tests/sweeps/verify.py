@@ -79,11 +79,11 @@ def rows() -> list[Row]:
     """Every conversion, the smallest first."""
     from tests import torch_networks
 
-    found = [Row(EXPORTED, f"torch {name}") for name in torch_networks.NETWORKS]
+    result = [Row(EXPORTED, f"torch {name}") for name in torch_networks.NETWORKS]
     for name, path in models().items():
         size = path.stat().st_size / 1e6
-        found += [Row(kind, name, str(path), size) for kind in (*ENGINES, OPTIMIZED)]
-    return sorted(found, key=lambda row: (row.size, row.name))
+        result += [Row(kind, name, str(path), size) for kind in (*ENGINES, OPTIMIZED)]
+    return sorted(result, key=lambda row: (row.size, row.name))
 
 
 def judge(row: Row, seeds: int = 1) -> Outcome:
@@ -122,8 +122,8 @@ def compare(asked: Sequence[Row], folder: Path, seeds: int) -> list[Outcome]:
         inputs = [real_inputs.inputs(name, first.model, seed) for seed in range(seeds)]
     report = sx.verify(first, *candidates.values(), inputs=inputs, seeds=seeds)
     labels = [s["name"] for s in report.subjects]
-    found = {row: of_one(report, label) for row, label in zip(candidates, labels[1:], strict=True)}
-    return [{**found, **refused}[row] for row in asked]
+    result = {row: of_one(report, label) for row, label in zip(candidates, labels[1:], strict=True)}
+    return [{**result, **refused}[row] for row in asked]
 
 
 def of_one(report: Any, label: str) -> Outcome:
@@ -156,17 +156,17 @@ def precise(path: str | Path) -> Any:
     from sardonyx.verify.subjects import OnnxSubject
 
     options: dict[str, Any] = {"log_severity_level": 4, "session.x64quantprecision": "1"}
-    found = OnnxSubject(sx.load(path), options=options)
+    result = OnnxSubject(sx.load(path), options=options)
     try:
-        found.prepare()
+        result.prepare()
     except EngineError:
         # onnxruntime 1.31.1 refuses this setting where two nodes share a weight.
         import onnxruntime
 
         options.pop("session.x64quantprecision")
         options["graph_optimization_level"] = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        found = OnnxSubject(sx.load(path), options=options)
-    return found
+        result = OnnxSubject(sx.load(path), options=options)
+    return result
 
 
 def compare_export(name: str, folder: Path) -> Any:
@@ -176,9 +176,9 @@ def compare_export(name: str, folder: Path) -> Any:
 
     module, inputs = exported(name, folder / "net.onnx")
     model = sx.load(folder / "net.onnx")
-    given = {v.name: x.numpy() for v, x in zip(model.inputs, inputs, strict=True)}
+    arguments = {v.name: x.numpy() for v, x in zip(model.inputs, inputs, strict=True)}
     others = [OnnxSubject(model, engine) for engine in ENGINES]
-    return sx.verify(module, model, *others, inputs=given)
+    return sx.verify(module, model, *others, inputs=arguments)
 
 
 def optimized(path: str, target: Path) -> Path:
@@ -272,8 +272,8 @@ class Kept:
             self.outcomes[kind, name] = Outcome(**outcome)
 
     def is_settled(self, row: Row, limit: float) -> bool:
-        found = self.outcomes.get((row.kind, row.name))
-        return found is not None and not (found.verdict == LATE and found.limit < limit)
+        result = self.outcomes.get((row.kind, row.name))
+        return result is not None and not (result.verdict == LATE and result.limit < limit)
 
     def add(self, row: Row, outcome: Outcome) -> None:
         self.outcomes[row.kind, row.name] = outcome
@@ -299,11 +299,11 @@ def sweep(asked: list[Row], kept: Kept, given: argparse.Namespace) -> None:
         if not open_rows or time.monotonic() > until:
             continue
         start = time.monotonic()
-        found: Any = worker(open_rows, given.seeds, limit=given.limit)
-        if isinstance(found, Outcome):  # no time, or a failure
-            found = [replace(found) for _ in open_rows]
+        result: Any = worker(open_rows, given.seeds, limit=given.limit)
+        if isinstance(result, Outcome):  # no time, or a failure
+            result = [replace(result) for _ in open_rows]
         took = time.monotonic() - start
-        for row, outcome in zip(open_rows, found, strict=True):
+        for row, outcome in zip(open_rows, result, strict=True):
             outcome.seconds, outcome.limit, outcome.code = took, given.limit, code()
             kept.add(row, outcome)
             print(line(row, outcome), file=sys.stderr, flush=True)
@@ -319,10 +319,10 @@ def line(row: Row, found: Outcome) -> str:
 
 def table(asked: list[Row], kept: Kept) -> int:
     """Print every outcome and their sum; the number of alarms and failures."""
-    found = [(row, kept.outcomes.get((row.kind, row.name))) for row in asked]
+    result = [(row, kept.outcomes.get((row.kind, row.name))) for row in asked]
     counts: Counter[str] = Counter()
     largest, models_seen, older = 0.0, set(), 0
-    for row, outcome in found:
+    for row, outcome in result:
         if outcome is None:
             continue
         print(line(row, outcome))
@@ -336,7 +336,7 @@ def table(asked: list[Row], kept: Kept) -> int:
     listed = ", ".join(f"{verdict} {n}" for verdict, n in counts.most_common())
     print(f"{judged} correct conversions of {len(models_seen)} models judged: {listed}")
     print(f"largest ratio of the same: {largest:.2f}; false alarms: {counts[DIFFERENT]}")
-    left = sum(outcome is None for _, outcome in found)
+    left = sum(outcome is None for _, outcome in result)
     if left:
         print(f"{left} rows are still to be judged: --resume goes on")
     if older:
@@ -354,10 +354,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--resume", action="store_true", help="go on where a sweep stopped")
     parser.add_argument("names", nargs="*")
-    given = parser.parse_args()
-    asked = list(chosen(given))
-    kept = Kept(cache_folder() / "verify-sweep.jsonl", given.resume)
-    sweep(asked, kept, given)
+    inputs = parser.parse_args()
+    asked = list(chosen(inputs))
+    kept = Kept(cache_folder() / "verify-sweep.jsonl", inputs.resume)
+    sweep(asked, kept, inputs)
     return int(table(asked, kept) > 0)
 
 

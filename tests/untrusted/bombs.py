@@ -57,9 +57,9 @@ def doubled_strings(times: int) -> ModelProto:
     steps += [node("StringConcat", f"v{times} s", "t"), node("Relu", "x", "y")]
     seed = helper.make_tensor("v0", TensorProto.STRING, [], [b"a"])
     text = helper.make_tensor_value_info("t", TensorProto.STRING, [])
-    made = graph(steps, inputs=(X, STRINGS), initializer=[seed])
-    made.output.append(text)
-    return model(made)
+    copy = graph(steps, inputs=(X, STRINGS), initializer=[seed])
+    copy.output.append(text)
+    return model(copy)
 
 
 def sparse_bomb() -> ModelProto:

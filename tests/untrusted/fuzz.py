@@ -80,10 +80,10 @@ def parsed(name: str) -> ModelProto:
 
 def strings() -> ModelProto:
     text = helper.make_tensor_value_info("s", TensorProto.STRING, [2])
-    made = graph([node("StringConcat", "s s", "t"), node("Relu", "x", "y")])
-    made.input.append(text)
-    made.output.append(helper.make_tensor_value_info("t", TensorProto.STRING, [2]))
-    return model(made)
+    copy = graph([node("StringConcat", "s s", "t"), node("Relu", "x", "y")])
+    copy.input.append(text)
+    copy.output.append(helper.make_tensor_value_info("t", TensorProto.STRING, [2]))
+    return model(copy)
 
 
 def trainable() -> ModelProto:

@@ -119,10 +119,10 @@ def operators(proto: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("bomb", ENLARGED | ENDLESS)
 def test_bomb_that_loads_comes_out_as_it_was(bomb: str, tmp_path: Path) -> None:
     """Not expanded, not folded: the saved file has the same nodes and is no larger."""
-    given = BOMBS[bomb]
-    path = sardonyx.save(sardonyx.load(given), tmp_path / "m.onnx")
-    assert operators(onnx.load(path)) == operators(given)
-    assert path.stat().st_size < 2 * len(given.SerializeToString()) + 200
+    inputs = BOMBS[bomb]
+    path = sardonyx.save(sardonyx.load(inputs), tmp_path / "m.onnx")
+    assert operators(onnx.load(path)) == operators(inputs)
+    assert path.stat().st_size < 2 * len(inputs.SerializeToString()) + 200
 
 
 # A long honest graph: nothing may recurse over its length.
@@ -174,7 +174,7 @@ def test_bomb_23_an_array_larger_than_its_entry(tmp_path: Path) -> None:
 
 def test_bomb_23_honest_archives_are_read(tmp_path: Path) -> None:
     path = tmp_path / "inputs.npz"
-    given = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(["x", "yy"]), "c": np.zeros((0, 3))}
-    np.savez_compressed(path, **given, allow_pickle=False)
-    found = read_npz(path)
-    assert all(np.array_equal(found[name], array) for name, array in given.items())
+    inputs = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(["x", "yy"]), "c": np.zeros((0, 3))}
+    np.savez_compressed(path, **inputs, allow_pickle=False)
+    result = read_npz(path)
+    assert all(np.array_equal(result[name], array) for name, array in inputs.items())

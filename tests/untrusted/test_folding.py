@@ -27,13 +27,13 @@ def normal(proto: ModelProto) -> ir.Graph:
 @pytest.mark.parametrize("bomb", ENLARGED)
 def test_fold_01_bombs_keep_their_nodes(bomb: str) -> None:
     """The last large node stays; what is kept of the others is within the bound."""
-    found = normal(ENLARGED[bomb])
-    before = {n.op_type for n in found}
-    fold(found)
-    held = sum(v.const_value.nbytes for v in found.initializers.values() if v.const_value)
+    result = normal(ENLARGED[bomb])
+    before = {n.op_type for n in result}
+    fold(result)
+    held = sum(v.const_value.nbytes for v in result.initializers.values() if v.const_value)
     assert held <= LIMIT_TOTAL + len(ENLARGED[bomb].SerializeToString())
     large = {n.op_type for n in ENLARGED[bomb].graph.node} - {"Mul", "Identity", "Cast", "Relu"}
-    assert large & before <= {n.op_type for n in found}
+    assert large & before <= {n.op_type for n in result}
 
 
 def test_fold_02_shape_chains_fold() -> None:
@@ -42,12 +42,12 @@ def test_fold_02_shape_chains_fold() -> None:
         {s = Shape(x)  r = Gather(s, i)  u = Unsqueeze(r, zero)  m = Div(u, two)
         two = Constant<value_ints=[2]>()  rest = Constant<value_ints=[-1]>()
         d = Concat<axis=0>(m, rest)  y = Reshape(x, d)}"""
-    found = normal(onnx.parser.parse_model(text))
-    fold(found)
-    assert [n.op_type for n in found] == ["Reshape"]
-    shape = found[0].inputs[1].const_value
+    result = normal(onnx.parser.parse_model(text))
+    fold(result)
+    assert [n.op_type for n in result] == ["Reshape"]
+    shape = result[0].inputs[1].const_value
     assert shape is not None and shape.numpy().tolist()[0] == 2
-    assert found.outputs[0].shape == ir.Shape([2, 12])
+    assert result.outputs[0].shape == ir.Shape([2, 12])
 
 
 def foldable(count: int, megabytes: int) -> ModelProto:
@@ -63,10 +63,10 @@ def foldable(count: int, megabytes: int) -> ModelProto:
 
 
 def test_fold_03_10_000_nodes_stop_at_the_total() -> None:
-    found = sardonyx.load(foldable(10_000, 16)).graph
-    gone = fold(found)
+    result = sardonyx.load(foldable(10_000, 16)).graph
+    gone = fold(result)
     assert gone == LIMIT_TOTAL // (16 * MEBIBYTE) == 4
-    held = sum(v.const_value.nbytes for v in found.initializers.values() if v.const_value)
+    held = sum(v.const_value.nbytes for v in result.initializers.values() if v.const_value)
     assert held <= LIMIT_TOTAL + 8
 
 
@@ -102,8 +102,8 @@ def test_fold_03_a_declared_shape_is_not_believed() -> None:
     ]
     proto = model(graph(nodes, inputs=(X,), initializer=constants))
     proto.graph.value_info.append(helper.make_tensor_value_info("big", TensorProto.FLOAT, [2]))
-    made = sardonyx.to_numpy(sardonyx.load(proto))
-    assert made is not None  # nothing of 2 GB was computed; the process would have felt it
+    copy = sardonyx.to_numpy(sardonyx.load(proto))
+    assert copy is not None  # nothing of 2 GB was computed; the process would have felt it
 
 
 FAILING = {
@@ -118,10 +118,10 @@ FAILING = {
 def test_fold_04_what_raises_stays_in_place(case: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[n] y)
         {FAILING[case]}  f = Cast<to=1>(c)  y = Add(x, f)}}"""
-    found = normal(onnx.parser.parse_model(text))
-    kept = [n for part in graphs(found) for n in part]
-    fold(found)
-    assert [n.op_type for part in graphs(found) for n in part] == [n.op_type for n in kept]
+    result = normal(onnx.parser.parse_model(text))
+    kept = [n for part in graphs(result) for n in part]
+    fold(result)
+    assert [n.op_type for part in graphs(result) for n in part] == [n.op_type for n in kept]
     failing = kept[0]
     assert failing.op_type in ("Div", "Gather", "Add", "Squeeze") and evaluate(failing) is None
 
@@ -144,5 +144,5 @@ def test_fold_05_propagated_elements_bound_shape_inference() -> None:
     proto = onnx.parser.parse_model(text)
     assert normalize(sardonyx.load(proto)).outputs[0].shape == ir.Shape([2, 12])
     none = sardonyx.Limits(propagated_elements=1)
-    found = normalize(sardonyx.load(proto, limits=none)).outputs[0].shape
-    assert found is not None and len(found) == 2 and found[0] != 2
+    result = normalize(sardonyx.load(proto, limits=none)).outputs[0].shape
+    assert result is not None and len(result) == 2 and result[0] != 2

@@ -19,5 +19,5 @@ def test_every_number_has_a_test_that_runs_on_each_change() -> None:
         [*command, str(Path(__file__).parent)], cwd=ROOT, capture_output=True, text=True
     )
     tests = [line for line in done.stdout.splitlines() if "::" in line]
-    found = {f"{kind.upper()}-{number}" for t in tests for kind, number in NUMBER.findall(t)}
-    assert found == set(PROMISES), (done.stderr[-500:], found ^ set(PROMISES))
+    result = {f"{kind.upper()}-{number}" for t in tests for kind, number in NUMBER.findall(t)}
+    assert result == set(PROMISES), (done.stderr[-500:], result ^ set(PROMISES))

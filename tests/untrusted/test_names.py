@@ -220,8 +220,8 @@ def test_str_04_tables_and_json_are_escaped(case: str, tmp_path: Path, capsys) -
         assert all(c == "\n" or c.isprintable() for c in shown.out + shown.err), arguments
     with pytest.raises(SystemExit):
         main(["inspect", str(path), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["tensors"][0]["name"] == name
+    result = json.loads(capsys.readouterr().out)
+    assert result["tensors"][0]["name"] == name
 
 
 def test_str_04_pages_are_escaped() -> None:

@@ -24,10 +24,10 @@ from .models import PLACES, as_initializer, graph, model, node
 
 def linear(size: int = 32, value: float = 1.0, name: str = "w") -> ModelProto:
     weight = numpy_helper.from_array(np.full((size, size), value, np.float32), name)
-    made = graph([node("MatMul", "x", "y")], inputs=(), initializer=[weight])
-    made.node[0].input.append(name)
-    made.input.append(onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", size]))
-    return model(made)
+    copy = graph([node("MatMul", "x", "y")], inputs=(), initializer=[weight])
+    copy.node[0].input.append(name)
+    copy.input.append(onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", size]))
+    return model(copy)
 
 
 def siblings(path: Path) -> list[str]:
@@ -72,8 +72,8 @@ def test_sav_01_a_kill_leaves_a_whole_model(tmp_path: Path) -> None:
             process = int(saver.stdout.readline())
             time.sleep(0.003 + 0.007 * attempt)
             os.kill(process, signal.SIGKILL)
-            found = load(path).initializer("w").numpy()
-            assert found.min() == found.max() and found[0, 0] in (1.0, 2.0)
+            result = load(path).initializer("w").numpy()
+            assert result.min() == result.max() and result[0, 0] in (1.0, 2.0)
             session(path)
         saver.stdin.close()
     save(load(sources[0]), path, external=True)
@@ -145,11 +145,11 @@ def test_sav_03_large_tensors_of_every_place_go_outside(
     """Also those of Constant nodes in graphs, bodies and functions; the runtime reads them."""
     wide = onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, [LARGE.size])
     monkeypatch.setattr(models, "X", wide)
-    given = PLACES[place](numpy_helper.from_array(LARGE, "w"))
-    for value in given.graph.input:
+    inputs = PLACES[place](numpy_helper.from_array(LARGE, "w"))
+    for value in inputs.graph.input:
         if value.name == "x":
             value.CopyFrom(wide)
-    loaded = load(given)
+    loaded = load(inputs)
     before = loaded.proto()
     path = save(loaded, tmp_path / "m.onnx", external=True)
     assert (
@@ -160,8 +160,8 @@ def test_sav_03_large_tensors_of_every_place_go_outside(
     if place != "training":
         feeds = {"x": np.ones(LARGE.size, np.float32), "c": np.array(True)}
         runner = session(path)
-        wanted = {i.name: feeds[i.name] for i in runner.get_inputs()}
-        np.testing.assert_array_equal(runner.run(None, wanted)[0], LARGE + 1)
+        expected = {i.name: feeds[i.name] for i in runner.get_inputs()}
+        np.testing.assert_array_equal(runner.run(None, expected)[0], LARGE + 1)
 
 
 def test_sav_03_constants_in_records_go_outside(tmp_path: Path) -> None:
@@ -184,6 +184,6 @@ def test_sav_03_what_does_not_fit_into_one_file_goes_outside_unasked(
     import importlib
 
     monkeypatch.setattr(importlib.import_module("sardonyx.save"), "INLINE_TOTAL", 10_000)
-    given = PLACES["constant"](numpy_helper.from_array(LARGE, "w"))
-    path = save(load(given), tmp_path / "m.onnx")
+    inputs = PLACES["constant"](numpy_helper.from_array(LARGE, "w"))
+    path = save(load(inputs), tmp_path / "m.onnx")
     assert len(siblings(path)) == 2 and path.stat().st_size < 1000
