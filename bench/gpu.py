@@ -237,17 +237,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing for each row")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--no-jax", action="store_true")
-    inputs = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     place = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     lines = [
-        f"{datetime.date.today()}, {place}, torch {torch.__version__}{jax_version(inputs)}.",
+        f"{datetime.date.today()}, {place}, torch {torch.__version__}{jax_version(options)}.",
         "",
     ]
     head = ["model", "type", "", "", "original, ms", "converted, ms", "ratio"]
     lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
-    for name in inputs.models.split(","):
-        for row in measure(name, inputs):
+    for name in options.models.split(","):
+        for row in measure(name, options):
             lines.append(f"| {' | '.join(row)} |")
     text = "\n".join(lines)
     print(text)

@@ -161,17 +161,17 @@ def main() -> None:
     parser.add_argument("--precision", choices=["bf16", "tf32"], help="of products, in both")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--jax", action="store_true", help="the record on the jax engine as well")
-    inputs = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if inputs.precision == "tf32":
+    if options.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     place = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     head = ["model", "engine", "how", "torch, ms", "record, ms", "ratio", "losses differ by"]
     head += ["torch, MB", "record, MB", "first 3 steps, s"]
     lines = [f"{datetime.date.today()}, {place}, torch {torch.__version__}.", ""]
     lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
-    for name in inputs.models.split(","):
-        for row in measure(name, inputs):
+    for name in options.models.split(","):
+        for row in measure(name, options):
             lines.append(f"| {' | '.join(row)} |")
     text = "\n".join(lines)
     print(text)

@@ -159,21 +159,21 @@ def main() -> None:
     )
     parser.add_argument("--ours", action="store_true", help="leave out the peers")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    inputs = parser.parse_args()
-    if inputs.measure:
-        who, path, target = inputs.measure
+    options = parser.parse_args()
+    if options.measure:
+        who, path, target = options.measure
         {"ours": measure_ours, "onnx": measure_onnx}[who](Path(path), Path(target))
         return
-    with tempfile.TemporaryDirectory(dir=inputs.folder) as folder:
-        for gigabytes in inputs.gigabytes:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for gigabytes in options.gigabytes:
             print(f"{gigabytes:g} GB of external data")
             path = large_model(Path(folder), gigabytes)
-            for who in ("ours",) if inputs.ours else ("ours", "onnx"):
+            for who in ("ours",) if options.ours else ("ours", "onnx"):
                 run(who, path)
-        for nodes in inputs.nodes:
+        for nodes in options.nodes:
             print(f"{nodes:,} nodes")
             path = long_model(Path(folder), nodes)
-            for who in ("ours",) if inputs.ours else ("ours", "onnx"):
+            for who in ("ours",) if options.ours else ("ours", "onnx"):
                 run(who, path)
 
 

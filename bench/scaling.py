@@ -68,22 +68,22 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, default=50e9, help="bytes a second of a link")
     parser.add_argument("--latency", type=float, default=5e-6, help="seconds")
     parser.add_argument("--step", type=float, default=0.1, help="seconds of computing in a step")
-    inputs = parser.parse_args()
+    options = parser.parse_args()
     net = sx.trainable(mlp((256, 1024, 1024, 16)), "cross_entropy", sx.optim.adamw(1e-3))
-    rows = 8 * inputs.devices
+    rows = 8 * options.devices
     feeds = {"x": np.zeros((rows, 256), np.float32), "label": np.zeros(rows, np.int64)}
-    moved = collective_bytes(compiled_text(net, feeds, inputs.devices, inputs.shard))
+    moved = collective_bytes(compiled_text(net, feeds, options.devices, options.shard))
     weights = sum(v.const_value.nbytes for v in net.graph.initializers.values() if v.const_value)
-    print(f"{inputs.devices} devices, shard={inputs.shard}: gradients {weights:,} bytes")
+    print(f"{options.devices} devices, shard={options.shard}: gradients {weights:,} bytes")
     for kind, size in moved.items():
         print(f"  {kind:20} {size:>12,} bytes  {size / weights:.3f} of the gradients")
     total = sum(moved.values())
     print(
-        f"weak scaling at {inputs.bandwidth:.3g} B/s, {inputs.latency:.3g} s, {inputs.step} s per step"
+        f"weak scaling at {options.bandwidth:.3g} B/s, {options.latency:.3g} s, {options.step} s per step"
     )
     for count in (8, 64, 512):
-        wait = 2 * (count - 1) * (total / count / inputs.bandwidth + inputs.latency)
-        print(f"  {count:4} devices  {inputs.step / (inputs.step + wait):.1%}")
+        wait = 2 * (count - 1) * (total / count / options.bandwidth + options.latency)
+        print(f"  {count:4} devices  {options.step / (options.step + wait):.1%}")
 
 
 if __name__ == "__main__":

@@ -207,14 +207,14 @@ def main() -> None:
     )
     parser.add_argument("engines", nargs="*", default=["numpy", "torch"])
     parser.add_argument("--markdown", type=Path)
-    inputs = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         others = polygraphy(files(Path(scratch)), Path(scratch))
         rows, words = faults(others)
-        words += correct(inputs.engines, others)
+        words += correct(options.engines, others)
     print("", *words, sep="\n")
-    if inputs.markdown:
-        inputs.markdown.write_text(page(rows, words), encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(page(rows, words), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -102,13 +102,13 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a file of what was found: added to")
     parser.add_argument("--again", action="store_true", help="anew what was not the same")
     parser.add_argument("names", nargs="*")
-    inputs = parser.parse_args()
+    options = parser.parse_args()
     result: Rows = {}
-    if inputs.keep and inputs.keep.exists():
-        result = json.loads(inputs.keep.read_text())
-    if inputs.again:
+    if options.keep and options.keep.exists():
+        result = json.loads(options.keep.read_text())
+    if options.again:
         result = {name: row for name, row in result.items() if row["verdict"] == SAME}
-    sweep(inputs, result)
+    sweep(options, result)
     return summary(result)
 
 

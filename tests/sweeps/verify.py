@@ -354,10 +354,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--resume", action="store_true", help="go on where a sweep stopped")
     parser.add_argument("names", nargs="*")
-    inputs = parser.parse_args()
-    asked = list(chosen(inputs))
-    kept = Kept(cache_folder() / "verify-sweep.jsonl", inputs.resume)
-    sweep(asked, kept, inputs)
+    options = parser.parse_args()
+    asked = list(chosen(options))
+    kept = Kept(cache_folder() / "verify-sweep.jsonl", options.resume)
+    sweep(asked, kept, options)
     return int(table(asked, kept) > 0)
 
 
