@@ -78,9 +78,8 @@ def main() -> None:
     for kind, size in moved.items():
         print(f"  {kind:20} {size:>12,} bytes  {size / weights:.3f} of the gradients")
     total = sum(moved.values())
-    print(
-        f"weak scaling at {options.bandwidth:.3g} B/s, {options.latency:.3g} s, {options.step} s per step"
-    )
+    link = f"{options.bandwidth:.3g} B/s, {options.latency:.3g} s"
+    print(f"weak scaling at {link}, {options.step} s a step")
     for count in (8, 64, 512):
         wait = 2 * (count - 1) * (total / count / options.bandwidth + options.latency)
         print(f"  {count:4} devices  {options.step / (options.step + wait):.1%}")
