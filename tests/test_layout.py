@@ -102,7 +102,7 @@ def test_no_choice_of_layouts_moves_fewer_bytes(name: str, demands: Demands) -> 
         graph = parsed(text, weights).graph
         other = plan_layout(graph, demands)
         sides = dict(zip(other.sides, choice))
-        if any(n.op_type in demands.wanted and s != demands.layout for n, s in sides.items()):
+        if any(n.op_type in demands.operators and s != demands.layout for n, s in sides.items()):
             continue
         results.append(moved_by(graph, other, sides))
     assert plan.bytes == min(results)
