@@ -170,3 +170,26 @@ def test_labels_keep_their_type(labels) -> None:
         model = sx.from_sklearn(tree)
     kinds = {bool: "BOOL", int: "INT64", float: "DOUBLE", str: "STRING"}
     assert model.outputs[0].dtype.name == kinds[type(labels[0])]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("settings", [{}, {"min_samples_leaf": 3}], ids=["pure", "mixed"])
+def test_large_forests_have_faster_forms(classes, settings, monkeypatch) -> None:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from sardonyx.importers.sklearn import tree
+    from sardonyx.importers.trees import order
+
+    monkeypatch.setattr(tree, "MANY_NODES", 500)
+    monkeypatch.setattr(order, "MANY_TESTS", 500)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    y = rng.integers(classes, size=300)  # nothing to learn: the trees are large
+    forest = ExtraTreesClassifier(21, random_state=0, **settings).fit(x, y)
+    rows = rng.normal(size=(400, 4)).astype(np.float32)
+    rows[::7, 1] = np.nan
+    model = sx.from_sklearn(forest, x)
+    label, probabilities = sx.to_numpy(model)(rows.astype(np.float64))
+    want = forest.predict_proba(rows)
+    np.testing.assert_allclose(np.asarray(probabilities), want, atol=1e-14)
+    np.testing.assert_array_equal(np.asarray(label), forest.predict(rows))

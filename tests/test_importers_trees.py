@@ -12,7 +12,7 @@ from sardonyx.build import Builder
 from sardonyx.errors import ImportDiffers
 from sardonyx.importers.assembly import assemble, graph_input
 from sardonyx.importers.proof import prove, run
-from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums
+from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums, order
 
 COMPARE = {
     "<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater,
@@ -66,7 +66,9 @@ def rows_for(rng, columns):
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
-def test_any_forest_reaches_the_leaves_that_its_tests_say(seed, width) -> None:
+@pytest.mark.parametrize("many", [1, 20_000])
+def test_any_forest_reaches_the_leaves_that_its_tests_say(seed, width, many, monkeypatch) -> None:
+    monkeypatch.setattr(order, "MANY_TESTS", many)  # from how many on branches are reordered
     rng = np.random.default_rng(seed)
     forest, tests = Forest(), {}
     for tree in range(5):

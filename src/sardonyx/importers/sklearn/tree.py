@@ -22,6 +22,7 @@ from sardonyx.importers.trees.forest import MEMBER
 
 F = np.float64
 EPSILON = np.finfo(np.float64).eps
+MANY_NODES = 20_000  # of forests that are large enough to be worth another form
 
 
 def add_tree(forest: Forest, tree: Any, values: np.ndarray, target: int = 0, features=None) -> None:
@@ -112,6 +113,24 @@ def _votes(op, trees: Sequence[Any], x: ir.Value, classes: int) -> ir.Value | No
     return op.Concat(*reversed(counts), axis=1)
 
 
+def _pairs(op, trees: Sequence[Any], x: ir.Value) -> ir.Value | None:
+    """Sums of the two classes' shares from the sum of one, for forests in which ties are no matter.
+
+    The leaf of every tree has shares that add up to 1: one number per leaf is much faster than two.
+    None where the forest is small, or a leaf's shares do not add up.
+    """
+    if sum(tree.tree_.node_count for tree in trees) < MANY_NODES:
+        return None
+    forest = Forest()
+    for tree in trees:
+        values = np.asarray(tree.tree_.value, F)[:, 0, :]
+        if not (np.abs(values.sum(1) - 1) <= 4 * EPSILON).all():
+            return None
+        add_tree(forest, tree.tree_, values[:, 1:])
+    second = leaf_sums(op, forest, x)
+    return op.Concat(op.Max(op.Sub(F(len(trees)), second), F(0)), second, axis=1)
+
+
 @importer("sklearn.tree.DecisionTreeClassifier", "sklearn.tree.ExtraTreeClassifier")
 def tree_classifier(op, model, x):
     return _classes_of(op, model, _class_sums(op, [model], rounded(op, x)), 1)
@@ -123,6 +142,8 @@ def forest_classifier(op, model, x):
     sums = None
     if model.n_outputs_ == 1 and len(model.classes_) > 1:
         sums = _votes(op, model.estimators_, columns, len(model.classes_))
+        if sums is None and len(model.classes_) == 2:
+            sums = _pairs(op, model.estimators_, columns)
     if sums is None:
         sums = _class_sums(op, model.estimators_, columns)
     return _classes_of(op, model, sums, len(model.estimators_))

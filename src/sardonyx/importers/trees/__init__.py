@@ -2,6 +2,7 @@
 
 forest.py   the form in memory: tests on columns, leaves with vectors of values, trees
 emit.py     the form as nodes: the leaf that each tree reaches, or the sums of the leaves' values
+order.py    the branches of a large forest in the order that onnxruntime walks fastest
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.errors import ImportRefused, counted
 from sardonyx.importers.trees.forest import MEMBER, Forest
+from sardonyx.importers.trees.order import Tests, common_branch_last
 
 MOST_TESTS = 20_000_000  # copies of shared nodes included
 GATHERED_TREES = 512  # trees whose leaf vectors are gathered at once: bounds the memory of a batch
@@ -186,20 +187,23 @@ def _ensemble(
     mode = np.where(inner, _at(arrays["mode"], nodes.source), 0).astype(np.uint8)
     column = np.where(inner, _at(arrays["column"], nodes.source), 0)
     x, column = _whole_columns(op, forest, nodes, x, mode, column)
-    splits = np.where(inner, _at(arrays["value"], nodes.source), 0.0)
+    splits = np.where(inner, _at(arrays["value"], nodes.source), 0.0).astype(np.float64)
+    missing = np.where(inner, _at(arrays["missing"], nodes.source), 0)
+    tests = Tests(column, mode, splits, nodes.yes, nodes.no, missing)
+    x = common_branch_last(op, tests, nodes.roots, x)
     attributes = {
         "aggregate_function": 1,
         "post_transform": 0,
         "n_targets": count,
         "tree_roots": nodes.roots.tolist(),
-        "nodes_modes": ir.tensor(mode),
-        "nodes_splits": ir.tensor(splits.astype(np.float64)),
-        "nodes_featureids": column.tolist(),
-        "nodes_truenodeids": np.where(nodes.yes < 0, ~nodes.yes, nodes.yes).tolist(),
-        "nodes_trueleafs": (nodes.yes < 0).astype(int).tolist(),
-        "nodes_falsenodeids": np.where(nodes.no < 0, ~nodes.no, nodes.no).tolist(),
-        "nodes_falseleafs": (nodes.no < 0).astype(int).tolist(),
-        "nodes_missing_value_tracks_true": _at(arrays["missing"], nodes.source).tolist(),
+        "nodes_modes": ir.tensor(tests.mode),
+        "nodes_splits": ir.tensor(tests.value),
+        "nodes_featureids": tests.column.tolist(),
+        "nodes_truenodeids": np.where(tests.yes < 0, ~tests.yes, tests.yes).tolist(),
+        "nodes_trueleafs": (tests.yes < 0).astype(int).tolist(),
+        "nodes_falsenodeids": np.where(tests.no < 0, ~tests.no, tests.no).tolist(),
+        "nodes_falseleafs": (tests.no < 0).astype(int).tolist(),
+        "nodes_missing_value_tracks_true": tests.missing.tolist(),
         "leaf_targetids": targets.tolist(),
         "leaf_weights": ir.tensor(np.asarray(weights, np.float64)),
     }
