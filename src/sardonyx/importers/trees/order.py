@@ -10,6 +10,7 @@ times faster (bench/trees.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +77,7 @@ def _swap(tests: Tests, which: np.ndarray) -> None:
     tests.missing = np.where(which, 1 - tests.missing, tests.missing)
 
 
-def leaves_below(tests: Tests, roots: np.ndarray):
+def leaves_below(tests: Tests, roots: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """A function that counts the leaves below nodes, given by their numbers."""
     count = np.zeros(len(tests.mode), np.int64)
 
