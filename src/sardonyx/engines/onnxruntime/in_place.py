@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import is_static, static
+from sardonyx.engines.onnxruntime.blocks import is_block_update
 from sardonyx.engines.onnxruntime.schedule import VIEWS, Dependencies
 from sardonyx.passes.nesting import bodies
 
@@ -75,7 +76,9 @@ def _may_write(
     writer: ir.Node, value: ir.Value, readers: Sequence[ir.Node], data: Dependencies
 ) -> bool:
     """Whether the writer can come last: no reader needs the new value; it reads as it writes."""
-    if writer in readers and (writer.op_type not in ELEMENTWISE or value not in writer.inputs):
+    if is_block_update(writer):
+        readers = [r for r in readers if r is not writer]
+    elif writer in readers and (writer.op_type not in ELEMENTWISE or value not in writer.inputs):
         return False
     if _tied_input(writer, value) is None or any(bodies(r) for r in readers):
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.in_place import GUARD
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.spill import give_back, spilled
-from sardonyx.engines.onnxruntime.step_session import arranged_session, plain_session
+from sardonyx.engines.onnxruntime.step_session import REWRITES, arranged_session, plain_session
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
 from sardonyx.record.step import StepGraph, distinct_outputs
@@ -64,6 +64,7 @@ class Variable:
     def __init__(self, array: np.ndarray, device: tuple[str, int]):
         self.device = device
         self.dtype, self.shape = array.dtype, array.shape
+        self.memory: list[np.ndarray] = []
         self.buffers = [self._buffer(array)]
         self.current = 0
 
@@ -81,7 +82,15 @@ class Variable:
         pages = _pages(array.shape, array.dtype)
         if not _is_zero(array):
             pages[...] = array
+        self.memory.append(pages)
         return ort.OrtValue.ortvalue_from_numpy(pages, *self.device)
+
+    def view(self, other: bool, shape: tuple[int, ...]) -> ort.OrtValue:
+        """The memory of a buffer, the current one or the other, under another shape."""
+        if other:
+            self.other()
+        pages = self.memory[self.current ^ 1 if other else self.current]
+        return ort.OrtValue.ortvalue_from_numpy(pages.reshape(shape), *self.device)
 
     def read(self) -> np.ndarray:
         return np.array(self.now().numpy(), copy=True)
@@ -117,12 +126,13 @@ class _Step:
         settings: dict[str, Any],
         recompute: bool = False,
         constants: Mapping[str, ort.OrtValue] | None = None,
+        without: Collection[str] = (),
     ):
         self.graph = graph = distinct_outputs(graph)
         self.variables = variables
         self.constants = constants or {}
         self.settings = settings
-        self.session = arranged_session(graph, settings, recompute)
+        self.session = arranged_session(graph, settings, recompute, without)
         self.gives_back = recompute
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
         self.names = [n for n in dict.fromkeys((*graph.state, *graph.updates)) if n in variables]
@@ -200,8 +210,12 @@ class _Step:
         for name in self.graph.metrics:
             binding.bind_output(name, "cpu")
         for name, output in self.graph.updates.items():
-            variable = self.variables[name]
-            target = variable.now() if name in self.session.in_place else variable.other()
+            variable, other = self.variables[name], name not in self.session.in_place
+            shape = self.session.blocks.get(name)
+            if shape is not None:
+                target = variable.view(other, shape)
+            else:
+                target = variable.other() if other else variable.now()
             binding.bind_ortvalue_output(output, target)
         return binding
 
@@ -219,6 +233,7 @@ class TrainingRep(training.TrainingRep):
     recompute -- compute most of the forward pass again in the backward pass instead of keeping it:
                  less memory, more time, the same numbers. The weights as they were loaded wait in
                  a temporary file
+    without   -- rewrites of the step that are left out, to find an error: "blocks"
 
     >>> import numpy as np, sardonyx as sx
     >>> rep = sx.prepare_training(sx.trainable("model.onnx", "cross_entropy"))
@@ -235,7 +250,15 @@ class TrainingRep(training.TrainingRep):
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        without: Collection[str] = (),
     ):
+        unknown = [n for n in without if n not in REWRITES]
+        if unknown:
+            raise ArgumentError(
+                f"there is no rewrite {quote(unknown[0])} of a step",
+                hint=f"there are {[*REWRITES]}",
+            )
+        self.without = without
         # Planned memory costs a third more of it on a training step, and saves no time
         # (bench/train.py).
         session_options = {"enable_mem_pattern": False, **(options or {})}
@@ -254,7 +277,9 @@ class TrainingRep(training.TrainingRep):
         for name in graph.constants.keys() - self.constants.keys():
             array = np.ascontiguousarray(graph.constants[name].numpy())
             self.constants[name] = ort.OrtValue.ortvalue_from_numpy(array, *self.device)
-        return _Step(graph, self.variables, self.settings, self.recompute, self.constants)
+        return _Step(
+            graph, self.variables, self.settings, self.recompute, self.constants, self.without
+        )
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return Runner(model, **self.settings)(feeds)

@@ -6,9 +6,10 @@ stay as they are arranged between the two.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,21 @@ import onnxruntime as ort
 from onnx.shape_inference import infer_shapes
 
 from sardonyx.engines.onnxruntime import extensions
+from sardonyx.engines.onnxruntime.blocks import restore_bodies, update_in_blocks
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import write_in_place
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places
 from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, open_session, payload, session
+from sardonyx.normalize import NormalizedModel
 from sardonyx.record.step import StepGraph
 from sardonyx.save import full_disk_reported
 from sardonyx.versions import fit
 
+REWRITES = {  # what can be left out of a step, to find an error
+    "blocks": "updates of large variables block by block (blocks.py)",
+}
 CPU = "CPUExecutionProvider"
 OLDEST = 15  # the opset from which on the nodes that are added here exist
 # Options that decide how a graph is optimized or ordered: where one is set, nothing is arranged.
@@ -44,10 +50,15 @@ AS_IT_STANDS = {
 
 @dataclass
 class StepSession:
-    """A session that runs a step, and the variables that it writes in place."""
+    """A session that runs a step.
+
+    in_place -- the variables that it writes over
+    blocks   -- variable → the shape of blocks in which its new value comes
+    """
 
     session: ort.InferenceSession
     in_place: set[str] = field(default_factory=set)
+    blocks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def plain_session(graph: StepGraph, settings: Mapping[str, Any]) -> StepSession:
@@ -56,16 +67,26 @@ def plain_session(graph: StepGraph, settings: Mapping[str, Any]) -> StepSession:
 
 
 def arranged_session(
-    graph: StepGraph, settings: Mapping[str, Any], again: bool = False
+    graph: StepGraph,
+    settings: Mapping[str, Any],
+    again: bool = False,
+    without: Collection[str] = (),
 ) -> StepSession:
     """The step arranged for little memory; large variables are written in place.
 
-    again -- values of the forward pass are computed again rather than kept (`recompute.py`)
+    again   -- values of the forward pass are computed again rather than kept (`recompute.py`)
+    without -- the rewrites of `REWRITES` that are left out
     """
     if not graph.updates or not _can_be_arranged(graph, settings):
         return plain_session(graph, settings)
     unfold_constants(graph.model.graph)
+    graph = replace(graph, model=NormalizedModel.of(graph.model.copy()))
+    blocks: dict[str, tuple[int, ...]] = {}
+    if "blocks" not in without:
+        threads = settings.get("threads") or os.cpu_count() or 1
+        blocks = update_in_blocks(graph.model.graph, graph.updates, threads)
     step = _optimized(graph, settings)
+    restore_bodies(step.graph, graph.model.graph)
     unfold_constants(step.graph)
     remove_copies(step.graph)
     fold_batches(step.graph)
@@ -79,9 +100,8 @@ def arranged_session(
     options = {**(settings.get("options") or {}), **AS_IT_STANDS}
     data = ir.serde.serialize_model(step).SerializeToString()
     libraries = extensions.libraries(graph.model)
-    return StepSession(
-        open_session(data, **{**settings, "options": options, "libraries": libraries}), in_place
-    )
+    arranged_settings = {**settings, "options": options, "libraries": libraries}
+    return StepSession(open_session(data, **arranged_settings), in_place, blocks)
 
 
 def _arrange(graph: ir.Graph, place: Mapping[ir.Node, float]) -> None:
