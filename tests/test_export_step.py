@@ -31,7 +31,7 @@ from .test_training_modes import batches as image_batches
 from .test_training_modes import network
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "export_step"
-PACKAGE = "onnxruntime-web@1.22.0"
+PACKAGE = "onnxruntime-web@1.30.0"
 
 
 @pytest.fixture(scope="module")

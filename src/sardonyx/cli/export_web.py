@@ -19,7 +19,7 @@ def export_web(
     input: Annotated[
         str | None, typer.Option(help="How a user tries the model: draw, image, webcam or csv.")
     ] = None,
-    target: Annotated[str, typer.Option(help="Where it computes: wasm.")] = "auto",
+    target: Annotated[str, typer.Option(help="Where it computes: wasm or webgpu.")] = "auto",
     title: Annotated[str | None, typer.Option(help="The title of the page.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="The number of epochs at first.")] = 10,
     batch_size: Annotated[int, typer.Option(min=1, help="The batch size at first.")] = 32,

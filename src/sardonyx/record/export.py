@@ -12,7 +12,7 @@ A trainer runs `initialize` once, then `train` in a loop, and hands each new sta
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,42 +65,48 @@ def export_step(
     >>> import sardonyx as sx
     >>> sx.export_step("trainable.onnx", "step")  # doctest: +SKIP
     """
-    loaded = load(model)
-    if not loaded.records:
+    return write_step(load(model), Path(folder), current, Form(runtime, plain, batch))
+
+
+def write_step(model: Model, folder: Path, current: bool, form: Form) -> Path:
+    """Write the files of `export_step` in one form; the path of `step.json`."""
+    if not model.records:
         raise ArgumentError(
             "the model carries no training record",
             hint="make one with sx.trainable, or the command sardonyx trainable",
         )
-    info.check(loaded)
-    form = Form(runtime, plain, batch)
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    starts = _write_initialization(loaded, target, current, form)
+    info.check(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    starts = _write_initialization(model, folder, current, form)
     steps = [
-        _write_step(loaded, index, record, target, form)
-        for index, record in enumerate(loaded.records)
+        _write_step(model, index, record, folder, form)
+        for index, record in enumerate(model.records)
     ]
-    served = form.write(compile_inference(loaded), target / "infer.onnx")
+    served = form.write(compile_inference(model), folder / "infer.onnx")
     description = {
         "format": FORMAT,
         "version": VERSION,
         "initialize": {"file": "initialize.onnx", "state": starts},
         "steps": steps,
         "infer": {"file": "infer.onnx", **_signature(served)},
-        "state": [_typed(n, _state_array(loaded, n)) for n in all_state(loaded)],
+        "state": [_typed(n, _state_array(model, n)) for n in all_state(model)],
     }
-    path = target / "step.json"
+    path = folder / "step.json"
     path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return path
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the files are written: for which runtime, in which operators, for which batch."""
+    """How the files are written: for which runtime, in which operators, for which batch.
+
+    rewrite -- what a runtime needs beyond that: it changes the graph of a model
+    """
 
     runtime: str | None
-    plain: bool
-    batch: int | None
+    plain: bool = False
+    batch: int | None = None
+    rewrite: Callable[[ir.Graph], None] | None = None
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -115,6 +121,9 @@ class Form:
             model = model.copy()
             inline_functions(model.graph)
             model = normalize(model)
+        if self.rewrite is not None:
+            model = model.copy()
+            self.rewrite(model.graph)
         written = graph if model is graph.model else replace(graph, model=NormalizedModel.of(model))
         save(written.model, path, runtime=self.runtime)
         return written

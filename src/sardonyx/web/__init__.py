@@ -3,6 +3,7 @@
 export.py    `export_web` writes the folder
 offsets.py   where the bytes of each state tensor are in a model file, so that a page can put new
              ones there
+webgpu.py    the step in the operators that WebGPU has
 runtime.py   finds onnxruntime-web
 page/        the page itself: HTML, style, the interface, and the Worker that trains
 """

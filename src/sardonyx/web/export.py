@@ -15,19 +15,21 @@ from sardonyx.errors import ArgumentError, DataError, quote
 from sardonyx.inspection import inspect
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.describe import descriptions
-from sardonyx.record.export import export_step
+from sardonyx.record.export import Form, write_step
 from sardonyx.save import save
 from sardonyx.train.data import open_data
 from sardonyx.train.evaluation import CLASSES
 from sardonyx.train.fields import convert, field_names, link
 from sardonyx.train.tables import Table
+from sardonyx.web import webgpu
 from sardonyx.web.offsets import places
 from sardonyx.web.runtime import copy_runtime
 
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = ("index.html", "app.js", "worker.js", "style.css")
 INPUTS = ("draw", "image", "webcam", "csv")
-TARGETS = ("auto", "wasm")
+TARGETS = ("auto", "wasm", "webgpu")
+OLDEST_RUNTIME = "onnxruntime==1.21"
 MOST_MODEL_BYTES = 1 << 30
 FORMAT, VERSION = "sardonyx-web", 1
 ALIGNMENT = 8
@@ -55,7 +57,8 @@ def export_web(
     data       -- rows that the page begins with, as `sx.train` takes them; none: users drop a CSV
     input      -- how a user tries the model: "draw", "image", "webcam" or "csv"; chosen by the
                   shape of the input if not given
-    target     -- where it computes: "wasm"
+    target     -- where it computes: "wasm", or "webgpu" (in WebAssembly where a browser has no
+                  WebGPU); "auto" is "wasm", whose numbers are Python's up to rounding
     epochs, batch_size, validation, seed -- the settings that the page begins with
     runtime    -- a folder that holds onnxruntime-web; None: npm installs it
 
@@ -66,12 +69,19 @@ def export_web(
     _check(loaded, input, target, validation)
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    step = json.loads(export_step(loaded, root / "step", current=True).read_text())
+    target = "wasm" if target == "auto" else target
+    form = Form(OLDEST_RUNTIME, rewrite=webgpu.rewrite if target == "webgpu" else None)
+    step = json.loads(write_step(loaded, root / "step", True, form).read_text())
+    if target == "webgpu":
+        webgpu.check(step["state"])
+        train = step["steps"][0]["train"]
+        train["scalars"] = webgpu.split_scalars(root / "step", train, step["state"])
     fed = step["steps"][0]["train"]["inputs"]
     rows = None if data is None else _rows(loaded, data, fed)
     manifest = {
         "format": FORMAT,
         "version": VERSION,
+        "target": target,
         **_facts(loaded, title),
         "step": step,
         "model": _write_model(loaded, root / "model.onnx", step),
@@ -84,7 +94,7 @@ def export_web(
             "epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed,
         },
     }  # fmt: skip
-    copy_runtime(root / "runtime", runtime)
+    copy_runtime(root / "runtime", target, runtime)
     for name in PAGE_FILES:
         shutil.copyfile(PAGE / name, root / name)
     (root / "manifest.json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
@@ -98,8 +108,7 @@ def _check(model: Model, input: str | None, target: str, validation: float) -> N
     if input is not None and input not in INPUTS:
         problems.append([f"input {quote(input)}", f"one of {', '.join(INPUTS)}"])
     if target not in TARGETS:
-        why = "training on WebGPU needs another form of the step" if target == "webgpu" else ""
-        problems.append([f"target {quote(target)}", why or f"one of {', '.join(TARGETS)}"])
+        problems.append([f"target {quote(target)}", f"one of {', '.join(TARGETS)}"])
     if not 0 <= validation < 1:
         problems.append([f"validation {validation}", "a share between 0 and 1"])
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)

@@ -398,7 +398,8 @@ try {
   const loaded = await ask("load", { manifest });
   rows = loaded.rows;
   const data = rows ? `${counted(rows, "row")} of data` : "no data yet";
-  $("facts").textContent = `${counted(manifest.parameters, "parameter")}; loss ${manifest.loss || "of the record"}; ${manifest.optimizer}; ${data}; computed here, in WebAssembly on ${counted(loaded.threads, "thread")}`;
+  $("facts").textContent = `${counted(manifest.parameters, "parameter")}; loss ${manifest.loss || "of the record"}; ${manifest.optimizer}; ${data}; computed here, ${loaded.provider === "webgpu" ? "on the GPU (WebGPU)" : `in WebAssembly on ${counted(loaded.threads, "thread")}`}`;
+  if (manifest.target !== loaded.provider) status("this browser offers no WebGPU: WebAssembly does the work");
   if (manifest.input) WAYS[manifest.input.kind]();
   await resume();
   document.body.dataset.ready = "yes";

@@ -1,11 +1,23 @@
 // Trains in the background, so that the page stays responsive. Messages in: load, data, start, stop,
 // predict, evaluate, export, restore. Messages out: the answers, and progress.
 
-import * as ort from "./runtime/ort.wasm.min.mjs";
+// onnxruntime-web: in WebAssembly, and on the GPU where the page was written for it and there is one.
+let wasm, webgpu = null, provider = "wasm";
 
-ort.env.wasm.wasmPaths = new URL("./runtime/", import.meta.url).href;
-ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
-ort.env.logLevel = "error";
+async function loadRuntime(target) {
+  wasm = await configured("wasm");
+  if (target !== "webgpu" || !(await navigator.gpu?.requestAdapter())) return;
+  webgpu = await configured("webgpu");
+  provider = "webgpu";
+}
+
+async function configured(name) {
+  const ort = await import(`./runtime/ort.${name}.min.mjs`);
+  ort.env.wasm.wasmPaths = new URL("./runtime/", import.meta.url).href;
+  ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
+  ort.env.logLevel = "error";
+  return ort;
+}
 
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array,
@@ -21,19 +33,49 @@ let progress = fresh();
 const size = (shape) => shape.reduce((a, b) => a * b, 1);
 
 async function session(file) {
-  if (!sessions[file]) {
-    const answer = await fetch(new URL(`./step/${file}`, import.meta.url));
-    sessions[file] = ort.InferenceSession.create(await answer.arrayBuffer(), {
-      executionProviders: ["wasm"], graphOptimizationLevel: "all",
-    });
-  }
+  sessions[file] ??= open(file);
   return sessions[file];
+}
+
+async function open(file) {
+  const answer = await fetch(new URL(`./step/${file}`, import.meta.url));
+  const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", logSeverityLevel: 3 };
+  const { train } = manifest.step.steps[0];
+  const beside = [train.scalars?.file, manifest.step.initialize.file].includes(file);
+  const runtime = beside || !webgpu ? wasm : webgpu;
+  if (runtime === webgpu) options.executionProviders = ["webgpu"];
+  if (runtime === webgpu && file === train.file) options.preferredOutputLocation = onGpu(train);
+  return runtime.InferenceSession.create(await answer.arrayBuffer(), options);
+}
+
+// New weights stay on the GPU; integers and scalars are computed beside it.
+function onGpu({ updates, scalars }) {
+  const float = new Set(manifest.step.state.filter((s) => s.type === "float32").map((s) => s.name));
+  const rest = Object.entries(updates).filter(([, output]) => !scalars.outputs.includes(output));
+  return Object.fromEntries(rest.map(([name, output]) => [output, float.has(name) ? "gpu-buffer" : "cpu"]));
+}
+
+// One run at a time, because sessions share the GPU; a session takes those of the feeds that it has.
+let turn = Promise.resolve();
+function run(file, feeds) {
+  const result = turn.then(async () => {
+    const opened = await session(file);
+    return opened.run(Object.fromEntries(opened.inputNames.map((name) => [name, feeds[name]])));
+  });
+  turn = result.catch(() => {});
+  return result;
+}
+
+// A step: where a graph of its own computes the scalars, it runs first.
+async function runStep(step, feeds) {
+  const scalars = step.scalars ? await run(step.scalars.file, feeds) : {};
+  return { ...scalars, ...(await run(step.file, { ...feeds, ...scalars })) };
 }
 
 function numbers(type, value, shape) {
   const data = new ARRAYS[type](size(shape));
   data.fill(type.includes("int64") ? BigInt(Math.round(value)) : value);
-  return new ort.Tensor(type, data, shape);
+  return new wasm.Tensor(type, data, shape);
 }
 
 // -- the order of rows, as record/hash_order.py defines it ---------------------------------------
@@ -75,7 +117,7 @@ function batch(inputs, rows) {
     const width = size(field.shape);
     const data = new ARRAYS[field.type](rows.length * width);
     rows.forEach((row, i) => data.set(field.data.subarray(row * width, (row + 1) * width), i * width));
-    feeds[name] = new ort.Tensor(field.type, data, [rows.length, ...field.shape]);
+    feeds[name] = new wasm.Tensor(field.type, data, [rows.length, ...field.shape]);
   }
   return feeds;
 }
@@ -89,7 +131,6 @@ const withState = (feeds, names, from = state) => {
 
 async function train(settings) {
   const { train: step, evaluate } = manifest.step.steps[0];
-  const trainer = await session(step.file);
   const parts = split(settings);
   if (!parts.train.length) throw new Error("the validation share leaves nothing to train on");
   const hyper = {};
@@ -101,8 +142,8 @@ async function train(settings) {
     for (let at = progress.position; at < order.length; at += settings.batch_size) {
       const rows = order.slice(at, at + settings.batch_size);
       const feeds = withState({ ...batch(step.inputs, rows), ...hyper }, step.state);
-      const result = await trainer.run(feeds);
-      for (const [name, output] of Object.entries(step.updates)) state[name] = result[output];
+      const result = await runStep(step, feeds);
+      replaceState({ ...state, ...Object.fromEntries(Object.entries(step.updates).map(([name, output]) => [name, result[output]])) });
       const loss = Number(result.loss.data[0]);
       if (!Number.isFinite(loss)) throw new Error(`the loss of step ${progress.step + 1} is ${loss}: try a lower rate`);
       progress.losses.push(loss);
@@ -127,20 +168,19 @@ async function train(settings) {
       confusion = measured.confusion;
     }
     progress.history.push(row);
-    self.postMessage({ kind: "epoch", row, confusion, saved: saved() });
+    self.postMessage({ kind: "epoch", row, confusion, saved: await saved() });
   }
-  self.postMessage({ kind: "stopped", finished: progress.epoch >= settings.epochs, saved: saved() });
+  self.postMessage({ kind: "stopped", finished: progress.epoch >= settings.epochs, saved: await saved() });
 }
 
 async function measure(evaluate, rows, size_) {
-  const runner = await session(evaluate.file);
   const label = manifest.labels[0];
   let sum = 0, right = 0;
   const confusion = {};
   for (let at = 0; at < rows.length; at += size_) {
     const some = rows.slice(at, at + size_);
     const feeds = withState(batch(evaluate.inputs, some), evaluate.state);
-    const result = await runner.run(feeds);
+    const result = await run(evaluate.file, feeds);
     sum += Number(result.loss.data[0]) * some.length;
     const output = result[manifest.prediction];
     const labels = label && feeds[label];
@@ -167,11 +207,21 @@ function argmax(values) {
 
 // -- state and files --------------------------------------------------------------------------------
 
-const plain = (tensors) => Object.fromEntries(Object.entries(tensors).map(([n, t]) => [n, { type: t.type, dims: [...t.dims], data: t.data.slice() }]));
-const saved = () => ({ id: manifest.model.id, state: plain(state), progress: structuredClone(progress) });
+async function plain(tensors) {
+  const copies = {};
+  for (const [name, t] of Object.entries(tensors)) copies[name] = { type: t.type, dims: [...t.dims], data: (await t.getData()).slice() };
+  return copies;
+}
+const saved = async () => ({ id: manifest.model.id, state: await plain(state), progress: structuredClone(progress) });
+
+// Buffers on the GPU are freed at once, not when the browser collects garbage.
+function replaceState(next) {
+  for (const [name, tensor] of Object.entries(state)) if (tensor !== next[name] && tensor.location === "gpu-buffer") tensor.dispose();
+  state = next;
+}
 
 function restore(record) {
-  state = Object.fromEntries(Object.entries(record.state).map(([n, t]) => [n, new ort.Tensor(t.type, t.data, t.dims)]));
+  replaceState(Object.fromEntries(Object.entries(record.state).map(([n, t]) => [n, new wasm.Tensor(t.type, t.data, t.dims)])));
   progress = record.progress;
 }
 
@@ -179,7 +229,7 @@ function restore(record) {
 async function tuned() {
   const bytes = new Uint8Array(original.slice(0));
   for (const [name, offset] of Object.entries(manifest.model.tensors)) {
-    const data = state[name].data;
+    const data = await state[name].getData();
     bytes.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), offset);
   }
   return bytes;
@@ -189,16 +239,17 @@ async function predict(data, shape, which) {
   const { infer } = manifest.step;
   const input = manifest.input;
   const typed = ARRAYS[input.type].from(data, input.type.includes("int64") ? BigInt : undefined);
-  const feeds = { [input.name]: new ort.Tensor(input.type, typed, shape) };
-  const result = await (await session(infer.file)).run(withState(feeds, infer.state, which === "before" ? before : state));
+  const feeds = { [input.name]: new wasm.Tensor(input.type, typed, shape) };
+  const result = await run(infer.file, withState(feeds, infer.state, which === "before" ? before : state));
   const output = result[manifest.prediction] ?? Object.values(result)[0];
   return { data: Array.from(output.data, Number), dims: [...output.dims] };
 }
 
 async function load(content) {
   manifest = content;
+  await loadRuntime(manifest.target);
   const { initialize } = manifest.step;
-  const start = await (await session(initialize.file)).run({});
+  const start = await run(initialize.file, {});
   for (const [name, output] of Object.entries(initialize.state)) state[name] = start[output];
   before = { ...state };
   if (manifest.data) {
@@ -213,15 +264,15 @@ async function load(content) {
   }
   original = await (await fetch(new URL(`./${manifest.model.file}`, import.meta.url))).arrayBuffer();
   const { train: step, evaluate } = manifest.step.steps[0];
-  await Promise.all([step.file, evaluate.file, manifest.step.infer.file].map(session));
+  for (const file of [step.file, evaluate.file, manifest.step.infer.file]) await session(file);
 }
 
 const ANSWERS = {
-  load: async ({ manifest }) => { await load(manifest); return { rows: table?.rows ?? 0, threads: ort.env.wasm.numThreads }; },
+  load: async ({ manifest }) => { await load(manifest); return { rows: table?.rows ?? 0, provider, threads: wasm.env.wasm.numThreads }; },
   data: async ({ rows, fields }) => { table = { rows, fields }; return { rows }; },
   start: async ({ settings }) => { await train(settings); return {}; },
   stop: async () => { stopping = true; return {}; },
-  reset: async () => { state = { ...before }; progress = fresh(); return {}; },
+  reset: async () => { replaceState({ ...before }); progress = fresh(); return {}; },
   restore: async ({ record }) => { restore(record); return { progress }; },
   predict: async ({ data, shape }) => ({ before: await predict(data, shape, "before"), after: await predict(data, shape, "after") }),
   tuned: async () => ({ bytes: await tuned() }),

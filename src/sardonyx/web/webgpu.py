@@ -1,0 +1,124 @@
+"""A training step in the operators that onnxruntime-web has on WebGPU.
+
+It has no kernel for a BatchNormalization that trains: the statistics of the batch are computed
+first, and one that takes them as they are follows. It has no double precision either, which a few
+scalars need, such as Adam's corrections of its averages: what depends on scalars alone becomes a
+graph of its own, which WebAssembly runs before each step, so that nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.build import Builder
+from sardonyx.errors import ArgumentError
+from sardonyx.grad.nn.batch_norm import statistics
+from sardonyx.passes.dead import remove_dead
+from sardonyx.passes.functions import replace
+from sardonyx.passes.nesting import names
+
+SCALARS = "scalars.onnx"
+
+
+def rewrite(graph: ir.Graph) -> None:
+    """Replace what WebGPU has no kernel for."""
+    op = Builder("webgpu")
+    op.reserve(names(graph))
+    for node in list(graph):
+        trains = node.attributes.get_int("training_mode", 0) == 1
+        if node.op_type == "BatchNormalization" and trains:
+            _normalize_batch(op, node)
+    for value in op.constants.values():
+        graph.register_initializer(value)
+
+
+def _normalize_batch(op: Builder, node: ir.Node) -> None:
+    x, scale, bias, *running = (value for value in node.inputs if value is not None)
+    keep = node.attributes.get_float("momentum", 0.9)
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    with op, op.named(node.name or "batch_norm"):
+        batch = statistics(op, x)
+        y = op.BatchNormalization(x, scale, bias, *batch, epsilon=epsilon)
+        after = list(batch)
+        if keep:
+            pairs = zip(running, batch, strict=True)
+            after = [op.Add(op.Mul(old, keep), op.Mul(new, 1 - keep)) for old, new in pairs]
+    nodes, op.nodes = op.nodes, []
+    replace(node, nodes, [y, *after][: len(node.outputs)])
+
+
+def split_scalars(
+    folder: Path, train: Mapping[str, Any], state: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Move what depends on scalars alone to a file of its own; the description of that file."""
+    single = {s["name"] for s in (*state, *train["hyperparameters"]) if not s["shape"]}
+    path = folder / train["file"]
+    step, scalars = ir.load(path), ir.load(path)
+    names = _scalar_outputs(step.graph, single)
+    _cut(step.graph, names)
+    _keep(scalars.graph, names)
+    ir.save(step, path)
+    ir.save(scalars, folder / SCALARS)
+    return {"file": SCALARS, "outputs": names}
+
+
+def _scalar_outputs(graph: ir.Graph, single: set[str]) -> list[str]:
+    """The results of nodes that depend on scalars alone, as far as others read them."""
+    values = {v for v in graph.inputs if v.name in single}
+    known = values | set(graph.initializers.values()) | {None}
+    nodes = []
+    for node in graph:
+        if known.issuperset(node.inputs) and not values.isdisjoint(node.inputs):
+            nodes.append(node)
+            known.update(node.outputs)
+            values.update(node.outputs)
+    inside = set(nodes)
+    return [
+        value.name or ""
+        for node in nodes
+        for value in node.outputs
+        if value.is_graph_output() or any(n not in inside for n, _ in value.uses())
+    ]
+
+
+def _cut(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Make inputs of values, and remove what computed them."""
+    values = {v.name: v for node in graph for v in node.outputs}
+    for name in names:
+        value = values[name]
+        if value.is_graph_output():
+            graph.outputs.remove(value)
+        outside = ir.Value(name=name, type=value.type, shape=value.shape)
+        value.replace_all_uses_with(outside)
+        value.name = f"{name}/scalar"
+        if outside.uses():
+            graph.inputs.append(outside)
+    _tidy(graph)
+
+
+def _keep(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Make values the outputs of a graph, and remove what does not lead to them."""
+    values = {v.name: v for node in graph for v in node.outputs}
+    graph.outputs.clear()
+    graph.outputs.extend(values[name] for name in names)
+    _tidy(graph)
+
+
+def _tidy(graph: ir.Graph) -> None:
+    remove_dead(graph)
+    for value in list(graph.inputs):
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)
+
+
+def check(state: list[Mapping[str, Any]]) -> None:
+    """Refuse weights of a type that no browser computes in on a GPU."""
+    rows = [[s["name"], s["type"]] for s in state if s["type"] == "float64" and s["shape"]]
+    if rows:
+        raise ArgumentError(
+            "WebGPU has no double precision", rows, hint='target="wasm" computes in it'
+        )
