@@ -162,7 +162,7 @@ def hist(df: pd.DataFrame) -> Any:
     return pd.DataFrame(
         {
             "yrs": yrs,
-            "b": pd.cut(yrs, [0, 10, 20, 30, 40, 100]).astype(str),
+            "b": pd.cut(yrs, [0.0, 10.0, 20.0, 30.0, 40.0, 100.0]).astype(str),
             "home": df["home_ownership"]
             .str.lower()
             .map({"rent": 0, "own": 2, "mortgage": 1})

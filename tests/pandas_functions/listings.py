@@ -152,7 +152,7 @@ def gd(df: pd.DataFrame) -> Any:
 
 
 def i(df: pd.DataFrame) -> Any:
-    c = pd.cut(df["price"], [0, 10, 50, 1000])
+    c = pd.cut(df["price"], [0.0, 10.0, 50.0, 1000.0])
     return pd.DataFrame({"s": c.astype(str), "m": c.apply(lambda i: i.mid).astype(float)})
 
 

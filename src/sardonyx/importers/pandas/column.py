@@ -34,6 +34,7 @@ class Column(Proxy):
     """A column: a step of the recording, and the name that the series has."""
 
     _owner = "Series"
+    is_value = False  # whether it stands for the value of one row
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 1e6
 

@@ -101,6 +101,8 @@ def record(
             raise
         except Exception as error:
             _explain(function, training, error)
+        if trace.refusals:
+            raise trace.refusals[0]
         results = _results(result)
     return Recording(trace, inputs, results)
 
@@ -341,9 +343,13 @@ def prove(
         return columns_of(outputs)
 
     def check(
-        label: str, rows: pd.DataFrame, expected: Sequence[Any], actual: Sequence[Any]
+        label: str,
+        rows: pd.DataFrame,
+        expected: Sequence[Any],
+        actual: Sequence[Any],
+        by_row: bool = True,
     ) -> None:
-        proof.compare(label, rows, names, expected, actual, places, again)
+        proof.compare(label, rows, names, expected, actual, places, again, by_row)
 
     truth = columns_of(_run(function, training))
     repeated = columns_of(_run(function, training))
@@ -354,7 +360,7 @@ def prove(
                 [[f"column {name!r}"]],
                 hint="random numbers and clocks have no graph",
             )
-    check("the training frame", training, truth, again(training))
+    check("the training frame", training, truth, again(training), False)
     check("the training frame", training, truth, graph(training))
     if recorded.trace.uses_order:
         return
@@ -373,6 +379,7 @@ def prove_odd_rows(
         if not recorded.trace.frozen and proof.works(function, rows.copy()):
             direct = columns_of(_run(function, rows))
             if [len(d) for d in direct] == [len(e) for e in expected]:
+                check("rows with odd values", rows, direct, expected, False)
                 check("rows with odd values", rows, direct, actual)
         for number in range(0, len(rows), max(1, len(rows) // 12)):
             row = rows.iloc[[number]].reset_index(drop=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import datetime
 import math
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -22,7 +23,9 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, any_proxy
 from sardonyx.importers.pandas.recorder import call, has_rule, refuse
-from sardonyx.importers.pandas.rules.apply import Parts, Scalar, written
+from sardonyx.importers.pandas.rules import patterns
+from sardonyx.importers.pandas.rules.apply import Parts, Scalar, demand, written
+from sardonyx.importers.pandas.rules.conversions import INFINITY, NUMBER
 from sardonyx.importers.pandas.rules.reshape import data_frame, series
 
 OUTSIDE = {
@@ -78,7 +81,19 @@ class _Type(type):
     def __getattr__(cls, name: str) -> Any:
         if name in ("now", "today", "utcnow"):
             outside("the clock", f"{cls.__name__}.{name}")
+        if name == "strptime":
+            return _strptime
         return getattr(cls.real, name)
+
+
+def _strptime(text: Any, form: str) -> Any:
+    """A date of the text of a row, as pandas parses it by the same format."""
+    if not isinstance(text, Scalar):
+        return datetime.datetime.strptime(text, form)
+    column = Column(text.step, None).astype("str")
+    moment = call("pandas", "to_datetime", column, errors="coerce", format=form)
+    demand(moment.notna, ValueError("time data does not match format"))
+    return Scalar(moment.step, None)
 
 
 def _type(name: str, real: Any, proxy: Any, make: Callable[..., Any]) -> Any:
@@ -148,6 +163,8 @@ class Space:
             return _of_pandas(name, value)
         if self._name == "math" and callable(value):
             return _of_math(name, value)
+        if self._name == "re":
+            return patterns.of_module(name, value)
         return value
 
 
@@ -239,7 +256,7 @@ class Builtin:
 
 
 def _len(value: Any) -> Any:
-    if isinstance(value, Parts):
+    if isinstance(value, Parts | patterns.Matches):
         return value.size()
     if isinstance(value, Scalar):
         return Scalar(value.str.len().step, None)
@@ -247,11 +264,22 @@ def _len(value: Any) -> Any:
 
 
 def _int(value: Any) -> Any:
+    if value.is_text:
+        _demand_number(value, r"\s*[+-]?[0-9]+\s*", "invalid literal for int()")
+    else:
+        demand(value.notna, ValueError("cannot convert float NaN to integer"))
     return Scalar(value.astype("int64").step, None)
 
 
 def _float(value: Any) -> Any:
+    if value.is_text:
+        form = rf"{NUMBER}|{INFINITY}|\s*[+-]?[nN][aA][nN]\s*"
+        _demand_number(value, form, "could not convert string to float")
     return Scalar(value.astype("float64").step, None)
+
+
+def _demand_number(value: Any, form: str, message: str) -> None:
+    demand(lambda: value.isna() | value.str.fullmatch(form, na=False), ValueError(message))
 
 
 def _str(value: Any) -> Any:
@@ -294,6 +322,7 @@ class Table(dict):  # type: ignore[type-arg]
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, Scalar):
+            demand(lambda: Column(key.step).isin(list(self)), KeyError("key"))
             return Scalar(Column(key.step).map(dict(self)).step, None)
         return super().__getitem__(key)
 
@@ -308,6 +337,60 @@ class Table(dict):  # type: ignore[type-arg]
         if isinstance(key, Scalar):
             return bool(key.derive(Column(key.step).isin(list(self)).step))
         return super().__contains__(key)
+
+
+class FrozenSeries:
+    """A series of the training frame that a value of a row can be looked up in by its label."""
+
+    def __init__(self, real: pd.Series):
+        self.__dict__.update(_real=real, _table=Table(real.to_dict()))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "index":
+            return FrozenLabels(self._real.index)
+        if name == "loc":
+            return self
+        return getattr(self._real, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._table[key] if isinstance(key, Scalar) else self._real[key]
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        source = self._table if isinstance(key, Scalar) else self._real
+        return source.get(key, default)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._table
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __iter__(self) -> Any:
+        return iter(self._real)
+
+
+class FrozenLabels:
+    """The labels of such a series: `in` takes the value of a row."""
+
+    def __init__(self, real: pd.Index):
+        self.__dict__.update(_real=real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._real[key]
+
+    def __contains__(self, key: Any) -> bool:
+        if isinstance(key, Scalar):
+            return bool(key.derive(Column(key.step).isin(list(self._real)).step))
+        return key in self._real
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __iter__(self) -> Any:
+        return iter(self._real)
 
 
 # -- functions ----------------------------------------------------------------------
@@ -402,8 +485,18 @@ class _Names:
                 return lambda *_, **__: outside(OUTSIDE.get(top, "random numbers"), name)
         if (type(value).__module__ or "").startswith(("numpy.random", "random")):
             return Outside(type(value).__name__, "random numbers")
-        if self.inside_rows and type(value) is dict:
+        return self.constant(value) if self.inside_rows else value
+
+    def constant(self, value: Any) -> Any:
+        """What stands for a constant of the user in a function of rows."""
+        if type(value) is dict:
             return Table(value)
+        if isinstance(value, pd.Series) and value.index.is_unique and value.index.nlevels == 1:
+            return FrozenSeries(value)
+        if isinstance(value, pd.Index) and value.nlevels == 1:
+            return FrozenLabels(value)
+        if isinstance(value, re.Pattern):
+            return patterns.Pattern(value)
         return value
 
     def module(self, module: types.ModuleType) -> Any:
@@ -412,7 +505,7 @@ class _Names:
             return Space(pd, "pandas")
         if module is np:
             return Space(np, "numpy")
-        if module in (math, datetime):
+        if module in (math, datetime) or (module is re and self.inside_rows):
             return Space(module, module.__name__)
         if module.__name__.startswith("numpy.random"):
             return Outside("np.random", "random numbers")

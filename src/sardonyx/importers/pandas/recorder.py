@@ -68,6 +68,8 @@ class Trace:
     marks: dict[str, Any] = field(default_factory=dict)  # values inside texts that are formatted
     memo: dict[Any, Any] = field(default_factory=dict)  # steps that a call with these gave before
     decide: Callable[[Any], bool] | None = None  # answers `if` on a value while a lambda is traced
+    catches: bool = False  # while a function with `try` is traced: errors of rows are raised in it
+    refusals: list[ImportRefused] = field(default_factory=list)  # also those that `except` took
 
 
 _trace: contextvars.ContextVar[Trace] = contextvars.ContextVar("trace")
@@ -111,11 +113,15 @@ def raised_at(error: BaseException) -> Place:
 def refuse(reason: str, hint: str | None = None, where: Place | None = None) -> NoReturn:
     """Refuse the line of the user's code that is being recorded."""
     where = where or place()
-    raise ImportRefused(
+    error = ImportRefused(
         "the function has a line of pandas that cannot become ONNX",
         [[str(where), where.text, reason]],
         hint,
     )
+    current = _trace.get(None)
+    if current is not None:
+        current.refusals.append(error)
+    raise error
 
 
 def freeze(call: str, value: Any) -> Any:

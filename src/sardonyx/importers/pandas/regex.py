@@ -1,8 +1,9 @@
 """Regular expressions as automata, by Python's own parse of the pattern.
 
 Every state reads one character; the edges between them are in the order of preference in which
-Python's backtracking tries them. Look-around, references to groups, and repetitions of what may be
-empty are refused.
+Python's backtracking tries them. Anchors, word boundaries and look-around at a fixed number of
+characters are conditions of an edge. Other look-around, references to groups, and repetitions of
+what may be empty are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,20 @@ codes = re._constants  # type: ignore[attr-defined]
 casefix = re._casefix  # type: ignore[attr-defined]
 TOP = 0x10FFFF
 LARGEST = 300  # states
-NO_CONDITION, AT_START, AT_END, AT_VERY_END = range(4)
+NO_CONDITION = 0  # the place of the empty set among the conditions of a program
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold between two characters.
+
+    kind   -- start, end, very end, boundary; next, previous: the characters after or before
+    ranges -- of the characters that are looked at; of word characters for a boundary
+    """
+
+    kind: str
+    ranges: tuple[Ranges, ...] = ()
+    negative: bool = False
 
 
 @dataclass
@@ -31,7 +45,7 @@ class State:
     after: list[State] = field(default_factory=list)  # in the order of preference
     opens: int | None = None
     closes: int | None = None
-    condition: int = NO_CONDITION
+    condition: Condition | None = None
 
 
 @dataclass
@@ -53,6 +67,7 @@ class Program:
     groups: int
     names: dict[str, int]
     may_be_empty: bool
+    conditions: list[frozenset[Condition]]  # what an edge asks for, all of it; the first is empty
 
     @property
     def is_fixed(self) -> bool:
@@ -180,15 +195,35 @@ class Compiler:
             least, most, items = value
             return self.repeat(least, most, items, after, code is codes.MAX_REPEAT)
         if code is codes.AT:
-            conditions = {
-                codes.AT_BEGINNING: AT_START,
-                codes.AT_BEGINNING_STRING: AT_START,
-                codes.AT_END: AT_END,
-                codes.AT_END_STRING: AT_VERY_END,
-            }
-            if value in conditions:
-                return State(after=[after], condition=conditions[value])
+            return State(after=[after], condition=self.anchor(value))
+        if code in (codes.ASSERT, codes.ASSERT_NOT):
+            direction, items = value
+            ranges = tuple(self.single(*item) for item in items)
+            kind = "next" if direction > 0 else "previous"
+            condition = Condition(kind, ranges, code is codes.ASSERT_NOT)
+            return State(after=[after], condition=condition)
         return refuse(f"{code} {value} in a pattern has no rule")
+
+    def anchor(self, value: Any) -> Condition:
+        kinds = {
+            codes.AT_BEGINNING: "start",
+            codes.AT_BEGINNING_STRING: "start",
+            codes.AT_END: "end",
+            codes.AT_END_STRING: "very end",
+        }
+        if value in kinds:
+            return Condition(kinds[value])
+        if value in (codes.AT_BOUNDARY, codes.AT_NON_BOUNDARY):
+            words = self.category("CATEGORY_WORD")
+            return Condition("boundary", (words,), value is codes.AT_NON_BOUNDARY)
+        return refuse(f"{value} in a pattern has no rule")
+
+    def single(self, code: Any, value: Any) -> Ranges:
+        """The characters that an item of look-around takes, which must be exactly one."""
+        state = self.item(code, value, State())
+        if state.ranges is None:
+            refuse("look-around at more than a fixed sequence of characters has no rule")
+        return state.ranges
 
     def repeat(self, least: int, most: Any, items: Any, after: State, greedy: bool) -> State:
         if items.getwidth()[0] == 0 and most != 1:
@@ -240,44 +275,54 @@ def compiled(pattern: str, flags: int = 0) -> Program:
             states.append(state)
         return reading[id(state)]
 
-    first = closure(start, end, number)
+    conditions: list[frozenset[Condition]] = [frozenset()]
+    first = closure(start, end, number, conditions)
     edges, place = [], 0
     while place < len(states):
-        edges.append(closure(states[place].after[0], end, number))
+        edges.append(closure(states[place].after[0], end, number, conditions))
         place += 1
     for edge in (e for several in (*edges, first) for e in several):
         edge.target = len(states) if edge.target < 0 else edge.target
     groups = compiler.tree.state.groups - 1
     names = dict(compiler.tree.state.groupdict)
     empty = compiler.tree.getwidth()[0] == 0
-    return Program([s.ranges or () for s in states], [*edges, first], groups, names, empty)
+    ranges = [s.ranges or () for s in states]
+    return Program(ranges, [*edges, first], groups, names, empty, conditions)
 
 
-def closure(start: State, end: State, number: Any) -> list[Edge]:
+def closure(
+    start: State, end: State, number: Any, conditions: list[frozenset[Condition]]
+) -> list[Edge]:
     """The edges from a place between characters, the preferred ones first."""
     result: list[Edge] = []
-    seen: set[tuple[int, int]] = set()
+    seen: dict[int, list[frozenset[Condition]]] = {}
 
-    def visit(state: State, opens: frozenset[int], closes: frozenset[int], condition: int) -> None:
-        if state.condition != NO_CONDITION:
-            if condition not in (NO_CONDITION, state.condition):
-                refuse("two anchors at one place of a pattern have no rule")
-            condition = state.condition
-        if (id(state), condition) in seen or (id(state), NO_CONDITION) in seen:
+    def visit(
+        state: State,
+        opens: frozenset[int],
+        closes: frozenset[int],
+        demands: frozenset[Condition],
+    ) -> None:
+        if state.condition is not None:
+            demands = demands | {state.condition}
+        before = seen.setdefault(id(state), [])
+        if any(weaker <= demands for weaker in before):
             return
-        seen.add((id(state), condition))
+        before.append(demands)
         if state is end or state.ranges is not None:
             target = -1 if state is end else number(state)
-            result.append(Edge(target, opens, closes, condition))
+            if demands not in conditions:
+                conditions.append(demands)
+            result.append(Edge(target, opens, closes, conditions.index(demands)))
             return
         if state.opens is not None:
             opens, closes = opens | {state.opens}, closes - {state.opens}
         if state.closes is not None:
             closes = closes | {state.closes}
         for following in state.after:
-            visit(following, opens, closes, condition)
+            visit(following, opens, closes, demands)
 
-    visit(start, frozenset(), frozenset(), NO_CONDITION)
+    visit(start, frozenset(), frozenset(), frozenset())
     return result
 
 

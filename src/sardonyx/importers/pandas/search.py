@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.importers.pandas import characters
 from sardonyx.importers.pandas.emission import BOOL, FLOAT, INT64, Emission, Rep
-from sardonyx.importers.pandas.regex import NO_CONDITION, TOP, Program
+from sardonyx.importers.pandas.regex import NO_CONDITION, TOP, Condition, Program
 
 
 @dataclass
@@ -58,17 +58,54 @@ def classes(em: Emission, data: ir.Value, program: Program) -> tuple[ir.Value, n
 
 
 def conditions(em: Emission, data: ir.Value, program: Program) -> ir.Value:
-    """[length + 1, rows, 4]: which conditions hold between the characters."""
+    """[length + 1, rows, conditions]: which conditions hold between the characters."""
     op = em.op
     wide = op.Pad(data, em.ints([0, 0, 0, 1]), np.int32(-1))
-    place = characters.places(em, wide)
-    size = characters.column(em, characters.lengths(em, data))
-    very_end = op.Equal(place, size)
-    before_last = op.And(op.Equal(place, op.Sub(size, em.ints(1))), op.Equal(wide, np.int32(10)))
-    start = op.Expand(op.Equal(place, em.ints(0)), op.Shape(wide))
-    parts = [op.Or(very_end, op.Not(very_end)), start, op.Or(very_end, before_last), very_end]
-    stacked = op.Concat(*(op.Unsqueeze(p, em.ints([2])) for p in parts), axis=2)
+    always = op.Equal(wide, wide)
+    parts = []
+    for demands in program.conditions:
+        part = always
+        for condition in sorted(demands, key=lambda c: (c.kind, c.negative, c.ranges)):
+            part = op.And(part, held(em, wide, condition))
+        parts.append(op.Unsqueeze(part, em.ints([2])))
+    stacked = op.Concat(*parts, axis=2)
     return op.Transpose(op.Cast(stacked, to=int(FLOAT)), perm=[1, 0, 2])
+
+
+def held(em: Emission, wide: ir.Value, condition: Condition) -> ir.Value:
+    """[rows, length + 1]: where a condition holds; `wide` has one place behind the last."""
+    op = em.op
+    if condition.kind == "boundary":
+        after = characters.member(em, wide, condition.ranges[0])
+        before = characters.member(em, shifted(em, wide, -1), condition.ranges[0])
+        test = op.Xor(after, before)
+    elif condition.kind in ("next", "previous"):
+        count = len(condition.ranges)
+        first = 0 if condition.kind == "next" else -count
+        test = op.Equal(wide, wide)
+        for place, ranges in enumerate(condition.ranges):
+            test = op.And(test, characters.member(em, shifted(em, wide, first + place), ranges))
+    else:
+        place = characters.places(em, wide)
+        size = characters.column(em, characters.lengths(em, wide))
+        if condition.kind == "start":
+            return op.Expand(op.Equal(place, em.ints(0)), op.Shape(wide))
+        test = op.Equal(place, size)
+        if condition.kind == "end":
+            last = op.Equal(place, op.Sub(size, em.ints(1)))
+            test = op.Or(test, op.And(last, op.Equal(wide, np.int32(10))))
+    return op.Not(test) if condition.negative else test
+
+
+def shifted(em: Emission, wide: ir.Value, distance: int) -> ir.Value:
+    """The character so many places on (or back), padding where there is none."""
+    if not distance:
+        return wide
+    pads = [0, 0, 0, distance] if distance > 0 else [0, -distance, 0, 0]
+    padded = em.op.Pad(wide, em.ints(pads), np.int32(-1))
+    start = max(distance, 0)
+    end = em.op.Add(characters.width(em, wide), em.ints([start]))
+    return em.op.Slice(padded, em.ints([start]), end, em.ints([1]))
 
 
 def scanned(
@@ -128,7 +165,8 @@ def reachable(em: Emission, reads: ir.Value, truths: ir.Value, program: Program)
 
     body = Builder("scan", parent=op)
     state = _value(em, "reach", FLOAT, [None, states + 1])
-    read, hold = _value(em, "read", FLOAT, [None, states]), _value(em, "hold", FLOAT, [None, 4])
+    read = _value(em, "read", FLOAT, [None, states])
+    hold = _value(em, "hold", FLOAT, [None, len(program.conditions)])
     inner = body.Slice(state, em.ints([0]), em.ints([states]), em.ints([1]))
     product = body.Mul(read, inner)
     rows_inside = body.Concat(body.Shape(read, start=0, end=1), em.ints([1]), axis=0)
@@ -225,7 +263,8 @@ class Forward:
         inputs = [
             _value(em, "state", INT64, [None]), _value(em, "starts", INT64, [None, groups]),
             _value(em, "ends", INT64, [None, groups]), _value(em, "count", INT64, [None]),
-            _value(em, "can", FLOAT, [None, self.states + 2]), _value(em, "hold", FLOAT, [None, 4]),
+            _value(em, "can", FLOAT, [None, self.states + 2]),
+            _value(em, "hold", FLOAT, [None, len(self.program.conditions)]),
             _value(em, "place", INT64, []),
         ]  # fmt: skip
         outputs = self.step(body, *inputs)

@@ -6,8 +6,11 @@ come together in `Where`. What a path returns is a constant or something compute
 
 from __future__ import annotations
 
+import dis
 import re
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,8 @@ LARGEST = 512  # paths
 class Scalar(Column):
     """The value of one row: a column that answers as a number or a string does."""
 
+    is_value = True
+
     @property
     def is_text(self) -> bool:
         dtype = self.step.value.dtype
@@ -32,12 +37,13 @@ class Scalar(Column):
 
     def __getattr__(self, name: str) -> Any:
         if self.is_text and has_rule("str", name) and hasattr(str, name):
+            demand(self.notna, AttributeError(f"'float' object has no attribute '{name}'"))
             return text_method(self, name)
         if name in TIMES and self.step.value.dtype.kind == "M":
             result = getattr(self.dt, name)
             return (lambda: result) if name == "weekday" else result
-        if name == "total_seconds":
-            return self.dt.total_seconds
+        if name in ("total_seconds", "strftime"):
+            return getattr(self.dt, name)
         if name in ("dt", "str", "fillna", "clip", "astype", "isna", "notna", "where", "round"):
             return super().__getattr__(name)
         if name == "is_integer":
@@ -45,6 +51,11 @@ class Scalar(Column):
         return refuse(f"{name} of a value of one row has no rule")
 
     def __getitem__(self, key: Any) -> Any:
+        if self.is_text:
+            demand(self.notna, TypeError("'float' object is not subscriptable"))
+        if self.is_text and isinstance(key, int):
+            least = key + 1 if key >= 0 else -key
+            demand(lambda: self.str.len() >= least, IndexError("string index out of range"))
         return self.str[key]
 
     def __contains__(self, part: Any) -> bool:  # type: ignore[override]
@@ -137,10 +148,41 @@ class Parts(Proxy):
         self.pieces = pieces
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.sliced(key)
+        least = key + 1 if key >= 0 else -key
+        demand(lambda: self.size() >= least, IndexError("list index out of range"))
         return Scalar(self.pieces.str[key].step, None)
+
+    def sliced(self, key: slice) -> Any:
+        refuse("only one part of a list can be taken at a time", "take parts by their place")
 
     def size(self) -> Any:
         return Scalar(self.pieces.str.len().step, None)
+
+    def __iter__(self) -> Any:
+        """One part after the other; whether there is one more is a path of its own."""
+        place = 0
+        while bool(self.size() > place):
+            yield Scalar(self.pieces.str[place].step, None)
+            place += 1
+
+    def __contains__(self, part: Any) -> bool:  # type: ignore[override]
+        return bool(Scalar(self.pieces.str.has(part).step, None))
+
+
+class RaisedOnRow(Exception):
+    """A path on which Python raises: no value is expected of rows that take it."""
+
+
+def demand(test: Callable[[], Any], error: Exception) -> None:
+    """Raise in a function with `try` what Python raises where a test of the row fails."""
+    if not trace().catches:
+        return
+    condition = test()
+    if not bool(Scalar(condition.step, None)):
+        kind = type(error)
+        raise type(kind.__name__, (RaisedOnRow, kind), {})(*error.args)
 
 
 class Row(Proxy):
@@ -154,7 +196,7 @@ class Row(Proxy):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, list):
             return Row(self.frame[key])
-        return Scalar(self.frame[key].step, key)
+        return value_of(self.frame[key]).named(key)
 
     def __getattr__(self, name: str) -> Any:
         if name in self.frame.series:
@@ -191,6 +233,13 @@ class Row(Proxy):
         return len(self.frame.series)
 
 
+def value_of(column: Any) -> Any:
+    """The value that stands for any row of a column; its strings are those of Python."""
+    is_text = isinstance(column.step.value.dtype, pd.StringDtype)
+    plain = Column(column.step, column.label)
+    return Scalar((plain.astype(object) if is_text else plain).step, column.label)
+
+
 def trace_function(self: Any, function: Callable[..., Any], ignores_missing: bool = False,
                    arguments: tuple[Any, ...] = (), options: Any = None) -> Any:  # fmt: skip
     """`series.apply(function)`: the function on a value that stands for any row."""
@@ -201,15 +250,16 @@ def trace_function(self: Any, function: Callable[..., Any], ignores_missing: boo
     elif isinstance(function, np.ufunc):
         result = function(self)
     elif getattr(function, "__objclass__", None) is str:  # str.lower, str.strip, ...
-        result = text_method(Scalar(self.step, self.label), function.__name__)(*arguments)
+        result = as_column(text_method(value_of(self), function.__name__)(*arguments), self)
     elif isinstance(self.step.value.dtype, pd.CategoricalDtype) or self.step.value.dtype == bool:
         result = _tabulated(self, function, arguments, options or {})
     else:
         from sardonyx.importers.pandas.rules.splitting import Pieces
 
-        argument = Parts(self) if isinstance(self, Pieces) else Scalar(self.step, self.label)
+        argument = Parts(self) if isinstance(self, Pieces) else value_of(self)
         inside = rebound(function)
-        result = explored(lambda: inside(argument, *arguments, **(options or {})), self)
+        with catching(function):
+            result = explored(lambda: inside(argument, *arguments, **(options or {})), self)
     if ignores_missing:
         result = result.where(self.notna())
     return result.named(self.label)
@@ -230,37 +280,92 @@ def rebound(function: Any) -> Any:
     return rebind(function, inside_rows=True)
 
 
-def explored(run: Callable[[], Any], like: Any) -> Any:
-    """All paths through a function, put together by the conditions on which they part."""
+@contextmanager
+def catching(function: Any) -> Iterator[None]:
+    """Raise errors of rows while a function that has `try`, or calls one that has, is traced."""
     current = trace()
-    paths = 0
+    outer, current.catches = current.catches, current.catches or has_try(function)
+    try:
+        yield
+    finally:
+        current.catches = outer
 
-    def visit(prefix: list[bool]) -> Any:
-        nonlocal paths
-        paths += 1
-        if paths > LARGEST:
-            refuse("the function has too many paths", "use np.select, or map with a dict")
-        conditions: list[Any] = []
+
+def has_try(function: Any, seen: set[Any] | None = None) -> bool:
+    seen = set() if seen is None else seen
+    code = getattr(function, "__code__", None)
+    if code is None or code in seen:
+        return False
+    seen.add(code)
+    if any(i.opname == "PUSH_EXC_INFO" for i in dis.get_instructions(code)):
+        return True
+    cells = [c.cell_contents for c in function.__closure__ or () if c != types.CellType()]
+    names = [function.__globals__.get(n) for n in code.co_names]
+    return any(has_try(f, seen) for f in (*cells, *names) if isinstance(f, types.FunctionType))
+
+
+class Paths:
+    """The exploration of a function: one run for each way through its conditions."""
+
+    def __init__(self, run: Callable[[], Any], like: Any):
+        self.run, self.like, self.count = run, like, 0
+
+    def attempt(self, prefix: list[bool]) -> Any:
+        """The result of the path, or the condition that is not answered yet.
+
+        `except` of the function may take what is raised here: the condition and the refusals are
+        noted outside.
+        """
+        current, conditions = trace(), 0
+        before = len(current.refusals)
+        undecided: list[Undecided] = []
 
         def decide(condition: Any) -> bool:
-            conditions.append(condition)
-            place = len(conditions) - 1
-            if place < len(prefix):
-                return prefix[place]
-            raise Undecided(condition)
+            nonlocal conditions
+            conditions += 1
+            if conditions <= len(prefix) and not undecided:
+                return prefix[conditions - 1]
+            undecided.append(Undecided(condition))
+            raise undecided[0]
 
         outer, current.decide = current.decide, decide
         try:
-            result = run()
-        except Undecided as undecided:
-            current.decide = outer
-            yes, no = visit([*prefix, True]), visit([*prefix, False])
-            return chosen(undecided.condition, yes, no, like)
+            result = self.run()
+        except RaisedOnRow:
+            result = RAISES
+        except BaseException:
+            if not undecided:
+                raise
         finally:
             current.decide = outer
+        if undecided:
+            del current.refusals[before:]
+            return undecided[0]
+        if current.refusals[before:]:
+            raise current.refusals[before]
         return result
 
-    result = visit([])
+    def visit(self, prefix: list[bool]) -> Any:
+        self.count += 1
+        if self.count > LARGEST:
+            refuse("the function has too many paths", "use np.select, or map with a dict")
+        result = self.attempt(prefix)
+        if not isinstance(result, Undecided):
+            return result
+        yes, no = self.visit([*prefix, True]), self.visit([*prefix, False])
+        if yes is RAISES or no is RAISES:
+            return no if yes is RAISES else yes
+        return chosen(result.condition, yes, no, self.like)
+
+
+RAISES = object()  # the result of a path on which Python raises
+
+
+def explored(run: Callable[[], Any], like: Any) -> Any:
+    """All paths through a function, put together by the conditions on which they part."""
+    result = Paths(run, like).visit([])
+    if result is RAISES:
+        refuse("the function raises on every row")
     return as_column(result, like)
 
 
@@ -274,10 +379,16 @@ class Undecided(BaseException):
 def as_column(value: Any, like: Any) -> Any:
     value = joined(value) if isinstance(value, str) else value
     if is_column(value):
-        return Column(value.step, None)
+        column = Column(value.step, None)
+        return column.astype("str") if _holds_texts(column.step.value) else column
     if not is_scalar(value):
         refuse(f"the function returns a {type(value).__name__}", "return one value")
     return constant(value, like.rows, len(like.step.value if is_column(like) else like.real()))
+
+
+def _holds_texts(values: pd.Series) -> bool:
+    present = values.dropna() if values.dtype == np.dtype(object) else []
+    return len(present) > 0 and all(isinstance(v, str) for v in present)
 
 
 def chosen(condition: Any, yes: Any, no: Any, like: Any) -> Any:
@@ -312,7 +423,8 @@ def apply_to_frame(self: Any, func: Any, axis: Any = 0, args: Any = (), **option
         if getattr(func, "__name__", "") in ACROSS and not hasattr(func, "__code__"):
             return getattr(self, func.__name__)(axis=1)
         inside = rebound(func)
-        return explored(lambda: inside(Row(self), *args, **options), self)
+        with catching(func):
+            return explored(lambda: inside(Row(self), *args, **options), self)
     if isinstance(func, str):
         return getattr(self, func)(*args, **options)
     results = {n: func(c, *args, **options) for n, c in self.series.items()}

@@ -422,8 +422,21 @@ def _booleans(em: Emission, a: Any, b: Any) -> tuple[Rep, Rep]:
     return left, right
 
 
+def _no_objects(em: Emission, *sides: Rep) -> None:
+    if any(side.missing is not None and not side.nullable for side in sides):
+        em.refuse(
+            "booleans among which some may be missing are combined, of which pandas makes False",
+            "fill them with fillna(False), or pass na=False to the method that gave them",
+        )
+
+
 def logical_and(em: Emission, _: str, a: Any, b: Any) -> Rep:
-    left, right = _booleans(em, a, b)
+    left, right = (
+        side.but(data=em.op.And(side.data, em.op.Not(side.missing)), missing=None)
+        if side.missing is not None and not side.nullable
+        else side
+        for side in _booleans(em, a, b)
+    )
     data = em.op.And(left.data, right.data)
     missing = em.either(left.missing, right.missing)
     if missing is not None:  # false and missing is false
@@ -439,6 +452,7 @@ def logical_and(em: Emission, _: str, a: Any, b: Any) -> Rep:
 
 def logical_or(em: Emission, _: str, a: Any, b: Any) -> Rep:
     left, right = _booleans(em, a, b)
+    _no_objects(em, left, right)
     missing = em.either(left.missing, right.missing)
     sides = []
     for side in (left, right):
@@ -454,6 +468,7 @@ def logical_or(em: Emission, _: str, a: Any, b: Any) -> Rep:
 
 def logical_xor(em: Emission, _: str, a: Any, b: Any) -> Rep:
     left, right = _booleans(em, a, b)
+    _no_objects(em, left, right)
     missing = em.either(left.missing, right.missing)
     return Rep("bool", em.op.Xor(left.data, right.data), missing, nullable=missing is not None)
 

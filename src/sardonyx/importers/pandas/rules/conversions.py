@@ -56,6 +56,12 @@ def converted(em: Emission, a: Rep) -> Rep:
     if a.kind == "category":
         is_text = isinstance(dtype, pd.StringDtype)
         if is_text and isinstance(a.categories, pd.IntervalIndex):
+            if a.categories.left.dtype.kind in "iu":
+                em.refuse(
+                    "pandas writes intervals of integers as (1, 2], and as (1.0, 2.0] where a "
+                    "row of the batch is in no interval",
+                    "give labels to pd.cut, or edges that are floats",
+                )
             return lookup.gather(em, a.data, pd.Series([str(i) for i in a.categories], dtype="str"))
         a = em.decoded(a)
     if isinstance(dtype, pd.StringDtype):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -42,13 +44,17 @@ class Dates(Proxy):
 def dt_(self: Any) -> Any:
     if self.step.value.dtype.kind not in "Mm":
         raise AttributeError("Can only use .dt accessor with datetimelike values")
-    zone = getattr(self.step.value.dtype, "tz", None)
+    return Dates(self)
+
+
+def _refuse_local(self: Any, name: str) -> None:
+    """Clock times of a zone other than UTC happen twice, or not at all, once a year."""
+    zone = getattr(self.column.step.value.dtype, "tz", None)
     if zone is not None and str(zone) != "UTC":
         refuse(
-            f"the local time of {zone} has no rule",
-            'convert with .dt.tz_convert("UTC") or .dt.tz_localize(None) before the model',
+            f"{name} in the local time of {zone} has no rule",
+            "take the clock time first, with .dt.tz_localize(None)",
         )
-    return Dates(self)
 
 
 def floor_div(em: Emission, a: Any, b: int) -> Any:
@@ -237,6 +243,7 @@ def month_length(em: Emission, month: Any, leap: Any) -> Any:
 
 def clock(em: Emission, rep: Rep) -> Clock:
     """One clock per column and graph: parts that several calls ask for are computed once."""
+    rep = local(em, rep)
     clocks = em.__dict__.setdefault("clocks", {})
     key = (id(rep.data), rep.unit)
     if key not in clocks:
@@ -351,21 +358,28 @@ def _word(name: str) -> None:
 _word("day_name")
 _word("month_name")
 
-UNITS = {
-    "D": DAY, "d": DAY, "h": 3600, "H": 3600, "min": 60, "T": 60, "s": 1, "S": 1,
-    "1D": DAY, "1h": 3600, "15min": 900, "30min": 1800, "10min": 600, "5min": 300,
-}  # fmt: skip
+
+def seconds_of(freq: Any) -> int | None:
+    """The length of a fixed frequency (3h, 15min, D) in seconds."""
+    try:
+        length = pd.Timedelta(pd.tseries.frequencies.to_offset(freq))
+    except ValueError:
+        return None
+    seconds = int(length.total_seconds())
+    return seconds if seconds > 0 and length == pd.Timedelta(seconds=seconds) else None
 
 
 def _rounding(name: str) -> None:
     def method(self: Any, freq: str) -> Any:
-        if freq not in UNITS:
-            refuse(f".dt.{name}({freq!r}) has no rule")
+        seconds = seconds_of(freq)
+        if seconds is None:
+            refuse(f".dt.{name}({freq!r}) has no rule", "a number of days, hours or minutes has")
 
         def emit(em: Emission, a: Rep) -> Rep:
             op = em.op
-            size = UNITS[freq] * TICKS[a.unit]
+            size = seconds * TICKS[a.unit]
             missing = em.missing(a)
+            a = local(em, a)
             x = op.Where(missing, em.ints(0), a.data)
             rest = op.Mod(x, em.ints(size))
             low = op.Sub(x, rest)
@@ -381,6 +395,7 @@ def _rounding(name: str) -> None:
                 value = op.Where(op.Or(op.Greater(twice, em.ints(size)), tie), up, low)
             return a.but(data=op.Where(missing, em.ints(MISSING_INT), value))
 
+        _refuse_local(self, f".dt.{name}")
         return _record(name, self, lambda a: getattr(a.dt, name)(freq), emit)
 
     rule("dt", name)(method)
@@ -514,15 +529,102 @@ def to_unit(em: Emission, a: Rep, dtype: Any) -> Rep:
     return em.refuse(f"{NAMES[a.kind]} become {dtype}, which has no rule")
 
 
+# -- time zones ---------------------------------------------------------------------
+
+FIRST_YEAR, LAST_YEAR = 1900, 2200
+
+
+@functools.cache
+def offsets(zone: str) -> tuple[np.ndarray, np.ndarray]:
+    """When the offset of a zone from UTC changes (in seconds), and the offsets between."""
+    from zoneinfo import ZoneInfo
+
+    place = ZoneInfo(zone)
+
+    def offset(second: int) -> int:
+        moment = datetime.datetime.fromtimestamp(second, datetime.UTC)
+        return int(moment.astimezone(place).utcoffset().total_seconds())  # type: ignore[union-attr]
+
+    start, end = (
+        int(datetime.datetime(y, 1, 1, tzinfo=datetime.UTC).timestamp())
+        for y in (FIRST_YEAR, LAST_YEAR)
+    )
+    changes, values = [], [offset(start)]
+    for low in range(start, end, 7 * DAY):
+        high = low + 7 * DAY
+        after = offset(high)
+        if after == values[-1]:
+            continue
+        while high - low > 1:  # where it changes within the week
+            middle = (low + high) // 2
+            low, high = (low, middle) if offset(middle) != values[-1] else (middle, high)
+        changes.append(high)
+        values.append(after)
+    return np.array(changes, np.int64), np.array(values, np.int64)
+
+
+def local(em: Emission, rep: Rep) -> Rep:
+    """The clock time of a column in a time zone: UTC and the offset at that moment."""
+    if rep.kind != "datetime" or rep.timezone in ("", "UTC"):
+        return rep
+    memo = em.__dict__.setdefault("local", {})
+    if rep.data not in memo:
+        op = em.op
+        changes, values = offsets(rep.timezone)
+        seconds = floor_div(em, rep.data, TICKS[rep.unit])
+        place = search_sorted(em, seconds, changes)
+        shift = op.Mul(op.Gather(em.ints(values), place), em.ints(TICKS[rep.unit]))
+        data = op.Where(em.missing(rep), em.ints(MISSING_INT), op.Add(rep.data, shift))
+        memo[rep.data] = data
+    return rep.but(data=memo[rep.data], timezone="")
+
+
+def search_sorted(em: Emission, value: Any, edges: np.ndarray) -> Any:
+    """How many of the rising edges are at most the value: halving, as bisect does."""
+    op = em.op
+    count = 1 << max(len(edges), 1).bit_length()
+    table = em.ints(np.append(edges, np.full(count - len(edges), np.iinfo(np.int64).max)))
+    place = em.ints(0)
+    step = count // 2
+    while step:
+        middle = op.Add(place, em.ints(step))
+        reached = op.GreaterOrEqual(value, op.Gather(table, op.Sub(middle, em.ints(1))))
+        place = op.Where(reached, middle, place)
+        step //= 2
+    return place
+
+
 @rule("dt")
 def tz_localize(self: Any, tz: Any) -> Any:
     if tz is not None and str(tz) != "UTC":
-        refuse(f"the time zone {tz} has no rule", "UTC and None have one")
+        refuse(f"clock times of {tz} become moments", "UTC and None have a rule")
 
     def emit(em: Emission, a: Rep) -> Rep:
-        return a.but(timezone="" if tz is None else "UTC")
+        return local(em, a).but(timezone="") if tz is None else a.but(timezone="UTC")
 
     return _record("tz_localize", self, lambda a: a.dt.tz_localize(tz), emit)
+
+
+@rule("dt")
+def tz_convert(self: Any, tz: Any) -> Any:
+    if getattr(self.column.step.value.dtype, "tz", None) is None:
+        raise TypeError("Cannot convert tz-naive timestamps, use tz_localize to localize")
+    if tz is None:
+        return self.tz_convert("UTC").dt.tz_localize(None)
+    name = _zone(tz)
+    return _record(
+        "tz_convert", self, lambda a: a.dt.tz_convert(tz), lambda em, a: a.but(timezone=name)
+    )
+
+
+def _zone(tz: Any) -> str:
+    """The name of a time zone that the system knows."""
+    name = str(tz)
+    try:
+        offsets("UTC" if name == "UTC" else name)
+    except (KeyError, ValueError, OSError):
+        refuse(f"the time zone {name} is not known", "use a name such as Europe/Paris")
+    return name
 
 
 @rule("dt")

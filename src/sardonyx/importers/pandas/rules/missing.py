@@ -155,9 +155,8 @@ def replace(
     if inplace:
         refuse("replace(inplace=True) on a column does not change the frame in pandas 3")
     if regex is not False:
-        refuse("replace with patterns has no rule", "use .str.replace(pattern, text, regex=True)")
+        return _by_pattern(self, to_replace, value, regex)
     pairs = _pairs(to_replace, value)
-    keys = [k for k, _ in pairs]
 
     def replay(a: Any) -> Any:
         if isinstance(to_replace, (dict, pd.Series)):
@@ -169,11 +168,43 @@ def replace(
             em.refuse(
                 "replace in categories has no rule", "use astype(str) or cat.rename_categories"
             )
-        if not keys:
+        fitting = [(k, v) for k, v in pairs if _fits(a, k)]
+        if not fitting:
             return a
-        return substituted(em, a, keys, [v for _, v in pairs])
+        return substituted(em, a, [k for k, _ in fitting], [v for _, v in fitting])
 
     return record("replace", [self], replay, emit, label=self.label)
+
+
+def _fits(a: Rep, key: Any) -> bool:
+    """Whether a value of the column can be equal to a key: no number is equal to a text."""
+    if lookup.is_missing(key):
+        return may_miss(a)
+    if a.kind in ("int", "float", "bool"):
+        return not isinstance(key, str)
+    return a.kind not in ("text", "chars") or isinstance(key, str)
+
+
+def may_miss(a: Rep) -> bool:
+    return a.missing is not None or a.kind not in ("int", "bool", "text", "chars")
+
+
+def _by_pattern(self: Any, to_replace: Any, value: Any, regex: Any) -> Any:
+    """replace(regex=...): in strings, as .str.replace; other columns stay."""
+    if regex is not True:
+        to_replace = regex
+    pairs = _pairs(to_replace, value)
+    dtype = self.step.value.dtype
+    if not (isinstance(dtype, pd.StringDtype) or dtype == np.dtype(object)):
+        return self
+    for pattern, text in pairs:
+        if not isinstance(pattern, str) or not (isinstance(text, str) or lookup.is_missing(text)):
+            refuse("replace with patterns is recorded for texts", "use .str.replace")
+        if isinstance(text, str):
+            self = self.str.replace(pattern, text, regex=True)
+        else:
+            self = self.mask(self.str.contains(pattern, na=False))
+    return self
 
 
 def _pairs(to_replace: Any, value: Any) -> list[tuple[Any, Any]]:

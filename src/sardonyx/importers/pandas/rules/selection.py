@@ -320,16 +320,23 @@ def fillna(self: Any, value: Any = None, *, inplace: bool = False) -> Any:
 
 
 @rule("DataFrame")
-def replace(self: Any, to_replace: Any = None, value: Any = None, *, inplace: bool = False) -> Any:
+def replace(
+    self: Any, to_replace: Any = None, value: Any = None, *, inplace: bool = False,
+    regex: Any = False,
+) -> Any:  # fmt: skip
     def change(label: Any, column: Any) -> Any:
         nested = isinstance(to_replace, dict) and any(
             isinstance(v, dict) for v in to_replace.values()
         )
         if nested:
-            return column.replace(to_replace[label]) if label in to_replace else column
+            return column.replace(to_replace[label], regex=regex) if label in to_replace else column
         if isinstance(to_replace, dict) and value is not None:
-            return column.replace(to_replace[label], value) if label in to_replace else column
-        return column.replace(to_replace, value)
+            return (
+                column.replace(to_replace[label], value, regex=regex)
+                if label in to_replace
+                else column
+            )
+        return column.replace(to_replace, value, regex=regex)
 
     result = {n: change(n, c) for n, c in self.series.items()}
     return _changed(self, Frame(result, self.rows, self.length), inplace)

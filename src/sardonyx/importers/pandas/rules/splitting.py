@@ -44,6 +44,32 @@ def split(self: Any, pat: Any = None, n: int = -1, expand: bool = False, regex: 
     return _split(self, pat, n, expand, regex)
 
 
+def _partition(name: str, from_right: bool) -> None:
+    def method(self: Any, sep: str = " ", expand: bool = True) -> Any:
+        if not expand or not isinstance(sep, str) or not sep or (from_right and len(sep) > 1):
+            refuse(f".str.{name} is recorded for a separator and with expand=True")
+        dtype = self.column.step.value.dtype
+        has = self.contains(sep, regex=False, na=False)
+        pieces = PieceStrings(_split(self, sep, 1, False, False, from_right))
+        first, second = (piece(pieces, k, dtype) for k in (0, 1))
+        gone = self.column.isna()
+        whole = self.column
+        middle = whole.where(gone, "").mask(has, sep)
+        empty = whole.where(gone, "")
+        parts = (
+            [empty.mask(has, first), middle, whole.mask(has, second)]
+            if from_right
+            else [first, middle, empty.mask(has, second)]
+        )
+        return Frame({k: c.named(k) for k, c in enumerate(parts)}, self.column.rows)
+
+    rule("str", name)(method)
+
+
+_partition("partition", False)
+_partition("rpartition", True)
+
+
 @rule("str", "rsplit")
 def rsplit(self: Any, pat: Any = None, n: int = -1, expand: bool = False) -> Any:
     if not isinstance(pat, str) or len(pat) != 1:
@@ -64,7 +90,9 @@ def _split(
     if program.may_be_empty:
         refuse("splitting at a pattern that may be empty has no rule")
     options = {"n": n, **({} if is_regex is None else {"regex": is_regex})}
-    source = self if pat not in (None, "") else Strings(Strings(self.column).strip())
+    source = self
+    if pat in (None, ""):  # white space at the end stays where the number of parts is limited
+        source = Strings(self.lstrip() if n > 0 else self.strip())
 
     def replay(a: Any) -> Any:
         return a.str.rsplit(pat, n=n) if from_right else a.str.split(pat, **options)
@@ -75,16 +103,19 @@ def _split(
     column = record_strings("split", source, replay, emit)
     pieces = Pieces(column.step, self.column.label)
     pieces.__dict__["parts"] = (program, max(n, 0), pat in (None, ""), from_right)
+    pieces.__dict__["separator"] = (pattern, max(n, 0), pat in (None, ""), from_right)
+    pieces.__dict__["source"] = source.column
     if not expand:
         return pieces
     widths = [len(v) for v in column.step.value if isinstance(v, list)]
     width = max(widths, default=1)
     strings = PieceStrings(pieces)
-    return Frame({k: piece(strings, k).named(k) for k in range(width)}, self.column.rows)
+    dtype = self.column.step.value.dtype  # which the frame of parts keeps, and `.str[0]` does not
+    return Frame({k: piece(strings, k, dtype).named(k) for k in range(width)}, self.column.rows)
 
 
 @rule("str of lists", "get", "__getitem__")
-def piece(self: Any, i: Any) -> Any:
+def piece(self: Any, i: Any, dtype: Any = None) -> Any:
     if not isinstance(i, (int, np.integer)):
         refuse("only one part of a column of lists can be taken at a time")
     program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
@@ -96,24 +127,53 @@ def piece(self: Any, i: Any) -> Any:
         last = op.ReduceSum(op.Cast(begins, to=int(INT64)), [1], keepdims=0)
         wanted = em.ints(int(i)) if i >= 0 else op.Add(last, em.ints(int(i) + 1))
         absent = op.Or(op.Less(wanted, em.ints(0)), op.Greater(wanted, last))
-        if whitespace:
+        if whitespace and not limit:
             absent = op.Or(absent, op.Equal(characters.lengths(em, a.data), em.ints(0)))
         at = wanted if i >= 0 else characters.column(em, wanted)
         keep = op.And(op.Equal(number, at), op.Not(inside))
         keep = op.And(keep, op.GreaterOrEqual(a.data, np.int32(0)))
-        return Rep("chars", characters.compact(em, a.data, keep), em.either(a.missing, absent))
+        part = characters.compact(em, a.data, keep)
+        if whitespace and limit:
+            absent = op.Or(absent, op.Equal(characters.lengths(em, part), em.ints(0)))
+        return Rep("chars", part, em.either(a.missing, absent))
 
+    if whitespace and limit and i < 0:
+        refuse("parts from the end, where their number is limited, have no rule")
     plain = Column(self.pieces.step, self.pieces.label)
 
     def replay(a: Any) -> Any:
-        return a.str[i].astype("str")
+        return a.str[i] if dtype is None else a.str[i].astype(dtype)
 
     return record("str.get", [plain], replay, emit, chars=True, label=self.pieces.label)
+
+
+@rule("str of lists")
+def join(self: Any, sep: str) -> Any:
+    """The words of a text one after the other, which takes white space at its ends away."""
+    _, limit, whitespace, _ = self.pieces.__dict__["parts"]
+    if not whitespace or limit or not isinstance(sep, str):
+        refuse("join has a rule for the words of a text only", "use .str.replace")
+    words = Strings(Column(self.pieces.__dict__["source"].step, self.pieces.label))
+    return words.replace(r"\s+", sep.replace("\\", "\\\\"), regex=True)
+
+
+@rule("str of lists")
+def has(self: Any, part: Any) -> Any:
+    """Whether a text is one of the parts."""
+    pattern, limit, whitespace, _ = self.pieces.__dict__["separator"]
+    if not isinstance(part, str) or limit:
+        refuse("`in` a list is recorded for a text that is the same in all rows")
+    source = Strings(Column(self.pieces.__dict__["source"].step, None))
+    edge = r"\s+" if whitespace else pattern
+    form = rf"(?:\A|{edge}){re.escape(part)}(?:{edge}|\Z)"
+    return source.contains(form, na=False)
 
 
 @rule("str of lists", "len")
 def number_of_pieces(self: Any) -> Any:
     program, limit, whitespace, from_right = self.pieces.__dict__["parts"]
+    if whitespace and limit:
+        refuse("the number of parts, where it is limited, has no rule")
 
     def emit(em: Emission, a: Rep) -> Rep:
         begins, _ = matches(em, a, program, limit, from_right)

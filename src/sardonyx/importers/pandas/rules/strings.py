@@ -13,7 +13,7 @@ import pandas as pd
 from sardonyx.importers.pandas import characters, regex, search
 from sardonyx.importers.pandas.column import Column, is_column, record
 from sardonyx.importers.pandas.emission import BOOL, INT64, TEXTS, Emission, Rep
-from sardonyx.importers.pandas.recorder import Proxy, attribute, freeze, refuse, rule
+from sardonyx.importers.pandas.recorder import Proxy, Step, attribute, freeze, refuse, rule
 
 
 class Strings(Proxy):
@@ -125,15 +125,25 @@ for _name, _left, _right in (
     _strip(_name, _left, _right)
 
 
+def _asked(self: Any, name: str) -> Callable[..., Any]:
+    """A test without arguments as pandas answers it."""
+
+    def replay(a: pd.Series) -> pd.Series:
+        answers = getattr(a.str, name)()
+        return answers == True if self.column.is_value else answers  # noqa: E712
+
+    return replay
+
+
 def _test(name: str) -> None:
     def method(self: Any) -> Any:
         dtype = self.column.step.value.dtype
 
         def emit(em: Emission, a: Rep) -> Rep:
             result = characters.all_of(em, a, characters.accepted(dtype, name))
-            return _without_missing(em, a, result, None)
+            return _without_missing(em, a, result, False if self.column.is_value else None)
 
-        return record_strings(name, self, lambda a: getattr(a.str, name)(), emit)
+        return record_strings(name, self, _asked(self, name), emit)
 
     rule("str", name)(method)
 
@@ -153,9 +163,10 @@ def _all_in_case(name: str, other: str) -> None:
 
             accepted = some(characters.accepted(dtype, name))
             unwanted = em.op.Or(some(characters.accepted(dtype, other)), some(TITLE))
-            return _without_missing(em, a, em.op.And(accepted, em.op.Not(unwanted)), None)
+            test = em.op.And(accepted, em.op.Not(unwanted))
+            return _without_missing(em, a, test, False if self.column.is_value else None)
 
-        return record_strings(name, self, lambda a: getattr(a.str, name)(), emit)
+        return record_strings(name, self, _asked(self, name), emit)
 
     rule("str", name)(method)
 
@@ -168,10 +179,17 @@ _all_in_case("islower", "isupper")
 def _without_missing(em: Emission, a: Rep, result: Any, default: bool | None) -> Rep:
     if a.missing is None:
         return Rep("bool", result)
+    if default is None and em.step is not None and _is_object(em.step.inputs[0]):
+        return Rep("bool", result, a.missing)
     if a.nullable and default is None:
         return Rep("bool", result, a.missing, nullable=True)
     keep = em.op.Or(result, a.missing) if default else em.op.And(result, em.op.Not(a.missing))
     return Rep("bool", keep)
+
+
+def _is_object(step: Step) -> bool:
+    """Columns of Python objects answer NaN for missing strings, where those of strings say no."""
+    return step.value.dtype == np.dtype(object)
 
 
 # -- parts --------------------------------------------------------------------------
@@ -215,7 +233,12 @@ def slice_(self: Any, start: Any = None, stop: Any = None, step: Any = None) -> 
 
 
 def _pad(name: str) -> None:
-    def method(self: Any, width: int, side: str = "left", fillchar: str = " ") -> Any:
+    def method(
+        self: Any, width: int, *options: str, side: str = "left", fillchar: str = " "
+    ) -> Any:
+        if options:  # pad has the side before the character
+            side = options[0] if name == "pad" else side
+            fillchar = options[-1] if name != "pad" or len(options) > 1 else fillchar
         fill = "0" if name == "zfill" else fillchar
         where = {"zfill": "left", "rjust": "left", "ljust": "right"}.get(name, side)
         if where not in ("left", "right"):
@@ -335,23 +358,19 @@ def _found(
 def contains(
     self: Any, pat: Any, case: bool = True, flags: int = 0, na: Any = ..., regex: bool = True
 ) -> Any:
+    na = _answer(self, na)
     options = {} if na is ... else {"na": na}
     pattern = pattern_of(pat, not regex)
     ignore = flags | (0 if case else int(re.IGNORECASE))
-    _check_missing(self, na)
     return _found(
         "contains", self, pattern, ignore,
         lambda a: a.str.contains(pat, case=case, flags=flags, regex=regex, **options), "", "", na,
     )  # fmt: skip
 
 
-def _check_missing(self: Any, na: Any) -> None:
-    """Columns of Python objects answer NaN for missing strings: a column of no one type."""
-    if self.column.step.value.dtype == np.dtype(object) and na in (..., None):
-        refuse(
-            "a test of strings in a column of objects gives missing values",
-            'pass na=False, or convert the column with astype("str")',
-        )
+def _answer(self: Any, na: Any) -> Any:
+    """What a missing string gives; the value of one row is a string wherever Python goes on."""
+    return False if na is ... and self.column.is_value else na
 
 
 def _affix(name: str, before: bool) -> None:
@@ -359,8 +378,8 @@ def _affix(name: str, before: bool) -> None:
         texts = pat if isinstance(pat, tuple) else (pat,)
         if not all(isinstance(t, str) for t in texts):
             refuse(f".str.{name} needs strings")
+        na = _answer(self, na)
         options = {} if na is ... else {"na": na}
-        _check_missing(self, na)
         pattern = "|".join(re.escape(t) for t in texts)
         return _found(
             name, self, pattern, 0, lambda a: getattr(a.str, name)(pat, **options),
@@ -376,8 +395,8 @@ _affix("endswith", False)
 
 def _matching(name: str, after: str) -> None:
     def method(self: Any, pat: Any, case: bool = True, flags: int = 0, na: Any = ...) -> Any:
+        na = _answer(self, na)
         options = {} if na is ... else {"na": na}
-        _check_missing(self, na)
         ignore = flags | (0 if case else int(re.IGNORECASE))
         return _found(
             name, self, pattern_of(pat, False), ignore,

@@ -381,6 +381,8 @@ def rows_like(array: np.ndarray, *operands: Any) -> pd.Series:
 def truth(em: Emission, rep: Rep) -> Any:
     """A condition as booleans: numbers count as true unless they are zero."""
     if rep.kind == "bool":
+        if rep.missing is not None and not rep.nullable:  # NaN among objects counts as true
+            return em.op.Or(rep.data, rep.missing)
         if rep.missing is not None:
             return em.op.And(rep.data, em.op.Not(rep.missing))
         return rep.data
