@@ -18,6 +18,7 @@ are read is therefore fed as its code points. Nothing here runs a model.
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -168,6 +169,13 @@ def _encode_int(column: Column, series: Any) -> np.ndarray:
 
 
 def _encode_bool(column: Column, series: Any) -> np.ndarray:
+    if column.dtype == "object" and series.dtype.kind in "Ofb":  # True, False and missing values
+        present = series.dropna()
+        if not all(isinstance(v, (bool, np.bool_)) for v in present):
+            raise TypeError("has values that are no booleans")
+        codes = np.full(len(series), MISSING_INT)
+        codes[series.notna().to_numpy()] = present.astype(np.int64)
+        return codes
     if series.dtype.kind != "b":
         raise _unfit(column, series)
     if column.nullable:
@@ -312,6 +320,10 @@ def _numbers(column: Column, array: np.ndarray) -> Any:
 def _strings(column: Column, values: np.ndarray) -> Any:
     pd = pandas_module()
     dtype = column.dtype if column.dtype in ("str", "string") else object
+    if column.dtype == "date":
+        values = [pd.NaT if v is None else datetime.date.fromisoformat(v) for v in values]
+    if column.dtype.startswith("period["):
+        dtype = column.dtype
     return pd.Series(values, dtype=dtype)
 
 

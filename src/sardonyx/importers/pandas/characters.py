@@ -90,6 +90,20 @@ def equal(em: Emission, left: Rep, right: Rep) -> ir.Value:
     return em.op.Equal(em.op.ReduceMax(differs, [1], keepdims=0), em.ints(0))
 
 
+def contains(em: Emission, text: Rep, part: Rep) -> ir.Value:
+    """Whether the characters of one column stand somewhere in those of another, row by row."""
+    op = em.op
+    inner = width(em, part.data)
+    padded = op.Pad(text.data, op.Concat(em.ints([0, 0, 0]), inner, axis=0), np.int32(END))
+    starts, offsets = places(em, text.data), places(em, part.data)
+    at = op.Add(op.Unsqueeze(starts, em.ints([1])), offsets)  # [length, length of the part]
+    windows = op.Gather(padded, at, axis=1)
+    wanted = op.Unsqueeze(part.data, em.ints([1]))
+    same = op.Or(op.Equal(windows, wanted), op.Less(wanted, np.int32(0)))
+    hits = op.ReduceMin(op.Cast(same, to=int(INT64)), [2], keepdims=0)
+    return op.Greater(op.ReduceMax(hits, [1], keepdims=0), em.ints(0))
+
+
 def compact(em: Emission, data: ir.Value, keep: ir.Value) -> ir.Value:
     """The characters that are kept, left-justified; as wide as the longest row needs."""
     op = em.op

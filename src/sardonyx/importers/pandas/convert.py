@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,7 +22,15 @@ from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.emission import Emission, Rep, input_rep, is_nullable, output_tensor
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.namespace import rebound
-from sardonyx.importers.pandas.recorder import Place, Rows, Step, Trace, raised_at, recording
+from sardonyx.importers.pandas.recorder import (
+    Place,
+    Rows,
+    Step,
+    Trace,
+    holds_booleans,
+    raised_at,
+    recording,
+)
 from sardonyx.model import Model
 
 OPSET, ML_OPSET, IR_VERSION = 21, 4, 10
@@ -171,7 +180,9 @@ def needed(recorded: Recording) -> list[Step]:
 
 def is_text(step: Step) -> bool:
     dtype = step.value.dtype
-    return isinstance(dtype, pd.StringDtype) or dtype == np.dtype(object)
+    if isinstance(dtype, pd.StringDtype):
+        return True
+    return dtype == np.dtype(object) and not holds_booleans(step.value)
 
 
 def in_characters(steps: list[Step]) -> set[Step]:
@@ -287,12 +298,20 @@ def describe(label: Any, tensor: str, value: pd.Series, rep: Rep) -> SchemaColum
     levels, levels_dtype = plain_categories(rep.categories) if rep.kind == "category" else ([], "")
     nullable = rep.kind in ("int", "bool") and rep.missing is not None
     dtype = str(value.dtype)
+    if rep.kind in ("text", "chars") and holds_days(value):
+        dtype = "date"
     if nullable and not is_nullable(value.dtype):
         dtype = "object"
     return SchemaColumn(
         _json_name(label), tensor, FORMS.get(rep.kind, rep.kind), dtype, nullable, rep.unit,
         rep.timezone, levels, levels_dtype, rep.ordered,
     )  # fmt: skip
+
+
+def holds_days(value: pd.Series) -> bool:
+    """Whether a column of objects holds dates of Python."""
+    present = value.dropna() if value.dtype == np.dtype(object) else []
+    return len(present) > 0 and all(type(v) is datetime.date for v in present)
 
 
 def frozen_rows(trace: Trace) -> list[dict[str, Any]]:

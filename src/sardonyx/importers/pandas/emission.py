@@ -11,7 +11,7 @@ import pandas as pd
 
 from sardonyx.build import Builder
 from sardonyx.frames import END, MISSING_CHARACTER, MISSING_INT, MISSING_TEXT
-from sardonyx.importers.pandas.recorder import Rows, Step, refuse
+from sardonyx.importers.pandas.recorder import Rows, Step, holds_booleans, refuse
 
 DOUBLE, FLOAT = ir.DataType.DOUBLE, ir.DataType.FLOAT
 INT64, INT32, BOOL = ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL
@@ -401,6 +401,10 @@ def points_of(values: Any) -> np.ndarray:
 def input_rep(em: Emission, step: Step, name: str) -> Rep:
     """The graph input of a column of the frame."""
     dtype = step.value.dtype
+    if holds_booleans(step.value):
+        value = _input(em, step, name, INT64, ir.Shape(["rows"]))
+        missing = em.op.Equal(value, em.ints(MISSING_INT))
+        return Rep("bool", em.op.Equal(value, em.ints(1)), missing)
     kind, op = kind_of(dtype), em.op
     if kind == "text" and step in em.characters:
         value = _input(em, step, name, INT32, ir.Shape(["rows", f"length of {name}"]))

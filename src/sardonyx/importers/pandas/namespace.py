@@ -266,15 +266,22 @@ def _len(value: Any) -> Any:
 def _int(value: Any) -> Any:
     if value.is_text:
         _demand_number(value, r"\s*[+-]?[0-9]+\s*", "invalid literal for int()")
-    else:
-        demand(value.notna, ValueError("cannot convert float NaN to integer"))
+        return Scalar(_coerced(value, 0).astype("int64").step, None)
+    demand(value.notna, ValueError("cannot convert float NaN to integer"))
     return Scalar(value.astype("int64").step, None)
+
+
+def _coerced(value: Any, instead: float) -> Any:
+    """Texts as numbers; Python raises where they are none, so that any number will do there."""
+    numbers = call("pandas", "to_numeric", Column(value.step), errors="coerce")
+    return numbers.fillna(instead) if instead == 0 else numbers.astype("float64")
 
 
 def _float(value: Any) -> Any:
     if value.is_text:
         form = rf"{NUMBER}|{INFINITY}|\s*[+-]?[nN][aA][nN]\s*"
         _demand_number(value, form, "could not convert string to float")
+        return Scalar(_coerced(value, np.nan).step, None)
     return Scalar(value.astype("float64").step, None)
 
 

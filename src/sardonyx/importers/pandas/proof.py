@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sardonyx.errors import ImportDiffers, quote
-from sardonyx.importers.pandas.recorder import Rows, Step
+from sardonyx.importers.pandas.recorder import Rows, Step, holds_booleans
 
 TEXTS = [
     "", " ", "zzz never seen", "  Padded Text ", "Ünïcode ß é", "None", "nan", "0042", "-3.5e2",
@@ -110,6 +110,8 @@ def odd_values(series: pd.Series, constants: list[Any]) -> list[Any]:
         present = series.dropna()
         edges = [present.min(), present.max(), present.median()] if len(present) else []
         return [*NUMBERS, *edges, *numbers]
+    if holds_booleans(series):
+        return [None, True, False]
     texts = [c for c in constants if isinstance(c, str) and len(c) < 200]
     examples = [v for v in series.dropna().unique()[:3] if isinstance(v, str)]
     variants = [
@@ -179,12 +181,10 @@ def plain(values: Any) -> list[Any]:
         series = series.astype(object)
     is_missing = series.isna().to_numpy()
     if series.dtype.kind in "Mm":
-        series = series.astype(
-            f"{'datetime64' if series.dtype.kind == 'M' else 'timedelta64'}[ns]"
-            if getattr(series.dtype, "tz", None) is None
-            else "datetime64[ns, UTC]"
-        )
-        series = series.astype("int64")
+        if getattr(series.dtype, "tz", None) is not None:
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        ticks = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[series.dt.unit]
+        series = series.astype("int64").astype(object) * ticks  # Python's integers are long enough
     return [None if g else v for v, g in zip(series.tolist(), is_missing, strict=True)]
 
 

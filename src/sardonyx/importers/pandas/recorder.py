@@ -152,6 +152,14 @@ def needs_order(call: str) -> None:
 # -- steps --------------------------------------------------------------------------
 
 
+def holds_booleans(values: pd.Series) -> bool:
+    """Whether a column of objects holds True, False and missing values."""
+    if values.dtype != np.dtype(object):
+        return False
+    present = values.dropna()
+    return len(present) > 0 and all(isinstance(v, (bool, np.bool_)) for v in present)
+
+
 class Rows:
     """The identity of a set of rows: columns of one `Rows` belong together.
 

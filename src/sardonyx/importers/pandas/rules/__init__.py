@@ -9,6 +9,7 @@ def load() -> None:
         apply,
         arithmetic,
         binning,
+        calendar,
         categories,
         conversions,
         dates,

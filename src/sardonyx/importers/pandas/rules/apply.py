@@ -18,7 +18,15 @@ import pandas as pd
 
 from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
 from sardonyx.importers.pandas.frame import Frame
-from sardonyx.importers.pandas.recorder import Proxy, call, has_rule, refuse, rule, trace
+from sardonyx.importers.pandas.recorder import (
+    Proxy,
+    call,
+    has_rule,
+    holds_booleans,
+    refuse,
+    rule,
+    trace,
+)
 from sardonyx.importers.pandas.rules.reductions import ACROSS
 from sardonyx.importers.pandas.rules.ufuncs import choose_objects
 
@@ -32,8 +40,10 @@ class Scalar(Column):
 
     @property
     def is_text(self) -> bool:
-        dtype = self.step.value.dtype
-        return isinstance(dtype, pd.StringDtype) or dtype == np.dtype(object)
+        values = self.step.value
+        if isinstance(values.dtype, pd.StringDtype):
+            return True
+        return values.dtype == np.dtype(object) and not holds_booleans(values)
 
     def __getattr__(self, name: str) -> Any:
         if self.is_text and has_rule("str", name) and hasattr(str, name):
@@ -156,6 +166,9 @@ class Parts(Proxy):
 
     def sliced(self, key: slice) -> Any:
         refuse("only one part of a list can be taken at a time", "take parts by their place")
+
+    def __add__(self, other: Any) -> Any:
+        refuse("lists are joined", "take parts by their place")
 
     def size(self) -> Any:
         return Scalar(self.pieces.str.len().step, None)

@@ -107,6 +107,9 @@ def as_time(value: Any, column: Column) -> Any:
     if isinstance(value, str) and column.step.value.dtype.kind in "Mm":
         return (pd.Timestamp if column.step.value.dtype.kind == "M" else pd.Timedelta)(value)
     if not is_column(value) and hasattr(value, "freqstr") and hasattr(value, "n"):
+        parts = getattr(value, "kwds", {})
+        if parts and set(parts) <= {"weeks", "days", "hours", "minutes", "seconds"}:
+            return pd.Timedelta(**parts) * value.n
         try:
             return pd.Timedelta(value)
         except ValueError:
@@ -334,6 +337,8 @@ def comparison(em: Emission, name: str, a: Any, b: Any) -> Rep:
     else:
         x, y = em.int64(left), em.int64(right)
     missing = em.either(left.missing, right.missing)
+    if missing is not None and not (left.nullable or right.nullable):  # NaN among objects
+        return Rep("bool", _or_missing(em, name, compare(em, name, x, y), missing))
     return Rep("bool", compare(em, name, x, y), missing, nullable=missing is not None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sardonyx.importers.pandas import characters, lookup, regex, search
+from sardonyx.importers.pandas import characters, decimals, lookup, regex, search
 from sardonyx.importers.pandas.column import is_column, record
 from sardonyx.importers.pandas.emission import (
     DOUBLE,
@@ -40,7 +40,17 @@ def astype(self: Any, dtype: Any, errors: str = "raise", copy: Any = None) -> An
         from sardonyx.importers.pandas.rules.parsing import to_datetime
 
         return to_datetime(self)
-    return record("astype", [self], lambda a: a.astype(dtype), converted, label=self.label)
+    is_float = self.step.value.dtype == np.dtype(float) and _is_string(dtype)
+    return record(
+        "astype", [self], lambda a: a.astype(dtype), converted, label=self.label, chars=is_float
+    )
+
+
+def _is_string(dtype: Any) -> bool:
+    try:
+        return isinstance(pd.api.types.pandas_dtype(dtype), pd.StringDtype)
+    except TypeError:
+        return False
 
 
 def _is_time(dtype: Any) -> bool:
@@ -141,13 +151,12 @@ def to_text(em: Emission, a: Rep) -> Rep:
         missing = em.missing(a)  # integers in the training frame, missing in some other rows
         whole = em.op.Cast(em.op.Where(missing, em.op.const(0.0, a.data.dtype), a.data), to=7)
         return to_text(em, Rep("int", whole, missing))
+    if a.kind == "float" and in_characters and source == np.dtype(float):
+        data = em.double(a)
+        return Rep("chars", decimals.of_double(em, data), em.op.IsNaN(data))
     return em.refuse(
         f"{NAMES[a.kind]} become strings in a way that no operator has"
-        + (
-            " (or integers that may be missing, which pandas writes as 1.0)"
-            if a.kind == "float"
-            else ""
-        ),
+        + (" (or integers that may be missing)" if a.kind == "float" else ""),
         "fill what is missing and convert to int before astype(str)",
     )
 

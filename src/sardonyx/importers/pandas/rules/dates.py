@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +25,7 @@ from sardonyx.importers.pandas.emission import (
 )
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import Proxy, refuse, rule
-
-DAY = 86400
+from sardonyx.importers.pandas.zones import DAY, floor_div, local, offsets
 
 
 class Dates(Proxy):
@@ -55,14 +52,6 @@ def _refuse_local(self: Any, name: str) -> None:
             f"{name} in the local time of {zone} has no rule",
             "take the clock time first, with .dt.tz_localize(None)",
         )
-
-
-def floor_div(em: Emission, a: Any, b: int) -> Any:
-    """Division that rounds down. Div truncates, and onnxruntime's Mod uses one thread only."""
-    op, divisor = em.op, em.op.const(b, a.dtype)
-    quotient = op.Div(a, divisor)
-    below = op.Less(a, op.Mul(quotient, divisor))
-    return op.Sub(quotient, op.Cast(below, to=int(a.dtype)))
 
 
 def modulo(em: Emission, a: Any, b: int) -> Any:
@@ -405,30 +394,34 @@ for _round in ("floor", "ceil", "round"):
     _rounding(_round)
 
 
-WRITTEN = {"m": "month", "d": "day", "H": "hour", "M": "minute", "S": "second"}
+WRITTEN = {"q": "quarter", "m": "month", "d": "day", "H": "hour", "M": "minute", "S": "second"}
 
 
 @rule("dt")
 def strftime(self: Any, date_format: str) -> Any:
     parts = re.findall(r"%.|[^%]+", date_format)
-    unknown = [
-        p for p in parts if p[0] == "%" and p[1:] not in ("Y", "y", "A", "B", "a", "b", *WRITTEN)
-    ]
+    directives = {"Y", "y", "A", "B", "a", "b", *WRITTEN} - {"q"}
+    unknown = [p for p in parts if p[0] == "%" and p[1:] not in directives]
     if unknown:
         refuse(f"the directive {unknown[0]} has no rule")
 
     def emit(em: Emission, a: Rep) -> Rep:
-        from sardonyx.importers.pandas import characters
-
-        c, result = clock(em, a), None
-        for part in parts:
-            rep = _written(em, c, part)
-            result = rep if result is None else characters.concatenate(em, result, rep)
-        if result is None:
-            em.refuse("an empty format")
-        return result.but(missing=c.missing)  # type: ignore[union-attr]
+        return formatted(em, a, date_format)
 
     return _record("strftime", self, lambda a: a.dt.strftime(date_format).astype("str"), emit)
+
+
+def formatted(em: Emission, a: Rep, form: str) -> Rep:
+    """Datetimes as text; %q stands for the quarter."""
+    from sardonyx.importers.pandas import characters
+
+    c, result = clock(em, a), None
+    for part in re.findall(r"%.|[^%]+", form):
+        rep = _written(em, c, part)
+        result = rep if result is None else characters.concatenate(em, result, rep)
+    if result is None:
+        em.refuse("an empty format")
+    return result.but(missing=c.missing)  # type: ignore[union-attr]
 
 
 def _written(em: Emission, c: Clock, part: str) -> Rep:
@@ -447,11 +440,14 @@ def _written(em: Emission, c: Clock, part: str) -> Rep:
         source, words, first = NAMES_OF["day_name" if name in "Aa" else "month_name"]
         table = [w if name in "AB" else w[:3] for w in words.split()]
         return lookup.gather(
-            em, em.op.Sub(c.get(source), em.ints(first)), pd.Series(table, dtype="str")
+            em, em.op.Sub(whole(source), em.ints(first)), pd.Series(table, dtype="str")
         )
     if name == "Y":
         high = lookup.gather(em, em.op.Div(whole("year"), em.ints(100)), two)
         return _pair(em, high, lookup.gather(em, em.op.Mod(whole("year"), em.ints(100)), two))
+    if name == "q":
+        one = pd.Series([str(n) for n in range(10)], dtype="str")
+        return lookup.gather(em, whole("quarter"), one)
     if name == "y":
         return lookup.gather(em, em.op.Mod(whole("year"), em.ints(100)), two)
     return lookup.gather(em, whole(WRITTEN[name]), two)
@@ -466,19 +462,6 @@ def _pair(em: Emission, a: Rep, b: Rep) -> Rep:
 @rule("dt")
 def normalize(self: Any) -> Any:
     return self.floor("D")
-
-
-@rule("dt", "date", is_property=True)
-def date_(self: Any) -> Any:
-    refuse(
-        ".dt.date gives Python objects, which no tensor holds",
-        ".dt.normalize() gives the same day as a datetime",
-    )
-
-
-@rule("dt", "time", is_property=True)
-def time_(self: Any) -> Any:
-    refuse(".dt.time gives Python objects, which no tensor holds", "use .dt.hour and .dt.minute")
 
 
 # -- timedeltas ---------------------------------------------------------------------
@@ -527,71 +510,6 @@ def to_unit(em: Emission, a: Rep, dtype: Any) -> Rep:
     if a.kind == "int" and a.missing is None:
         return Rep(kind, a.data, unit=unit)
     return em.refuse(f"{NAMES[a.kind]} become {dtype}, which has no rule")
-
-
-# -- time zones ---------------------------------------------------------------------
-
-FIRST_YEAR, LAST_YEAR = 1900, 2200
-
-
-@functools.cache
-def offsets(zone: str) -> tuple[np.ndarray, np.ndarray]:
-    """When the offset of a zone from UTC changes (in seconds), and the offsets between."""
-    from zoneinfo import ZoneInfo
-
-    place = ZoneInfo(zone)
-
-    def offset(second: int) -> int:
-        moment = datetime.datetime.fromtimestamp(second, datetime.UTC)
-        return int(moment.astimezone(place).utcoffset().total_seconds())  # type: ignore[union-attr]
-
-    start, end = (
-        int(datetime.datetime(y, 1, 1, tzinfo=datetime.UTC).timestamp())
-        for y in (FIRST_YEAR, LAST_YEAR)
-    )
-    changes, values = [], [offset(start)]
-    for low in range(start, end, 7 * DAY):
-        high = low + 7 * DAY
-        after = offset(high)
-        if after == values[-1]:
-            continue
-        while high - low > 1:  # where it changes within the week
-            middle = (low + high) // 2
-            low, high = (low, middle) if offset(middle) != values[-1] else (middle, high)
-        changes.append(high)
-        values.append(after)
-    return np.array(changes, np.int64), np.array(values, np.int64)
-
-
-def local(em: Emission, rep: Rep) -> Rep:
-    """The clock time of a column in a time zone: UTC and the offset at that moment."""
-    if rep.kind != "datetime" or rep.timezone in ("", "UTC"):
-        return rep
-    memo = em.__dict__.setdefault("local", {})
-    if rep.data not in memo:
-        op = em.op
-        changes, values = offsets(rep.timezone)
-        seconds = floor_div(em, rep.data, TICKS[rep.unit])
-        place = search_sorted(em, seconds, changes)
-        shift = op.Mul(op.Gather(em.ints(values), place), em.ints(TICKS[rep.unit]))
-        data = op.Where(em.missing(rep), em.ints(MISSING_INT), op.Add(rep.data, shift))
-        memo[rep.data] = data
-    return rep.but(data=memo[rep.data], timezone="")
-
-
-def search_sorted(em: Emission, value: Any, edges: np.ndarray) -> Any:
-    """How many of the rising edges are at most the value: halving, as bisect does."""
-    op = em.op
-    count = 1 << max(len(edges), 1).bit_length()
-    table = em.ints(np.append(edges, np.full(count - len(edges), np.iinfo(np.int64).max)))
-    place = em.ints(0)
-    step = count // 2
-    while step:
-        middle = op.Add(place, em.ints(step))
-        reached = op.GreaterOrEqual(value, op.Gather(table, op.Sub(middle, em.ints(1))))
-        place = op.Where(reached, middle, place)
-        step //= 2
-    return place
 
 
 @rule("dt")

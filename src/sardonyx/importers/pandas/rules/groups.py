@@ -9,6 +9,7 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, filtered
 from sardonyx.importers.pandas.recorder import Proxy, freeze, needs_order, refuse, rule, trace
+from sardonyx.importers.pandas.rules.calendar import Days
 from sardonyx.importers.pandas.rules.reductions import Grouped, of_groups
 
 AGGREGATIONS = (
@@ -56,6 +57,7 @@ def groupby(
 ) -> Any:  # fmt: skip
     parts = by if isinstance(by, list) else [by]
     keys = [p if is_column(p) else self.series[p] for p in parts]
+    keys = [k.moments if isinstance(k, Days) else k for k in keys]
     real_parts = [p.value if is_column(p) else p for p in parts]
     real_by = real_parts if isinstance(by, list) else real_parts[0]
     options = {

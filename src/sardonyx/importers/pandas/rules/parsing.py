@@ -13,6 +13,7 @@ from sardonyx.importers.pandas.column import is_column, record
 from sardonyx.importers.pandas.emission import INT64, TICKS, Emission, Rep, unit_of
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import freeze, refuse, rule
+from sardonyx.importers.pandas.rules.calendar import Days
 from sardonyx.importers.pandas.rules.dates import DAY, NAMES_OF, floor_div, is_leap, month_length
 from sardonyx.importers.pandas.rules.strings import span
 
@@ -34,7 +35,9 @@ def to_datetime(
     utc: bool = False, format: Any = None, unit: Any = None, origin: Any = "unix",
 ) -> Any:  # fmt: skip
     if isinstance(arg, Frame):
-        refuse("pd.to_datetime of a frame has no rule", "join the parts as strings or numbers")
+        return _of_parts(arg, errors)
+    if isinstance(arg, Days) and arg.form == "%Y-%m-%d":
+        return arg.moments.named(arg.label)
     if not is_column(arg):
         refuse("pd.to_datetime of something that is no column has no rule")
     if errors not in ("raise", "coerce") or utc or origin != "unix" or yearfirst:
@@ -57,6 +60,47 @@ def to_datetime(
         chars=True,
         label=arg.label,
     )
+
+
+PARTS = ("year", "month", "day", "hour", "minute", "second")
+
+
+def _of_parts(frame: Frame, errors: str) -> Any:
+    """A frame with columns year, month, day and, if need be, hour, minute and second."""
+    columns = {str(n).lower().rstrip("s"): c for n, c in frame.series.items()}
+    if not set(PARTS[:3]) <= set(columns) or not set(columns) <= set(PARTS):
+        refuse("pd.to_datetime of a frame is recorded for year, month, day, hour, minute, second")
+    names = [n for n in PARTS if n in columns]
+
+    def replay(*values: pd.Series) -> pd.Series:
+        return pd.to_datetime(pd.DataFrame(dict(zip(names, values, strict=True))), errors=errors)
+
+    def emit(em: Emission, *reps: Rep) -> Rep:
+        op, ints = em.op, em.ints
+        valid, parts = em.bools(True), {}
+        limits = {"year": (-290_000, 290_000), "month": (1, 12), "day": (1, 31)}
+        for name, rep in zip(names, reps, strict=True):
+            if name not in limits and rep.kind != "int":
+                em.refuse(f"the {name} may have a fraction or be missing", "convert to int before")
+            value = em.double(rep)
+            low, high = limits.get(name, (-(2.0**50), 2.0**50))
+            inside = op.And(
+                op.GreaterOrEqual(value, em.doubles(low)), op.LessOrEqual(value, em.doubles(high))
+            )
+            inside = op.And(inside, op.Equal(value, op.Floor(value)))
+            valid = op.And(valid, inside)
+            parts[name] = op.Cast(op.Where(inside, value, em.doubles(low)), to=int(INT64))
+        year, month, day = (parts[n] for n in PARTS[:3])
+        valid = op.And(valid, op.LessOrEqual(day, month_length(em, month, is_leap(em, year))))
+        seconds = op.Mul(days_from_civil(em, year, month, day), ints(DAY))
+        for name, size in (("hour", 3600), ("minute", 60), ("second", 1)):
+            if name in parts:
+                seconds = op.Add(seconds, op.Mul(parts[name], ints(size)))
+        unit = unit_of(em.dtype)
+        data = op.Mul(seconds, ints(TICKS[unit]))
+        return Rep("datetime", op.Where(valid, data, ints(MISSING_INT)), unit=unit)
+
+    return record("to_datetime", [columns[n] for n in names], replay, emit).named(None)
 
 
 def _guess(value: pd.Series, dayfirst: bool) -> str:
@@ -190,13 +234,17 @@ def to_timedelta(arg: Any, unit: str = "ns", errors: str = "raise") -> Any:
 
     def emit(em: Emission, a: Rep) -> Rep:
         target = unit_of(em.dtype)
-        if unit not in sizes or a.kind != "int":
+        is_whole = a.kind == "int" or arg.step.value.dtype.kind in "iu"
+        if unit not in sizes or not is_whole:
             em.refuse(
                 "pd.to_timedelta of fractions or of this unit has no rule", "use whole numbers"
             )
-        return Rep(
-            "timedelta", em.op.Mul(a.data, em.ints(sizes[unit] * TICKS[target])), unit=target
-        )
+        missing = em.missing(a) if em.may_miss(a) else None
+        number = a.data if a.kind == "int" else em.op.Cast(a.data, to=int(INT64))
+        data = em.op.Mul(number, em.ints(sizes[unit] * TICKS[target]))
+        if missing is not None:  # whole numbers in the training frame, missing in other rows
+            data = em.op.Where(missing, em.ints(MISSING_INT), data)
+        return Rep("timedelta", data, unit=target)
 
     return record(
         "to_timedelta", [arg], lambda a: pd.to_timedelta(a, unit=unit), emit, label=arg.label

@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sardonyx.importers.pandas import characters, regex
-from sardonyx.importers.pandas.column import Column, record
+from sardonyx.importers.pandas.column import Column, is_column, record
 from sardonyx.importers.pandas.emission import INT64, Emission, Rep
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import Proxy, refuse, rule
@@ -161,12 +162,50 @@ def join(self: Any, sep: str) -> Any:
 def has(self: Any, part: Any) -> Any:
     """Whether a text is one of the parts."""
     pattern, limit, whitespace, _ = self.pieces.__dict__["separator"]
-    if not isinstance(part, str) or limit:
-        refuse("`in` a list is recorded for a text that is the same in all rows")
+    if limit:
+        refuse("`in` a list of a limited number of parts has no rule")
+    if is_column(part):
+        return _has_value(self, part)
+    if not isinstance(part, str):
+        refuse("`in` a list of texts is recorded for a text")
     source = Strings(Column(self.pieces.__dict__["source"].step, None))
     edge = r"\s+" if whitespace else pattern
     form = rf"(?:\A|{edge}){re.escape(part)}(?:{edge}|\Z)"
     return source.contains(form, na=False)
+
+
+def _has_value(self: Any, part: Any) -> Any:
+    """Whether the text of a column is one of the parts of the same row."""
+
+    def emit(em: Emission, a: Rep, other: Rep) -> Rep:
+        op = em.op
+        program, _, whitespace, _ = self.pieces.__dict__["parts"]
+        program_of_one = program.is_fixed and len(program.ranges) == 1
+        if not program_of_one or whitespace or a.kind != "chars" or other.kind != "chars":
+            em.refuse("`in` a list is recorded for a separator of one character")
+        edge = np.int32(program.ranges[0][0][0])
+
+        # A separator at both ends of both; then the part must stand somewhere in the text.
+        def framed(rep: Rep) -> Rep:
+            bar = em.scalar(chr(int(edge)))
+            return characters.concatenate(em, characters.concatenate(em, bar, rep), bar)
+
+        present = characters.contains(em, framed(a), framed(other))
+        clean = op.Equal(
+            op.ReduceMax(op.Cast(op.Equal(other.data, edge), to=int(INT64)), [1], keepdims=0),
+            em.ints(0),
+        )
+        held = op.And(present, clean)
+        missing = em.either(a.missing, other.missing)
+        return Rep("bool", held if missing is None else op.And(held, op.Not(missing)))
+
+    def replay(a: pd.Series, other: pd.Series) -> pd.Series:
+        pairs = zip(a, other, strict=True)
+        answers = [isinstance(x, list) and isinstance(y, str) and y in x for x, y in pairs]
+        return pd.Series(answers, index=a.index, dtype=bool)
+
+    plain = Column(self.pieces.step, None)
+    return record("str.has", [plain, Column(part.step)], replay, emit, chars=True)
 
 
 @rule("str of lists", "len")
