@@ -76,7 +76,7 @@ def columns_of_int(df: pd.DataFrame) -> Any:
         {
             "a": df["YearBuilt"].apply(lambda y: int(y / 10) * 10),
             "b": df["LotArea"].apply(lambda v: round(v / 1000, 1)),
-            "c": df["GrLivArea"].apply(lambda v: float(v) ** 0.5),
+            "c": df["GrLivArea"].apply(lambda v: np.sqrt(float(v))),
             "d": df["OverallQual"].apply(lambda q: min(q, 8)),
             "e": df["MoSold"].map(lambda m: (m - 1) // 3 + 1),
             "f": df["LotArea"].apply(lambda v: v if v < 10000 else 10000),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from sardonyx.errors import ArgumentError, DataError, MissingExtra, did_you_mean, quote
 from sardonyx.model import Model
 from sardonyx.train.tables import Rows, Table
+from sardonyx.train.transforms import is_transform, settings_of
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
 STORED = "sardonyx.images"
@@ -34,6 +35,11 @@ class Preprocessing:
                  models); without it, the whole picture is stretched to the size
     order     -- "RGB" or "BGR"
     size      -- height and width, for a model that takes any; otherwise the model's
+    resize    -- before all else: the length of the shorter side, or height and width
+    center    -- then: height and width of the part in the middle that is kept
+    interpolation -- of both: "bilinear", "bicubic", "nearest" or "lanczos"
+
+    `resize` and `center` are torchvision's Resize and CenterCrop, pixel for pixel.
     """
 
     scale: float = 1 / 255
@@ -42,23 +48,31 @@ class Preprocessing:
     crop: float | None = None
     order: str = "RGB"
     size: tuple[int, int] | None = None
+    resize: tuple[int, ...] = ()
+    center: tuple[int, int] | None = None
+    interpolation: str = "bilinear"
 
     def __str__(self) -> str:
         resized = "stretched" if self.crop is None else f"{self.crop:g} of the centre"
         steps = [resized if self.size is None else f"{resized} to {self.size[0]} × {self.size[1]}"]
+        if self.resize:
+            steps.insert(0, f"resize {list(self.resize)} ({self.interpolation})")
+        if self.center:
+            steps.insert(1 if self.resize else 0, f"centre {list(self.center)}")
         steps.append(f"scale {self.scale:.6g}")
         steps += [f"{n} {list(v)}" for n in ("mean", "std") if (v := getattr(self, n))]
         return ", ".join([*steps, *([self.order] if self.order != "RGB" else [])])
 
     def __call__(self, picture: Any, channels: int, last: bool) -> np.ndarray:
         """The numbers of a picture of PIL, channels first or last."""
+        mode = "L" if channels == 1 else "RGB"
+        if self.resize or self.center:
+            picture = self.resized(picture.convert(mode))
         if self.crop is not None:
             picture = _centre(picture, self.crop)
-        picture = picture.convert("L" if channels == 1 else "RGB")
+        picture = picture.convert(mode)
         if self.size is not None and picture.size != self.size[::-1]:
-            from PIL import Image
-
-            picture = picture.resize(self.size[::-1], Image.Resampling.BILINEAR)
+            picture = picture.resize(self.size[::-1], self.resampling)
         pixels: np.ndarray = np.asarray(picture, np.float32)
         pixels = pixels[:, :, None] if channels == 1 else pixels
         if self.order == "BGR":
@@ -72,6 +86,37 @@ class Preprocessing:
         if self.std:
             pixels = pixels / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(pixels if last else pixels.transpose(2, 0, 1))
+
+    @property
+    def resampling(self) -> Any:
+        from PIL import Image
+
+        return Image.Resampling[self.interpolation.upper()]
+
+    def resized(self, picture: Any) -> Any:
+        """The picture as torchvision's Resize and CenterCrop leave it."""
+        width, height = picture.size
+        if len(self.resize) == 1:
+            (side,) = self.resize
+            if width <= height:
+                width, height = side, int(side * height / width)
+            else:
+                width, height = int(side * width / height), side
+        elif self.resize:
+            height, width = self.resize
+        if (width, height) != picture.size:
+            picture = picture.resize((width, height), self.resampling)
+        if self.center is None:
+            return picture
+        tall, wide = self.center
+        if tall > height or wide > width:
+            raise DataError(
+                f"a picture of {height} × {width} pixels is smaller than the centre of "
+                f"{tall} × {wide}",
+                hint="resize pictures before the centre is taken",
+            )
+        top, left = round((height - tall) / 2.0), round((width - wide) / 2.0)
+        return picture.crop((left, top, left + wide, top + tall))
 
 
 PRESETS = {
@@ -87,10 +132,12 @@ def _centre(picture: Any, share: float) -> Any:
     return picture.crop((left, top, left + side, top + side))
 
 
-def as_preprocessing(settings: str | Mapping[str, Any] | Preprocessing) -> Preprocessing:
-    """Preprocessing out of the name of a preset or its settings by name."""
+def as_preprocessing(settings: Any) -> Preprocessing:
+    """Preprocessing out of a preset's name, settings by name, or torchvision's transforms."""
     if isinstance(settings, Preprocessing):
         return settings
+    if is_transform(settings):
+        settings = settings_of(settings)
     if isinstance(settings, str):
         if settings not in PRESETS:
             raise ArgumentError(
@@ -110,12 +157,14 @@ def as_preprocessing(settings: str | Mapping[str, Any] | Preprocessing) -> Prepr
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or name == "order":
+    if value is None or name in ("order", "interpolation"):
         return value
     if name in ("scale", "crop"):
         return float(value)
     numbers = [value] if np.ndim(value) == 0 else list(value)
-    if name == "size":
+    if name == "resize":
+        return tuple(int(v) for v in numbers)
+    if name in ("size", "center"):
         height, width = numbers if len(numbers) == 2 else numbers * 2
         return int(height), int(width)
     return tuple(float(v) for v in numbers)
@@ -130,6 +179,10 @@ def _check(preprocessing: Preprocessing) -> None:
         raise ValueError("scale and std are not zero")
     if preprocessing.size is not None and min(preprocessing.size) < 1:
         raise ValueError(f"size is positive, not {list(preprocessing.size)}")
+    if len(preprocessing.resize) > 2 or min([1, *preprocessing.resize]) < 1:
+        raise ValueError(f"resize is one or two lengths, not {list(preprocessing.resize)}")
+    if preprocessing.interpolation not in ("bilinear", "bicubic", "nearest", "lanczos"):
+        raise ValueError(f"no interpolation is called {preprocessing.interpolation!r}")
 
 
 def stored_preprocessing(model: Model) -> Preprocessing | None:

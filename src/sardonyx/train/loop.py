@@ -120,8 +120,9 @@ def train(
     columns     -- the columns of a table to use, the label last
     constants   -- input → a value that is the same for all rows; one number fills the whole input
     batch_axes  -- input → the axis of its rows, where that is not the first
-    preprocess  -- how images become numbers: "imagenet", or a dict with scale, mean, std, crop,
-                   order and size; stored in the model, with the names of the classes
+    preprocess  -- how images become numbers: "imagenet", a dict with scale, mean, std, crop,
+                   order, size, resize and center, or a torchvision `Compose` of Resize,
+                   CenterCrop, ToTensor and Normalize; stored in the model, with the class names
     output      -- the file of the trained model, written every `every_steps` or `every_minutes` and
                    at the end; with validation or patience, the best epoch in `<output>.best.onnx`
     in_place    -- the output may be the model's own file

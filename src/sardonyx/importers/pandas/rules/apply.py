@@ -83,6 +83,14 @@ class Scalar(Column):
             refuse("`if` on a value of a row is only known inside apply")
         return decide(self)
 
+    def __pow__(self, other: Any) -> Any:
+        if isinstance(other, float) and not other.is_integer():
+            refuse(
+                "Python gives complex numbers for negative numbers to a fractional power",
+                "np.sqrt and np.power give missing values",
+            )
+        return call("Series", "pow", self, other)
+
     def __len__(self) -> int:
         refuse("len of a value has no rule here", "use .str.len() of the column")
 
