@@ -209,3 +209,44 @@ def test_a_page_is_written_whole_or_not_at_all(
     with pytest.raises(OSError, match="No space"):
         html_page.write(page, "the new one")
     assert page.read_text() == "the old one" and list(tmp_path.iterdir()) == [page]
+
+
+ABSURD = {
+    "a setting of adapters without adapters": ("--lora-alpha", "8"),
+    "targets of adapters without adapters": ("--lora-targets", "Conv"),
+    "settings that are no text": ("--config", "data.npz"),
+    "events into a file": ("--tensorboard", "data.npz"),
+    "more classes than there are numbers": ("--replace-head", "99999999999999999999"),
+    "a prediction that is an input": ("--prediction", "x"),
+    "no number": ("--lr", "nan"),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_options_are_refused_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sardonyx.save(mlp(), "model.onnx")
+    data = {"x": np.zeros((8, 6), np.float32), "label": np.zeros(8, np.int64)}
+    np.savez("data.npz", **data)  # type: ignore[arg-type]
+    files = set(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as end:
+        cli.main(
+            ["train", "model.onnx", "data.npz", "-o", "tuned.onnx", "--steps", "1", *ABSURD[name]]
+        )
+    assert end.value.code == 2
+    assert "Error: " in capsys.readouterr().err
+    assert set(tmp_path.iterdir()) == files
+
+
+def test_outputs_and_operators_without_a_name_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sardonyx.save(mlp(), tmp_path / "model.onnx")
+    for arguments in (["convert", str(tmp_path / "model.onnx"), "--to", "torch-source", "-o", ""],
+                      ["ops", "NoSuchOperator"]):  # fmt: skip
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        assert end.value.code == 2
+        assert "ArgumentError: " in capsys.readouterr().err

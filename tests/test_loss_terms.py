@@ -239,3 +239,45 @@ def test_terms_take_losses_by_name_and_nothing_but_terms_is_a_term() -> None:
     assert term == "cross_entropy"
     with pytest.raises(ArgumentError, match="objects, not tuple"):
         sx.trainable(model, loss=[("cross_entropy", "label")])
+
+
+def test_a_weight_that_the_loss_does_not_reach_stays_as_it_is() -> None:
+    """torch's optimizers skip a parameter without a gradient, also where weights decay."""
+    torch = pytest.importorskip("torch")
+    text = """(float[N,3] x) => (float[N,2] y, float[N,2] z) <float[3,2] w, float[3,2] v>
+    { y = MatMul(x, w)  z = MatMul(x, v) }"""
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=(3, 2)).astype(np.float32) for name in ("w", "v")}
+    proto = onnx.parser.parse_model(HEAD + text)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    optimizer = sx.optim.adamw(0.1, weight_decay=0.5)
+    net = sx.trainable(proto, "cross_entropy", optimizer, prediction="y", clip_norm=0.5)
+    rows = {c.what: c.value for c in choices(net)}
+    assert rows["not trained"] == '"v"' and rows["trained"].startswith("1 of 2 float tensors")
+    rep = prepare_training(net, threads=1)
+    parameters = {n: torch.nn.Parameter(torch.tensor(a)) for n, a in arrays.items()}
+    theirs = torch.optim.AdamW(parameters.values(), 0.1, weight_decay=0.5)
+    for _ in range(4):
+        x, label = rng.normal(size=(5, 3)).astype(np.float32), rng.integers(0, 2, 5)
+        loss = torch.nn.functional.cross_entropy(
+            torch.tensor(x) @ parameters["w"], torch.tensor(label)
+        )
+        theirs.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters.values(), 0.5)
+        theirs.step()
+        step = rep.step({"x": x, "label": label})
+        np.testing.assert_allclose(step["loss"], loss.item(), rtol=1e-5)
+    tuned = rep.to_model()
+    for name, parameter in parameters.items():
+        array = tuned.graph.initializers[name].const_value.numpy()
+        np.testing.assert_allclose(array, parameter.detach().numpy(), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("prediction", ["x", "z"])
+def test_a_loss_that_reaches_no_weight_is_refused(prediction: str) -> None:
+    text = """(float[N,3] x) => (float[N,3] y, float[N,3] z) <float[3,1] w = {1, 2, 3}>
+    { m = MatMul(x, w)  y = Add(x, m)  z = Relu(x) }"""
+    with pytest.raises(ArgumentError, match="depends on none of the trained parameters"):
+        sx.trainable(parse(HEAD + text), "cross_entropy", prediction=prediction)

@@ -69,3 +69,18 @@ def test_weights_without_numbers_and_bodies_without_a_graph(tmp_path: Path) -> N
         ):
             with contextlib.suppress(SardonyxError):
                 work(damaged)
+
+
+def test_adapters_and_source_of_numbers_that_are_none(tmp_path: Path) -> None:
+    groups = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,1,4,4] x) => (float[a,b,c,d] y) <float[1,1,1,1] w = {1}>
+    {y = Conv <group = 0> (x, w)}""")
+    with pytest.raises(SardonyxError):
+        sx.lora(groups)
+    scales = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,1,4,4] x) => (float[a,b,c,d] y) <float[4] s = {1, 1, 1, 1}>
+    {y = Resize (x, , s)}""")
+    numbers = np.array([1, 1, np.nan, -2], np.float32)
+    scales.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(numbers, "s"))
+    with pytest.raises(SardonyxError):
+        sx.to_matlab_source(scales, tmp_path / "net")

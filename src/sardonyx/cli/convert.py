@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from sardonyx import plugins
-from sardonyx.errors import ArgumentError, did_you_mean
+from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.save import full_disk_reported
 
 # target -> the suffixes that its output may have; "" is a folder
@@ -125,6 +125,8 @@ def convert(
         if not quiet:
             print(f"{label:<16} {value}", file=sys.stderr, flush=True)
 
+    if not output.name:
+        raise ArgumentError(f"--output names a file or a folder to write, not {quote(output)}")
     from sardonyx.model import load
 
     loaded = load(model)

@@ -33,7 +33,10 @@ def ops(
         raise ArgumentError(
             f"no gradient is called {gradient!r}", hint=f"one of: {', '.join(GRADIENT)}"
         )
-    rows = [c for c in coverage(pattern) if gradient in (None, c.gradient)]
+    matching = coverage(pattern)
+    if not matching:
+        raise ArgumentError(f"no operator is called {pattern!r}")
+    rows = [c for c in matching if gradient in (None, c.gradient)]
     if engine is not None:
         _show_engine(engine, rows, as_json)
         return

@@ -71,11 +71,16 @@ def train(
         int | None, typer.Option(help="Train low-rank adapters of this rank, not the weights.")
     ] = None,
     lora_alpha: Annotated[
-        float, typer.Option(help="The adapters are scaled by this, divided by their rank.")
-    ] = 16.0,
+        float | None,
+        typer.Option(help="The adapters are scaled by this, divided by their rank (default 16)."),
+    ] = None,
     lora_targets: Annotated[
-        str, typer.Option(help="Operators, or patterns of weights, that get an adapter.")
-    ] = "MatMul|Gemm|Conv",
+        str | None,
+        typer.Option(
+            help="Operators, or patterns of weights, that get an adapter "
+            "(default 'MatMul|Gemm|Conv')."
+        ),
+    ] = None,
     config: Config = None,
     seed: Annotated[
         int | None, typer.Option(help="The seed of shuffling, splitting and dropout (default 0).")
@@ -156,12 +161,13 @@ def train(
 
     how = choices(loss, prediction, class_axis, optimizer, lr, train_only, freeze, config)
     _check_report(report)
+    adapters = _adapters(lora, lora_alpha, lora_targets)
     if not (in_place or resume):
         refuse_overwriting(model, output)
     edited: Any = model
     if not (resume and output.exists()):  # a run that is continued has been edited already
         edited = model if replace_head is None else _with_head(model, replace_head, quiet)
-        edited = edited if lora is None else _with_adapters(edited, lora, lora_alpha, lora_targets)
+        edited = edited if adapters is None else _with_adapters(edited, **adapters)
     run = run_training(
         edited,
         data,
@@ -227,14 +233,23 @@ def choices(
     return {k: v for k, v in arguments.items() if v is not None and v != []}
 
 
-def _with_adapters(source: Any, rank: int, alpha: float, targets: str) -> Any:
+def _adapters(rank: int | None, alpha: float | None, targets: str | None) -> dict[str, Any] | None:
+    """The settings of adapters that the options name; those without --lora are refused."""
+    settings = {k: v for k, v in (("alpha", alpha), ("targets", targets)) if v is not None}
+    if rank is None and settings:
+        options = " and ".join(f"--lora-{name}" for name in settings)
+        raise ArgumentError(f"{options} without --lora", hint="--lora 8 trains adapters of rank 8")
+    return None if rank is None else {"rank": rank, **settings}
+
+
+def _with_adapters(source: Any, **settings: Any) -> Any:
     """The model with adapters, without a record: that of its weights."""
     from sardonyx.edit.lora import lora
     from sardonyx.model import load
 
     model = load(source).copy()
     model.records = []
-    return lora(model, rank, alpha, targets)
+    return lora(model, **settings)
 
 
 def _with_head(path: Path, classes: int, quiet: bool) -> Any:

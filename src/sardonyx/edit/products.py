@@ -157,7 +157,8 @@ def adaptable(node: ir.Node) -> Product | None:
             continue
         if not _is_matrix(operand, node.inputs[1 - position]):
             continue
-        return Product(node, position, operand, source)
+        product = Product(node, position, operand, source)
+        return product if product.group > 0 else None
     return None
 
 

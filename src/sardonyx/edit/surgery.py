@@ -59,8 +59,8 @@ def replace_head(
     Shape([2, 10])
     """
     work, op = open_model(model)
-    if classes < 1:
-        raise ArgumentError(f"a head has one class or more, not {classes}")
+    if not 1 <= classes < 2**31:
+        raise ArgumentError(f"a head has from 1 to {2**31 - 1:,} classes, not {classes}")
     end = _output(work, output)
     head = _head(work, end)
     before = head.classes

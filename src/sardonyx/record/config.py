@@ -52,6 +52,8 @@ def read(path: str | Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ArgumentError(f"cannot read {quote(path)}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{quote(path)} is no text file: settings are TOML or YAML") from error
     try:
         contents = READERS.get(path.suffix.lower(), tomllib.loads)(text)
     except (tomllib.TOMLDecodeError, ValueError) as error:

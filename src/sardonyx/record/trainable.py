@@ -20,7 +20,7 @@ import onnx_ir as ir
 from sardonyx.collector import paused
 from sardonyx.edit import surgery
 from sardonyx.errors import ArgumentError, did_you_mean, quote
-from sardonyx.grad.driver import is_differentiable, require_gradient
+from sardonyx.grad.driver import is_differentiable, path, require_gradient
 from sardonyx.grad.quantization import keep_switch
 from sardonyx.initializer import Initializer
 from sardonyx.model import Model, ModelSource, load
@@ -30,7 +30,7 @@ from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import info, optim
 from sardonyx.record.builder import ROLE, SEED, RecordBuilder
 from sardonyx.record.config import RENAMED, with_config
-from sardonyx.record.describe import Choices, as_table, describe
+from sardonyx.record.describe import Choice, Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
 from sardonyx.record.merged import separate_merged
@@ -47,6 +47,8 @@ from sardonyx.record.terms import (
     write_losses,
 )
 from sardonyx.weights import weights
+
+SHOWN = 6
 
 
 @paused()
@@ -125,7 +127,8 @@ def trainable(
     served = _edited_alike(original, choices) if choices.rows else original
     builder = RecordBuilder.on(base, name)
     builder.op.reserve(all_names(original.graph))
-    parameters = choose_parameters(base, train, freeze, choices)
+    parameters, reason_of_choice = choose_parameters(base, train, freeze)
+    position_of_choice = len(choices.rows)
     add_notes(base, parameters, choices)
     modes_of_norms = _batch_norm(base, batch_norm, choices)
     values, modes = training_forward(builder, modes_of_norms, dropout)
@@ -135,6 +138,8 @@ def trainable(
     _refuse_statistics(parameters, builder.updates)
     terms = choose_terms(base, loss, prediction, labels, class_axis, choices)
     total, loss_terms = write_losses(builder, values, terms, choices)
+    parameters = _reached(builder, total, parameters, choices)
+    choices.rows.insert(position_of_choice, _trained(parameters, *reason_of_choice))
     total = add_penalties(builder, total, parameters, l1, l2)
     total = builder.output(builder.local("loss"), total)
     builder.roles[builder.local("loss")] = "loss"
@@ -266,9 +271,11 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def choose_parameters(
-    model: Model, train: str | Sequence[str] | None, freeze: str | Sequence[str], choices: Choices
-) -> list[ir.Value]:
-    """The initializers to train: the model's weights, narrowed or widened by patterns."""
+    model: Model, train: str | Sequence[str] | None, freeze: str | Sequence[str]
+) -> tuple[list[ir.Value], tuple[int, str]]:
+    """The initializers to train: the model's weights, narrowed or widened by patterns. With them,
+    of how many float tensors they were chosen, and why these.
+    """
     patterns, frozen_patterns = _patterns(train), _patterns(freeze)
     initializers = model.graph.initializers
     floats = [n for n, v in initializers.items() if is_differentiable(v) and v.type is not None]
@@ -297,14 +304,17 @@ def choose_parameters(
             hint="train=['pattern'] (--train pattern) names weights; "
             "sx.dequantize(model) makes float weights of quantized ones",
         )
-    count = sum([initializers[n].const_value.size for n in names])  # type: ignore[misc, union-attr]
     why = (
         "by pattern"
         if patterns or frozen_patterns
         else "float initializers that are weights by their use"
     )
-    choices.add("trained", f"{len(names)} of {len(floats)} float tensors, {count:,} numbers", why)
-    return [initializers[n] for n in names]
+    return [initializers[n] for n in names], (len(floats), why)
+
+
+def _trained(parameters: Sequence[ir.Value], floats: int, why: str) -> Choice:
+    count = sum([p.const_value.size for p in parameters])  # type: ignore[misc, union-attr]
+    return Choice("trained", f"{len(parameters)} of {floats} float tensors, {count:,} numbers", why)
 
 
 def _refuse_statistics(parameters: Sequence[ir.Value], updates: Mapping[str, ir.Value]) -> None:
@@ -318,6 +328,25 @@ def _refuse_statistics(parameters: Sequence[ir.Value], updates: Mapping[str, ir.
 
 
 # -- gradients and updates --------------------------------------------------------------
+
+
+def _reached(
+    builder: RecordBuilder, total: ir.Value, parameters: Sequence[ir.Value], choices: Choices
+) -> list[ir.Value]:
+    """The parameters that the loss depends on: the others have no gradient and stay unchanged."""
+    _, values = path([*builder.model.graph, *builder.op.nodes], parameters, [total], ())
+    apart = [quote(p.name) for p in parameters if p not in values]
+    if len(apart) == len(parameters):
+        raise ArgumentError(
+            "the loss depends on none of the trained parameters",
+            [[name] for name in apart],
+            hint="prediction= (--prediction) names the tensor that the loss compares",
+        )
+    if apart:
+        more = f" and {len(apart) - SHOWN} more" * (len(apart) > SHOWN)
+        why = "the loss does not depend on it"
+        choices.add("not trained", ", ".join(apart[:SHOWN]) + more, why)
+    return [p for p in parameters if p in values]
 
 
 def _gradient(

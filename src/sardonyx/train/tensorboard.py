@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.errors import MissingExtra
+from sardonyx.errors import ArgumentError, MissingExtra, quote
 
 if TYPE_CHECKING:
     from sardonyx.train.run import Run
@@ -32,6 +32,8 @@ class Events:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise MissingExtra("tensorboard", "tensorboard") from error
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise ArgumentError(f"the events go to a folder, and {quote(folder)} is a file")
         self.event, self.summary = Event, Summary
         self.writer: Any = EventFileWriter(str(folder))
         self.seen = 0
