@@ -283,7 +283,7 @@ def resize(m, x, roi=None, scales=None, sizes=None, **attributes):
         if list(axes) != list(range(rank)):
             raise Refused("sizes of some axes that are not constant")
         return _resized(x, rank, scales, sizes, words)
-    if not all(0 < number < 2**53 for number in given.tolist()):
+    if not all(0 < number < 2**53 for number in numbers.tolist()):
         raise Refused("scales or sizes that are not positive numbers")
     factors, new = [1.0] * rank, [f"size({x}, {d + 1})" for d in range(rank)]
     for axis, number in zip(axes, numbers.tolist(), strict=True):
