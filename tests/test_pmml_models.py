@@ -121,6 +121,44 @@ def test_segments_of_a_regression(method: str, rule: Any, treatment: str) -> Non
     same(run(document(model, X + Z + Y), x=xs, z=zs)["y"], expected)
 
 
+def test_the_first_segment_with_a_prediction() -> None:
+    model = f"""<MiningModel functionName="regression">{schema("x", "z")}
+    <Segmentation multipleModelMethod="selectFirst" missingPredictionTreatment="skipSegment">
+    <Segment><True/>{stump(1, 2)}</Segment><Segment><True/>{stump(3, 4, "z")}</Segment>
+    </Segmentation></MiningModel>"""
+    xs, zs = [0.5, NAN, NAN], [-1.0, 2.0, NAN]
+    same(run(document(model, X + Z + Y), x=xs, z=zs)["y"], [2.0, 4.0, NAN])
+
+
+def test_a_weighted_median_of_nothing_is_missing() -> None:
+    model = f"""<MiningModel functionName="regression">{schema("x", "z")}
+    <Segmentation multipleModelMethod="weightedMedian" missingPredictionTreatment="skipSegment">
+    <Segment weight="2"><True/>{stump(1, 2)}</Segment>
+    <Segment weight="1"><True/>{stump(3, 4, "z")}</Segment></Segmentation></MiningModel>"""
+    xs, zs = [0.5, NAN, NAN], [-1.0, 2.0, NAN]
+    same(run(document(model, X + Z + Y), x=xs, z=zs)["y"], [2.0, 4.0, NAN])
+
+
+@pytest.mark.parametrize(("kind", "constant"), [("generalLinear", 0.0), ("generalizedLinear", 4.0)])
+def test_offsets_belong_to_generalized_models(kind: str, constant: float) -> None:
+    model = f"""<GeneralRegressionModel functionName="regression" modelType="{kind}"
+    linkFunction="identity" offsetValue="4">{schema("x")}<ParameterList><Parameter name="p"/>
+    </ParameterList><CovariateList><Predictor name="x"/></CovariateList><PPMatrix>
+    <PPCell value="1" predictorName="x" parameterName="p"/></PPMatrix><ParamMatrix>
+    <PCell parameterName="p" beta="2"/></ParamMatrix></GeneralRegressionModel>"""
+    same(run(document(model), x=XS)["y"], [2 * x + constant for x in XS])
+
+
+def test_a_threshold_of_nothing_is_missing() -> None:
+    model = f"""<NeuralNetwork functionName="regression" activationFunction="threshold">
+    {schema("x")}<NeuralInputs><NeuralInput id="a"><DerivedField optype="continuous"
+    dataType="double"><FieldRef field="x"/></DerivedField></NeuralInput></NeuralInputs>
+    <NeuralLayer><Neuron id="n"><Con from="a" weight="2"/></Neuron></NeuralLayer><NeuralOutputs>
+    <NeuralOutput outputNeuron="n"><DerivedField optype="continuous" dataType="double">
+    <FieldRef field="y"/></DerivedField></NeuralOutput></NeuralOutputs></NeuralNetwork>"""
+    same(run(document(model), x=[-1.0, 2.0, NAN])["y"], [0.0, 1.0, NAN])
+
+
 def test_a_chain_passes_its_outputs_on() -> None:
     first = f"""<RegressionModel functionName="regression">{schema("x", "z")}
     <Output><OutputField name="u" feature="predictedValue"/></Output>
@@ -309,6 +347,10 @@ def test_a_scorecard_with_reasons() -> None:
     same(out["y"], [13.0, 13.0, 21.0])
     assert out["first"] == ["RX", "RS", "RS"]
     assert out["second"] == ["RS", "RX", ""]
+    only = model.replace('<Attribute partialScore="-1"><True/></Attribute>', "")
+    out = run(document(only, X + S + Y), x=[NAN, -1.0], s=["a", "b"])
+    same(out["y"], [13.0, NAN])  # no attribute holds: there is no score, and no reason for it
+    assert out["first"] == ["RX", ""]
 
 
 def test_rules() -> None:
@@ -353,6 +395,35 @@ def test_treatments_of_numbers(settings: str, expected: list[float]) -> None:
     <RegressionTable intercept="0"><NumericPredictor name="x" coefficient="1"/></RegressionTable>
     </RegressionModel>"""
     same(run(document(model), x=[1.0, NAN, 9.0])["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("", [1.0, NAN, NAN]),
+        ('invalidValueTreatment="asIs"', [1.0, NAN, NAN]),
+        ('invalidValueTreatment="asMissing" missingValueReplacement="7"', [1.0, 7.0, 7.0]),
+        ('invalidValueTreatment="asValue" invalidValueReplacement="4"', [1.0, 4.0, NAN]),
+    ],
+)
+def test_fractions_are_no_integers(settings: str, expected: list[float]) -> None:
+    model = f"""<RegressionModel functionName="regression"><MiningSchema>
+    <MiningField name="i" {settings}/><MiningField name="y" usageType="target"/></MiningSchema>
+    <RegressionTable intercept="0"><NumericPredictor name="i" coefficient="1"/></RegressionTable>
+    </RegressionModel>"""
+    field = '<DataField name="i" optype="continuous" dataType="integer"/>'
+    same(run(document(model, field + Y), i=[1.0, 1.5, NAN])["y"], expected)
+
+
+def test_invalid_values_that_are_kept_are_no_outliers() -> None:
+    model = """<RegressionModel functionName="regression"><MiningSchema>
+    <MiningField name="x" invalidValueTreatment="asIs" outliers="asExtremeValues" lowValue="1"
+    highValue="3"/><MiningField name="y" usageType="target"/></MiningSchema>
+    <RegressionTable intercept="0"><NumericPredictor name="x" coefficient="1"/></RegressionTable>
+    </RegressionModel>"""
+    field = """<DataField name="x" optype="continuous" dataType="double">
+    <Interval closure="closedClosed" leftMargin="0" rightMargin="5"/></DataField>"""
+    same(run(document(model, field + Y), x=[-1.0, 0.5, 2.0, 4.0, 9.0])["y"], [-1, 1, 2, 3, 9.0])
 
 
 @pytest.mark.parametrize(

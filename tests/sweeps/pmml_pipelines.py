@@ -86,8 +86,8 @@ def score(model: sx.Model, x: Any) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(None, feeds(session, x)), strict=True))
 
 
-def jpmml(path: Path, x: Any) -> dict[str, list[Any]]:
-    """The results of JPMML, by field; None where it gives none."""
+def jpmml(path: Path, x: Any, errors: list[str | None] | None = None) -> dict[str, list[Any]]:
+    """The results of JPMML, by field; None where it gives none, and `errors` says why."""
     from jpmml_evaluator import make_evaluator
 
     evaluator = make_evaluator(str(path), backend="jpype")
@@ -95,10 +95,8 @@ def jpmml(path: Path, x: Any) -> dict[str, list[Any]]:
     fields = {f.getName() for f in evaluator.getInputFields()}
     table = x[[c for c in x.columns if c in fields]] if fields else x
     results = evaluator.evaluateAll(table)
-    if "errors" in results:
-        bad = [e for e in results["errors"] if e is not None and e == e]
-        if bad:
-            print("   jpmml:", str(bad[0])[:200])
+    if errors is not None and "errors" in results:
+        errors += [None if e is None or e != e else str(e) for e in results["errors"]]
     return {n: list(results[n]) for n in names if n in results}
 
 
@@ -197,7 +195,10 @@ def main(arguments: list[str] | None = None) -> Counter[str]:
             if options.names and not any(part in name for part in options.names):
                 continue
             path = folder / f"{name.replace(' ', '_').replace('/', '')}.pmml"
-            verdict, reason = tried(case, path)
+            try:
+                verdict, reason = tried(case, path)
+            except Exception as error:
+                verdict, reason = "unjudged", str(error).strip()[:200]
             totals[verdict] += 1
             print(f"{name:40} {verdict:12} {reason}", flush=True)
     print(dict(totals))

@@ -130,7 +130,7 @@ def discretize(scope: Scope, element: Element, dtype: str | None) -> Column:
     kind = element.get("dataType") or dtype or "string"
     default = element.get("defaultValue")
     out = _output(g, element, default, kind)
-    for bin_element in reversed(element.all("DiscretizeBin")):
+    for bin_element in element.all("DiscretizeBin"):  # where two overlap, the later one counts
         interval = bin_element.child("Interval")
         if interval is None:
             raise Refusal(bin_element, "the bin has no Interval")

@@ -106,12 +106,14 @@ def treated(scope: Scope, data: Element | None, mining: Element, column: Column)
     g = scope.g
     data_field = data or Element("DataField", {}, mining.line)
     column = _declared_missing(g, data_field, column)
+    column = _fractions(g, mining, data_field, column)
     outside = validity(g, data_field, column)
     column, column_is_finite = _invalid_values(g, mining, column, outside)
     if outside is not None and column_is_finite and column.is_text:
         values = [v.get("value") for v in data_field.all("Value")]
         column = replace(column, finite=tuple(values))
-    column = _outliers(g, mining, column)
+    is_kept = outside is not None and _invalid_treatment(mining) == ("asIs", None)
+    column = _outliers(g, mining, column, outside if is_kept else None)
     column = _missing_values(g, mining, column)
     optype = mining.get("optype") or data_field.get("optype") or column.optype
     order = None
@@ -128,14 +130,33 @@ def _declared_missing(g: Graph, data_field: Element, column: Column) -> Column:
     return merge(g, mask, constant(g, None, column.dtype), column)
 
 
+def _fractions(g: Graph, mining: Element, data_field: Element, column: Column) -> Column:
+    """A number that is no integer, in a field of integers, is invalid; as it is, it has no type."""
+    if data_field.get("dataType") != "integer":
+        return column
+    x = g.column(column.numbers)
+    fraction = g.Greater(g.Sub(x, g.Floor(x)), g.number(0.0))
+    treatment = _invalid_treatment(mining)
+    if treatment == ("asIs", None):
+        g.invalid.append(fraction)
+        return column
+    return _invalid_values(g, mining, column, fraction)[0]
+
+
+def _invalid_treatment(mining: Element) -> tuple[str | None, str | None]:
+    return (
+        mining.get("invalidValueTreatment") or mining.get("x-invalidValueTreatment"),
+        mining.get("invalidValueReplacement") or mining.get("x-invalidValueReplacement"),
+    )
+
+
 def _invalid_values(
     g: Graph, mining: Element, column: Column, outside: ir.Value | None
 ) -> tuple[Column, bool]:
     """The column after the treatment, and whether every value of it is then a declared one."""
     if outside is None:
         return column, False
-    treatment = mining.get("invalidValueTreatment") or mining.get("x-invalidValueTreatment")
-    replacement = mining.get("invalidValueReplacement") or mining.get("x-invalidValueReplacement")
+    treatment, replacement = _invalid_treatment(mining)
     if treatment in (None, "returnInvalid"):
         g.invalid.append(outside)
         return column, True
@@ -149,7 +170,8 @@ def _invalid_values(
     raise Refusal(mining, f"invalidValueTreatment {treatment} is not one of PMML")
 
 
-def _outliers(g: Graph, mining: Element, column: Column) -> Column:
+def _outliers(g: Graph, mining: Element, column: Column, invalid: ir.Value | None) -> Column:
+    """The column with outliers treated; values that are `invalid` and were kept are none."""
     treatment = mining.get("outliers", "asIs")
     if treatment == "asIs":
         return column
@@ -166,6 +188,8 @@ def _outliers(g: Graph, mining: Element, column: Column) -> Column:
         x = g.Where(g.any(masks), g.number(float("nan")), x) if masks else x
     elif treatment != "asExtremeValues":
         raise Refusal(mining, f"outliers {treatment} is not one of PMML")
+    if invalid is not None:
+        x = g.Where(invalid, column.numbers, x)
     return replace(column, numbers=x)
 
 

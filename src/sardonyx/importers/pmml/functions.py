@@ -182,7 +182,10 @@ def modulo(g: Graph, e: Element, a: Column, b: Column) -> Column:
 
 @function("pow")
 def power(g: Graph, e: Element, a: Column, b: Column) -> Column:
-    return _fitted(g, g.Pow(a.numbers, b.numbers), _numeric(e, a, b))
+    # 1 to the power of NaN is 1, and so is NaN to the power of 0, but NaN is missing here.
+    gap = g.Or(g.IsNaN(a.numbers), g.IsNaN(b.numbers))
+    value = g.Where(gap, g.number(float("nan")), g.Pow(a.numbers, b.numbers))
+    return _fitted(g, value, _numeric(e, a, b))
 
 
 @function("threshold")

@@ -39,7 +39,8 @@ def general_regression_model(job: Job) -> Result:
         return cox_regression(job, eta, _reference_point(job, cells))
     if not job.is_classification:
         eta = job.g.pick(_sums(job, cells, [None]), 0)
-        eta = _offset(job, eta)
+        if job.element.get("modelType") == "generalizedLinear":  # the others have no offset
+            eta = _offset(job, eta)
         out = eta if kind in LINEAR else linked(job, eta, job.element.get("linkFunction"))
         return regressed(job, _trials(job, out))
     if kind == "ordinalMultinomial":

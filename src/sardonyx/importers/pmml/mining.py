@@ -16,7 +16,7 @@ from sardonyx.importers.trees import leaf_sums
 from .document import Element
 from .fields import has_treatment, local, mining_fields, nested_scope
 from .functions import column_median
-from .graph import Column, Graph, constant, merge
+from .graph import Column, Graph, constant, merge, missing
 from .predicates import PREDICATES, predicate, predicate_of
 from .refusal import Refusal
 from .results import (
@@ -56,7 +56,7 @@ def mining_model(job: Job) -> Result:
     if method in CHAINS:
         return chain(job, segments, method)
     if method == "selectFirst":
-        return select_first(job, segments)
+        return select_first(job, segmentation, segments)
     if method not in (*MEANS, *SUMS, *VOTES, *MEDIANS, "max"):
         raise Refusal(segmentation, f"multipleModelMethod {method} is not supported")
     if _are_plain_trees(segments) and not _asks_segments(job):
@@ -126,15 +126,19 @@ def segment_truth(scope: Scope, segment: Element) -> ir.Value | None:
     return scope.g.column(predicate(scope, test).yes)
 
 
-def select_first(job: Job, segments: list[Element]) -> Result:
+def select_first(job: Job, segmentation: Element, segments: list[Element]) -> Result:
     from .driver import build
 
     g, out, results = job.g, None, {}
+    skips = treatment_of(segmentation) == "skipSegment"
     for segment in reversed(segments):
         truth = segment_truth(job.scope, segment)
         part, _ = build(job.document, job.scope, model_of(segment), job.target)
         if segment.get("id") is not None:
             results[segment.get("id")] = part
+        if skips:
+            here = g.Not(missing(g, part.value))
+            truth = here if truth is None else g.And(truth, here)
         if out is None:
             out = part if truth is None else either(g, truth, part, void(g, part))
         else:
@@ -283,6 +287,7 @@ def _median(
         return g.Where(is_missing, g.number(np.nan), column_median(g, x))
     if active is not None:
         weights = g.Where(active, weights, zero)
+        is_missing = g.Or(is_missing, g.Not(_any_of(g, active)))
     weights = g.Add(weights, g.Mul(g.Where(g.IsNaN(members), zero, members), zero))
     count = g.dim(values, 1)
     size = g.const(np.array([count], np.int64)) if isinstance(count, int) else count

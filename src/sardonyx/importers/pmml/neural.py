@@ -114,7 +114,8 @@ def _activation(job: Job, layer: Element, function: str | None, z: ir.Value) -> 
     fit = g.single if job.is_single else (lambda x: x)
     if function == "threshold":
         limit = float(_setting(job, layer, "threshold", "0") or 0)
-        return g.Where(g.Greater(z, g.number(limit)), one, g.number(0.0))
+        step = g.Where(g.Greater(z, g.number(limit)), one, g.number(0.0))
+        return g.Where(g.IsNaN(z), z, step)
     if function == "logistic":
         return fit(g.Div(one, fit(g.Add(one, fit(g.Exp(g.Neg(z)))))))
     rules = {

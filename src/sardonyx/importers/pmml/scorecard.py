@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from .document import Element
 from .expressions import EXPRESSIONS, evaluate
-from .graph import Column
+from .graph import Column, constant, merge, missing
 from .predicates import predicate, predicate_of
 from .refusal import Refusal
 from .results import Job, Result, distinct, model
@@ -32,7 +32,10 @@ def scorecard(job: Job) -> Result:
     result = Result(job.target, Column(g.column(total), "double"))
     if not uses_reasons or not _asks_reasons(job):
         return result
-    return replace(result, reasons=_reasons(job, differences))
+    void, reasons = missing(g, result.value), _reasons(job, differences)
+    return replace(
+        result, reasons=[merge(g, void, constant(g, None, "string"), r) for r in reasons]
+    )
 
 
 def _asks_reasons(job: Job) -> bool:

@@ -13,6 +13,7 @@ from .graph import Graph
 
 FAR = 26.0  # erfc is below the smallest double from here on
 DEGREE = 36
+NEAR = 0.6  # below it, erf is a series
 
 
 def expm1(g: Graph, x: ir.Value) -> ir.Value:
@@ -96,20 +97,28 @@ def complementary_error(g: Graph, z: ir.Value) -> ir.Value:
 
 def error_function(g: Graph, x: ir.Value) -> ir.Value:
     """erf: a series near zero, where 1 - erfc would cancel."""
+    size = g.Abs(x)
+    far = g.Mul(g.Sign(x), g.Sub(g.number(1.0), complementary_error(g, size)))
+    return g.Where(g.Less(size, g.number(NEAR)), _series(g, x), far)
+
+
+def _series(g: Graph, x: ir.Value) -> ir.Value:
+    """erf near zero."""
     square, term = g.Mul(x, x), g.number(0.0)
     for k in range(14, -1, -1):
         coefficient = (-1.0) ** k / (math.factorial(k) * (2 * k + 1))
         term = g.Add(g.number(coefficient), g.Mul(square, term))
-    near = g.Mul(g.Mul(x, term), g.number(2.0 / math.sqrt(math.pi)))
-    size = g.Abs(x)
-    far = g.Mul(g.Sign(x), g.Sub(g.number(1.0), complementary_error(g, size)))
-    return g.Where(g.Less(size, g.number(0.6)), near, far)
+    return g.Mul(g.Mul(x, term), g.number(2.0 / math.sqrt(math.pi)))
 
 
 def standard_normal_cdf(g: Graph, z: ir.Value) -> ir.Value:
-    """The standard normal distribution function, also exact in the lower tail."""
-    half = g.Mul(g.number(0.5), complementary_error(g, g.Mul(g.Abs(z), g.number(math.sqrt(0.5)))))
-    return g.Where(g.Less(z, g.number(0.0)), half, g.Sub(g.number(1.0), half))
+    """The standard normal distribution function, exact in the lower tail and a half at zero."""
+    one_half, x = g.number(0.5), g.Mul(z, g.number(math.sqrt(0.5)))
+    size = g.Abs(x)
+    half = g.Mul(one_half, complementary_error(g, size))
+    far = g.Where(g.Less(z, g.number(0.0)), half, g.Sub(g.number(1.0), half))
+    near = g.Add(one_half, g.Mul(one_half, _series(g, x)))
+    return g.Where(g.Less(size, g.number(NEAR)), near, far)
 
 
 def standard_normal_pdf(g: Graph, z: ir.Value) -> ir.Value:
