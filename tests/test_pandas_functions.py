@@ -13,9 +13,13 @@ import pandas as pd
 import pytest
 
 import sardonyx as sx
-from tests.pandas_functions import frames
+from tests.pandas_functions import frames, more_frames
 
-TASKS = ("clicks", "credit", "houses", "listings", "restaurants", "taxi", "titanic", "types")
+TASKS = (
+    "clicks", "credit", "houses", "listings", "restaurants", "taxi", "titanic", "types", "adult",
+    "airbnb", "bike", "cars", "flights", "heart", "hotel", "logs", "sales", "spaceship", "telco",
+    "wine",
+)  # fmt: skip
 MODULES = {task: importlib.import_module(f"tests.pandas_functions.{task}") for task in TASKS}
 FUNCTIONS = [
     (task, name)
@@ -23,7 +27,7 @@ FUNCTIONS = [
     for name, function in vars(module).items()
     if inspect.isfunction(function) and function.__module__ == module.__name__
 ]
-QUICK = 4  # of each task, on every change; the others with the slow tests
+QUICK = 2  # of each task, on every change; the others with the slow tests
 CHOSEN = [
     pytest.param(*pair, marks=[] if number < QUICK else [pytest.mark.slow], id="-".join(pair))
     for task in TASKS
@@ -39,7 +43,8 @@ def plain(series: pd.Series) -> list[Any]:
 
 @pytest.mark.parametrize(("task", "name"), CHOSEN)
 def test_the_graph_is_what_pandas_computes(task: str, name: str) -> None:
-    function, frame = getattr(MODULES[task], name), getattr(frames, task)()
+    make = getattr(frames, task, None) or getattr(more_frames, task)
+    function, frame = getattr(MODULES[task], name), make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = sx.from_pandas(function, frame)
@@ -61,4 +66,4 @@ def test_the_graph_is_what_pandas_computes(task: str, name: str) -> None:
 
 
 def test_there_are_many() -> None:
-    assert len(FUNCTIONS) > 90
+    assert len(FUNCTIONS) > 160

@@ -115,6 +115,8 @@ def pandas_module() -> Any:
 def feeds(columns: Schema, frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """The model's inputs for the rows of `frame`; every column that does not fit is named."""
     arrays, problems = {}, []
+    if type(frame).__module__.partition(".")[0] == "polars":
+        frame = frame.to_pandas()  # type: ignore[operator]
     for column in columns.inputs:
         if column.name not in frame.columns:
             problems.append([quote(column.name), f"is missing; it is {column.dtype}"])

@@ -61,3 +61,38 @@ def columns_of_hash(df: pd.DataFrame) -> Any:
             "e": (df["device"] == 1) & df["os"].isin([13, 19]),
         }
     )
+
+
+def parts(df: pd.DataFrame) -> Any:
+    t = pd.to_datetime(df["click_time"])
+    out = pd.DataFrame(
+        {
+            "hour": t.dt.hour,
+            "part": pd.cut(
+                t.dt.hour,
+                bins=[0, 6, 12, 18, 24],
+                labels=["n", "m", "a", "e"],
+                right=False,
+                include_lowest=True,
+            ),
+        }
+    )
+    out["x"] = df["app"].astype(str).str.cat(df["os"].astype(str), sep="_")
+    out["dom"] = df["site"].str.partition(".")[0]
+    out["tld"] = df["site"].str.split(".").str[-1].fillna("none")
+    out["unix"] = t.astype("int64") // 10**6
+    out["q"] = t.dt.hour.floordiv(6)
+    return out
+
+
+def conf(df: pd.DataFrame, fit: Any = None) -> Any:
+    fit = df if fit is None else fit
+    out = pd.DataFrame(index=df.index)
+    for cols in (["ip"], ["app"], ["app", "channel"]):
+        name = "_".join(cols)
+        g = fit.groupby(cols)["is_attributed"].agg(["mean", "size"]).reset_index()
+        g[name + "_rate"] = g["mean"] * np.minimum(1, np.log1p(g["size"]) / np.log1p(100))
+        out[name] = (
+            df[cols].merge(g[cols + [name + "_rate"]], on=cols, how="left")[name + "_rate"].values  # noqa: RUF005
+        )
+    return out.fillna(0)

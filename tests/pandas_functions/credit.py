@@ -172,3 +172,56 @@ def hist(df: pd.DataFrame) -> Any:
             "p": df["purpose"].str.contains("card|debt").map({True: "refi", False: "other"}),
         }
     )
+
+
+def parse(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["term"] = df["term"].apply(lambda x: int(x.strip().split(" ")[0]))
+    df["int_rate"] = df["int_rate"].apply(lambda x: float(x.replace("%", "")))
+    df["emp"] = (
+        df["emp_length"]
+        .map({"< 1 year": 0, "1 year": 1, "2 years": 2, "5 years": 5, "10+ years": 10})
+        .fillna(-1)
+    )
+    df["own"] = df["home_ownership"].apply(
+        lambda h: h if h in ("RENT", "MORTGAGE", "OWN") else "OTHER"
+    )
+    df["pti"] = df["loan_amnt"] / df["annual_inc"]
+    df["cr_year"] = pd.to_datetime(df["earliest_cr_line"], format="%b-%Y").dt.year
+    df["cr_year2"] = df["earliest_cr_line"].str[-4:].astype(int)
+    df["late"] = (
+        df.filter(like="PAY_").drop(columns=["PAY_AMT1", "PAY_AMT2", "PAY_AMT3"]) > 0
+    ).sum(axis=1)
+    return df[["term", "int_rate", "emp", "own", "pti", "cr_year", "cr_year2", "late"]]
+
+
+def rows(df: pd.DataFrame) -> Any:
+    pay = [c for c in df.columns if c.startswith("PAY_") and "AMT" not in c]
+    bill = [f"BILL_AMT{i}" for i in range(1, 4)]
+    out = pd.DataFrame()
+    out["max_late"] = df[pay].max(axis=1)
+    out["worst"] = df[pay].idxmax(axis=1)
+    out["n_late"] = df[pay].gt(0).sum(axis=1)
+    out["any8"] = (df[pay] == 8).any(axis=1)
+    out["bill_mean"] = df[bill].mean(axis=1)
+    out["bill_std"] = df[bill].std(axis=1).fillna(0)
+    out["trend"] = np.sign(df["BILL_AMT1"] - df["BILL_AMT3"])
+    for i in range(1, 4):
+        out[f"u{i}"] = (
+            (df[f"BILL_AMT{i}"] / df["limit_bal"]).replace([np.inf, -np.inf], np.nan).fillna(0)
+        )
+    return out
+
+
+def weights(df: pd.DataFrame, fit: Any = None) -> Any:
+    fit = df if fit is None else fit
+    t = pd.crosstab(fit["grade"], fit["default"])
+    woe = np.log((t[1] / t[1].sum() + 1e-4) / (t[0] / t[0].sum() + 1e-4))
+    out = pd.DataFrame({"woe": df["grade"].map(woe)})
+    b = pd.cut(df["dti"], [-np.inf, 10, 20, 30, np.inf])
+    out["b"] = b.cat.codes
+    rate = fit.groupby(pd.cut(fit["dti"], [-np.inf, 10, 20, 30, np.inf]), observed=False)[
+        "default"
+    ].mean()
+    out["r"] = b.cat.codes.map(dict(enumerate(rate.values)))
+    return out

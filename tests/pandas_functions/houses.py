@@ -122,3 +122,54 @@ def smooth(df: pd.DataFrame) -> Any:
     a = df.groupby("MSZoning")["SalePrice"].agg(["count", "mean"])
     s = (a["count"] * a["mean"] + 10 * g) / (a["count"] + 10)
     return pd.DataFrame({"e": df["MSZoning"].map(s).fillna(g)})
+
+
+def feats(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["age"] = df.YrSold - df.YearBuilt
+    df["remod"] = np.where(df.YearRemodAdd == df.YearBuilt, 0, 1)
+    df["sf"] = df["1stFlrSF"] + df["2ndFlrSF"] + df["TotalBsmtSF"].fillna(0)
+    df["season"] = df["MoSold"].apply(
+        lambda m: (
+            "winter"
+            if m in [12, 1, 2]
+            else "spring"
+            if m in [3, 4, 5]
+            else "summer"
+            if m in (6, 7, 8)
+            else "fall"
+        )
+    )
+    df["ext"] = df["ExterQual"].replace({"Ex": 5, "Gd": 4, "TA": 3, "Fa": 2, "Po": 1})
+    df["MSSubClass"] = df["MSSubClass"].apply(str)
+    df["qual2"] = df.OverallQual**2
+    df["haspool"] = df["PoolArea"].astype(bool).astype(int)
+    df["dec"] = (df.YearBuilt // 10 * 10).astype(str) + "s"
+    return df[["age", "remod", "sf", "season", "MSSubClass", "qual2", "haspool", "dec"]]
+
+
+def missing(df: pd.DataFrame, fit: Any = None) -> Any:
+    fit = df if fit is None else fit
+    df = df.drop(columns=["SalePrice"], errors="ignore")
+    fit = fit.drop(columns=["SalePrice"], errors="ignore")
+    share = fit.isnull().mean()
+    df = df.drop(columns=share[share > 0.5].index)
+    num = df.select_dtypes(include=["int64", "float64"]).columns
+    cat = [c for c in df.columns if c not in num]
+    df[num] = df[num].fillna(fit[num].median())
+    for c in cat:
+        df[c] = df[c].fillna(fit[c].mode()[0])
+    return df
+
+
+def grouped(df: pd.DataFrame, fit: Any = None) -> Any:
+    fit = df if fit is None else fit
+    out = df[["Neighborhood", "LotArea"]].copy()
+    out["mean_area"] = df["Neighborhood"].map(fit.groupby("Neighborhood")["GrLivArea"].mean())
+    out["rel"] = df["GrLivArea"] / out["mean_area"]
+    out["n"] = df["Neighborhood"].map(fit["Neighborhood"].value_counts(normalize=True))
+    q = fit["LotArea"].quantile([0.1, 0.5, 0.9]).values
+    out["tier"] = np.digitize(df["LotArea"], q)
+    out["tier2"] = np.searchsorted(q, df["LotArea"])
+    out["lot_clip"] = np.clip(df["LotArea"], *fit["LotArea"].quantile([0.05, 0.95]))
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -223,5 +224,61 @@ def slug(df: pd.DataFrame) -> Any:
             "sw": df["name"].str.swapcase(),
             "cp": df["name"].str.capitalize(),
             "al": df["name"].str.replace(" ", "").str.isalpha(),
+        }
+    )
+
+
+def descriptions(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["category_name"] = df["category_name"].fillna("//")
+    df[["c1", "c2", "c3"]] = df["category_name"].str.split("/", n=2, expand=True)
+    df["brand_name"] = df["brand_name"].fillna("unknown").str.lower()
+    df["desc_len"] = df["item_description"].apply(lambda x: len(str(x)))
+    df["has_price"] = (
+        df["item_description"].str.contains("[rm]", regex=False).fillna(False).astype(int)
+    )
+    df["desc"] = (
+        df["item_description"]
+        .fillna("")
+        .str.replace(r"[^a-zA-Z ]", " ", regex=True)
+        .str.lower()
+        .str.split()
+        .str.join(" ")
+    )
+    df["new"] = df["name"].str.contains(r"\bnew\b", case=False, regex=True)
+    df["text"] = df["name"] + " " + df["brand_name"]
+    return df[["c1", "c2", "c3", "brand_name", "desc_len", "desc", "new", "text"]]
+
+
+def patterns(df: pd.DataFrame) -> Any:
+    s = df["item_description"].fillna("")
+    return pd.DataFrame(
+        {
+            "x": s.apply(lambda t: re.sub(r"[^a-z0-9]+", " ", t.lower()).strip()),
+            "n": s.apply(lambda t: len(re.findall(r"\d+", t))),
+            "has": s.apply(lambda t: bool(re.search(r"free", t))),
+            "y": df["name"].apply(lambda t: 1 if re.search("size|Size", t) else 0),
+        }
+    )
+
+
+def attempts(df: pd.DataFrame) -> Any:
+    def split_cat(text):
+        try:
+            a, b, c = text.split("/")  # noqa: RUF059
+            return a
+        except Exception:
+            return "No Label"
+
+    def first(text):
+        try:
+            return text.split("/")[1]
+        except IndexError:
+            return "none"
+
+    return pd.DataFrame(
+        {
+            "m": df["category_name"].apply(split_cat),
+            "s": df["category_name"].fillna("").apply(first),
         }
     )

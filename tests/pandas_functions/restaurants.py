@@ -262,3 +262,43 @@ def inner(df: pd.DataFrame) -> Any:
     t = df.groupby("store", as_index=False).visitors.mean()
     t = t[t.visitors > 19]
     return df[["store", "latitude"]].merge(t, on="store", how="inner")[["latitude", "visitors"]]
+
+
+def feats(df: pd.DataFrame) -> Any:
+    d = df["visit_date"]
+    out = df[["store", "genre"]].copy()
+    out["area0"] = df["area"].map(lambda x: x.split()[0])
+    out["area_n"] = df["area"].map(lambda x: len(x.split()))
+    out["lead_h"] = (d - df["reserve_time"]).dt.total_seconds().div(3600)
+    out["hour"] = df["reserve_time"].dt.hour.fillna(-1).astype(int)
+    out["we"] = np.where(d.dt.dayofweek > 4, "weekend", "weekday")
+    out["gold"] = ((d >= pd.Timestamp("2017-04-29")) & (d <= pd.Timestamp("2017-05-05"))).astype(
+        "int8"
+    )
+    out["sid"] = df["id"].apply(lambda s: "_".join(s.split("_")[:2]))
+    out["sdate"] = pd.to_datetime(df["id"].apply(lambda s: s.split("_")[2]), errors="coerce")
+    out["genre"] = out["genre"].str.replace("/", " ").str.lower()
+    return out
+
+
+def stats(df: pd.DataFrame, fit: Any = None) -> Any:
+    fit = (df if fit is None else fit).assign(dow=lambda x: x["visit_date"].dt.dayofweek)
+    df = df.assign(dow=df["visit_date"].dt.dayofweek)
+    for f in ["min", "mean", "median", "max", "count"]:
+        tmp = (
+            fit.groupby(["store", "dow"], as_index=False)["visitors"]
+            .agg(f)
+            .rename(columns={"visitors": f + "_visitors"})
+        )
+        df = pd.merge(df, tmp, how="left", on=["store", "dow"])
+    df = df.fillna({"min_visitors": -1})
+    return df[
+        [
+            "min_visitors",
+            "mean_visitors",
+            "median_visitors",
+            "max_visitors",
+            "count_visitors",
+            "dow",
+        ]
+    ]

@@ -77,3 +77,48 @@ def bins(df: pd.DataFrame) -> Any:
             "dig": np.digitize(df["passenger_count"], [1, 3, 5]),
         }
     )
+
+
+def trips(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["dur"] = (df["dropoff_datetime"] - df["pickup_datetime"]).dt.total_seconds()
+    df["ph"] = df["pickup_datetime"].dt.hour
+    df["pd"] = df["pickup_datetime"].dt.dayofweek
+    df["we"] = df["pd"].apply(lambda d: 1 if d >= 5 else 0)
+    df["flag"] = (df["store_and_fwd_flag"] == "Y") * 1
+    df["dist"] = np.abs(df["dropoff_longitude"] - df["pickup_longitude"]) + np.abs(
+        df["dropoff_latitude"] - df["pickup_latitude"]
+    )
+    df["bearing"] = np.degrees(
+        np.arctan2(
+            df["dropoff_latitude"] - df["pickup_latitude"],
+            df["dropoff_longitude"] - df["pickup_longitude"],
+        )
+    )
+    df["bin"] = (
+        df["pickup_latitude"].round(2).astype(str)
+        + ","
+        + df["pickup_longitude"].round(2).astype(str)
+    )
+    df["minute_of_day"] = df["pickup_datetime"].dt.hour * 60 + df["pickup_datetime"].dt.minute
+    df["date"] = df["pickup_datetime"].dt.normalize()
+    df["h3"] = df["pickup_datetime"].dt.floor("3h")
+    return df[
+        ["dur", "ph", "pd", "we", "flag", "dist", "bearing", "bin", "minute_of_day", "date", "h3"]
+    ]
+
+
+def taxi_date(df: pd.DataFrame) -> Any:
+    d = df["pickup_datetime"]
+    out = pd.DataFrame(
+        {
+            "date": d.dt.date.astype(str),
+            "time": d.dt.strftime("%H:%M"),
+            "wk": d.dt.isocalendar().week,
+            "hol": d.dt.strftime("%m-%d").isin(["01-01", "07-04", "12-25"]),
+        }
+    )
+    out["jan"] = (d >= "2016-01-01") & (d < "2016-02-01")
+    out["mid"] = d.between("2016-02-01", "2016-03-31")
+    out["name"] = d.dt.day_name().str[:3]
+    return out

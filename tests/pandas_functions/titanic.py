@@ -218,3 +218,52 @@ def apply2(df: pd.DataFrame) -> Any:
             "m": df[["SibSp", "Parch"]].apply(lambda r: r.max() - r.min(), axis=1),
         }
     )
+
+
+def names(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["Surname"] = df["Name"].apply(lambda x: str(x).split(",")[0].strip())
+    df["Title"] = df["Name"].apply(lambda n: n.split(",")[1].split(".")[0].strip())
+    df["NameLen"] = df["Name"].apply(lambda x: len(x))
+    df["Paren"] = df["Name"].str.contains(r"\(").astype(int)
+    df["TicketPre"] = df["Ticket"].apply(
+        lambda x: x.split()[0] if not x.split()[0].isdigit() else "none"
+    )
+    return df[["Surname", "Title", "NameLen", "Paren", "TicketPre"]]
+
+
+def ticket2(df: pd.DataFrame) -> Any:
+    t = df["Ticket"].str.replace(".", "", regex=False).str.replace("/", "", regex=False)
+    pre = t.map(lambda x: x.split(" ")[0] if len(x.split(" ")) > 1 else "X")
+    return pd.DataFrame(
+        {
+            "pre": pre,
+            "digit": df["Ticket"].str.isdigit(),
+            "first": df["Ticket"].str[0],
+            "num": df["Ticket"].str.extract(r"(\d+)$")[0],
+        }
+    )
+
+
+def age_fill(df: pd.DataFrame, fit: Any = None) -> Any:
+    fit = df if fit is None else fit
+    df = df.copy()
+    med = fit.groupby(["Sex", "Pclass"])["Age"].median()
+    for s in ["male", "female"]:
+        for p in [1, 2, 3]:
+            df.loc[df["Age"].isnull() & (df["Sex"] == s) & (df["Pclass"] == p), "Age"] = med[s, p]
+    df["AgeClass"] = df["Age"] * df["Pclass"]
+    return df[["Age", "AgeClass"]]
+
+
+def old_style(df: pd.DataFrame) -> Any:
+    df = df.copy()
+    df["Sex"] = df["Sex"].map({"female": 1, "male": 0}).fillna(-1).astype(int)
+    df.loc[df["Fare"] <= 7.91, "FareBin"] = 0
+    df.loc[(df["Fare"] > 7.91) & (df["Fare"] <= 14.454), "FareBin"] = 1
+    df.loc[(df["Fare"] > 14.454) & (df["Fare"] <= 31), "FareBin"] = 2
+    df.loc[df["Fare"] > 31, "FareBin"] = 3
+    df["Family"] = df["SibSp"].add(df["Parch"]).add(1)
+    df["Fam"] = df["Family"].map(lambda s: "Alone" if s == 1 else ("Small" if s < 5 else "Big"))
+    df["Deck"] = df["Cabin"].map(lambda c: c[0] if isinstance(c, str) and c else "M")
+    return df[["Sex", "FareBin", "Family", "Fam", "Deck"]]

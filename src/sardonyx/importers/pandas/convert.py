@@ -17,7 +17,7 @@ from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError
 from sardonyx.frames import FROZEN, KEY, Result, Schema, plain_categories
 from sardonyx.frames import Column as SchemaColumn
-from sardonyx.importers.pandas import proof, rules
+from sardonyx.importers.pandas import polars_plan, proof, rules
 from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.emission import Emission, Rep, input_rep, is_nullable, output_tensor
 from sardonyx.importers.pandas.frame import Frame
@@ -69,12 +69,21 @@ def from_pandas(
 
     `model.feeds(df)` makes the inputs of new rows, `model.frame(outputs)` the resulting frame.
 
+    Experimental: with a frame of polars, the function gets a lazy frame and returns one.
+
     >>> import pandas as pd, sardonyx as sx
     >>> train = pd.DataFrame({"age": [20.0, None, 40.0]})
     >>> model = sx.from_pandas(lambda df: df.fillna(df.mean()), train)
     >>> [v.name for v in model.inputs]
     ['age']
     """
+    if polars_plan.is_polars(frame):
+        options: Any = {"dynamic": dynamic, "order_dependent": order_dependent, "verify": verify}
+        inner = polars_plan.pandas_function(function, frame)
+        model = from_pandas(inner, frame.to_pandas(), **options)
+        if verify:
+            polars_plan.prove(model, function, frame)
+        return model
     if not isinstance(frame, pd.DataFrame):
         raise ArgumentError("from_pandas needs the training frame", hint="pass a pandas DataFrame")
     if not len(frame) or not frame.columns.is_unique:
