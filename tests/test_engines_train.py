@@ -139,7 +139,7 @@ def test_inference_and_evaluation_use_the_state(engine: str) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     theirs, ours = (rep.evaluate(batch, forward, ["scores"]) for rep in reps)
     np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-5)
-    assert [v.name for v in reps[1].wanted] == [v.name for v in reps[0].wanted]
+    assert [v.name for v in reps[1].step_inputs] == [v.name for v in reps[0].step_inputs]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -222,7 +222,7 @@ def test_missing_text_is_refused(missing: Any, function: Callable[..., Any]) -> 
 def test_a_step_by_hand_takes_text_too() -> None:
     net = sx.trainable(split_model(), "cross_entropy", "sgd", lr=0.1)
     rep = prepare_training(net)
-    assert {v.name for v in rep.wanted} == {"text", "label"}
+    assert {v.name for v in rep.step_inputs} == {"text", "label"}
     feeds = {"text": TEXTS, "label": LABELS}
     numbers = prepare_training(
         sx.trainable(number_model("split and encode"), "cross_entropy", "sgd", lr=0.1)

@@ -58,7 +58,7 @@ def test_exports_of_torch_step_as_the_expanded_record_does(
     assert native.ways == [NATIVE]
     assert expanded.ways == ["the expanded gradient is executed: as requested"]
     rng = np.random.default_rng(0)
-    served, label = (v.name for v in native.wanted)
+    served, label = (v.name for v in native.step_inputs)
     for _ in range(4):
         x = np.asarray(example(name, 3))
         outputs = native.run({served: x})
@@ -112,7 +112,7 @@ def test_gradients_that_stop_in_the_forward_part_stop_here_too(engine: str) -> N
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     net = sx.from_torch(module, (x,), loss=loss, labels=y, optimizer=optimizer)
     rep = sx.prepare_training(net, engine)
-    names = [v.name for v in rep.wanted]
+    names = [v.name for v in rep.step_inputs]
     feeds = dict(zip(names, (x.numpy(), y.numpy()), strict=True))
     for _ in range(3):
         optimizer.zero_grad()

@@ -91,7 +91,7 @@ def test_losses_are_those_of_autocast(engine: str, precision: str, block: Any) -
         losses[name] = np.array(autocast_losses(module, dtype))
     rep = sx.prepare_training(net, engine, precision=precision)
     x, y = data()
-    feeds = dict(zip((v.name for v in rep.wanted), (x.numpy(), y.numpy()), strict=True))
+    feeds = dict(zip((v.name for v in rep.step_inputs), (x.numpy(), y.numpy()), strict=True))
     ours = np.array([float(rep.step(feeds)["loss"]) for _ in range(STEPS)])
     noise = np.abs(losses["half"] - losses["float32"]).max()
     assert noise > 1e-5  # the precision matters here
@@ -110,7 +110,7 @@ def test_float32_is_untouched_without_a_precision(engine: str, block: Any) -> No
     expected = autocast_losses(module, None)
     rep = sx.prepare_training(net, engine)
     x, y = data()
-    feeds = dict(zip((v.name for v in rep.wanted), (x.numpy(), y.numpy()), strict=True))
+    feeds = dict(zip((v.name for v in rep.step_inputs), (x.numpy(), y.numpy()), strict=True))
     ours = [float(rep.step(feeds)["loss"]) for _ in range(STEPS)]
     np.testing.assert_allclose(ours, expected, rtol=2e-4)
 

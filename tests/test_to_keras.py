@@ -40,7 +40,7 @@ def batches(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def names(model: sx.Model) -> list[str]:
-    return [value.name or "" for value in sx.prepare_training(model).wanted]
+    return [value.name or "" for value in sx.prepare_training(model).step_inputs]
 
 
 def test_it_predicts_what_onnxruntime_does(network: sx.Model) -> None:

@@ -129,7 +129,7 @@ def test_batch_statistics_and_frozen_parameters() -> None:
     net = sx.trainable(model, "cross_entropy", sx.optim.adamw(1e-2), freeze="0.*")
     label = "label"
     rep = sx.prepare_training(net, threads=1)
-    name = next(v.name for v in rep.wanted if v.name != label)
+    name = next(v.name for v in rep.step_inputs if v.name != label)
     for i in range(3):
         rep.step({name: XS[i], label: YS[i]})
     module, loss, optimizer, _ = sx.to_torch(rep.to_model(), training=True)

@@ -71,21 +71,21 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
-def spread(start: Initializer, shape: tuple[int, ...]) -> tuple[str, float]:
+def spread(initializer: Initializer, shape: tuple[int, ...]) -> tuple[str, float]:
     """("normal", standard deviation) or ("uniform", half the width) of a random initializer."""
     fan_in, fan_out = fans(shape)
-    scale = start.scale
-    if start.kind == "normal":
+    scale = initializer.scale
+    if initializer.kind == "normal":
         return "normal", 0.02 if scale is None else scale
-    if start.kind == "uniform":
+    if initializer.kind == "uniform":
         return "uniform", 0.05 if scale is None else scale
     gain = 1.0 if scale is None else scale
-    if start.kind == "xavier_normal":
+    if initializer.kind == "xavier_normal":
         return "normal", gain * math.sqrt(2.0 / (fan_in + fan_out))
-    if start.kind == "xavier_uniform":
+    if initializer.kind == "xavier_uniform":
         return "uniform", gain * math.sqrt(6.0 / (fan_in + fan_out))
     gain = math.sqrt(2.0) if scale is None else scale
-    if start.kind == "kaiming_normal":
+    if initializer.kind == "kaiming_normal":
         return "normal", gain / math.sqrt(fan_in)
     return "uniform", gain * math.sqrt(3.0 / fan_in)
 
@@ -94,22 +94,26 @@ def draw(
     initializer: str | Initializer, shape: tuple[int, ...], rng: np.random.Generator
 ) -> np.ndarray:
     """Starting values as a float32 array."""
-    start = as_initializer(initializer)
-    if start.kind in ("zeros", "ones"):
-        return np.full(shape, float(start.kind == "ones"), np.float32)
-    if start.kind == "orthogonal":
-        return _orthogonal(start, shape, rng)
-    kind, size = spread(start, shape)
+    initializer = as_initializer(initializer)
+    if initializer.kind in ("zeros", "ones"):
+        return np.full(shape, float(initializer.kind == "ones"), np.float32)
+    if initializer.kind == "orthogonal":
+        return _orthogonal(initializer, shape, rng)
+    kind, size = spread(initializer, shape)
     numbers = rng.normal(0.0, size, shape) if kind == "normal" else rng.uniform(-size, size, shape)
     return numbers.astype(np.float32)
 
 
-def _orthogonal(start: Initializer, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def _orthogonal(
+    initializer: Initializer, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
     rows, columns = matrix(shape)
     q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
     q *= np.sign(np.diag(r))
     q = q if rows >= columns else q.T
-    return (q.reshape(shape) * (1.0 if start.scale is None else start.scale)).astype(np.float32)
+    return (q.reshape(shape) * (1.0 if initializer.scale is None else initializer.scale)).astype(
+        np.float32
+    )
 
 
 def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -124,14 +128,14 @@ def as_used(initializer: str | Initializer, value: ir.Value) -> tuple[Initialize
     A vector has no fans: instead of an initializer that needs them, biases start at 0 and scales of
     normalizations at 1.
     """
-    start = as_initializer(initializer)
+    initializer = as_initializer(initializer)
     uses = value.uses()
     if value.shape is not None and len(value.shape) < 2:
-        if start.kind in ("zeros", "ones", "normal", "uniform"):
-            return start, False
+        if initializer.kind in ("zeros", "ones", "normal", "uniform"):
+            return initializer, False
         scale = any(u.node.op_type in SCALED and u.idx in (1, 4) for u in uses)
         return Initializer("ones" if scale else "zeros"), False
-    return start, any(_is_input_first(u.node, u.idx) for u in uses)
+    return initializer, any(_is_input_first(u.node, u.idx) for u in uses)
 
 
 def _is_input_first(node: ir.Node, position: int) -> bool:

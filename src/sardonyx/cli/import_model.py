@@ -1,7 +1,7 @@
 """`sardonyx import`: a model of another framework or format becomes an ONNX file.
 
-What a file is shows in its content: `SOURCES` has one row per format, with a test of its first
-bytes and a function that imports it.
+The format of a file is recognized by its content: `SOURCES` has one row per format, with a test of
+the first bytes and a function that imports the file.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ except ImportError:  # Windows: only time and memory in use are watched
     resource = None  # type: ignore[assignment]
 
 LIMITS = "SARDONYX_SUBPROCESS_LIMITS"  # also read in `cli/__main__.py`
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 GRACE_SECONDS = 10.0
 GIGABYTE = 10**9
 
@@ -133,7 +133,7 @@ def _watch(child: subprocess.Popen[bytes], limits: SubprocessLimits) -> str:
     end = time.monotonic() + limits.seconds
     while True:
         try:
-            child.wait(LOOK_SECONDS)
+            child.wait(POLL_SECONDS)
             return ""
         except subprocess.TimeoutExpired:
             if time.monotonic() > end:

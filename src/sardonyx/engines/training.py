@@ -103,7 +103,7 @@ class TrainingRep:
                 yield name, tensor.numpy()
 
     @property
-    def wanted(self) -> list[ir.Value]:
+    def step_inputs(self) -> list[ir.Value]:
         """The inputs of a step, with types and shapes."""
         values_by_name: dict[str, ir.Value] = {}
         for step in self.steps:

@@ -33,23 +33,9 @@ class Samples:
 
 
 @gradient_rule("RoiAlign", refuses=(1,))
-def roi_align(
-    op,
-    g,
-    x,
-    rois,
-    batch_indices,
-    *,
-    coordinate_transformation_mode,
-    mode,
-    output_height,
-    output_width,
-    sampling_ratio,
-    spatial_scale,
-):
-    half_pixel = coordinate_transformation_mode == "half_pixel"
+def roi_align(op, g, x, rois, batch_indices, *, mode, output_height, output_width, **settings):
     axes = [
-        _samples(op, rois, start, bins, size, spatial_scale, sampling_ratio, half_pixel)
+        _samples(op, rois, start, bins, size, **settings)
         for start, bins, size in (
             (1, output_height, op.dim(x, 2)),
             (0, output_width, op.dim(x, 3)),
@@ -74,21 +60,23 @@ def _samples(
     start: int,
     bins: int,
     size: Dim,
-    scale: float,
-    ratio: int,
-    half_pixel: bool,
+    *,
+    sampling_ratio: int,
+    spatial_scale: float,
+    coordinate_transformation_mode: str,
 ) -> Samples:
     """The samples of all regions along one axis."""
+    half_pixel = coordinate_transformation_mode == "half_pixel"
     low, high = (
-        op.Slice(rois, [i], [i + 1], [1]) * scale - (0.5 if half_pixel else 0.0)
+        op.Slice(rois, [i], [i + 1], [1]) * spatial_scale - (0.5 if half_pixel else 0.0)
         for i in (start, start + 2)
     )
     length = high - low if half_pixel else op.Max(high - low, 1.0)
     step = length / float(bins)
-    count = op.Ceil(step) if ratio <= 0 else op.fill(ratio, step)
+    count = op.Ceil(step) if sampling_ratio <= 0 else op.fill(sampling_ratio, step)
     whole = op.Max(count, 1.0)
-    if ratio > 0:
-        index = op.const(np.arange(ratio), rois.dtype)
+    if sampling_ratio > 0:
+        index = op.const(np.arange(sampling_ratio), rois.dtype)
     else:
         most = op.cast(op.ReduceMax(whole, keepdims=0), ir.DataType.INT64)
         index = op.cast(op.Range(0, most, 1), rois.dtype)

@@ -34,25 +34,11 @@ class Samples:
 
 
 @lowering("RoiAlign")
-def roi_align(
-    xp,
-    x,
-    rois,
-    batch_indices,
-    *,
-    coordinate_transformation_mode,
-    mode,
-    output_height,
-    output_width,
-    sampling_ratio,
-    spatial_scale,
-):
-    half_pixel = coordinate_transformation_mode == "half_pixel"
+def roi_align(xp, x, rois, batch_indices, *, mode, output_height, output_width, **settings):
     batch, channels, height, width = xp.shape(x)
-    settings = (sampling_ratio, spatial_scale, half_pixel)
     rois = xp.cast(rois, xp.dtype(x))
-    rows = samples(xp, rois, 1, output_height, height, *settings)
-    columns = samples(xp, rois, 0, output_width, width, *settings)
+    rows = samples(xp, rois, 1, output_height, height, **settings)
+    columns = samples(xp, rois, 0, output_width, width, **settings)
     # Channels last: one sample is one row of a table of pixels.
     pixels = xp.reshape(xp.transpose(x, (0, 2, 3, 1)), [batch * height * width, channels])
     owner = xp.reshape(xp.cast(batch_indices, INT64), [-1, 1, 1, 1, 1])
@@ -74,17 +60,22 @@ def roi_align(
     return xp.transpose(pooled, (0, 3, 1, 2))
 
 
-def samples(xp, rois, start: int, bins: int, size, ratio: int, scale: float, half_pixel: bool):
+def samples(
+    xp, rois, start, bins, size, *, sampling_ratio, spatial_scale, coordinate_transformation_mode
+):
+    half_pixel = coordinate_transformation_mode == "half_pixel"
     low, high = (
-        xp.index(rois, 1, c, c + 1) * scale - (0.5 if half_pixel else 0.0)
+        xp.index(rois, 1, c, c + 1) * spatial_scale - (0.5 if half_pixel else 0.0)
         for c in (start, start + 2)
     )
     length = high - low if half_pixel else xp.maximum(high - low, xp.scalar(1, low))
     step = length / bins  # (regions, 1)
     one = xp.scalar(1, step)
-    count = xp.full_like(step, ratio) if ratio > 0 else xp.ceil(step)
+    count = xp.full_like(step, sampling_ratio) if sampling_ratio > 0 else xp.ceil(step)
     whole = xp.maximum(count, one)
-    most = ratio if ratio > 0 else xp.static(xp.cast(xp.max(whole), INT64)).reshape(-1)[0]
+    most = sampling_ratio
+    if most <= 0:
+        most = xp.static(xp.cast(xp.max(whole), INT64)).reshape(-1)[0]
     dtype = xp.dtype(rois)
     index = xp.cast(xp.reshape(xp.arange(0, most, 1, INT64), [1, 1, -1]), dtype)
     bin_index = xp.cast(xp.reshape(xp.arange(0, bins, 1, INT64), [1, bins, 1]), dtype)

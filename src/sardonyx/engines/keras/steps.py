@@ -20,7 +20,7 @@ from sardonyx.record.step import compile_evaluation
 
 BACKENDS = ("tensorflow", "jax", "torch")
 # JAX holds no integers of 64 bits, and Keras none of PyTorch's unsigned ones.
-HELD = {"jax": {"int64": "int32", "uint64": "uint32"}, "torch": {"uint32": "int64"}}
+VARIABLE_TYPES = {"jax": {"int64": "int32", "uint64": "uint32"}, "torch": {"uint32": "int64"}}
 
 
 def engine_name() -> str:
@@ -40,7 +40,7 @@ def engine() -> Any:
 
 def held_dtype(dtype: np.dtype) -> str:
     """The type of a Keras variable for numbers of `dtype`."""
-    return HELD.get(engine_name(), {}).get(dtype.name, dtype.name)
+    return VARIABLE_TYPES.get(engine_name(), {}).get(dtype.name, dtype.name)
 
 
 class Steps:
@@ -53,7 +53,7 @@ class Steps:
     def __init__(self, model: Model):
         self.model = model
         self.rep = engine().TrainingRep(model, compile=False, fallback="allow")
-        values = {v.name or "": v for v in self.rep.wanted}
+        values = {v.name or "": v for v in self.rep.step_inputs}
         self.inputs = {n: element_type(v) for n, v in values.items()}
         rates = [s.hyper[RATE] for s in self.rep.steps if RATE in s.hyper]
         self.rate = float(rates[0]) if rates else None

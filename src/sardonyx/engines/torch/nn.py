@@ -174,6 +174,9 @@ def instance_normalization(xp, x, scale, b, *, epsilon):
     return F.group_norm(x, x.shape[1], scale, b, epsilon)
 
 
+OF_SCORES = ("qk_matmul_output_mode", "softcap", "softmax_precision")  # attributes of Attention
+
+
 @lowering("Attention", only="torch")
 def scaled_dot_product(
     xp,
@@ -201,10 +204,9 @@ def scaled_dot_product(
         and left < 0
         and right < 0
     )
-    terms = attention.gather_inputs(
-        xp, *inputs, attributes["q_num_heads"], attributes["kv_num_heads"], attributes["scale"],
-        causal=attributes["is_causal"] and not causal, left=left, right=right,
-    )  # fmt: skip
+    masked = attributes["is_causal"] and not causal
+    options = {n: v for n, v in attributes.items() if n not in OF_SCORES}
+    terms = attention.gather_inputs(xp, *inputs, **{**options, "is_causal": masked})
     mask = joined_mask(terms)
     shared = terms.q.shape[1] != terms.k.shape[1]
     y = F.scaled_dot_product_attention(

@@ -8,8 +8,6 @@ import onnx_ir as ir
 from sardonyx.build import FLOATS, Builder, constant
 from sardonyx.grad.driver import gradient_rule
 
-Pair = tuple[ir.Value | None, ir.Value | None]
-
 
 @gradient_rule("Add", broadcasts=True)
 def add(op, g, a, b):

@@ -27,10 +27,10 @@ class Style:
 
     mode: str
     nearest_mode: str
-    coordinates: str
+    coordinate_transformation_mode: str
     cubic_coeff_a: float
-    antialias: bool
-    exclude_outside: bool
+    antialias: int
+    exclude_outside: int
     whole: bool  # scales are quotients of sizes
 
 
@@ -102,7 +102,7 @@ def interpolation(
         )
     else:
         matrix = _weights(xp, style, size, scale, column)
-    if style.coordinates != "tf_crop_and_resize":
+    if style.coordinate_transformation_mode != "tf_crop_and_resize":
         return matrix
     outside = xp.logical_or(xp.less(column, 0.0), xp.greater(column, size - 1.0))
     return xp.where(outside, 0.0 * matrix, matrix)
@@ -133,7 +133,7 @@ def coordinates(
     xp: Any, style: Style, size: Array, length: Array, scale: Array, roi: tuple[Array, Array] | None
 ) -> Array:
     """Where each element of the resized axis lies on the original one."""
-    how, i, last = style.coordinates, xp.arange(0.0, length), size - 1.0
+    how, i, last = style.coordinate_transformation_mode, xp.arange(0.0, length), size - 1.0
     # By a scale, the width may be fractional, as in ONNX's reference; `length` is what is left.
     width = length if style.whole else scale * size
     if how == "asymmetric":
@@ -180,36 +180,13 @@ def _cubic(xp: Any, d: Array, a: float) -> Array:
 
 @gradient_rule("Resize", refuses=(1, 2))
 def resize(
-    op,
-    g,
-    x,
-    roi,
-    scales,
-    sizes,
-    *,
-    mode,
-    nearest_mode,
-    coordinate_transformation_mode,
-    cubic_coeff_a,
-    antialias,
-    exclude_outside,
-    extrapolation_value,
-    keep_aspect_ratio_policy,
-    axes,
+    op, g, x, roi, scales, sizes, *, axes, extrapolation_value, keep_aspect_ratio_policy, **how
 ):
-    style = Style(
-        mode,
-        nearest_mode,
-        coordinate_transformation_mode,
-        cubic_coeff_a,
-        bool(antialias),
-        bool(exclude_outside),
-        sizes is not None and keep_aspect_ratio_policy == "stretch",
-    )
+    style = Style(whole=sizes is not None and keep_aspect_ratio_policy == "stretch", **how)
     where = list(range(rank(x))) if axes is None else [a % rank(x) for a in axes]
     g = seed = wide(op, g)
     ratios = _ratios(op, x, where, scales, sizes, keep_aspect_ratio_policy, g.dtype)
-    cropped = style.coordinates == "tf_crop_and_resize"
+    cropped = style.coordinate_transformation_mode == "tf_crop_and_resize"
     if not cropped:
         same = [a for a in where if _unchanged(x, seed, a, ratios[a])]
         where = [a for a in where if a not in same]
@@ -317,10 +294,12 @@ def _repeats(style: Style, ratios: Sequence[Array]) -> bool:
         return False
     if not all(isinstance(r, float) and r >= 1 and r == round(r) for r in ratios):
         return False
-    if style.coordinates == "asymmetric":
+    if style.coordinate_transformation_mode == "asymmetric":
         return style.nearest_mode == "floor"
     centred = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
-    return style.coordinates in centred and style.nearest_mode.startswith("round")
+    return style.coordinate_transformation_mode in centred and style.nearest_mode.startswith(
+        "round"
+    )
 
 
 def _sum_of_repeats(op: Builder, g: ir.Value, x: ir.Value, times: dict[int, int]) -> ir.Value:

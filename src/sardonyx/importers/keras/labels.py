@@ -47,10 +47,10 @@ class Label:
         if np.issubdtype(np.dtype(self.dtype), np.integer) or self.classes:
             low = 1 if self.classes > 2 else 0
             return rng.integers(low, max(self.classes, 2), shape).astype(self.dtype)
-        drawn = rng.uniform(0.05, 0.95, shape)
+        numbers = rng.uniform(0.05, 0.95, shape)
         if len(shape) > 1 and shape[-1] > 1:
-            drawn = drawn / drawn.sum(-1, keepdims=True)
-        return np.asarray(drawn, self.dtype)
+            numbers = numbers / numbers.sum(-1, keepdims=True)
+        return np.asarray(numbers, self.dtype)
 
 
 @dataclass
@@ -102,14 +102,14 @@ class Labels:
         return keras.tree.pack_sequence_as(self.structure, leaves), weight
 
 
-def _names(outputs: Any, own: Sequence[str] | None) -> list[str]:
+def _names(outputs: Any, output_names: Sequence[str] | None) -> list[str]:
     count = len(keras.tree.flatten(outputs))
     if count == 1:
         return ["label"]
     if isinstance(outputs, dict) and len(outputs) == count:
         return [f"label_{key}" for key in _sorted(outputs)]
-    if own and len(own) == count and len(set(own)) == count:
-        return [f"label_{name}" for name in own]
+    if output_names and len(output_names) == count and len(set(output_names)) == count:
+        return [f"label_{name}" for name in output_names]
     return [f"label_{number}" for number in range(count)]
 
 

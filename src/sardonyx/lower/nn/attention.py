@@ -60,13 +60,13 @@ def split_mask(xp, mask, keys):
     return (mask, None) if is_bool else (None, mask)
 
 
-def reach(xp, queries, keys, offset, causal, left, right):
+def reach(xp, queries, keys, offset, is_causal, left, right):
     """Which keys the place of a query lets it see: (queries, keys), or with (batch, 1) before."""
     row = xp.reshape(xp.arange(0, queries, 1, INT64), [queries, 1])
     column = xp.reshape(xp.arange(0, keys, 1, INT64), [1, keys])
     distance = xp.subtract(column, xp.add(row, offset))
     allowed = None
-    if causal:
+    if is_causal:
         allowed = xp.less_equal(distance, xp.scalar(0, distance))
     if left >= 0:
         allowed = both(xp, allowed, xp.greater_equal(distance, xp.scalar(-left, distance)))
@@ -75,7 +75,7 @@ def reach(xp, queries, keys, offset, causal, left, right):
     return allowed
 
 
-def positional(xp, q, k, past, lengths, causal, left, right):
+def positional(xp, q, k, past, lengths, is_causal, left_window_size, right_window_size):
     """What positions and the padding of the cache allow; None for everything."""
     queries, keys = xp.shape(q)[2], xp.shape(k)[2]
     offset = xp.full((), 0 if past is None else xp.shape(past)[2], INT64)
@@ -85,22 +85,21 @@ def positional(xp, q, k, past, lengths, causal, left, right):
         offset = offset if past is not None else xp.subtract(lengths, xp.full((), queries, INT64))
         column = xp.reshape(xp.arange(0, keys, 1, INT64), [1, 1, 1, keys])
         allowed = xp.less(column, lengths)
-    if causal or left >= 0 or right >= 0:
-        near = reach(xp, queries, keys, offset, causal, left, right)
+    if is_causal or left_window_size >= 0 or right_window_size >= 0:
+        near = reach(xp, queries, keys, offset, is_causal, left_window_size, right_window_size)
         allowed = near if allowed is None else xp.logical_and(near, allowed)
     return allowed
 
 
 def gather_inputs(
-    xp, q, k, v, mask, past_key, past_value, lengths, q_heads, kv_heads, scale, **positions
+    xp, q, k, v, mask, past_key, past_value, lengths, *, q_num_heads, kv_num_heads, scale, **places
 ) -> Inputs:
-    """What the attributes say about the inputs; `positions`: is_causal and the windows."""
-    q, k, v = heads(xp, q, q_heads), heads(xp, k, kv_heads), heads(xp, v, kv_heads)
+    """What the attributes say about the inputs; `places`: is_causal and the windows."""
+    q, k, v = heads(xp, q, q_num_heads), heads(xp, k, kv_num_heads), heads(xp, v, kv_num_heads)
     k = k if past_key is None else xp.concat([past_key, k], 2)
     v = v if past_value is None else xp.concat([past_value, v], 2)
     allowed, bias = split_mask(xp, mask, xp.shape(k)[2])
-    causal, left, right = (positions[n] for n in ("causal", "left", "right"))
-    placed = positional(xp, q, k, past_key, lengths, causal, left, right)
+    placed = positional(xp, q, k, past_key, lengths, **places)
     if placed is not None:
         allowed = both(xp, allowed, placed)
     return Inputs(q, k, v, scale, allowed, bias)
@@ -165,22 +164,14 @@ def attention(
     past_value=None,
     nonpad_kv_seqlen=None,
     *,
-    is_causal,
-    kv_num_heads,
-    left_window_size,
-    q_num_heads,
     qk_matmul_output_mode,
-    right_window_size,
-    scale,
     softcap,
     softmax_precision,
     count,
+    **attributes,
 ):
-    inputs = gather_inputs(
-        xp, q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen,
-        q_num_heads, kv_num_heads, scale,
-        causal=is_causal, left=left_window_size, right=right_window_size,
-    )  # fmt: skip
+    tensors = (q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen)
+    inputs = gather_inputs(xp, *tensors, **attributes)
     dtype = xp.dtype(q)
     raw, capped = scores_of(xp, inputs, softcap)
     scores = masked(xp, capped, inputs)
