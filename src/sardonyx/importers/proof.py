@@ -45,12 +45,12 @@ def prove(
     actual = run(model, feeds)
     problems: list[list[object]] = []
     largest = 0.0
-    for name, wanted in expected.items():
+    for name, reference in expected.items():
         if name not in actual:
             problems.append([quote(name), "the model has no such output"])
             continue
         scale = (scales or {}).get(name)
-        difference, rows = differences(actual[name], np.asarray(wanted), tolerance, scale)
+        difference, rows = differences(actual[name], np.asarray(reference), tolerance, scale)
         largest = max(largest, difference)
         problems += [[quote(name), *row] for row in rows]
     if problems:
@@ -121,8 +121,8 @@ def _row(place: Sequence[int], actual: np.ndarray, expected: np.ndarray) -> list
     words = f"row {where[0]}" if where else "the value"
     if len(where) > 1:
         words += f", column {', '.join(map(str, where[1:]))}"
-    got, want = actual[where], expected[where]
-    return [words, f"model {_shown(got)}", f"source {_shown(want)}"]
+    value, want = actual[where], expected[where]
+    return [words, f"model {_shown(value)}", f"source {_shown(want)}"]
 
 
 def _shown(value: Any) -> str:

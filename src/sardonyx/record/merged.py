@@ -166,11 +166,11 @@ def _own_readers(
     first, owner = next(iter(modules), ""), _owner(source, modules)
     slot = (source.name or "").rpartition(".")[2]
     for module, uses in list(modules.items())[1:]:
-        own = _names_another(source, modules[first], uses)
-        if own is None and "" not in modules:
+        another = _names_another(source, modules[first], uses)
+        if another is None and "" not in modules:
             shared = _siblings(module, owner) is not None or _siblings(first, owner) is not None
-            own = _siblings(first, module) in copies or (is_uniform(source) and not shared)
-        if own:
+            another = _siblings(first, module) in copies or (is_uniform(source) and not shared)
+        if another:
             name = f"{module}.{slot}" if module_path(uses[0][0]) else module
             yield _own_name(source, modules[first][0][0], uses[0][0]) or name, uses
 

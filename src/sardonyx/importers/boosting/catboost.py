@@ -304,14 +304,14 @@ def _statistic_table(document: Any, ctr: Any, hashes: list[list[int]], bits: int
     places = range(0, len(flat_map), stride)
     counts = {int(flat_map[i]): flat_map[i + 1 : i + stride] for i in places}
     counts.pop(EMPTY, None)
-    known = [[*(_signed(h) for h in some), None] for some in hashes] + [[0, 1]] * bits
-    values, found = [], set()
-    for parts in product(*known):
+    rows = [[*(_signed(h) for h in some), None] for some in hashes] + [[0, 1]] * bits
+    values, keys = [], set()
+    for parts in product(*rows):
         key = None if None in parts else _combined(parts)
         if key in counts:
-            found.add(key)
+            keys.add(key)
         values.append(_statistic_value(ctr, entry, counts.get(key)))  # type: ignore[arg-type]
-    if len(found) < len(counts):
+    if len(keys) < len(counts):
         raise _unseen()
     return np.asarray(values, np.float32).astype(F)
 

@@ -73,11 +73,11 @@ def read_chain(optimizer: Any, state: Any) -> Chain | None:
     for pattern, (maker, slots) in PATTERNS.items():
         if tuple(link.name for link in links) == pattern:
             settings = _settings(links)
-            made = None if settings is None else maker(settings)
-            if made is None:
+            chain = None if settings is None else maker(settings)
+            if chain is None:
                 return None
             divisors = {n: (slot, divide(settings or {})) for n, (slot, divide) in slots.items()}
-            return Chain(made, clip_value, links, divisors)
+            return Chain(chain, clip_value, links, divisors)
     return None
 
 
@@ -156,10 +156,10 @@ def _settings(links: list[Link]) -> dict[str, Any] | None:
 
 def _make(name: str) -> Callable[[Settings], optim.Optimizer | None]:
     def make(settings: Settings) -> optim.Optimizer | None:
-        known = set(optim.MAKERS[name].__code__.co_varnames)
-        if not set(settings) <= known:
+        settings_of_maker = set(optim.MAKERS[name].__code__.co_varnames)
+        if not set(settings) <= settings_of_maker:
             return None
-        defaults = {"weight_decay": 0.0} if "weight_decay" in known else {}
+        defaults = {"weight_decay": 0.0} if "weight_decay" in settings_of_maker else {}
         return optim.named(name, **{**defaults, **settings})
 
     return make

@@ -62,9 +62,9 @@ class Frame(Proxy):
 
     def each(self, function: Callable[[Column], Any], names: Iterable[Any] | None = None) -> Frame:
         """A frame of the same columns, each changed by a function."""
-        wanted = set(self.series) if names is None else set(names)
+        columns = set(self.series) if names is None else set(names)
         return Frame(
-            {k: function(c) if k in wanted else c for k, c in self.series.items()},
+            {k: function(c) if k in columns else c for k, c in self.series.items()},
             self.rows,
             self.length,
         )

@@ -213,8 +213,8 @@ def _located(estimator, schema, X, difference: ImportDiffers) -> ImportDiffers:
     for count in range(1, len(steps)):
         part = estimator[:count]
         try:
-            wanted = {"transformed": "transform"}
-            compare(part, convert(part, schema, wanted), schema, X, wanted)
+            methods = {"transformed": "transform"}
+            compare(part, convert(part, schema, methods), schema, X, methods)
         except ImportDiffers:
             fault = steps[count - 1][0]
             break

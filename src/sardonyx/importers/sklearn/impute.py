@@ -111,13 +111,13 @@ def knn_imputer(op, model, x):
     return {"transform": with_indicator(op, model, x, filled)}
 
 
-def _nan_distances(op, x, seen, fit, present):
+def _nan_distances(op, x, is_present, fit, present):
     """Euclidean distances over the features that both have, scaled up; NaN where there are none."""
-    both = op.MatMul(seen, present.astype(F).T.copy())
+    both = op.MatMul(is_present, present.astype(F).T.copy())
     total = None
     for j in range(fit.shape[1]):
         d = op.Sub(op.Gather(x, np.array([j]), axis=1), fit[None, :, j])
-        weight = op.Mul(op.Gather(seen, np.array([j]), axis=1), present[None, :, j].astype(F))
+        weight = op.Mul(op.Gather(is_present, np.array([j]), axis=1), present[None, :, j].astype(F))
         part = op.Mul(op.Mul(d, d), weight)
         total = part if total is None else op.Add(total, part)
     scaled = op.Mul(op.Div(total, op.Max(both, F(1))), F(fit.shape[1]))

@@ -191,12 +191,12 @@ def text_columns(estimator: Any, indices: list[int]) -> set[int]:
 
 def parts_of(estimator: Any) -> Iterator[Any]:
     """An estimator and every estimator that its fitted attributes hold."""
-    pending, seen = [estimator], set()
+    pending, parts = [estimator], set()
     while pending:
         thing = pending.pop()
-        if id(thing) in seen or isinstance(thing, (str, bytes, np.ndarray, type)):
+        if id(thing) in parts or isinstance(thing, (str, bytes, np.ndarray, type)):
             continue
-        seen.add(id(thing))
+        parts.add(id(thing))
         if isinstance(thing, dict):
             pending.extend(thing.values())
         elif isinstance(thing, (list, tuple)) and len(thing) < 10_000:

@@ -226,8 +226,8 @@ def local_outlier_factor(op, model, x):
     if not model.novelty:
         raise refuse("a LocalOutlierFactor without novelty=True, which cannot score new rows")
     near, at = _nearest(op, model, x, model.n_neighbors_)
-    own = np.asarray(model._distances_fit_X_, F)[:, model.n_neighbors_ - 1]
-    reach = op.Max(near, op.Gather(op.const(own.copy()), at))
+    distances = np.asarray(model._distances_fit_X_, F)[:, model.n_neighbors_ - 1]
+    reach = op.Max(near, op.Gather(op.const(distances.copy()), at))
     density = op.Div(F(1), op.Add(op.ReduceMean(reach, [1], keepdims=1), F(1e-10)))
     theirs = op.Gather(op.const(np.asarray(model._lrd, F)), at)
     scores = op.Neg(op.ReduceMean(op.Div(theirs, density), [1], keepdims=0))

@@ -266,7 +266,7 @@ def gradient_boosting_regressor(op, model, x):
 # -- histogram gradient boosting ------------------------------------------------------------------
 
 
-def _add_histogram_tree(forest: Forest, predictor: Any, known: dict[int, np.ndarray], k: int):
+def _add_histogram_tree(forest: Forest, predictor: Any, categories: dict[int, np.ndarray], k: int):
     """Add a tree; a category that is unknown follows missing values."""
     nodes = predictor.nodes
     is_leaf = nodes["is_leaf"].astype(bool)
@@ -284,7 +284,7 @@ def _add_histogram_tree(forest: Forest, predictor: Any, known: dict[int, np.ndar
         bits = predictor.raw_left_cat_bitsets[node["bitset_idx"]]
         left = _members(bits)
         if missing[at]:  # the right side is what is known and not left; the rest follows missing
-            members = np.setdiff1d(known[int(node["feature_idx"])], left)
+            members = np.setdiff1d(categories[int(node["feature_idx"])], left)
             yes[at], no[at], missing[at] = no[at], yes[at], 0
         else:
             members = left
@@ -304,7 +304,7 @@ def _members(bits: np.ndarray) -> np.ndarray:
 
 
 def _histogram_raw(op, model, x) -> ir.Value:
-    known: dict[int, np.ndarray] = {}
+    categories: dict[int, np.ndarray] = {}
     if getattr(model, "_preprocessor", None) is not None:
         encoder = model._preprocessor.named_transformers_["encoder"]
         categorical = np.flatnonzero(model.is_categorical_)
@@ -318,12 +318,12 @@ def _histogram_raw(op, model, x) -> ir.Value:
     bitsets, index = model._bin_mapper.make_known_categories_bitsets()
     remapped = getattr(model._bin_mapper, "is_categorical_", None)
     if remapped is not None:
-        known = {int(f): _members(bitsets[index[f]]) for f in np.flatnonzero(remapped)}
+        categories = {int(f): _members(bitsets[index[f]]) for f in np.flatnonzero(remapped)}
     forest = Forest()
-    forest.whole = set(known)
+    forest.whole = set(categories)
     for stage in model._predictors:
         for k, predictor in enumerate(stage):
-            _add_histogram_tree(forest, predictor, known, k)
+            _add_histogram_tree(forest, predictor, categories, k)
     sums = leaf_sums(op, forest, columns, model.n_trees_per_iteration_)
     return op.Add(sums, np.asarray(model._baseline_prediction, F).reshape(1, -1))
 

@@ -62,29 +62,29 @@ def compare(
 ) -> None:
     """Hold the model against the results of TensorFlow on one set of inputs."""
     used = {v.name for v in model.inputs}
-    own = {n: _texts(a) for n, a in feeds.items() if n in used}
+    feeds_of_model = {n: _texts(a) for n, a in feeds.items() if n in used}
     try:
-        actual = proof.run(model, own)
+        actual = proof.run(model, feeds_of_model)
     except SardonyxError as error:
         raise ImportDiffers(
             "the imported model does not run", [[str(error).partition("\n")[0]]], hint=HINT
         ) from error
     rows: list[list[object]] = []
     near = True
-    for name, wanted in expected.items():
-        got = np.asarray(actual[name])
-        if got.shape != wanted.shape or not _same_type(got, wanted):
-            given = f"{wanted.dtype}{list(wanted.shape)}"
-            rows.append([name, f"{got.dtype}{list(got.shape)} instead of {given}"])
+    for name, reference in expected.items():
+        result = np.asarray(actual[name])
+        if result.shape != reference.shape or not _same_type(result, reference):
+            description = f"{reference.dtype}{list(reference.shape)}"
+            rows.append([name, f"{result.dtype}{list(result.shape)} instead of {description}"])
         elif not is_random:
-            _, problems = proof.differences(got, wanted, CLOSE)
-            if problems and wanted.dtype.kind != "f":
+            _, problems = proof.differences(result, reference, CLOSE)
+            if problems and reference.dtype.kind != "f":
                 rows += [[name, *row] for row in problems]
             near = near and not problems
     if rows:
         raise ImportDiffers("the imported model and TensorFlow differ", rows, hint=HINT)
     if not near:
-        _judge(model, source, feeds, own)
+        _judge(model, source, feeds, feeds_of_model)
 
 
 def _texts(array: np.ndarray) -> np.ndarray:
@@ -100,7 +100,10 @@ def _same_type(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _judge(
-    model: Model, source: Source, feeds: Mapping[str, np.ndarray], own: dict[str, np.ndarray]
+    model: Model,
+    source: Source,
+    feeds: Mapping[str, np.ndarray],
+    model_feeds: dict[str, np.ndarray],
 ) -> None:
     """Whether rounding explains a difference: the ratio to the noise of float32 decides."""
     used = [v.name or "" for v in model.inputs]
@@ -108,7 +111,7 @@ def _judge(
     def tensorflow_graph(*arrays: Any) -> dict[str, Any]:
         return run_source(source, {**feeds, **dict(zip(used, arrays, strict=True))})
 
-    report = verify(model, tensorflow_graph, inputs=[own], seconds=SECONDS)
+    report = verify(model, tensorflow_graph, inputs=[model_feeds], seconds=SECONDS)
     if report.verdict in (DIFFERENT, FAILS):
         lines = str(report).splitlines()
         raise ImportDiffers(
@@ -165,7 +168,7 @@ def _drawn(
 
 
 def _array(
-    rng: np.random.Generator, shape: list[int], dtype: tf.DType, kind: int, own: Any
+    rng: np.random.Generator, shape: list[int], dtype: tf.DType, kind: int, example: Any
 ) -> np.ndarray:
     if dtype == tf.string:
         words = np.array([b"alpha", b"Beta", b"12", b"", b"gamma delta"], object)
@@ -176,8 +179,8 @@ def _array(
     if dtype.is_integer:
         first, last = ((0, 2), (1, 3), (0, 1))[kind]
         return rng.integers(first, last, shape).astype(numpy_type)
-    if own is not None and own.size and np.isfinite(own).all():
-        low, high = float(own.min()), float(own.max())
+    if example is not None and example.size and np.isfinite(example).all():
+        low, high = float(example.min()), float(example.max())
         return rng.uniform(low, high if high > low else low + 1e-6, shape).astype(numpy_type)
     if kind == 1:
         return rng.uniform(0, 1, shape).astype(numpy_type)

@@ -78,15 +78,15 @@ def _moved(
     numbers = list(arrays)
     followed = False
     for i in sorted(which):
-        own = op.elements(inputs[i])
-        followed = followed or own is not None
-        own = op.parts(inputs[i]) if own is None else own
-        if own is None:
+        own_elements = op.elements(inputs[i])
+        followed = followed or own_elements is not None
+        own_elements = op.parts(inputs[i]) if own_elements is None else own_elements
+        if own_elements is None:
             return None
         kind = node.inputs[i].dtype.as_numpy_dtype
-        numbers[i] = np.arange(len(elements), len(elements) + own.size, dtype=kind)
-        numbers[i] = numbers[i].reshape(own.shape)
-        elements += list(own.reshape(-1))
+        numbers[i] = np.arange(len(elements), len(elements) + own_elements.size, dtype=kind)
+        numbers[i] = numbers[i].reshape(own_elements.shape)
+        elements += list(own_elements.reshape(-1))
     results = run(node, numbers) if followed else None
     if results is None or any(r.ndim > 1 or r.size > ELEMENTS for r in results):
         return None

@@ -141,8 +141,8 @@ def product(x: ir.Value, sizes: Sequence[Any]) -> tuple[ir.Value, ir.Value] | No
     if not fits or rows.shape[-1] != source.shape[-1] or weight.shape[-1] != sizes[-1]:
         return None
     for axis, size in enumerate(sizes[:-1]):
-        own = source.shape[axis]
-        same = size == own if isinstance(own, int) else Size(source, axis).same(size)
+        length = source.shape[axis]
+        same = size == length if isinstance(length, int) else Size(source, axis).same(size)
         if not same:
             return None
     return source, weight

@@ -242,14 +242,14 @@ def _ordered(results: Iterable[tf.Tensor], fed: Mapping[str, Any]) -> list[tf.Op
 
 def _executed(nodes: Iterable[tf.Operation]) -> list[tf.Operation]:
     """The operators that TensorFlow runs for `nodes`, those that control edges lead to included."""
-    seen: dict[tf.Operation, None] = {}
+    operations: dict[tf.Operation, None] = {}
     stack = list(nodes)
     while stack:
         node = stack.pop()
-        if node not in seen:
-            seen[node] = None
+        if node not in operations:
+            operations[node] = None
             stack += [t.op for t in node.inputs] + list(node.control_inputs)
-    return list(seen)
+    return list(operations)
 
 
 # -- types and shapes -----------------------------------------------------------------------------

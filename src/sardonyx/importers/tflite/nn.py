@@ -68,15 +68,15 @@ def transpose_conv(op, node, shape, w, x, b=None):
     target = [int(v) for v in known(shape, "the size of the result")][1:3]
     before, after, extra = [], [], []
     ends = zip(sizes(x)[1:3], sizes(kernel)[2:], strides(node), target)
-    for size, extent, stride, wanted in ends:
+    for size, extent, stride, size_of_output in ends:
         if not isinstance(size, int):
             raise Unsupported("the size of the image is not known")
         whole = (size - 1) * stride + extent
-        cut = max(whole - wanted, 0)
+        cut = max(whole - size_of_output, 0)
         begin = cut // 2 if node["padding"] == SAME else 0
         before.append(begin)
         after.append(cut - begin)
-        extra.append(max(wanted - whole, 0))
+        extra.append(max(size_of_output - whole, 0))
     settings = {"strides": strides(node), "pads": before + after, "output_padding": extra}
     return last(op, op.ConvTranspose(first(op, x), kernel, b, **settings))
 
@@ -107,8 +107,8 @@ def fully_connected(op, node, x, w, b=None):
     if node.get("weights_format", 0):
         raise Unsupported("its weights are shuffled")
     matrix = node.turned(op, node.inputs[1], lambda a: a.T, 1)
-    width, own = sizes(matrix)[0], sizes(x)[-1:]
-    joins = isinstance(own[0], int) and own[0] != width if own else True
+    width, sizes_of_x = sizes(matrix)[0], sizes(x)[-1:]
+    joins = isinstance(sizes_of_x[0], int) and sizes_of_x[0] != width if sizes_of_x else True
     if joins or (not node.get("keep_num_dims") and rank(x) != 2):
         x = op.reshape(x, [-1, width])
     y = op.MatMul(x, matrix)

@@ -65,8 +65,8 @@ def _is_amplified(report: Report) -> bool:
         if m.problem or m.wrong:
             return False
         ratios[m.subject] = max(ratios.get(m.subject, 0.0), m.ratio)
-    own = ratios.pop(report.subjects[0]["name"], 0.0)
-    return own > report.bands[0] and max(ratios.values(), default=0.0) <= AMPLIFIED * own
+    noise = ratios.pop(report.subjects[0]["name"], 0.0)
+    return noise > report.bands[0] and max(ratios.values(), default=0.0) <= AMPLIFIED * noise
 
 
 class Interpreted:

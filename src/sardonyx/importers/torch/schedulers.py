@@ -94,11 +94,11 @@ def _horizon(scheduler: Any) -> int:
     return int(min(max(8 * max(numbers, default=0) + 64, SHORT), LONGEST))
 
 
-def _numbers(thing: Any, seen: set[int]) -> Iterator[int]:
+def _numbers(thing: Any, visited_ids: set[int]) -> Iterator[int]:
     """Whole numbers inside a scheduler, and inside functions that it calls."""
-    if id(thing) in seen or isinstance(thing, (torch.optim.Optimizer, torch.Tensor, str)):
+    if id(thing) in visited_ids or isinstance(thing, (torch.optim.Optimizer, torch.Tensor, str)):
         return
-    seen.add(id(thing))
+    visited_ids.add(id(thing))
     if isinstance(thing, (int, float)) and not isinstance(thing, bool):
         if math.isfinite(thing) and 0 < thing <= LONGEST and thing == int(thing):
             yield int(thing)
@@ -117,7 +117,7 @@ def _numbers(thing: Any, seen: set[int]) -> Iterator[int]:
         hidden = ("last_epoch", "_step_count", "optimizer", "base_lrs", "_last_lr")
         parts = [v for k, v in vars(thing).items() if k not in hidden]
     for part in parts:
-        yield from _numbers(part, seen)
+        yield from _numbers(part, visited_ids)
 
 
 def _is_set(cell: Any) -> bool:

@@ -232,15 +232,15 @@ def _name_ends(graph: ir.Graph, program: Program) -> None:
     for value, name in zip(graph.inputs, program.inputs, strict=True):
         value.name = name
     outputs = list(graph.outputs)
-    seen: set[ir.Value] = set()
+    values: set[ir.Value] = set()
     for index, (value, name) in enumerate(zip(outputs, program.outputs, strict=True)):
-        if value in seen or value.producer() is None:
+        if value in values or value.producer() is None:
             node = ir.Node("", "Identity", [value], num_outputs=1)
             graph.append(node)
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             value = graph.outputs[index] = node.outputs[0]
         value.name = _unlike_inputs(name, program.inputs)
-        seen.add(value)
+        values.add(value)
 
 
 def _unlike_inputs(name: str, inputs: Iterable[str]) -> str:

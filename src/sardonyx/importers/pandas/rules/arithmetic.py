@@ -446,12 +446,12 @@ def logical_and(em: Emission, _: str, a: Any, b: Any) -> Rep:
     missing = em.either(left.missing, right.missing)
     if missing is not None:  # false and missing is false
         for side in (left, right):
-            known = (
+            certain = (
                 em.op.Not(side.data)
                 if side.missing is None
                 else em.op.And(em.op.Not(side.missing), em.op.Not(side.data))
             )
-            missing = em.op.And(missing, em.op.Not(known))
+            missing = em.op.And(missing, em.op.Not(certain))
     return Rep("bool", data, missing, nullable=missing is not None)
 
 

@@ -153,9 +153,9 @@ def _dummies(
     self: Any, prefix: Any, sep: str, dummy_na: bool, drop_first: bool, dtype: Any
 ) -> dict[Any, Any]:
     kind = self.step.value.dtype
-    known = isinstance(kind, pd.CategoricalDtype)
-    levels = list(kind.categories if known else pd.Categorical(self.step.value).categories)
-    if not known:
+    is_categorical = isinstance(kind, pd.CategoricalDtype)
+    levels = list(kind.categories if is_categorical else pd.Categorical(self.step.value).categories)
+    if not is_categorical:
         freeze(f"{self.label} dummies", levels)
     keys = [*levels, np.nan] if dummy_na else levels
     keys = keys[1:] if drop_first else keys
@@ -188,8 +188,8 @@ def factorize(values: Any, sort: bool = False, use_na_sentinel: bool = True) -> 
         return Rep("int", lookup.position(em, a, list(levels)))
 
     def replay(a: pd.Series) -> pd.Series:
-        found = pd.Index(levels).get_indexer(pd.Index(a))
-        return pd.Series(found, index=a.index)
+        places = pd.Index(levels).get_indexer(pd.Index(a))
+        return pd.Series(places, index=a.index)
 
     return record("factorize", [values], replay, emit), levels
 

@@ -159,8 +159,8 @@ def _transformed(self: Any, column: Any, func: Any, arguments: Any, options: Any
         refuse("the function of transform gives the same value in every group")
     values = [k.step.value for k in self.keys]
     sizes = column.step.value.groupby(values, observed=True).size()
-    known = Column(of_groups(column, self.keys, sizes).step, None).notna()
-    return Column(Column(result.step, column.label).where(known).step, column.label)
+    present = Column(of_groups(column, self.keys, sizes).step, None).notna()
+    return Column(Column(result.step, column.label).where(present).step, column.label)
 
 
 def _is_user_code(func: Any) -> bool:
@@ -174,8 +174,8 @@ def filter_(self: Any, func: Any, dropna: bool = True) -> Any:
         refuse("filter of groups is recorded for one key")
     answers = {key: bool(func(part)) for key, part in self.real}
     freeze("groupby.filter", answers)
-    wanted = [k[0] if isinstance(k, tuple) else k for k, yes in answers.items() if yes]
-    return filtered(self.frame, self.keys[0].isin(wanted))
+    groups = [k[0] if isinstance(k, tuple) else k for k, yes in answers.items() if yes]
+    return filtered(self.frame, self.keys[0].isin(groups))
 
 
 @rule("GroupBy")

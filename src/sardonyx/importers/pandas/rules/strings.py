@@ -260,8 +260,8 @@ def _pad(name: str) -> None:
 def _padded(em: Emission, a: Rep, width: int, fill: str, side: str, after_sign: bool) -> Rep:
     op = em.op
     short = op.Sub(em.ints(width), characters.lengths(em, a.data))
-    wanted = op.Less(em.ints(list(range(max(width, 1)))), characters.column(em, short))
-    padding = op.Where(wanted, np.int32(ord(fill)), np.int32(-1))
+    places = op.Less(em.ints(list(range(max(width, 1)))), characters.column(em, short))
+    padding = op.Where(places, np.int32(ord(fill)), np.int32(-1))
     parts = [padding, a.data] if side == "left" else [a.data, padding]
     if after_sign:
         head = op.Slice(a.data, em.ints([0]), em.ints([1]), em.ints([1]))

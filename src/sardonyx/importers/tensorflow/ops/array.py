@@ -66,14 +66,14 @@ def reshape(op: Writer, x: ir.Value, target: ir.Value, *, node: Any) -> ir.Value
         y.meta["complex"] = True
         return y
     elements = op.elements(target)
-    known = node.outputs[0].shape
-    if elements is None and known.rank is not None:
-        elements = np.empty(known.rank, object)
-        elements[:] = known.as_list()
+    shape_of_output = node.outputs[0].shape
+    if elements is None and shape_of_output.rank is not None:
+        elements = np.empty(shape_of_output.rank, object)
+        elements[:] = shape_of_output.as_list()
     if elements is None:
         return op.Reshape(x, op.int64(target), allowzero=1)
-    if known.rank is not None:
-        pairs = list(zip(elements, known.as_list(), strict=True))
+    if shape_of_output.rank is not None:
+        pairs = list(zip(elements, shape_of_output.as_list(), strict=True))
         elements = elements.copy()
         elements[:] = [k if k is not None else e for e, k in pairs]
     operands = patterns.product(x, list(elements))

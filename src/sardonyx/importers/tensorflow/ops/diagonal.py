@@ -58,8 +58,8 @@ class _Band:
 
 
 def _band(op: Writer, k: ir.Value | None, node: Any) -> _Band:
-    own = {a.name for a in node.op_def.attr}
-    align = node.get_attr("align").decode() if "align" in own else "LEFT_LEFT"
+    names = {a.name for a in node.op_def.attr}
+    align = node.get_attr("align").decode() if "align" in names else "LEFT_LEFT"
     if k is None:
         zero = op.const(np.zeros(1, np.int64))
         return _Band(op, zero, zero, align, True)
@@ -195,12 +195,12 @@ def matrix_diag_v3(
     band = _band(op, k, node)
     zero, length = op.const(np.zeros(1, np.int64)), op.dim_value(x, -1)
     least = op.Sub(length, op.Min(band.high, zero)), op.Add(length, op.Max(band.low, zero))
-    given = op.Reshape(op.int64(rows), [1]), op.Reshape(op.int64(columns), [1])
-    free = tuple(op.Less(v, zero) for v in given)
+    extents = op.Reshape(op.int64(rows), [1]), op.Reshape(op.int64(columns), [1])
+    free = tuple(op.Less(v, zero) for v in extents)
     both = op.And(*free)
     sizes = [
         op.Where(f, op.Where(both, op.Max(*least), own), v)
-        for f, own, v in zip(free, least, given, strict=True)
+        for f, own, v in zip(free, least, extents, strict=True)
     ]
     y, inside = _spread(op, x, band, *sizes)
     y = op.where(inside, y, filler)

@@ -133,10 +133,10 @@ def _graph(
     op: Writer, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str
 ) -> ir.Graph:
     """A body whose outputs are distinct values that it computes itself."""
-    own = {v for node in op.nodes for v in node.outputs}
+    values = {v for node in op.nodes for v in node.outputs}
     results: list[ir.Value] = []
     for value in outputs:
-        if value not in own or value in results:
+        if value not in values or value in results:
             kind, shape = value.type, value.shape
             value = op.call("Identity", [value])
             value.type, value.shape = kind, shape
@@ -232,8 +232,8 @@ class _Loop:
         """The element that each iteration adds to list `i`; None where it does anything else."""
         if writer.type not in ("TensorListSetItem", "TensorListPushBack"):
             return None
-        own = self.operands[i]
-        if _origin(writer.inputs[0]) is not body.inputs[i] or own.value is not None:
+        operand = self.operands[i]
+        if _origin(writer.inputs[0]) is not body.inputs[i] or operand.value is not None:
             return None
         readers = _readers(body.inputs[i])
         if readers != [writer] and any(r is not writer for r in readers):
@@ -270,8 +270,8 @@ class _Loop:
     def _state(self, i: int, start: ir.Value, body: Any) -> ir.Value:
         shape = body.inputs[i].shape
         if isinstance(self.operands[i], TensorList):
-            own = self.operands[i]
-            sizes = own.shape if own.value is None else None
+            operand = self.operands[i]
+            sizes = operand.shape if operand.value is None else None
             dims: Any = list(start.shape)[1:] if sizes is None and start.shape else sizes
             dims = None if dims is None else [None, *dims]
         else:
@@ -279,10 +279,10 @@ class _Loop:
         return _parameter(self.op, "carry", start.dtype, dims)
 
     def _as_operand(self, i: int, value: ir.Value) -> Any:
-        own = self.operands[i]
-        if not isinstance(own, TensorList):
+        operand = self.operands[i]
+        if not isinstance(operand, TensorList):
             return value
-        return TensorList(own.dtype, value, own.count, own.shape, own.lacks_size)
+        return TensorList(operand.dtype, value, operand.count, operand.shape, operand.lacks_size)
 
     def _iteration(self, inner: Writer, body: Any, inside: list[Any]) -> list[Any]:
         """The results of the body; elements instead of the lists to which they are appended."""
@@ -332,14 +332,14 @@ class _Loop:
 
     def _filled(self, i: int, value: ir.Value, item: ir.Value) -> ir.Value:
         """The elements of the iterations, and zeros for those that were reserved beyond."""
-        own = self.operands[i]
-        count = constant(own.count)
-        if (count is not None and count[0] == 0) or self._fills(own.count):
+        operand = self.operands[i]
+        count = constant(operand.count)
+        if (count is not None and count[0] == 0) or self._fills(operand.count):
             return value
         if item.shape is None or item.dtype == T.STRING:
             raise Refusal("a loop that may leave elements of a list unwritten")
         op, n = self.op, len(item.shape) + 1
-        missing = op.Max(op.Sub(own.count, op.dim_value(value, 0)), [0])
+        missing = op.Max(op.Sub(operand.count, op.dim_value(value, 0)), [0])
         pads = op.join([*[0] * n, missing, *[0] * (n - 1)])
         narrow = item.dtype == T.BOOL
         y = op.Pad(op.cast(value, T.UINT8) if narrow else value, pads)

@@ -212,12 +212,12 @@ def combined_non_max_suppression(
     valid = op.Greater(values, low)
     box = op.Mod(places, op.const(np.int64(number)))
     kind = op.Div(places, op.const(np.int64(number)))
-    found = op.GatherND(flat_boxes, op.Unsqueeze(box, [-1]), batch_dims=1)
+    chosen_boxes = op.GatherND(flat_boxes, op.Unsqueeze(box, [-1]), batch_dims=1)
     if clip_boxes:
-        found = op.Clip(found, op.like(0, found), op.like(1, found))
+        chosen_boxes = op.Clip(chosen_boxes, op.like(0, chosen_boxes), op.like(1, chosen_boxes))
     zero = op.const(np.float32(0))
     results = [
-        op.Where(op.Unsqueeze(valid, [-1]), found, zero),
+        op.Where(op.Unsqueeze(valid, [-1]), chosen_boxes, zero),
         op.Where(valid, values, zero),
         op.Where(valid, op.cast(kind, T.FLOAT), zero),
     ]

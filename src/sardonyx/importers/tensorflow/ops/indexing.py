@@ -270,7 +270,7 @@ def top_k(op: Writer, x: ir.Value, k: ir.Value | None = None, *, node: Any) -> l
 @importer("ListDiff")
 def list_diff(op: Writer, x: ir.Value, y: ir.Value, *, node: Any) -> list[ir.Value]:
     same = op.Equal(op.Unsqueeze(x, [1]), op.Unsqueeze(y, [0]))
-    found = op.ReduceMax(op.cast(same, T.INT32), [1], keepdims=0)
-    keep = op.Equal(found, op.like(0, found))
+    matches = op.ReduceMax(op.cast(same, T.INT32), [1], keepdims=0)
+    keep = op.Equal(matches, op.like(0, matches))
     places = op.Squeeze(op.NonZero(keep), [0])
     return [op.Gather(x, places), op.cast(places, dtype_of(node.outputs[1].dtype))]

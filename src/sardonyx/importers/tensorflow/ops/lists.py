@@ -64,18 +64,18 @@ def tensor_list_from_tensor(op: Writer, x: ir.Value, shape: ir.Value) -> TensorL
 
 @importer("TensorListStack")
 def tensor_list_stack(op: Writer, elements: Any, shape: ir.Value) -> ir.Value:
-    own = _list(elements)
-    if own.value is None and own.shape is None:
-        own.shape = _shape(op, shape)
-    return own.stacked(op)
+    items = _list(elements)
+    if items.value is None and items.shape is None:
+        items.shape = _shape(op, shape)
+    return items.stacked(op)
 
 
 @importer("TensorListGetItem")
 def tensor_list_get_item(op: Writer, elements: Any, index: ir.Value, shape: ir.Value) -> ir.Value:
-    own = _list(elements)
-    if own.value is None and own.shape is None:
-        own.shape = _shape(op, shape)
-    return op.Gather(own.stacked(op), index, axis=0)
+    items = _list(elements)
+    if items.value is None and items.shape is None:
+        items.shape = _shape(op, shape)
+    return op.Gather(items.stacked(op), index, axis=0)
 
 
 @importer("TensorListSetItem")
@@ -101,10 +101,10 @@ def tensor_list_push_back(op: Writer, elements: Any, item: Any) -> TensorList:
 
 @importer("TensorListPopBack")
 def tensor_list_pop_back(op: Writer, elements: Any, shape: ir.Value) -> list[Any]:
-    own = _list(elements)
-    stacked = own.stacked(op)
+    items = _list(elements)
+    stacked = items.stacked(op)
     last = op.Gather(stacked, op.const(np.int64(-1)), axis=0)
-    return [TensorList(own.dtype, op.part(stacked, 0, 0, -1)), last]
+    return [TensorList(items.dtype, op.part(stacked, 0, 0, -1)), last]
 
 
 @importer("TensorListLength")
@@ -114,14 +114,14 @@ def tensor_list_length(op: Writer, elements: Any) -> ir.Value:
 
 @importer("TensorListResize")
 def tensor_list_resize(op: Writer, elements: Any, size: ir.Value) -> TensorList:
-    own = _list(elements)
+    items = _list(elements)
     count = op.Reshape(op.int64(size), [1])
-    if own.value is None:
-        return TensorList(own.dtype, None, count, own.shape)
-    cut = op.Slice(own.value, [0], count, [0])
+    if items.value is None:
+        return TensorList(items.dtype, None, count, items.shape)
+    cut = op.Slice(items.value, [0], count, [0])
     more = op.Sub(count, op.dim_value(cut, 0))
     n = rank(cut)
-    return TensorList(own.dtype, op.Pad(cut, op.join([0] * n + [more] + [0] * (n - 1))))
+    return TensorList(items.dtype, op.Pad(cut, op.join([0] * n + [more] + [0] * (n - 1))))
 
 
 @importer("TensorListGather")
@@ -137,8 +137,8 @@ def tensor_list_scatter(
     size = op.Add(op.ReduceMax(op.int64(indices), keepdims=0), op.const(np.int64(1)))
     if count is not None:
         size = op.Max(size, op.int64(count))
-    own = TensorList(x.dtype, None, op.Reshape(size, [1]))
-    zeros = own.zeros(op, op.dims(x, 1))
+    items = TensorList(x.dtype, None, op.Reshape(size, [1]))
+    zeros = items.zeros(op, op.dims(x, 1))
     return TensorList(x.dtype, op.ScatterND(zeros, op.Unsqueeze(op.int64(indices), [-1]), x))
 
 
@@ -164,10 +164,10 @@ def tensor_list_split(op: Writer, x: ir.Value, shape: ir.Value, lengths: ir.Valu
 
 @importer("TensorListElementShape")
 def tensor_list_element_shape(op: Writer, elements: Any, *, shape_type: tf.DType) -> ir.Value:
-    own = _list(elements)
+    items = _list(elements)
     kind = dtype_of(shape_type)
-    if own.value is not None:
-        return op.cast(op.join(op.dims(own.value, 1)), kind)
-    if own.shape is None:
+    if items.value is not None:
+        return op.cast(op.join(op.dims(items.value, 1)), kind)
+    if items.shape is None:
         raise Refusal("the shape of the elements of an empty list")
-    return op.const(np.array([-1 if d is None else d for d in own.shape]), kind)
+    return op.const(np.array([-1 if d is None else d for d in items.shape]), kind)

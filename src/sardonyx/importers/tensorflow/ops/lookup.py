@@ -30,13 +30,13 @@ def lookup_table_find(
     other = op.known(default, "a default")
     if table.keys.ndim != 1 or table.values.ndim != 1:
         raise Refusal("a table of vectors")
-    known, values, fill = _entries(table, other)
+    entries, values, fill = _entries(table, other)
     attributes = {
-        f"keys_{_stem(known)}s": _plain(known),
+        f"keys_{_stem(entries)}s": _plain(entries),
         f"values_{_stem(values)}s": _plain(values),
         f"default_{_stem(values)}": _plain(np.array([fill], values.dtype))[0],
     }
-    wide = keys if keys.dtype == T.STRING else op.cast(keys, _kind(known))
+    wide = keys if keys.dtype == T.STRING else op.cast(keys, _kind(entries))
     encoded = op.call("LabelEncoder", [wide], attributes, domain="ai.onnx.ml")
     encoded.type, encoded.shape = ir.TensorType(_kind(values)), keys.shape
     return op.cast(encoded, _kind_of(Tout))

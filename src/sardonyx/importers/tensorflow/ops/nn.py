@@ -188,8 +188,8 @@ def in_top_k(
 ) -> ir.Value:
     count = op.const(np.array([node.get_attr("k")])) if k is None else op.vector(k)
     column = op.Unsqueeze(op.int64(targets), [-1])
-    own = op.GatherElements(predictions, column, axis=-1)
-    above = op.cast(op.Greater(predictions, own), T.INT64)
+    scores = op.GatherElements(predictions, column, axis=-1)
+    above = op.cast(op.Greater(predictions, scores), T.INT64)
     return op.Less(op.ReduceSum(above, [-1], keepdims=0), count)
 
 

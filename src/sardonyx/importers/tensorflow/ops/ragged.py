@@ -64,13 +64,13 @@ def ragged_tensor_to_tensor(
     starts = _starts(op, ids, rows)
     column = op.Sub(op.count(op.dim_value(values, 0)), op.Gather(starts, ids))
     widest = op.ReduceMax(op.Pad(op.Add(column, [1]), [0, 1]), [0], keepdims=1)
-    wanted = op.int64(shape)
+    target = op.int64(shape)
     if shape.shape is None or not len(shape.shape):
         sizes = [rows, widest]
     else:
-        free = [op.Less(op.element(wanted, i), [0]) for i in (0, 1)]
+        free = [op.Less(op.element(target, i), [0]) for i in (0, 1)]
         pairs = zip(free, (rows, widest), (0, 1), strict=True)
-        sizes = [op.Where(f, own, op.element(wanted, i)) for f, own, i in pairs]
+        sizes = [op.Where(f, own, op.element(target, i)) for f, own, i in pairs]
     tail = [op.Shape(values, start=1)] if rank(values) > 1 else []
     fill = op.Expand(default, op.Concat(*sizes, *tail, axis=0))
     keep = op.And(op.Less(ids, sizes[0]), op.Less(column, sizes[1]))

@@ -165,7 +165,7 @@ def _counted(op: Writer, x: ir.Value, hot: ir.Value, weights: ir.Value, binary: 
     ones = op.cast(ones, T.DOUBLE) if kind == T.DOUBLE else ones
     if binary:
         return op.cast(op.ReduceMax(ones, [-2], keepdims=0), kind)
-    known = weights.shape is not None and list(weights.shape) == [0]
-    if not known:
+    is_empty = weights.shape is not None and list(weights.shape) == [0]
+    if not is_empty:
         ones = op.Mul(ones, op.cast(op.Unsqueeze(weights, [-1]), ones.dtype))
     return op.cast(op.ReduceSum(ones, [-2], keepdims=0), kind)

@@ -53,9 +53,9 @@ def resize_nearest_neighbor(
     node: Any,
 ) -> ir.Value:
     target = constant(size)
-    known = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
-    if target is not None and len(known) == 2:
-        for axis, old in enumerate(known, 1):
+    sides = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
+    if target is not None and len(sides) == 2:
+        for axis, old in enumerate(sides, 1):
             places = _places(old, int(target[axis - 1]), align_corners, half_pixel_centers)
             if not np.array_equal(places, np.arange(old)):
                 x = op.Gather(x, places, axis=axis)
@@ -93,11 +93,11 @@ def resize_by_product(op: Writer, x: ir.Value, size: ir.Value, *, node: Any) -> 
     Its coefficients are rounded to a table, which Resize's are not.
     """
     target = op.known(size, "a size")
-    known = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
-    if len(known) != 2:
+    sides = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
+    if len(sides) != 2:
         raise Refusal("an image of free size")
     image = op.channels_first(op.cast(x, T.FLOAT))
-    rows, columns = (_matrix(node, o, int(n)) for o, n in zip(known, target, strict=True))
+    rows, columns = (_matrix(node, o, int(n)) for o, n in zip(sides, target, strict=True))
     y = op.MatMul(op.const(rows), image)
     y = op.MatMul(y, op.const(columns.T.copy()))
     return op.channels_last(y)
@@ -107,8 +107,8 @@ def _matrix(node: Any, old: int, new: int) -> np.ndarray:
     """[new, old]: how much each old pixel counts for each new one."""
     function = getattr(tf.raw_ops, node.type)
     names = ("align_corners", "half_pixel_centers")
-    own = {a.name for a in node.op_def.attr}
-    options = {n: node.get_attr(n) for n in names if n in own}
+    attributes = {a.name for a in node.op_def.attr}
+    options = {n: node.get_attr(n) for n in names if n in attributes}
     unit = np.eye(old, dtype=np.float32).reshape(1, old, 1, old)
     y = function(images=unit, size=[new, 1], **options)
     return y.numpy().reshape(new, old)

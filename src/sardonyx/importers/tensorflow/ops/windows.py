@@ -74,8 +74,8 @@ def conv(
     image = x if is_first(data_format) else op.channels_first(x)
     channels, inner = image.shape[1], w.shape[n - 2]  # type: ignore[index]
     # Where a number is free, groups would have been an error of the runtime, not another result.
-    known = isinstance(channels, int) and isinstance(inner, int)
-    groups = channels // inner if known else 1  # type: ignore[operator]
+    are_numbers = isinstance(channels, int) and isinstance(inner, int)
+    groups = channels // inner if are_numbers else 1  # type: ignore[operator]
     y = _convolved(
         op, image, kernel, strides, padding, data_format, dilations, explicit_paddings,
         groups,  # type: ignore[arg-type]
@@ -128,8 +128,8 @@ def _convolved(
     kind = x.dtype
     if kind not in (T.FLOAT, T.DOUBLE):
         x, w = op.cast(x, T.FLOAT), op.cast(w, T.FLOAT)
-    known = {} if free else {"kernel_shape": list(kernel)}
-    y = op.Conv(x, w, strides=steps, dilations=gaps, group=groups, **known, **pads)
+    options = {} if free else {"kernel_shape": list(kernel)}
+    y = op.Conv(x, w, strides=steps, dilations=gaps, group=groups, **options, **pads)
     return op.cast(y, kind)
 
 
@@ -161,10 +161,10 @@ def conv_backprop_input(
     if groups != 1:
         raise Refusal("a transposed convolution of groups")
     target = _positions(op, sizes, node, data_format, n - 2)
-    given = list(image.shape)[2:]  # type: ignore[arg-type]
+    sides = list(image.shape)[2:]  # type: ignore[arg-type]
     attributes: dict[str, Any] = {"strides": steps, "dilations": gaps}
-    if all(isinstance(v, int) for v in [*target, *given]):
-        pads = _static_pads(padding, explicit_paddings, data_format, target, given, steps, reach)
+    if all(isinstance(v, int) for v in [*target, *sides]):
+        pads = _static_pads(padding, explicit_paddings, data_format, target, sides, steps, reach)
         y = op.ConvTranspose(image, kernel, **attributes, **pads)
     else:
         y = _cut(op, image, kernel, attributes, padding, target, steps, reach)
@@ -174,13 +174,13 @@ def conv_backprop_input(
 def _positions(op: Writer, sizes: ir.Value, node: Any, data_format: str, count: int) -> list[Any]:
     """The sizes of the result along the axes of positions: ints, or values of shape [1]."""
     shape = node.outputs[0].shape
-    known = spatial_or_none(shape.as_list(), data_format) if shape.rank else [None] * count
+    numbers = spatial_or_none(shape.as_list(), data_format) if shape.rank else [None] * count
     array = op.elements(sizes)
     start = 2 if is_first(data_format) else 1
     if array is not None and len(array) == count:
         start = 0
     out: list[Any] = []
-    for i, size in enumerate(known):
+    for i, size in enumerate(numbers):
         if size is None and array is not None:
             element = array[start + i]
             size = element if isinstance(element, int) else op.size(element)
@@ -231,13 +231,13 @@ def _cut(
         raise Refusal("explicit paddings of a free size")
     n = len(target)
     full = op.ConvTranspose(x, w, output_padding=[s - 1 for s in strides], **attributes)
-    wanted = op.join(list(target))
+    size = op.join(list(target))
     start: Any = op.const(np.zeros(n, np.int64))
     if padding == "SAME":
         whole = op.Shape(full, start=2)
-        spare = op.Sub(op.Sub(whole, wanted), np.array([s - 1 for s in strides], np.int64))
+        spare = op.Sub(op.Sub(whole, size), np.array([s - 1 for s in strides], np.int64))
         start = op.Div(op.Max(spare, op.const(np.zeros(1, np.int64))), [2])
-    return op.Slice(full, start, op.Add(start, wanted), list(range(2, n + 2)))
+    return op.Slice(full, start, op.Add(start, size), list(range(2, n + 2)))
 
 
 # -- pooling --------------------------------------------------------------------------------------
