@@ -8,10 +8,9 @@ import numpy as np
 
 from sardonyx.engines.tensorflow.sizes import Dim, dims_of, number, numbers
 from sardonyx.errors import MissingExtra
-from sardonyx.lower.unsigned import Unsigned, flipped
+from sardonyx.lower.unsigned import Unsigned, Widening
 from sardonyx.lower.xp import (
     BINARY,
-    COMPARISONS,
     SMALL_FLOATS,
     SMALL_INTEGERS,
     UNARY,
@@ -53,20 +52,9 @@ FUNCTIONS = {
 }
 
 
-UNSIGNED = Unsigned(tf.math.floordiv, tf.bitwise.right_shift, tf.where).functions
-
-
-def ordered(x):
-    """Numbers in the order of `x`, of a type that tensorflow compares."""
-    wide = tf.cast(x, WIDE.get(x.dtype, x.dtype))
-    return flipped(wide) if x.dtype == tf.uint64 else wide
-
-
-def in_order(function, x):
-    """`function`, for which only the order of the elements counts."""
-    if x.dtype == tf.uint64:
-        return tf.cast(flipped(function(ordered(x))), x.dtype)
-    return function(x)
+UNSIGNED = Unsigned(tf.math.floordiv, tf.bitwise.right_shift, tf.where)
+WIDENING = Widening(WIDE, tf.uint64, tf.cast, UNSIGNED)
+widened, ordered, in_order = WIDENING.widened, WIDENING.ordered, WIDENING.in_order
 
 
 def without_ones(equation, xs):
@@ -87,22 +75,6 @@ def without_ones(equation, xs):
         operands.append(tf.squeeze(x, axes_of_one) if axes_of_one else x)
         terms[i] = "".join(c for axis, c in enumerate(terms[i]) if axis not in axes_of_one)
     return f"{','.join(terms)}->{result}", operands
-
-
-def widened(name, function):
-    """`function` on types that tensorflow computes with; the result in the type that was given."""
-    keeps = name not in COMPARISONS and not name.startswith(("logical", "is"))
-
-    def call(*xs):
-        dtype = xs[0].dtype
-        wide = WIDE.get(dtype)
-        if wide is None:
-            return function(*xs)
-        apply = UNSIGNED.get(name, function) if dtype == tf.uint64 else function
-        y = apply(*(tf.cast(x, wide) for x in xs))
-        return tf.cast(y, dtype) if keeps else y
-
-    return call
 
 
 def is_traced(value):

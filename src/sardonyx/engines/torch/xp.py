@@ -9,11 +9,10 @@ import numpy as np
 
 from sardonyx.errors import MissingExtra
 from sardonyx.lower.sizes import ORDERS, Order
-from sardonyx.lower.unsigned import Unsigned, flipped
+from sardonyx.lower.unsigned import Unsigned, Widening
 from sardonyx.lower.xp import (
     BFLOAT16,
     BINARY,
-    COMPARISONS,
     SMALL_FLOATS,
     SMALL_INTEGERS,
     UNARY,
@@ -67,25 +66,12 @@ OTHER_NAMES = {
 }
 UNSIGNED = Unsigned(
     functools.partial(torch.div, rounding_mode="floor"), torch.bitwise_right_shift, torch.where
-).functions
+)
+WIDENING = Widening(WIDE, torch.uint64, torch.Tensor.to, UNSIGNED)
+widened, in_wide = WIDENING.widened, WIDENING.in_wide
+ordered, in_order = WIDENING.ordered, WIDENING.in_order
 SIZES = 16  # the most numbers that are read as sizes: a shape, or where a slice begins
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-
-
-def widened(name, function):
-    """`function` on types that torch computes with; the result in the input's type."""
-    keeps = name not in COMPARISONS and not name.startswith(("logical", "is"))
-
-    def call(*xs):
-        dtype = xs[0].dtype
-        wide = WIDE.get(dtype)
-        if wide is None:
-            return function(*xs)
-        apply = UNSIGNED.get(name, function) if dtype == torch.uint64 else function
-        outputs = apply(*(x.to(wide) for x in xs))
-        return outputs.to(dtype) if keeps else outputs
-
-    return call
 
 
 def is_traced(value):
@@ -93,25 +79,6 @@ def is_traced(value):
     if isinstance(value, list):
         return any(map(is_traced, value))
     return isinstance(value, (FakeTensor, FunctionalTensor))
-
-
-def in_wide(function, x):
-    """`function` of one tensor, on a type that torch computes with."""
-    return function(x) if x.dtype not in WIDE else function(x.to(WIDE[x.dtype])).to(x.dtype)
-
-
-def in_order(function, x):
-    """`function`, for which only the order of the elements counts, on a type that torch has."""
-    if x.dtype == torch.uint64:
-        return flipped(function(flipped(x.to(torch.int64)))).to(torch.uint64)
-    return in_wide(function, x)
-
-
-def ordered(x):
-    """Numbers in the order of `x`, of a type that torch compares."""
-    if x.dtype == torch.uint64:
-        return flipped(x.to(torch.int64))
-    return x.to(WIDE[x.dtype]) if x.dtype in WIDE else x
 
 
 def free_in_front(before, after):
