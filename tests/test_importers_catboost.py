@@ -16,7 +16,9 @@ SETTINGS = {"iterations": 8, "depth": 3, "verbose": 0, "allow_writing_files": Fa
 REGRESSIONS = {
     "RMSE": "number", "MAE": "number", "Quantile:alpha=0.3": "number", "Poisson": "positive",
     "Tweedie:variance_power=1.5": "positive", "MultiRMSE": "two", "RMSEWithUncertainty": "number",
-    "LogLinQuantile:alpha=0.5": "positive", "MAPE": "positive",
+    "LogLinQuantile:alpha=0.5": "positive", "MAPE": "positive", "Huber:delta=1": "number",
+    "Expectile:alpha=0.3": "number", "Lq:q=3": "number", "LogCosh": "number", "Cox": "number",
+    "MultiQuantile:alpha=0.2,0.8": "number", "SurvivalAft:dist=Normal;scale=1": "two",
 }  # fmt: skip
 CLASSIFICATIONS = {
     "Logloss": "binary", "CrossEntropy": "binary", "MultiClass": "classes",
@@ -32,13 +34,24 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("policy", ["SymmetricTree", "Lossguide", "Depthwise"])
 @pytest.mark.parametrize("loss", REGRESSIONS)
 def test_regressions(loss, policy) -> None:
-    if policy != "SymmetricTree" and loss in ("MultiRMSE", "RMSEWithUncertainty"):
+    several = ("MultiRMSE", "RMSEWithUncertainty", "MultiQuantile:alpha=0.2,0.8",
+               "SurvivalAft:dist=Normal;scale=1")  # fmt: skip
+    if policy != "SymmetricTree" and loss in several:
         pytest.skip("CatBoost has no such trees for several outputs")
     model = catboost.CatBoostRegressor(loss_function=loss, grow_policy=policy, **SETTINGS)
     model.fit(numbers(), targets()[REGRESSIONS[loss]])
     result = outputs(sx.from_catboost(model, raw=True), numbers(7))
     close(result["variable"], model.predict(numbers(7)), 1e-10)
     close(result["raw"], model.predict(numbers(7), prediction_type="RawFormulaVal"), 1e-10)
+
+
+@pytest.mark.parametrize("loss", ["YetiRank", "QueryRMSE", "PairLogit"])
+def test_rankings(loss) -> None:
+    groups = np.repeat(np.arange(4), len(numbers()) // 4)
+    model = catboost.CatBoostRanker(loss_function=loss, **SETTINGS)
+    model.fit(numbers(), targets()["rank"], group_id=groups)
+    result = outputs(sx.from_catboost(model), numbers(7))
+    close(result["variable"], model.predict(numbers(7)), 1e-10)
 
 
 @pytest.mark.parametrize("loss", CLASSIFICATIONS)

@@ -241,7 +241,11 @@ class _Import:
     # -- what the library itself gives ------------------------------------------------
 
     def _predicted(self, rows: Any) -> dict[str, np.ndarray]:
-        out = {"raw": self.booster.predict(rows, prediction_type="RawFormulaVal")}
+        import catboost
+
+        # CatBoostRanker's own `predict` has no types of predictions: it is always this one.
+        raw = catboost.CatBoost.predict(self.booster, rows, prediction_type="RawFormulaVal")
+        out = {"raw": raw}
         if hasattr(self.booster, "predict_proba"):
             probabilities = self.booster.predict_proba(rows)
             return {**out, "label": self.booster.predict(rows), "probabilities": probabilities}
