@@ -71,8 +71,11 @@ def lines_now() -> Iterator[tuple[str, int]]:
 
 def main(commit: str = BEFORE) -> None:
     before, now, features = Counter[str](), Counter[str](), Counter[str]()
-    for path, count in lines_at(commit):
-        before[path.split("/")[0]] += count
+    try:
+        for path, count in lines_at(commit):
+            before[path.split("/")[0]] += count
+    except (OSError, subprocess.CalledProcessError):
+        print(f"{commit} is not in this checkout: its column is empty", file=sys.stderr)
     for path, count in lines_now():
         (features if path.startswith(FEATURES) else now)[path.split("/")[0]] += count
     print(f"{'package':22}{commit:>9}{'now':>9}{'new features':>15}")
