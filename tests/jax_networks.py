@@ -323,14 +323,10 @@ def cnn_in_equinox() -> Network:
     return equinox(module, batch, loss, optax.adagrad(1e-2))
 
 
-@network
-def gan_in_equinox() -> Network:
-    """Two networks and two optimizers in one step; the noise is drawn in the step."""
-    pair = {
-        "generator": eqx.nn.MLP(3, 5, 12, 1, key=KEY),
-        "critic": eqx.nn.MLP(5, 1, 12, 1, activation=jax.nn.leaky_relu, key=jax.random.key(1)),
-    }
-    params, static = eqx.partition(pair, eqx.is_array)
+def adversaries(
+    params: Any, fakes: Callable[[Any, Any], Any], judge: Callable[[Any, Any], Any], x: Any
+) -> Network:
+    """A step of a generator and a critic, which are the parts of `params`, on noise of its own."""
     tx = optax.adam(1e-3, b1=0.5)
     state = {
         "params": params,
@@ -341,25 +337,161 @@ def gan_in_equinox() -> Network:
     def step(state: Any, batch: Any) -> Any:
         key, sub = jax.random.split(state["key"])
         noise = jax.random.normal(sub, (batch["x"].shape[0], 3))
-
-        def scores(params: Any) -> Any:
-            module = eqx.combine(params, static)
-            fakes = jax.vmap(module["generator"])(noise)
-            return jax.vmap(module["critic"])(fakes), jax.vmap(module["critic"])(batch["x"])
+        now = state["params"]
 
         def critic_loss(part: Any) -> Any:
-            fake, real = scores({**state["params"], "critic": part})
-            return jnp.mean(jax.nn.softplus(fake) + jax.nn.softplus(-real))
+            fake = judge(part, fakes(now["generator"], noise))
+            return jnp.mean(jax.nn.softplus(fake) + jax.nn.softplus(-judge(part, batch["x"])))
 
         def generator_loss(part: Any) -> Any:
-            fake, _ = scores({**state["params"], "generator": part})
-            return jnp.mean(jax.nn.softplus(-fake))
+            return jnp.mean(jax.nn.softplus(-judge(now["critic"], fakes(part, noise))))
 
         params, slots, values = {}, {}, {}
         for name, loss in (("critic", critic_loss), ("generator", generator_loss)):
-            values[name], g = jax.value_and_grad(loss)(state["params"][name])
+            values[name], g = jax.value_and_grad(loss)(now[name])
             updates, slots[name] = tx.update(g, state["tx"][name])
-            params[name] = eqx.apply_updates(state["params"][name], updates)
+            params[name] = optax.apply_updates(now[name], updates)
         return {"params": params, "tx": slots, "key": key}, values
 
-    return step, state, {"x": normal(13, 6, 5)}
+    return step, state, {"x": x}
+
+
+@network
+def gan_in_equinox() -> Network:
+    """Two networks and two optimizers in one step; the noise is drawn in the step."""
+    pair = {
+        "generator": eqx.nn.MLP(3, 5, 12, 1, key=KEY),
+        "critic": eqx.nn.MLP(5, 1, 12, 1, activation=jax.nn.leaky_relu, key=jax.random.key(1)),
+    }
+    params, static = eqx.partition(pair, eqx.is_array)
+
+    def part(name: str) -> Callable[[Any, Any], Any]:
+        return lambda weights, x: jax.vmap(eqx.combine(weights, static[name]))(x)
+
+    return adversaries(params, part("generator"), part("critic"), normal(13, 6, 5))
+
+
+@network
+def gan_in_linen() -> Network:
+    generator = nn.Sequential([nn.Dense(12), nn.relu, nn.Dense(5)])
+    critic = nn.Sequential([nn.Dense(12), nn.leaky_relu, nn.Dense(1)])
+    params = {
+        "generator": generator.init(KEY, jnp.ones((1, 3)))["params"],
+        "critic": critic.init(KEY, jnp.ones((1, 5)))["params"],
+    }
+
+    def part(module: Any) -> Callable[[Any, Any], Any]:
+        return lambda weights, x: module.apply({"params": weights}, x)
+
+    return adversaries(params, part(generator), part(critic), normal(13, 6, 5))
+
+
+class Layers(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        x = nn.Dropout(0.2, deterministic=not train)(nn.relu(nn.Dense(16)(x)))
+        return nn.Dense(3)(nn.LayerNorm()(x))
+
+
+@network
+def mlp_in_linen() -> Network:
+    batch = {"x": normal(14, 8, 5), "y": jnp.arange(8) % 3}
+    return linen(Layers(), batch, classified, optax.adamw(1e-2))
+
+
+@network
+def vit_in_equinox() -> Network:
+    keys = jax.random.split(KEY, 5)
+    module = {
+        "patches": eqx.nn.Conv2d(3, 8, 4, 4, key=keys[0]),
+        "place": normal(15, 9, 8) * 0.02,
+        "attention": eqx.nn.MultiheadAttention(2, 8, key=keys[1]),
+        "norms": [eqx.nn.LayerNorm(8), eqx.nn.LayerNorm(8)],
+        "mlp": eqx.nn.MLP(8, 8, 16, 1, activation=jax.nn.gelu, key=keys[2]),
+        "head": eqx.nn.Linear(8, 5, key=keys[3]),
+    }
+
+    def one(module: Any, image: Any) -> Any:
+        x = module["patches"](image).reshape(8, -1).T + module["place"]
+        y = jax.vmap(module["norms"][0])(x)
+        x = x + module["attention"](y, y, y)
+        x = x + jax.vmap(module["mlp"])(jax.vmap(module["norms"][1])(x))
+        return module["head"](x.mean(0))
+
+    def loss(module: Any, batch: Any) -> Any:
+        return cross_entropy(jax.vmap(lambda x: one(module, x))(batch["x"]), batch["y"])
+
+    batch = {"x": normal(16, 4, 3, 12, 12), "y": jnp.arange(4) % 5}
+    return equinox(module, batch, loss, optax.adamw(1e-3))
+
+
+@network
+def unet_in_equinox() -> Network:
+    keys = jax.random.split(KEY, 4)
+    module = {
+        "down": eqx.nn.Conv2d(3, 4, 3, padding=1, key=keys[0]),
+        "deep": eqx.nn.Conv2d(4, 6, 3, stride=2, padding=1, key=keys[1]),
+        "norm": eqx.nn.GroupNorm(2, 6),
+        "up": eqx.nn.ConvTranspose2d(6, 4, 4, stride=2, padding=1, key=keys[2]),
+        "head": eqx.nn.Conv2d(8, 3, 1, key=keys[3]),
+    }
+
+    def one(module: Any, x: Any) -> Any:
+        a = jax.nn.relu(module["down"](x))
+        b = jax.nn.silu(module["norm"](module["deep"](a)))
+        return module["head"](jnp.concatenate([a, module["up"](b)]))
+
+    def loss(module: Any, batch: Any) -> Any:
+        logits = jax.vmap(lambda x: one(module, x))(batch["x"])
+        return cross_entropy(jnp.moveaxis(logits, 1, -1), batch["y"])
+
+    labels = jnp.arange(2 * 8 * 8).reshape(2, 8, 8) % 3
+    return equinox(module, {"x": normal(17, 2, 3, 8, 8), "y": labels}, loss, optax.adam(1e-3))
+
+
+@network
+def vae_in_equinox() -> Network:
+    module = {
+        "encoder": eqx.nn.MLP(6, 8, 12, 1, key=KEY),
+        "decoder": eqx.nn.MLP(4, 6, 12, 1, key=jax.random.key(1)),
+    }
+
+    def loss(module: Any, batch: Any) -> Any:
+        mean, spread = jnp.split(jax.vmap(module["encoder"])(batch["x"]), 2, -1)
+        noise = jax.random.normal(jax.random.wrap_key_data(batch["words"]), mean.shape)
+        logits = jax.vmap(module["decoder"])(mean + jnp.exp(0.5 * spread) * noise)
+        fit = optax.sigmoid_binary_cross_entropy(logits, batch["x"]).sum(-1)
+        apart = -0.5 * (1 + spread - mean**2 - jnp.exp(spread)).sum(-1)
+        return (fit + apart).mean()
+
+    x = jax.random.bernoulli(jax.random.key(18), 0.4, (6, 6)).astype(jnp.float32)
+    batch = {"x": x, "words": jax.random.key_data(jax.random.key(6))}
+    return equinox(module, batch, loss, optax.adam(1e-2))
+
+
+@network
+def diffusion_in_equinox() -> Network:
+    keys = jax.random.split(KEY, 3)
+    module = {
+        "first": eqx.nn.Conv2d(2, 8, 3, padding=1, key=keys[0]),
+        "time": eqx.nn.Linear(8, 8, key=keys[1]),
+        "last": eqx.nn.Conv2d(8, 2, 3, padding=1, key=keys[2]),
+    }
+
+    def one(module: Any, x: Any, time: Any) -> Any:
+        angles = time * jnp.exp(-jnp.arange(4.0))
+        signal = module["time"](jnp.concatenate([jnp.sin(angles), jnp.cos(angles)]))
+        return module["last"](jax.nn.silu(module["first"](x) + signal[:, None, None]))
+
+    def loss(module: Any, batch: Any) -> Any:
+        x, (a, b) = batch["x"], jax.random.split(jax.random.wrap_key_data(batch["words"]))
+        time = jax.random.randint(a, (x.shape[0],), 0, 10)
+        noise = jax.random.normal(b, x.shape)
+        share = jnp.cos(0.5 * jnp.pi * time / 10)[:, None, None, None]
+        mixed = share * x + jnp.sqrt(1 - share**2) * noise
+        predicted = jax.vmap(lambda x, t: one(module, x, t))(mixed, time)
+        return jnp.mean((predicted - noise) ** 2)
+
+    batch = {"x": normal(19, 3, 2, 6, 6), "words": jax.random.key_data(jax.random.key(5))}
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    return equinox(module, batch, loss, tx)

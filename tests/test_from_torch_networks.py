@@ -41,3 +41,11 @@ def test_a_network_of_transformers(name: str, make: Any) -> None:
     torch_networks.define_operators()
     pytest.importorskip("transformers")
     check("transformers", name, make)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "make"), list(torch_networks.timm_networks()))
+def test_a_network_of_timm(name: str, make: Any) -> None:
+    torch_networks.define_operators()
+    pytest.importorskip("timm")
+    check("timm", name, make)

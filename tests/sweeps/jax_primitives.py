@@ -2,6 +2,7 @@
 
     python tests/sweeps/jax_primitives.py                     all cases in float32, int32 and bool
     python tests/sweeps/jax_primitives.py --only gather,sort  those of some groups
+    python tests/sweeps/jax_primitives.py --sample 200        so many of them, drawn at random
 
 A case is right if onnxruntime gives what `jax.jit` gives: integers and booleans equal, NaN and
 infinities at the same places, floats within 2e-5 of the larger of the value and the median. It may
@@ -80,9 +81,15 @@ def judged(case: Any) -> tuple[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="names of groups, separated by commas")
-    groups = set(filter(None, parser.parse_args().only.split(",")))
+    parser.add_argument("--sample", type=int, default=0, help="only so many cases, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of this draw")
+    arguments = parser.parse_args()
+    groups = set(filter(None, arguments.only.split(",")))
     cases = [c for c in test_harnesses.all_harnesses if c.dtype in TYPES]
     cases = [c for c in cases if not groups or c.group_name in groups]
+    if arguments.sample:
+        places = np.random.default_rng(arguments.seed).permutation(len(cases))
+        cases = [cases[i] for i in sorted(places[: arguments.sample])]
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     refusals: Counter[str] = Counter()

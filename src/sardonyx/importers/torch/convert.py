@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from sardonyx.collector import paused
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused, quote
 from sardonyx.importers.torch.capture import LOSS, Source, captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps, data_sets
 from sardonyx.importers.torch.files import own_example, read_module
@@ -103,6 +103,7 @@ def from_torch(
         served.metadata[IMPORTED] += f", {report.verdict}"
     if not wants_record:
         return served
+    _refuse_changes(module, served, observation.changes)
     net, reading = _with_record(served, parts, source, loss, optimizer, scheduler, training)
     _say(net, reading, observation, unmatched)
     if verify and parts is not None and isinstance(optimizer, TORCH_OPTIMIZER):
@@ -112,7 +113,12 @@ def from_torch(
         )  # fmt: skip
         every = int(training.get("accumulate", 1))
         named_sets = [_named(s, sources) for s in sets]
-        ratios = compare_steps(net, source, trainer, named_sets, every, renamed)
+        draws = len(observation.draws) > sum(n.op_type == "Dropout" for n in net.graph)
+        try:
+            ratios = compare_steps(net, source, trainer, named_sets, every, renamed, draws=draws)
+        except ImportDiffers as error:
+            _explain(net, observation, error)
+            raise
         net.metadata[IMPORTED] += f", training {max(ratios.values(), default=0.0):.2f} x rounding"
     return net
 
@@ -167,6 +173,58 @@ def _refuse_training_mode(module: torch.nn.Module) -> None:
             [[quote(n or "the module"), type(m).__name__] for n, m in switches],
             hint="module.eval() before the import; with loss=, the record trains in training mode",
         )
+
+
+def _refuse_changes(module: torch.nn.Module, served: Model, changes: Sequence[str]) -> None:
+    """Refuse buffers that training mode changes by other rules than those of the record."""
+    norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
+    known = {v.name for n in norms for v in n.inputs if v is not None}
+    rows = []
+    for name in changes:
+        path, _, buffer = name.rpartition(".")
+        part = module.get_submodule(path)
+        is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+        by_record = is_norm and part.momentum is not None and name in known
+        if not (by_record or buffer == "num_batches_tracked"):
+            rows.append([quote(name), f"of {type(part).__name__}", CHANGES.get(_kind(part), "")])
+    if rows:
+        raise ImportRefused(
+            "the module changes buffers in training mode, by rules that a record does not have",
+            rows,
+            hint="import it without its loss, or give these parts other settings",
+        )
+
+
+def _explain(net: Model, observation: Observation, error: ImportDiffers) -> None:
+    """Explain a difference: gradients of the user's own, or random draws that the graph lacks."""
+    if observation.functions:
+        raise ImportRefused(
+            "the module has gradients of its own, which are not those of what it computes",
+            [[quote(name), "torch.autograd.Function"] for name in set(observation.functions)],
+            hint="write a changed gradient as x + (y - x).detach(), which is taken over",
+        ) from error
+    if len(observation.draws) <= sum(n.op_type == "Dropout" for n in net.graph):
+        return
+    rows = [[draw.operator, str(list(draw.shape)), draw.line] for draw in observation.draws]
+    rows = [row for row in rows if "dropout" not in row[2]] or rows
+    raise ImportRefused(
+        "the module draws random numbers in training mode that a record does not draw",
+        [list(row) for row in dict.fromkeys(map(tuple, rows))],
+        hint="switch them off, e.g. drop_path_rate=0; with verify=False the record trains without",
+    ) from error
+
+
+def _kind(part: torch.nn.Module) -> str:
+    is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+    return "BatchNorm" if is_norm else type(part).__name__.rstrip("123d")
+
+
+CHANGES = {
+    "BatchNorm": "momentum=None averages over all batches: set a number",
+    "InstanceNorm": "set track_running_stats=False",
+    "_SpectralNorm": "spectral_norm iterates in training mode",
+    "SpectralNorm": "spectral_norm iterates in training mode",
+}
 
 
 def parameters_of(source: Source) -> dict[str, torch.nn.Parameter]:
@@ -292,10 +350,14 @@ def _say(
         rows.append(["note", f"it does not run in training mode: {observation.problem}", why])
     elif len(observation.draws) > dropouts:
         more = len(observation.draws) - dropouts
-        kinds = ", ".join(sorted({name for name, _ in observation.draws}))
+        kinds = ", ".join(sorted({draw.operator for draw in observation.draws}))
         value = f"{more} random draws of training mode ({kinds})"
         why = "the graph is that of evaluation mode: stochastic depth and the like are off"
         rows.append(["not taken over", value, why])
+    if observation.functions:
+        names = ", ".join(quote(n) for n in sorted(set(observation.functions)))
+        why = "its gradient is that of what it computes, which the comparison of steps confirms"
+        rows.append(["note", f"torch.autograd.Function {names}", why])
     if unmatched:
         value = f"dropout of attention ({', '.join(f'{r:g}' for r in sorted(set(unmatched)))})"
         rows.append(["not taken over", value, "the graph has other calls of attention"])

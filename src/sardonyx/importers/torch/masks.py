@@ -33,6 +33,7 @@ class Masks(TorchDispatchMode):
         super().__init__()
         self.sites, self.seed, self.step = list(sites), seed, step
         self.draws = 0
+        self._by_state: dict[bytes, str] = {}
 
     def next_step(self) -> None:
         """Begin the next training step; the draws of this one must have been complete."""
@@ -41,6 +42,7 @@ class Masks(TorchDispatchMode):
                 f"torch draws {self.draws} masks in a training step, the model {len(self.sites)}"
             )
         self.step, self.draws = self.step + 1, 0
+        self._by_state.clear()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -48,15 +50,25 @@ class Masks(TorchDispatchMode):
         if func is not aten.bernoulli_.float:
             return func(*args, **(kwargs or {}))
         noise, keep = args[0], float(args[1]) if len(args) > 1 else 0.5
-        if self.draws >= len(self.sites):
-            raise ImportDiffers(
-                f"torch draws more than the {len(self.sites)} masks of the model",
-                hint="a part of the network is random in training mode only",
-            )
-        site = self.sites[self.draws]
-        self.draws += 1
+        site = self._site()
+        func(*args, **(kwargs or {}))  # the generator moves on
         mask = keep_mask(site, tuple(noise.shape), 1.0 - keep, self.seed, self.step)
         return noise.copy_(torch.from_numpy(mask))
+
+    def _site(self) -> str:
+        """The node of this draw. `torch.utils.checkpoint` computes a part of the network again in
+        the backward pass, and puts the state of the generator back for it: the same node again.
+        """
+        state = torch.get_rng_state().numpy().tobytes()
+        if state not in self._by_state:
+            if self.draws >= len(self.sites):
+                raise ImportDiffers(
+                    f"torch draws more than the {len(self.sites)} masks of the model",
+                    hint="a part of the network is random in training mode only",
+                )
+            self._by_state[state] = self.sites[self.draws]
+            self.draws += 1
+        return self._by_state[state]
 
 
 def sites_of(model: Model) -> list[str]:

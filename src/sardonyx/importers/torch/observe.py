@@ -8,17 +8,21 @@ draws the graph lacks.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sardonyx.importers.torch.capture import Source, quiet
+from sardonyx.importers.torch.capture import INTERNAL, Source, quiet
 
 aten = torch.ops.aten
+ATTENTION = functional.scaled_dot_product_attention
 RANDOM_CALLS = {
     aten.bernoulli_.float, aten.bernoulli.default, aten.bernoulli.p, aten.rand.default,
     aten.rand_like.default, aten.randn.default, aten.randn_like.default, aten.uniform_.default,
@@ -28,17 +32,38 @@ RANDOM_CALLS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Draw:
+    """One random draw: the operator, the shape of the result, and the line that asked for it."""
+
+    operator: str
+    shape: tuple[int, ...]
+    line: str
+
+
+def _line() -> str:
+    """The innermost line outside of torch and of this package."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(("<", *INTERNAL)):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
 @dataclass
 class Observation:
     """What one forward pass in training mode showed.
 
     attention -- the dropout ratio of each attention, in the order of calls
-    draws     -- (operator, shape) of every random draw
+    draws     -- every random draw
+    changes   -- the buffers that it changed
+    functions -- what was called of `torch.autograd.Function`, with gradients of its own
     problem   -- why the module does not run in training mode
     """
 
     attention: list[float] = field(default_factory=list)
-    draws: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
     problem: str = ""
 
 
@@ -53,7 +78,7 @@ class _Draws(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func in RANDOM_CALLS:
             shape = tuple(getattr(result, "shape", ()))
-            self.observation.draws.append((str(func), shape))
+            self.observation.draws.append(Draw(str(func), shape, _line()))
         return result
 
 
@@ -66,33 +91,61 @@ class _Attention(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            ratio = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
-            self.observation.attention.append(float(ratio))
+        if func is functional.scaled_dot_product_attention:
+            self._note(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:  # the calls inside it are not shown
+            with mock.patch.object(functional, "scaled_dot_product_attention", self._noted):
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _note(self, *args: Any, **kwargs: Any) -> None:
+        ratio = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+        self.observation.attention.append(float(ratio))
+
+    def _noted(self, *args: Any, **kwargs: Any) -> Any:
+        self._note(*args, **kwargs)
+        return ATTENTION(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _functions(observation: Observation) -> Iterator[None]:
+    """Inside, the user's own functions with gradients are noted."""
+    original = vars(torch.autograd.Function)["apply"].__func__
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            observation.functions.append(cls.__qualname__)
+        return original(cls, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+        yield
 
 
 def observe(source: Source) -> Observation:
     """One forward pass with the loss in training mode; the module is as before afterwards."""
     observation = Observation()
-    with _restored(source.module), torch.random.fork_rng(devices=[]), torch.no_grad(), quiet():
-        for part in source.module.modules():
+    module = source.module
+    with _restored(module) as before, torch.random.fork_rng(devices=[]), torch.no_grad(), quiet():
+        for part in module.modules():
             part.training = True
         try:
-            with _Attention(observation), _Draws(observation):
+            with _Attention(observation), _Draws(observation), _functions(observation):
                 source.run(source.module, {})
         except Exception as error:  # the user's own code: it may need a gradient, or more rows
             observation.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        observation.changes = [
+            n for n, b in module.named_buffers() if b in before and not torch.equal(b, before[b])
+        ]
     return observation
 
 
 @contextlib.contextmanager
-def _restored(module: torch.nn.Module) -> Iterator[None]:
-    """Put the modes and buffers of a module back as they were."""
+def _restored(module: torch.nn.Module) -> Iterator[dict[torch.Tensor, torch.Tensor]]:
+    """Put the modes and buffers of a module back as they were; these buffers are at hand inside."""
     modes = {m: m.training for m in module.modules()}
     buffers = {b: b.detach().clone() for b in module.buffers()}
     try:
-        yield
+        yield buffers
     finally:
         for part, mode in modes.items():
             part.training = mode

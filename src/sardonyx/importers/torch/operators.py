@@ -18,9 +18,12 @@ from onnxscript import opset18 as op
 from sardonyx.importers.torch import cross_entropy, recurrent
 
 aten = torch.ops.aten
+ALPHA = 1.7580993408473766  # the scale of SELU times its alpha
 LIBRARY = torch.library.Library("sardonyx", "DEF")
 LIBRARY.define("dropout(Tensor x, float p) -> Tensor")
 LIBRARY.define("channel_dropout(Tensor x, float p) -> Tensor")
+LIBRARY.define("alpha_dropout(Tensor x, float p) -> Tensor")
+LIBRARY.define("channel_alpha_dropout(Tensor x, float p) -> Tensor")
 LIBRARY.define("stop(Tensor x) -> Tensor")
 LIBRARY.define(
     "batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, float momentum,"
@@ -47,6 +50,8 @@ def _in_inference(
 for name, kernel in (
     ("dropout", lambda x, p: x.clone()),
     ("channel_dropout", lambda x, p: x.clone()),
+    ("alpha_dropout", lambda x, p: x.clone()),
+    ("channel_alpha_dropout", lambda x, p: x.clone()),
     ("stop", lambda x: x.clone()),
     ("batch_norm", _in_inference),
 ):
@@ -165,6 +170,10 @@ DROPOUTS = {
     aten.dropout_.default: torch.ops.sardonyx.dropout.default,
     aten.feature_dropout.default: torch.ops.sardonyx.channel_dropout.default,
     aten.feature_dropout_.default: torch.ops.sardonyx.channel_dropout.default,
+    aten.alpha_dropout.default: torch.ops.sardonyx.alpha_dropout.default,
+    aten.alpha_dropout_.default: torch.ops.sardonyx.alpha_dropout.default,
+    aten.feature_alpha_dropout.default: torch.ops.sardonyx.channel_alpha_dropout.default,
+    aten.feature_alpha_dropout_.default: torch.ops.sardonyx.channel_alpha_dropout.default,
 }
 RANDOM_DRAWS = {
     aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
@@ -186,10 +195,38 @@ def channel_dropout(x: Any, p: float) -> Any:
     """Whole channels are dropped together: one number for each, multiplied with the channel."""
     if not p:
         return op.Identity(x)
-    rank = len(x.shape)
-    batched = [op.Shape(x, start=0, end=2), op.Constant(value_ints=[1] * (rank - 2))]
-    ones = op.Expand(op.CastLike(op.Constant(value_float=1.0), x), op.Concat(*batched, axis=0))
-    return op.Mul(x, recurrent.dropped(ones, p))
+    return op.Mul(x, recurrent.dropped(_ones(x, per_channel=True), p))
+
+
+def _ones(x: Any, per_channel: bool) -> Any:
+    """Ones in the shape of `x`, or one for each of its channels."""
+    one = op.CastLike(op.Constant(value_float=1.0), x)
+    if not per_channel:
+        return op.Expand(one, op.Shape(x))
+    rest = op.Constant(value_ints=[1] * (len(x.shape) - 2))
+    return op.Expand(one, op.Concat(op.Shape(x, start=0, end=2), rest, axis=0))
+
+
+def alpha_dropout(x: Any, p: float) -> Any:
+    return _alpha_dropped(x, p, per_channel=False)
+
+
+def channel_alpha_dropout(x: Any, p: float) -> Any:
+    return _alpha_dropped(x, p, per_channel=True)
+
+
+def _alpha_dropped(x: Any, p: float, per_channel: bool) -> Any:
+    """A mask is 0 or more than 1 in training, and 1 in inference, where `x` stays as it is."""
+    if not p:
+        return op.Identity(x)
+    mask = recurrent.dropped(_ones(x, per_channel), p)
+    a = 1.0 / math.sqrt((ALPHA * ALPHA * p + 1.0) * (1.0 - p)) if p < 1.0 else 0.0
+    zero, one, scale, kept, lost = (
+        op.CastLike(op.Constant(value_float=value), x)
+        for value in (0.0, 1.0, a, ALPHA * a * p, ALPHA * a * (p - 1.0))
+    )
+    trained = op.Where(op.Greater(mask, zero), op.Add(op.Mul(x, scale), kept), lost)
+    return op.Where(op.Equal(mask, one), x, trained)
 
 
 def stop(x: Any) -> Any:
@@ -296,6 +333,8 @@ def _repeated_heads(x: Any, query: Any) -> Any:
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.sardonyx.dropout.default: dropout,
     torch.ops.sardonyx.channel_dropout.default: channel_dropout,
+    torch.ops.sardonyx.alpha_dropout.default: alpha_dropout,
+    torch.ops.sardonyx.channel_alpha_dropout.default: channel_alpha_dropout,
     torch.ops.sardonyx.batch_norm.default: batch_norm,
     torch.ops.sardonyx.stop.default: stop,
     aten.embedding.default: embedding,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn import functional
@@ -118,6 +119,124 @@ def ctc_loss(
     return _reduced(each, reduction)
 
 
+def embedding_bag(
+    input: Any,
+    weight: Any,
+    offsets: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    if max_norm is not None or scale_grad_by_freq:
+        raise NotImplementedError("embedding_bag with max_norm or scale_grad_by_freq")
+    rows = functional.embedding(input, weight)
+    counted = torch.ones_like(input, dtype=torch.bool)
+    if padding_idx is not None:
+        counted = input != padding_idx % weight.shape[0]
+    if input.dim() == 2:
+        rows, counted = rows.flatten(0, 1), counted.flatten()
+        width = torch.tensor(input.shape[1], device=input.device)
+        bags = torch.arange(input.shape[0] * input.shape[1], device=input.device) // width
+        count = input.shape[0]
+        if per_sample_weights is not None:
+            per_sample_weights = per_sample_weights.flatten()
+    else:
+        places = torch.arange(input.shape[0], device=input.device)
+        count = offsets.shape[0] - int(include_last_offset)
+        bags = (places[:, None] >= offsets[None, :count]).sum(1) - 1
+    return _bags(rows, counted, bags, count, mode, per_sample_weights)
+
+
+def _bags(rows: Any, counted: Any, bags: Any, count: Any, mode: str, weights: Any) -> Any:
+    """The rows of each bag, summed, averaged, or the largest; of an empty bag zero."""
+    if mode == "max":
+        low = torch.full_like(rows, torch.finfo(rows.dtype).min)
+        rows = torch.where(counted[:, None], rows, low)
+        start = torch.full((count, rows.shape[1]), torch.finfo(rows.dtype).min, dtype=rows.dtype)
+        index = bags[:, None].expand(-1, rows.shape[1])
+        largest = start.scatter_reduce(0, index, rows, "amax", include_self=True)
+        return torch.where(largest == start, torch.zeros_like(largest), largest)
+    share = counted.to(rows.dtype)
+    if weights is not None:
+        share = share * weights
+    start = torch.zeros((count, rows.shape[1]), dtype=rows.dtype, device=rows.device)
+    sums = start.index_add(0, bags, rows * share[:, None])
+    if mode == "sum":
+        return sums
+    sizes = torch.zeros(count, dtype=rows.dtype).index_add(0, bags, counted.to(rows.dtype))
+    return sums / sizes.clamp(min=1.0)[:, None]
+
+
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "") -> Any:
+    apart = (x1[..., :, None, :] - x2[..., None, :, :]).abs()
+    if p == 1:
+        return apart.sum(-1)
+    if p == float("inf"):
+        return apart.amax(-1)
+    if p == 0:
+        return (apart != 0).to(apart.dtype).sum(-1)
+    # Equal points have the gradient 0, as in torch; a root would make it infinite.
+    powers = apart.square() if p == 2 else torch.where(apart > 0, apart, 1.0) ** p * (apart > 0)
+    total = powers.sum(-1)
+    safe = torch.where(total > 0, total, torch.ones_like(total))
+    root = safe.sqrt() if p == 2 else safe ** (1.0 / p)
+    return torch.where(total > 0, root, torch.zeros_like(root))
+
+
+def _adaptive_max_pool(axes: int) -> Callable[..., Any]:
+    pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[axes - 1]
+
+    def run(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+        wanted = [output_size] * axes if isinstance(output_size, int) else list(output_size)
+        sizes = list(input.shape[-axes:])
+        counts = [s if w is None else w for s, w in zip(sizes, wanted, strict=True)]
+        if all(s % c == 0 for s, c in zip(sizes, counts, strict=True)):
+            return pool(input, [s // c for s, c in zip(sizes, counts, strict=True)])
+        for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -axes):
+            bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+            bins = [input.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in bounds]
+            input = torch.cat(bins, axis)
+        return input
+
+    return run
+
+
+def rrelu(
+    input: Any,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Any:
+    if training:
+        return functional.rrelu(input, lower, upper, training)
+    return functional.leaky_relu(input, (lower + upper) / 2)
+
+
+def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
+    """In evaluation mode, with the dropout of training mode as dropout that is switched off."""
+    if kwargs.get("training", True):
+        return functional.multi_head_attention_forward(*args, **kwargs)
+    drop, attend = functional.dropout, functional.scaled_dot_product_attention
+
+    def off(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        return drop(x, p, training=False)
+
+    def attention(query: Any, key: Any, value: Any, mask: Any, p: float, *more: Any) -> Any:
+        return attend(query, key, value, mask, 0.0, *more)
+
+    with (
+        mock.patch.object(functional, "dropout", off),
+        mock.patch.object(functional, "scaled_dot_product_attention", attention),
+    ):
+        return functional.multi_head_attention_forward(*args, **{**kwargs, "training": True})
+
+
 def _lengths(lengths: Any, like: Any) -> Any:
     if isinstance(lengths, torch.Tensor):
         return lengths.to(torch.int64)
@@ -132,6 +251,13 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     functional.gaussian_nll_loss: gaussian_nll_loss,
     functional.multilabel_margin_loss: multilabel_margin_loss,
     functional.ctc_loss: ctc_loss,
+    functional.embedding_bag: embedding_bag,
+    functional.rrelu: rrelu,
+    functional.adaptive_max_pool1d: _adaptive_max_pool(1),
+    functional.adaptive_max_pool2d: _adaptive_max_pool(2),
+    functional.adaptive_max_pool3d: _adaptive_max_pool(3),
+    torch.cdist: cdist,
+    functional.multi_head_attention_forward: multi_head_attention_forward,
 }
 if hasattr(functional, "linear_cross_entropy"):  # since torch 2.13
     REPLACEMENTS[functional.linear_cross_entropy] = linear_cross_entropy

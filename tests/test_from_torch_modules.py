@@ -1,0 +1,323 @@
+"""Modules of many kinds, imported with their training: the import compares outputs and two steps
+with torch, and raises where they differ. What cannot be taken over is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import sardonyx as sx  # noqa: E402
+from sardonyx.errors import ImportRefused  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+Made = tuple[Any, Any, Any]  # a module, its arguments, labels
+CASES: dict[str, Callable[[], Made]] = {}
+REFUSED: dict[str, tuple[Callable[[], Made], str]] = {}
+
+
+class Net(nn.Module):
+    """A module from a function of itself and its arguments."""
+
+    def __init__(self, function: Any, **parts: Any):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self, *args)
+
+
+def case(function: Callable[[], Made]) -> Callable[[], Made]:
+    CASES[function.__name__.replace("_", " ")] = function
+    return function
+
+
+def refused(match: str) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+    def add(function: Callable[[], Made]) -> Callable[[], Made]:
+        REFUSED[function.__name__.replace("_", " ")] = function, match
+        return function
+
+    return add
+
+
+def normal(*shape: int) -> Any:
+    return torch.randn(*shape)
+
+
+def layers(*parts: Any) -> Any:
+    return nn.Sequential(nn.Linear(4, 6), *parts, nn.Linear(6, 3))
+
+
+def loss(outputs: Any, labels: Any) -> Any:
+    if dataclasses.is_dataclass(outputs):
+        outputs = outputs.logits
+    first = outputs[0] if isinstance(outputs, tuple) else outputs
+    return (first - labels).square().mean()
+
+
+# -- what is taken over -----------------------------------------------------------------
+
+
+@case
+def weight_norm() -> Made:
+    first = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(6, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def batch_norm_without_statistics() -> Made:
+    return layers(nn.BatchNorm1d(6, track_running_stats=False)), normal(5, 4), normal(5, 3)
+
+
+@case
+def batch_norm_without_weights() -> Made:
+    return layers(nn.BatchNorm1d(6, affine=False)), normal(5, 4), normal(5, 3)
+
+
+@case
+def alpha_dropout() -> Made:
+    return layers(nn.SELU(), nn.AlphaDropout(0.3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def alpha_dropout_of_channels() -> Made:
+    parts = [nn.Conv2d(3, 4, 3), nn.SELU(), nn.FeatureAlphaDropout(0.3), nn.Dropout2d(0.2)]
+    return nn.Sequential(*parts, nn.Flatten(), nn.Linear(64, 3)), normal(5, 3, 6, 6), normal(5, 3)
+
+
+@case
+def dropout_as_a_function() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        return self.b(functional.dropout(functional.relu(self.a(x)), 0.3, self.training))
+
+    return Net(run, a=nn.Linear(4, 6), b=nn.Linear(6, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def dropout_in_a_checkpoint() -> Made:
+    inner = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Tanh())
+    return (
+        Net(lambda s, x: s.b(checkpoint(s.a, x, use_reentrant=False)), a=inner, b=nn.Linear(6, 3)),
+        normal(5, 4),
+        normal(5, 3),
+    )
+
+
+@case
+def transformer() -> Made:
+    net = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    return net, (normal(3, 4, 8), normal(3, 5, 8)), normal(3, 5, 8)
+
+
+@case
+def attention_with_weights_and_padding() -> Made:
+    attention = nn.MultiheadAttention(8, 2, dropout=0.2, batch_first=True, add_bias_kv=True)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[0, 3:] = True
+    net = Net(lambda s, x, p: s.a(x, x, x, key_padding_mask=p), a=attention)
+    return net, (normal(3, 5, 8), padding), normal(3, 5, 8)
+
+
+@case
+def bags_of_equal_size() -> Made:
+    net = Net(
+        lambda s, i, w: s.h(s.e(i, per_sample_weights=w)),
+        e=nn.EmbeddingBag(10, 6, mode="sum"),
+        h=nn.Linear(6, 3),
+    )
+    return net, (torch.randint(0, 10, (4, 5)), torch.rand(4, 5)), normal(4, 3)
+
+
+@case
+def largest_of_bags() -> Made:
+    net = Net(lambda s, i: s.h(s.e(i)), e=nn.EmbeddingBag(10, 6, mode="max"), h=nn.Linear(6, 3))
+    return net, torch.randint(0, 10, (4, 5)), normal(4, 3)
+
+
+@case
+def bags_with_offsets_and_padding() -> Made:
+    bag = nn.EmbeddingBag(10, 6, mode="mean", padding_idx=2, include_last_offset=True)
+    net = Net(lambda s, i, o: s.h(s.e(i, o)), e=bag, h=nn.Linear(6, 3))
+    indices, offsets = torch.tensor([1, 2, 2, 4, 5, 2, 2]), torch.tensor([0, 3, 3, 5, 7])
+    return net, (indices, offsets), normal(4, 3)
+
+
+@case
+def distances() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        near = torch.cdist(h, self.p) + torch.cdist(h, self.p, 1.0)
+        return near + torch.cdist(h, self.p, 3.0) + torch.cdist(h, self.p, float("inf"))
+
+    net = Net(run, a=nn.Linear(4, 3), p=nn.Parameter(normal(5, 3)))
+    return net, normal(6, 4), normal(6, 5)
+
+
+@case
+def adaptive_maxima() -> Made:
+    parts = [nn.Conv2d(3, 4, 3), nn.AdaptiveMaxPool2d((3, None)), nn.AdaptiveMaxPool2d(1)]
+    return nn.Sequential(*parts, nn.Flatten(), nn.Linear(4, 3)), normal(4, 3, 9, 7), normal(4, 3)
+
+
+@case
+def types_in_the_code() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        return h.float() * torch.arange(3.0, dtype=torch.float32) + torch.zeros(h.shape)
+
+    return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: Any
+    ids: Any
+
+
+@dataclasses.dataclass
+class Result:
+    logits: Any
+    norms: dict[str, Any]
+
+
+@case
+def dataclasses_in_and_out() -> Made:
+    def run(self: Any, batch: Batch) -> Result:
+        return Result(self.a(batch.x) + self.e(batch.ids), {"n": batch.x.norm(dim=1)})
+
+    batch = Batch(normal(5, 4), torch.randint(0, 7, (5,)))
+    return Net(run, a=nn.Linear(4, 3), e=nn.Embedding(7, 3)), (batch,), normal(5, 3)
+
+
+@case
+def one_row() -> Made:
+    parts = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*parts, nn.Linear(4, 3)), normal(1, 3, 8, 8), normal(1, 3)
+
+
+@case
+def writes_by_index() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        y = h.clone()
+        y[:, 0] = h[:, 1] * 2
+        y[h[:, 2] > 0, 1] = 0.5
+        return y
+
+    return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def float64() -> Made:
+    return layers(nn.Tanh()).double(), normal(5, 4).double(), normal(5, 3).double()
+
+
+# -- what is refused --------------------------------------------------------------------
+
+
+@refused("spectral_norm iterates")
+def spectral_norm() -> Made:
+    first = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6))
+    return nn.Sequential(first, nn.Linear(6, 3)), normal(5, 4), normal(5, 3)
+
+
+@refused('"1.running_mean".*momentum=None')
+def batch_norm_that_averages_over_all_batches() -> Made:
+    return layers(nn.BatchNorm1d(6, momentum=None)), normal(5, 4), normal(5, 3)
+
+
+@refused("track_running_stats=False")
+def instance_norm_with_statistics() -> Made:
+    norm = nn.InstanceNorm1d(6, track_running_stats=True)
+    net = Net(lambda s, x: s.norm(s.a(x)).mean(2), a=nn.Conv1d(3, 6, 3), norm=norm)
+    return net, normal(5, 3, 8), normal(5, 6)
+
+
+@refused('"average"')
+def buffer_that_follows_the_data() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        if self.training:
+            self.average.mul_(0.9).add_(0.1 * h.mean(0).detach())
+        return h - self.average
+
+    net = Net(run, a=nn.Linear(4, 3))
+    net.register_buffer("average", torch.zeros(3))
+    return net, normal(5, 4), normal(5, 3)
+
+
+@refused(r"aten.rand.default .*test_from_torch_modules.py")
+def stochastic_depth() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        keep = (torch.rand(x.shape[0], 1) > 0.3) if self.training else 1.0
+        return self.b(x + self.a(x) * keep)
+
+    return Net(run, a=nn.Linear(4, 4), b=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@refused("rrelu")
+def random_slopes() -> Made:
+    return layers(nn.RReLU()), normal(5, 4), normal(5, 3)
+
+
+class Doubled(torch.autograd.Function):
+    """A square whose gradient is not that of a square."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * 3 * x
+
+
+@refused('"Doubled"')
+def gradient_of_its_own() -> Made:
+    net = Net(lambda s, x: Doubled.apply(s.a(x)), a=nn.Linear(4, 3))
+    return net, normal(5, 4), normal(5, 3)
+
+
+# -- tests ------------------------------------------------------------------------------
+
+QUICK = ("alpha dropout", "dropout in a checkpoint", "attention with weights and padding",
+         "bags with offsets and padding", "stochastic depth",
+         "batch norm that averages over all batches", "gradient of its own")  # fmt: skip
+
+
+def marked(names: Any) -> list[Any]:
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def imported(make: Callable[[], Made]) -> Any:
+    torch.manual_seed(0)
+    net, args, labels = make()
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+    return sx.from_torch(net, args, loss=loss, labels=labels, optimizer=optimizer)
+
+
+@pytest.mark.parametrize("name", marked(CASES))
+def test_a_module_trains_as_in_torch(name: str) -> None:
+    model = imported(CASES[name])
+    assert ", same, training" in model.metadata["sardonyx.imported"]
+
+
+@pytest.mark.parametrize("name", marked(REFUSED))
+def test_what_a_record_cannot_do_is_refused_by_name(name: str) -> None:
+    make, match = REFUSED[name]
+    with pytest.raises(ImportRefused, match=match):
+        imported(make)
