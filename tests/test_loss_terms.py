@@ -281,3 +281,23 @@ def test_a_loss_that_reaches_no_weight_is_refused(prediction: str) -> None:
     { m = MatMul(x, w)  y = Add(x, m)  z = Relu(x) }"""
     with pytest.raises(ArgumentError, match="depends on none of the trained parameters"):
         sx.trainable(parse(HEAD + text), "cross_entropy", prediction=prediction)
+
+
+@pytest.mark.parametrize("declared", [[3], ["N", 2], ["N", 3, 1]])
+def test_the_number_of_classes_is_inferred_not_believed(declared: list[Any]) -> None:
+    """Outputs declared with another rank or size: onnxruntime runs such files."""
+    text = """(float[N,4] x) => (float[N,3] y) <float[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}>
+    { y = MatMul(x, w) }"""
+    proto = onnx.parser.parse_model(HEAD + text)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, declared))
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    net = sx.trainable(proto, "cross_entropy")
+    run = sx.train(net, {"x": x, "label": np.arange(6) % 3}, steps=1, batch_size=6, shuffle=False)
+    scores = x @ np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    exact = scores - np.log(np.exp(scores - scores.max(1, keepdims=True)).sum(1, keepdims=True))
+    exact -= scores.max(1, keepdims=True)
+    np.testing.assert_allclose(
+        run.losses[0], -exact[np.arange(6), np.arange(6) % 3].mean(), rtol=1e-5
+    )
+    with pytest.raises(DataError, match="label 3"):
+        sx.train(net, {"x": x, "label": np.arange(6) % 4}, steps=1, batch_size=6)

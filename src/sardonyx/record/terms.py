@@ -200,6 +200,7 @@ def write_losses(
                 "settings": _plain(term.loss.settings),
                 "prediction": served.name,
                 "labels": names,
+                **_classes(term.loss, prediction),
             }
         )
         for label in labels:
@@ -216,6 +217,14 @@ def write_losses(
         if len(terms) > 1:
             parts[-1] = builder.output(builder.local(f"loss/{index}/{term.loss.name}"), parts[-1])
     return (parts[0] if len(parts) == 1 else op.Sum(*parts)), descriptions
+
+
+def _classes(loss: losses.Loss, prediction: ir.Value) -> dict[str, int]:
+    """The number of classes of a cross entropy, as inferred: files declare wrong shapes."""
+    axis, shape = loss.settings.get("axis", 1), prediction.shape
+    if loss.name != "cross_entropy" or shape is None or not -len(shape) <= axis < len(shape):
+        return {}
+    return {"classes": shape[axis]} if isinstance(shape[axis], int) else {}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:

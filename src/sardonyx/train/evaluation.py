@@ -340,10 +340,12 @@ def class_counts(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, i
         if loss_term["loss"] != "cross_entropy" or loss_term["settings"].get("probabilities"):
             continue
         value = values.get(loss_term["prediction"])
-        axis = loss_term["settings"].get("axis", 1)
-        if value is not None and value.shape is not None and isinstance(value.shape[axis], int):
+        declared = tuple(value.shape or ()) if value is not None else ()
+        sizes = dict(enumerate(declared))  # a file may declare fewer axes than there are
+        classes = loss_term.get("classes", sizes.get(loss_term["settings"].get("axis", 1)))
+        if isinstance(classes, int):
             ignored = loss_term["settings"].get("ignore_index")
-            counts[loss_term["labels"][0]] = (value.shape[axis], ignored)
+            counts[loss_term["labels"][0]] = (classes, ignored)
     return counts
 
 
