@@ -192,6 +192,158 @@ def test_a_compiled_model_takes_the_steps_of_keras() -> None:
     assert "that of Keras in training mode" in results["choices"]
 
 
+# What a process whose backend is JAX imports: the outputs of each model in stock onnxruntime, the
+# operators of its graph, and how far both are from each other.
+FORMS = """
+import json, logging, warnings
+warnings.simplefilter("ignore")
+import keras, numpy as np, onnxruntime, sardonyx as sx
+from keras import Input, layers
+keras.utils.set_random_seed(0)
+def run(model, feeds):
+    session = onnxruntime.InferenceSession(model.proto().SerializeToString())
+    return session.run(None, feeds)
+x = Input((None, 4), name="x")
+m = Input((None,), dtype="bool", name="m")
+image = Input((None, None, 2), name="x")
+small = layers.Conv2D(3, 3, padding="same")(image)
+models = {
+    "lstm": keras.Model(x, layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)),
+    "gru": keras.Model(x, [layers.GRU(3, reset_after=a)(x) for a in (True, False)]),
+    "backwards": keras.Model(x, layers.SimpleRNN(3, go_backwards=True, use_bias=False)(x)),
+    "steps": keras.Model(x, layers.TimeDistributed(layers.Dense(3))(x)),
+    "masked": keras.Model(x, layers.LSTM(3)(layers.Masking()(x))),
+    "attention": keras.Model(
+        [x, m], layers.MultiHeadAttention(2, 3, value_dim=5)(x, x, attention_mask=m[:, None])),
+    "halves": keras.Model(image, layers.Concatenate()(
+        [layers.UpSampling2D()(layers.MaxPooling2D()(small)), small])),
+}
+source = layers.Input((16,), name="x")
+models["spectrum"] = keras.Model(source, layers.MelSpectrogram(
+    fft_length=8, sequence_stride=4, num_mel_bins=3)(source))
+rng = np.random.default_rng(0)
+results = {}
+for name, model in models.items():
+    sizes = enumerate(model.inputs[0].shape)
+    shape = [{1: 6, 2: 6}.get(a, 2) if d is None else d for a, d in sizes]
+    feeds = {"x": rng.normal(size=shape).astype(np.float32)}
+    if name == "attention":
+        feeds["m"] = rng.random((2, 6)) < 0.7
+        feeds["m"][:, 0] = True
+    imported = sx.from_keras(model)
+    actual = run(imported, feeds)
+    expected = None
+    if name != "attention":  # Keras 3.15 itself fails on JAX where values have a depth of their own
+        expected = [np.asarray(y) for y in keras.tree.flatten(model(feeds["x"]))]
+    results[name] = {
+        "operators": sorted({n.op_type for n in imported.graph}),
+        "shape": [str(d) for d in imported.inputs[0].shape],
+        "difference": 0.0 if expected is None else max(
+            float(np.abs(a - e).max()) for a, e in zip(actual, expected)),
+    }
+    if name == "attention":
+        layer = model.layers[-1]
+        q, k, v = (np.einsum("btd,dnh->btnh", feeds["x"], np.asarray(w.kernel)) + np.asarray(w.bias)
+                   for w in (layer.query_dense, layer.key_dense, layer.value_dense))
+        s = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(3)
+        s = np.where(feeds["m"][:, None, None], s, -1e30)
+        s = np.exp(s - s.max(-1, keepdims=True))
+        y = np.einsum("bnts,bsnh->btnh", s / s.sum(-1, keepdims=True), v)
+        w = layer.output_dense
+        y = np.einsum("btnh,nhd->btd", y, np.asarray(w.kernel)) + np.asarray(w.bias)
+        results[name]["difference"] = float(np.abs(actual[0] - y).max())
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+def test_layers_become_operators_and_free_sizes_are_settled() -> None:
+    results = in_jax(FORMS)
+    assert all(row["difference"] < 1e-5 for row in results.values()), results
+    operators = {name: set(row["operators"]) for name, row in results.items()}
+    assert "LSTM" in operators["lstm"] and "GRU" in operators["gru"]
+    assert "RNN" in operators["backwards"] and "DFT" in operators["spectrum"]
+    assert "Scan" in operators["masked"]  # what ONNX's operator cannot say stays a loop
+    assert not operators["steps"] & {"Loop", "Scan"}
+    assert results["halves"]["shape"][1].startswith("2*")
+
+
+STATES = """
+import json, warnings
+warnings.simplefilter("ignore")
+import keras, numpy as np, onnxruntime, sardonyx as sx
+keras.utils.set_random_seed(0)
+class Counter(keras.layers.Layer):
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+    def call(self, x):
+        self.count.assign_add(1.0)
+        return x * self.count
+x = keras.Input(batch_shape=(2, 3, 4), name="x")
+source = keras.Model(x, Counter(name="c")(keras.layers.GRU(3, stateful=True)(x)))
+model = sx.from_keras(source)
+state = json.loads(model.metadata["sardonyx.state"])
+feeds = {n: np.full([int(d) for d in v.shape], s["first"], np.float32)
+         for n, s in state.items() for v in model.inputs if v.name == n}
+session = onnxruntime.InferenceSession(model.proto().SerializeToString())
+names = [v.name for v in model.outputs]
+worst = 0.0
+for seed in range(3):
+    array = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(np.float32)
+    results = dict(zip(names, session.run(None, {"x": array, **feeds})))
+    feeds = {n: results[s["output"]] for n, s in state.items()}
+    expected = np.asarray(source(array))
+    worst = max(worst, float(np.abs(results["output"] - expected).max()))
+print(json.dumps({"worst": worst, "states": len(state)}))
+"""
+
+
+def test_what_inference_assigns_is_passed_on_from_call_to_call() -> None:
+    results = in_jax(STATES)
+    assert results["states"] == 2 and results["worst"] < 1e-5, results
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's graph is read")
+def test_what_jax_cannot_trace_is_read_from_the_graph_of_tensorflow() -> None:
+    import tensorflow as tf
+
+    class Clipped(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return tf.clip_by_value(inputs, 0.0, 1.0)
+
+    words = keras.Input((1,), dtype="string", name="word")
+    numbers = keras.Input((3,), name="numbers")
+    index = keras.layers.StringLookup(vocabulary=["red", "blue"])(words)
+    source = keras.Model([words, numbers], [index, keras.layers.Dense(2)(Clipped()(numbers))])
+    model = sx.from_keras(source)
+    text = np.array([["blue"], ["green"]], object)
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    first, second = run(model, word=text, numbers=x).values()
+    assert first.tolist() == [[2], [0]]
+    kernel, bias = (v.numpy() for v in source.weights)
+    np.testing.assert_allclose(second, np.clip(x, 0, 1) @ kernel + bias, rtol=1e-5, atol=1e-6)
+    source.compile("sgd", "mse")
+    with pytest.raises(ImportRefused, match="training=False"):
+        sx.from_keras(source)
+
+
+def test_layers_that_jax_has_nothing_for_are_named_at_once() -> None:
+    code = (
+        "import keras, sardonyx as sx\n"
+        "word = keras.Input((1,), dtype='string', name='word')\n"
+        "number = keras.Input((1,), dtype='int32', name='number')\n"
+        "outputs = [keras.layers.StringLookup(vocabulary=['a'], name='texts')(word),\n"
+        "           keras.layers.Hashing(3, name='buckets')(number)]\n"
+        "try:\n    sx.from_keras(keras.Model([word, number], outputs))\n"
+        "except sx.errors.ImportRefused as refusal:\n    print(str(refusal).replace('\\n', ' '))"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert all(word in done.stdout for word in ('"texts"', '"buckets"', '"word"', "hint"))
+
+
 def test_training_of_another_backend_continues() -> None:
     source = keras.Sequential(
         [keras.layers.Input((4,), name="x"), keras.layers.Dense(3, name="head")], name="net"

@@ -13,8 +13,8 @@ from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.writer import Refusal, Writer
 
 # The first word of a call's name -> what it is written as, instead of its equations; the words
-# after it are settings, as numbers by name.
-MARKED: dict[str, Callable[..., ir.Value]] = {}
+# after it are settings, as numbers by name, and the ranks of its operands.
+MARKED: dict[str, Callable[..., Any]] = {}
 
 
 def _named(op: Writer, name: str) -> str:
@@ -31,11 +31,16 @@ def jit(
     reader: Reader,
 ) -> Sequence[ir.Value]:
     mark, *settings = name.split() or [""]
-    if mark in MARKED:
-        numbers = {k: float(v) for k, _, v in (word.partition("=") for word in settings)}
-        return [MARKED[mark](op, *operands, **numbers)]
-    with op.named(_named(op, name)):
-        return reader.closed(op, jaxpr if jaxpr is not None else call_jaxpr, operands)
+    body = jaxpr if jaxpr is not None else call_jaxpr
+    if mark not in MARKED:
+        with op.named(_named(op, name)):
+            return reader.closed(op, body, operands)
+    words = dict(word.split("=") for word in settings)
+    if words.pop("ranks") != "".join(str(len(v.meta["aval"].shape)) for v in operands):
+        with op.named(_named(op, mark)):  # differentiated, or over a further axis
+            return reader.closed(op, body, operands)
+    results = MARKED[mark](op, *operands, **{k: float(v) for k, v in words.items()})
+    return results if isinstance(results, (list, tuple)) else [results]
 
 
 @importer("custom_jvp_call")

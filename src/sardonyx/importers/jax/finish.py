@@ -25,11 +25,13 @@ def forward(
     differentiated: bool = False,
     checked: bool = True,
     names: Sequence[str] | None = None,
+    reference: Callable[..., Any] | None = None,
 ) -> Model:
     """The model of `function(params, *example)`, compared with JAX if `checked`.
 
     names          -- of the arguments after `params`; those of the function, if not given
     differentiated -- whether the graph is to have the gradients that JAX gives the function
+    reference      -- what the model is compared with; the function itself, if not given
     """
     weights = trees.named_leaves(params)
     names = names or trees.argument_names(function, len(example), 1)
@@ -47,7 +49,8 @@ def forward(
     cancel_transposes(graph, weights)
     model = as_model(graph)
     if checked:
-        require_same(model, jax.jit(flat(function, params, *example)), weights, inputs)
+        original = jax.jit(flat(reference or function, params, *example))
+        require_same(model, original, weights, inputs)
     return model
 
 

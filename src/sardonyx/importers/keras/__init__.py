@@ -2,7 +2,9 @@
 
 model.py      `from_keras`: models, files, other backends · worker.py   a process on the JAX backend
 source.py     a Keras model as pure functions of arrays, with names · labels.py   what losses take
-marks.py      layers that become single operators, because they behave differently while training
-training.py   `compile()` as a training record · step.py   the same as one step of JAX
+sizes.py      free sizes that depend on each other · states.py   variables that inference assigns
+marks.py      layers that become single operators: recurrent.py, spectral.py
+replaced.py   functions of Keras that are traced in another form · refusals.py   what cannot be
+training.py   `compile()` as a training record, or as one step of JAX
 optimizers.py Keras's optimizers in the words of ours · check.py   two steps against Keras
 """

@@ -30,20 +30,18 @@ SAMPLE_WEIGHT = "sample_weight"
 class Label:
     """One label input; sizes of None are free.
 
-    classes -- how many classes there are, where labels are numbers of classes; else 0
+    classes     -- how many classes there are, where labels are numbers of classes; else 0
+    is_sequence -- whether its length is another than that of the output
     """
 
     name: str
     shape: tuple[int | None, ...]
     dtype: str
     classes: int = 0
+    is_sequence: bool = False
 
-    def draw(self, rng: np.random.Generator, sizes: dict[int, int], batch: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         """Labels that any loss can take: classes, or numbers between 0 and 1 of sum 1."""
-        shape = [
-            (batch if axis == 0 else sizes.get(axis, 3)) if d is None else d
-            for axis, d in enumerate(self.shape)
-        ]
         if np.issubdtype(np.dtype(self.dtype), np.integer) or self.classes:
             low = 1 if self.classes > 2 else 0
             return rng.integers(low, max(self.classes, 2), shape).astype(self.dtype)
@@ -149,7 +147,7 @@ def _label(loss: Any, output: Any, name: str) -> Label:
     if kind in CLASSES:
         return Label(name, shape[:-1], "int32", classes)
     if kind in SEQUENCES:
-        return Label(name, (*shape[:1], None), "int32", classes)
+        return Label(name, (*shape[:1], None), "int32", classes, is_sequence=True)
     return Label(name, shape, "float32")
 
 

@@ -1,8 +1,9 @@
-"""Layers that become single operators: they behave differently while training.
+"""Layers and functions that become single operators.
 
 Traced as they are, batch normalization in inference is plain arithmetic, and dropout is nothing at
 all. While the served graph is traced, both compute inside a named call, which the reader of JAX
 writes as BatchNormalization and Dropout. What `trainable` and other tools then switch is there.
+Recurrent layers (recurrent.py) and Fourier transforms (spectral.py) are marked in the same way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from sardonyx.importers.jax.calls import MARKED
 from sardonyx.importers.jax.writer import Writer
+from sardonyx.importers.keras.replaced import replaced, replacements
 
 BATCH_NORM, DROPOUT = "keras_batch_normalization", "keras_dropout"
 
@@ -26,6 +28,9 @@ BATCH_NORM, DROPOUT = "keras_batch_normalization", "keras_dropout"
 @contextlib.contextmanager
 def marks() -> Iterator[None]:
     """Within this, batch normalization and dropout are traced as calls with a mark."""
+    from sardonyx.importers.keras.recurrent import recurrent_marks
+    from sardonyx.importers.keras.spectral import spectral_marks
+
     norm, dropout = keras.layers.BatchNormalization, keras.layers.Dropout
     plain_norm, plain_dropout = norm.call, dropout.call
 
@@ -37,13 +42,16 @@ def marks() -> Iterator[None]:
     def dropout_call(self: Any, inputs: Any, training: Any = False) -> Any:
         if training or not 0 < self.rate < 1 or self.noise_shape or inputs.dtype != jnp.float32:
             return plain_dropout(self, inputs, training=training)
-        return _marked(DROPOUT, jnp.copy, rate=float(self.rate))(inputs)
+        return marked(DROPOUT, jnp.copy, rate=float(self.rate))(inputs)
 
-    norm.call, dropout.call = norm_call, dropout_call
-    try:
+    with (
+        replaced(norm, "call", norm_call),
+        replaced(dropout, "call", dropout_call),
+        recurrent_marks(),
+        spectral_marks(),
+        replacements(),
+    ):
         yield
-    finally:
-        norm.call, dropout.call = plain_norm, plain_dropout
 
 
 def _is_plain(layer: Any, inputs: Any) -> bool:
@@ -65,18 +73,27 @@ def _normalized(layer: Any, x: Any) -> Any:
     scale = layer.gamma.value if layer.scale else jnp.ones(count, x.dtype)
     bias = layer.beta.value if layer.center else jnp.zeros(count, x.dtype)
     settings = {"axis": axis, "epsilon": layer.epsilon, "momentum": layer.momentum}
-    call = _marked(BATCH_NORM, normalize, **settings)
+    call = marked(BATCH_NORM, normalize, **settings)
     return call(x, scale, bias, layer.moving_mean.value, layer.moving_variance.value)
 
 
-def _marked(mark: str, function: Any, **settings: float) -> Any:
-    """`function` as a call that a trace keeps; the name carries the settings."""
+def marked(mark: str, function: Any, **settings: float) -> Any:
+    """`function` as a call that a trace keeps; the name carries the settings.
 
-    def call(*operands: Any) -> Any:
-        return function(*operands)
+    It also carries the ranks of the operands: a transformation of JAX keeps the name, and changes
+    what the call takes.
+    """
 
-    call.__name__ = " ".join([mark, *(f"{k}={v!r}" for k, v in settings.items())])
-    return jax.jit(call)
+    def caller(*operands: Any) -> Any:
+        def call(*operands: Any) -> Any:
+            return function(*operands)
+
+        words = [f"{k}={v!r}" for k, v in settings.items()]
+        ranks = "".join(str(operand.ndim) for operand in operands)
+        call.__name__ = " ".join([mark, f"ranks={ranks}", *words])
+        return jax.jit(call)(*operands)
+
+    return caller
 
 
 def batch_normalization(

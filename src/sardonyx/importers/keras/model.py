@@ -6,7 +6,8 @@ traced in a process of its own; the result is compared with the caller's model h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ except ImportError as error:
 
 from sardonyx.importers.keras import apart
 from sardonyx.importers.keras.files import read
+from sardonyx.importers.keras.names import input_structure
+from sardonyx.importers.state import STATE, described
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 HOW = ("record", "step")
@@ -71,9 +74,12 @@ def from_keras(
             raise ArgumentError(
                 f"{quote(path.name)} is no file of Keras", hint="give a .keras or .h5 file"
             )
-        if not _is_jax():
+        if _is_jax():
+            return from_model(read(path, training is not False), **options)
+        try:
             return apart.imported(path, options)
-        return from_model(read(path, training is not False), **options)
+        except ImportRefused as refusal:
+            return _by_tensorflow(refusal, lambda: read(path, training is not False), options)
     if not isinstance(model_or_path, keras.Model):
         raise ArgumentError(
             f"{quote(type(model_or_path).__name__)} is no Keras model",
@@ -81,7 +87,37 @@ def from_keras(
         )
     if _is_jax():
         return from_model(model_or_path, **options)
-    return apart.from_other_backend(model_or_path, options)
+    try:
+        return apart.from_other_backend(model_or_path, options)
+    except ImportRefused as refusal:
+        return _by_tensorflow(refusal, lambda: model_or_path, options)
+
+
+def _by_tensorflow(
+    refusal: ImportRefused, read_model: Callable[[], keras.Model], options: Mapping[str, Any]
+) -> Model:
+    """The inference of a model that JAX cannot trace, read from the graph of TensorFlow."""
+    if keras.backend.backend() != "tensorflow" or options["training"]:
+        raise refusal
+    try:
+        model = read_model()
+    except (ValueError, TypeError, ImportError):
+        raise refusal from None
+    if options["training"] is None and getattr(model, "compiled", False):
+        more = "training=False imports the inference alone, from TensorFlow's graph"
+        raise ImportRefused(refusal.what, refusal.where, f"{refusal.hint}; or {more}") from refusal
+    from sardonyx.importers.tensorflow.graph import from_source
+    from sardonyx.importers.tensorflow.sources import of_keras
+
+    try:
+        structure = input_structure(model, options["example"])
+        imported_model = from_source(of_keras(model, structure))
+    except ImportRefused as other:
+        rows = [*refusal.where, *([f"TensorFlow: {row[0]}", *row[1:]] for row in other.where)]
+        hint = "leave these parts out of the model, and apply them to the data before"
+        raise ImportRefused(refusal.what, rows, hint=hint) from other
+    imported_model.metadata[IMPORTED] = f"keras {keras.__version__}"
+    return imported_model
 
 
 def _is_jax() -> bool:
@@ -112,23 +148,70 @@ def from_model(
         )
     if training is None:
         training = is_compiled
-    served = serve(source)
-    return with_training(source, served, how) if training else served
+    served = _served(source)
+    if not training:
+        return served
+    if STATE in served.metadata:
+        raise ImportRefused(
+            "a model that keeps variables from call to call is imported without its training",
+            [[quote(name)] for name in json.loads(served.metadata[STATE])],
+            hint="training=False imports the inference; the variables are inputs and outputs of it",
+        )
+    return with_training(source, served, how)
+
+
+def _served(source: Any) -> Model:
+    """The model as it is in inference, its free sizes as independent as it allows."""
+    try:
+        return serve(source)
+    except ImportRefused:
+        if not source.settle_sizes():
+            raise
+    return serve(source)
 
 
 def serve(source: Any) -> Model:
     """The model as it is in inference."""
+    import jax
+
+    from sardonyx.importers.jax import trees
     from sardonyx.importers.jax.finish import forward
     from sardonyx.importers.keras.marks import marks
+    from sardonyx.importers.keras.refusals import tracing
+    from sardonyx.importers.keras.replaced import repairs
+    from sardonyx.importers.keras.states import next_name, with_states
+
+    with tracing():
+        moving = source.moving()
+    values = dict(zip(source.names, source.values(), strict=True))
+    values |= {n: v.value for n, v in zip(source.state_names, source.states, strict=True)}
+    params = {n: v for n, v in values.items() if n not in moving}
+    states = [jax.ShapeDtypeStruct(values[n].shape, values[n].dtype) for n in moving]
+    structs = source.structs()
 
     def call(params: Any, *inputs: Any) -> Any:
-        outputs, _ = source.call([params[n] for n in source.names], inputs, training=False)
-        return outputs
+        arguments, states = inputs[: len(structs)], inputs[len(structs) :]
+        values = {**params, **dict(zip(moving, states, strict=True))}
+        outputs, new = source.served_call(values, arguments)
+        return with_states(outputs, new, moving)
 
-    call.__name__ = source.model.name
-    params = dict(zip(source.names, source.values(), strict=True))
-    with marks():
-        model = forward(call, params, tuple(source.structs()), names=source.input_names)
+    def reference(params: Any, *inputs: Any) -> Any:
+        with repairs():
+            return call(params, *inputs)
+
+    def marked(params: Any, *inputs: Any) -> Any:
+        with marks():
+            return call(params, *inputs)
+
+    marked.__name__ = source.model.name
+    with tracing():
+        model = forward(
+            marked, params, (*structs, *states), names=[*source.input_names, *moving],
+            reference=reference,
+        )  # fmt: skip
+    if moving:
+        first = {n: trees.array(values[n]) for n in moving}
+        model.metadata[STATE] = described({n: (next_name(n), first[n]) for n in moving})
     model.metadata[IMPORTED] = f"keras {keras.__version__}"
     return model
 

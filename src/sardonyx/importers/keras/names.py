@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from sardonyx.errors import ArgumentError
 
 BATCH = "batch"
+MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")  # names that Keras gives by itself
 
 
 def require_built(model: keras.Model, example: Any = None) -> None:
@@ -44,10 +46,13 @@ def _declared(model: keras.Model) -> Any:
     shapes = getattr(model, "_build_shapes_dict", None)
     if not shapes or len(shapes) != 1:
         return None
-    (shape,) = shapes.values()
-    if not isinstance(shape, tuple) or not all(isinstance(d, (int, type(None))) for d in shape):
+    (structure,) = shapes.values()
+    try:
+        return keras.tree.map_shape_structure(
+            lambda shape: keras.KerasTensor((None, *shape[1:]), dtype=model.input_dtype), structure
+        )
+    except (TypeError, ValueError, IndexError):
         return None
-    return keras.KerasTensor((None, *shape[1:]), dtype=model.input_dtype)
 
 
 def _free_batch(leaf: Any) -> Any:
@@ -65,7 +70,7 @@ def input_names(tensors: Sequence[Any]) -> list[str]:
     """The names of inputs; those that Keras made up differ from process to process."""
     names = [tensor.name for tensor in tensors]
     plain = ["input"] if len(names) == 1 else [f"input_{i}" for i in range(len(names))]
-    return [p if n.startswith("keras_tensor") else n for n, p in zip(names, plain, strict=True)]
+    return [p if MADE_UP.fullmatch(n) else n for n, p in zip(names, plain, strict=True)]
 
 
 def paths(variables: Sequence[Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,9 @@ from sardonyx.importers.keras.names import (
     require_built,
     sizes,
 )
+from sardonyx.importers.keras.refusals import refuse_layers
+from sardonyx.importers.keras.replaced import replacements
+from sardonyx.importers.keras.sizes import settled
 
 
 class Source:
@@ -37,24 +40,82 @@ class Source:
         example: Any = None,
     ):
         require_built(model, example)
+        self.structure = input_structure(model, example)
+        tensors = keras.tree.flatten(self.structure)
+        refuse_layers(model, tensors)
         self.model = model
         self.trained = list(model.trainable_variables)
         self.frozen = list(model.non_trainable_variables)
         self.names = list(names) or paths([*self.trained, *self.frozen])
         count = len(self.trained)
         self.trained_names, self.frozen_names = self.names[:count], self.names[count:]
-        self.structure = input_structure(model, example)
-        tensors = keras.tree.flatten(self.structure)
         self.input_names = input_names(tensors)
         self.shapes = [sizes(number, t.shape) for number, t in enumerate(tensors)]
         kinds = [keras.backend.standardize_dtype(t.dtype) for t in tensors]
         # JAX computes in 32 bits what a model declares in 64.
         self.dtypes = [jax.dtypes.canonicalize_dtype(kind).name for kind in kinds]
         self.weighted, self.label_example = weighted, labels
+        layers = model._flatten_layers()
+        kept = [layer.states or [] for layer in layers if getattr(layer, "stateful", False)]
+        self.states = keras.tree.flatten(kept)  # of recurrent layers: Keras does not count them
+        self.state_names = paths([*self.trained, *self.frozen, *self.states])[len(self.names) :]
 
     def structs(self) -> list[jax.ShapeDtypeStruct]:
         """Examples of JAX for the inputs alone."""
         return structs(self.shapes, self.dtypes)
+
+    def settle_sizes(self) -> bool:
+        """Find out which free sizes have to be equal, or multiples; whether anything was found."""
+
+        def works(shapes: list[list[int]]) -> bool:
+            arguments = [
+                jax.ShapeDtypeStruct(tuple(shape), dtype)
+                for shape, dtype in zip(shapes, self.dtypes, strict=True)
+            ]
+            try:
+                with replacements():
+                    jax.eval_shape(self._inference, *arguments)
+            except Exception:
+                return False
+            return True
+
+        before, self.shapes = self.shapes, settled(self.shapes, works)
+        return self.shapes != before
+
+    def moving(self) -> list[str]:
+        """The variables that a call in inference assigns: states of layers, random states."""
+        kinds = [type(layer) for layer in self.model._flatten_layers()]
+        if all(kind.__module__.startswith("keras.") for kind in kinds):
+            return self.state_names
+        names: list[str] = []
+
+        def call(values: Any, *inputs: Any) -> Any:
+            outputs, new = self.call(values, inputs, training=False)
+            old = values[len(self.trained) :]
+            triples = zip(self.frozen_names, old, new, strict=True)
+            names[:] = [name for name, before, after in triples if before is not after]
+            return outputs
+
+        with replacements():
+            jax.eval_shape(call, self.values(), *self.structs())
+        return names + self.state_names
+
+    def served_call(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
+        """The results of inference, and the new values of what is not trained, by name."""
+        if not self.states:
+            outputs, new = self.call([values[n] for n in self.names], inputs, training=False)
+            return outputs, dict(zip(self.frozen_names, new, strict=True))
+        names = [*self.names, *self.state_names]
+        variables = [*self.trained, *self.frozen, *self.states]
+        mapping = [(v, values[n]) for v, n in zip(variables, names, strict=True)]
+        options = {"training": False} if self.model._call_has_training_arg else {}
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            outputs = self.model(self.arguments(inputs), **options)
+        pairs = zip(names, variables, strict=True)
+        return outputs, {n: scope.get_current_value(v) for n, v in pairs}
+
+    def _inference(self, *inputs: Any) -> Any:
+        return self.call(self.values(), inputs, training=False)[0]
 
     def labels(self) -> Labels:
         outputs = keras.tree.map_structure(_spec, self.output_specs())

@@ -35,6 +35,7 @@ from sardonyx.record.optim import Optimizer, Parameter, UpdateContext
 from sardonyx.record.trainable import trainable
 
 NEW, METRIC, PREDICTION = "/new", "metric/", "prediction/"
+STEPS, PIXELS = 4, 16  # of free sizes, for the batches that are compared
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Training:
     def __init__(self, source: Source, served: Model):
         self.source, self.served, self.model = source, served, source.model
         self.labels = source.labels()
-        shapes = [sizes(label.name, label.shape) for label in self.labels.all]
+        shapes = self._label_shapes()
         every = trees.structs(
             [*source.shapes, *shapes], [*source.dtypes, *(x.dtype for x in self.labels.all)]
         )
@@ -67,6 +68,22 @@ class Training:
         self.slots = [v.value for v in optimizer.variables]
         self.slot_names = slot_names(optimizer, source.trained, source.trained_names)
         self.metrics = self._fresh_metrics()
+
+    def _label_shapes(self) -> list[list[int | str]]:
+        """The sizes of labels; those that an output has as well have its names."""
+        outputs = [list(v.shape or ()) for v in self.served.outputs]
+        places = self.labels.places if len(self.labels.places) == len(outputs) else []
+        shapes = []
+        for label in self.labels.all:
+            place = next((i for i, p in enumerate(places) if p is label), None)
+            known = outputs[place] if place is not None and not label.is_sequence else []
+            texts = [str(getattr(d, "value", d)) for d in known]
+            names = sizes(label.name, label.shape)
+            for axis, size in enumerate(label.shape[: len(known)]):
+                if size is None and texts[axis] != "None":
+                    names[axis] = texts[axis]
+            shapes.append(names)
+        return shapes
 
     def _build(self) -> None:
         """Create the variables of metrics and optimizer, as Keras does before its first step."""
@@ -147,16 +164,24 @@ class Training:
     def draw(self, seed: int, batch: int = 3) -> dict[str, np.ndarray]:
         """Arrays for one step: inputs of any kind, labels that every loss takes."""
         rng = np.random.default_rng(seed)
-        feeds: dict[str, np.ndarray] = {}
-        free: dict[int, int] = {}
-        for name, shape, dtype in zip(
-            self.source.input_names, self.source.shapes, self.source.dtypes, strict=True
+        structs = [*self.inputs, *self.label_structs]
+        symbols = {s for x in structs for d in x.shape if not isinstance(d, int)
+                   for s in d._get_vars()}  # fmt: skip
+        free = PIXELS if any(len(x.shape) > 3 for x in self.inputs) else STEPS
+        numbers = {symbol: batch if symbol == BATCH else free for symbol in symbols}
+        shapes = [
+            [d if isinstance(d, int) else int(d._evaluate(numbers)) for d in x.shape]
+            for x in structs
+        ]
+        count = len(self.inputs)
+        feeds = {
+            name: _drawn(rng, shape, np.dtype(x.dtype))
+            for name, shape, x in zip(self.source.input_names, shapes, self.inputs, strict=False)
+        }
+        for name, label, shape in zip(
+            self.label_names, self.labels.all, shapes[count:], strict=True
         ):
-            dims = [d if isinstance(d, int) else batch if d == BATCH else 4 for d in shape]
-            free |= {axis: dims[axis] for axis, d in enumerate(shape) if d != BATCH}
-            feeds[name] = _drawn(rng, dims, np.dtype(dtype))
-        for name, label in zip(self.label_names, self.labels.all, strict=True):
-            feeds[name] = label.draw(rng, free, batch)
+            feeds[name] = label.draw(rng, shape)
         return feeds
 
     # -- as a step -----------------------------------------------------------------------

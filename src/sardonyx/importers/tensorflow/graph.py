@@ -67,9 +67,13 @@ def from_tensorflow(
     >>> [value.name for value in sx.weights(model)]
     ['weight']
     """
-    graph_source = source_of(source, signature, example, inputs, outputs)
-    model, reader = imported(graph_source)
-    require_same(model, graph_source, example, is_random=reader.random)
+    return from_source(source_of(source, signature, example, inputs, outputs), example)
+
+
+def from_source(source: Source, example: Any = None) -> Model:
+    """The model of a source, compared with TensorFlow."""
+    model, reader = imported(source)
+    require_same(model, source, example, is_random=reader.random)
     return model
 
 

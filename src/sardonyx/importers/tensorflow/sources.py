@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from sardonyx.errors import ArgumentError, ImportRefused, did_you_mean, quote
+from sardonyx.importers.keras.names import input_names, input_structure, require_built
 
 DEFAULT = "serving_default"
 # Operators whose results nobody reads, yet are no outputs of a graph.
@@ -63,7 +65,7 @@ def source_of(
     if hasattr(thing, "get_concrete_function"):
         return of_concrete(_traced(thing, example))
     if _is_keras(thing):
-        return _of_keras(thing)
+        return of_keras(thing)
     if isinstance(thing, (tf.Module, tf.__internal__.tracking.AutoTrackable)):
         return _of_module(thing, signature, example)
     if callable(thing):
@@ -246,34 +248,32 @@ def _variable_names(variables: Sequence[Any]) -> dict[int, str]:
 
 
 def _is_keras(thing: Any) -> bool:
-    return all(hasattr(thing, n) for n in ("inputs", "outputs", "layers", "trainable_weights"))
+    names = ("inputs", "outputs", "layers", "trainable_weights")
+    return all(hasattr(thing, n) for n in names) or _is_keras_3(thing)
 
 
-def _of_keras(model: Any) -> Source:
-    """The inference of a Keras model, of Keras 2 or 3, on TensorFlow."""
-    if not model.inputs:
-        raise ArgumentError(
-            "the Keras model is not built", hint="give it an Input, or call it on data once"
-        )
-    made_up = all(t.name.startswith("keras_tensor") for t in model.inputs)
-    plain = ["input"] if len(model.inputs) == 1 else [f"input_{i}" for i in range(99)]
-    labels = [
-        p if made_up else t.name.partition(":")[0]
-        for t, p in zip(model.inputs, plain, strict=False)
-    ]
+def _is_keras_3(thing: Any) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(thing, keras.Model) and hasattr(keras, "KerasTensor")
+
+
+def of_keras(model: Any, structure: Any = None) -> Source:
+    """The inference of a Keras model, of Keras 2 or 3, on TensorFlow.
+
+    structure -- its inputs with tensors of Keras as leaves; those that it declares, if not given
+    """
+    structure = _structure(model) if structure is None else structure
+    tensors = tf.nest.flatten(structure)
+    labels = [n.partition(":")[0] for n in input_names(tensors)]
     specs = [
         tf.TensorSpec(t.shape, tf.as_dtype(t.dtype), n)
-        for t, n in zip(model.inputs, labels, strict=True)
+        for t, n in zip(tensors, labels, strict=True)
     ]
-    inner = getattr(model, "_functional", None)
-    inner = model if inner is None else inner
-    structure = getattr(inner, "_inputs_struct", getattr(inner, "_nested_inputs", None))
 
     def call(*tensors: Any) -> Any:
-        arguments = tensors[0] if len(tensors) == 1 else list(tensors)
-        if isinstance(structure, (dict, list, tuple)):
-            arguments = tf.nest.pack_sequence_as(structure, list(tensors))
-        return model(arguments, training=False)
+        arguments = tf.nest.pack_sequence_as(structure, list(tensors))
+        options = {"training": False} if getattr(model, "_call_has_training_arg", True) else {}
+        return model(arguments, **options)
 
     function = tf.function(call, input_signature=specs).get_concrete_function()
     names = {}
@@ -283,6 +283,21 @@ def _of_keras(model: Any) -> Source:
         variable = variable if hasattr(variable, "handle") else weight
         names[id(variable.handle)] = path
     return of_concrete(function, {**_all_names(function), **names}, model.name)
+
+
+def _structure(model: Any) -> Any:
+    """The inputs of a Keras model as it takes them."""
+    if _is_keras_3(model):
+        require_built(model)
+        return input_structure(model)
+    if not model.inputs:
+        raise ArgumentError(
+            "the Keras model is not built", hint="give it an Input, or call it on data once"
+        )
+    structure = getattr(model, "_nested_inputs", None)
+    if isinstance(structure, (dict, list, tuple)):
+        return structure
+    return model.inputs[0] if len(model.inputs) == 1 else list(model.inputs)
 
 
 def _all_names(function: Any) -> dict[int, str]:
@@ -376,7 +391,7 @@ def _of_path(
     if path.is_dir():
         return _of_folder(path, signature)
     if path.suffix in (".h5", ".hdf5", ".keras"):
-        return _of_keras(_keras_file(path))
+        return of_keras(_keras_file(path))
     if not path.is_file():
         raise ArgumentError(f"{quote(path)} does not exist")
     definition = tf.compat.v1.GraphDef()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.importers.channels import cancel_transposes
-from sardonyx.importers.tflite.driver import Variable, imported
+from sardonyx.importers.state import STATE, described
+from sardonyx.importers.tflite.driver import imported
 from sardonyx.importers.tflite.proof import prove
 from sardonyx.importers.tflite.reader import read
 from sardonyx.limits import Limits
@@ -51,21 +50,11 @@ def from_tflite(path: str | Path | bytes, *, limits: Limits | None = None) -> Mo
     model, variables = imported(file, name)
     model = _regular(model)
     if variables:
-        model.metadata["sardonyx.state"] = _described(variables)
+        states = {name: (v.output, v.start) for name, v in variables.items()}
+        model.metadata[STATE] = described(states)
     model.metadata["sardonyx.importer"] = "TensorFlow Lite"
     model.metadata["sardonyx.verified"] = prove(model, file.graphs[0], content, variables)
     return model
-
-
-def _described(variables: Mapping[str, Variable]) -> str:
-    """Variables as JSON: the name of the input → the output, and the first value or its filler."""
-    state = {}
-    for name, variable in variables.items():
-        values = variable.start
-        uniform = values.size and (values == values.reshape(-1)[0]).all()
-        first = values.reshape(-1)[0].item() if uniform else values.tolist()
-        state[name] = {"output": variable.output, "first": first}
-    return json.dumps(state)
 
 
 def _regular(model: Model) -> Model:
