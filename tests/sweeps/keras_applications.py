@@ -1,6 +1,11 @@
 """Every architecture of keras.applications with random weights, imported with a free batch.
 
-python -m tests.sweeps.keras_applications --only "MobileNet*"
+    python -m tests.sweeps.keras_applications                       smallest images, with the head
+    python -m tests.sweeps.keras_applications --without-top         without it
+    python -m tests.sweeps.keras_applications --only "MobileNet*" --usual-size
+
+`from_keras` compares each with Keras by the noise ratio. Architectures run in processes of their
+own, with a limit of memory and time; those above `--parameters` millions are left out by name.
 """
 
 from __future__ import annotations
@@ -8,6 +13,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -17,8 +23,11 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-SECONDS = 900
+SECONDS, MEMORY = 1800, 24 << 30  # of addresses, most of which TensorFlow only reserves
+SIZES = (32, 71, 75, 96, 128, 224)  # of images: the first that an architecture takes
+TOGETHER = 4  # architectures in one process
 
 
 def architectures() -> dict[str, Any]:
@@ -28,47 +37,89 @@ def architectures() -> dict[str, Any]:
     return {n: f for n, f in functions if inspect.isfunction(f) and n[0].isupper()}
 
 
-def work(name: str) -> None:
-    """Import one; it is compared with Keras on the spot."""
+def built(name: str, options: argparse.Namespace) -> Any:
+    """The model with random weights, of the smallest images that it takes."""
+    build = architectures()[name]
+    more = {"weights": None, "include_top": not options.without_top}
+    if options.usual_size:
+        return build(**more)
+    for size in SIZES:
+        try:
+            return build(input_shape=(size, size, 3), **more)
+        except ValueError:
+            continue
+    return build(**more)
+
+
+def work(names: list[str], options: argparse.Namespace) -> None:
+    """Import some, one line each; they are compared with Keras on the spot."""
     warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    import keras
+
     import sardonyx as sx
 
-    build = architectures()[name]
-    model = build(weights=None)
-    started = time.monotonic()
-    imported = sx.from_keras(model)
-    seconds = time.monotonic() - started
-    print(
-        f"right  {len(imported.graph)} nodes, {model.count_params():,} parameters, {seconds:.1f} s"
-    )
+    for name in names:
+        keras.backend.clear_session()
+        model = built(name, options)
+        parameters = model.count_params()
+        if parameters > options.parameters * 1e6:
+            print(f"{name:24} left out  {parameters:,} parameters", flush=True)
+            continue
+        started = time.process_time()
+        try:
+            imported = sx.from_keras(model)
+        except sx.SardonyxError as error:
+            result = f"{type(error).__name__}  {' '.join(str(error).split())[:300]}"
+        except Exception as error:
+            result = f"failed  {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        else:
+            seconds = time.process_time() - started
+            sizes = " × ".join(str(d) for d in imported.inputs[0].shape)
+            result = f"right  {len(imported.graph)} nodes, {parameters:,} parameters, {sizes}"
+            result += f", {seconds:.1f} s of CPU"
+        print(f"{name:24} {result}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     parser.add_argument("--only", default="*", help="a pattern of names")
+    parser.add_argument("--without-top", action="store_true", help="without the classifier")
+    parser.add_argument("--usual-size", action="store_true", help="images of the usual size")
+    parser.add_argument("--parameters", type=float, default=150.0, help="millions, at most")
     options = parser.parse_args()
     if options.work:
-        work(options.work)
+        work(options.work.split(","), options)
         return 0
+    names = [n for n in architectures() if fnmatchcase(n, options.only)]
     counts: dict[str, int] = {}
-    for name in architectures():
-        if not fnmatchcase(name, options.only):
-            continue
-        command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--work", name]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=SECONDS
-            )
-            lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
-            result = lines[-1] if lines else "died"
-            result = f"failed  {result[:200]}" if done.returncode else result
-        except subprocess.TimeoutExpired:
-            result = "late"
-        counts[result.split()[0]] = counts.get(result.split()[0], 0) + 1
-        print(f"{name:24} {result}", flush=True)
+    for start in range(0, len(names), TOGETHER):
+        for line in lines_of(names[start : start + TOGETHER], options):
+            word = line.split()[1]
+            counts[word] = counts.get(word, 0) + 1
+            print(line, flush=True)
     print(counts)
-    return int(set(counts) != {"right"})
+    return int(not set(counts) <= {"right", "left"})
+
+
+def lines_of(names: list[str], options: argparse.Namespace) -> list[str]:
+    """What a process says of some architectures, and what did not come."""
+    arguments = ["--parameters", str(options.parameters)]
+    arguments += ["--without-top"] if options.without_top else []
+    arguments += ["--usual-size"] if options.usual_size else []
+    command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--work", ",".join(names)]
+    try:
+        done = subprocess.run(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            check=False, timeout=SECONDS,
+        )  # fmt: skip
+        text = done.stdout
+    except subprocess.TimeoutExpired as error:
+        text = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+    lines = [line for line in text.splitlines() if line.partition(" ")[0] in names]
+    seen = {line.partition(" ")[0] for line in lines}
+    return lines + [f"{n:24} died  memory, time or a crash" for n in names if n not in seen]
 
 
 if __name__ == "__main__":

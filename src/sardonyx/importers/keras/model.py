@@ -44,7 +44,9 @@ def from_keras(
     free. The served graph is that of inference. A compiled model brings its training along: losses,
     regularizers, constraints, metrics, and the optimizer with its state, as a record that goes on
     where Keras stopped. The result is compared with Keras before it is returned: its outputs, and
-    two training steps.
+    two training steps. A variable that inference assigns becomes an input and an output; the
+    metadata `sardonyx.state` has both names and the first value. On the TensorFlow backend, what
+    JAX cannot trace is read from TensorFlow's graph, without training.
 
     model_or_path -- a built model (it has been called, or has an `Input`), or the path of a file;
                      files with pickled code are refused, as Keras does by default
