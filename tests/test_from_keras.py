@@ -360,6 +360,53 @@ def test_training_of_another_backend_continues() -> None:
     assert {"net/head/kernel/velocity", "optimizer/iteration"} <= set(model.records[0].state)
 
 
+def test_an_h5_file_goes_on_where_its_optimizer_stands(tmp_path: Path) -> None:
+    layers = [keras.layers.Input((4,), name="x"), keras.layers.Dense(3, name="head")]
+    source = keras.Sequential(layers, name="net")
+    source.compile(optimizer=keras.optimizers.Adam(1e-2), loss="mse")
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(5, n)).astype(np.float32) for n in (4, 3))
+    for _ in range(3):
+        source.train_on_batch(x, y)
+    source.save(tmp_path / "net.h5")
+    steps = sx.prepare_training(sx.from_keras(tmp_path / "net.h5"))
+    for _ in range(2):
+        source.reset_metrics()
+        loss = float(steps.step({"x": x, "label": y})["loss"])
+        assert loss == pytest.approx(float(source.train_on_batch(x, y)), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="it writes TensorFlow's files")
+def test_the_command_imports_files_of_every_kind(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    source = small()
+    source.save(tmp_path / "net.keras")
+    source.save(tmp_path / "net.h5")
+    source.export(tmp_path / "net", verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "net"))
+    (tmp_path / "net.tflite").write_bytes(converter.convert())
+    spec = tf.TensorSpec([None, 6], tf.float32, "x")
+    graph = tf.function(lambda x: tf.nn.softmax(x), input_signature=[spec]).get_concrete_function()
+    (tmp_path / "net.pb").write_bytes(graph.graph.as_graph_def().SerializeToString())
+    for name in ("net.keras", "net.h5", "net", "net.tflite", "net.pb"):
+        target = tmp_path / f"{name}.onnx"
+        command = [sys.executable, "-m", "sardonyx", "import", str(tmp_path / name), "-o"]
+        done = subprocess.run([*command, str(target)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        session = ort.InferenceSession(target.read_bytes(), providers=["CPUExecutionProvider"])
+        (entry,) = session.get_inputs()
+        is_image = len(entry.shape) == 4
+        shape = (1, 8, 8, 3) if is_image else (2, 6)
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        expected = (source if is_image else tf.nn.softmax)(x)
+        (y,) = session.run(None, {entry.name: x})
+        np.testing.assert_allclose(
+            y, keras.ops.convert_to_numpy(expected), rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
 def test_parts_that_another_process_cannot_import_are_named() -> None:
     class Doubled(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:

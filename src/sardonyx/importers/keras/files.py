@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
-from sardonyx.errors import LimitExceeded, quote
+from sardonyx.errors import ImportRefused, LimitExceeded, quote
 
 # With PyTorch, Keras names its own optimizers after modules that no other backend can use.
 TORCH_OPTIMIZERS = "keras.src.backend.torch.optimizers"
 CONFIG = "config.json"
 LARGEST_CONFIG = 2**28
+# Losses and metrics that files of Keras 2 name so, and Keras 3 no longer finds.
+SHORT_NAMES = ("mse", "mae", "mape", "msle")
 
 
 def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
@@ -26,7 +29,10 @@ def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
     """
     options = {"compile": compiled, "safe_mode": safe}
     if not zipfile.is_zipfile(path):
-        return keras.models.load_model(path, **options)
+        names = {name: keras.losses.get(name) for name in SHORT_NAMES}
+        model = keras.models.load_model(path, custom_objects=names, **options)
+        _restore_optimizer(model, path)
+        return model
     with zipfile.ZipFile(path) as archive:
         sizes = {item.filename: item.file_size for item in archive.infolist()}
         if sizes.get(CONFIG, 0) > LARGEST_CONFIG:
@@ -40,6 +46,36 @@ def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
         copy = Path(folder) / path.name
         _copy(path, copy, json.dumps(_portable(json.loads(text))))
         return keras.models.load_model(copy, **options)
+
+
+def _restore_optimizer(model: keras.Model, path: Path) -> None:
+    """Give a model of an HDF5 file its optimizer's state.
+
+    Keras 3.15 builds the optimizer of such a file without any variables of the model.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    count = len(getattr(optimizer, "_trainable_variables", ()))
+    if optimizer is None or not optimizer.built or count == len(model.trainable_variables):
+        return
+    import h5py
+    from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+
+    fresh = type(optimizer).from_config(optimizer.get_config())
+    fresh.build(model.trainable_variables)
+    with h5py.File(path) as file:
+        is_keras_3 = not str(file.attrs.get("keras_version", "")).startswith(("1.", "2."))
+        values = [np.asarray(v) for v in load_optimizer_weights_from_hdf5_group(file)]
+    shapes = [tuple(v.shape) for v in fresh.variables]
+    if is_keras_3 and [v.shape for v in values] == shapes:
+        for variable, value in zip(fresh.variables, values, strict=True):
+            variable.assign(value)
+    elif values and np.any(values[0] != 0):  # the first is the number of steps
+        raise ImportRefused(
+            f"the state of the optimizer in {quote(path.name)} is that of another version of Keras",
+            [[type(optimizer).__name__, f"{len(values)} arrays instead of {len(shapes)}"]],
+            hint="training=False imports the inference alone; or save the model as a .keras file",
+        )
+    model.optimizer = fresh
 
 
 def _portable(config: Any) -> Any:
