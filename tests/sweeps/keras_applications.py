@@ -16,8 +16,10 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 import warnings
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -84,7 +86,7 @@ def work(names: list[str], options: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--only", default="*", help="a pattern of names")
+    parser.add_argument("--only", default="*", help="patterns of names, with commas")
     parser.add_argument("--without-top", action="store_true", help="without the classifier")
     parser.add_argument("--usual-size", action="store_true", help="images of the usual size")
     parser.add_argument("--parameters", type=float, default=150.0, help="millions, at most")
@@ -92,7 +94,8 @@ def main() -> int:
     if options.work:
         work(options.work.split(","), options)
         return 0
-    names = [n for n in architectures() if fnmatchcase(n, options.only)]
+    patterns = options.only.split(",")
+    names = [n for n in architectures() if any(fnmatchcase(n, p) for p in patterns)]
     counts: dict[str, int] = {}
     for start in range(0, len(names), TOGETHER):
         for line in lines_of(names[start : start + TOGETHER], options):
@@ -103,23 +106,27 @@ def main() -> int:
     return int(not set(counts) <= {"right", "left"})
 
 
-def lines_of(names: list[str], options: argparse.Namespace) -> list[str]:
-    """What a process says of some architectures, and what did not come."""
-    arguments = ["--parameters", str(options.parameters)]
-    arguments += ["--without-top"] if options.without_top else []
-    arguments += ["--usual-size"] if options.usual_size else []
+def lines_of(names: list[str], options: argparse.Namespace) -> Iterator[str]:
+    """What a process says of some architectures as it goes, and what did not come."""
     command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--work", ",".join(names)]
-    try:
-        done = subprocess.run(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            check=False, timeout=SECONDS,
-        )  # fmt: skip
-        text = done.stdout
-    except subprocess.TimeoutExpired as error:
-        text = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-    lines = [line for line in text.splitlines() if line.partition(" ")[0] in names]
-    seen = {line.partition(" ")[0] for line in lines}
-    return lines + [f"{n:24} died  memory, time or a crash" for n in names if n not in seen]
+    command += ["--parameters", str(options.parameters)]
+    command += ["--without-top"] if options.without_top else []
+    command += ["--usual-size"] if options.usual_size else []
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )  # fmt: skip
+    clock = threading.Timer(SECONDS, process.kill)
+    clock.start()
+    missing = list(names)
+    assert process.stdout is not None
+    for line in process.stdout:
+        name = line.partition(" ")[0]
+        if name in missing:
+            missing.remove(name)
+            yield line.rstrip()
+    process.wait()
+    clock.cancel()
+    yield from (f"{name:24} died  memory, time or a crash" for name in missing)
 
 
 if __name__ == "__main__":
