@@ -268,6 +268,28 @@ def test_data_of_ones_own(visit: Any, tmp_path: Path) -> None:
     assert visit.evaluate(KEPT)["step"] == EPOCHS * 2  # 32 of the 40 rows, 16 at a time
 
 
+def test_a_folder_of_images(visit: Any, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    rng = np.random.default_rng(3)
+    for label in ("cat", "dog"):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        for i in range(10):
+            pixels = rng.integers(0, 255, (8, 8), np.uint8)
+            image.fromarray(pixels).save(tmp_path / "pets" / label / f"{i}.png")
+    (tmp_path / "pets" / "notes.txt").write_text("no image")
+    visit.set_input_files("#folder", tmp_path / "pets")
+    visit.wait_for_function("document.getElementById('columns').textContent.startsWith('20')")
+    assert visit.text_content("#columns") == "20 images of 2 classes: cat, dog"
+    visit.click("#start")
+    finish(visit)
+    assert visit.evaluate(KEPT)["step"] == EPOCHS  # 16 of the 20 images at once
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("no image")
+    visit.set_input_files("#folder", tmp_path / "empty")
+    visit.wait_for_selector("#problem:not([hidden])")
+    assert "holds no images" in visit.text_content("#problem")
+
+
 # -- on WebGPU ------------------------------------------------------------------------------------
 
 # Chromium's own renderer: WebGPU on a machine without a GPU.

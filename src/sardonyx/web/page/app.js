@@ -44,7 +44,7 @@ const EVENTS = {
   },
 };
 
-const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
 const status = (text) => { $("status").textContent = text; };
 function problem(text) { $("problem").textContent = text; $("problem").hidden = !text; }
 
@@ -307,13 +307,56 @@ async function readCsv(file) {
     if (line[width] === "" || Number.isNaN(value)) throw new Error(`row ${i + 1}: ${JSON.stringify(line[width])} is not a label of the model`);
     y[i] = label.type === "int64" ? BigInt(Math.round(value)) : value;
   });
-  const fields = { [data[0].name]: { type: data[0].type, shape: data[0].shape.slice(1), data: x }, [label.name]: { type: label.type, shape: label.shape.slice(1), data: y } };
-  ({ rows } = await ask("data", { rows: lines.length, fields }));
+  await use(data[0], x, label, y, lines.length);
   $("columns").textContent = `${counted(rows, "row")} of ${file.name}: ${names.slice(0, -1).slice(0, 6).join(", ")}${names.length > 7 ? ", …" : ""}; label ${names.at(-1)}`;
+}
+
+async function use(input, x, label, y, count) {
+  const field = ({ type, shape }, data) => ({ type, shape: shape.slice(1), data });
+  ({ rows } = await ask("data", { rows: count, fields: { [input.name]: field(input, x), [label.name]: field(label, y) } }));
   buttons();
 }
 
-const take = (file) => file && readCsv(file).then(() => problem(""), (error) => problem(`${file.name}: ${error.message}`));
+// A folder of images: the folder that an image is in names its class.
+async function readFolder(images) {
+  const { inputs } = manifest.step.steps[0].train;
+  const input = inputs.find((i) => i.name === manifest.input.name), label = inputs.find((i) => manifest.labels.includes(i.name));
+  if (!label || !label.type.startsWith("int") || label.shape.length !== 1) throw new Error("a folder of images fits a model that is trained on classes");
+  const named = images.map(([path, file]) => [path.split("/").at(-2), file]);
+  if (!named.length) throw new Error("it holds no images");
+  const classes = manifest.classes.length ? manifest.classes : [...new Set(named.map(([name]) => name))].sort();
+  const unknown = [...new Set(named.map(([name]) => name).filter((name) => !classes.includes(name)))];
+  if (unknown.length) throw new Error(`the model has no class ${unknown.join(", ")}: it has ${classes.join(", ")}`);
+  const width = manifest.input.shape.reduce((a, b) => a * b, 1);
+  const x = new TYPES[input.type](named.length * width), y = new TYPES[label.type](named.length);
+  for (const [i, [name, file]] of named.entries()) {
+    const picture = await createImageBitmap(file).catch(() => { throw new Error(`${name}/${file.name} is no image that this browser reads`); });
+    x.set(pixels(picture), i * width);
+    y[i] = label.type === "int64" ? BigInt(classes.indexOf(name)) : classes.indexOf(name);
+    picture.close();
+  }
+  await use(input, x, label, y, named.length);
+  $("columns").textContent = `${counted(rows, "image")} of ${counted(classes.length, "class")}: ${classes.slice(0, 8).join(", ")}${classes.length > 8 ? ", …" : ""}`;
+}
+
+// The images below a folder that was dropped, with their paths.
+async function walk(entry) {
+  if (entry.isFile) {
+    const file = await new Promise((resolve, reject) => entry.file(resolve, reject));
+    return file.type.startsWith("image/") ? [[entry.fullPath, file]] : [];
+  }
+  const reader = entry.createReader(), images = [];
+  for (;;) { // a reader gives a hundred entries at a time
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+    if (!some.length) return images;
+    for (const inner of some) images.push(...(await walk(inner)));
+  }
+}
+
+const attempt = (name, work) => work.then(() => problem(""), (error) => problem(`${name}: ${error.message}`));
+const take = (file) => file && attempt(file.name, readCsv(file));
+const takeImages = (name, images) => attempt(name, images.then(readFolder));
+const hasPictures = () => ["draw", "image", "webcam"].includes(manifest.input?.kind);
 
 // -- what survives a reload: IndexedDB ----------------------------------------------------------------------
 
@@ -387,9 +430,18 @@ $("download").onclick = async () => {
   $("line").hidden = false;
 };
 $("file").onchange = () => take($("file").files[0]);
+$("folder").onchange = () => {
+  const images = [...$("folder").files].filter((f) => f.type.startsWith("image/")).map((f) => [f.webkitRelativePath, f]);
+  takeImages("the folder", Promise.resolve(images));
+};
 for (const kind of ["dragenter", "dragover"]) $("drop").addEventListener(kind, (e) => { e.preventDefault(); $("drop").classList.add("over"); });
 $("drop").addEventListener("dragleave", () => $("drop").classList.remove("over"));
-$("drop").addEventListener("drop", (e) => { e.preventDefault(); $("drop").classList.remove("over"); take(e.dataTransfer.files[0]); });
+$("drop").addEventListener("drop", (e) => { e.preventDefault(); $("drop").classList.remove("over"); dropped(e.dataTransfer); });
+function dropped(transfer) {
+  const entry = transfer.items[0]?.webkitGetAsEntry();
+  if (entry?.isDirectory && hasPictures()) takeImages(entry.name, walk(entry));
+  else take(transfer.files[0]);
+}
 
 try {
   manifest = await (await fetch("manifest.json")).json();
@@ -401,6 +453,7 @@ try {
   $("facts").textContent = `${counted(manifest.parameters, "parameter")}; loss ${manifest.loss || "of the record"}; ${manifest.optimizer}; ${data}; computed here, ${loaded.provider === "webgpu" ? "on the GPU (WebGPU)" : `in WebAssembly on ${counted(loaded.threads, "thread")}`}`;
   if (manifest.target !== loaded.provider) status("this browser offers no WebGPU: WebAssembly does the work");
   if (manifest.input) WAYS[manifest.input.kind]();
+  $("folder-part").hidden = !hasPictures();
   await resume();
   document.body.dataset.ready = "yes";
 } catch (error) {
