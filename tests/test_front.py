@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,3 +243,84 @@ def test_a_step_by_hand_takes_text_too() -> None:
 
 def test_a_model_of_numbers_has_no_front() -> None:
     assert separate(sx.load(number_model("length"))) is None
+
+
+# -- audio --------------------------------------------------------------------------
+
+
+def recording(pitch: float) -> tuple[np.ndarray, np.ndarray]:
+    """A wave file of one channel as bytes, and its samples from -1 to 1."""
+    samples = (np.sin(np.arange(200) * pitch) * 20000).astype("<i2")
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(8000)
+        writer.writeframes(samples.tobytes())
+    return np.frombuffer(file.getvalue(), np.uint8), samples.astype(np.float32) / 32768
+
+
+def audio_model(decodes: bool, declared: bool) -> onnx.ModelProto:
+    front = [
+        node("Squeeze", ["file", "first"], ["bytes"]),
+        node("AudioDecoder", ["bytes"], ["samples"], domain=CONTRIB),
+        node("Reshape", ["samples", "shape"], ["signal"]),
+    ]
+    behind = [
+        node("Gemm", ["signal", "u", "c"], ["hidden"]),
+        node("Tanh", ["hidden"], ["features"]),
+    ]
+    inputs = (
+        [info("file", TensorProto.UINT8, 1, "L")]
+        if decodes
+        else [info("signal", TensorProto.FLOAT, 1, 200)]
+    )
+    infos = [info("samples", TensorProto.FLOAT, 1, "S"), info("signal", TensorProto.FLOAT, 1, 200)]
+    constants = [
+        numpy_helper.from_array(np.array([0]), "first"),
+        numpy_helper.from_array(np.array([1, 200]), "shape"),
+    ]
+    weights = [constant("u", 200, 3), constant("c", 3)]
+    return network(
+        front if decodes else [], inputs, behind, [*(constants if decodes else []), *weights],
+        infos if decodes and declared else [],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_audio_decoder_trains_as_on_samples(declared: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_extensions")
+    files, samples = zip(*(recording(0.05 + 0.3 * (k % 2)) for k in range(8)), strict=True)
+    label = np.arange(8) % 2
+    how = {**HOW, "batch_size": 1, "lr": 0.01}
+    data = {"file": np.stack(files), "label": label}
+    path = tmp_path / "tuned.onnx"
+    sx.train(audio_model(True, declared), data, epochs=1, output=path, **how)
+    resumed = sx.train(path, data, epochs=2, output=path, resume=True)
+    numbers = {"signal": np.stack(samples), "label": label}
+    expected = sx.train(audio_model(False, False), numbers, epochs=2, **how)
+    np.testing.assert_allclose(losses(resumed), losses(expected), rtol=1e-6)
+    ours = sx.evaluate(path, data, batch_size=1)
+    theirs = sx.evaluate(expected.model, numbers, batch_size=1)
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-5)
+    assert sx.export_step(path, tmp_path / "step")
+
+
+# -- other engines for some nodes ------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_nodes_are_placed_on_another_engine_in_training(engine: str) -> None:
+    ids = ids_of("length", TEXTS) if engine == "torch" else np.arange(ROWS) % 8
+    data = {"ids": ids, "label": LABELS}
+    model = number_model("length")
+    run = sx.train(model, data, epochs=2, engine=engine, place={"Gemm": "onnxruntime"}, **HOW)
+    expected = sx.train(model, data, epochs=2, engine=engine, **HOW)
+    np.testing.assert_allclose(losses(run), losses(expected), rtol=1e-5)
+    rep = sx.prepare_training(
+        sx.trainable(model, "cross_entropy"), engine, place={"Gemm": "onnxruntime"}
+    )
+    rep.step({"ids": ids[:4], "label": LABELS[:4]})
+    with pytest.raises(sx.errors.ArgumentError, match="no option 'place'"):
+        sx.train(model, data, epochs=1, place={"Gemm": "torch"}, **HOW)

@@ -46,7 +46,9 @@ class ArrayStep:
 
     def __init__(self, graph: StepGraph, rep: ArrayTrainingRep):
         self.graph, self.rep = graph, rep
-        self.runner = rep.runner(graph.model, fallback=rep.fallback, device=rep.device)
+        self.runner = rep.runner(
+            graph.model, fallback=rep.fallback, place=rep.place, device=rep.device
+        )
         self.hyper = {n: np.array(v) for n, v in graph.hyper.items()}
         values = {v.name: v for v in graph.model.graph.inputs}
         self.types = {n: element_type(values[n]) for n in graph.inputs}
@@ -107,6 +109,8 @@ class ArrayTrainingRep(TrainingRep):
                 float32 (`engines/mixed.py`); "tf32": products of float32 as GPUs shorten them
     fallback -- nodes that the framework cannot take run in numpy, with ("warn") or without a word
                 ("allow"), or are refused ("error")
+    place    -- pattern of node names or operators → the engine that runs these nodes; the step is
+                then the expanded gradient, node by node unless `compile` says otherwise
     """
 
     runner: ClassVar[type[runner.Runner]]
@@ -125,7 +129,11 @@ class ArrayTrainingRep(TrainingRep):
         fallback: str = "warn",
         native: bool | None = None,
         precision: str | None = None,
+        place: Mapping[str, str] | None = None,
     ):
+        self.place = dict(place) if place else None
+        if place:
+            native, compile = False, bool(compile)
         self.precision = self.requested_precision = precision
         self.device = self.requested_device = device
         self.fallback = fallback

@@ -93,6 +93,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     display: str | Display | None = None,
     engine_options: Mapping[str, Any] | None = None,
+    place: Mapping[str, str] | None = None,
     recompute: bool = False,
     **how: Any,
 ) -> Run:
@@ -129,6 +130,8 @@ def train(
     patience    -- stop after so many epochs in which `watch` did not improve
     display     -- "live", "lines", "json" or "quiet"; by default live in a terminal, lines in a
                    notebook and quiet elsewhere
+    place       -- pattern of node names or operators → the engine that runs these nodes, on the
+                   engines "torch", "jax", "tensorflow" and "numpy": {"Erf": "onnxruntime"}
     recompute   -- compute most of the forward pass again instead of storing it: less memory, more
                    time, the same numbers; with the engine "onnxruntime"
     how         -- arguments of `trainable` (loss, optimizer, lr, prediction, config, …); for a
@@ -153,6 +156,8 @@ def train(
         engine, device, precision, engine_options, recompute
     )
     request.engine_options |= check_mesh(engine, device, devices, mesh, shard)
+    if place:
+        request.engine_options["place"] = dict(place)
     setup.check_record_names(how)
     setup.check_metrics(metrics, validation is not None or resume)
     setup.check_output(model, request.target, in_place or resume)
