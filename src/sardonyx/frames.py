@@ -323,7 +323,8 @@ def _strings(column: Column, values: np.ndarray) -> Any:
     pd = pandas_module()
     dtype = column.dtype if column.dtype in ("str", "string") else object
     if column.dtype == "date":
-        values = [pd.NaT if v is None else datetime.date.fromisoformat(v) for v in values]
+        days = [pd.NaT if v is None else datetime.date.fromisoformat(v) for v in values]
+        return pd.Series(days, dtype=object)
     if column.dtype.startswith("period["):
         dtype = column.dtype
     return pd.Series(values, dtype=dtype)

@@ -241,13 +241,14 @@ def _over(body: dict[str, Any], table: Table) -> Any:
 
 def called(function: Any, inputs: list[Any], table: Table) -> Any:
     """A function of an expression; its options are in a dict of its own."""
-    family, name, options = "", function, {}
+    family, name = "", function
+    options: Any = {}
     if isinstance(function, dict):
         ((family, name),) = function.items()
         if isinstance(name, dict) and family in ("StringExpr", "Boolean", "TemporalExpr"):
             ((name, options),) = name.items()
         elif isinstance(name, dict):
-            family, name, options = "", family, name
+            name, options, family = family, name, ""
     rule = FUNCTIONS.get((family, name))
     if rule is None:
         return refuse(f"{family or 'the function'} {name} has no rule")

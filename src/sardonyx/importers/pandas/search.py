@@ -86,13 +86,13 @@ def held(em: Emission, wide: ir.Value, condition: Condition) -> ir.Value:
         for place, ranges in enumerate(condition.ranges):
             test = op.And(test, characters.member(em, shifted(em, wide, first + place), ranges))
     else:
-        place = characters.places(em, wide)
+        between = characters.places(em, wide)
         size = characters.column(em, characters.lengths(em, wide))
         if condition.kind == "start":
-            return op.Expand(op.Equal(place, em.ints(0)), op.Shape(wide))
-        test = op.Equal(place, size)
+            return op.Expand(op.Equal(between, em.ints(0)), op.Shape(wide))
+        test = op.Equal(between, size)
         if condition.kind == "end":
-            last = op.Equal(place, op.Sub(size, em.ints(1)))
+            last = op.Equal(between, op.Sub(size, em.ints(1)))
             test = op.Or(test, op.And(last, op.Equal(wide, np.int32(10))))
     return op.Not(test) if condition.negative else test
 
