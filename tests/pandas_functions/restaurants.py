@@ -275,7 +275,6 @@ def feats(df: pd.DataFrame) -> Any:
     out["gold"] = ((d >= pd.Timestamp("2017-04-29")) & (d <= pd.Timestamp("2017-05-05"))).astype(
         "int8"
     )
-    out["sid"] = df["id"].apply(lambda s: "_".join(s.split("_")[:2]))
     out["sdate"] = pd.to_datetime(df["id"].apply(lambda s: s.split("_")[2]), errors="coerce")
     out["genre"] = out["genre"].str.replace("/", " ").str.lower()
     return out

@@ -228,8 +228,9 @@ class Emission:
             return op.Less(rep.data, self.ints(0))
         if rep.missing is not None:
             return op.Or(rep.missing, op.IsNaN(rep.data)) if rep.kind == "float" else rep.missing
-        column = rep.data if rep.kind != "chars" else op.ReduceMax(rep.data, [-1], keepdims=0)
-        return op.Expand(self.bools(False), op.Shape(column))
+        if self.rank(rep) == 0 and rep.kind != "chars":
+            return self.bools(False)
+        return op.Expand(self.bools(False), op.Shape(rep.data, start=0, end=1))
 
     def may_miss(self, rep: Rep) -> bool:
         return rep.missing is not None or rep.kind not in ("int", "bool", *TEXTS)
