@@ -32,7 +32,7 @@ class ArrayVariable:
         self.before = self.value
 
     def read(self) -> np.ndarray:
-        value = self.rep.whole(self.value)
+        value = self.rep.whole(self.value, self.shape)
         return np.array(self.rep.arrays().to_numpy(value, self.dtype), copy=True)
 
     def write(self, array: np.ndarray) -> None:
@@ -65,7 +65,7 @@ class ArrayStep:
         variables, convert = self.rep.variables, self.runner.program.convert
         with self.rep.context():
             arrays = {n: convert(a) for n, a in self.rep.fed_arrays(self, feeds).items()}
-            state = {n: variables[n].value for n in self.graph.state}
+            state = {n: self.rep.for_graph(variables[n]) for n in self.graph.state}
             metrics, updates = self._call(state, arrays)
             for name, value in updates.items():
                 variables[name].before, variables[name].value = variables[name].value, value
@@ -151,9 +151,16 @@ class ArrayTrainingRep(TrainingRep):
         """The array of a variable where it belongs, if there are several devices."""
         return array
 
-    def whole(self, array: Any) -> Any:
-        """The array of a variable with all its parts."""
+    def whole(self, array: Any, shape: Sequence[int]) -> Any:
+        """The array of a variable of a shape with all its parts."""
         return array
+
+    def for_graph(self, variable: ArrayVariable) -> Any:
+        """The array of a variable as a graph that is executed node by node reads it."""
+        return variable.value
+
+    needs_native = False
+    """Whether records are trained by the framework's own differentiation or not at all."""
 
     def arrays(self) -> Arrays:
         """The framework's array namespace, on the device."""
@@ -185,6 +192,11 @@ class ArrayTrainingRep(TrainingRep):
             raise EngineError(
                 f"this record cannot be trained in {self.precision}: {reason}",
                 hint="leave precision out: it trains in the types of the file",
+            )
+        if self.needs_native:
+            raise EngineError(
+                f"this record cannot be trained in several processes: {reason}",
+                hint='train it in one, or with engine="jax"',
             )
         self.ways.append(f"the expanded gradient is executed: {reason}")
         return super().compiled_step(record)

@@ -13,6 +13,7 @@ DotProductAttention(q, k, v, mask?)    softmax(q @ kᵀ * scale + mask) @ v; att
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection
 
@@ -20,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
+from sardonyx.engines.splits import splits
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.precompute import compute
 from sardonyx.model import Model
@@ -35,7 +37,7 @@ HIDDEN = -1e9  # added to a score, it leaves nothing of it
 def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     """A copy of a normalized model with its idioms as single nodes.
 
-    weights -- names of initializers that must stay what they are
+    weights -- names of initializers that must stay what they are, and of inputs that are weights
     """
     copy = regular_copy(model)
     graph = copy.graph
@@ -43,7 +45,17 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     fold(graph, keep=weights, elements=FOLDED_ELEMENTS, compute=compute)
     merge_common(graph)
     _drop_zero_biases(graph, weights)
-    for rewrite in (_unsqueezes, _activations, _layer_norms, _attentions, _softmaxes, _linears):
+    fed = {v for v in graph.inputs if v.name in weights}
+    layer_norms, linears = (functools.partial(f, fed=fed) for f in (_layer_norms, _linears))
+    for rewrite in (
+        _unsqueezes,
+        splits,
+        _activations,
+        layer_norms,
+        _attentions,
+        _softmaxes,
+        linears,
+    ):
         rewrite(graph)
         remove_dead(graph, keep=weights)
     merge_common(graph)
@@ -265,17 +277,20 @@ def _values(value: ir.Value | None, x: ir.Value, depth: int) -> np.ndarray | Non
 # -- normalization ------------------------------------------------------------------
 
 
-def _layer_norms(graph: ir.Graph) -> None:
-    """(x - mean) / sqrt(mean((x - mean)²) + ε) * weight + bias, over the last axis."""
+def _layer_norms(graph: ir.Graph, fed: Collection[ir.Value]) -> None:
+    """(x - mean) / sqrt(mean((x - mean)²) + ε) * weight + bias, over the last axis.
+
+    fed -- inputs that are weights
+    """
     for node in list(graph):
         if node.graph is None or node.op_type != "Add" or node.domain != "":
             continue
         for scaled, bias in either_way(node):
             product = made_by(scaled, "Mul")
-            if product is None or not is_single(scaled) or not _is_vector(bias):
+            if product is None or not is_single(scaled) or not _is_vector(bias, fed):
                 continue
             for normal, weight in either_way(product):
-                match = _standardized(normal) if _is_vector(weight) else None
+                match = _standardized(normal) if _is_vector(weight, fed) else None
                 if match is not None:
                     x, epsilon = match
                     attrs = [ir.AttrInt64("axis", len(x.shape or ()) - 1)]
@@ -286,8 +301,12 @@ def _layer_norms(graph: ir.Graph) -> None:
                 break
 
 
-def _is_vector(value: ir.Value) -> bool:
-    return value.const_value is not None and value.shape is not None and len(value.shape) == 1
+def _is_vector(value: ir.Value, fed: Collection[ir.Value]) -> bool:
+    return _is_weight(value, fed) and value.shape is not None and len(value.shape) == 1
+
+
+def _is_weight(value: ir.Value, fed: Collection[ir.Value]) -> bool:
+    return value.const_value is not None or value in fed
 
 
 def _standardized(value: ir.Value) -> tuple[ir.Value, float] | None:
@@ -447,6 +466,9 @@ def _turned_back(graph: ir.Graph, at: ir.Node, value: ir.Value | None) -> ir.Val
 
 def _is_causal(mask: ir.Value, q: ir.Value, k: ir.Value, turned: ir.Value | None) -> bool:
     """Whether a mask is what torch writes for `is_causal`: a triangle of the sizes of q and k."""
+    array = constant(mask)
+    if array is not None:
+        return _is_triangle(array, [(dims_of(v) or [0] * 2)[-2] for v in (q, k)])
     where = made_by(mask, "Where")
     equal = made_by(where.inputs[0], "Equal") if where is not None else None
     if where is None or equal is None or scalar(equal.inputs[1]) != 0.0:
@@ -467,6 +489,14 @@ def _is_causal(mask: ir.Value, q: ir.Value, k: ir.Value, turned: ir.Value | None
         return False
     sources = [_length_of(v) for v in sizes.inputs]
     return all(s is not None and (s is v or _same_rows(s, v)) for s, v in zip(sources, (q, k)))
+
+
+def _is_triangle(array: np.ndarray, sizes: list[int | str]) -> bool:
+    """Whether a constant mask hides what is above the diagonal, and nothing else."""
+    if list(array.shape) != sizes:
+        return False
+    below = np.tril(np.ones(array.shape, bool))
+    return not array[below].any() and bool((array[~below] <= HIDDEN).all())
 
 
 def _same_rows(a: ir.Value, b: ir.Value) -> bool:
@@ -504,7 +534,7 @@ def _softmaxes(graph: ir.Graph) -> None:
 # -- products with a weight -----------------------------------------------------------
 
 
-def _linears(graph: ir.Graph) -> None:
+def _linears(graph: ir.Graph, fed: Collection[ir.Value]) -> None:
     """MatMul with a constant matrix, or with one that is transposed, and the bias added to it."""
     for node in list(graph):
         if node.graph is None or node.op_type != "MatMul" or node.domain != "":
@@ -512,7 +542,7 @@ def _linears(graph: ir.Graph) -> None:
         x, w = node.inputs
         turn = made_by(w, "Transpose")
         w = turn.inputs[0] if turn is not None else w
-        is_matrix = w is not None and w.const_value is not None and len(w.shape or ()) == 2
+        is_matrix = w is not None and _is_weight(w, fed) and len(w.shape or ()) == 2
         if not is_matrix or w is None or x is None or x.const_value is not None:
             continue
         if x.dtype not in FLOATS or x.shape is None or len(x.shape) < 2:
@@ -522,8 +552,8 @@ def _linears(graph: ir.Graph) -> None:
         reader = _only_reader(node)
         if reader is not None and reader.op_type == "Add":
             (bias,) = (v for v in reader.inputs if v is not y)
-            width = w.const_value.shape[0 if turn is not None else 1]  # type: ignore[union-attr]
-            if bias is not None and _is_vector(bias) and bias.shape[0] == width:  # type: ignore[index]
+            width = w.shape[0 if turn is not None else 1]  # type: ignore[index]
+            if bias is not None and _is_vector(bias, fed) and bias.shape[0] == width:  # type: ignore[index]
                 end, inputs = reader, [x, w, bias]
         attrs = [ir.AttrInt64("transposed", int(turn is not None))]
         put(graph, end, ir.Node(NATIVE, "Linear", inputs, attrs))

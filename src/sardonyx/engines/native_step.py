@@ -13,6 +13,7 @@ from sardonyx.engines.idioms import recognize
 from sardonyx.errors import SardonyxError
 from sardonyx.lower.program import Program, element_type, to_numpy
 from sardonyx.model import Model, Record
+from sardonyx.normalize import NormalizedModel
 from sardonyx.record.native_step import NotNative, split_step
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class NativeStep:
         if other:
             raise NotNative(f"{xp.name} differentiates {other[0]} otherwise")
         try:
-            self.forward_model = rep.in_precision(recognize(halves.forward, ()), self._sized())
+            self.forward_model = rep.in_precision(self._recognized(), self.sized())
             self.forward = Program(self.forward_model, xp, fallback="error")
             self.update = Program(halves.update, xp, fallback="error")
         except SardonyxError as error:
@@ -47,7 +48,10 @@ class NativeStep:
         self.apply = rep.update_function(self)
         self.compiled = rep.jit_native(self.function)
 
-    def _sized(self) -> list[str]:
+    def _recognized(self) -> NormalizedModel:
+        return recognize(self.halves.forward, self.halves.variables)
+
+    def sized(self) -> list[str]:
         """Tensors of the forward half of which the update reads nothing but the sizes."""
         return [
             v.name or ""

@@ -48,6 +48,7 @@ from sardonyx.train.processes import (
     Part,
     Processes,
     check_mesh,
+    device_here,
     join,
     spread,
     with_pieces,
@@ -151,7 +152,8 @@ def train(
     request.target = Path(output) if output is not None else None
     request.share = validation if isinstance(validation, (int, float)) else None
     setup.check_numbers(vars(request))
-    request.processes = join(engine)
+    device = request.device = device_here(engine, device)
+    request.processes = join(engine, device)
     request.engine_options = setup.check_engine(
         engine, device, precision, engine_options, recompute
     )

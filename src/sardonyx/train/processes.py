@@ -12,7 +12,7 @@ from sardonyx.errors import ArgumentError
 from sardonyx.train.fields import Link
 from sardonyx.train.tables import Rows
 
-JAX = "jax"
+JAX, TORCH = "jax", "torch"
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,37 @@ class Part(dict[str, Any]):
         return part
 
 
-def join(engine: str) -> Processes:
+def are_several() -> bool:
+    """Whether the environment names other processes of this training."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+def join(engine: str, device: str | None = None) -> Processes:
     """Meet the other processes of this training, where the environment names them."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+    if not are_several():
         return Processes()
+    if engine == TORCH:
+        from sardonyx.engines.torch import processes
+
+        return Processes(*processes.join_processes(device))
     if engine != JAX:
         raise ArgumentError(
             f"the engine {engine!r} trains in one process, and WORLD_SIZE is "
             f"{os.environ['WORLD_SIZE']}",
-            hint=f'--engine {JAX} (engine="{JAX}") trains in several',
+            hint=f"--engine {JAX} and --engine {TORCH} train in several",
         )
     from sardonyx.engines.jax.mesh import join_processes
 
     return Processes(*join_processes())
+
+
+def device_here(engine: str, device: str | None) -> str | None:
+    """The device of this process: of several GPUs of a machine, each process has one."""
+    if engine != TORCH or not are_several():
+        return device
+    from sardonyx.engines.torch.processes import local_device
+
+    return local_device(device)
 
 
 def check_mesh(
@@ -72,14 +90,19 @@ def check_mesh(
     """The options of the engine for several devices; an error if they are not there."""
     if devices is None and mesh is None and shard == "auto":
         return {}
-    if engine != JAX:
+    if engine not in (JAX, TORCH):
         raise ArgumentError(
-            f"devices=, mesh= and shard= are for the engine {JAX}, not {engine!r}",
+            f"devices=, mesh= and shard= are for the engines {JAX} and {TORCH}, not {engine!r}",
             hint=f'--engine {JAX} (engine="{JAX}")',
         )
-    from sardonyx.engines.jax.mesh import mesh_of
+    if engine == TORCH:
+        from sardonyx.engines.torch.processes import placement_of
 
-    mesh_of(devices, mesh, shard, device)
+        placement_of(devices, mesh, shard)
+    else:
+        from sardonyx.engines.jax.mesh import mesh_of
+
+        mesh_of(devices, mesh, shard, device)
     return {"devices": devices, "mesh": mesh, "shard": shard}
 
 

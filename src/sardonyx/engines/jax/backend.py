@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sardonyx.engines import array_training, backend
@@ -74,13 +74,16 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return on_device(self.device, self.precision)
 
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, jax.Array) and self.placement is None
+
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function) if self.placement is None else self.placement.jit(function)
 
     def placed(self, array: Any) -> Any:
         return array if self.placement is None else self.placement.state(array)
 
-    def whole(self, array: Any) -> Any:
+    def whole(self, array: Any, shape: Sequence[int]) -> Any:
         return array if self.placement is None else self.placement.read(array)
 
     def gradients(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sardonyx.engines import array_training, backend
@@ -14,10 +14,12 @@ from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
     native,
     native_step,
     nn,
+    processes,
     rnn,
     tensor,
 )
 from sardonyx.engines.torch.loss_scale import LossScale
+from sardonyx.engines.torch.parted_step import PartedStep
 from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.lower import runner
@@ -62,9 +64,48 @@ class TrainingRep(array_training.ArrayTrainingRep):
     differentiates = True
     differentiates_alike = ("Relu", "Abs")
 
-    def __init__(self, model: Model, *, precision: str | None = None, **options: Any):
+    def __init__(
+        self,
+        model: Model,
+        *,
+        precision: str | None = None,
+        devices: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+        shard: str = "auto",
+        **options: Any,
+    ):
         self.scale = LossScale.of(model) if precision == "fp16" else None
+        self.placement = processes.placement_of(devices, mesh, shard)
+        self.parted: dict[NativeStep, PartedStep] = {}
         super().__init__(model, precision=precision, **options)
+
+    # -- several processes
+
+    @property
+    def needs_native(self) -> bool:
+        return self.placement is not None
+
+    def axis(self, name: str) -> int | None:
+        """Along which axis a variable is spread over the processes."""
+        if self.placement is None:
+            return None
+        axis: int | None = self.placement.axis(self.variables[name].shape)
+        return axis
+
+    def placed(self, array: Any) -> Any:
+        axis = None if self.placement is None else self.placement.axis(array.shape)
+        return array if axis is None else self.placement.own(array, axis).clone()
+
+    def whole(self, array: Any, shape: Sequence[int]) -> Any:
+        axis = None if self.placement is None else self.placement.axis(shape)
+        if axis is None:
+            return array
+        return processes.all_rows(array, axis, self.placement.world.size)
+
+    def for_graph(self, variable: array_training.ArrayVariable) -> Any:
+        return self.whole(variable.value, variable.shape)
+
+    # -- steps
 
     def to_model(self, state: Mapping[str, Any] | None = None) -> Model:
         model = super().to_model(state)
@@ -88,13 +129,19 @@ class TrainingRep(array_training.ArrayTrainingRep):
         return function  # each half is compiled by itself
 
     def forward_function(self, step: NativeStep) -> native_step.Half:
+        if self.placement is not None:
+            self.parted[step] = PartedStep(step, self)
+            return self.parted[step].forward
         hyper = {n: torch.as_tensor(v) for n, v in step.hyper.items()}
         state = {**hyper, **{n: v.value for n, v in self.variables.items()}}
-        device = self.arrays().device
-        return native_step.forward_function(step, state, str(device), self.compiles)
+        device = str(self.arrays().device)
+        model = step.forward_model
+        return native_step.forward_function(step, model, state, device, self.compiles)
 
     def update_function(self, step: NativeStep) -> native_step.Half:
-        return native_step.update_function(step, self.compiles)
+        if self.placement is not None:
+            return self.parted[step].update
+        return native_step.update_function(step, step.halves.update, self.arrays(), self.compiles)
 
     def gradients(
         self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
@@ -108,8 +155,12 @@ class TrainingRep(array_training.ArrayTrainingRep):
         detached = {n: v.detach() if v.requires_grad else v for n, v in outputs.items()}
         pairs = zip(gradients, leaves.values(), strict=True)
         gradients = [torch.zeros_like(v) if g is None else g for g, v in pairs]
+        agree = None
+        if self.placement is not None:
+            spread = [self.axis(name) is not None for name in variables]
+            gradients, agree = processes.averaged(gradients, spread), processes.any_of
         if self.scale is not None:
-            gradients, self.takes_update = self.scale.unscaled(gradients)
+            gradients, self.takes_update = self.scale.unscaled(gradients, agree)
         return gradients, detached
 
 

@@ -49,12 +49,18 @@ FUNCTIONS: dict[Any, Any] = {
     aten.mean.dim: torch.mean,
     aten.flatten.using_ints: torch.flatten,
     aten.unflatten.int: torch.unflatten,
+    aten._batch_norm_impl_index.default: torch._batch_norm_impl_index,
+    aten.clamp_min.default: torch.clamp_min,
+    aten.movedim.int: torch.movedim,
+    aten.split_with_sizes.default: torch.split_with_sizes,
+    aten.lt.Tensor: torch.lt,
 }
 ALL = {**FUNCTIONS, **CALLS}
 METHODS: dict[Any, str] = {
     aten.view.default: "view",
     aten.sym_size.int: "size",
     aten.expand.default: "expand",
+    aten.to.dtype: "to",
 }
 
 

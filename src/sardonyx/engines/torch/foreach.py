@@ -59,11 +59,19 @@ class Grouped:
         (output,) = [n for n in nodes if n.op == "output"]
         self.outputs = [self.places[n] for n in output.args[0]]
         groups = _groups([n for n in nodes if n.op == "call_function"])
-        self.calls = [
-            _Single(group[0], self.places) if len(group) == 1 else _Joined(group, self.places)
-            for group in groups
-        ]
         self.frees = self._last_reads(groups)
+        joined = {n for group in groups if len(group) > 1 for n in group}
+        own = {
+            self.places[n]
+            for n in joined
+            if all(user in joined for user in n.users)  # others may keep a view of it
+        }
+        self.calls = [
+            _Single(group[0], self.places)
+            if len(group) == 1
+            else _Joined(group, self.places, own & set(dead))
+            for group, dead in zip(groups, self.frees, strict=True)
+        ]
 
     def _last_reads(self, groups: list[list[Node]]) -> list[list[int]]:
         """For each call, the places that nothing reads after it."""
@@ -117,9 +125,12 @@ class _Single:
 
 
 class _Joined:
-    """Nodes of one operation, in one call."""
+    """Nodes of one operation, in one call.
 
-    def __init__(self, group: list[Node], places: dict[Node, int]):
+    dead -- places of tensors that this call reads last and that are nowhere else
+    """
+
+    def __init__(self, group: list[Node], places: dict[Node, int], dead: set[int]):
         first = group[0]
         self.results = [places[node] for node in group]
         self.keywords = dict(first.kwargs)
@@ -131,10 +142,17 @@ class _Joined:
             for i in order
         ]
         self.places = places
+        first_places = self.operands[0][1]
+        # Tensors of this graph that nothing reads any more take the results.
+        self.in_place = dead.issuperset(first_places) and len({*first_places}) == len(group)
+        if self.in_place:
+            self.function = getattr(torch, f"{self.function.__name__}_")
 
     def __call__(self, env: list[Any]) -> None:
         values = [self._value(kind, operand, env) for kind, operand in self.operands]
-        for place, value in zip(self.results, self.function(*values, **self.keywords), strict=True):
+        results = self.function(*values, **self.keywords)
+        results = values[0] if self.in_place else results
+        for place, value in zip(self.results, results, strict=True):
             env[place] = value
 
     def _value(self, kind: str, operand: Any, env: list[Any]) -> Any:

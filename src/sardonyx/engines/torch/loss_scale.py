@@ -7,6 +7,7 @@ good steps it is doubled. It is stored with the model, so that a run continues w
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -39,13 +40,19 @@ class LossScale:
     def scaled(self, loss: Any) -> Any:
         return loss * self.factor
 
-    def unscaled(self, gradients: list[Any]) -> tuple[list[Any], bool]:
-        """The gradients of the loss itself, and whether all of them are finite."""
+    def unscaled(
+        self, gradients: list[Any], agree: Callable[[bool], bool] | None = None
+    ) -> tuple[list[Any], bool]:
+        """The gradients of the loss itself, and whether all of them are finite.
+
+        agree -- whether something is so in one of several processes
+        """
         inverse = torch.full((), 1.0 / self.factor, device=gradients[0].device)
         overflow = torch.zeros((), device=gradients[0].device)
         gradients = [g.contiguous() for g in gradients]
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, inverse)
-        is_finite = not overflow.item()
+        overflows = bool(overflow.item())
+        is_finite = not (overflows if agree is None else agree(overflows))
         self.steps = self.steps + 1 if is_finite else 0
         if not is_finite:
             self.factor *= BACKOFF

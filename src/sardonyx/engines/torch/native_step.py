@@ -10,25 +10,28 @@ from typing import Any
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.foreach import Grouped, fold_constants
+from sardonyx.engines.torch.late import separate_late
 from sardonyx.engines.torch.trace import retarget, trace
-from sardonyx.engines.torch.xp import arrays, torch
+from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import EngineError
 from sardonyx.lower.program import Program
+from sardonyx.model import Model
 
 Half = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def forward_function(
-    step: NativeStep, state: Mapping[str, Any], device: str, compile: bool
+    step: NativeStep, model: Model, state: Mapping[str, Any], device: str, compile: bool
 ) -> Half:
     """The forward half as an fx graph; node by node where it cannot be traced.
 
+    model -- the forward half
     state -- the values of everything that it reads beside the data
     """
-    program = Program(step.forward_model, arrays("cpu"), fallback="error")
-    data = step.graph.inputs
+    program = Program(model, arrays("cpu"), fallback="error")
+    data = [n for n in step.graph.inputs if n in program.names]
     names = [n for n in program.names if n not in data]
-    values = {v.name: v for v in step.halves.forward.graph.inputs}
+    values = {v.name: v for v in model.graph.inputs}
 
     def flat(*tensors: Any) -> list[Any]:
         outputs = program(dict(zip([*names, *data], tensors, strict=True)))
@@ -38,33 +41,52 @@ def forward_function(
     try:
         graph = trace(flat, tensors, [values[n] for n in data])
     except EngineError:
-        return step.run_forward
+        return node_by_node(model, device)
+    late = None if compile else separate_late(graph)
     graph = quicken(graph)
     if device != "cpu":
         retarget(graph.to(device), torch.device(device), {})
     run = torch.compile(graph) if compile else graph
 
+    arguments = (*names, *data)
+
     def forward(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        outputs = run(*(tensors[n] for n in (*names, *data)))
+        outputs = run(*(tensors[n] for n in arguments))
+        if late is not None:
+            with torch.no_grad():
+                outputs = late(*outputs)
         return dict(zip(program.outputs, outputs, strict=True))
 
     return forward
 
 
-def update_function(step: NativeStep, compile: bool) -> Half:
-    """The update half, traced when it first runs."""
+def node_by_node(model: Model, device: str) -> Half:
+    program = Program(model, arrays(device), fallback="error")
+
+    def run(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        values = program({n: tensors[n] for n in program.names})
+        return {n: program.convert(v) for n, v in zip(program.outputs, values, strict=True)}
+
+    return run
+
+
+def update_function(step: NativeStep, model: Model, xp: Torch, compile: bool) -> Half:
+    """The update half `model`, traced when it first runs."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    names, outputs = step.update.names, step.update.outputs
+    program = Program(model, xp, fallback="error")
+    names, outputs = program.names, program.outputs
+    fixed = {*step.graph.state, *step.halves.gradients, *step.hyper}
+    sized = [n for n in names if n not in fixed]
     graphs: dict[Any, Callable[..., Any]] = {}
 
     def flat(*tensors: Any) -> list[Any]:
-        results = step.run_update(dict(zip(names, tensors, strict=True)))
-        return [results[n] for n in outputs]
+        results = program(dict(zip(names, tensors, strict=True)))
+        return [program.convert(v) for v in results]
 
     def update(tensors: Mapping[str, Any]) -> dict[str, Any]:
         values = [tensors[n] for n in names]
-        key = tuple((v.shape, v.dtype) for v in values)
+        key = tuple(tensors[n].shape for n in sized)
         if key not in graphs:
             graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
             fold_constants(graph)
