@@ -114,12 +114,14 @@ def train(
             help="Compute products in bf16, fp16 or tf32; weights stay float32 (torch, jax)."
         ),
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Train on this many devices (jax).")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Train on this many devices (jax, torch).")
+    ] = None,
     mesh: Annotated[
         str | None, typer.Option(help="How they are arranged: data=4,model=2 (jax).")
     ] = None,
     shard: Annotated[
-        str, typer.Option(help="Where the state is: replicate, state (spread) or auto (jax).")
+        str, typer.Option(help="Where the state is: replicate, state (spread) or auto.")
     ] = "auto",
     recompute: Annotated[
         bool,

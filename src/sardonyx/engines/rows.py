@@ -71,7 +71,7 @@ def spread(
     work = Work(copy.graph, world)
     for value in copy.graph.inputs:
         if value.name in axes:
-            work.axes[value] = axes[value.name]
+            work.axes[value] = axes[value.name or ""]
     nodes = list(copy.graph)
     for value in copy.graph.inputs:
         if value in work.axes and value.name in gathered and nodes:
@@ -93,7 +93,7 @@ def spread(
     results = _outputs(work, wanted or {}, sized)
     for value in copy.graph.inputs:
         if value.name in axes:
-            _shorten(value, axes[value.name], world.size)
+            _shorten(value, axes[value.name or ""], world.size)
     remove_dead(copy.graph)
     copy.ir.opset_imports[NATIVE] = 1
     return Spread(NormalizedModel.of(copy), results)

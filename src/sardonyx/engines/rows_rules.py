@@ -378,12 +378,10 @@ def _weights_of_labels(
     if ignored is not None:
         counts = op.Not(op.Equal(labels, op.const(ignored.value, labels.dtype)))
         labels = op.Where(counts, labels, op.const(0, labels.dtype))
+    factors = [] if counts is None else [op.cast(counts, dtype)]
     if weight is not None:
-        each = op.Gather(weight, labels, axis=0)
-    else:
-        each = op.cast(counts, dtype)
-    if weight is not None and counts is not None:
-        each = op.Mul(each, op.cast(counts, dtype))
+        factors.append(op.Gather(weight, labels, axis=0))
+    each = factors[0] if len(factors) == 1 else op.Mul(*factors)
     return work.all_sum(op.ReduceSum(each, keepdims=0))
 
 

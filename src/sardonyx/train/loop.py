@@ -117,7 +117,8 @@ def train(
                    parameters, optimizer state and the file stay as they are
     devices, mesh, shard -- with the engine "jax": their number, or {"data": 4, "model": 2}, and
                    where the state is: "replicate", "state" (spread over "data"), or "auto",
-                   which spreads it over "model". Under torchrun, all devices of all processes
+                   which spreads it over "model". Under torchrun, all devices of all processes;
+                   with "torch", each process has one
     fields      -- input → field of the data, where names differ
     columns     -- the columns of a table to use, the label last
     constants   -- input → a value that is the same for all rows; one number fills the whole input

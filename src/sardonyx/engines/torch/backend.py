@@ -77,13 +77,10 @@ class TrainingRep(array_training.ArrayTrainingRep):
         self.scale = LossScale.of(model) if precision == "fp16" else None
         self.placement = processes.placement_of(devices, mesh, shard)
         self.parted: dict[NativeStep, PartedStep] = {}
+        self.needs_native = self.placement is not None
         super().__init__(model, precision=precision, **options)
 
     # -- several processes
-
-    @property
-    def needs_native(self) -> bool:
-        return self.placement is not None
 
     def axis(self, name: str) -> int | None:
         """Along which axis a variable is spread over the processes."""

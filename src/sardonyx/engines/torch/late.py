@@ -6,12 +6,12 @@ few operations on a vector for each layer. `Grouped` runs them for all layers at
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from sardonyx.engines.torch.foreach import BINARY, UNARY, Grouped
 from sardonyx.engines.torch.xp import torch
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 
 
 def separate_late(module: torch.fx.GraphModule) -> Grouped | None:
