@@ -56,6 +56,35 @@ def test_sgd_classifier_goes_on(loss, settings, count) -> None:
     same(result["intercept"], estimator.intercept_)
 
 
+SETTINGS = [
+    {"penalty": "l1", "alpha": 0.05}, {"penalty": "elasticnet", "alpha": 0.05, "l1_ratio": 0.4},
+    {"penalty": None, "fit_intercept": False}, {"loss": "huber", "penalty": "l1", "alpha": 0.01},
+    {"loss": "squared_error", "class_weight": {0: 2.0, 1: 0.5, 2: 1.5}, "alpha": 0.1},
+    {"loss": "log_loss", "class_weight": {0: 2.0, 1: 0.5, 2: 1.5}, "penalty": "elasticnet"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s)))
+@pytest.mark.parametrize("count", [2, 3])
+def test_penalties_and_weights_of_classes(settings, count) -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    x, scores = rows()
+    y = np.argmax(scores[:, :count], 1)
+    if "class_weight" in settings:
+        kept = {k: v for k, v in settings["class_weight"].items() if k < count}
+        settings = {**settings, "class_weight": kept}
+    estimator = SGDClassifier(shuffle=False, random_state=0, **settings)
+    estimator.partial_fit(x[:60], y[:60], classes=np.arange(count))
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for i in range(60, 60 + STEPS):
+        rep.step({"X": x[i : i + 1], "target": y[i : i + 1]})
+        estimator.partial_fit(x[i : i + 1], y[i : i + 1])
+    result = weights(rep)
+    same(result["coef"], estimator.coef_)
+    same(result["intercept"], estimator.intercept_)
+
+
 @pytest.mark.parametrize("settings", RATES, ids=lambda s: s["learning_rate"])
 @pytest.mark.parametrize("loss", ["squared_error", "huber", "epsilon_insensitive"])
 def test_sgd_regressor_goes_on(loss, settings) -> None:

@@ -38,7 +38,8 @@ def continued(model: Model, estimator: Any) -> Model | None:
     if settings is None:
         return None
     loss, optimizer = settings
-    weights = [n for n in model.graph.initializers if n.startswith(("coef", "intercept"))]
+    kinds = ("coef", "intercept") if getattr(estimator, "fit_intercept", True) else ("coef",)
+    weights = [n for n in model.graph.initializers if n.startswith(kinds)]
     scores = next(n for n in reversed(list(model.graph)) if n.op_type == "Gemm").outputs[0]
     return trainable(
         model, loss=loss, optimizer=optimizer, train=weights, prediction=scores.name,
@@ -101,16 +102,37 @@ def _loss(estimator: Any, name: str) -> Loss:
     if name in MARGINS:
 
         def compute(op: Builder, scores: ir.Value, label: ir.Value) -> ir.Value:
-            return _row_mean(op, MARGINS[name](op, op.Mul(scores, _signs(op, scores, label))))
+            losses = MARGINS[name](op, op.Mul(scores, _signs(op, scores, label)))
+            return _row_mean(op, _weighted(op, estimator, losses, label))
 
         return custom(compute, [Label("classes")], name)
 
     epsilon = float(getattr(estimator, "epsilon", 0.1))
+    if hasattr(estimator, "classes_"):
+
+        def classify(op: Builder, scores: ir.Value, label: ir.Value) -> ir.Value:
+            difference = op.Sub(scores, _signs(op, scores, label))
+            losses = _distance(op, name, difference, epsilon)
+            return _row_mean(op, _weighted(op, estimator, losses, label))
+
+        return custom(classify, [Label("classes")], name)
 
     def compare(op: Builder, scores: ir.Value, label: ir.Value) -> ir.Value:
         return _row_mean(op, _distance(op, name, op.Sub(scores, label), epsilon))
 
     return custom(compare, None, name)
+
+
+def _weighted(op: Builder, estimator: Any, losses: ir.Value, label: ir.Value) -> ir.Value:
+    """The losses times the weights of classes; of several, each score has that of its own class."""
+    if getattr(estimator, "class_weight", None) is None:
+        return losses
+    weights = np.asarray(estimator._expanded_class_weight, F)
+    index = op.Unsqueeze(label, [1])
+    if len(weights) == 2:
+        return op.Mul(losses, op.Where(op.Equal(index, np.array([[1]])), weights[1], weights[0]))
+    hit = op.Equal(index, np.arange(len(weights))[None])
+    return op.Mul(losses, op.Where(hit, weights[None], F(1)))
 
 
 def _logistic(estimator: Any) -> Loss:
@@ -146,11 +168,16 @@ def _penalty(alpha: float) -> optim.Update:
     return update
 
 
-def _descent(lr: float, schedule: Schedule | None) -> optim.Update:
+def _descent(lr: float, schedule: Schedule | None, absolute: float = 0.0) -> optim.Update:
+    """A step down the gradient; `absolute` times the rate then brings weights closer to zero."""
+
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
-        now = rate(step, lr, schedule)
+        op, now = step.op, rate(step, lr, schedule)
         for p in parameters:
-            p.final = step.op.Sub(p.value, step.op.Mul(p.update, step.like(now, p)))
+            p.final = op.Sub(p.value, op.Mul(p.update, step.like(now, p)))
+            if absolute and _is_weight(p):
+                least = op.Mul(step.like(now, p), F(absolute))
+                p.final = op.Mul(op.Sign(p.final), op.Relu(op.Sub(op.Abs(p.final), least)))
 
     return update
 
@@ -200,16 +227,17 @@ def _named(chain: optim.Optimizer, text: str) -> optim.Optimizer:
 
 def _sgd(estimator: Any) -> tuple[Loss, optim.Optimizer] | None:
     penalty = getattr(estimator, "penalty", None)
-    if penalty not in (None, "l2") or getattr(estimator, "average", False):
-        return None
-    if getattr(estimator, "class_weight", None) is not None:
+    if getattr(estimator, "average", False):
         return None
     kind = "perceptron" if type(estimator).__name__ == "Perceptron" else estimator.loss
     rates = _sgd_rate(estimator, kind)
     if rates is None:
         return None
-    updates = [_penalty(float(estimator.alpha))] if penalty == "l2" else []
-    return _loss(estimator, kind), _named(optim.chain(*updates, _descent(*rates)), "sgd")
+    alpha = float(estimator.alpha) if penalty is not None else 0.0
+    share = {"l1": 1.0, "elasticnet": float(estimator.l1_ratio or 0.0)}.get(penalty or "", 0.0)
+    updates = [_penalty(alpha * (1 - share))] if alpha and share < 1 else []
+    step = _descent(*rates, absolute=alpha * share)
+    return _loss(estimator, kind), _named(optim.chain(*updates, step), "sgd")
 
 
 def _sgd_rate(estimator: Any, kind: str) -> tuple[float, Schedule | None] | None:
@@ -262,7 +290,7 @@ def _mlp(estimator: Any) -> tuple[Loss, optim.Optimizer] | None:
     if estimator.solver == "adam":
         state = {} if solver is None else dict(zip(names, zip(solver.ms, solver.vs)))
         step = _adam(estimator, state, 0 if solver is None else int(solver.t))
-    elif estimator.solver == "sgd" and estimator.learning_rate != "invscaling":
+    elif estimator.solver == "sgd" and estimator.learning_rate == "constant":
         lr = estimator.learning_rate_init if solver is None else solver.learning_rate
         state = {} if solver is None else dict(zip(names, solver.velocities))
         step = _momentum(lr, estimator.momentum, estimator.nesterovs_momentum, state)
