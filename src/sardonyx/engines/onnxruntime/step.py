@@ -233,7 +233,7 @@ class TrainingRep(training.TrainingRep):
     recompute -- compute most of the forward pass again in the backward pass instead of keeping it:
                  less memory, more time, the same numbers. The weights as they were loaded wait in
                  a temporary file
-    without   -- rewrites of the step that are left out, to find an error: "blocks"
+    without   -- rewrites of the step that are left out, to find an error: "blocks", "depthwise"
 
     >>> import numpy as np, sardonyx as sx
     >>> rep = sx.prepare_training(sx.trainable("model.onnx", "cross_entropy"))

@@ -20,6 +20,8 @@ from onnx.shape_inference import infer_shapes
 
 from sardonyx.engines.onnxruntime import extensions
 from sardonyx.engines.onnxruntime.blocks import restore_bodies, update_in_blocks
+from sardonyx.engines.onnxruntime.dense import block_dense
+from sardonyx.engines.onnxruntime.depthwise import DOMAIN, block_depthwise
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import write_in_place
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
@@ -27,12 +29,15 @@ from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places
 from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, open_session, payload, session
 from sardonyx.normalize import NormalizedModel
+from sardonyx.passes.dead import remove_dead
 from sardonyx.record.step import StepGraph
 from sardonyx.save import full_disk_reported
 from sardonyx.versions import fit
 
 REWRITES = {  # what can be left out of a step, to find an error
     "blocks": "updates of large variables block by block (blocks.py)",
+    "dense": "other convolutions in blocks of channels (dense.py)",
+    "depthwise": "depthwise convolutions in blocks of channels (depthwise.py)",
 }
 CPU = "CPUExecutionProvider"
 OLDEST = 15  # the opset from which on the nodes that are added here exist
@@ -82,6 +87,11 @@ def arranged_session(
     unfold_constants(graph.model.graph)
     graph = replace(graph, model=NormalizedModel.of(graph.model.copy()))
     blocks: dict[str, tuple[int, ...]] = {}
+    rewritten = "depthwise" not in without and block_depthwise(graph.model.graph)
+    rewritten = ("dense" not in without and block_dense(graph.model.graph)) or rewritten
+    if rewritten:
+        remove_dead(graph.model.graph)
+        graph.model.ir.graph.opset_imports[DOMAIN] = 1
     if "blocks" not in without:
         threads = settings.get("threads") or os.cpu_count() or 1
         blocks = update_in_blocks(graph.model.graph, graph.updates, threads)
@@ -140,6 +150,7 @@ def _level(graph: ir.Graph) -> ort.GraphOptimizationLevel:
     frozen = any(
         node.op_type == "Conv" and node.inputs[1] is not None and node.inputs[1].is_initializer()
         for node in graph
+        if not (node.name or "").startswith("grad/")  # a gradient gathers windows by a constant
     )
     level = ort.GraphOptimizationLevel
     return level.ORT_ENABLE_ALL if frozen else level.ORT_ENABLE_EXTENDED
