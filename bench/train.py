@@ -48,6 +48,7 @@ from networks import NETWORKS, Network, export
 from sardonyx.engines.onnxruntime import prepare_training
 
 PEER = "torch.compile"
+PAUSE = 0.05  # seconds: the threads of a pool keep a core busy for a while after their last work
 FLOORS = {  # over the peer, on two cores
     "mlp": 0.75,
     "cnn": 0.95,
@@ -123,12 +124,18 @@ def check(steps: dict[str, Step]) -> None:
 
 
 def measure(steps: dict[str, Step], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
-    """Median seconds of a step, from short interleaved blocks in changing order."""
+    """Median seconds of a step, from short interleaved blocks in changing order.
+
+    A block is two steps after a pause, of which the second counts: without the pause, waiting
+    threads of the contender before would take a core from this one.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[order[0]]) < 5:
         for name in order:
+            time.sleep(PAUSE)
+            steps[name]()  # fills the caches that the others have used
             begin = clock()
             steps[name]()
             times[name].append(clock() - begin)

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from sardonyx.build import is_static, static
 
 NAME = "sardonyx/blocks"
-LARGE = 1 << 17  # elements: what is smaller fits a cache as it is
+LARGE = 1 << 20  # elements: below, nothing is gained on two threads (bench/train.py)
 PER_THREAD = 1 << 15  # elements of a block for each thread
 SMALLEST, LARGEST = 1 << 16, 1 << 20
 FEWEST = 6  # nodes: less is not worth a loop

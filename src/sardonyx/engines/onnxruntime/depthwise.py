@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -59,7 +60,7 @@ def block_depthwise(graph: ir.Graph) -> int:
     """Rewrite the depthwise convolutions of a step and their gradients; how many there are."""
     layers = [Layer(node) for node in graph if _is_depthwise(node)]
     size = block_size() if layers else 0
-    layers = [d for d in layers if size and static(d.node.inputs[1])[0] % size == 0]
+    layers = [d for d in layers if size and static(d.node.outputs[0])[1] % size == 0]
     makers = gradient_nodes(graph, layers)
     for layer in layers:
         _find_gradient(layer, makers.get(layer.node.name or "", []))
@@ -169,7 +170,7 @@ class Writing:
         if layer.dx is not None:
             self._images_gradient(dys, w)
         if layer.dw is not None:
-            self._kernel_gradient(images, dys, x, w)
+            self._kernel_gradient(dys, x, w)
 
     def _images_gradient(self, dys: ir.Value, w: ir.Value) -> None:
         layer = self.layer
@@ -184,14 +185,15 @@ class Writing:
         restored = self.node("ReorderOutput", [dx], DOMAIN, channels=channels)
         self.put(restored, layer.dx.outputs[0], layer.dx)
 
-    def _kernel_gradient(self, images: ir.Value, dys: ir.Value, x: ir.Value, w: ir.Value) -> None:
+    def _kernel_gradient(self, dys: ir.Value, x: ir.Value, w: ir.Value) -> None:
         layer, size = self.layer, self.size
         assert layer.dw is not None and layer.dy is not None
         maker = layer.dw.producer()
         assert maker is not None
         (n, c, *pixels), kernel, out = static(x), static(w)[2:], static(layer.dy)[2:]
         groups = n * c
-        flat = self.reshape(images, [1, groups, *pixels])
+        # in blocks once more: those of the forward pass would have to be kept until now
+        flat = self.node("ReorderInput", [self.reshape(x, [1, groups, *pixels])], DOMAIN)
         taps = self.reshape(dys, [groups, 1, *out])
         pads = list(layer.pads)
         for axis in range(2):  # rows that the strides left out at the end
@@ -286,7 +288,7 @@ def _plain(x: np.ndarray, w: np.ndarray) -> onnx.ModelProto:
 
 def _blocked(x: np.ndarray, w: np.ndarray, size: int) -> onnx.ModelProto:
     where = {"domain": DOMAIN}
-    how = {"group": 32, "pads": [1] * 4, "kernel_shape": [3, 3], "strides": [1, 1]}
+    how: dict[str, Any] = {"group": 32, "pads": [1] * 4, "kernel_shape": [3, 3], "strides": [1, 1]}
     nodes = [
         helper.make_node("ReorderInput", ["x"], ["images"], **where),
         helper.make_node("Reshape", ["w", "rows"], ["split"]),
