@@ -344,6 +344,21 @@ def test_layers_that_jax_has_nothing_for_are_named_at_once() -> None:
     assert all(word in done.stdout for word in ('"texts"', '"buckets"', '"word"', "hint"))
 
 
+def test_double_precision_is_kept_or_refused() -> None:
+    source = keras.Sequential(
+        [keras.Input((3,), dtype="float64"), keras.layers.Dense(2, dtype="float64")]
+    )
+    model = sx.from_keras(source)
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    (values,) = run(model, **{model.inputs[0].name: x}).values()
+    kernel, bias = (v.numpy() for v in source.weights)
+    assert values.dtype == kernel.dtype == np.float64
+    np.testing.assert_allclose(values, x @ kernel + bias, rtol=1e-13)
+    source.compile("sgd", "mse")
+    with pytest.raises(ImportRefused, match="training=False"):
+        sx.from_keras(source)
+
+
 def test_training_of_another_backend_continues() -> None:
     source = keras.Sequential(
         [keras.layers.Input((4,), name="x"), keras.layers.Dense(3, name="head")], name="net"

@@ -338,6 +338,13 @@ def test_unknown_names_and_settings_are_refused() -> None:
         sx.optim.named("adam", learning_rate=1.0)
 
 
+def test_muon_names_all_weights_that_are_no_matrices() -> None:
+    with pytest.raises(ArgumentError, match="matrices alone") as refusal:
+        sx.trainable(mlp(), "mse", sx.optim.muon())
+    biases = [w.name for w in sx.weights(mlp()) if len(w.shape) != 2]
+    assert biases and all(name in str(refusal.value) for name in biases)
+
+
 def test_learning_rate_is_an_input_of_the_step() -> None:
     rep = prepare_training(sx.trainable(mlp(), "mse", sx.optim.sgd(0.1)), threads=1)
     before = rep.state()["fc0.weight"]

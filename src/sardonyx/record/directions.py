@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder
+from sardonyx.build import Builder, rank
+from sardonyx.errors import ArgumentError, quote
 from sardonyx.record.builder import Slot
 from sardonyx.record.schedule import Schedule
 from sardonyx.record.transform import DOUBLE, FLOAT, Parameter, Update, UpdateContext, rate
@@ -183,6 +184,12 @@ def scale_by_muon(
     """Muon's direction: the momentum of a matrix, brought near to an orthogonal matrix."""
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
+        others = [
+            [quote(p.name), f"{rank(p.value)} axes"] for p in parameters if rank(p.value) != 2
+        ]
+        if others:
+            hint = "name the matrices with train=, or choose another optimizer"
+            raise ArgumentError("muon updates matrices alone", others, hint=hint)
         op = step.op
         with op:
             for p in parameters:

@@ -57,7 +57,7 @@ def _restore_optimizer(model: keras.Model, path: Path) -> None:
     count = len(getattr(optimizer, "_trainable_variables", ()))
     if optimizer is None or not optimizer.built or count == len(model.trainable_variables):
         return
-    import h5py  # type: ignore[import-untyped]
+    import h5py
     from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
 
     fresh = type(optimizer).from_config(optimizer.get_config())

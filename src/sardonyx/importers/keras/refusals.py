@@ -35,6 +35,11 @@ def refuse_layers(model: keras.Model, tensors: list[Any]) -> None:
         for layer in model._flatten_layers()
         if isinstance(layer, BY_TENSORFLOW)
     ]
+    rows += [
+        [quote(layer.name), type(layer).__name__, "computes in float64, and JAX in 32 bits"]
+        for layer in model._flatten_layers(include_self=False)
+        if layer.dtype_policy.compute_dtype == "float64"
+    ]
     texts = [t for t in tensors if keras.backend.standardize_dtype(t.dtype) == "string"]
     rows += [[quote(t.name), "input", "texts: JAX has no type for them"] for t in texts]
     for tensor in tensors:
