@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
-from sardonyx.engines.rows import World, spread
+from sardonyx.engines.rows.spread import spread
+from sardonyx.engines.rows.work import World
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.normalize import normalize
 from tests.networks import parse

@@ -1,7 +1,7 @@
 """A native step in one of several processes: both halves over this process's parts.
 
 A batch whose rows do not divide is fed whole to every process; for it, and for every set of parts,
-the halves are rewritten (`engines/rows.py`) when they first run.
+the halves are rewritten (`engines/rows`) when they first run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.engines.native_step import NativeStep
-from sardonyx.engines.rows import spread
+from sardonyx.engines.rows.spread import spread
 from sardonyx.engines.torch import native_step
 from sardonyx.engines.torch.xp import torch
 

@@ -1,6 +1,6 @@
 """One training in several processes, over `torch.distributed`.
 
-Each process computes with its rows of a batch (`engines/rows.py`), so that losses, batch statistics
+Each process computes with its rows of a batch (`engines/rows`), so that losses, batch statistics
 and masks are those of one device. The loss is a mean over the processes, each of which has all of
 it: collective operations are differentiated as the sums that they are, and gradients are averaged,
 as `DistributedDataParallel` does. With `shard="state"`, a process holds its part of every variable:
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from sardonyx.engines.rows import World
+from sardonyx.engines.rows.work import World
 from sardonyx.engines.torch.xp import torch
 from sardonyx.errors import ArgumentError, EngineError, TrainingStopped
 from sardonyx.lower.custom_native import NATIVE

@@ -1,6 +1,6 @@
-"""A graph computed by several processes, each of which has its part of some tensors.
+"""`spread`: the graph that one of several processes runs.
 
-`spread` rewrites a graph whose inputs are parted along an axis (rows of a batch, pieces of a
+It rewrites a graph whose inputs are parted along an axis (rows of a batch, pieces of a
 variable) so that every process computes its part of whatever follows, with the numbers that one
 process would compute. Where an operator needs more than the part, it reads the whole tensor:
 what is not known here is gathered, never guessed. Sizes are those of whole tensors. New operators,
@@ -10,7 +10,7 @@ AllSum(x)            the sum of x over the processes
 AllRows(x)           the whole of a tensor that is parted along the attribute `axis`
 OwnRows(x)           the part of this process along `axis`; an axis of one element stays
 
-How operators treat parts is in `rows_rules.py`. All parts are of one size.
+How operators treat parts is in `rules.py`. All parts are of one size.
 """
 
 from __future__ import annotations
@@ -20,25 +20,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.build import Builder
+from sardonyx.engines.rows.rules import parted
+from sardonyx.engines.rows.work import NeedsWhole, Work, World
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.nesting import bodies, reads
-from sardonyx.passes.nesting import names as all_names
-
-
-class NeedsWhole(Exception):
-    """An operator that mixes the parts of its inputs: it reads whole tensors."""
-
-
-@dataclass(frozen=True)
-class World:
-    """Which of the processes this is, and how many there are."""
-
-    rank: int
-    size: int
 
 
 @dataclass
@@ -65,8 +53,6 @@ def spread(
     wanted -- outputs that are parted → along which axis; others are whole
     sized  -- outputs of which nothing but the sizes is read: they stay as they are
     """
-    from sardonyx.engines.rows_rules import parted
-
     copy = regular_copy(model)
     work = Work(copy.graph, world)
     for value in copy.graph.inputs:
@@ -141,59 +127,3 @@ def _outputs(work: Work, wanted: Mapping[str, int], sized: Collection[str]) -> d
         value.name, result.name = work.op.fresh(f"{name}/parts"), name
         work.graph.outputs[place] = result
     return axes
-
-
-class Work:
-    """A graph that is being rewritten: along which axes its values are parted."""
-
-    def __init__(self, graph: ir.Graph, world: World):
-        self.graph, self.world = graph, world
-        self.axes: dict[ir.Value, int] = {}
-        self.counts: set[ir.Value] = set()  # numbers of elements of parted tensors
-        self.op = Builder("rows")
-        self.op.reserve(all_names(graph))
-        self._whole: dict[ir.Value, ir.Value] = {}
-        self._own: dict[tuple[ir.Value, int], ir.Value] = {}
-
-    def native(self, op_type: str, x: ir.Value, *attributes: ir.Attr) -> ir.Value:
-        node = ir.Node(NATIVE, op_type, [x], attributes)
-        (result,) = node.outputs
-        node.name = result.name = self.op.fresh(f"{x.name}/{op_type}")
-        result.type, result.shape = x.type, x.shape
-        self.op.nodes.append(node)
-        return result
-
-    def all_sum(self, x: ir.Value) -> ir.Value:
-        return self.native("AllSum", x)
-
-    def all_mean(self, x: ir.Value) -> ir.Value:
-        """The mean over the processes."""
-        total = self.all_sum(x)
-        share = self.op.const(1.0 / self.world.size, total.dtype)
-        return self.op.Mul(total, share)  # type: ignore[no-any-return]
-
-    def whole(self, x: ir.Value) -> ir.Value:
-        if x not in self._whole:
-            self._whole[x] = self.native("AllRows", x, ir.AttrInt64("axis", self.axes[x]))
-        return self._whole[x]
-
-    def own(self, x: ir.Value, axis: int) -> ir.Value:
-        if (x, axis) not in self._own:
-            self._own[x, axis] = self.native("OwnRows", x, ir.AttrInt64("axis", axis))
-        return self._own[x, axis]
-
-    def insert(self, node: ir.Node | None, after: bool = False) -> None:
-        """Put the nodes that were built before or after a node, or at the end."""
-        for value in self.op.constants.values():
-            if value.name not in self.graph.initializers:
-                self.graph.register_initializer(value)
-        nodes = list(self.op.nodes)
-        self.op.nodes.clear()
-        if not nodes:
-            return
-        if node is None or node.graph is None:
-            self.graph.extend(nodes)
-        elif after:
-            self.graph.insert_after(node, nodes)
-        else:
-            self.graph.insert_before(node, nodes)
