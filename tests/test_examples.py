@@ -49,7 +49,7 @@ def test_web_digits_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     from sardonyx.web.runtime import FILES
 
     example = load("web_digits", monkeypatch, tmp_path)
-    for name in FILES:
+    for name in FILES["wasm"]:
         (tmp_path / name).touch()
     page = example.build(tmp_path)
     assert page.name == "index.html" and (page.parent / "manifest.json").exists()

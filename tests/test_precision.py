@@ -126,7 +126,7 @@ def test_products_are_narrow_and_losses_wide(block: Any) -> None:
             assert types == {low}
         if node.op_type in ("LayerNormalization", "SoftmaxCrossEntropyLoss", "ReduceMean"):
             assert low not in types
-    sized = step._sized()  # the update reads their sizes alone: they need not be wide
+    sized = step.sized()  # the update reads their sizes alone: they need not be wide
     wide = {v.name: v.dtype for v in step.forward_model.graph.outputs if v.name not in sized}
     assert wide.items() <= {v.name: v.dtype for v in step.halves.forward.graph.outputs}.items()
 
