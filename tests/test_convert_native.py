@@ -10,6 +10,7 @@ from onnxruntime import InferenceSession
 
 import sardonyx as sx
 from sardonyx.errors import EngineError
+from tests.test_grad_official import official
 
 # Rows that are masked as a whole are NaN after the softmax, and replaced: as torch exports it.
 MASKED = """
@@ -59,6 +60,23 @@ def test_rows_that_are_masked_as_a_whole_have_gradients_of_zero(framework: str) 
             y = module(tensor, library.constant(mask))
         gradient = tape.gradient(y, tensor, seed).numpy()
     np.testing.assert_allclose(gradient, masked_gradient(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention_23_boolmask_fullymasked_row_nan_robustness_expanded",
+        "attention_causal_boolmask_nan_robustness_expanded",
+    ],
+)
+def test_official_cases_of_masked_rows_have_finite_gradients(name: str) -> None:
+    library = pytest.importorskip("torch")
+    case = official()[name]
+    inputs = [np.array(x) for x in case.data_sets[0][0]]
+    leaves = [library.tensor(x, requires_grad=x.dtype == np.float32) for x in inputs]
+    sx.to_torch(case.model)(*leaves).sum().backward()
+    gradients = [leaf.grad for leaf in leaves if leaf.requires_grad]
+    assert len(gradients) == 3 and all(g.isfinite().all() for g in gradients)
 
 
 def convolution(rank: int, channels: int, features: int, group: int, more: str = "") -> sx.Model:
