@@ -142,8 +142,7 @@ def launch(world: int, names: list[str], steps: int, port: int = 29931) -> list[
         command, cwd=root, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        errors = [n for n in done.stderr.splitlines() if "Error" in n]
-        raise RuntimeError("\n".join(errors) or done.stderr)
+        raise RuntimeError(f"exit code {done.returncode}\n{done.stderr[-4000:]}")
     lines = [line for line in done.stdout.splitlines() if line.startswith("[{")]
     return json.loads(lines[-1])  # type: ignore[no-any-return]
 

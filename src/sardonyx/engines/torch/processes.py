@@ -9,6 +9,7 @@ parameters are gathered for the forward pass and their gradients come back in pa
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -37,7 +38,14 @@ def join_processes(device: str | None) -> tuple[int, int]:
             dist.init_process_group("nccl" if on_gpu else "gloo", timeout=MEETING)
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"the processes of this training did not meet: {error}") from error
+        # Left open, its threads may abort a process that ends while another one is still there.
+        atexit.register(_leave)
     return dist.get_rank(), dist.get_world_size()
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def local_device(device: str | None) -> str | None:
