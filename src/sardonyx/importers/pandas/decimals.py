@@ -110,9 +110,9 @@ def shortest(em: Emission, size: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value
     quarter = op.Div(size, op.Mul(half, em.doubles(4.0)))
     even = op.Equal(quarter, op.Floor(quarter))
     edge = op.Where(even, em.doubles(1 + 1e-12), em.doubles(1 - 1e-12))
-    room = op.Mul(op.Mul(half, high), edge)
+    margin = op.Mul(op.Mul(half, high), edge)
     is_power = op.Equal(quarter, em.doubles(2.0**51))  # of two: doubles below are closer
-    room_below = op.Where(is_power, op.Mul(room, em.doubles(0.5)), room)
+    margin_below = op.Where(is_power, op.Mul(margin, em.doubles(0.5)), margin)
     number, count, zero = whole, em.ints(DIGITS), em.doubles(0.0)
     for digits in range(DIGITS - 1, 0, -1):
         unit = 10 ** (DIGITS - digits)
@@ -123,12 +123,12 @@ def shortest(em: Emission, size: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value
             middle = op.Where(is_up, middle, em.ints(unit // 2 - 1))
         rounded = op.Div(op.Add(whole, middle), em.ints(unit))
         candidate = op.Mul(rounded, em.ints(unit))
-        if digits == DIGITS - 1:  # below a power of two there may be no room where there is above
+        if digits == DIGITS - 1:  # below a power of two there may be no margin where there is above
             lack = op.Cast(op.Sub(whole, candidate), to=int(DOUBLE))
-            above = op.And(is_power, op.GreaterOrEqual(op.Add(lack, left), room_below))
+            above = op.And(is_power, op.GreaterOrEqual(op.Add(lack, left), margin_below))
             candidate = op.Where(above, op.Add(candidate, em.ints(unit)), candidate)
         off = op.Sub(op.Cast(op.Sub(candidate, whole), to=int(DOUBLE)), left)
-        fits = op.And(op.Less(off, room), op.Less(op.Neg(off), room_below))
+        fits = op.And(op.Less(off, margin), op.Less(op.Neg(off), margin_below))
         number = op.Where(fits, candidate, number)
         count = op.Where(fits, em.ints(digits), count)
     carried = op.Equal(number, em.ints(10**DIGITS))
