@@ -31,6 +31,10 @@ class ArrayVariable:
         self.write(array)
         self.before = self.value
 
+    def forget(self) -> None:
+        """Drop the value before the last step, which is for a search of what went wrong."""
+        self.before = self.value
+
     def read(self) -> np.ndarray:
         value = self.rep.whole(self.value, self.shape)
         return np.array(self.rep.arrays().to_numpy(value, self.dtype), copy=True)
@@ -62,6 +66,16 @@ class ArrayStep:
         return {n: by_name[n] for n in self.graph.metrics}, updates
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return self._started(feeds)()
+
+    def start(self, feeds: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
+        """A step, and how its metrics are read once the device has computed them."""
+        read = self._started(feeds)
+        for name in self.graph.updates:
+            self.rep.variables[name].forget()
+        return read
+
+    def _started(self, feeds: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
         variables, convert = self.rep.variables, self.runner.program.convert
         with self.rep.context():
             arrays = {n: convert(a) for n, a in self.rep.fed_arrays(self, feeds).items()}
@@ -70,9 +84,7 @@ class ArrayStep:
             for name, value in updates.items():
                 variables[name].before, variables[name].value = variables[name].value, value
             types = dict(zip(self.runner.outputs, self.runner.program.output_types, strict=True))
-            return {
-                n: np.array(to_numpy(self.rep.arrays(), v, types[n])) for n, v in metrics.items()
-            }
+            return self.rep.read_later(metrics, types)
 
     def _call(self, state: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Any, Any]:
         if self.compiled is None:
@@ -174,8 +186,13 @@ class ArrayTrainingRep(TrainingRep):
         """`function` compiled by the framework."""
         return function
 
-    def jit_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A whole native step compiled by the framework."""
+    def jit_native(
+        self, function: Callable[..., Any], updated: Collection[str]
+    ) -> Callable[..., Any]:
+        """A whole native step compiled by the framework.
+
+        updated -- the variables that it computes anew
+        """
         return self.jit(function) if self.compiles else function
 
     def compiled_step(self, record: Record) -> Any:
@@ -224,6 +241,16 @@ class ArrayTrainingRep(TrainingRep):
     def update_function(self, step: NativeStep) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """The update half of a step as the framework runs it best."""
         return step.run_update
+
+    def read_later(
+        self, values: Mapping[str, Any], types: Mapping[str, Any]
+    ) -> Callable[[], dict[str, np.ndarray]]:
+        """How results of a step are read; the call waits for this step and for no later one.
+
+        types -- by name, the type that the model says; the framework's own if a name is absent
+        """
+        xp = self.arrays()
+        return lambda: {n: np.array(to_numpy(xp, v, types.get(n))) for n, v in values.items()}
 
     def is_array(self, value: Any) -> bool:
         """Whether a value is an array of the framework already, perhaps on its device."""

@@ -4,14 +4,14 @@ with its fused kernels, then the update of the state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.engines.idioms import recognize
 from sardonyx.errors import SardonyxError
-from sardonyx.lower.program import Program, element_type, to_numpy
+from sardonyx.lower.program import Program, element_type
 from sardonyx.model import Model, Record
 from sardonyx.normalize import NormalizedModel
 from sardonyx.record.native_step import NotNative, split_step
@@ -46,7 +46,8 @@ class NativeStep:
             raise NotNative(f"{xp.name} lacks an operator of it: {error.what}") from error
         self.compute = rep.forward_function(self)
         self.apply = rep.update_function(self)
-        self.compiled = rep.jit_native(self.function)
+        self.compiled = rep.jit_native(self.function, self.graph.updates)
+        self.settings: dict[str, Any] = {}  # of a step that nothing else is fed for
 
     def _recognized(self) -> NormalizedModel:
         return recognize(self.halves.forward, self.halves.variables)
@@ -96,19 +97,43 @@ class NativeStep:
     # -- what a step does
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        variables, convert = self.rep.variables, self.forward.convert
+        metrics = self._started(feeds)()
+        # The state before is for a search of what went wrong; else it would be in memory twice.
+        if self.rep.steps_ahead or all(
+            np.isfinite(v).all() for v in metrics.values() if v.dtype.kind == "f"
+        ):
+            self._forget()
+        return metrics
+
+    def start(self, feeds: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
+        """A step, and how its metrics are read once the device has computed them."""
+        read = self._started(feeds)
+        self._forget()
+        return read
+
+    def _started(self, feeds: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
+        variables = self.rep.variables
         with self.rep.context():
-            arrays = {n: convert(a) for n, a in self.rep.fed_arrays(self, feeds).items()}
+            arrays = self._arrays(feeds)
             state = {n: variables[n].value for n in self.graph.state}
             metrics, updates = self.compiled(state, arrays)
             for name, value in updates.items():
                 variables[name].before, variables[name].value = variables[name].value, value
-            read = {n: np.array(to_numpy(self.rep.arrays(), v, None)) for n, v in metrics.items()}
-            # The state before is for a search of what went wrong; else it would be in memory twice.
-            if all(np.isfinite(v).all() for v in read.values() if v.dtype.kind == "f"):
-                for name in updates:
-                    variables[name].before = variables[name].value
-            return read
+            return self.rep.read_later(metrics, {})
+
+    def _arrays(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs of a step as the framework's arrays; settings are copied to a device once."""
+        arrays = self.rep.fed_arrays(self, feeds)
+        for name, default in self.hyper.items():
+            if arrays[name] is default:
+                if name not in self.settings:
+                    self.settings[name] = self.forward.convert(default)
+                arrays[name] = self.settings[name]
+        return {n: self.forward.convert(a) for n, a in arrays.items()}
+
+    def _forget(self) -> None:
+        for name in self.graph.updates:
+            self.rep.variables[name].forget()
 
     def before(self) -> dict[str, np.ndarray]:
         """The variables as they were before the last step."""

@@ -70,6 +70,9 @@ class TrainingRep:
     requested_precision: str | None = None
     """The precision that the user named."""
 
+    steps_ahead: int = 0
+    """How many steps a loop may start before it reads the metrics of the first of them."""
+
     binds: Callable[[ir.Value], bool] | None = None
     """Which weights that no step changes become inputs of the compiled graphs."""
 
@@ -164,6 +167,26 @@ class TrainingRep:
             with self.reported("take a training step"):
                 metrics.update(self.steps[index].run(inputs))
         return metrics
+
+    def start_step(self, inputs: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
+        """One step of all records, as `step` takes it; its metrics, when they are asked for.
+
+        Where `steps_ahead` is above 0, the device may still be computing when the call returns.
+        """
+        if not self.steps_ahead:
+            metrics = self.step(inputs)
+            return lambda: metrics
+        _refuse_feeds(inputs, self.variables, self.fed)
+        inputs = self.features(inputs)
+        readers = []
+        for step in self.steps:
+            with self.reported("take a training step"):
+                readers.append(step.start(inputs))
+        return lambda: {name: value for read in readers for name, value in read().items()}
+
+    def staged(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A batch as a step reads it soonest; a thread that prepares batches calls it."""
+        return batch
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Inference on the current state, which it does not change.

@@ -8,8 +8,10 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,9 +53,10 @@ from sardonyx.train.processes import (
     device_here,
     join,
     spread,
+    staged,
     with_pieces,
 )
-from sardonyx.train.run import Callback, Run, RunSettings, best_path
+from sardonyx.train.run import Callback, Run, RunSettings, best_path, everything_is_read
 from sardonyx.train.tables import Source, Stream, Subset
 
 BATCH_SIZE = 32
@@ -350,6 +353,20 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@dataclass
+class Unread:
+    """A step whose metrics are not read yet: its device may still compute them.
+
+    place -- its number, epoch and batch, from 1
+    batch -- what it was fed, where the state before it is still there to search
+    """
+
+    read: Callable[[], Mapping[str, np.ndarray]]
+    rows: int
+    place: tuple[int, int, int]
+    batch: Any
+
+
 class TrainingLoop:
     """The state of one call of `train`."""
 
@@ -363,6 +380,8 @@ class TrainingLoop:
     ):
         self.run_, self.settings, self.display = run, settings, display
         self.source, self.validation = source, validation
+        self.unread: deque[Unread] = deque()
+        run.read_metrics = self._read
         self.saved = time.monotonic()
         self.out_of_patience = False
         metadata = run.rep.model.metadata
@@ -392,6 +411,7 @@ class TrainingLoop:
         self._keep(force=True)
         run.times |= {"saving": self.times["saving"], "total": time.perf_counter() - started}
         self.display.end(run)
+        run.read_metrics = everything_is_read
         if run.stopped == "interrupted" and self.settings.output is None:
             raise KeyboardInterrupt
         return run
@@ -424,7 +444,7 @@ class TrainingLoop:
             by_hash=position.shuffle == "hash",
             processes=run.processes,
         )
-        feeder = Prefetch(blocks)
+        feeder = Prefetch([staged(run.rep, batch) for batch in block] for block in blocks)
         complete = False
         try:
             waiting_since = time.perf_counter()
@@ -446,18 +466,12 @@ class TrainingLoop:
         run, position = self.run_, self.run_.position
         started = time.perf_counter()
         with spread(run.rep, batch, run.links):
-            metrics = run.rep.step(batch)
-        self.times["steps"] += time.perf_counter() - started
+            read = run.rep.start_step(batch)
         rows = batch.total if isinstance(batch, Part) else row_count(batch, run.links)
-        first: float | None = None
-        for name, value in metrics.items():
-            number = float(value) if value.size == 1 else float(np.mean(value))
-            if not math.isfinite(number):
-                self._not_finite(name, number, batch)
-            position.sums[name] = position.sums.get(name, 0.0) + number * rows
-            if first is None or name == self.loss:
-                first = number
-        run.losses.append(first or 0.0)
+        place = position.step + 1, position.epoch + 1, position.batch + 1
+        self.unread.append(Unread(read, rows, place, None if run.rep.steps_ahead else batch))
+        self._read(run.rep.steps_ahead)
+        self.times["steps"] += time.perf_counter() - started
         position.rows += rows
         position.batch += 1
         position.step += 1
@@ -467,23 +481,41 @@ class TrainingLoop:
         if self.settings.output is not None:
             self._keep()
 
-    def _not_finite(self, name: str, number: float, batch: dict[str, np.ndarray]) -> None:
-        position = self.run_.position
+    def _read(self, ahead: int = 0) -> None:
+        """Read the metrics of all steps but the last `ahead`, in order."""
+        run, sums = self.run_, self.run_.position.sums
+        while len(self.unread) > ahead:
+            step = self.unread[0]
+            first: float | None = None
+            metrics = step.read()
+            self.unread.popleft()  # now, so that Ctrl-C while it waits loses nothing
+            for name, value in metrics.items():
+                number = float(value) if value.size == 1 else float(np.mean(value))
+                if not math.isfinite(number):
+                    self.unread.clear()  # they started from a state that is broken
+                    self._not_finite(name, number, step)
+                sums[name] = sums.get(name, 0.0) + number * step.rows
+                if first is None or name == self.loss:
+                    first = number
+            run.read_losses.append(first or 0.0)
+
+    def _not_finite(self, name: str, number: float, step: Unread) -> None:
         rows: list[list[str]] = []
         finder = getattr(self.run_.rep, "first_not_finite", None)
-        if finder is not None and self.run_.processes.count == 1:
-            rows = finder(batch)
+        if finder is not None and step.batch is not None and self.run_.processes.count == 1:
+            rows = finder(step.batch)
+        searched = "" if step.batch is not None else "; device=cpu names the tensor"
         saved = (
             "what was saved before this step is whole"
             if self.settings.output
             else "nothing was being saved"
         )
         raise TrainingStopped(
-            f"{quote(name)} is {number} at step {position.step + 1:,}, epoch {position.epoch + 1}, "
-            f"batch {position.batch + 1:,}",
+            f"{quote(name)} is {number} at step {step.place[0]:,}, epoch {step.place[1]}, "
+            f"batch {step.place[2]:,}",
             rows,
             hint=f"{saved}; try a lower learning rate (--lr), clip_norm = 1.0 (an argument, or in "
-            "a --config file), or look at that batch",
+            f"a --config file), or look at that batch{searched}",
         )
 
     def _end_epoch(self) -> None:
@@ -504,6 +536,7 @@ class TrainingLoop:
     def _metrics(self) -> dict[str, float]:
         """The metrics of the epoch so far, and those of the validation data."""
         run, position = self.run_, self.run_.position
+        self._read()
         metrics = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
         if self.validation is None:
             return metrics

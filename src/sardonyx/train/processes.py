@@ -114,6 +114,12 @@ def with_pieces(processes: Processes, rep: Any) -> Processes:
     return replace(processes, pieces=placement.pieces)
 
 
+def staged(rep: Any, batch: Rows) -> Rows:
+    """A batch as the engine reads it soonest: perhaps on its way to a device already."""
+    arrays = rep.staged(batch)
+    return Part.of(arrays, batch.total) if isinstance(batch, Part) else arrays
+
+
 @contextlib.contextmanager
 def spread(rep: Any, batch: Any, links: list[Link]) -> Iterator[None]:
     """Around a step on several devices: which of its inputs are parts of a batch."""

@@ -18,6 +18,10 @@ from sardonyx.train.fields import Link
 from sardonyx.train.processes import Processes
 
 
+def everything_is_read() -> None:
+    """What is left to read of a run that is over: nothing."""
+
+
 @dataclass(repr=False)
 class Run:
     """A training: `run.model` is the model as it is now, `run.history` the metrics of each
@@ -36,7 +40,8 @@ class Run:
     partial: dict[str, float] = field(default_factory=dict)  # metrics of an epoch cut short
     confusion: dict[tuple[int, int], int] = field(default_factory=dict)  # (label, class) → rows
     times: dict[str, float] = field(default_factory=dict)
-    losses: array[float] = field(default_factory=lambda: array("d"))
+    read_losses: array[float] = field(default_factory=lambda: array("d"))
+    read_metrics: Callable[[], None] = everything_is_read
     stopped: str = ""
     processes: Processes = field(default_factory=Processes)
 
@@ -62,8 +67,15 @@ class Run:
         return str(rows[-1][1]) if rows else ""
 
     @property
+    def losses(self) -> array[float]:
+        """The loss of every step of this run; a GPU may have to finish steps for it."""
+        self.read_metrics()
+        return self.read_losses
+
+    @property
     def model(self) -> Model:
         """A whole ONNX model: it serves, saves, and continues."""
+        self.read_metrics()
         return self._model(None, self.position)
 
     @property

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from sardonyx.engines import array_training, backend
 from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
@@ -14,6 +17,7 @@ from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
 from sardonyx.model import Model
 
+STEPS_AHEAD = 4  # of the device: its queue is never empty, and little memory is held
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL")
 
 
@@ -44,6 +48,28 @@ def on_device(name: str | None, precision: str | None = None) -> Iterator[None]:
         yield
 
 
+def platform_of(device: str | None) -> str:
+    """What jax computes on: "cpu", "gpu", …"""
+    with on_device(device):
+        return str((jax.config.jax_default_device or jax.devices()[0]).platform)
+
+
+def replacing(function: Callable[..., Any], updated: Collection[str]) -> Callable[..., Any]:
+    """A step, compiled, whose new state takes the memory of the old one, which is gone after it."""
+
+    def step(old: Mapping[str, Any], others: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
+        return function({**old, **others}, feeds)
+
+    compiled = jax.jit(step, donate_argnums=0)
+
+    def call(state: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
+        uses = Counter(map(id, state.values()))  # the same array twice cannot be given up
+        old = {n: state[n] for n in updated if n in state and uses[id(state[n])] == 1}
+        return compiled(old, {n: v for n, v in state.items() if n not in old}, feeds)
+
+    return call
+
+
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
     xp = arrays()
@@ -69,7 +95,26 @@ class TrainingRep(array_training.ArrayTrainingRep):
         **options: Any,
     ):
         self.placement = mesh_of(devices, mesh, shard, device)
+        waits = platform_of(device) == "cpu" or jax.process_count() > 1
+        self.steps_ahead = 0 if waits else STEPS_AHEAD
         super().__init__(model, device=device, **options)
+
+    def staged(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.steps_ahead or self.placement is not None:
+            return batch
+        read = {name for step in self.steps for name in step.graph.inputs}
+        with self.context():  # which a thread does not inherit
+            copies = {n: self.arrays().asarray(a) for n, a in batch.items() if n in read}
+        return {**batch, **copies}
+
+    def read_later(
+        self, values: Mapping[str, Any], types: Mapping[str, Any]
+    ) -> Callable[[], dict[str, np.ndarray]]:
+        if self.steps_ahead:
+            for value in values.values():
+                if isinstance(value, jax.Array):
+                    value.copy_to_host_async()
+        return super().read_later(values, types)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return on_device(self.device, self.precision)
@@ -79,6 +124,13 @@ class TrainingRep(array_training.ArrayTrainingRep):
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function) if self.placement is None else self.placement.jit(function)
+
+    def jit_native(
+        self, function: Callable[..., Any], updated: Collection[str]
+    ) -> Callable[..., Any]:
+        if not self.steps_ahead or not self.compiles or self.placement is not None:
+            return super().jit_native(function, updated)
+        return replacing(function, updated)
 
     def placed(self, array: Any) -> Any:
         return array if self.placement is None else self.placement.state(array)
@@ -105,9 +157,7 @@ class Backend(backend.Backend):
 
     @classmethod
     def precisions(cls, device: str | None) -> list[str]:
-        with on_device(device):
-            platform = (jax.config.jax_default_device or jax.devices()[0]).platform
-        return ["bf16", "tf32"] if platform == "gpu" else ["bf16"]
+        return ["bf16", "tf32"] if platform_of(device) == "gpu" else ["bf16"]
 
     @classmethod
     def devices(cls) -> list[str]:

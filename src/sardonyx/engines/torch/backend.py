@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from sardonyx.engines import array_training, backend
 from sardonyx.engines.native_step import NativeStep
@@ -20,6 +22,7 @@ from sardonyx.engines.torch import (  # noqa: F401  (registers the kernels)
 )
 from sardonyx.engines.torch.loss_scale import LossScale
 from sardonyx.engines.torch.parted_step import PartedStep
+from sardonyx.engines.torch.staging import STEPS_AHEAD, Staged, Staging, read_later
 from sardonyx.engines.torch.trace import compiled
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.lower import runner
@@ -79,6 +82,9 @@ class TrainingRep(array_training.ArrayTrainingRep):
         self.parted: dict[NativeStep, PartedStep] = {}
         self.needs_native = self.placement is not None
         super().__init__(model, precision=precision, **options)
+        place = torch.device(self.arrays().device)
+        self.staging = Staging(place) if place.type == "cuda" else None
+        self.steps_ahead = 0 if self.staging is None else STEPS_AHEAD
 
     # -- several processes
 
@@ -122,8 +128,28 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def is_array(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
-    def jit_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def jit_native(
+        self, function: Callable[..., Any], updated: Collection[str]
+    ) -> Callable[..., Any]:
         return function  # each half is compiled by itself
+
+    def start_step(self, inputs: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
+        return super().start_step(
+            {n: v.arrived() if isinstance(v, Staged) else v for n, v in inputs.items()}
+        )
+
+    def staged(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.staging is None:
+            return batch
+        read = {name for step in self.steps for name in step.graph.inputs}
+        return {**batch, **self.staging({n: a for n, a in batch.items() if n in read})}
+
+    def read_later(
+        self, values: Mapping[str, Any], types: Mapping[str, Any]
+    ) -> Callable[[], dict[str, np.ndarray]]:
+        if self.staging is None:
+            return super().read_later(values, types)
+        return read_later(self.arrays(), values, types)
 
     def forward_function(self, step: NativeStep) -> native_step.Half:
         if self.placement is not None:

@@ -276,7 +276,7 @@ class EpochLoop(TrainingLoop):
                 hint="what was saved before this epoch is whole; try a lower learning rate "
                 '(hyper={"learning_rate": …}); sx.train tells the tensor that is not finite',
             )
-        run.losses.extend(losses.tolist())
+        run.read_losses.extend(losses.tolist())
         position.step += len(losses)
         position.epoch += 1
         metrics = {n: float(outputs[o][0]) for n, o in description["history"].items()}
