@@ -320,21 +320,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--peers", metavar="FOLDER")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    given = parser.parse_args()
+    options = parser.parse_args()
     global clock
-    clock = CLOCKS[given.clock]
-    parts, names = given.parts.split(","), given.networks.split(",")
+    clock = CLOCKS[options.clock]
+    parts, names = options.parts.split(","), options.networks.split(",")
     chosen = [n for n in NETWORKS if n.name in names]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {given.clock} time")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {options.clock} time")
     if "torch" in parts:
         header("network", "", "converted, ms", "to the original", "to onnx2torch")
-        convert = peer(given.peers)
+        convert = peer(options.peers)
         for network in chosen:
-            torch_rows(network, given.seconds, convert)
+            torch_rows(network, options.seconds, convert)
     if "jax" in parts:
         header("network", "", "converted, ms", "to Flax")
         for network in (n for n in chosen if n.name in ("mlp", "cnn", "transformer")):
-            flax_rows(network, given.seconds)
+            flax_rows(network, options.seconds)
     if "conversion" in parts:
         header("12 layers, 768 wide", "load, s", "convert, s")
         conversion()

@@ -132,8 +132,8 @@ def medians(contenders: dict[str, Callable[[], None]], seconds: float) -> dict[s
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure(name: str, given: argparse.Namespace) -> list[list[str]]:
-    module, inputs, names = MODELS[name](given.tiny)
+def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
+    module, inputs, names = MODELS[name](options.tiny)
     begun = time.perf_counter()
     model = sx.load(exported(module, inputs, names))
     exported_in = time.perf_counter() - begun
@@ -158,10 +158,10 @@ def measure(name: str, given: argparse.Namespace) -> list[list[str]]:
         if difference > limit:
             rows.append([name, str(dtype)[6:], "", "", f"WRONG: differs by {difference:.1e}"])
             continue
-        for compiled in (False, True)[: 1 if given.eager else 2]:
-            rows += timed(name, module, converted, cast, dtype, compiled, given.seconds)
-    if not given.no_jax:
-        rows += jax_rows(name, model, inputs, given.seconds)
+        for compiled in (False, True)[: 1 if options.eager else 2]:
+            rows += timed(name, module, converted, cast, dtype, compiled, options.seconds)
+    if not options.no_jax:
+        rows += jax_rows(name, model, inputs, options.seconds)
     return rows
 
 
@@ -255,8 +255,8 @@ def main() -> None:
         Path(os.environ["OUT"], "gpu.md").write_text(text + "\n")
 
 
-def jax_version(given: argparse.Namespace) -> str:
-    if given.no_jax:
+def jax_version(options: argparse.Namespace) -> str:
+    if options.no_jax:
         return ""
     try:
         import jax

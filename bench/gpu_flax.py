@@ -237,8 +237,8 @@ def in_use() -> float:
     return facts.get("peak_bytes_in_use", float("nan")) / 1e6
 
 
-def measure(name: str, given: argparse.Namespace) -> list[str]:
-    module, inputs, names = MODELS[name](given.tiny)
+def measure(name: str, options: argparse.Namespace) -> list[str]:
+    module, inputs, names = MODELS[name](options.tiny)
     model = sx.load(exported(module, inputs, names))
     with torch.no_grad():
         one = first(module(*(x[:1] for x in inputs)))
@@ -250,9 +250,9 @@ def measure(name: str, given: argparse.Namespace) -> list[str]:
     arrays = [x.numpy() for x in inputs]
     theirs_inputs = [arrays[0].transpose(0, 2, 3, 1)] if name == "resnet" else arrays
     theirs_inputs = [jax.device_put(a) for a in theirs_inputs]
-    dtype = jnp.bfloat16 if given.precision else None
+    dtype = jnp.bfloat16 if options.precision else None
     begun = time.perf_counter()
-    rep = sx.prepare_training(net, "jax", precision=given.precision)
+    rep = sx.prepare_training(net, "jax", precision=options.precision)
     (extra,) = [v.name for v in rep.wanted if v.name not in names]
     with jax.enable_x64(True):  # labels and indices of an ONNX model have 64 bits
         feeds = {n: jax.device_put(a) for n, a in zip([*names, extra], [*arrays, label])}
@@ -263,8 +263,8 @@ def measure(name: str, given: argparse.Namespace) -> list[str]:
     theirs = [float(step()) for _ in range(3)]
     their_first = time.perf_counter() - begun
     apart = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
-    times = medians({"flax": step, "record": lambda: rep.step(feeds)["loss"]}, given.seconds)
-    row = [name, given.precision or "float32", f"{times['flax']:.2f}", f"{times['record']:.2f}"]
+    times = medians({"flax": step, "record": lambda: rep.step(feeds)["loss"]}, options.seconds)
+    row = [name, options.precision or "float32", f"{times['flax']:.2f}", f"{times['record']:.2f}"]
     row += [f"{times['record'] / times['flax']:.3f}", f"{apart:.1e}", f"{ours_memory:.0f}"]
     row += [f"{ours_first:.1f}/{their_first:.1f}"]
     print("  ".join(row), flush=True)
@@ -277,13 +277,13 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each row")
     parser.add_argument("--precision", choices=["bf16"], help="of products, in both")
-    given = parser.parse_args()
+    options = parser.parse_args()
     head = ["model", "type", "Flax, ms", "record, ms", "ratio", "losses differ by", "record, MB"]
     head += ["first 3 steps, record/Flax, s"]
     place = jax.devices()[0].device_kind
     lines = [f"{datetime.date.today()}, {place}, jax {jax.__version__}.", ""]
     lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {' | '.join(measure(name, given))} |" for name in given.models.split(",")]
+    lines += [f"| {' | '.join(measure(name, options))} |" for name in options.models.split(",")]
     print("\n".join(lines))
     if "OUT" in os.environ:
         Path(os.environ["OUT"], "gpu_flax.md").write_text("\n".join(lines) + "\n")

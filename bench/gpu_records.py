@@ -78,8 +78,8 @@ def profile(run: Callable[[], Any]) -> str:
     return record.key_averages().table(sort_by=order, row_limit=22, max_name_column_width=60)
 
 
-def measure(name: str, given: argparse.Namespace) -> list[list[str]]:
-    module, inputs, names = MODELS[name](given.tiny)
+def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
+    module, inputs, names = MODELS[name](options.tiny)
     model = sx.load(exported(module, inputs, names))
     with torch.no_grad():
         one = first(module(*(x[:1] for x in inputs)))
@@ -89,17 +89,17 @@ def measure(name: str, given: argparse.Namespace) -> list[list[str]]:
     net = sx.trainable(model, optimizer=optimizer, prediction=model.outputs[0].name, **how)
     data = dict(zip([*names, "label"], (*inputs, label), strict=True))
     rows = []
-    for engine in ["torch", *(["jax"] if given.jax else [])]:
-        rows += compared(name, engine, module, net, data, loss, names, given)
+    for engine in ["torch", *(["jax"] if options.jax else [])]:
+        rows += compared(name, engine, module, net, data, loss, names, options)
     return rows
 
 
 def compared(
     name: str, engine: str, module: Any, net: Any, data: dict[str, torch.Tensor], loss: Any,
-    names: list[str], given: argparse.Namespace,
+    names: list[str], options: argparse.Namespace,
 ) -> list[list[str]]:  # fmt: skip
-    ours_options: dict[str, Any] = {"compile": given.compiled} if engine == "torch" else {}
-    ours_options |= {"precision": given.precision, "device": DEVICE}
+    ours_options: dict[str, Any] = {"compile": options.compiled} if engine == "torch" else {}
+    ours_options |= {"precision": options.precision, "device": DEVICE}
     begun = time.perf_counter()
     rep = sx.prepare_training(net, engine, **ours_options)
     prepared = time.perf_counter() - begun
@@ -114,11 +114,11 @@ def compared(
         feeds[labels[0]] = feeds.pop("label")
     theirs = copy.deepcopy(module).to(DEVICE).train()
     optimizer = torch.optim.AdamW(theirs.parameters(), RATE, weight_decay=DECAY)
-    forward = torch.compile(theirs) if given.compiled else theirs
+    forward = torch.compile(theirs) if options.compiled else theirs
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=given.precision == "bf16"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=options.precision == "bf16"):
             value = loss(first(forward(*(on_device[n] for n in names))), on_device["label"])
         value.backward()
         optimizer.step()
@@ -131,12 +131,12 @@ def compared(
     their_losses = [float(step()) for _ in range(3)]
     their_first = time.perf_counter() - begun
     difference = max(abs(a - b) / abs(b) for a, b in zip(ours_losses, their_losses, strict=True))
-    times = medians({"ours": lambda: rep.step(feeds), "torch": step}, given.seconds)
+    times = medians({"ours": lambda: rep.step(feeds), "torch": step}, options.seconds)
     memory = peak(lambda: rep.step(feeds)), peak(step)
     ratio = times["ours"] / times["torch"]
-    kind = f"{engine}{' compiled' if given.compiled else ''} {given.precision or ''}".strip()
+    kind = f"{engine}{' compiled' if options.compiled else ''} {options.precision or ''}".strip()
     row = [name, kind, rep.ways[0][:40]]
-    if given.profile:
+    if options.profile:
         for label, run in (("torch", step), ("record", lambda: rep.step(feeds))):
             print(f"{name}, {label}", profile(run), sep="\n", flush=True)
     row += [f"{times['torch']:.2f}", f"{times['ours']:.2f}", f"{ratio:.3f}", f"{difference:.1e}"]

@@ -110,11 +110,11 @@ def test_no_choice_of_layouts_moves_fewer_bytes(name: str, demands: Demands) -> 
 
 def moved_by(graph: ir.Graph, plan: Plan, sides: dict[ir.Node, str]) -> int:
     plan.sides = sides
-    for root in plan.given:
+    for root in plan.layouts:
         node = root.producer()
         ports = plan.ports.get(node) if node is not None else None
         kind = ports.outputs.get(root.index()) if ports is not None else None
-        plan.given[root] = sides[node] if kind == "linked" else plan.labels[root]
+        plan.layouts[root] = sides[node] if kind == "linked" else plan.labels[root]
     apply_layout(graph, plan)
     return transposed(graph)
 

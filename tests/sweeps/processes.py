@@ -161,16 +161,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--networks", default=",".join(CASES).replace(", ", ";"))
     parser.add_argument("--work", action="store_true", help="be one of the processes")
-    given = parser.parse_args()
-    names = [n.replace(";", ", ") for n in given.networks.split(",")]
-    if given.work:
-        rows = work(names, given.steps)
+    options = parser.parse_args()
+    names = [n.replace(";", ", ") for n in options.networks.split(",")]
+    if options.work:
+        rows = work(names, options.steps)
         if rows:
             print(json.dumps(rows), flush=True)
         return
     failed = 0
-    for number, world in enumerate(map(int, given.worlds.split(","))):
-        for row in launch(world, names, given.steps, 29931 + number):
+    for number, world in enumerate(map(int, options.worlds.split(","))):
+        for row in launch(world, names, options.steps, 29931 + number):
             wrong = problems(row, world)
             failed += bool(wrong)
             words = "; ".join(wrong) or "same"

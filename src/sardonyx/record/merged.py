@@ -19,7 +19,7 @@ from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.describe import Choices
-from sardonyx.record.restored import is_uniform
+from sardonyx.record.restore_weights import is_uniform
 from sardonyx.record.torch_names import module_path, parameters, respelled, spelled
 from sardonyx.weights import classified
 

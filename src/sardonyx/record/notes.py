@@ -14,7 +14,7 @@ from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
-from sardonyx.record.restored import is_uniform
+from sardonyx.record.restore_weights import is_uniform
 from sardonyx.weights import NORMALIZATIONS
 
 SHOWN = 3

@@ -214,10 +214,10 @@ def _bias_name(node: ir.Node, weight: ir.Value) -> str:
     names = torch_names.parameters(node)
     if len(names) != 2 or names[0] == names[1]:
         return ""
-    known = torch_names.spelled(weight.name)
-    if known not in names and not torch_names.is_computed(weight):
+    spelling = torch_names.spelled(weight.name)
+    if spelling not in names and not torch_names.is_computed(weight):
         return ""
-    bias = names[0] if known == names[1] or torch_names.operator(node) == "addmm" else names[1]
+    bias = names[0] if spelling == names[1] or torch_names.operator(node) == "addmm" else names[1]
     path = (weight.name or "").rpartition(".")[0] or torch_names.module_path(node)
     prefix = f"{torch_names.spelled(path)}_" if path else ""
     return f"{path}.{bias[len(prefix) :]}" if prefix and bias.startswith(prefix) else bias

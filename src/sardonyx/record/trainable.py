@@ -36,7 +36,7 @@ from sardonyx.record.initialize import write_initialization
 from sardonyx.record.merged import separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
-from sardonyx.record.restored import restore_weights
+from sardonyx.record.restore_weights import restore_weights
 from sardonyx.record.served import as_loaded
 from sardonyx.record.settings import check_numbers
 from sardonyx.record.terms import (

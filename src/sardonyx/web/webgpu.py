@@ -69,12 +69,12 @@ def split_scalars(
 def _scalar_outputs(graph: ir.Graph, single: set[str]) -> list[str]:
     """The results of nodes that depend on scalars alone, as far as others read them."""
     values = {v for v in graph.inputs if v.name in single}
-    known = values | set(graph.initializers.values()) | {None}
+    available = values | set(graph.initializers.values()) | {None}
     nodes = []
     for node in graph:
-        if known.issuperset(node.inputs) and not values.isdisjoint(node.inputs):
+        if available.issuperset(node.inputs) and not values.isdisjoint(node.inputs):
             nodes.append(node)
-            known.update(node.outputs)
+            available.update(node.outputs)
             values.update(node.outputs)
     inside = set(nodes)
     return [

@@ -95,16 +95,16 @@ def compiled(proto: onnx.ModelProto) -> bytes:
         onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
         module.verify()
         text = module.get_asm().encode() + b"\0"
-    with api.Session() as session, tempfile.TemporaryFile() as said:
+    with api.Session() as session, tempfile.TemporaryFile() as messages:
         session.set_flags(*FLAGS)
         invocation = session.invocation()
         invocation.enable_console_diagnostics()
         source = api.Source.wrap_buffer(session, text)
-        with _redirected(said.fileno()):
+        with _redirected(messages.fileno()):
             ok = invocation.parse_source(source) and invocation.execute()
         if not ok:
-            said.seek(0)
-            words = said.read().decode(errors="replace").partition("error: ")[2]
+            messages.seek(0)
+            words = messages.read().decode(errors="replace").partition("error: ")[2]
             raise ValueError(words.partition("\n")[0] or "it does not compile")
         output = api.Output.open_membuffer()
         invocation.output_vm_bytecode(output)

@@ -335,10 +335,10 @@ def einsum(m, *values, equation):
         aligned.append(_aligned(value, len(part), order, [c in part for c in letters]))
     rank = len(letters)
     text = " .* ".join(aligned)
-    gone = [rank - i for i, c in enumerate(letters) if c not in result]
+    summed_axes = [rank - i for i, c in enumerate(letters) if c not in result]
     kept = [c for c in letters if c in result]
-    if gone:
-        text = f"onnx_reduce({text}, {rank}, {row(sorted(gone))}, 'sum', false)"
+    if summed_axes:
+        text = f"onnx_reduce({text}, {rank}, {row(sorted(summed_axes))}, 'sum', false)"
     order = [kept.index(c) for c in result]
     size = len(kept)
     dims = [size - order[size - j] for j in range(1, size + 1)]

@@ -96,8 +96,8 @@ def run(jobs: Sequence[Job], seconds: float = SECONDS) -> list[list[np.ndarray] 
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         except subprocess.TimeoutExpired as error:
             raise EngineError(f"Octave took more than {seconds:g} s") from error
-        said = done.stderr.strip()
-        return [_results(Path(place, f"out{n}"), job, said) for n, job in enumerate(jobs)]
+        messages = done.stderr.strip()
+        return [_results(Path(place, f"out{n}"), job, messages) for n, job in enumerate(jobs)]
 
 
 def _results(path: Path, job: Job, words: str) -> list[np.ndarray] | str:

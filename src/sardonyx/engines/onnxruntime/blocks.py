@@ -190,9 +190,9 @@ def _reached(variables: Mapping[ir.Value, ir.Value]) -> list[ir.Node]:
 
 def _in_order(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     """The nodes as they stand in their graph."""
-    wanted = set(nodes)
-    graph = next((node.graph for node in wanted), None)
-    return [node for node in graph if node in wanted] if graph is not None else []
+    members = set(nodes)
+    graph = next((node.graph for node in members), None)
+    return [node for node in graph if node in members] if graph is not None else []
 
 
 # -- which blocks ---------------------------------------------------------------------------

@@ -274,8 +274,8 @@ def block_size() -> int:
         w = rng.normal(size=(32, 1, 3, 3)).astype(np.float32)
         expected = _session(_plain(x, w)).run(None, {"x": x, "w": w})[0]
         for size in SIZES:
-            found = _session(_blocked(x, w, size)).run(None, {"x": x, "w": w})[0]
-            if np.allclose(found, expected, rtol=1e-5, atol=1e-5):
+            result = _session(_blocked(x, w, size)).run(None, {"x": x, "w": w})[0]
+            if np.allclose(result, expected, rtol=1e-5, atol=1e-5):
                 return size
     except Exception:  # onnxruntime raises a class per status code
         return 0

@@ -101,9 +101,9 @@ def _local_size(
         replace(work, node, place, work.op.const(local))
         return
     piece = _piece(sizes, axis)
-    known = None if piece is None else constant(piece)
-    if known is not None:
-        number = int(known.reshape(-1)[0])
+    size = None if piece is None else constant(piece)
+    if size is not None:
+        number = int(size.reshape(-1)[0])
         if number == -1 or (number == 0 and keeps_zero):
             return
         if number <= 0 or number % parts:
@@ -172,10 +172,10 @@ def unsqueeze(work: Work, node: ir.Node) -> None:
 
 def squeeze(work: Work, node: ir.Node) -> None:
     axis, rank = only_first(work, node), rank_of(node.inputs[0])
-    gone = {a % rank for a in numbers(node.inputs[1] if len(node.inputs) > 1 else None)}
-    if axis in gone:
+    removed_axes = {a % rank for a in numbers(node.inputs[1] if len(node.inputs) > 1 else None)}
+    if axis in removed_axes:
         raise NeedsWhole
-    give(work, node, axis - sum(a < axis for a in gone))
+    give(work, node, axis - sum(a < axis for a in removed_axes))
 
 
 def expand(work: Work, node: ir.Node) -> None:
@@ -186,9 +186,9 @@ def expand(work: Work, node: ir.Node) -> None:
     if not isinstance(length, int):
         raise NeedsWhole
     if place - out + length >= 0:
-        known = constant(sizes) if sizes is not None else None
+        shape = constant(sizes) if sizes is not None else None
         at = place - out + length
-        if known is None or int(known[at]) != 1:
+        if shape is None or int(shape[at]) != 1:
             _local_size(work, node, 1, sizes, at, keeps_zero=False)
     give(work, node, place)
 
@@ -221,8 +221,10 @@ def split(work: Work, node: ir.Node) -> None:
 
 def slice_(work: Work, node: ir.Node) -> None:
     axis, rank = only_first(work, node), rank_of(node.inputs[0])
-    given = node.inputs[3] if len(node.inputs) > 3 else None
-    axes = numbers(given) if given is not None else list(range(len(numbers(node.inputs[1]))))
+    axes_input = node.inputs[3] if len(node.inputs) > 3 else None
+    axes = (
+        numbers(axes_input) if axes_input is not None else list(range(len(numbers(node.inputs[1]))))
+    )
     if axis in {a % rank for a in axes}:
         raise NeedsWhole
     give(work, node, axis)
@@ -230,8 +232,8 @@ def slice_(work: Work, node: ir.Node) -> None:
 
 def pad(work: Work, node: ir.Node) -> None:
     axis, rank = only_first(work, node), rank_of(node.inputs[0])
-    given = node.inputs[3] if len(node.inputs) > 3 else None
-    axes = [a % rank for a in numbers(given)] if given is not None else list(range(rank))
+    axes_input = node.inputs[3] if len(node.inputs) > 3 else None
+    axes = [a % rank for a in numbers(axes_input)] if axes_input is not None else list(range(rank))
     pads = numbers(node.inputs[1])
     if axis in axes and any(pads[axes.index(axis) + k * len(axes)] for k in (0, 1)):
         raise NeedsWhole

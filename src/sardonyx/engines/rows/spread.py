@@ -42,7 +42,7 @@ def spread(
     axes: Mapping[str, int],
     world: World,
     *,
-    wanted: Mapping[str, int] | None = None,
+    output_axes: Mapping[str, int] | None = None,
     sized: Collection[str] = (),
     gathered: Collection[str] = (),
 ) -> Spread:
@@ -50,7 +50,7 @@ def spread(
 
     axes   -- inputs that are parted → along which axis
     gathered -- those among them that are read whole: parameters beside rows of a batch
-    wanted -- outputs that are parted → along which axis; others are whole
+    output_axes -- outputs that are parted → along which axis; others are whole
     sized  -- outputs of which nothing but the sizes is read: they stay as they are
     """
     copy = regular_copy(model)
@@ -76,7 +76,7 @@ def spread(
             except NeedsWhole:
                 _read_whole(work, node)
         work.insert(node, after=True)
-    results = _outputs(work, wanted or {}, sized)
+    results = _outputs(work, output_axes or {}, sized)
     for value in copy.graph.inputs:
         if value.name in axes:
             _shorten(value, axes[value.name or ""], world.size)
@@ -108,12 +108,12 @@ def _read_whole(work: Work, node: ir.Node) -> None:
     work.insert(node)
 
 
-def _outputs(work: Work, wanted: Mapping[str, int], sized: Collection[str]) -> dict[str, int]:
+def _outputs(work: Work, output_axes: Mapping[str, int], sized: Collection[str]) -> dict[str, int]:
     """Give outputs the parts that the caller wants; returns how all of them are parted."""
     axes: dict[str, int] = {}
     for place, value in enumerate(list(work.graph.outputs)):
         name, axis = value.name or "", work.axes.get(value)
-        target = wanted.get(name)
+        target = output_axes.get(name)
         if axis is not None and name in sized:
             axes[name] = axis
             continue

@@ -186,8 +186,8 @@ def converted(
 
 def _reasons(error: Exception) -> list[list[str]]:
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line.startswith(("tf.", "Details:", "error:"))]
-    return [[line[:160]] for line in dict.fromkeys(told or lines) if line][:12]
+    reasons = [line for line in lines if line.startswith(("tf.", "Details:", "error:"))]
+    return [[line[:160]] for line in dict.fromkeys(reasons or lines) if line][:12]
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ class Grouped:
         groups = _groups([n for n in nodes if n.op == "call_function"])
         self.frees = self._last_reads(groups)
         joined = {n for group in groups if len(group) > 1 for n in group}
-        own = {
+        private = {
             self.places[n]
             for n in joined
             if all(user in joined for user in n.users)  # others may keep a view of it
@@ -69,7 +69,7 @@ class Grouped:
         self.calls = [
             _Single(group[0], self.places)
             if len(group) == 1
-            else _Joined(group, self.places, own & set(dead))
+            else _Joined(group, self.places, private & set(dead))
             for group, dead in zip(groups, self.frees, strict=True)
         ]
 

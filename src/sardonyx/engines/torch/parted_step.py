@@ -51,21 +51,23 @@ class PartedStep:
         step, rep, world = self.step, self.rep, self.rep.placement.world
         split, names = step.halves, step.graph.state
         of_state = {n: axis for n in names if (axis := rep.axis(n)) is not None}
-        wanted = {step.graph.updates[n]: a for n, a in of_state.items() if n in step.graph.updates}
+        output_axes = {
+            step.graph.updates[n]: a for n, a in of_state.items() if n in step.graph.updates
+        }
         data = {n: parts[n] for n in step.graph.inputs if n in parts}
         sized = step.sized()
         forward = spread(
             step.forward_model,
             {**of_state, **data},
             world,
-            wanted=wanted,
+            output_axes=output_axes,
             sized=sized,
             gathered=of_state,
         )
         pairs = zip(split.variables, split.gradients, strict=True)
         gradients = {g: of_state[v] for v, g in pairs if v in of_state}
         inputs = {**of_state, **data, **gradients, **forward.axes}
-        update = spread(split.update, inputs, world, wanted=wanted)
+        update = spread(split.update, inputs, world, output_axes=output_axes)
         hyper = {n: torch.as_tensor(v) for n, v in step.hyper.items()}
         state = {**hyper, **{n: v.value for n, v in rep.variables.items()}}
         device = str(rep.arrays().device)

@@ -26,7 +26,7 @@ from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.driver import lowering
 
 SHARDS = ("auto", "replicate", "state")
-MEETING = datetime.timedelta(seconds=300)  # a process may wait for another that compiles
+PEER_TIMEOUT = datetime.timedelta(seconds=300)  # another process may still compile
 BUCKET = 25 << 20  # bytes of gradients that are averaged at once
 
 
@@ -35,7 +35,7 @@ def join_processes(device: str | None) -> tuple[int, int]:
     if not dist.is_initialized():
         on_gpu = device is not None and device.startswith("cuda")
         try:
-            dist.init_process_group("nccl" if on_gpu else "gloo", timeout=MEETING)
+            dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PEER_TIMEOUT)
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"the processes of this training did not meet: {error}") from error
         # Left open, its threads may abort a process that ends while another one is still there.

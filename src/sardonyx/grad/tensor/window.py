@@ -183,6 +183,6 @@ def center_crop_pad(op, g, x, shape, *, axes):
     if not (is_static(x) and is_static(g)):
         # Both directions round the margin before the data down: the operator undoes itself.
         return op.CenterCropPad(g, op.join([op.dim(x, a) for a in where]), axes=where)
-    grown = [static(x)[a] - static(g)[a] for a in where]
-    begins = [int(d / 2) for d in grown]
-    return _pad(op, g, begins, [d - b for d, b in zip(grown, begins, strict=True)], where)
+    growth = [static(x)[a] - static(g)[a] for a in where]
+    begins = [int(d / 2) for d in growth]
+    return _pad(op, g, begins, [d - b for d, b in zip(growth, begins, strict=True)], where)

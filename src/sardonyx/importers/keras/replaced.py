@@ -123,8 +123,8 @@ def _distributed_or(original: Callable[..., Any]) -> Callable[..., Any]:
 def _is_by_row(layer: Any) -> bool:
     """Whether each row of a batch is computed by itself, as layers of Keras without state do."""
     parts = list(layer._flatten_layers())
-    own = all(type(part).__module__.startswith("keras.") for part in parts)
-    return own and not any(
+    is_of_keras = all(type(part).__module__.startswith("keras.") for part in parts)
+    return is_of_keras and not any(
         getattr(part, "stateful", False) or isinstance(part, keras.layers.Lambda) for part in parts
     )
 

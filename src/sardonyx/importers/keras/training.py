@@ -76,10 +76,10 @@ class Training:
         shapes = []
         for label in self.labels.all:
             place = next((i for i, p in enumerate(places) if p is label), None)
-            known = outputs[place] if place is not None and not label.is_sequence else []
-            texts = [str(getattr(d, "value", d)) for d in known]
+            output = outputs[place] if place is not None and not label.is_sequence else []
+            texts = [str(getattr(d, "value", d)) for d in output]
             names = sizes(label.name, label.shape)
-            for axis, size in enumerate(label.shape[: len(known)]):
+            for axis, size in enumerate(label.shape[: len(output)]):
                 if size is None and texts[axis] != "None":
                     names[axis] = texts[axis]
             shapes.append(names)

@@ -98,8 +98,8 @@ def contains(em: Emission, text: Rep, part: Rep) -> ir.Value:
     starts, offsets = places(em, text.data), places(em, part.data)
     at = op.Add(op.Unsqueeze(starts, em.ints([1])), offsets)  # [length, length of the part]
     windows = op.Gather(padded, at, axis=1)
-    wanted = op.Unsqueeze(part.data, em.ints([1]))
-    same = op.Or(op.Equal(windows, wanted), op.Less(wanted, np.int32(0)))
+    pattern = op.Unsqueeze(part.data, em.ints([1]))
+    same = op.Or(op.Equal(windows, pattern), op.Less(pattern, np.int32(0)))
     hits = op.ReduceMin(op.Cast(same, to=int(INT64)), [2], keepdims=0)
     return op.Greater(op.ReduceMax(hits, [1], keepdims=0), em.ints(0))
 

@@ -23,7 +23,7 @@ from sardonyx.importers.pandas.regex import NO_CONDITION, TOP, Condition, Progra
 class Search:
     """What a search found: [rows] and, over the places between characters, [rows, length + 1]."""
 
-    found: ir.Value
+    success: ir.Value
     starts: list[ir.Value]  # for the whole match and each group; -1: none
     ends: list[ir.Value]
     began: ir.Value
@@ -340,4 +340,4 @@ def is_found(em: Emission, rep: Rep, program: Program) -> ir.Value:
     if program.is_fixed and program.ranges:
         hits = em.op.Cast(fixed_at(em, rep, program), to=int(INT64))
         return em.op.Greater(em.op.ReduceMax(hits, [1], keepdims=0), em.ints(0))
-    return search(em, rep, program).found
+    return search(em, rep, program).success

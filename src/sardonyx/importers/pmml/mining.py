@@ -32,7 +32,7 @@ from .results import (
     winner,
 )
 from .scope import Scope
-from .trees import Grower, Grown, Leaf, Tests, classes_of, distribution, label_index, scores
+from .trees import Grower, Leaf, Tests, Tree, classes_of, distribution, label_index, scores
 
 CHAINS = ("modelChain", "multiModelChain", "x-multiModelChain", "x-multiModel", "multiModel")
 WEIGHTED = ("weightedAverage", "weightedMajorityVote", "weightedSum", "x-weightedSum",
@@ -448,7 +448,7 @@ def _is_plain(tree: Element) -> bool:
 
 
 def forest(job: Job, segmentation: Element, segments: list[Element], method: str) -> Result:
-    tests, grown, weights = Tests(job.g), [], []
+    tests, trees, weights = Tests(job.g), [], []
     for segment in segments:
         element = model_of(segment)
         scope = job.scope
@@ -458,31 +458,31 @@ def forest(job: Job, segmentation: Element, segments: list[Element], method: str
         if job.is_classification:
             inner.target = job.target
         with job.document.refusals.collected():
-            grown.append(Grower(inner, tests).grow())
+            trees.append(Grower(inner, tests).grow())
             weights.append(weight_of(segment, method))
     job.document.refusals.check()
     if not job.is_classification:
-        return _regression_forest(job, segmentation, tests, grown, weights, method)
-    return _classification_forest(job, segmentation, tests, grown, weights, method)
+        return _regression_forest(job, segmentation, tests, trees, weights, method)
+    return _classification_forest(job, segmentation, tests, trees, weights, method)
 
 
 def _regression_forest(
-    job: Job, segmentation: Element, tests: Tests, grown: list[Grown], weights: list[float],
+    job: Job, segmentation: Element, tests: Tests, trees: list[Tree], weights: list[float],
     method: str,
 ) -> Result:  # fmt: skip
     g = job.g
-    table = np.concatenate([scores(tree) for tree in grown])
+    table = np.concatenate([scores(tree) for tree in trees])
     skips = treatment_of(segmentation) == "skipSegment" and bool(np.isnan(table).any())
     # A leaf without a result is NaN, and so is any sum with it.
     if method in (*MEANS, *SUMS) and not job.is_single and not skips:
         scale = [w / (sum(weights) if method in MEANS else 1.0) for w in weights]
         if method == "average":
             scale = [1.0] * len(weights)
-        values = [scores(tree) * w for tree, w in zip(grown, scale, strict=True)]
+        values = [scores(tree) * w for tree, w in zip(trees, scale, strict=True)]
         tests.forest.extend_leaves(np.concatenate(values)[:, None])
         total = g.Squeeze(leaf_sums(g, tests.forest, tests.inputs()), [1])
         if method == "average":
-            total = g.Div(total, g.number(float(len(grown))))
+            total = g.Div(total, g.number(float(len(trees))))
         return Result(job.target, Column(total, "double"))
     values_matrix = g.Gather(g.number(table), tests.rows(), axis=0)
     numbers = aggregate(job, segmentation, values_matrix, None, weights, method)
@@ -490,21 +490,21 @@ def _regression_forest(
 
 
 def _classification_forest(
-    job: Job, segmentation: Element, tests: Tests, grown: list[Grown], weights: list[float],
+    job: Job, segmentation: Element, tests: Tests, trees: list[Tree], weights: list[float],
     method: str,
 ) -> Result:  # fmt: skip
     g = job.g
     if method not in (*VOTES, *MEANS):
         raise Refusal(segmentation, f"{method} of a classification is not supported")
-    classes = distinct([*job.target.categories, *(c for tree in grown for c in classes_of(tree))])
+    classes = distinct([*job.target.categories, *(c for tree in trees for c in classes_of(tree))])
     treatment = treatment_of(segmentation)
     skips = treatment == "skipSegment"
     if method in VOTES and treatment == "continue":
-        return _abstaining_forest(job, tests, grown, weights, classes)
+        return _abstaining_forest(job, tests, trees, weights, classes)
     table = np.array(
         [
             _leaf_shares(leaf, tree.job, classes, method, weight, skips)
-            for tree, weight in zip(grown, weights, strict=True)
+            for tree, weight in zip(trees, weights, strict=True)
             for leaf in tree.leaves
         ]
     )
@@ -522,11 +522,11 @@ def _classification_forest(
 
 
 def _abstaining_forest(
-    job: Job, tests: Tests, grown: list[Grown], weights: list[float], classes: list[Literal]
+    job: Job, tests: Tests, trees: list[Tree], weights: list[float], classes: list[Literal]
 ) -> Result:
     """Votes in which a tree without a result votes for no result."""
     rows = []
-    for tree, weight in zip(grown, weights, strict=True):
+    for tree, weight in zip(trees, weights, strict=True):
         for leaf in tree.leaves:
             shares, _ = distribution(leaf, tree.job, classes)
             place = label_index(leaf, tree.job, classes, shares)

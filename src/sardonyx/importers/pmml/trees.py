@@ -127,8 +127,8 @@ class Tests:
             )  # fmt: skip
         if operator in ("isMissing", "isNotMissing"):
             place = self.columns.place(x)
-            here, gone = (no, yes) if operator == "isMissing" else (yes, no)
-            return here if here == gone else forest.present(place, here, gone)
+            present, missing = (no, yes) if operator == "isMissing" else (yes, no)
+            return present if present == missing else forest.present(place, present, missing)
         if operator == "notEqual":
             operator, yes, no = "equal", no, yes
         if operator not in COMPARISONS:
@@ -272,7 +272,7 @@ class Leaf:
 
 
 @dataclass
-class Grown:
+class Tree:
     """One TreeModel in the forest: its leaves, as rows of the leaf table."""
 
     job: Job
@@ -294,10 +294,10 @@ class Grower:
             raise Refusal(element, f"missingValueStrategy {self.strategy} is not supported")
         if self.no_true not in ("returnNullPrediction", "returnLastPrediction"):
             raise Refusal(element, f"noTrueChildStrategy {self.no_true} is not one of PMML")
-        self.grown = Grown(job, 0)
+        self.tree = Tree(job, 0)
         self.rows: dict[tuple[int, float], int] = {}
 
-    def grow(self) -> Grown:
+    def grow(self) -> Tree:
         root = self.job.element.child("Node")
         if root is None:
             raise Refusal(self.job.element, "the tree has no Node")
@@ -305,15 +305,15 @@ class Grower:
         top = self.node(root, None, 1.0, frozenset())
         top = self.tests.test(self.scope, predicate_of(root), top, null, null, self.forest)
         self.forest.tree(top)
-        return self.grown
+        return self.tree
 
     def leaf(self, node: Element | None, penalty: float) -> int:
         key = (id(node), penalty)
         if key not in self.rows:
             self.rows[key] = self.tests.leaf()
-            self.grown.leaves.append(Leaf(node, penalty))
-            if len(self.grown.leaves) == 1:
-                self.grown.first = ~self.rows[key]
+            self.tree.leaves.append(Leaf(node, penalty))
+            if len(self.tree.leaves) == 1:
+                self.tree.first = ~self.rows[key]
         return self.rows[key]
 
     def node(
@@ -447,21 +447,21 @@ def has_score(node: Element) -> bool:
 # -- what the leaves hold -------------------------------------------------------------
 
 
-def scores(grown: Grown) -> np.ndarray:
+def scores(tree: Tree) -> np.ndarray:
     """The numbers that the leaves of a regression tree give."""
     values = []
-    for leaf in grown.leaves:
+    for leaf in tree.leaves:
         text = leaf.node.get("score") if leaf.node is not None else None
         values.append(np.nan if text is None else float(text))
     array = np.array(values, np.float64)
-    return array.astype(np.float32).astype(np.float64) if grown.job.is_single else array
+    return array.astype(np.float32).astype(np.float64) if tree.job.is_single else array
 
 
-def classes_of(grown: Grown) -> list[Literal]:
+def classes_of(tree: Tree) -> list[Literal]:
     """The categories that a tree can give, in the order of the target or of the document."""
-    target = grown.job.target
+    target = tree.job.target
     names: list[Literal] = list(target.categories)
-    for leaf in grown.leaves:
+    for leaf in tree.leaves:
         if leaf.node is None:
             continue
         for item in leaf.node.all("ScoreDistribution"):
@@ -515,21 +515,21 @@ def tree_model(job: Job) -> Result:
     if job.element.get("missingValueStrategy") in WEIGHTED:
         return weighted_tree(job)
     g, tests = job.g, Tests(job.g)
-    grown = Grower(job, tests).grow()
-    row = g.Sub(g.pick(tests.rows(), 0), np.array(grown.first, np.int64))
-    ids = [_entity(leaf) for leaf in grown.leaves]
+    tree = Grower(job, tests).grow()
+    row = g.Sub(g.pick(tests.rows(), 0), np.array(tree.first, np.int64))
+    ids = [_entity(leaf) for leaf in tree.leaves]
     codes = np.array([np.nan if i is None else g.code(i) for i in ids], np.float64)
     names = tuple(i for i in ids if i is not None)
     entity = Column(g.Gather(g.const(codes), row, axis=0), "string", finite=names)
     if not job.is_classification:
-        value = g.Gather(g.const(scores(grown)), row, axis=0)
+        value = g.Gather(g.const(scores(tree)), row, axis=0)
         kind = "float" if job.is_single else "double"
         return Result(job.target, Column(value, kind), entity=entity, entities=list(names))
-    classes = classes_of(grown)
-    pairs = [distribution(leaf, job, classes) for leaf in grown.leaves]
+    classes = classes_of(tree)
+    pairs = [distribution(leaf, job, classes) for leaf in tree.leaves]
     labels = [
         label_index(leaf, job, classes, pair[0])
-        for leaf, pair in zip(grown.leaves, pairs, strict=True)
+        for leaf, pair in zip(tree.leaves, pairs, strict=True)
     ]
     index = g.Gather(g.const(np.array(labels, np.int64)), row, axis=0)
     value_column = class_column(g, job.target, classes, index)

@@ -203,8 +203,8 @@ def _with_nan(operator: str) -> Callable[[Builder, ir.Value, int], ir.Value]:
         best = getattr(op, operator)(x, [1], keepdims=1)
         if x.dtype != ir.DataType.DOUBLE:
             return best
-        gone = op.ReduceMax(op.cast(op.IsNaN(x), ir.DataType.INT64), [1], keepdims=1)
-        return op.Where(op.cast(gone, ir.DataType.BOOL), F(np.nan), best)
+        has_nan = op.ReduceMax(op.cast(op.IsNaN(x), ir.DataType.INT64), [1], keepdims=1)
+        return op.Where(op.cast(has_nan, ir.DataType.BOOL), F(np.nan), best)
 
     return rule
 

@@ -155,15 +155,15 @@ def _drawn(
     rng = np.random.default_rng(size + kind)
     feeds = {}
     for name, tensor in source.inputs.items():
-        own = (example or {}).get(name)
-        if own is not None and own.dtype.kind != "f":
-            feeds[name] = own
+        array = (example or {}).get(name)
+        if array is not None and array.dtype.kind != "f":
+            feeds[name] = array
             continue
-        dims = list(own.shape) if own is not None else [size, size]
-        if own is None and tensor.shape.rank is not None:
+        dims = list(array.shape) if array is not None else [size, size]
+        if array is None and tensor.shape.rank is not None:
             dims = [size if d is None else d for d in tensor.shape.as_list()]
         shape = [int(d) for d in dims]
-        feeds[name] = _array(rng, shape, tensor.dtype, kind, own)
+        feeds[name] = _array(rng, shape, tensor.dtype, kind, array)
     return feeds
 
 

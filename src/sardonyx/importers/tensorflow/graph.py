@@ -123,9 +123,9 @@ def _finished(
     values: Sequence[ir.Value],
 ) -> Model:
     outputs: list[ir.Value] = []
-    own = {v for node in op.nodes for v in node.outputs}
+    computed = {v for node in op.nodes for v in node.outputs}
     for value, label in zip(values, source.outputs, strict=True):
-        if value not in own or value in outputs:
+        if value not in computed or value in outputs:
             kind, shape = value.type, value.shape
             value = op.Identity(value)
             value.type, value.shape = kind, shape

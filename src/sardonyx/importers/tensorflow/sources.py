@@ -344,14 +344,14 @@ def _module_names(module: Any) -> dict[int, str]:
     )
     for path, variable in kinds:
         variables[id(variable.handle)] = (".".join(map(str, path)), variable.name.partition(":")[0])
-    own = [name for _, name in variables.values()]
+    names = [name for _, name in variables.values()]
     return {
-        key: path if own.count(name) > 1 or name == "Variable" else name
+        key: path if names.count(name) > 1 or name == "Variable" else name
         for key, (path, name) in variables.items()
     }
 
 
-def _chosen(names: Sequence[str], wanted: str | None, noun: str = "signature") -> str:
+def _chosen(names: Sequence[str], name: str | None, noun: str = "signature") -> str:
     """The name of the signature that is asked for, or of the only one."""
     if not names:
         raise ImportRefused(
@@ -359,13 +359,13 @@ def _chosen(names: Sequence[str], wanted: str | None, noun: str = "signature") -
             hint="save with tf.saved_model.save(module, path, signatures=…), or decorate a method "
             "with tf.function",
         )
-    if wanted is not None:
-        if wanted not in names:
+    if name is not None:
+        if name not in names:
             raise ArgumentError(
-                f"there is no {noun} {quote(wanted)}, but {', '.join(map(quote, names))}",
-                hint=did_you_mean(wanted, names),
+                f"there is no {noun} {quote(name)}, but {', '.join(map(quote, names))}",
+                hint=did_you_mean(name, names),
             )
-        return wanted
+        return name
     if len(names) == 1:
         return names[0]
     for usual in (DEFAULT, "__call__"):

@@ -115,8 +115,8 @@ def _draws(model: Model, graph: Graph) -> list[dict[str, np.ndarray]]:
                 feeds[value.name or ""] = rng.random(shape) < 0.5
             elif graph.tensors[index].is_quantized:
                 limits = np.iinfo(dtype)
-                drawn = rng.integers(limits.min, limits.max, shape, endpoint=True)
-                feeds[value.name or ""] = drawn.astype(dtype)
+                integers = rng.integers(limits.min, limits.max, shape, endpoint=True)
+                feeds[value.name or ""] = integers.astype(dtype)
             else:
                 feeds[value.name or ""] = rng.integers(0, 2, shape).astype(dtype)
         draws.append(feeds)

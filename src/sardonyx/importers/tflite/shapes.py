@@ -94,14 +94,14 @@ def strided_slice(op, node, x, begin, end, strides):
     steps = known(strides, "the strides").astype(np.int64)
     count = len(steps)
     bits = {n: [node[f"{n}_mask"] >> i & 1 for i in range(count)] for n in ("begin", "end")}
-    gone = [i for i in range(count) if node["shrink_axis_mask"] >> i & 1]
+    axes_to_drop = [i for i in range(count) if node["shrink_axis_mask"] >> i & 1]
     bounds = [constant(v) for v in (begin, end)]
     if any(b is None for b in bounds):
-        return _dynamic_slice(op, x, begin, end, steps, bits, gone)
+        return _dynamic_slice(op, x, begin, end, steps, bits, axes_to_drop)
     starts, stops = (np.array(b, np.int64) for b in bounds)
     largest = np.iinfo(np.int64).max
     for i in range(count):
-        if i in gone:
+        if i in axes_to_drop:
             stops[i] = starts[i] + 1 if starts[i] != -1 else largest
             steps[i] = 1
             continue
@@ -112,20 +112,20 @@ def strided_slice(op, node, x, begin, end, strides):
         elif node.get("offset"):
             stops[i] += starts[i]
     y = op.Slice(x, starts, stops, np.arange(count), steps)
-    return op.Squeeze(y, np.array(gone, np.int64)) if gone else y
+    return op.Squeeze(y, np.array(axes_to_drop, np.int64)) if axes_to_drop else y
 
 
-def _dynamic_slice(op, x, begin, end, steps, bits, gone):
+def _dynamic_slice(op, x, begin, end, steps, bits, axes_to_drop):
     """Bounds that are computed: ends of axes that a mask leaves open are replaced."""
     if (steps < 0).any():
         raise Unsupported("computed bounds with steps backwards")
     largest = np.iinfo(np.int32).max
     starts = op.Where(np.array(bits["begin"], bool), np.int64(0), wide(op, begin))
     stops = op.Where(np.array(bits["end"], bool), np.int64(largest), wide(op, end))
-    shrunk = np.array([i in gone for i in range(len(steps))])
-    stops = op.Where(shrunk, op.Add(starts, np.int64(1)), stops) if gone else stops
+    shrunk = np.array([i in axes_to_drop for i in range(len(steps))])
+    stops = op.Where(shrunk, op.Add(starts, np.int64(1)), stops) if axes_to_drop else stops
     y = op.Slice(x, starts, stops, np.arange(len(steps)), np.where(shrunk, 1, steps))
-    return op.Squeeze(y, np.array(gone, np.int64)) if gone else y
+    return op.Squeeze(y, np.array(axes_to_drop, np.int64)) if axes_to_drop else y
 
 
 @rule()

@@ -325,10 +325,10 @@ def compare_steps(
     rep = prepare_training(model)
     start = int(rep.state()["train/step"]) if "train/step" in rep.variables else 0
     seed = int(rep.state().get("train/seed", 0))
-    wanted = {v.name for v in rep.step_inputs}
+    inputs = {v.name for v in rep.step_inputs}
     for batch in batches:
         feeds = {names.get(n, n): a for n, a in batch.items()}
-        rep.step({n: a for n, a in feeds.items() if n in wanted})
+        rep.step({n: a for n, a in feeds.items() if n in inputs})
     ours, sites = rep.state(), sites_of(model)
     sides = [
         torch_steps(source, trainer.copied(wide), batches, Masks(sites, seed, start), every)

@@ -178,13 +178,13 @@ def _refuse_training_mode(module: torch.nn.Module) -> None:
 def _refuse_changes(module: torch.nn.Module, served: Model, changes: Sequence[str]) -> None:
     """Refuse buffers that training mode changes by other rules than those of the record."""
     norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
-    known = {v.name for n in norms for v in n.inputs if v is not None}
+    statistics = {v.name for n in norms for v in n.inputs if v is not None}
     rows = []
     for name in changes:
         path, _, buffer = name.rpartition(".")
         part = module.get_submodule(path)
         is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
-        by_record = is_norm and part.momentum is not None and name in known
+        by_record = is_norm and part.momentum is not None and name in statistics
         if not (by_record or buffer == "num_batches_tracked"):
             rows.append([quote(name), f"of {type(part).__name__}", CHANGES.get(_kind(part), "")])
     if rows:

@@ -105,7 +105,7 @@ def _stop_outputs(region: torch.fx.Node) -> None:
         with part.graph.inserting_after(part):
             stopped = part.graph.call_function(torch.ops.sardonyx.stop.default, (part,))
         stopped.meta = dict(part.meta)
-        part.replace_all_uses_with(stopped, lambda user, own=stopped: user is not own)
+        part.replace_all_uses_with(stopped, lambda user, stop=stopped: user is not stop)
 
 
 def _reaches_output(node: torch.fx.Node) -> bool:

@@ -192,9 +192,9 @@ def _adaptive_max_pool(axes: int) -> Callable[..., Any]:
     pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[axes - 1]
 
     def run(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-        wanted = [output_size] * axes if isinstance(output_size, int) else list(output_size)
+        targets = [output_size] * axes if isinstance(output_size, int) else list(output_size)
         sizes = list(input.shape[-axes:])
-        counts = [s if w is None else w for s, w in zip(sizes, wanted, strict=True)]
+        counts = [s if w is None else w for s, w in zip(sizes, targets, strict=True)]
         if all(s % c == 0 for s, c in zip(sizes, counts, strict=True)):
             return pool(input, [s // c for s, c in zip(sizes, counts, strict=True)])
         for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -axes):

@@ -82,7 +82,7 @@ class Plan:
     ports: dict[ir.Node, Ports] = field(default_factory=dict)
     written: dict[ir.Node, str] = field(default_factory=dict)
     sides: dict[ir.Node, str] = field(default_factory=dict)
-    given: dict[ir.Value, str] = field(default_factory=dict)
+    layouts: dict[ir.Value, str] = field(default_factory=dict)
     bytes: int = 0
     conversions: int = 0
 
@@ -261,7 +261,7 @@ class _Planner:
 
         self.plan.sides = {n: side(number) for n, number in self.operators.items()}
         for root in self._labelled_roots():
-            self.plan.given[root] = side(self._producer(root))
+            self.plan.layouts[root] = side(self._producer(root))
 
     def _tensor(self, tensor: _Tensor, capacity: int) -> None:
         if tensor.readers <= {tensor.producer}:

@@ -42,7 +42,7 @@ class _Rewriter:
         self.keys = {v: plan.roots.get(v, v) for v in plan.labels}
         self.forms: dict[ir.Value, dict[str, ir.Value]] = {}
         self.broadcast: dict[tuple[ir.Value, int, str], ir.Value] = {}
-        self.given = dict(plan.given)
+        self.layouts = dict(plan.layouts)
         self.op = Builder()
         self.op.reserve(names(graph))
         self.node: ir.Node | None = None
@@ -91,7 +91,7 @@ class _Rewriter:
         if kind == LINKED:
             return permutation(rank, self.plan.written[node], self.plan.sides[node])
         if kind == FREE and value is not None and value in self.labels:
-            return permutation(rank, self.labels[value], self.given[self.keys[value]])
+            return permutation(rank, self.labels[value], self.layouts[self.keys[value]])
         return list(range(rank))
 
     def const(self, array: np.ndarray) -> ir.Value:
@@ -123,7 +123,7 @@ class _Rewriter:
         if kind == LINKED:
             return self.form(key, self.plan.sides[node])
         if kind == FREE:
-            return self.form(key, self.given[key])
+            return self.form(key, self.layouts[key])
         if place in ports.broadcast:
             return self._unlabelled(node, place, value, kind, ports)
         return value
@@ -245,7 +245,7 @@ class _Rewriter:
             return True
         free = [node.inputs[i] for i, kind in ports.inputs.items() if kind == FREE]
         free += [node.outputs[i] for i, kind in ports.outputs.items() if kind == FREE]
-        return any(v in self.keys and self.given[self.keys[v]] != self.labels[v] for v in free)
+        return any(v in self.keys and self.layouts[self.keys[v]] != self.labels[v] for v in free)
 
     def _between(self, node: ir.Node) -> None:
         """A Transpose between the layouts: stays only where nothing has given its result yet."""
@@ -281,7 +281,7 @@ class _Rewriter:
             if label is not None and kind == LINKED:
                 layout = self.plan.sides[node]
             elif label is not None and kind == FREE:
-                layout = self.given[self.keys[old]]
+                layout = self.layouts[self.keys[old]]
             self._give(old, value, label, layout)
         self.graph.remove(node, safe=True)
 

@@ -253,16 +253,16 @@ class Whole:
         trips = op.Mul(self.epochs, steps)
         end, collected = loop(op, "batches", trips, None, before, step)
         done = op.Shape(op.Reshape(collected["losses"], [-1]))
-        begun = op.Div(op.Sub(op.Add(done, self.steps), [1]), self.steps)
-        numbers = op.Range(1, op.Add(op.Squeeze(begun), 1), 1)
+        epochs = op.Div(op.Sub(op.Add(done, self.steps), [1]), self.steps)
+        numbers = op.Range(1, op.Add(op.Squeeze(epochs), 1), 1)
         last = op.Sub(op.Min(op.Mul(numbers, self.steps), done), [1])  # steps that end an epoch
         total = op.cast(self.taken, T.DOUBLE)
         results = {}
         for name in names:
             sums = op.Gather(op.Reshape(collected[f"sums/{name}"], [-1]), last)
             results[f"history/{name}"] = op.Div(sums, total)
-        losses = self._padded(op, collected["losses"], op.Mul(begun, self.steps))
-        grid = op.Concat(begun, self.steps, axis=0)
+        losses = self._padded(op, collected["losses"], op.Mul(epochs, self.steps))
+        grid = op.Concat(epochs, self.steps, axis=0)
         results["losses"] = op.Reshape(losses, grid, allowzero=1)
         results["losses"].shape = ir.Shape(["epochs", "steps"])
         finite, done, failed = end["finite"], *(op.const(n, T.INT64) for n in (DONE, NOT_FINITE))

@@ -86,9 +86,9 @@ def _put(targets: dict[str, _Target], tensor: Tensor, value: np.ndarray) -> bool
     (source,) = tensor.sources
     assert source.const_value is not None and source.name
     if source.name not in targets:
-        begun = np.array(source.const_value.numpy()).astype(value.dtype).reshape(-1)
+        values = np.array(source.const_value.numpy()).astype(value.dtype).reshape(-1)
         shape = tuple(source.const_value.shape.numpy())
-        targets[source.name] = _Target(begun, np.zeros(begun.size, bool), shape)
+        targets[source.name] = _Target(values, np.zeros(values.size, bool), shape)
     target = targets[source.name]
     places = np.arange(target.values.size).reshape(target.shape)
     at = (places if tensor.make is None else tensor.make(places)).reshape(-1)

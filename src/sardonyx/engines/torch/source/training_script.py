@@ -98,8 +98,8 @@ def training_script(reading: Reading, state: Mapping[str, Tensor]) -> str:
     refuse(reading, "torch", NOT_HELD)
     inputs = [v.name or "" for v in reading.model.inputs]
     prediction, label = _comparison(reading, len(inputs))
-    begun = any(group.updates for group in reading.groups)
-    about = "The optimizer starts anew, not where the record stands. " if begun else ""
+    has_steps = any(group.updates for group in reading.groups)
+    about = "The optimizer starts anew, not where the record stands. " if has_steps else ""
     trained, groups = _groups(reading, state)
     frozen = [k for k, t in state.items() if not t.is_buffer and k not in trained]
     return TEMPLATE.format(

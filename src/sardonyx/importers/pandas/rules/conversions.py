@@ -172,7 +172,8 @@ def parsed(em: Emission, a: Rep) -> Any:
         blank = characters.ranges_of(ord(c) for c in " \t\n\r\x0b\x0c")
         a = characters.strip(em, a, blank, True, True)
         number, infinite = (
-            search.search(em, a, regex.compiled(rf"\A(?:{p})\Z")).found for p in (NUMBER, INFINITY)
+            search.search(em, a, regex.compiled(rf"\A(?:{p})\Z")).success
+            for p in (NUMBER, INFINITY)
         )
         first = op.Slice(a.data, em.ints([0]), em.ints([1]), em.ints([1]))
         minus = op.Squeeze(op.Equal(first, np.int32(45)), em.ints([1]))

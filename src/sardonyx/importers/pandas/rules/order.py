@@ -24,8 +24,8 @@ def shift(self: Any, periods: int = 1, fill_value: Any = None) -> Any:
         if a.kind not in ("float", "int", "datetime"):
             em.refuse(f"shift of {NAMES[a.kind]} has no rule")
         rep = a if a.kind == "datetime" else Rep("float", em.double(a, em.float_type()))
-        gone = em.nothing(rep).data
-        pad = op.Expand(gone, em.ints([abs(amount)]))
+        missing = em.nothing(rep).data
+        pad = op.Expand(missing, em.ints([abs(amount)]))
         count = op.Shape(rep.data)
         joined = (
             op.Concat(pad, rep.data, axis=0) if amount > 0 else op.Concat(rep.data, pad, axis=0)
@@ -59,9 +59,9 @@ def cumsum(self: Any) -> Any:
         if a.kind in ("int", "bool"):
             return Rep("int", op.CumSum(em.int64(a), em.ints(0)))
         x = em.double(a)
-        gone = op.IsNaN(x)
-        total = op.CumSum(op.Where(gone, em.doubles(0.0), x), em.ints(0))
-        return Rep("float", op.Where(gone, x, total))
+        is_missing = op.IsNaN(x)
+        total = op.CumSum(op.Where(is_missing, em.doubles(0.0), x), em.ints(0))
+        return Rep("float", op.Where(is_missing, x, total))
 
     return record("cumsum", [self], lambda a: a.cumsum(), emit, label=self.label)
 
@@ -203,10 +203,12 @@ def rank(self: Any, method: str = "average", pct: bool = False, ascending: bool 
     def emit(em: Emission, a: Rep) -> Rep:
         op = em.op
         x = em.double(a)
-        gone = op.IsNaN(x)
+        is_missing = op.IsNaN(x)
         x = x if ascending else op.Neg(x)
-        levels, _, place, _ = op.Unique(op.Where(gone, em.doubles(np.inf), x), axis=0, outputs=4)
-        valid = op.Cast(op.Not(gone), to=int(DOUBLE))
+        levels, _, place, _ = op.Unique(
+            op.Where(is_missing, em.doubles(np.inf), x), axis=0, outputs=4
+        )
+        valid = op.Cast(op.Not(is_missing), to=int(DOUBLE))
         zeros = op.Expand(em.doubles(0.0), op.Shape(levels))
         count = op.ScatterElements(zeros, place, valid, axis=0, reduction="add")
         if method == "dense":
@@ -215,7 +217,7 @@ def rank(self: Any, method: str = "average", pct: bool = False, ascending: bool 
         if pct:
             total = op.ReduceSum(count if method == "dense" else valid, [0], keepdims=1)
             result = op.Div(result, total)
-        return Rep("float", op.Where(gone, em.doubles(np.nan), result))
+        return Rep("float", op.Where(is_missing, em.doubles(np.nan), result))
 
     def replay(a: pd.Series) -> pd.Series:
         return a.rank(method=method, pct=pct, ascending=ascending)

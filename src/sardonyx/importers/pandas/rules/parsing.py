@@ -140,7 +140,7 @@ def _parse(em: Emission, a: Rep, form: str) -> Rep:
     program = regex.compiled(rf"\A(?:{pattern})\Z", re.IGNORECASE)
     match = search.search(em, a, program)
     parts = {n: _group(em, a, match, i + 1, n) for i, n in enumerate(names)}
-    return _assembled(em, a, match.found, parts, unit_of(em.dtype))
+    return _assembled(em, a, match.success, parts, unit_of(em.dtype))
 
 
 def _pattern_of(em: Emission, form: str) -> tuple[str, list[str]]:

@@ -53,10 +53,10 @@ def _partition(name: str, from_right: bool) -> None:
         has = self.contains(sep, regex=False, na=False)
         pieces = PieceStrings(_split(self, sep, 1, False, False, from_right))
         first, second = (piece(pieces, k, dtype) for k in (0, 1))
-        gone = self.column.isna()
+        is_missing = self.column.isna()
         whole = self.column
-        middle = whole.where(gone, "").mask(has, sep)
-        empty = whole.where(gone, "")
+        middle = whole.where(is_missing, "").mask(has, sep)
+        empty = whole.where(is_missing, "")
         parts = (
             [empty.mask(has, first), middle, whole.mask(has, second)]
             if from_right
@@ -126,11 +126,11 @@ def piece(self: Any, i: Any, dtype: Any = None) -> Any:
         begins, inside = matches(em, a, program, limit, from_right)
         number = op.CumSum(op.Cast(begins, to=int(INT64)), em.ints(1))
         last = op.ReduceSum(op.Cast(begins, to=int(INT64)), [1], keepdims=0)
-        wanted = em.ints(int(i)) if i >= 0 else op.Add(last, em.ints(int(i) + 1))
-        absent = op.Or(op.Less(wanted, em.ints(0)), op.Greater(wanted, last))
+        number_of_piece = em.ints(int(i)) if i >= 0 else op.Add(last, em.ints(int(i) + 1))
+        absent = op.Or(op.Less(number_of_piece, em.ints(0)), op.Greater(number_of_piece, last))
         if whitespace and not limit:
             absent = op.Or(absent, op.Equal(characters.lengths(em, a.data), em.ints(0)))
-        at = wanted if i >= 0 else characters.column(em, wanted)
+        at = number_of_piece if i >= 0 else characters.column(em, number_of_piece)
         keep = op.And(op.Equal(number, at), op.Not(inside))
         keep = op.And(keep, op.GreaterOrEqual(a.data, np.int32(0)))
         part = characters.compact(em, a.data, keep)

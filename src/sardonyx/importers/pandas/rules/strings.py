@@ -433,7 +433,7 @@ def find(self: Any, sub: str) -> Any:
 
     def emit(em: Emission, a: Rep) -> Rep:
         match = search.search(em, a, program)
-        value = em.op.Cast(em.op.Where(match.found, match.starts[0], em.ints(-1)), to=11)
+        value = em.op.Cast(em.op.Where(match.success, match.starts[0], em.ints(-1)), to=11)
         if a.missing is not None:
             value = em.op.Where(a.missing, em.doubles(np.nan), value)
         return Rep("float", value)
@@ -483,7 +483,7 @@ def span(em: Emission, a: Rep, match: search.Search, group: int) -> Rep:
         op.Less(place, characters.column(em, end)),
     )
     unset = op.Or(op.Less(start, em.ints(0)), op.Less(end, start))
-    absent = op.Or(op.Not(match.found), unset)
+    absent = op.Or(op.Not(match.success), unset)
     keep = op.And(keep, op.Not(characters.column(em, absent)))
     return Rep("chars", characters.compact(em, a.data, keep), em.either(a.missing, absent))
 

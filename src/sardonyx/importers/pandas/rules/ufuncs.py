@@ -165,9 +165,9 @@ def tan(em: Emission, x: Any) -> Any:
 
 
 def sinh(em: Emission, x: Any) -> Any:
-    op, grown = em.op, expm1(em, x)
+    op, growth = em.op, expm1(em, x)
     one, half = op.const(1.0, x.dtype), op.const(0.5, x.dtype)
-    value = op.Mul(half, op.Add(grown, op.Div(grown, op.Add(grown, one))))
+    value = op.Mul(half, op.Add(growth, op.Div(growth, op.Add(growth, one))))
     extreme = op.Greater(op.Abs(x), op.const(700.0, x.dtype))
     large = op.Mul(op.Sign(x), op.Exp(op.Sub(op.Abs(x), op.const(np.log(2), x.dtype))))
     return op.Where(extreme, large, value)

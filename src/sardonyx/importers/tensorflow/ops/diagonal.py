@@ -199,8 +199,8 @@ def matrix_diag_v3(
     free = tuple(op.Less(v, zero) for v in extents)
     both = op.And(*free)
     sizes = [
-        op.Where(f, op.Where(both, op.Max(*least), own), v)
-        for f, own, v in zip(free, least, extents, strict=True)
+        op.Where(f, op.Where(both, op.Max(*least), size), v)
+        for f, size, v in zip(free, least, extents, strict=True)
     ]
     y, inside = _spread(op, x, band, *sizes)
     y = op.where(inside, y, filler)

@@ -70,7 +70,7 @@ def ragged_tensor_to_tensor(
     else:
         free = [op.Less(op.element(target, i), [0]) for i in (0, 1)]
         pairs = zip(free, (rows, widest), (0, 1), strict=True)
-        sizes = [op.Where(f, own, op.element(target, i)) for f, own, i in pairs]
+        sizes = [op.Where(f, size, op.element(target, i)) for f, size, i in pairs]
     tail = [op.Shape(values, start=1)] if rank(values) > 1 else []
     fill = op.Expand(default, op.Concat(*sizes, *tail, axis=0))
     keep = op.And(op.Less(ids, sizes[0]), op.Less(column, sizes[1]))

@@ -197,7 +197,7 @@ def _static_pads(
     explicit: Sequence[int],
     data_format: str,
     target: Sequence[int],
-    given: Sequence[Any],
+    counts: Sequence[Any],
     strides: Sequence[int],
     reach: Sequence[int],
 ) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _static_pads(
     if padding == "EXPLICIT":
         both = [(explicit[2 * i], explicit[2 * i + 1]) for i in range(len(explicit) // 2)]
         pairs = spatial_or_none(both, data_format)
-    for size, count, s, k, pair in zip(target, given, strides, reach, pairs, strict=True):
+    for size, count, s, k, pair in zip(target, counts, strides, reach, pairs, strict=True):
         full = (count - 1) * s + k
         total = max(full - size, 0) if padding == "SAME" else 0
         low, high = (total // 2, total - total // 2) if pair is None else pair
