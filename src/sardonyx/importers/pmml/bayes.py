@@ -82,8 +82,9 @@ def _discrete(
         raise Refusal(item, "there are no PairCounts")
     table = []
     for row in rows.values():
-        shares = [c / t if t else 0.0 for c, t in zip(row, totals, strict=True)]
-        table.append([math.log(max(s, least)) if max(s, least) > 0 else -math.inf for s in shares])
+        # The threshold stands for a count of zero, and for nothing else.
+        shares = [c / t if c else least for c, t in zip(row, totals, strict=True)]
+        table.append([math.log(s) if s > 0 else -math.inf for s in shares])
     table.append([0.0] * len(classes))
     places = {code: float(i) for i, code in enumerate(rows)}
     place = g.table(g.column(column.numbers), places, float(len(rows)))
@@ -116,8 +117,20 @@ def _logarithm(g: Graph, stat: Element, x: ir.Value) -> ir.Value:
         raise Refusal(stat, "the distribution is not supported")
     mean = float(kind.get("mean"))
     if kind.tag == "PoissonDistribution":
-        raise Refusal(kind, "a Poisson distribution is not supported")
+        return _poisson(g, x, mean)
     variance = float(kind.get("variance"))
     z = g.Sub(x, g.number(mean))
     square = g.Div(g.Mul(z, z), g.number(2.0 * variance))
     return g.Sub(g.number(-0.5 * math.log(2.0 * math.pi * variance)), square)
+
+
+def _poisson(g: Graph, x: ir.Value, mean: float) -> ir.Value:
+    """The logarithm of the probability of a count; there is none of what is no count."""
+    most = 170  # the largest whose factorial is a double
+    factorials = [math.lgamma(k + 1.0) for k in range(most + 1)]
+    is_count = g.And(g.GreaterOrEqual(x, g.number(0.0)), g.Equal(x, g.Floor(x)))
+    is_count = g.And(is_count, g.LessOrEqual(x, g.number(float(most))))
+    place = g.cast(g.Where(is_count, x, g.number(0.0)), ir.DataType.INT64)
+    logarithm = g.Gather(g.number(factorials), place, axis=0)
+    out = g.Sub(g.Sub(g.Mul(x, g.number(math.log(mean))), g.number(mean)), logarithm)
+    return g.Where(is_count, out, g.number(float("nan")))

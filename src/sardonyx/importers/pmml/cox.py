@@ -33,7 +33,9 @@ def cox_regression(job: Job, eta: ir.Value, reference: float) -> Result:
             code = threshold(g, stratum, column, stratum.get("value"), "equal")
             hit = g.Equal(column.numbers, g.number(code))
             baseline = g.Where(hit, _baseline(job, stratum, times), baseline)
-    return regressed(job, g.Mul(baseline, g.Exp(g.Sub(eta, g.number(reference)))))
+    hazard = g.Mul(baseline, g.Exp(g.Sub(eta, g.number(reference))))
+    # Before the first time there is no hazard, whatever the predictors are.
+    return regressed(job, g.Where(g.Equal(baseline, g.number(0.0)), baseline, hazard))
 
 
 def _baseline(job: Job, holder: Element, times: ir.Value) -> ir.Value:

@@ -78,8 +78,8 @@ def norm_continuous(scope: Scope, element: Element, dtype: str | None) -> Column
     points = [(float(p.get("orig")), float(p.get("norm"))) for p in element.all("LinearNorm")]
     if len(points) < 2:
         raise Refusal(element, "a NormContinuous needs two LinearNorm")
-    if len({p[0] for p in points}) < len(points):
-        raise Refusal(element, "two LinearNorm have the same orig")
+    if points[0][0] == points[1][0] or points[-1][0] == points[-2][0]:
+        raise Refusal(element, "the first or the last two LinearNorm have the same orig")
     outliers = element.get("outliers", "asIs")
     if outliers not in ("asIs", "asMissingValues", "asExtremeValues"):
         raise Refusal(element, f"outliers {outliers} is not one of PMML")
@@ -98,10 +98,12 @@ def interpolated(
     points = sorted(points, key=lambda p: p[0])
     y: ir.Value | None = None
     for (a, fa), (b, fb) in pairwise(points):
+        if a == b:
+            continue  # a step: from its place on, the upper piece counts
         slope = (fb - fa) / (b - a)
         # The formula of the specification, in its order: a difference of one rounding shows.
         piece = g.Add(g.number(fa), g.Mul(g.Sub(x, g.number(a)), g.number(slope)))
-        y = piece if y is None else g.Where(g.LessOrEqual(x, g.number(a)), y, piece)
+        y = piece if y is None else g.Where(g.Less(x, g.number(a)), y, piece)
     assert y is not None
     low, high = g.Less(x, g.number(points[0][0])), g.Greater(x, g.number(points[-1][0]))
     if outliers == "asMissingValues":

@@ -39,10 +39,11 @@ def general_regression_model(job: Job) -> Result:
         return cox_regression(job, eta, _reference_point(job, cells))
     if not job.is_classification:
         eta = job.g.pick(_sums(job, cells, [None]), 0)
-        if job.element.get("modelType") == "generalizedLinear":  # the others have no offset
+        if kind in LINEAR:  # these have neither an offset nor trials
+            return regressed(job, eta)
+        if kind == "generalizedLinear":
             eta = _offset(job, eta)
-        out = eta if kind in LINEAR else linked(job, eta, job.element.get("linkFunction"))
-        return regressed(job, _trials(job, out))
+        return regressed(job, _trials(job, linked(job, eta, job.element.get("linkFunction"))))
     if kind == "ordinalMultinomial":
         return _ordinal(job, cells)
     return _categories(job, cells, kind)
@@ -91,22 +92,33 @@ def _parameters(job: Job) -> dict[str, ir.Value]:
     factors = {p.get("name"): p for p in _predictors(element, "FactorList")}
     covariates = {p.get("name") for p in _predictors(element, "CovariateList")}
     matrix = element.child("PPMatrix")
-    values: dict[str, ir.Value] = {}
     parts: dict[tuple[str, str], ir.Value] = {}
+    hits: dict[str, ir.Value] = {}
+    powers: dict[str, ir.Value] = {}
     for cell in matrix.all("PPCell") if matrix is not None else ():
         name, text = cell.get("predictorName"), cell.get("value")
         key = (name, text)
+        is_factor = name in factors
         if key not in parts:
-            if name in factors:
+            if is_factor:
                 parts[key] = _factor(job, factors[name], cell)
             elif name in covariates or not (factors or covariates):
                 parts[key] = _covariate(job, cell)
             else:
                 raise Refusal(cell, f"predictor {name!r} is neither a factor nor a covariate")
-        parameter = cell.get("parameterName")
-        before = values.get(parameter)
-        values[parameter] = parts[key] if before is None else g.Mul(before, parts[key])
-    return values
+        products, parameter = hits if is_factor else powers, cell.get("parameterName")
+        before = products.get(parameter)
+        products[parameter] = parts[key] if before is None else g.Mul(before, parts[key])
+    return {name: _product(g, hits.get(name), powers.get(name)) for name in {**hits, **powers}}
+
+
+def _product(g: Graph, hit: ir.Value | None, power: ir.Value | None) -> ir.Value:
+    """Factors times covariates; where the factors give 0, a missing covariate does not matter."""
+    if hit is None or power is None:
+        value = hit if hit is not None else power
+        assert value is not None
+        return value
+    return g.Where(g.Equal(hit, g.number(0.0)), hit, g.Mul(hit, power))
 
 
 def _predictors(element: Element, name: str) -> list[Element]:
@@ -230,13 +242,16 @@ def _categories(job: Job, cells: list[Cell], kind: str) -> Result:
         stated, keys = [rest[0]], [None]
     else:
         stated, keys = _literals(job, texts), list(texts)  # type: ignore[assignment]
-    eta = _offset_all(job, _sums(job, cells, keys))  # type: ignore[arg-type]
+    eta = _sums(job, cells, keys)  # type: ignore[arg-type]
     if kind == "generalizedLinear":
+        eta = _offset_all(job, eta)
         if len(stated) != 1 or reference is None:
             raise job.refuse("a generalized linear classification has two categories")
         p = linked(job, g.pick(eta, 0), job.element.get("linkFunction"))
         both = {stated[0]: p, reference: g.Sub(g.number(1.0), p)}
         return _in_order(job, both)
+    if any(job.element.get(name) is not None for name in ("offsetVariable", "offsetValue")):
+        raise job.refuse("an offset of a multinomial model is not read alike everywhere")
     columns = {c: g.pick(eta, i) for i, c in enumerate(stated)}
     if reference is not None:
         first = columns[stated[0]]

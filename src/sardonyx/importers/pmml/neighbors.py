@@ -54,6 +54,7 @@ def nearest_neighbor_model(job: Job) -> Result:
     is_missing = g.IsNaN(g.ReduceSum(values, [1], keepdims=0))
     ids = _ids(job, rows, columns_of)
     codes = g.Gather(g.number([g.code(i) for i in ids]), index, axis=0)
+    codes = g.Where(g.Unsqueeze(is_missing, [1]), g.number(float("nan")), codes)
     ranked = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(count)]
     distances = [Column(g.pick(values, i), "double") for i in range(count)]
     out = _result(job, rows, columns_of, values, index, is_missing)
@@ -194,10 +195,11 @@ def _vote(
 
 
 def _elected(job: Job, classes: list[Literal], places: np.ndarray, votes: ir.Value) -> Column:
-    """The category with most votes; of equals, the one with most training rows."""
+    """The category with most votes; of equals, the one with most training rows, then the least."""
     g = job.g
-    frequency = np.bincount(places, minlength=len(classes)).astype(float)
+    rows = np.bincount(places, minlength=len(classes)).tolist()
+    order = sorted(range(len(classes)), key=lambda i: (-rows[i], classes[i]))
+    rank = np.argsort(order).astype(float)
     largest = g.ReduceMax(votes, [1], keepdims=1)
-    tied = g.Equal(votes, largest)
-    ranking = g.Where(tied, g.number(frequency[None]), g.number(-1.0))
+    ranking = g.Where(g.Equal(votes, largest), g.number(-rank[None]), g.number(-np.inf))
     return winner(g, job.target, classes, g.Where(g.IsNaN(votes), votes, ranking))

@@ -489,8 +489,8 @@ def distribution(leaf: Leaf, job: Job, classes: list[Literal]) -> tuple[np.ndarr
             probability[place] = float(text or 0)
         else:
             probability[place] = count / total if total else np.nan
-        if item.get("confidence") is not None:
-            confidence[place] = float(item.get("confidence")) * leaf.penalty
+        if any(i.get("confidence") is not None for i in items):
+            confidence[place] = float(item.get("confidence", 0)) * leaf.penalty
     return probability, confidence
 
 
