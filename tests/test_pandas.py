@@ -102,7 +102,7 @@ REFUSED = {
     "order": lambda df: df["age"].cumsum(),
     "an unknown argument": lambda df: df["age"].fillna(0, limit=1),
     "an array of rows": lambda df: df.assign(k=np.arange(len(df))),
-    "a loop": lambda df: list(df["age"]),
+    "a loop": lambda df: df["age"] + sum(x for x in df["age"]),
     "files": lambda df: pd.read_csv("x.csv").merge(df),
     "length of a group": lambda df: df.groupby("sex")["age"].transform(lambda x: x / len(x)),
     "bins of a group": lambda df: df.groupby("sex")["age"].transform(

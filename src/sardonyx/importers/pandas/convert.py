@@ -217,6 +217,8 @@ def in_characters(steps: list[Step]) -> set[Step]:
 def build(recorded: Recording) -> tuple[Model, Emission]:
     steps = needed(recorded)
     emission = Emission(in_characters(steps))
+    labels = ["result" if n is None else str(n) for n, _ in recorded.columns]
+    emission.op.reserve([*map(str, recorded.inputs.values()), *labels])
     read = [s for s in steps if s in recorded.inputs]
     for step in read or list(recorded.inputs)[:1]:
         emission.rep(step)
@@ -252,7 +254,7 @@ def assemble(recorded: Recording, em: Emission, reps: dict[Step, Rep]) -> Model:
             tensor = em.op.Identity(output_tensor(em, rep))
             stem = str(label) if label is not None else "result"
             while stem in used_names:
-                stem += ".out"
+                stem = em.op.fresh(f"{stem}.out")
             used_names.add(stem)
             tensor.name = stem
             shape = ["rows"] if rep.kind != "chars" else ["rows", f"length of {stem}"]
@@ -380,6 +382,11 @@ def prove(
         proof.compare(label, rows, names, expected, actual, places, again, by_row)
 
     truth = columns_of(_run(function, training))
+    if len(truth) != len(names):
+        raise ImportRefused(
+            "the function returns something else than frames and series",
+            hint="return a frame, a series, or several of them",
+        )
     repeated = columns_of(_run(function, training))
     for name, a, b in zip(names, truth, repeated, strict=True):
         if proof.first_difference(a, b) is not None:

@@ -297,7 +297,10 @@ class Emission:
         if a.kind == "category" and not a.categories.equals(b.categories):
             return self.decoded(a), self.decoded(b)
         if a.kind != b.kind:
-            self.refuse(f"{NAMES[a.kind]} and {NAMES[b.kind]} are in one column")
+            self.refuse(
+                f"{NAMES[a.kind]} and {NAMES[b.kind]} are in one column",
+                "a column of ONNX has one type: fill and choose with values of the column's own",
+            )
         return a, b
 
     def _toward(self, rep: Rep, other: Rep) -> Rep:

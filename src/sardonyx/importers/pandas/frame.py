@@ -147,6 +147,9 @@ class Frame(Proxy):
     def __len__(self) -> int:
         return freeze("len", self.length)
 
+    def __matmul__(self, other: Any) -> Any:
+        return call("DataFrame", "dot", self, other)
+
     def __neg__(self) -> Any:
         return self.each(lambda c: -c)
 

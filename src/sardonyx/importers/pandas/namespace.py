@@ -24,9 +24,18 @@ from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, any_proxy
 from sardonyx.importers.pandas.recorder import call, has_rule, refuse
 from sardonyx.importers.pandas.rules import patterns
-from sardonyx.importers.pandas.rules.apply import Parts, Scalar, demand, written
+from sardonyx.importers.pandas.rules.apply import (
+    Parts,
+    Scalar,
+    code_point,
+    demand,
+    trace_rows,
+    written,
+)
 from sardonyx.importers.pandas.rules.conversions import INFINITY, NUMBER
 from sardonyx.importers.pandas.rules.reshape import data_frame, series
+from sardonyx.importers.pandas.source import ROWS, TABLE, recompiled
+from sardonyx.importers.pandas.tables import Table, frozen
 
 OUTSIDE = {
     **dict.fromkeys(["random", "secrets", "uuid"], "random numbers"),
@@ -136,6 +145,7 @@ TIMESTAMP = _type("Timestamp", pd.Timestamp, None, _timestamp)
 PERIOD = _type("Period", pd.Period, None, lambda *a, **k: pd.Period(*a, **k))
 DATETIME = _type("datetime", datetime.datetime, None, _date(datetime.datetime))
 DATE = _type("date", datetime.date, None, _date(datetime.date))
+LIST = _type("list", list, None, lambda *a: _list(*a))
 TYPES = {
     pd.DataFrame: DATA_FRAME,
     pd.Series: SERIES,
@@ -319,85 +329,53 @@ INSIDE_ROWS: dict[str, Any] = {
     "float": Builtin(float, _float),
     "str": Builtin(str, _str),
     "bool": Builtin(bool, bool),
+    "ord": lambda value: code_point(value) if isinstance(value, Scalar) else ord(value),
     "isinstance": _isinstance,
     "type": _type_of,
 }
 
 
-class Table(dict):  # type: ignore[type-arg]
-    """A dict of the user that a value of a row can be looked up in."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, Scalar):
-            demand(lambda: Column(key.step).isin(list(self)), KeyError("key"))
-            return Scalar(Column(key.step).map(dict(self)).step, None)
-        return super().__getitem__(key)
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        if not isinstance(key, Scalar):
-            return super().get(key, default)
-        if key not in self:
-            return default
-        return self[key]
-
-    def __contains__(self, key: Any) -> bool:
-        if isinstance(key, Scalar):
-            return bool(key.derive(Column(key.step).isin(list(self)).step))
-        return super().__contains__(key)
+# -- loops over rows ----------------------------------------------------------------
 
 
-class FrozenSeries:
-    """A series of the training frame that a value of a row can be looked up in by its label."""
+class Lines:
+    """`zip` of columns: the rows of a comprehension."""
 
-    def __init__(self, real: pd.Series):
-        self.__dict__.update(_real=real, _table=Table(real.to_dict()))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "index":
-            return FrozenLabels(self._real.index)
-        if name == "loc":
-            return self
-        return getattr(self._real, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._table[key] if isinstance(key, Scalar) else self._real[key]
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        source = self._table if isinstance(key, Scalar) else self._real
-        return source.get(key, default)
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._table
-
-    def __len__(self) -> int:
-        return len(self._real)
+    def __init__(self, columns: list[Column]):
+        self.columns = columns
 
     def __iter__(self) -> Any:
-        return iter(self._real)
+        return iter(self.columns[0])  # which refuses
 
 
-class FrozenLabels:
-    """The labels of such a series: `in` takes the value of a row."""
+def _zip(*parts: Any, **options: Any) -> Any:
+    if not any(map(is_column, parts)):
+        return zip(*parts, **options)
+    if not all(map(is_column, parts)):
+        refuse("zip of columns with something else has no rule")
+    return Lines(list(parts))
 
-    def __init__(self, real: pd.Index):
-        self.__dict__.update(_real=real)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+def _map(function: Any, *parts: Any) -> Any:
+    return (
+        over_rows(function, _zip(*parts), True)
+        if any(map(is_column, parts))
+        else (map(function, *parts))
+    )
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._real[key]
 
-    def __contains__(self, key: Any) -> bool:
-        if isinstance(key, Scalar):
-            return bool(key.derive(Column(key.step).isin(list(self._real)).step))
-        return key in self._real
+def _list(*arguments: Any) -> Any:
+    return arguments[0] if arguments and is_column(arguments[0]) else list(*arguments)
 
-    def __len__(self) -> int:
-        return len(self._real)
 
-    def __iter__(self) -> Any:
-        return iter(self._real)
+def over_rows(function: Any, rows: Any, many: bool) -> Any:
+    """`[function(row) for row in rows]`: over columns, a column; a list otherwise."""
+    rows = Lines([rows]) if is_column(rows) else rows
+    if isinstance(rows, Lines):
+        if not many and len(rows.columns) > 1:
+            refuse("a row as a tuple has no rule", "write `for a, b in zip(...)`")
+        return trace_rows(function, rows.columns)
+    return [function(*row) if many else function(row) for row in rows]
 
 
 # -- functions ----------------------------------------------------------------------
@@ -418,18 +396,25 @@ def rebound(function: Any, inside_rows: bool = False, memo: dict[Any, Any] | Non
         return memo[function]
     names = _Names(inside_rows, memo)
     # Python takes the builtins of a function from its globals when the function is made.
-    scope: dict[str, Any] = {**function.__globals__, "__builtins__": names.builtins()}
-    code = _without_sets(function.__code__) if inside_rows else function.__code__
-    closure = function.__closure__ and tuple(types.CellType() for _ in function.__closure__)
+    scope: dict[str, Any] = {
+        **function.__globals__,
+        "__builtins__": names.builtins(),
+        ROWS: over_rows,
+        TABLE: Table,
+    }
+    code = recompiled(function)
+    code = _without_sets(code) if inside_rows else code
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(types.CellType() for _ in code.co_freevars) or None
     result = types.FunctionType(code, scope, function.__name__, function.__defaults__, closure)
     result.__kwdefaults__ = function.__kwdefaults__
     memo[function] = result
     for name in _names_of(code):
         if name in scope:
             scope[name] = names.substitute(scope[name])
-    for old, new in zip(function.__closure__ or (), closure or (), strict=True):
+    for name, new in zip(code.co_freevars, closure or (), strict=True):
         try:
-            new.cell_contents = names.substitute(old.cell_contents)
+            new.cell_contents = names.substitute(cells[name].cell_contents)
         except ValueError:
             continue  # a variable that is not set yet
     return result
@@ -496,15 +481,7 @@ class _Names:
 
     def constant(self, value: Any) -> Any:
         """What stands for a constant of the user in a function of rows."""
-        if type(value) is dict:
-            return Table(value)
-        if isinstance(value, pd.Series) and value.index.is_unique and value.index.nlevels == 1:
-            return FrozenSeries(value)
-        if isinstance(value, pd.Index) and value.nlevels == 1:
-            return FrozenLabels(value)
-        if isinstance(value, re.Pattern):
-            return patterns.Pattern(value)
-        return value
+        return patterns.Pattern(value) if isinstance(value, re.Pattern) else frozen(value)
 
     def module(self, module: types.ModuleType) -> Any:
         top = module.__name__.partition(".")[0]
@@ -531,6 +508,7 @@ class _Names:
 
         scope = dict(vars(builtins))
         scope.update({n: refused(n) for n in ("open", "input")}, __import__=load)
+        scope.update(zip=_zip, map=_map, list=LIST)
         if self.inside_rows:
             scope.update(INSIDE_ROWS)
         return scope

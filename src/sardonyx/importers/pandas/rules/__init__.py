@@ -23,6 +23,7 @@ def load() -> None:
         reductions,
         reshape,
         selection,
+        sideways,
         splitting,
         strings,
         ufuncs,

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
+from sardonyx.importers.pandas import characters
+from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar, record
+from sardonyx.importers.pandas.emission import INT64, Emission, Rep
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import (
     Proxy,
@@ -69,6 +71,8 @@ class Scalar(Column):
         return self.str[key]
 
     def __contains__(self, part: Any) -> bool:  # type: ignore[override]
+        if isinstance(part, Scalar) and part.is_text:
+            return bool(Scalar(holds_text(self, part).step, None))
         if not isinstance(part, str):
             refuse("`in` with something that is no string has no rule")
         return bool(self.str.contains(part, regex=False))
@@ -114,6 +118,39 @@ class Scalar(Column):
         if specification:
             refuse("a format of numbers inside a text has no rule", "round and convert before")
         return str(self)
+
+
+def holds_text(whole: Any, part: Any) -> Column:
+    """Whether the text of one column is somewhere in that of another."""
+
+    def emit(em: Emission, a: Rep, b: Rep) -> Rep:
+        if a.kind != "chars" or b.kind != "chars":
+            em.refuse("`in` is recorded for two texts")
+        missing = em.either(a.missing, b.missing)
+        held = characters.contains(em, a, b)
+        return Rep("bool", held if missing is None else em.op.And(held, em.op.Not(missing)))
+
+    def replay(a: pd.Series, b: pd.Series) -> pd.Series:
+        pairs = zip(a, b, strict=True)
+        answers = [isinstance(x, str) and isinstance(y, str) and y in x for x, y in pairs]
+        return pd.Series(answers, index=a.index, dtype=bool)
+
+    return record("in", [Column(whole.step), Column(part.step)], replay, emit, chars=True)
+
+
+def code_point(value: Any) -> Any:
+    """`ord` of a text of one character."""
+
+    def emit(em: Emission, a: Rep) -> Rep:
+        first = em.op.Slice(a.data, em.ints([0]), em.ints([1]), em.ints([1]))
+        return Rep("int", em.op.Cast(em.op.Squeeze(first, em.ints([1])), to=int(INT64)))
+
+    def replay(a: pd.Series) -> pd.Series:
+        return a.map(ord).astype("int64")
+
+    column = Column(value.step)
+    demand(lambda: value.str.len() == 1, TypeError("ord() expected a character"))
+    return Scalar(record("ord", [column], replay, emit, chars=True).step, None)
 
 
 MARK = "\ue001"
@@ -284,6 +321,15 @@ def trace_function(self: Any, function: Callable[..., Any], ignores_missing: boo
     if ignores_missing:
         result = result.where(self.notna())
     return result.named(self.label)
+
+
+def trace_rows(function: Callable[..., Any], columns: list[Any]) -> Any:
+    """`[function(a, b) for a, b in zip(columns)]`."""
+    if len({c.rows for c in columns}) > 1:
+        refuse("columns of different sets of rows are gone through together")
+    inside, values = rebound(function), [value_of(c) for c in columns]
+    with catching(function):
+        return explored(lambda: inside(*values), columns[0]).named(None)
 
 
 def _tabulated(self: Any, function: Any, arguments: Any, options: Any) -> Any:

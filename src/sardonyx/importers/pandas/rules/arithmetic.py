@@ -69,7 +69,13 @@ def _define(name: str, function: Callable[..., Any], emit: Callable[..., Any]) -
 
 
 def _define_logical(name: str, function: Callable[..., Any]) -> None:
-    emit = {"and": logical_and, "or": logical_or, "xor": logical_xor}[name]
+    of_booleans = {"and": logical_and, "or": logical_or, "xor": logical_xor}[name]
+
+    def emit(em: Emission, _: str, a: Any, b: Any) -> Rep:
+        left, right = em.operand(a), em.operand(b)
+        if left.kind == right.kind == "int" and left.missing is right.missing is None:
+            return Rep("int", getattr(em.op, f"Bitwise{name.title()}")(left.data, right.data))
+        return of_booleans(em, name, a, b)
 
     def method(self: Any, other: Any) -> Any:
         return binary(name, function, emit, self, other)

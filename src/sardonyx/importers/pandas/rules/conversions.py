@@ -65,13 +65,14 @@ def converted(em: Emission, a: Rep) -> Rep:
     dtype = em.dtype
     if a.kind == "category":
         is_text = isinstance(dtype, pd.StringDtype)
-        if is_text and isinstance(a.categories, pd.IntervalIndex):
-            if a.categories.left.dtype.kind in "iu":
-                em.refuse(
-                    "pandas writes intervals of integers as (1, 2], and as (1.0, 2.0] where a "
-                    "row of the batch is in no interval",
-                    "give labels to pd.cut, or edges that are floats",
-                )
+        is_interval = isinstance(a.categories, pd.IntervalIndex)
+        if is_text and is_interval and a.categories.left.dtype.kind in "iu":
+            em.refuse(
+                "pandas writes intervals of integers as (1, 2], and as (1.0, 2.0] where a "
+                "row of the batch is in no interval",
+                "give labels to pd.cut, or edges that are floats",
+            )
+        if is_text and not (a.categories.dtype.kind in "iuf" and _misses(em)):
             return lookup.gather(em, a.data, pd.Series([str(i) for i in a.categories], dtype="str"))
         a = em.decoded(a)
     if isinstance(dtype, pd.StringDtype):
@@ -90,6 +91,11 @@ def converted(em: Emission, a: Rep) -> Rep:
 
         return to_unit(em, a, dtype)
     return em.refuse(f"astype({dtype}) has no rule")
+
+
+def _misses(em: Emission) -> bool:
+    """Whether a value is missing in the training frame: integers are then written as 1.0."""
+    return em.step is None or bool(em.step.inputs[0].value.isna().any())
 
 
 def _to_float(em: Emission, a: Rep, to: Any) -> Rep:

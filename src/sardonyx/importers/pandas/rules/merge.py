@@ -76,15 +76,15 @@ def _joined(
         label = f"{name}{suffixes[1]}" if name in overlap and suffixes[1] else name
         if label in result:
             refuse("a frame with two columns of one name has no rule")
-        result[label] = _looked_up(keys, table, values[name])
+        result[label] = looked_up(keys, table, values[name])
     frame = Frame(result, self.rows, self.length)
     if how == "left":
         return frame
-    present = _looked_up(keys, table, pd.Series(np.ones(len(table)))).notna()
+    present = looked_up(keys, table, pd.Series(np.ones(len(table)))).notna()
     return filtered(frame, present)
 
 
-def _looked_up(keys: list[Column], table: pd.DataFrame, values: pd.Series) -> Column:
+def looked_up(keys: list[Column], table: pd.DataFrame, values: pd.Series) -> Column:
     """The values of the row of a table whose keys are those of each row."""
 
     def emit(em: Emission, *reps: Rep) -> Rep:

@@ -11,6 +11,7 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
 from sardonyx.importers.pandas.frame import Frame, Labels, filtered, kept
 from sardonyx.importers.pandas.recorder import Proxy, Rows, freeze, needs_order, refuse, rule
+from sardonyx.importers.pandas.rules.sideways import SIDEWAYS
 
 # Methods that a frame applies to every column; a dict or series gives each column its argument.
 BY_COLUMN = (
@@ -28,6 +29,8 @@ def _by_column(name: str) -> None:
         axis = options.pop("axis", None)
         if axis not in (None, 0, "index", 1, "columns"):
             refuse(f"axis={axis!r} has no rule")
+        if axis in (1, "columns") and name in SIDEWAYS:
+            return SIDEWAYS[name](self, *arguments, **options)
         if name == "abs":
             return self.each(abs)
         along_rows = axis in (0, "index")

@@ -151,11 +151,12 @@ def piece(self: Any, i: Any, dtype: Any = None) -> Any:
 @rule("str of lists")
 def join(self: Any, sep: str) -> Any:
     """The words of a text one after the other, which takes white space at its ends away."""
-    _, limit, whitespace, _ = self.pieces.__dict__["parts"]
-    if not whitespace or limit or not isinstance(sep, str):
-        refuse("join has a rule for the words of a text only", "use .str.replace")
+    pattern, limit, whitespace, _ = self.pieces.__dict__["separator"]
+    if limit or not isinstance(sep, str):
+        refuse("join of a limited number of parts has no rule", "use .str.replace")
     words = Strings(Column(self.pieces.__dict__["source"].step, self.pieces.label))
-    return words.replace(r"\s+", sep.replace("\\", "\\\\"), regex=True)
+    edge = r"\s+" if whitespace else pattern
+    return words.replace(edge, sep.replace("\\", "\\\\"), regex=True)
 
 
 @rule("str of lists")
