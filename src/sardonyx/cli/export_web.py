@@ -17,7 +17,7 @@ def export_web(
         "site"
     ),
     input: Annotated[
-        str | None, typer.Option(help="How a user tries the model: draw, image, webcam or csv.")
+        str | None, typer.Option(help="How a user tries the model: draw, image, webcam, csv, text.")
     ] = None,
     target: Annotated[str, typer.Option(help="Where it computes: wasm or webgpu.")] = "auto",
     title: Annotated[str | None, typer.Option(help="The title of the page.")] = None,

@@ -24,6 +24,7 @@ from sardonyx.passes.nesting import bodies, graphs
 from sardonyx.values import infer_elementwise
 
 MADE_UP = "unk__"
+CRASHING = ("DictVectorizer", "LabelEncoder", "RegexFullMatch")
 
 Dims = list[int | ir.SymbolicDim]
 
@@ -97,12 +98,24 @@ def recall_shapes(declared: Declared) -> bool:
 def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
     """Run ONNX's inference at the opset of the skeleton; whether it accepted the graph."""
     _hide_defaults(skeleton.graph)
+    if _ends_the_process(graph):
+        return False
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
         return False  # one node that ONNX refuses must not cost the shapes of all others
     _copy_back(graph, inferred.graph)
     return True
+
+
+def _ends_the_process(graph: ir.Graph) -> bool:
+    """Whether ONNX's inference may crash: it does where one of these reads a value without a type,
+    which operators that it does not know leave behind (onnx 1.23).
+    """
+    nodes = [node for part in graphs(graph) for node in part]
+    return any(n.op_type in CRASHING for n in nodes) and any(
+        opset.schema(n.op_type, n.domain) is None for n in nodes
+    )
 
 
 def _hide_defaults(graph: onnx.GraphProto) -> None:

@@ -1,9 +1,11 @@
 // The interface: settings, charts, trying the model, data of one's own. The Worker does the work.
 
+import { ARRAYS, cells, classCount, read, size, valueOf } from "./csv.js";
+
 const $ = (id) => document.getElementById(id);
 const worker = new Worker("worker.js", { type: "module" });
 const waiting = new Map();
-let nextId = 0, manifest, settings, losses = [], history = [], running = false;
+let nextId = 0, manifest, settings, losses = [], history = [], running = false, classes = [];
 
 function ask(kind, content = {}) {
   return new Promise((resolve, reject) => {
@@ -145,17 +147,17 @@ function drawEpochs() {
   if (accuracy !== undefined) $("legend").append(`, validation accuracy ${(100 * accuracy).toFixed(1)} %`);
 }
 
-const className = (i) => manifest.classes[i] ?? String(i);
+const className = (i) => classes[i] ?? String(i);
 
 function drawConfusion(counts) {
-  const classes = [...new Set([...Object.keys(counts), ...Object.values(counts).flatMap(Object.keys)])].map(Number).sort((a, b) => a - b);
-  if (classes.length > 40) return;
+  const numbers = [...new Set([...Object.keys(counts), ...Object.values(counts).flatMap(Object.keys)])].map(Number).sort((a, b) => a - b);
+  if (numbers.length > 40) return;
   const head = document.createElement("tr");
-  for (const text of ["label \\ predicted", ...classes.map(className)]) head.append(Object.assign(document.createElement("th"), { textContent: text }));
-  const body = classes.map((truth) => {
+  for (const text of ["label \\ predicted", ...numbers.map(className)]) head.append(Object.assign(document.createElement("th"), { textContent: text }));
+  const body = numbers.map((truth) => {
     const line = document.createElement("tr");
     line.append(Object.assign(document.createElement("th"), { textContent: className(truth) }));
-    for (const guess of classes) {
+    for (const guess of numbers) {
       const count = counts[truth]?.[guess] ?? 0;
       line.append(Object.assign(document.createElement("td"), { textContent: count || "", className: truth === guess ? "right" : "" }));
     }
@@ -174,24 +176,27 @@ function softmax(values) {
   return exps.map((e) => e / sum);
 }
 
-async function show(data) {
-  const shape = [1, ...manifest.input.shape];
-  const { before, after } = await ask("predict", { data, shape });
+const columns = () => manifest.input.columns ?? [manifest.input];
+
+// data -- the numbers or texts of one row, by input
+async function show(...data) {
+  const fields = Object.fromEntries(columns().map(({ name, type, shape }, i) => [name, { type, shape, data: data[i] }]));
+  const { before, after } = await ask("predict", { fields });
   const box = document.createElement("div");
   box.className = "scores";
-  const classes = manifest.loss.includes("cross_entropy") && after.dims.length === 2 && after.dims[1] > 1;
-  const [old, now] = classes ? [softmax(before.data), softmax(after.data)] : [before.data, after.data];
-  const order = now.map((_, i) => i).sort((a, b) => (classes ? now[b] - now[a] : a - b)).slice(0, 10);
+  const scores = manifest.loss.includes("cross_entropy") && after.dims.length === 2 && after.dims[1] > 1;
+  const [old, now] = scores ? [softmax(before.data), softmax(after.data)] : [before.data, after.data];
+  const order = now.map((_, i) => i).sort((a, b) => (scores ? now[b] - now[a] : a - b)).slice(0, 10);
   for (const i of order) {
-    const name = Object.assign(document.createElement("span"), { textContent: classes ? className(i) : `output ${i}` });
+    const name = Object.assign(document.createElement("span"), { textContent: scores ? className(i) : `output ${i}` });
     const bars = document.createElement("div");
-    const share = (v) => `${Math.max(0, Math.min(1, classes ? v : Math.abs(v) / (Math.max(...now.map(Math.abs)) || 1))) * 100}%`;
+    const share = (v) => `${Math.max(0, Math.min(1, scores ? v : Math.abs(v) / (Math.max(...now.map(Math.abs)) || 1))) * 100}%`;
     for (const [kind, v] of [["after", now[i]], ["before", old[i]]]) {
       const bar = Object.assign(document.createElement("i"), { className: kind });
       bar.style.width = share(v);
       bars.append(bar);
     }
-    const text = (v) => (classes ? `${(100 * v).toFixed(1)} %` : v.toPrecision(4));
+    const text = (v) => (scores ? `${(100 * v).toFixed(1)} %` : v.toPrecision(4));
     box.append(name, bars, Object.assign(document.createElement("span"), { textContent: `${text(now[i])}  (before ${text(old[i])})` }));
   }
   $("result").replaceChildren(box);
@@ -260,82 +265,73 @@ const WAYS = {
     $("try").append(video, document.createElement("br"), start);
   },
   csv() {
-    const count = manifest.input.shape.reduce((a, b) => a * b, 1);
-    const input = Object.assign(document.createElement("textarea"), { id: "row", rows: 3, placeholder: `${count} numbers, separated by commas` });
-    const button = Object.assign(document.createElement("button"), { textContent: "Predict" });
-    button.onclick = () => {
-      const values = input.value.split(/[,;\s]+/).filter(Boolean).map(Number);
-      if (values.length !== count || values.some(Number.isNaN)) return problem(`${count} numbers are needed, and there are ${values.filter((v) => !Number.isNaN(v)).length}`);
-      problem("");
-      retry = () => show(values);
-      return retry();
-    };
-    $("try").append(input, button);
+    const widths = columns().map((c) => size(c.shape)), count = widths.reduce((a, b) => a + b, 0);
+    const numeric = columns().every((c) => c.type !== "string");
+    const input = Object.assign(document.createElement("textarea"), { id: "row", rows: 3, placeholder: `${counted(count, numeric ? "number" : "value")}, separated by commas` });
+    row(input, () => {
+      const parts = numeric ? input.value.split(/[,;\s]+/).filter(Boolean) : (cells(input.value)[0] ?? []);
+      if (parts.length !== count) throw new Error(`${counted(count, numeric ? "number" : "value")} are needed, and there are ${parts.length}`);
+      let at = 0;
+      return columns().map((column, i) => parts.slice(at, (at += widths[i])).map((part) => valueOf(part, column, column.name)));
+    });
+  },
+  text() {
+    const input = Object.assign(document.createElement("textarea"), { id: "text", rows: 4, placeholder: "a text" });
+    row(input, () => [[input.value]]);
   },
 };
 
+// A field to write into, and a button that shows what the model says about it.
+function row(input, parse) {
+  const button = Object.assign(document.createElement("button"), { textContent: "Predict", id: "predict" });
+  button.onclick = () => {
+    const attempted = async () => { const data = parse(); retry = () => show(...data); await retry(); };
+    return attempted().then(() => problem(""), (error) => problem(error.message));
+  };
+  $("try").append(input, button);
+}
+
 // -- data of one's own --------------------------------------------------------------------------------------
 
-function parse(text) {
-  const lines = text.split(/\r?\n/).filter((l) => l.trim());
-  const cut = (line) => line.split(line.includes(";") && !line.includes(",") ? ";" : ",").map((c) => c.trim().replace(/^"|"$/g, ""));
-  const first = cut(lines[0]);
-  const header = first.some((c) => c === "" || Number.isNaN(Number(c)));
-  return { names: header ? first : first.map((_, i) => `column ${i + 1}`), rows: lines.slice(header ? 1 : 0).map(cut) };
-}
-
-const TYPES = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array };
-
 async function readCsv(file) {
-  const { names, rows: lines } = parse(await file.text());
-  const { inputs } = manifest.step.steps[0].train;
-  const data = inputs.filter((i) => !manifest.labels.includes(i.name)), label = inputs.find((i) => manifest.labels.includes(i.name));
-  const width = data[0].shape.slice(1).reduce((a, b) => a * b, 1);
-  if (data.length !== 1 || !label) throw new Error("a CSV file fits a model with one input and one label");
-  if (names.length !== width + 1) throw new Error(`${names.length} columns: the model takes ${width} numbers and a label in the last column`);
-  const ragged = lines.findIndex((l) => l.length !== names.length);
-  if (ragged >= 0) throw new Error(`row ${ragged + 1} has ${lines[ragged].length} columns, not ${names.length}`);
-  const x = new TYPES[data[0].type](lines.length * width), y = new TYPES[label.type](lines.length);
-  lines.forEach((line, i) => {
-    for (let j = 0; j < width; j++) {
-      const value = Number(line[j]);
-      if (line[j] === "" || Number.isNaN(value)) throw new Error(`row ${i + 1}, ${names[j]}: ${JSON.stringify(line[j])} is not a number`);
-      x[i * width + j] = value;
-    }
-    const named = manifest.classes.indexOf(line[width]);
-    const value = named >= 0 ? named : Number(line[width]);
-    if (line[width] === "" || Number.isNaN(value)) throw new Error(`row ${i + 1}: ${JSON.stringify(line[width])} is not a label of the model`);
-    y[i] = label.type === "int64" ? BigInt(Math.round(value)) : value;
-  });
-  await use(data[0], x, label, y, lines.length);
-  $("columns").textContent = `${counted(rows, "row")} of ${file.name}: ${names.slice(0, -1).slice(0, 6).join(", ")}${names.length > 7 ? ", …" : ""}; label ${names.at(-1)}`;
+  const table = read(await file.text(), manifest, classes);
+  await use(table.fields, table.count);
+  classes = table.classes;
+  const { inputs, labels } = table.names;
+  $("columns").textContent = `${counted(rows, "row")} of ${file.name}: ${inputs.slice(0, 6).join(", ")}${inputs.length > 6 ? ", …" : ""}; label ${labels.join(", ")}`;
 }
 
-async function use(input, x, label, y, count) {
-  const field = ({ type, shape }, data) => ({ type, shape: shape.slice(1), data });
-  ({ rows } = await ask("data", { rows: count, fields: { [input.name]: field(input, x), [label.name]: field(label, y) } }));
+// What a CSV file should hold, where that is more telling than a count of numbers.
+function columnsNeeded() {
+  const fields = manifest.fed.filter((f) => size(f.shape.map((d) => d ?? 2)) === 1);
+  return fields.length === manifest.fed.length ? `columns: ${fields.map((f) => f.name).join(", ")}` : "";
+}
+
+async function use(fields, count) {
+  ({ rows } = await ask("data", { rows: count, fields }));
   buttons();
 }
 
 // A folder of images: the folder that an image is in names its class.
 async function readFolder(images) {
-  const { inputs } = manifest.step.steps[0].train;
-  const input = inputs.find((i) => i.name === manifest.input.name), label = inputs.find((i) => manifest.labels.includes(i.name));
-  if (!label || !label.type.startsWith("int") || label.shape.length !== 1) throw new Error("a folder of images fits a model that is trained on classes");
+  const input = manifest.input, label = manifest.fed.find((i) => manifest.labels.includes(i.name));
+  if (!label || !label.type.startsWith("int") || label.shape.length) throw new Error("a folder of images fits a model that is trained on classes");
   const named = images.map(([path, file]) => [path.split("/").at(-2), file]);
   if (!named.length) throw new Error("it holds no images");
-  const classes = manifest.classes.length ? manifest.classes : [...new Set(named.map(([name]) => name))].sort();
-  const unknown = [...new Set(named.map(([name]) => name).filter((name) => !classes.includes(name)))];
-  if (unknown.length) throw new Error(`the model has no class ${unknown.join(", ")}: it has ${classes.join(", ")}`);
+  const names = classes.length ? classes : [...new Set(named.map(([name]) => name))].sort();
+  const unknown = [...new Set(named.map(([name]) => name).filter((name) => !names.includes(name)))];
+  if (unknown.length) throw new Error(`the model has no class ${unknown.join(", ")}: it has ${names.join(", ")}`);
+  if (names.length > classCount(manifest)) throw new Error(`${names.length} classes, and the model tells ${classCount(manifest)} apart`);
   const width = manifest.input.shape.reduce((a, b) => a * b, 1);
-  const x = new TYPES[input.type](named.length * width), y = new TYPES[label.type](named.length);
+  const x = new ARRAYS[input.type](named.length * width), y = new ARRAYS[label.type](named.length);
   for (const [i, [name, file]] of named.entries()) {
     const picture = await createImageBitmap(file).catch(() => { throw new Error(`${name}/${file.name} is no image that this browser reads`); });
     x.set(pixels(picture), i * width);
-    y[i] = label.type === "int64" ? BigInt(classes.indexOf(name)) : classes.indexOf(name);
+    y[i] = label.type === "int64" ? BigInt(names.indexOf(name)) : names.indexOf(name);
     picture.close();
   }
-  await use(input, x, label, y, named.length);
+  await use({ [input.name]: { type: input.type, shape: input.shape, data: x }, [label.name]: { type: label.type, shape: [], data: y } }, named.length);
+  classes = names;
   $("columns").textContent = `${counted(rows, "image")} of ${counted(classes.length, "class")}: ${classes.slice(0, 8).join(", ")}${classes.length > 8 ? ", …" : ""}`;
 }
 
@@ -446,6 +442,7 @@ function dropped(transfer) {
 try {
   manifest = await (await fetch("manifest.json")).json();
   document.title = $("title").textContent = manifest.title;
+  classes = [...manifest.classes];
   showSettings();
   const loaded = await ask("load", { manifest });
   rows = loaded.rows;
@@ -454,6 +451,7 @@ try {
   if (manifest.target !== loaded.provider) status("this browser offers no WebGPU: WebAssembly does the work");
   if (manifest.input) WAYS[manifest.input.kind]();
   $("folder-part").hidden = !hasPictures();
+  $("columns").textContent = columnsNeeded();
   await resume();
   document.body.dataset.ready = "yes";
 } catch (error) {

@@ -1,6 +1,8 @@
 // Trains in the background, so that the page stays responsive. Messages in: load, data, start, stop,
 // predict, evaluate, export, restore. Messages out: the answers, and progress.
 
+import { ARRAYS, size } from "./csv.js";
+
 // onnxruntime-web: in WebAssembly, and on the GPU where the page was written for it and there is one.
 let wasm, webgpu = null, provider = "wasm";
 
@@ -19,18 +21,11 @@ async function configured(name) {
   return ort;
 }
 
-const ARRAYS = {
-  float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array,
-  uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array,
-  bool: Uint8Array,
-};
 const GOLDEN = 0x9e3779b9, ORDER = 0xf5299398, VALIDATION = 0x16ac5b6e;
 
 let manifest, sessions = {}, state = {}, before = {}, table = null, original = null, stopping = false;
 const fresh = () => ({ epoch: 0, step: 0, position: 0, sum: 0, count: 0, history: [], losses: [] });
 let progress = fresh();
-
-const size = (shape) => shape.reduce((a, b) => a * b, 1);
 
 async function session(file) {
   sessions[file] ??= open(file);
@@ -41,7 +36,7 @@ async function open(file) {
   const answer = await fetch(new URL(`./step/${file}`, import.meta.url));
   const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", logSeverityLevel: 3 };
   const { train } = manifest.step.steps[0];
-  const beside = [train.scalars?.file, manifest.step.initialize.file].includes(file);
+  const beside = [train.scalars?.file, manifest.step.initialize.file, manifest.front?.file].includes(file);
   const runtime = beside || !webgpu ? wasm : webgpu;
   if (runtime === webgpu) options.executionProviders = ["webgpu"];
   if (runtime === webgpu && file === train.file) options.preferredOutputLocation = onGpu(train);
@@ -110,16 +105,24 @@ function roundHalfEven(x) {
 
 // -- batches --------------------------------------------------------------------------------------
 
-function batch(inputs, rows) {
+function batch(rows) {
   const feeds = {};
-  for (const { name } of inputs) {
-    const field = table.fields[name];
-    const width = size(field.shape);
-    const data = new ARRAYS[field.type](rows.length * width);
-    rows.forEach((row, i) => data.set(field.data.subarray(row * width, (row + 1) * width), i * width));
-    feeds[name] = new wasm.Tensor(field.type, data, [rows.length, ...field.shape]);
-  }
-  return feeds;
+  for (const { name } of manifest.fed) feeds[name] = some(table.fields[name], rows);
+  return prepared(feeds);
+}
+
+// Some rows of a field; text is in a plain array.
+function some({ type, shape, data }, rows) {
+  const width = size(shape), dims = [rows.length, ...shape];
+  if (type === "string") return new wasm.Tensor(type, Array.from(rows, (row) => data.slice(row * width, (row + 1) * width)).flat(), dims);
+  const numbers = new ARRAYS[type](rows.length * width);
+  rows.forEach((row, i) => numbers.set(data.subarray(row * width, (row + 1) * width), i * width));
+  return new wasm.Tensor(type, numbers, dims);
+}
+
+// What a step takes: a front of the model turns text and raw columns into numbers.
+async function prepared(feeds) {
+  return manifest.front ? { ...feeds, ...(await run(manifest.front.file, feeds)) } : feeds;
 }
 
 const withState = (feeds, names, from = state) => {
@@ -141,7 +144,7 @@ async function train(settings) {
     const order = places.map((p) => parts.train[p]);
     for (let at = progress.position; at < order.length; at += settings.batch_size) {
       const rows = order.slice(at, at + settings.batch_size);
-      const feeds = withState({ ...batch(step.inputs, rows), ...hyper }, step.state);
+      const feeds = withState({ ...(await batch(rows)), ...hyper }, step.state);
       const result = await runStep(step, feeds);
       replaceState({ ...state, ...Object.fromEntries(Object.entries(step.updates).map(([name, output]) => [name, result[output]])) });
       const loss = Number(result.loss.data[0]);
@@ -179,7 +182,7 @@ async function measure(evaluate, rows, size_) {
   const confusion = {};
   for (let at = 0; at < rows.length; at += size_) {
     const some = rows.slice(at, at + size_);
-    const feeds = withState(batch(evaluate.inputs, some), evaluate.state);
+    const feeds = withState(await batch(some), evaluate.state);
     const result = await run(evaluate.file, feeds);
     sum += Number(result.loss.data[0]) * some.length;
     const output = result[manifest.prediction];
@@ -235,12 +238,15 @@ async function tuned() {
   return bytes;
 }
 
-async function predict(data, shape, which) {
+// fields -- by name, the numbers or texts of one row
+async function predict(fields, which) {
   const { infer } = manifest.step;
-  const input = manifest.input;
-  const typed = ARRAYS[input.type].from(data, input.type.includes("int64") ? BigInt : undefined);
-  const feeds = { [input.name]: new wasm.Tensor(input.type, typed, shape) };
-  const result = await run(infer.file, withState(feeds, infer.state, which === "before" ? before : state));
+  const feeds = {};
+  for (const [name, { type, shape, data }] of Object.entries(fields)) {
+    const typed = type === "string" ? data : ARRAYS[type].from(data, type.includes("int64") ? BigInt : undefined);
+    feeds[name] = new wasm.Tensor(type, typed, [1, ...shape]);
+  }
+  const result = await run(infer.file, withState(await prepared(feeds), infer.state, which === "before" ? before : state));
   const output = result[manifest.prediction] ?? Object.values(result)[0];
   return { data: Array.from(output.data, Number), dims: [...output.dims] };
 }
@@ -257,14 +263,17 @@ async function load(content) {
     const buffer = await answer.arrayBuffer();
     const fields = {};
     for (const f of manifest.data.fields) {
-      const data = new ARRAYS[f.type](buffer, f.offset, manifest.data.rows * size(f.shape));
+      const data = f.type === "string"
+        ? JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, f.offset, f.bytes)))
+        : new ARRAYS[f.type](buffer, f.offset, manifest.data.rows * size(f.shape));
       fields[f.name] = { type: f.type, shape: f.shape, data };
     }
     table = { rows: manifest.data.rows, fields };
   }
   original = await (await fetch(new URL(`./${manifest.model.file}`, import.meta.url))).arrayBuffer();
   const { train: step, evaluate } = manifest.step.steps[0];
-  for (const file of [step.file, evaluate.file, manifest.step.infer.file]) await session(file);
+  const files = [step.file, evaluate.file, manifest.step.infer.file, manifest.front?.file];
+  for (const file of files.filter(Boolean)) await session(file);
 }
 
 const ANSWERS = {
@@ -274,7 +283,7 @@ const ANSWERS = {
   stop: async () => { stopping = true; return {}; },
   reset: async () => { replaceState({ ...before }); progress = fresh(); return {}; },
   restore: async ({ record }) => { restore(record); return { progress }; },
-  predict: async ({ data, shape }) => ({ before: await predict(data, shape, "before"), after: await predict(data, shape, "after") }),
+  predict: async ({ fields }) => ({ before: await predict(fields, "before"), after: await predict(fields, "after") }),
   tuned: async () => ({ bytes: await tuned() }),
 };
 

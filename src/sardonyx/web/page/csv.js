@@ -1,0 +1,139 @@
+// CSV files as the arrays that a model takes.
+
+export const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array,
+  uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array,
+  bool: Uint8Array,
+};
+export const size = (shape) => shape.reduce((a, b) => a * b, 1);
+const isNumber = (cell) => cell.trim() !== "" && !Number.isNaN(Number(cell));
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+// The cells of a text, row by row: quotes enclose those that hold separators, quotes or line ends.
+export function cells(text) {
+  const line = text.replace(/"[^"]*"/g, "").split("\n")[0];
+  const mark = [",", ";", "\t"].find((c) => line.includes(c)) ?? ",";
+  const rows = [];
+  let row = [], cell = "", inQuotes = false;
+  const endRow = () => { row.push(cell); if (row.length > 1 || cell.trim()) rows.push(row); row = []; cell = ""; };
+  for (let i = text[0] === "\ufeff" ? 1 : 0; i < text.length; i++) {
+    const c = text[i];
+    if (inQuotes) {
+      if (c !== '"') cell += c;
+      else if (text[i + 1] === '"') { cell += c; i++; } else inQuotes = false;
+    } else if (c === '"' && !cell.trim()) { cell = ""; inQuotes = true; }
+    else if (c === mark) { row.push(cell); cell = ""; }
+    else if (c === "\n") endRow();
+    else if (c !== "\r") cell += c;
+  }
+  if (inQuotes) throw new Error("a quote is not closed");
+  endRow();
+  return rows;
+}
+
+// A cell as an input takes it; `where` names the cell in a message.
+export function valueOf(cell, { type }, where) {
+  if (type === "string") return cell;
+  if (!isNumber(cell)) throw new Error(`${where}: ${JSON.stringify(cell)} is not a number`);
+  if (type.includes("int") && !Number.isInteger(Number(cell))) throw new Error(`${where}: ${cell} is not a whole number`);
+  return Number(cell);
+}
+
+// How many classes the model tells apart, where it does.
+export function classCount({ step, prediction, loss }) {
+  const shape = step.steps[0].evaluate.metrics.find((m) => m.name === prediction)?.shape ?? [];
+  return loss.includes("cross_entropy") && shape.length === 2 && Number.isInteger(shape[1]) ? shape[1] : Infinity;
+}
+
+// The inputs, then the labels, with the number of cells that each takes. One free size takes what the
+// others leave.
+function layout({ fed, labels }, count) {
+  const isLabel = (field) => labels.includes(field.name);
+  const fields = [...fed.filter((f) => !isLabel(f)), ...fed.filter(isLabel)];
+  const least = fields.map((f) => size(f.shape.map((d) => d ?? 1)));
+  const free = fields.filter((f) => f.shape.includes(null));
+  return fields.map((field, i) => {
+    const stretches = free.length === 1 && field === free[0] && field.shape.filter((d) => d === null).length === 1;
+    const length = stretches ? Math.max(1, Math.floor((count - sum(least) + least[i]) / least[i])) : 1;
+    const isClass = isLabel(field) && field.type.includes("int") && least[i] === 1;
+    return { ...field, shape: field.shape.map((d) => d ?? length), width: length * least[i], isLabel: isLabel(field), isClass };
+  });
+}
+
+// Whether a row names the columns: it has words where numbers are needed, or a label that is no class.
+// Where nothing but texts is needed, it does.
+function isHeader(row, fields, classes) {
+  let at = 0, onlyTexts = true;
+  for (const field of fields) {
+    const some = row.slice(at, (at += field.width));
+    if (field.type === "string") continue;
+    const numbers = some.every(isNumber);
+    if (field.isClass && !numbers && classes.length) return !classes.includes(some[0].trim());
+    if (field.isClass && !numbers) continue;
+    if (!numbers) return true;
+    onlyTexts = false;
+  }
+  return onlyTexts;
+}
+
+// Columns by their names where all are there and each is one cell, else as they stand.
+function inOrder(header, fields) {
+  const names = fields.map((f) => f.name);
+  const named = header && fields.every((f) => f.width === 1) && names.every((n) => header.includes(n));
+  return named ? names.map((n) => header.indexOf(n)) : null;
+}
+
+function refuseMisfit(rows, width, fields) {
+  const inputs = sum(fields.map((f) => (f.isLabel ? 0 : f.width))), labels = sum(fields.map((f) => f.width)) - inputs;
+  if (width !== inputs + labels) {
+    const kind = fields.some((f) => f.type === "string") ? "value" : "number";
+    const rest = labels === 1 ? "a label in the last column" : `${labels} labels`;
+    throw new Error(`${width} columns: the model takes ${inputs} ${kind}${inputs === 1 ? "" : "s"} and ${rest}`);
+  }
+  const ragged = rows.findIndex((row) => row.length !== width);
+  if (ragged >= 0) throw new Error(`row ${ragged + 1} has ${rows[ragged].length} columns, not ${width}`);
+}
+
+// The names of the classes: those that there are, or the words of the label's column, sorted.
+function classesOf(rows, fields, classes) {
+  if (classes.length || !fields.at(-1).isClass || rows.every((row) => isNumber(row.at(-1)))) return classes;
+  return [...new Set(rows.map((row) => row.at(-1).trim()))].sort();
+}
+
+function classNumber(cell, classes, limit, where) {
+  const index = classes.indexOf(cell.trim());
+  if (index < 0 && !isNumber(cell)) throw new Error(`${where}: ${JSON.stringify(cell)} is not a label of the model`);
+  const number = index >= 0 ? index : Number(cell);
+  const outside = !Number.isInteger(number) || number < 0 || number >= limit;
+  if (outside) throw new Error(`${where}: the model has no class ${cell}${limit < Infinity ? `: it tells ${limit} apart` : ""}`);
+  return number;
+}
+
+// A CSV file as arrays by the names of inputs and labels, the names of its columns, and its classes.
+export function read(text, manifest, classes) {
+  let rows = cells(text);
+  if (!rows.length) throw new Error("it holds no rows");
+  const fields = layout(manifest, rows[0].length);
+  const header = isHeader(rows[0], fields, classes) ? rows.shift() : null;
+  const order = inOrder(header, fields);
+  if (order) rows = rows.map((row) => order.map((i) => row[i] ?? ""));
+  if (!rows.length) throw new Error("it holds no rows");
+  refuseMisfit(rows, order?.length ?? (header ?? rows[0]).length, fields);
+  const names = order ? fields.map((f) => f.name) : header ?? rows[0].map((_, i) => `column ${i + 1}`);
+  const labels = classesOf(rows, fields, classes), limit = classCount(manifest), arrays = {};
+  let at = 0;
+  for (const { name, type, shape, width, isClass } of fields) {
+    const data = type === "string" ? [] : new ARRAYS[type](rows.length * width);
+    rows.forEach((row, i) => {
+      for (let j = 0; j < width; j++) {
+        const cell = row[at + j], where = `row ${i + 1}, ${names[at + j]}`;
+        const number = isClass ? classNumber(cell, labels, limit, where) : valueOf(cell, { type }, where);
+        data[i * width + j] = type.includes("int64") ? BigInt(number) : number;
+      }
+    });
+    arrays[name] = { type, shape, data };
+    at += width;
+  }
+  const inputs = sum(fields.map((f) => (f.isLabel ? 0 : f.width)));
+  return { fields: arrays, count: rows.length, classes: labels, names: { inputs: names.slice(0, inputs), labels: names.slice(inputs) } };
+}
