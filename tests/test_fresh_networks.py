@@ -89,6 +89,24 @@ class Parameters(nn.Module):
         return self.head(x @ self.layer.weight)
 
 
+class Numbers(nn.Module):
+    """Parameters that are single numbers: of a residual branch, a temperature, a generalized mean.
+
+    The slope of the last activation is a plain number of Python, which is no parameter.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.branch, self.power = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.full((1,), 3.0))
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.branch * torch.tanh(self.layer(x))
+        x = (x.abs() + 0.1).pow(self.power) / self.temperature
+        return 0.5 * self.head(x)
+
+
 def zeros(*layers: Any) -> Callable[[], nn.Module]:
     """Layers whose biases begin with zeros."""
 
@@ -118,6 +136,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "encoder": (encoder, (5, 6)),
     "one shift of two": (OneShift, (6,)),
     "parameters outside of layers": (Parameters, (6,)),
+    "single numbers": (Numbers, (6,)),
     "zeros": (
         zeros(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.ConvTranspose2d(4, 4, 2, groups=2), nn.Tanh()),
         IMAGE,
@@ -180,6 +199,18 @@ def test_the_newer_exporter(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_from_the_newer_exporter(name: str) -> None:
     check(name, newer=True)
+
+
+def test_single_numbers_with_names_are_trained_and_said() -> None:
+    x = torch.randn(4, 6)
+    model = exported(Numbers(), x, newer=False)
+    numbers = {w.name: w.kind for w in sx.weights(model) if w.size == 1}
+    names = {n for n, kind in numbers.items() if kind == "weight"}
+    assert names == {"branch", "power", "temperature"} and len(numbers) > len(names)
+    net = sx.trainable(model, "mse", sx.optim.sgd(0.02))
+    assert "3 single numbers trained" in str(sx.choices(net))
+    frozen = sx.trainable(model, "mse", sx.optim.sgd(0.02), freeze=sorted(names))
+    assert "single number" not in str(sx.choices(frozen))
 
 
 def test_a_copy_of_a_parameter_is_a_parameter() -> None:

@@ -74,6 +74,10 @@ NORMALIZATIONS = (
 WITH_PARAMETERS = (*PRODUCTS, *RECURRENT, "PRelu", *NORMALIZATIONS)
 # torch's exporters give such names to constants of their own; parameters keep their names.
 EXPORTER_CONSTANT = re.compile(r"(val_\d+|(.*/)?Constant(_\d+)?_output_0)")
+# torch's older exporter marks no parameters, but its constants have other names than parameters.
+OLDER_EXPORTER = ("main_graph", "torch_jit", "torch-jit-export")
+NAMED_NUMBER = "a single number with a name of the torch module"
+PARAMETER_NAME = re.compile(r"(?!\d+$|val_\d+$|_)\w+(\.\w+)*")
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
     marks_parameters = any(
         "PARAMETER" in v.metadata_props.get(TORCH_KIND, "") for v in graph.initializers.values()
     )
+    keeps_names = graph.name in OLDER_EXPORTER and any(
+        name.endswith((".weight", ".bias")) for name in graph.initializers
+    )
     tensors = []
     for part in graphs(graph):
         for name, value in part.initializers.items():
@@ -119,7 +126,8 @@ def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
             if tensor is None:
                 continue
             if part is graph:
-                kind, reason = _classify(value, name in updated, marks_parameters)
+                has_name = keeps_names and PARAMETER_NAME.fullmatch(name) is not None
+                kind, reason = _classify(value, name in updated, marks_parameters, has_name)
             else:
                 kind, reason = "constant", f"inside the body {quote(part.name)}"
             tensors.append(Weight(name, kind, reason, tuple(tensor.shape.numpy()), tensor.dtype))
@@ -138,7 +146,10 @@ class _Role:
     parameter: bool = False
 
 
-def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[str, str]:
+def _classify(
+    value: ir.Value, updated: bool, marks_parameters: bool, has_name: bool
+) -> tuple[str, str]:
+    """The kind of a tensor and the reason; `has_name`: its name is one of the torch module."""
     if value.dtype not in FLOATS:
         dtype = value.dtype.name.lower() if value.dtype is not None else "of no known type"
         return "constant", f"{dtype}, not a float"
@@ -147,7 +158,7 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
     uses = value.uses()
     if uses and not updated and all(stage_of(use.node) == PREPARATION for use in uses):
         return "constant", "part of the data preparation"
-    roles = list(_roles(value))
+    roles = list(_roles(value, has_name))
     weight = next((r for r in roles if r.kind == "weight"), None)
     statistic = next((r for r in roles if r.kind == "statistic"), None)
     if statistic is not None and weight is None:
@@ -173,7 +184,7 @@ def _classify(value: ir.Value, updated: bool, marks_parameters: bool) -> tuple[s
     return "weight", weight.reason
 
 
-def _roles(tensor: ir.Value) -> Iterator[_Role]:
+def _roles(tensor: ir.Value, has_name: bool) -> Iterator[_Role]:
     """The role of a tensor in each of its uses, also behind operators that only move numbers."""
     pending: list[tuple[ir.Value, tuple[str, ...]]] = [(tensor, ())]
     values = {tensor}
@@ -181,7 +192,7 @@ def _roles(tensor: ir.Value) -> Iterator[_Role]:
         value, path = pending.pop()
         for node, position in value.uses():
             if node.domain != "" or node.op_type not in MOVES or len(values) > MAX_MOVES:
-                role = _role(tensor, node, position, path)
+                role = _role(tensor, node, position, path, has_name)
                 if path:
                     role = replace(role, reason=f"{role.reason}, through {', '.join(path)}")
                 yield role
@@ -195,7 +206,9 @@ def _roles(tensor: ir.Value) -> Iterator[_Role]:
                     pending.append((output, through_node))
 
 
-def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...]) -> _Role:
+def _role(
+    tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...], has_name: bool
+) -> _Role:
     """The role of a tensor in one use: as an input of `node`, reached through operators `path`."""
     formal = _formal_name(node, position)
     reason = f"{formal} of {node.op_type}"
@@ -208,10 +221,9 @@ def _role(tensor: ir.Value, node: ir.Node, position: int, path: tuple[str, ...])
         return _Role("constant", reason)
     assert tensor.const_value is not None
     single = tensor.const_value.size == 1
-    if single and "Expand" in path:
-        return _Role("constant", "a single number")
-    if single and node.op_type in ELEMENTWISE and not _is_bias(node, position):
-        return _Role("constant", "a single number")
+    alone = node.op_type in ELEMENTWISE and not _is_bias(node, position)
+    if single and (alone or "Expand" in path):
+        return _Role("weight", NAMED_NUMBER) if has_name else _Role("constant", "a single number")
     if node.op_type in RECURRENT and formal in INITIAL_STATES:
         zeros = not np.any(tensor.const_value.numpy())
         return _Role("constant" if zeros else "weight", f"{reason}{', all zeros' * zeros}")

@@ -15,14 +15,18 @@ from sardonyx.model import Model
 from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
 from sardonyx.record.restore_weights import is_uniform
-from sardonyx.weights import NORMALIZATIONS
+from sardonyx.weights import NAMED_NUMBER, NORMALIZATIONS, classified
 
 SHOWN = 3
 
 
 def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> None:
     """Add notes for whoever trains this model to the choices."""
-    for note in (_shared(trained), _merged_norms(model), _nameless(trained), _integers(model)):
+    notes = (
+        _shared(trained), _merged_norms(model), _nameless(trained), _numbers(model, trained),
+        _integers(model),
+    )  # fmt: skip
+    for note in notes:
         if note is not None:
             choices.add("note", *note)
 
@@ -90,6 +94,17 @@ def _nameless(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     count = f"{len(names)} weight{'s' * (len(names) > 1)} without a name of the network"
     why = "the exporter computed and renamed them: patterns have to match these names"
     return f"{count}: {_listed(names)}", why
+
+
+def _numbers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Single numbers that are trained because of their names."""
+    numbers = {w.name for w in classified(model.graph) if w.reason == NAMED_NUMBER}
+    names = [v.name or "" for v in trained if v.name in numbers]
+    if not names:
+        return None
+    count = f"{len(names)} single number{'s' * (len(names) > 1)} trained: {_listed(names)}"
+    why = "the module has them under these names; if one is a buffer, freeze it"
+    return count, why
 
 
 def _integers(model: Model) -> tuple[str, str] | None:
