@@ -61,6 +61,17 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
+class Decoder(nn.Module):
+    """Two attentions whose biases begin alike; the exporters split that of the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x, x.flip(1))
+
+
 class OneShift(nn.Module):
     """Two normalizations that have one shift, beside a third that has its own."""
 
@@ -134,6 +145,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "one block, three times": (shared, (6,)),
     "one block, three times, rows of rows": (shared, (5, 6)),
     "encoder": (encoder, (5, 6)),
+    "decoder": (Decoder, (5, 6)),
     "one shift of two": (OneShift, (6,)),
     "parameters outside of layers": (Parameters, (6,)),
     "single numbers": (Numbers, (6,)),
@@ -189,7 +201,8 @@ def test_the_older_exporter(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["copies of a block", "one shift of two", "parameters outside of layers", "zeros"]
+    "name",
+    ["copies of a block", "decoder", "one shift of two", "parameters outside of layers", "zeros"],
 )
 def test_the_newer_exporter(name: str) -> None:
     check(name, newer=True)

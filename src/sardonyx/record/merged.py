@@ -21,7 +21,7 @@ from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.describe import Choices
 from sardonyx.record.restore_weights import is_uniform
 from sardonyx.record.torch_names import module_path, parameters, respelled, spelled
-from sardonyx.weights import classified
+from sardonyx.weights import MOVES, classified
 
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
@@ -171,7 +171,7 @@ def _own_readers(
             shared = _siblings(module, owner) is not None or _siblings(first, owner) is not None
             another = _siblings(first, module) in copies or (is_uniform(source) and not shared)
         if another:
-            name = f"{module}.{slot}" if module_path(uses[0][0]) else module
+            name = f"{module}.{slot}" if _module(uses[0][0]) else module
             yield _own_name(source, modules[first][0][0], uses[0][0]) or name, uses
 
 
@@ -241,6 +241,17 @@ def _readers(source: ir.Value) -> dict[str, list[Use]]:
     for node, position in source.uses():
         if node.op_type != "Identity":
             names = parameters(node)
-            module = module_path(node) or (names[0] if len(names) == 1 else "")
+            module = _module(node) or (names[0] if len(names) == 1 else "")
             modules.setdefault(module, []).append((node, position))
     return modules
+
+
+def _module(node: ir.Node) -> str:
+    """The path of the module that a node is in. Nodes that a rewrite of the exporter added, such as
+    the Split of a bias for queries and keys, say nothing: the readers of what they move tell.
+    """
+    path = module_path(node)
+    if path or node.op_type not in MOVES:
+        return path
+    modules = {_module(reader) for output in node.outputs for reader, _ in output.uses()}
+    return modules.pop() if len(modules) == 1 else ""
