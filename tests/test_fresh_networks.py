@@ -226,6 +226,15 @@ def test_single_numbers_with_names_are_trained_and_said() -> None:
     assert "single number" not in str(sx.choices(frozen))
 
 
+@pytest.mark.parametrize("padding", [0, None])
+def test_a_row_of_padding_is_said(padding: int | None) -> None:
+    """An ONNX file does not hold padding_idx: the row of zeros is the only sign of it."""
+    module = nn.Sequential(nn.Embedding(9, 4, padding_idx=padding), nn.Flatten(), nn.Linear(12, 3))
+    model = exported(module, torch.arange(6).reshape(2, 3), newer=False)
+    choices = str(sx.choices(sx.trainable(model, "mse", sx.optim.sgd(0.02))))
+    assert ('row 0 of "0.weight" holds zeros' in choices) == (padding == 0)
+
+
 def test_a_copy_of_a_parameter_is_a_parameter() -> None:
     """torch's mark of a parameter stays with a tensor that is separated from another."""
     torch.manual_seed(0)

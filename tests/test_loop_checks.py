@@ -101,6 +101,33 @@ def test_a_field_with_one_value_is_refused(tmp_path: Path) -> None:
         sx.train(mlp(), tmp_path / "d.npz", steps=1)
 
 
+@pytest.mark.parametrize(
+    "loss, labels, allowed",
+    [
+        ("binary_cross_entropy", [-1, 1], "not 0 to 1"),
+        ("hinge", [0, 1], "not -1 or 1"),
+        ("kl_divergence", [-0.5, 1.5], "not from 0"),
+    ],
+)
+def test_labels_without_meaning_for_the_loss_are_refused(
+    loss: str, labels: list[float], allowed: str, compiles: Callable[[], int]
+) -> None:
+    data = {"x": X, "label": rng.choice(np.array(labels, np.float32), (40, 3))}
+    with pytest.raises(DataError, match=allowed):
+        sx.train(mlp(), data, loss=loss, steps=1)
+    assert compiles() == 0
+    data["label"] = {"hinge": 2 * LABEL[:, None].clip(0, 1) - 1}.get(loss, X[:, :3] > 0)
+    data["label"] = np.broadcast_to(data["label"], (40, 3)).astype(np.float32)
+    assert np.isfinite(sx.train(mlp(), data, loss=loss, steps=1).losses[0])
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"x": x, "label": LABEL}, lambda x: (x, LABEL)])
+def test_masks_of_arrays_are_not_ignored(wrap: Callable[[Any], Any]) -> None:
+    with pytest.raises(DataError, match="masked elements"):
+        sx.train(mlp(), wrap(np.ma.masked_array(X, X > 1)), steps=1)
+    assert len(sx.train(mlp(), wrap(np.ma.masked_array(X, X > 1e9)), steps=1).losses) == 1
+
+
 def test_fields_of_an_archive_are_chosen_by_columns(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", other=X[:, 0], **DATA)  # type: ignore[arg-type]
     chosen = sx.train(mlp(), tmp_path / "d.npz", steps=2, columns=["x", "label"])

@@ -1,13 +1,15 @@
 """Notes on what an exporter has done to a network that matters for training.
 
 They are added to the choices of a record: weights that several layers share, normalization that was
-folded into convolutions, names that folding has lost, weights stored as integers.
+folded into convolutions, names that folding has lost, single numbers and padding rows that are
+trained, weights stored as integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import quote
@@ -24,7 +26,7 @@ def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> No
     """Add notes for whoever trains this model to the choices."""
     notes = (
         _shared(trained), _merged_norms(model), _nameless(trained), _numbers(model, trained),
-        _integers(model),
+        _padding_rows(trained), _integers(model),
     )  # fmt: skip
     for note in notes:
         if note is not None:
@@ -105,6 +107,22 @@ def _numbers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | Non
     count = f"{len(names)} single number{'s' * (len(names) > 1)} trained: {_listed(names)}"
     why = "the module has them under these names; if one is a buffer, freeze it"
     return count, why
+
+
+def _padding_rows(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Tables of embeddings with one row of zeros: torch never trains the row of padding_idx."""
+    rows = []
+    for value in trained:
+        gathers = [n for n, position in value.uses() if n.op_type == "Gather" and position == 0]
+        if not gathers or value.const_value is None or len(value.const_value.shape) != 2:
+            continue
+        zeros = np.flatnonzero(~value.const_value.numpy().any(axis=1))
+        if len(zeros) == 1 and value.const_value.shape[0] != 1:
+            rows.append(f"row {zeros[0]} of {quote(value.name or '')}")
+    if not rows:
+        return None
+    why = "torch keeps the row of padding_idx as it is, which an ONNX file does not say"
+    return f"{', '.join(rows[:SHOWN])} holds zeros and is trained like the others", why
 
 
 def _integers(model: Model) -> tuple[str, str] | None:

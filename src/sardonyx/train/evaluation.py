@@ -28,6 +28,7 @@ from sardonyx.train.checkpoint import Position
 from sardonyx.train.data import open_data
 from sardonyx.train.fields import (
     Feeding,
+    LabelRange,
     Link,
     check_text,
     check_values,
@@ -328,7 +329,7 @@ def links_for(
     raw = set(front.inputs) if front is not None else set()  # may hold missing values
     check_text(source, links)
     trained_on = [item for item in links if item.input not in raw]
-    check_values(source, trained_on, class_counts(net, settings))
+    check_values(source, trained_on, class_counts(net, settings), label_ranges(settings))
     return links
 
 
@@ -347,6 +348,23 @@ def class_counts(net: Model, settings: dict[str, Any]) -> dict[str, tuple[int, i
             ignored = loss_term["settings"].get("ignore_index")
             counts[loss_term["labels"][0]] = (classes, ignored)
     return counts
+
+
+LABEL_RANGES = {
+    "binary_cross_entropy": LabelRange(0, 1),
+    "contrastive": LabelRange(0, 1),
+    "hinge": LabelRange(-1, 1, ends_only=True),
+    "kl_divergence": LabelRange(0, np.inf),
+}
+
+
+def label_ranges(settings: dict[str, Any]) -> dict[str, LabelRange]:
+    """Label input → the numbers that its loss takes; others would give a loss without meaning."""
+    return {
+        term["labels"][0]: LABEL_RANGES[term["loss"]]
+        for term in settings.get("loss_terms", [])
+        if term["loss"] in LABEL_RANGES and not term["settings"].get("log_target")
+    }
 
 
 # -- batches --------------------------------------------------------------------------------

@@ -420,12 +420,35 @@ def check_text(source: Source, links: Sequence[Link]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class LabelRange:
+    """The labels that a loss has a meaning for: from `low` to `high`, or these two alone."""
+
+    low: float
+    high: float
+    ends_only: bool = False
+
+    def __str__(self) -> str:
+        if np.isinf(self.high):
+            return f"from {self.low:g}"
+        return f"{self.low:g} {'or' if self.ends_only else 'to'} {self.high:g}"
+
+    def excludes(self, array: np.ndarray) -> np.ndarray:
+        if self.ends_only:
+            return (array != self.low) & (array != self.high)
+        return (array < self.low) | (array > self.high)
+
+
 def check_values(
-    source: Source, links: Sequence[Link], classes: Mapping[str, tuple[int, int | None]]
+    source: Source,
+    links: Sequence[Link],
+    classes: Mapping[str, tuple[int, int | None]],
+    ranges: Mapping[str, LabelRange],
 ) -> None:
     """Refuse NaN, infinities, labels out of range and unreadable images before training.
 
     classes -- label input → (number of classes, label that is ignored or None)
+    ranges  -- label input → the numbers that its loss takes
     A table of plain arrays is read whole; of mapped files, images and streams the first rows.
     """
     table = source.table if isinstance(source, Subset) else source
@@ -452,6 +475,12 @@ def check_values(
                 wrong &= array != ignored
             if wrong.any():
                 words = f"label {array[wrong][0]}, not from 0 to {count - 1}"
+                problems.append([*_where(item, wrong), words])
+        if item.input in ranges and array.dtype.kind in "iufb":
+            allowed = ranges[item.input]
+            wrong = allowed.excludes(array)
+            if wrong.any():
+                words = f"label {array[wrong][0]:g}, not {allowed}, which the loss is made for"
                 problems.append([*_where(item, wrong), words])
     if problems:
         raise DataError("the data holds values that cannot be trained on", problems)

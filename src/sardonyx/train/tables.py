@@ -151,6 +151,8 @@ def _column(values: Any) -> Any:
     if hasattr(values, "to_numpy"):
         return np.asarray(values.to_numpy())
     lazy = hasattr(values, "__getitem__") and hasattr(values, "shape")
+    if isinstance(values, np.ma.MaskedArray):
+        return as_array(values)
     return values if lazy and not hasattr(values, "detach") else as_array(values)
 
 
@@ -248,6 +250,11 @@ def as_array(value: Any) -> np.ndarray:
     """Anything that holds numbers as an array; a torch tensor too, without importing torch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError(
+            "an array of the data has masked elements, and a mask is not trained on",
+            hint="fill them, such as array.filled(0), or leave their rows out",
+        )
     try:
         return np.asarray(value)
     except ValueError:  # rows of different lengths
