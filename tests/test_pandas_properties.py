@@ -152,6 +152,46 @@ def _unstacked_fitted(train: pd.DataFrame, df: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"r": df["g"].map((train["k"] == 1).groupby(train["g"]).sum())})
 
 
+def _in_groups(df: pd.DataFrame) -> pd.DataFrame:
+    groups = df.groupby("g")
+    return pd.DataFrame(
+        {
+            "a": groups["n"].shift(1),
+            "b": groups["t"].shift(-1),
+            "c": groups["s"].shift(1),
+            "d": df.groupby(["g", "k"])["n"].diff(),
+            "e": groups.cumcount(),
+            "f": df.groupby("s")["k"].cumsum(),
+        }
+    )
+
+
+def _by_month(table: Callable[[pd.DataFrame], Any], **options: Any) -> Function:
+    def function(df: pd.DataFrame) -> pd.DataFrame:
+        means = table(df[df["t"].notna()] if len(df) else df).resample("MS", **options).mean()
+        means = means["y"] if isinstance(means, pd.DataFrame) else means
+        return pd.DataFrame({"r": df["t"].dt.to_period("M").dt.to_timestamp().map(means)})
+
+    return function
+
+
+def _by_month_fitted(train: pd.DataFrame, df: pd.DataFrame) -> pd.DataFrame:
+    month = train["t"].dt.year * 12 + train["t"].dt.month
+    means = train["y"].groupby(month).mean()
+    return pd.DataFrame({"r": (df["t"].dt.year * 12 + df["t"].dt.month).map(means)})
+
+
+def _pivoted(df: pd.DataFrame) -> pd.DataFrame:
+    table = df.groupby(["g", "b"], as_index=False)["y"].mean()
+    wide = table.pivot(index="g", columns="b", values="y").add_prefix("b_").reset_index()
+    return df[["g"]].merge(wide, on="g", how="left").drop(columns="g")
+
+
+def _pivoted_fitted(train: pd.DataFrame, df: pd.DataFrame) -> pd.DataFrame:
+    means = {b: train[train["b"] == b].groupby("g")["y"].mean() for b in (False, True)}
+    return pd.DataFrame({f"b_{b}": df["g"].map(m) for b, m in means.items()})
+
+
 def _dummies(df: pd.DataFrame) -> pd.DataFrame:
     return pd.get_dummies(df[["g", "n"]], columns=["g"])
 
@@ -281,6 +321,27 @@ CASES: dict[str, Case] = {
         )
     ),
     "shift": of(column("r", lambda df: df["y"].shift(1)), order=True),
+    "shift in groups": of(_in_groups, order=True),
+    "melt": of(lambda df: df.melt(["g", "k"], ["x", "n"], "name", "v")),
+    "melt of texts": of(lambda df: pd.melt(df, id_vars="n", value_vars=["s", "g"])),
+    "stack": of(lambda df: df.set_index("g")[["x", "y", "n"]].stack().reset_index(name="v")),
+    "concat below": of(
+        lambda df: pd.concat([df[df["x"] > 3][["x", "s"]], df[["s", "n"]]], ignore_index=True)
+    ),
+    "set_index": of(lambda df: df[["k", "x", "s"]].set_index(["s", "k"])[["x"]].reset_index()),
+    "resample": of(_by_month(lambda df: df.set_index("t")["y"]), _by_month_fitted),
+    "resample of a column": of(_by_month(lambda df: df[["t", "y"]], on="t"), _by_month_fitted),
+    "pivot": of(_pivoted, _pivoted_fitted),
+    "comprehension": of(
+        column("r", lambda df: [g + "!" if k > 2 else g for g, k in zip(df["g"], df["k"])])
+    ),
+    "along columns": of(
+        lambda df: (
+            df[["n", "k", "y"]]
+            .diff(axis=1)
+            .assign(r=df[["x", "n"]].rank(axis=1)["n"], c=df[["x", "n"]].cumsum(axis=1)["n"])
+        )
+    ),
     "clip": of(lambda df: df[["x"]].clip(0, 10).assign(k=df["k"].clip(lower=1))),
     "factorize": of(column("r", lambda df: pd.factorize(df["g"])[0]), _factors),
     "query": of(lambda df: df.query("x > 5 and g != 'u'")[["x", "g"]].eval("z = x * 2")),

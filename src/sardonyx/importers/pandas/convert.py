@@ -179,12 +179,16 @@ def needed(recorded: Recording) -> list[Step]:
         pending.append((step, True))
         more = list(step.inputs)
         if step.of_index:
-            rows: Rows | None = step.rows
-            while rows is not None and rows.keep is not None:
-                more.append(rows.keep)
-                rows = rows.base
+            more += conditions_of(step.rows)
         pending.extend((s, False) for s in more if s not in order)
     return list(order)
+
+
+def conditions_of(rows: Rows) -> list[Step]:
+    """The conditions that chose a set of rows."""
+    outer = [] if rows.base is None else conditions_of(rows.base)
+    inner = [s for part in rows.parts for s in conditions_of(part)]
+    return [*outer, *inner, *([] if rows.keep is None else [rows.keep])]
 
 
 def is_text(step: Step) -> bool:
@@ -407,7 +411,7 @@ def prove_odd_rows(
 ) -> None:
     constants = proof.constants_of(function)
     base = training.sample(min(len(training), 3), random_state=0)
-    moves = any(c.rows.keep is not None for _, c in recorded.columns)
+    moves = any(not c.rows.are_fed for _, c in recorded.columns)
     for rows in proof.usable(proof.odd_rows(base, used, constants), again):
         expected, actual = again(rows), graph(rows)
         check("rows with odd values", rows, expected, actual)

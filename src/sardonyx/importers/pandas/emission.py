@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,6 +122,10 @@ class Emission:
         if rows not in self.counts:
             if rows.keep is None and rows.base is not None:
                 return self.count(rows.base)
+            if rows.parts:
+                counts = [self.count(part) for part in rows.parts]
+                self.counts[rows] = functools.reduce(self.op.Add, counts)
+                return self.counts[rows]
             if rows.keep is None:
                 assert self.base is not None
                 self.counts[rows] = self.op.Shape(self.base, start=0, end=1)

@@ -39,6 +39,8 @@ def replay(steps: Sequence[Step], inputs: dict[Step, Any], frame: pd.DataFrame) 
     values: dict[Step, pd.Series] = {}
 
     def index_of(rows: Rows) -> pd.Index:
+        if rows.parts:
+            return pd.RangeIndex(sum(len(index_of(part)) for part in rows.parts))
         if rows.keep is None:
             return frame.index if rows.base is None else index_of(rows.base)
         keep = value_of(rows.keep)

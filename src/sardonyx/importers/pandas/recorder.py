@@ -165,10 +165,18 @@ class Rows:
 
     keep -- the step of booleans that chose them; None for the rows that are fed
     base -- the rows that `keep` chose from
+    parts -- the sets of rows of which these are, one after the other
     """
 
-    def __init__(self, keep: Step | None = None, base: Rows | None = None):
-        self.keep, self.base = keep, base
+    def __init__(
+        self, keep: Step | None = None, base: Rows | None = None, parts: tuple[Rows, ...] = ()
+    ):
+        self.keep, self.base, self.parts = keep, base, parts
+
+    @property
+    def are_fed(self) -> bool:
+        """Whether they are the rows that are fed, in their order."""
+        return self.keep is None and self.base is None and not self.parts
 
 
 @dataclass(eq=False)
@@ -275,7 +283,7 @@ def attribute(proxy: Any, name: str) -> Any:
     return functools.partial(call, owner, name, proxy)
 
 
-def call(owner: str, name: str, *arguments: Any, **options: Any) -> Any:
+def call(owner: str, name: str, /, *arguments: Any, **options: Any) -> Any:
     """Call a rule; arguments that it does not have are refused, never ignored."""
     entry = RULES[owner, name]
     try:

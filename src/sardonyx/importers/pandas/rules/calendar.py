@@ -13,7 +13,7 @@ import pandas as pd
 
 from sardonyx.importers.pandas.column import Column, is_column, record
 from sardonyx.importers.pandas.emission import Emission, Rep
-from sardonyx.importers.pandas.recorder import refuse, rule
+from sardonyx.importers.pandas.recorder import Proxy, call, refuse, rule
 from sardonyx.importers.pandas.rules.dates import formatted
 
 PERIODS = {
@@ -79,6 +79,38 @@ def astype(self: Any, dtype: Any, errors: str = "raise", copy: Any = None) -> An
         return record("astype", [plain], lambda a: a.astype(dtype), emit, chars=True,
                       label=self.label)  # fmt: skip
     return self.moments.astype(dtype).named(self.label)
+
+
+class PeriodTimes(Proxy):
+    """`.dt` of a column of periods or days."""
+
+    _owner = "dt of periods"
+
+    def __init__(self, column: Days):
+        self.column = column
+
+
+@rule("days", "dt", is_property=True)
+def dt_(self: Any) -> Any:
+    return PeriodTimes(self)
+
+
+@rule("dt of periods", "to_timestamp", "start_time")
+def to_timestamp(self: Any) -> Any:
+    """The first moment of each period."""
+    times = self.column.moments.dt.normalize()
+    starts = {
+        "%Y-%m-%d": lambda: times,
+        "%Y-%m": lambda: times - _days(times.dt.day - 1),
+        "%Y": lambda: times - _days(times.dt.dayofyear - 1),
+    }
+    if self.column.form not in starts:
+        refuse("the start of these periods has no rule", "periods of days, months and years have")
+    return starts[self.column.form]().named(self.column.label)
+
+
+def _days(number: Any) -> Any:
+    return call("pandas", "to_timedelta", number.fillna(0).astype("int64"), unit="D")
 
 
 @rule("days")

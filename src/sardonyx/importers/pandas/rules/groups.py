@@ -10,6 +10,7 @@ from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, filtered
 from sardonyx.importers.pandas.recorder import Proxy, freeze, needs_order, refuse, rule, trace
 from sardonyx.importers.pandas.rules.calendar import Days
+from sardonyx.importers.pandas.rules.labels import Labelled, LabelledColumn
 from sardonyx.importers.pandas.rules.reductions import Grouped, of_groups
 
 AGGREGATIONS = (
@@ -52,10 +53,15 @@ class Groups(Proxy):
 
 @rule("DataFrame")
 def groupby(
-    self: Any, by: Any = None, *, as_index: bool = True, sort: bool = True,
+    self: Any, by: Any = None, *, level: Any = None, as_index: bool = True, sort: bool = True,
     group_keys: bool = True, observed: bool = True, dropna: bool = True,
 ) -> Any:  # fmt: skip
+    if level is not None and isinstance(self, Labelled):
+        return _by_level(self, level, sort=sort, observed=observed, dropna=dropna)
     parts = by if isinstance(by, list) else [by]
+    if any(isinstance(p, pd.Grouper) for p in parts):
+        real = self.real().groupby(by, as_index=as_index, sort=sort, observed=observed)
+        return Groups([], self, real, None, {})
     keys = [p if is_column(p) else self.series[p] for p in parts]
     keys = [k.moments if isinstance(k, Days) else k for k in keys]
     real_parts = [p.value if is_column(p) else p for p in parts]
@@ -69,15 +75,26 @@ def groupby(
 
 @rule("Series", "groupby")
 def groupby_of_column(
-    self: Any, by: Any = None, *, sort: bool = True, group_keys: bool = True,
+    self: Any, by: Any = None, *, level: Any = None, sort: bool = True, group_keys: bool = True,
     observed: bool = True, dropna: bool = True,
 ) -> Any:  # fmt: skip
+    if level is not None and isinstance(self, LabelledColumn):
+        return _by_level(self, level, sort=sort, observed=observed, dropna=dropna)
     parts = by if isinstance(by, list) else [by]
     if not all(is_column(p) for p in parts):
         refuse("a column is grouped by columns only")
     real_by = [p.value for p in parts] if isinstance(by, list) else by.value
     options = {"sort": sort, "group_keys": group_keys, "observed": observed, "dropna": dropna}
     return Groups(parts, self, self.value.groupby(real_by, **options), None, options)
+
+
+def _by_level(self: Any, level: Any, **options: Any) -> Any:
+    """Groups of the labels that `set_index` gave."""
+    levels = level if isinstance(level, list) else [level]
+    labels = self.label_columns
+    keys = [list(labels.values())[i] if isinstance(i, int) else labels[i] for i in levels]
+    real = self.labelled_real().groupby(level=level, **options)
+    return Groups(keys, self, real, None, options)
 
 
 def _aggregation(name: str) -> None:
@@ -94,13 +111,17 @@ for _name in AGGREGATIONS:
 def _by_row(name: str) -> None:
     def method(self: Any, *_: Any, **__: Any) -> Any:
         needs_order(f"groupby.{name}")
-        refuse(f"groupby.{name} has no rule")
+        refuse(
+            f"groupby.{name} has no rule",
+            "shift, diff, pct_change, cumcount and cumsum within groups have one",
+        )
 
     rule("GroupBy", name)(method)
 
 
 for _name in BY_ROW:
-    _by_row(_name)
+    if _name not in ("shift", "diff", "pct_change", "cumcount", "cumsum"):  # see sequences.py
+        _by_row(_name)
 
 
 @rule("GroupBy", "ngroups", is_property=True)

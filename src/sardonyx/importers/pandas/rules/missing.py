@@ -10,7 +10,8 @@ import pandas as pd
 from sardonyx.importers.pandas import lookup
 from sardonyx.importers.pandas.column import check_operand, is_column, is_scalar, record
 from sardonyx.importers.pandas.emission import Emission, Rep
-from sardonyx.importers.pandas.recorder import Proxy, needs_order, refuse, rule
+from sardonyx.importers.pandas.recorder import Proxy, freeze, needs_order, refuse, rule
+from sardonyx.importers.pandas.rules.labels import LabelledColumn
 from sardonyx.importers.pandas.rules.ufuncs import extremum, truth
 
 
@@ -255,6 +256,8 @@ def map_(self: Any, func: Any = None, na_action: Any = None, arg: Any = None) ->
     from sardonyx.importers.pandas.rules.apply import trace_function
 
     table = func if func is not None else arg
+    if isinstance(table, LabelledColumn):
+        table = freeze(f"{table.label} by its labels", table.labelled_real())
     if isinstance(table, Proxy):
         refuse("map with a column that is computed row by row has no rule")
     if callable(table) and not isinstance(table, (dict, pd.Series)):

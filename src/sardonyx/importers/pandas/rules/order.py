@@ -114,12 +114,14 @@ def _moved(column: Any, keys: list[Any], upward: list[bool], na_position: str, r
 def _sorted_further(em: Emission, rep: Rep, upward: bool, na_position: str, order: Any) -> Any:
     """A stable order by one more key: ties stay in the order before."""
     op = em.op
-    if rep.kind in ("text", "chars", "category"):
-        em.refuse(f"sorting by {NAMES[rep.kind]} has no operator in ONNX")
+    if rep.kind == "chars":
+        em.refuse("sorting by strings whose characters are read has no rule", "sort before")
     is_missing = op.Cast(em.missing(rep), to=int(INT64)) if em.may_miss(rep) else None
     value = em.int64(rep) if rep.kind in ("bool", "datetime", "timedelta") else rep.data
     if rep.kind == "float":
         value = op.Where(op.IsNaN(value), op.const(0.0, value.dtype), value)
+    if rep.kind == "text":  # the place among the strings of the batch, in order
+        _, _, value, _ = op.Unique(value, axis=0, sorted=1, outputs=4)
     for key, up in ((value, upward), (is_missing, na_position == "last")):
         if key is None:
             continue
@@ -157,8 +159,8 @@ def duplicated(self: Any, subset: Any = None, keep: str = "first") -> Any:
         op = em.op
         code: Any = None
         for rep in reps:
-            for part in _distinguishing(em, rep):
-                code = part if code is None else _combined(em, code, part)
+            for part in distinguishing(em, rep):
+                code = part if code is None else combined(em, code, part)
         _, first, _, _ = op.Unique(code, axis=0, outputs=4)
         marks = op.Expand(em.ints(1), op.Shape(code))
         marks = op.ScatterElements(marks, first, op.Mul(first, em.ints(0)), axis=0)
@@ -171,7 +173,7 @@ def duplicated(self: Any, subset: Any = None, keep: str = "first") -> Any:
     return Column(record("duplicated", columns, replay, emit).step, None)
 
 
-def _distinguishing(em: Emission, rep: Rep) -> list[Any]:
+def distinguishing(em: Emission, rep: Rep) -> list[Any]:
     """Tensors that are equal exactly where the values are; missing values are equal."""
     op = em.op
     if rep.kind == "chars":
@@ -186,7 +188,7 @@ def _distinguishing(em: Emission, rep: Rep) -> list[Any]:
     return [*parts, number]
 
 
-def _combined(em: Emission, a: Any, b: Any) -> Any:
+def combined(em: Emission, a: Any, b: Any) -> Any:
     size = em.op.Add(em.op.ReduceMax(em.op.Concat(b, em.ints([0]), axis=0), [0]), em.ints([1]))
     return em.op.Add(em.op.Mul(a, size), b)
 

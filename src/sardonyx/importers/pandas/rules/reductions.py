@@ -23,7 +23,7 @@ DYNAMIC = {"mean", "sum", "min", "max", "std", "var", "count"}
 OF_FRAMES = (
     "mean", "median", "mode", "min", "max", "std", "var", "sum", "prod", "quantile", "nunique",
     "count", "skew", "kurt", "describe", "any", "all", "corr", "cov", "value_counts", "sem", "agg",
-    "aggregate", "pivot_table", "memory_usage", "idxmax", "idxmin",
+    "aggregate", "pivot_table", "pivot", "memory_usage", "idxmax", "idxmin",
 )  # fmt: skip
 
 

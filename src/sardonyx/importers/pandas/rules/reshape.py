@@ -10,6 +10,7 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
 from sardonyx.importers.pandas.frame import Frame, Labels
 from sardonyx.importers.pandas.recorder import Proxy, freeze, refuse, rule
+from sardonyx.importers.pandas.rules.longer import rows_below
 
 
 def data_frame(data: Any = None, index: Any = None, columns: Any = None, dtype: Any = None) -> Any:
@@ -60,10 +61,11 @@ def concat(
 ) -> Any:  # fmt: skip
     parts = list(objs.values()) if isinstance(objs, Mapping) else list(objs)
     if axis not in (1, "columns"):
-        refuse(
-            "rows of several frames are put below each other",
-            "prepare each frame on its own; the model takes the rows of one",
-        )
+        if keys is not None or join != "outer" or isinstance(objs, Mapping):
+            refuse("rows of several frames are put below each other with these arguments")
+        if not all(isinstance(p, Proxy) for p in parts):
+            refuse("rows of the training frame are put below those of the batch")
+        return rows_below(parts, ignore_index)
     if keys is not None and not isinstance(objs, Mapping) and not all(map(is_column, parts)):
         refuse("concat(keys=...) has no rule for frames")
     result: dict[Any, Column] = {}
@@ -107,7 +109,7 @@ def _table(name: str) -> None:
     rule("pandas", name)(function)
 
 
-for _name in ("crosstab", "pivot_table", "unique"):
+for _name in ("crosstab", "pivot_table", "pivot", "unique"):
     _table(_name)
 
 
@@ -137,9 +139,8 @@ def _reshapes(owner: str, name: str) -> None:
     rule(owner, name)(method)
 
 
-for _name in ("melt", "stack", "unstack", "pivot", "transpose", "explode", "T"):
+for _name in ("unstack", "transpose", "explode", "T"):
     _reshapes("DataFrame", _name)
 for _name in ("unstack", "explode"):
     _reshapes("Series", _name)
-for _name in ("melt", "pivot", "wide_to_long"):
-    _reshapes("pandas", _name)
+_reshapes("pandas", "wide_to_long")

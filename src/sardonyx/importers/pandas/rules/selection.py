@@ -11,6 +11,12 @@ import pandas as pd
 from sardonyx.importers.pandas.column import Column, constant, is_column, is_scalar
 from sardonyx.importers.pandas.frame import Frame, Labels, filtered, kept
 from sardonyx.importers.pandas.recorder import Proxy, Rows, freeze, needs_order, refuse, rule
+from sardonyx.importers.pandas.rules.labels import (
+    Labelled,
+    LabelledColumn,
+    column_with_labels,
+    with_labels,
+)
 from sardonyx.importers.pandas.rules.sideways import SIDEWAYS
 
 # Methods that a frame applies to every column; a dict or series gives each column its argument.
@@ -406,6 +412,8 @@ def query(self: Any, expr: str, *, inplace: bool = False) -> Any:
 
 @rule("DataFrame")
 def reset_index(self: Any, level: Any = None, *, drop: bool = False, inplace: bool = False) -> Any:
+    if not drop and isinstance(self, Labelled) and level is None:
+        return _changed(self, with_labels(self), inplace)
     if not drop:
         refuse(
             "reset_index turns the labels of rows into a column",
@@ -415,7 +423,11 @@ def reset_index(self: Any, level: Any = None, *, drop: bool = False, inplace: bo
 
 
 @rule("Series", "reset_index")
-def reset_index_of_column(self: Any, level: Any = None, *, drop: bool = False) -> Any:
+def reset_index_of_column(
+    self: Any, level: Any = None, *, drop: bool = False, name: Any = None
+) -> Any:
+    if not drop and isinstance(self, LabelledColumn) and level is None:
+        return column_with_labels(self, name)
     if not drop:
         refuse("reset_index turns the labels of rows into a column", "pass drop=True")
     return self.named(self.label)
@@ -425,11 +437,6 @@ def reset_index_of_column(self: Any, level: Any = None, *, drop: bool = False) -
 def dropna_of_column(self: Any, ignore_index: bool = False) -> Any:
     mask = self.notna()
     return kept(self, mask, Rows(mask.step, self.rows))
-
-
-@rule("DataFrame")
-def set_index(self: Any, keys: Any, *, drop: bool = True, inplace: bool = False) -> Any:
-    refuse("labels of rows are not part of the graph", "keep the columns")
 
 
 def _moves_rows(owner: str, name: str) -> None:
@@ -451,8 +458,6 @@ for _name in (
 _moves_rows("Series", "sort_index")
 _moves_rows("Series", "drop_duplicates")
 _moves_rows("Series", "duplicated")
-_moves_rows("DataFrame", "resample")
-_moves_rows("Series", "resample")
 
 
 @rule("DataFrame")
@@ -554,7 +559,14 @@ def squeeze_of_frame(self: Any, axis: Any = None) -> Any:
     return next(iter(self.series.values())) if len(self.series) == 1 else self
 
 
-@rule("Series", "tolist", "to_list", "to_dict", "items")
+@rule("Series")
+def to_dict(self: Any) -> Any:
+    if isinstance(self, LabelledColumn):
+        return freeze(f"{self.label}.to_dict", self.labelled_real().to_dict())
+    return tolist(self)
+
+
+@rule("Series", "tolist", "to_list", "items")
 def tolist(self: Any, *_: Any) -> Any:
     refuse(
         "the values of a column are not known while the function is recorded",
