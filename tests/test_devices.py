@@ -254,3 +254,71 @@ def test_a_killed_process_ends_the_others_and_the_run_comes_back(engine: str, fo
     later = losses_of(2, port + 1, folder, *options, engine=engine)
     assert 0 < len(later) < 40
     np.testing.assert_allclose(later, expected[-len(later) :], rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_torchrun_brings_a_run_back_after_a_kill(engine: str) -> None:
+    """`--max-restarts`: the losses and the bytes of the file are those of a run without a kill."""
+    pytest.importorskip("torch")
+    from tests.sweeps.kills import sweep
+
+    (row,) = sweep(1, [engine], [2], seed=3, epochs=40)
+    late = [words for words in row["wrong"] if not words.startswith("came back after")]
+    assert not late, row
+
+
+@pytest.mark.nightly
+def test_random_kills() -> None:
+    pytest.importorskip("torch")
+    from tests.sweeps.kills import sweep
+
+    rows = sweep(20, ["torch", "jax"], [2], seed=0)
+    assert not [row for row in rows if row["wrong"]]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_any_number_of_processes_continues_what_any_other_wrote(
+    engine: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    from tests.sweeps.kills import prepare
+    from tests.sweeps.worlds import sweep
+
+    prepare(tmp_path)
+    rows = sweep(engine, [1, 2, 4], tmp_path)
+    assert len(rows) == 9 and not [r for r in rows if r["apart"] > 5e-6 or not r["same"]]
+
+
+@pytest.mark.nightly
+def test_every_network_on_several_devices() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.sweeps.devices"],
+        env=environment(4), capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_each_attempt_of_torchrun_meets_by_names_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torchrun keeps its store, and in it the addresses of processes that have ended."""
+    torch = pytest.importorskip("torch")
+    from sardonyx.engines.torch import processes
+
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "0"}
+    settings |= {"WORLD_SIZE": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    first = processes._meeting_place()
+    first["store"].set("address", "of a process that has ended")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    second = processes._meeting_place()
+    assert not second["store"].check(["address"]) and first["store"].check(["address"])
+    assert (second["rank"], second["world_size"]) == (0, 1)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    assert processes._meeting_place() == {}

@@ -203,10 +203,17 @@ def _restamp(model: Model, limits: Target, exact: int | None) -> Model:
     mixed = any(n.version is not None for part in parts for g in graphs(part) for n in g)
     if mixed or copy.opset < limits.oldest:
         _to_inside(copy, parts)
-    infer_types(copy.graph, copy.skeleton(attributes=True))
+    if not _is_typed(copy.graph):
+        infer_types(copy.graph, copy.skeleton(attributes=True))
     with _all_connected(copy.records, copy):
         _set_versions(copy, parts, limits, exact)
     return copy
+
+
+def _is_typed(graph: ir.Graph) -> bool:
+    """Whether every value has a type and a shape: a training step has, and inference takes long."""
+    outputs = (v for part in graphs(graph) for node in part for v in node.outputs)
+    return all(v.type is not None and v.shape is not None for v in outputs if v.name)
 
 
 def lowered_records(

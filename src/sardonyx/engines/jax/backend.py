@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines import array_training, backend
-from sardonyx.engines.jax import controlflow, nn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax import controlflow, math, nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.xp import arrays, enable_x64, jax
 from sardonyx.lower import runner

@@ -33,14 +33,30 @@ BUCKET = 25 << 20  # bytes of gradients that are averaged at once
 def join_processes(device: str | None) -> tuple[int, int]:
     """The number of this process and how many there are, as torchrun and the like tell it."""
     if not dist.is_initialized():
-        on_gpu = device is not None and device.startswith("cuda")
+        backend = "nccl" if device is not None and device.startswith("cuda") else "gloo"
         try:
-            dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PEER_TIMEOUT)
+            dist.init_process_group(backend, timeout=PEER_TIMEOUT, **_meeting_place())
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"the processes of this training did not meet: {error}") from error
         # Left open, its threads may abort a process that ends while another one is still there.
         atexit.register(_leave)
     return dist.get_rank(), dist.get_world_size()
+
+
+def _meeting_place() -> dict[str, Any]:
+    """Where the processes of one attempt meet, if torchrun has started them, perhaps again.
+
+    torchrun keeps its store when it starts the processes again, and the addresses of those that
+    have ended with it: each attempt has names of its own.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if attempt is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world, is_master=False, timeout=PEER_TIMEOUT)
+    named = dist.PrefixStore(f"sardonyx/attempt/{attempt}", store)
+    return {"store": named, "rank": rank, "world_size": world}
 
 
 def _leave() -> None:
