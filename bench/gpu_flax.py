@@ -253,7 +253,7 @@ def measure(name: str, options: argparse.Namespace) -> list[str]:
     dtype = jnp.bfloat16 if options.precision else None
     begun = time.perf_counter()
     rep = sx.prepare_training(net, "jax", precision=options.precision)
-    (extra,) = [v.name for v in rep.wanted if v.name not in names]
+    (extra,) = [v.name for v in rep.step_inputs if v.name not in names]
     with jax.enable_x64(True):  # labels and indices of an ONNX model have 64 bits
         feeds = {n: jax.device_put(a) for n, a in zip([*names, extra], [*arrays, label])}
     ours = [float(rep.step(feeds)["loss"]) for _ in range(3)]

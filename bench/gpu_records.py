@@ -103,7 +103,7 @@ def compared(
     begun = time.perf_counter()
     rep = sx.prepare_training(net, engine, **ours_options)
     prepared = time.perf_counter() - begun
-    labels = [n for n in (v.name for v in rep.wanted) if n not in names]
+    labels = [n for n in (v.name for v in rep.step_inputs) if n not in names]
     on_device = {n: x.to(DEVICE) for n, x in data.items()}
     if engine == "torch":
         feeds = {**{n: on_device[n] for n in names}, labels[0]: on_device["label"]}
