@@ -13,8 +13,13 @@ from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.writer import Refusal, Writer
 
 # The first word of a call's name -> what it is written as, instead of its equations; the words
-# after it are settings, as numbers by name, and the ranks of its operands.
+# after it are settings, as numbers by name, and the shapes of its operands.
 MARKED: dict[str, Callable[..., Any]] = {}
+
+
+def shapes_word(operands: Sequence[Any]) -> str:
+    """The shapes of operands as one word of a call's name."""
+    return ";".join(",".join(map(str, operand.shape)) for operand in operands).replace(" ", "")
 
 
 def _named(op: Writer, name: str) -> str:
@@ -36,7 +41,7 @@ def jit(
         with op.named(_named(op, name)):
             return reader.closed(op, body, operands)
     words = dict(word.split("=") for word in settings)
-    if words.pop("ranks") != "".join(str(len(v.meta["aval"].shape)) for v in operands):
+    if words.pop("shapes") != shapes_word([v.meta["aval"] for v in operands]):
         with op.named(_named(op, mark)):  # differentiated, or over a further axis
             return reader.closed(op, body, operands)
     results = MARKED[mark](op, *operands, **{k: float(v) for k, v in words.items()})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import tree_util
+from jax._src import core
 
 from sardonyx.errors import ImportDiffers
 from sardonyx.importers.jax import keys, trees
@@ -19,7 +20,9 @@ from sardonyx.verify.noise import DIFFERENT, FAILS
 from sardonyx.verify.training import verify_training
 
 SECONDS = 60.0
+LARGEST = 1 << 12  # of the smallest sizes that functions ask for
 FREE_SIZE = 3  # what the first symbolic size is for the comparison; the others are larger
+LARGER = (8, 16, 32, 64, 128, 256)  # where a function leaves nothing of smaller ones
 HEAVY = 1 << 17  # elements of inputs, such as images, of which few examples show enough
 
 
@@ -28,14 +31,18 @@ def require_same(
     function: Callable[..., list[Any]],
     weights: Mapping[str, Any],
     inputs: Mapping[str, Any],
+    size: int = FREE_SIZE,
 ) -> None:
-    """Raise `ImportDiffers` unless the model computes what `function` of all leaves does."""
+    """Raise `ImportDiffers` unless the model computes what `function` of all leaves does.
+
+    size -- what the first symbolic size is; the others are larger
+    """
     if not model.outputs:
         return
     used = [v.name or "" for v in model.inputs]
     names = [v.name for v in model.outputs]
 
-    example = sample(inputs, None)
+    example = sample(inputs, None, size)
 
     def jax_function(*arrays: Any) -> dict[str, Any]:
         fed: dict[str, Any] = {**example, **dict(zip(used, arrays, strict=True))}
@@ -44,7 +51,8 @@ def require_same(
         return dict(zip(names, map(plain, results), strict=True))  # type: ignore[arg-type]
 
     seeds = (None,) if _is_heavy(inputs) else (None, 1)
-    runs = [{n: a for n, a in sample(inputs, seed).items() if n in used} for seed in seeds]
+    samples = (sample(inputs, seed, size) for seed in seeds)
+    runs = [{n: a for n, a in arrays.items() if n in used} for arrays in samples]
     report = verify(model, jax_function, inputs=runs if used else [{}], seconds=SECONDS)
     if report.verdict in (DIFFERENT, FAILS):
         raise ImportDiffers(
@@ -116,10 +124,31 @@ def _like(leaf: Any, array: Any) -> Any:
     return jax.random.wrap_key_data(array, impl=leaf.dtype._impl) if keys.is_key(leaf) else array
 
 
-def sample(inputs: Mapping[str, Any], seed: int | None) -> dict[str, np.ndarray]:
+def fitting_size(jaxpr: Any, inputs: Mapping[str, Any]) -> int:
+    """A symbolic size of which strides and windows in a trace leave something."""
+    dims = {str(d): d for d in _symbolic_dims(jaxpr.jaxpr)}
+    for size in (FREE_SIZE, *LARGER):
+        sizes = _sizes(inputs, size - 1 if size == FREE_SIZE and _is_heavy(inputs) else size)
+        if all(int(d._evaluate(sizes)) > 0 for d in dims.values()):
+            return size
+    return FREE_SIZE
+
+
+def _symbolic_dims(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            yield from (d for d in getattr(variable.aval, "shape", ()) if not isinstance(d, int))
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from _symbolic_dims(inner)
+
+
+def sample(
+    inputs: Mapping[str, Any], seed: int | None, size: int = FREE_SIZE
+) -> dict[str, np.ndarray]:
     """Arrays for every input: the example itself where there is one, or (`seed`) random floats."""
     rng = np.random.default_rng(seed or 0)
-    sizes = _sizes(inputs, FREE_SIZE - 1 if _is_heavy(inputs) else FREE_SIZE)
+    small = size == FREE_SIZE and _is_heavy(inputs)
+    sizes = _sizes(inputs, size - 1 if small else size)
     arrays = {}
     for name, leaf in inputs.items():
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -156,9 +185,23 @@ def _is_heavy(inputs: Mapping[str, Any]) -> bool:
 
 
 def _sizes(inputs: Mapping[str, Any], first: int = FREE_SIZE) -> dict[str, int]:
-    symbols: dict[str, None] = {}
+    symbols: dict[str, Any] = {}
     for leaf in inputs.values():
         for dim in getattr(leaf, "shape", ()):
             if not isinstance(dim, int):
-                symbols.update(dict.fromkeys(sorted(dim._get_vars())))
-    return {name: first + number for number, name in enumerate(symbols)}
+                symbols.update(dict.fromkeys(sorted(dim._get_vars()), dim.scope))
+    return {n: max(first, _least(n, s)) + i for i, (n, s) in enumerate(symbols.items())}
+
+
+def _least(name: str, scope: Any) -> int:
+    """The largest power of two that a symbol is not below, by the constraints of its scope."""
+    (symbol,) = jax.export.symbolic_shape(name, scope=scope)
+    least = 1
+    while least < LARGEST:
+        try:
+            if not symbol >= 2 * least:
+                break
+        except core.InconclusiveDimensionOperation:
+            break
+        least *= 2
+    return least

@@ -1,4 +1,7 @@
-"""The rule of conv_general_dilated, with which JAX writes convolutions and their gradients."""
+"""The rule of conv_general_dilated, with which JAX writes convolutions and their gradients.
+
+One with zeros between the pixels of its image is a transposed convolution: conv_transpose.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.importers.jax.conv_transpose import transposed
 from sardonyx.importers.jax.driver import importer
 from sardonyx.importers.jax.elementwise import converted
-from sardonyx.importers.jax.shapes import dilated, padded
+from sardonyx.importers.jax.shapes import dilated, is_same, padded
 from sardonyx.importers.jax.writer import Refusal, Writer, is_static
 
 T = ir.DataType
@@ -37,16 +41,29 @@ def conv_general_dilated(
     kind = ir.DataType.from_numpy(np.dtype(out[0].dtype))
     wide = _computed_in(x, w, kind)
     numbers = dimension_numbers
+    order = np.argsort(numbers.out_spec).tolist()
+    image = [x.meta["aval"].shape[a] for a in numbers.lhs_spec[2:]]
     x = op.transpose(converted(op, x, wide), numbers.lhs_spec)
-    w = op.transpose(converted(op, w, wide), numbers.rhs_spec)
+    kernel = converted(op, w, wide)
+    w = op.transpose(kernel, numbers.rhs_spec)
     spatial = len(padding)
     if is_static(out[0].shape) and 0 in out[0].shape:
         return op.expanded(op.const(0, kind), out[0].shape)
+    is_spread = any(d != 1 for d in lhs_dilation) and all(s == 1 for s in window_strides)
+    if is_spread and batch_group_count == 1 and is_static([p for pair in padding for p in pair]):
+        settings = (numbers.rhs_spec, padding, lhs_dilation, rhs_dilation, feature_group_count)
+        y = transposed(op, x, kernel, *settings)
+        if y is not None:
+            return converted(op, op.transpose(y, order), kind)
     if not spatial:
         x, w = op.unsqueezed(x, [2]), op.unsqueezed(w, [2])
+    auto_pad = None
+    if not is_static([p for pair in padding for p in pair]) and not is_spread:
+        reaches = _reaches(w, rhs_dilation)
+        if reaches is not None and is_same(image, reaches, window_strides, padding):
+            auto_pad, padding = "SAME_UPPER", [(0, 0)] * spatial
     x, pads = _placed(op, x, padding, lhs_dilation)
     groups = feature_group_count
-    order = np.argsort(numbers.out_spec).tolist()
     if groups * batch_group_count == 1 and _has_large_kernel(w, out[0].shape, numbers.out_spec):
         sizes = [int(out[0].shape[a]) for a in numbers.out_spec[2:]]
         y = _by_positions(op, x, w, sizes, window_strides, rhs_dilation, pads)
@@ -58,13 +75,21 @@ def conv_general_dilated(
         w,
         strides=list(window_strides) or [1],
         dilations=list(rhs_dilation) or [1],
-        pads=pads or [0, 0],
         group=groups,
+        **({"auto_pad": auto_pad} if auto_pad else {"pads": pads or [0, 0]}),
     )
     if not spatial:
         y = op.squeezed(y, [2])
     y = op.transpose(y, order)
     return converted(op, y, kind)
+
+
+def _reaches(w: ir.Value, dilation: Sequence[int]) -> list[int] | None:
+    """How far a kernel reaches along each axis; None where its size is free."""
+    sizes: list[Any] = list(w.shape)[2:]  # type: ignore[arg-type]
+    if not is_static(sizes):
+        return None
+    return [(int(k) - 1) * int(d) + 1 for k, d in zip(sizes, dilation, strict=True)]
 
 
 def _has_large_kernel(w: ir.Value, shape: Sequence[Any], out_spec: Sequence[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +30,13 @@ def dot_general(
     shape = out[0].shape
     if is_static((*a_shape, *b_shape)) and 0 in (*a_shape, *b_shape):
         return op.expanded(op.const(0, kind), shape)
-    if not a_batch and len(a_inner) == 1 and len(b_free) == 1 and len(b_shape) == 2 and a_free:
+    if not a_batch and a_free and b_free and a_inner and is_static(b_shape):
         left = op.transpose(a, [*a_free, *a_inner])
-        y = op.MatMul(left, op.transpose(b, [*b_inner, *b_free]))
-        return converted(op, y, kind)
+        if len(a_inner) > 1:
+            inner = math.prod(int(b_shape[d]) for d in b_inner)
+            left = op.shaped(left, [*(a_shape[d] for d in a_free), inner])
+        right = _grouped(op, b, b_shape, ((), b_inner, b_free))
+        return converted(op, op.shaped(op.MatMul(left, right), shape), kind)
     left = _grouped(op, a, a_shape, (a_batch, a_free, a_inner))
     right = _grouped(op, b, b_shape, (b_batch, b_inner, b_free))
     return converted(op, op.shaped(op.MatMul(left, right), shape), kind)

@@ -135,7 +135,8 @@ class Reader:
             return [_placeholder(aval) for aval in avals]
         finally:
             self.line = outer
-        return [_checked(name, v, aval) for v, aval in zip(results, avals, strict=True)]
+        checked = [_checked(name, v, aval) for v, aval in zip(results, avals, strict=True)]
+        return [op.remember_sizes(v) for v in checked]
 
     def _apply(
         self, op: Writer, rule: Rule, equation: Any, operands: Sequence[ir.Value]

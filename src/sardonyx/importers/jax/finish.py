@@ -12,7 +12,7 @@ from sardonyx import opset
 from sardonyx.importers.assembly import IR_VERSION
 from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.jax import trees
-from sardonyx.importers.jax.check import require_same
+from sardonyx.importers.jax.check import fitting_size, require_same
 from sardonyx.importers.jax.trace import Tracer, flat, settle_weights, trace
 from sardonyx.model import Model, Record
 from sardonyx.versions import fit
@@ -50,7 +50,7 @@ def forward(
     model = as_model(graph)
     if checked:
         original = jax.jit(flat(reference or function, params, *example))
-        require_same(model, original, weights, inputs)
+        require_same(model, original, weights, inputs, fitting_size(traced.jaxpr, inputs))
     return model
 
 

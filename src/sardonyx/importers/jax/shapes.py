@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import onnx_ir as ir
 
@@ -133,6 +134,16 @@ def pad(op: Writer, x: ir.Value, value: ir.Value, *, padding_config: Any) -> ir.
         if interior:
             x = dilated(op, x, axis, int(interior) + 1, value)
     return padded(op, x, [(low, high) for low, high, _ in padding_config], value)
+
+
+def is_same(sizes: Any, windows: Any, strides: Any, padding: Any) -> bool:
+    """Whether padding that depends on free sizes is what JAX and ONNX call SAME.
+
+    windows -- the reach of a window along each axis, its gaps included
+    """
+    expected = jax.lax.padtype_to_pads(list(sizes), list(windows), list(strides), "SAME")
+    pairs = zip(expected, padding, strict=True)
+    return all(low == begin and high == end for (low, high), (begin, end) in pairs)
 
 
 def padded(op: Writer, x: ir.Value, pads: Sequence[tuple[Any, Any]], value: ir.Value) -> ir.Value:

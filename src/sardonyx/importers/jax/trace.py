@@ -18,6 +18,7 @@ from sardonyx.importers.jax import keys
 from sardonyx.importers.jax.driver import Reader, dtype_of
 from sardonyx.importers.jax.writer import Writer, shape_of
 from sardonyx.lower.precompute import compute
+from sardonyx.passes.broadcast import drop_broadcasts
 from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
@@ -96,6 +97,7 @@ class Tracer:
     def find_symbols(self) -> None:
         """Make sizes of the symbols in the shapes of inputs."""
         for value in self.inputs.values():
+            self.op.remember_sizes(value)
             for axis, dim in enumerate(value.meta["aval"].shape):
                 symbol, factor, more = _linear(dim)
                 if symbol is None or symbol in self.op.symbols:
@@ -154,9 +156,10 @@ def _linear(dim: Any) -> tuple[str | None, int, int]:
 
 
 def simplify(graph: ir.Graph) -> None:
-    """Compute what reads only constants, and drop what nothing reads or was computed before."""
+    """Compute what reads only constants; drop what nothing needs, or was computed before."""
     remove_dead(graph)
     fold(graph, elements=FOLDED, compute=compute)
+    drop_broadcasts(graph)
     merge_common(graph)
     remove_dead(graph)
 

@@ -72,10 +72,13 @@ def input_leaves(names: Sequence[str], example: Sequence[Any]) -> dict[str, Any]
 
 
 def structs(
-    shapes: Sequence[Sequence[int | str]], dtypes: Sequence[Any]
+    shapes: Sequence[Sequence[int | str]], dtypes: Sequence[Any], constraints: Sequence[str] = ()
 ) -> list[jax.ShapeDtypeStruct]:
-    """Examples of JAX for inputs; a size that is a text is the symbol of that name."""
-    scope = jax.export.SymbolicScope()
+    """Examples of JAX for inputs; a size that is a text is the symbol of that name.
+
+    constraints -- what JAX may take for granted of the symbols, such as "n >= 8"
+    """
+    scope = jax.export.SymbolicScope(list(constraints))
     return [
         jax.ShapeDtypeStruct(
             jax.export.symbolic_shape(", ".join(map(str, shape)), scope=scope) if shape else (),

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.elementwise import is_float, maximum, minimum
 from sardonyx.importers.jax.reductions import elementwise, monoid
-from sardonyx.importers.jax.shapes import dilated, padded
+from sardonyx.importers.jax.shapes import dilated, is_same, padded
 from sardonyx.importers.jax.writer import Refusal, Writer, is_static
 
 T = ir.DataType
@@ -221,6 +221,13 @@ class Window:
         plain = self.x.dtype in (T.FLOAT, T.DOUBLE) and set(self.base) == {1}
         return busy if plain and 1 <= len(busy) <= 3 and rank - len(busy) <= 2 else None
 
+    def is_same(self) -> bool:
+        """Whether the padding depends on free sizes, and is what ONNX calls SAME."""
+        if is_static([p for pair in self.padding for p in pair]):
+            return False
+        reaches = [(s - 1) * d + 1 for s, d in zip(self.sizes, self.dilation, strict=True)]
+        return is_same(self.x.meta["aval"].shape, reaches, self.strides, self.padding)
+
     def pads_fit(self) -> bool:
         """Whether MaxPool can pad by itself: every window has an element of `x`."""
         pads = [(a, p) for a in self.busy for p in self.padding[a]]
@@ -240,18 +247,26 @@ def _pool(
     window: Window,
     spatial: list[int],
     outputs: int | None = None,
-    padded: bool = True,
+    padding: str = "NOTSET",
 ) -> Any:
-    """MaxPool over [n, c, …]; over one axis as over two, whose kernel knows -inf."""
-    pads = [window.padding[a] for a in spatial] if padded else [(0, 0) for _ in spatial]
+    """MaxPool over [n, c, …]; over one axis as over two, whose kernel knows -inf.
+
+    padding -- how MaxPool pads: NOTSET as the window does, VALID not at all, SAME_UPPER
+    """
     lead = [0] if len(spatial) == 1 else []
+    pads: dict[str, Any] = {"auto_pad": padding}
+    if padding == "NOTSET":
+        lows, highs = zip(*(window.padding[a] for a in spatial), strict=True)
+        pads = {"pads": lead + [int(n) for n in lows] + lead + [int(n) for n in highs]}
+    elif padding == "VALID":
+        pads = {"pads": [0] * 2 * (len(lead) + len(spatial))}
     return op.MaxPool(
         x,
         kernel_shape=[1] * len(lead) + [window.sizes[a] for a in spatial],
         strides=[1] * len(lead) + [window.strides[a] for a in spatial],
         dilations=[1] * len(lead) + [window.dilation[a] for a in spatial],
-        pads=lead + [int(low) for low, _ in pads] + lead + [int(high) for _, high in pads],
         outputs=outputs,
+        **pads,
     )
 
 
@@ -272,9 +287,15 @@ def _pooled(op: Writer, x: ir.Value, window: Window, spatial: list[int]) -> ir.V
     """The largest element by MaxPool, and NaN where there is one: MaxPool may drop it."""
     order, ones = _pool_layout(window, spatial)
     # Padded here: where MaxPool pads, a window of -inf comes out as the lowest number.
-    image = _to_pool(op, window.filled(-np.inf), order, ones, spatial)
-    y = _pool(op, image, window, spatial, padded=False)
-    invalid = _pool(op, op.cast(op.IsNaN(image), T.FLOAT), window, spatial, padded=False)
+    same = window.is_same()
+    filled = x if same else window.filled(-np.inf)
+    image = _to_pool(op, filled, order, ones, spatial)
+    padding = "SAME_UPPER" if same else "VALID"
+    y = _pool(op, image, window, spatial, padding=padding)
+    if same:
+        lowest_number = op.like(np.finfo(x.dtype.numpy()).min, x)  # type: ignore[union-attr]
+        y = op.Where(op.Greater(y, lowest_number), y, op.like(-np.inf, x))
+    invalid = _pool(op, op.cast(op.IsNaN(image), T.FLOAT), window, spatial, padding=padding)
     y = op.Where(op.Greater(invalid, 0.0), op.like(np.nan, x), y)
     return _from_pool(op, y, order, ones, spatial)
 

@@ -3,7 +3,9 @@
 Traced as they are, batch normalization in inference is plain arithmetic, and dropout is nothing at
 all. While the served graph is traced, both compute inside a named call, which the reader of JAX
 writes as BatchNormalization and Dropout. What `trainable` and other tools then switch is there.
-Recurrent layers (recurrent.py) and Fourier transforms (spectral.py) are marked in the same way.
+Recurrent layers (recurrent.py), Fourier transforms (spectral.py), average pooling (pooling.py),
+resized images (resizing.py), and means, layer normalization, softmax and GELU (norms.py) are marked
+in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import keras
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.importers.jax.calls import MARKED
+from sardonyx.importers.jax.calls import MARKED, shapes_word
 from sardonyx.importers.jax.writer import Writer
 from sardonyx.importers.keras.replaced import replaced, replacements
 
@@ -28,7 +30,10 @@ BATCH_NORM, DROPOUT = "keras_batch_normalization", "keras_dropout"
 @contextlib.contextmanager
 def marks() -> Iterator[None]:
     """Within this, batch normalization and dropout are traced as calls with a mark."""
+    from sardonyx.importers.keras.norms import norm_marks
+    from sardonyx.importers.keras.pooling import pooling_marks
     from sardonyx.importers.keras.recurrent import recurrent_marks
+    from sardonyx.importers.keras.resizing import resizing_marks
     from sardonyx.importers.keras.spectral import spectral_marks
 
     norm, dropout = keras.layers.BatchNormalization, keras.layers.Dropout
@@ -49,6 +54,9 @@ def marks() -> Iterator[None]:
         replaced(dropout, "call", dropout_call),
         recurrent_marks(),
         spectral_marks(),
+        norm_marks(),
+        pooling_marks(),
+        resizing_marks(),
         replacements(),
     ):
         yield
@@ -80,7 +88,7 @@ def _normalized(layer: Any, x: Any) -> Any:
 def marked(mark: str, function: Any, **settings: float) -> Any:
     """`function` as a call that a trace keeps; the name carries the settings.
 
-    It also carries the ranks of the operands: a transformation of JAX keeps the name, and changes
+    It also carries the shapes of the operands: a transformation of JAX keeps the name, and changes
     what the call takes.
     """
 
@@ -89,8 +97,7 @@ def marked(mark: str, function: Any, **settings: float) -> Any:
             return function(*operands)
 
         words = [f"{k}={v!r}" for k, v in settings.items()]
-        ranks = "".join(str(operand.ndim) for operand in operands)
-        call.__name__ = " ".join([mark, f"ranks={ranks}", *words])
+        call.__name__ = " ".join([mark, f"shapes={shapes_word(operands)}", *words])
         return jax.jit(call)(*operands)
 
     return caller

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import ArgumentError, ImportRefused, MissingExtra, UnsupportedOp, quote
+from sardonyx.errors import (
+    ArgumentError,
+    ImportDiffers,
+    ImportRefused,
+    MissingExtra,
+    UnsupportedOp,
+    quote,
+)
 from sardonyx.model import Model
 
 try:
@@ -27,6 +34,8 @@ from sardonyx.importers.state import STATE, described
 SUFFIXES = (".keras", ".h5", ".hdf5")
 HOW = ("record", "step")
 IMPORTED = "sardonyx.imported"
+LEAST = (2, 4, 8, 16, 32, 64, 128, 256, 512)  # free sizes to assume, where a trace needs to know
+SMALLER = 8  # sizes below that which are compared
 
 
 def from_keras(
@@ -166,10 +175,47 @@ def _served(source: Any) -> Model:
     """The model as it is in inference, its free sizes as independent as it allows."""
     try:
         return serve(source)
-    except ImportRefused:
+    except ImportRefused as refusal:
         if not source.settle_sizes():
+            return _served_above(source, refusal)
+    try:
+        return serve(source)
+    except ImportRefused as refusal:
+        return _served_above(source, refusal)
+
+
+def _served_above(source: Any, refusal: ImportRefused) -> Model:
+    """The model whose trace needs to know that sizes are not too small, as after a convolution.
+
+    It is compared with Keras at smaller sizes as well, where Keras takes them.
+    """
+    import jax
+    from jax._src.core import InconclusiveDimensionOperation
+
+    from sardonyx.importers.jax.check import require_same
+    from sardonyx.importers.jax.trace import flat
+
+    for least in LEAST:
+        if not isinstance(refusal.__cause__, InconclusiveDimensionOperation):
+            break
+        source.least = least
+        try:
+            model = serve(source)
+        except ImportRefused as other:
+            if isinstance(other.__cause__, InconclusiveDimensionOperation):
+                continue
             raise
-    return serve(source)
+        smaller = [source.fixed_structs(size) for size in range(1, least)]
+        smaller = [arguments for arguments in smaller if source.takes(arguments)]
+        function = jax.jit(flat(source.inference, *source.fixed_structs(least)))
+        for arguments in smaller[:: max(1, len(smaller) // SMALLER)]:
+            inputs = dict(zip(source.input_names, arguments, strict=True))
+            try:
+                require_same(model, function, {}, inputs)
+            except ImportDiffers:
+                raise refusal from None
+        return model
+    raise refusal
 
 
 def serve(source: Any) -> Model:

@@ -11,6 +11,7 @@ import keras
 from sardonyx.importers.jax.trees import structs
 from sardonyx.importers.keras.labels import Labels
 from sardonyx.importers.keras.names import (
+    BATCH,
     input_names,
     input_structure,
     paths,
@@ -54,6 +55,7 @@ class Source:
         kinds = [keras.backend.standardize_dtype(t.dtype) for t in tensors]
         # JAX computes in 32 bits what a model declares in 64.
         self.dtypes = [jax.dtypes.canonicalize_dtype(kind).name for kind in kinds]
+        self.least = 1  # how large free sizes are, as far as the trace is concerned
         self.weighted, self.label_example = weighted, labels
         layers = model._flatten_layers()
         kept = [layer.states or [] for layer in layers if getattr(layer, "stateful", False)]
@@ -62,7 +64,36 @@ class Source:
 
     def structs(self) -> list[jax.ShapeDtypeStruct]:
         """Examples of JAX for the inputs alone."""
-        return structs(self.shapes, self.dtypes)
+        return structs(self.shapes, self.dtypes, self.constraints())
+
+    def constraints(self) -> list[str]:
+        """What JAX may take for granted of the free sizes."""
+        if self.least == 1:
+            return []
+        texts = dict.fromkeys(d for shape in self.shapes for d in shape if isinstance(d, str))
+        symbols = dict.fromkeys(text.rpartition("*")[2] for text in texts)
+        return [f"{symbol} >= {self.least}" for symbol in symbols if symbol != BATCH]
+
+    def fixed_structs(self, size: int) -> list[jax.ShapeDtypeStruct]:
+        """Examples of JAX for the inputs alone, where every free symbol is `size`."""
+
+        def number(dim: int | str) -> int:
+            if isinstance(dim, int):
+                return dim
+            factor, _, symbol = dim.rpartition("*")
+            return 2 if symbol == BATCH else int(factor or 1) * size
+
+        pairs = zip(self.shapes, self.dtypes, strict=True)
+        return [jax.ShapeDtypeStruct(tuple(map(number, s)), d) for s, d in pairs]
+
+    def takes(self, arguments: Sequence[jax.ShapeDtypeStruct]) -> bool:
+        """Whether the model takes inputs of these shapes."""
+        try:
+            with replacements():
+                jax.eval_shape(self.inference, *arguments)
+        except Exception:
+            return False
+        return True
 
     def settle_sizes(self) -> bool:
         """Find out which free sizes have to be equal, or multiples; whether anything was found."""
@@ -72,12 +103,7 @@ class Source:
                 jax.ShapeDtypeStruct(tuple(shape), dtype)
                 for shape, dtype in zip(shapes, self.dtypes, strict=True)
             ]
-            try:
-                with replacements():
-                    jax.eval_shape(self._inference, *arguments)
-            except Exception:
-                return False
-            return True
+            return self.takes(arguments)
 
         before, self.shapes = self.shapes, settled(self.shapes, works)
         return self.shapes != before
@@ -114,7 +140,7 @@ class Source:
         pairs = zip(names, variables, strict=True)
         return outputs, {n: scope.get_current_value(v) for n, v in pairs}
 
-    def _inference(self, *inputs: Any) -> Any:
+    def inference(self, *inputs: Any) -> Any:
         return self.call(self.values(), inputs, training=False)[0]
 
     def labels(self) -> Labels:

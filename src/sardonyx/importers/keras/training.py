@@ -57,7 +57,9 @@ class Training:
         self.labels = source.labels()
         shapes = self._label_shapes()
         every = trees.structs(
-            [*source.shapes, *shapes], [*source.dtypes, *(x.dtype for x in self.labels.all)]
+            [*source.shapes, *shapes],
+            [*source.dtypes, *(x.dtype for x in self.labels.all)],
+            source.constraints(),
         )
         self.inputs, self.label_structs = every[: len(source.shapes)], every[len(source.shapes) :]
         names = {*source.names, *source.input_names, *(v.name or "" for v in served.outputs)}
