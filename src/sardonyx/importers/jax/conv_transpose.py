@@ -52,7 +52,7 @@ def transposed(
 
 def _kernel(op: Writer, kernel: ir.Value, spec: Sequence[int], groups: int) -> ir.Value:
     """The kernel that ConvTranspose takes: backwards, and channels before results."""
-    shape = list(kernel.shape)  # type: ignore[arg-type]
+    shape: list[Any] = list(kernel.shape)  # type: ignore[arg-type]
     source, order = _backwards(op, kernel, [a for a in spec[2:] if shape[a] != 1])
     if groups == 1:
         return op.transpose(source, [order[a] for a in (spec[1], spec[0], *spec[2:])])
