@@ -60,5 +60,7 @@ def _copy(source: Path, folder: Path, files: Sequence[str]) -> None:
             hint=f"npm install {PACKAGE}",
         )
     folder.mkdir(parents=True, exist_ok=True)
+    if path.resolve() == folder.resolve():
+        return  # a page that is written again, with the runtime that it has
     for name in files:
         shutil.copyfile(path / name, folder / name)

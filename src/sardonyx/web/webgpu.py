@@ -2,12 +2,14 @@
 
 It has no kernel for a BatchNormalization that trains: the statistics of the batch are computed
 first, and one that takes them as they are follows. It has no double precision either, which a few
-scalars need, such as Adam's corrections of its averages: what depends on scalars alone becomes a
-graph of its own, which WebAssembly runs before each step, so that nothing is rounded.
+scalars need, such as Adam's corrections of its averages: what depends on scalars, on the sizes of
+the data or on its whole numbers alone becomes a graph of its own, which WebAssembly runs before
+each step, so that nothing is rounded. `placement.py` has the other formulations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from sardonyx.errors import ArgumentError
 from sardonyx.grad.nn.batch_norm import statistics
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.functions import replace
-from sardonyx.passes.nesting import names
+from sardonyx.passes.nesting import names, reads
+from sardonyx.web import placement
 
 SCALARS = "scalars.onnx"
+INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
 def rewrite(graph: ir.Graph) -> None:
@@ -32,6 +36,7 @@ def rewrite(graph: ir.Graph) -> None:
         trains = node.attributes.get_int("training_mode", 0) == 1
         if node.op_type == "BatchNormalization" and trains:
             _normalize_batch(op, node)
+    placement.rewrite(op, graph)
     for value in op.constants.values():
         graph.register_initializer(value)
 
@@ -54,11 +59,14 @@ def _normalize_batch(op: Builder, node: ir.Node) -> None:
 def split_scalars(
     folder: Path, train: Mapping[str, Any], state: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Move what depends on scalars alone to a file of its own; the description of that file."""
+    """Move what needs no GPU to a file of its own: the description of that file.
+
+    That is what depends on scalars, on the sizes of the data or on its whole numbers alone.
+    """
     single = {s["name"] for s in (*state, *train["hyperparameters"]) if not s["shape"]}
     path = folder / train["file"]
     step, scalars = ir.load(path), ir.load(path)
-    names = _scalar_outputs(step.graph, single)
+    names = _outputs_beside(step.graph, single, {i["name"] for i in train["inputs"]})
     _cut(step.graph, names)
     _keep(scalars.graph, names)
     ir.save(step, path)
@@ -66,15 +74,19 @@ def split_scalars(
     return {"file": SCALARS, "outputs": names}
 
 
-def _scalar_outputs(graph: ir.Graph, single: set[str]) -> list[str]:
-    """The results of nodes that depend on scalars alone, as far as others read them."""
+def _outputs_beside(graph: ir.Graph, single: set[str], data: set[str]) -> list[str]:
+    """The results of nodes that need no GPU, as far as others read them."""
+    fed = {v for v in graph.inputs if v.name in data}
     values = {v for v in graph.inputs if v.name in single}
-    available = values | set(graph.initializers.values()) | {None}
+    values |= {v for v in fed if v.dtype in INTEGERS}
+    known = values | {v for v in graph.initializers.values() if _is_small(v)}
     nodes = []
     for node in graph:
-        if available.issuperset(node.inputs) and not values.isdisjoint(node.inputs):
+        read = reads(node)
+        sizes = node.op_type in ("Shape", "Size") and fed.issuperset(read)
+        if sizes or (known.issuperset(read) and not values.isdisjoint(read)):
             nodes.append(node)
-            available.update(node.outputs)
+            known.update(node.outputs)
             values.update(node.outputs)
     inside = set(nodes)
     return [
@@ -83,6 +95,11 @@ def _scalar_outputs(graph: ir.Graph, single: set[str]) -> list[str]:
         for value in node.outputs
         if value.is_graph_output() or any(n not in inside for n, _ in value.uses())
     ]
+
+
+def _is_small(value: ir.Value) -> bool:
+    """Whether a constant is a scalar, or whole numbers such as axes and shapes."""
+    return value.dtype in INTEGERS or value.shape is None or math.prod(value.shape.numpy()) == 1
 
 
 def _cut(graph: ir.Graph, names: Sequence[str]) -> None:
