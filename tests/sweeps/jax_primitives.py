@@ -3,6 +3,7 @@
     python tests/sweeps/jax_primitives.py                     all cases in float32, int32 and bool
     python tests/sweeps/jax_primitives.py --only gather,sort  those of some groups
     python tests/sweeps/jax_primitives.py --sample 200        so many of them, drawn at random
+    python tests/sweeps/jax_primitives.py --jobs 8 -o all.json  in several processes
 
 A case is right if onnxruntime gives what `jax.jit` gives: integers and booleans equal, NaN and
 infinities at the same places, floats within 2e-5 of the larger of the value and the median. It may
@@ -13,6 +14,8 @@ than twenty are neither right nor refused.
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import sys
 import time
 import warnings
@@ -78,30 +81,53 @@ def judged(case: Any) -> tuple[str, str]:
     return (WRONG, problems[0]) if problems else (RIGHT, "")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="names of groups, separated by commas")
-    parser.add_argument("--sample", type=int, default=0, help="only so many cases, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of this draw")
-    arguments = parser.parse_args()
+def chosen(arguments: argparse.Namespace) -> list[Any]:
+    """The cases that the arguments ask for, always in the same order."""
     groups = set(filter(None, arguments.only.split(",")))
     cases = [c for c in test_harnesses.all_harnesses if c.dtype in TYPES]
     cases = [c for c in cases if not groups or c.group_name in groups]
     if arguments.sample:
         places = np.random.default_rng(arguments.seed).permutation(len(cases))
         cases = [cases[i] for i in sorted(places[: arguments.sample])]
+    return cases
+
+
+def judge_part(arguments: argparse.Namespace, part: int) -> list[tuple[str, str, str]]:
+    """The names, verdicts and words of every n-th case: the work of one process."""
     warnings.simplefilter("ignore")
-    counts: Counter[str] = Counter()
-    refusals: Counter[str] = Counter()
-    start = time.monotonic()
-    for case in cases:
+    rows = []
+    for case in chosen(arguments)[part :: arguments.jobs]:
         verdict, words = judged(case)
-        counts[verdict] += 1
-        if verdict == REFUSED:
-            refusals[words] += 1
-        elif verdict in (WRONG, FAILED):
-            print(f"{verdict:8} {case.fullname[:100]}\n         {words}")
-    print(f"\n{len(cases)} cases in {time.monotonic() - start:.0f} s")
+        rows.append((case.fullname, verdict, words))
+        if verdict in (WRONG, FAILED):
+            print(f"{verdict:8} {case.fullname[:100]}\n         {words}", flush=True)
+    return rows
+
+
+def judge_all(arguments: argparse.Namespace) -> list[tuple[str, str, str]]:
+    if arguments.jobs == 1:
+        return judge_part(arguments, 0)
+    processes = multiprocessing.get_context("spawn")
+    with processes.Pool(arguments.jobs) as pool:
+        parts = pool.starmap(judge_part, [(arguments, i) for i in range(arguments.jobs)], 1)
+    return [row for part in parts for row in part]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="names of groups, separated by commas")
+    parser.add_argument("--sample", type=int, default=0, help="only so many cases, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of this draw")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes")
+    parser.add_argument("-o", "--output", help="a JSON file of the verdicts")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    rows = judge_all(arguments)
+    if arguments.output:
+        Path(arguments.output).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    counts = Counter(verdict for _, verdict, _ in rows)
+    refusals = Counter(words for _, verdict, words in rows if verdict == REFUSED)
+    print(f"\n{len(rows)} cases in {time.monotonic() - start:.0f} s")
     for verdict, count in counts.most_common():
         print(f"{count:6} {verdict}")
     for words, count in refusals.most_common():

@@ -5,17 +5,21 @@
 
 Small configurations with random weights; nothing is downloaded. Each network is imported (the
 verdict is that of `from_torch` itself), and then takes ten training steps in onnxruntime and in
-torch, compared by the noise ratio. With `--apart`, each one has a process and `--seconds` of its
-own, and networks whose results the file of `-o` already has are left out.
+torch, compared by the noise ratio. With `--apart`, each one has a process of one thread and
+`--seconds` of its own, `--jobs` of them run at a time, and networks whose results the file of `-o`
+already has are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import multiprocessing
+import multiprocessing.connection
 import re
+import resource
 import time
 import traceback
 import warnings
@@ -24,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import torch
 
 import sardonyx as sx
@@ -34,6 +39,8 @@ from tests.sweeps import torch_networks
 
 STEPS, RATIO = 10, 3.0
 TRAINABLE = 30_000_000  # larger networks are imported, not trained: memory
+MEMORY = 12 * 2**30  # of a process with `--apart`
+Case = tuple[str, str, Callable[[], torch_networks.Example]]
 
 
 @dataclass
@@ -100,27 +107,60 @@ def one(
     return result
 
 
-def apart(family: str, name: str, make: Any, seconds: float) -> Result:
-    """The same in a process of its own, which is ended after some time."""
+def apart(waiting: Iterator[Case], jobs: int, seconds: float, forward: bool) -> Iterator[Result]:
+    """Each case in a process of its own, `jobs` at a time, ended after some time."""
     processes = multiprocessing.get_context("fork")
-    receiver, sender = processes.Pipe(duplex=False)
-    process = processes.Process(target=lambda: sender.send(one(family, name, make)))
-    start = time.monotonic()
-    process.start()
-    sender.close()
-    result = Result(family, name, verdict="time")
-    if receiver.poll(seconds):
+    running: dict[Any, tuple[Any, Case, float]] = {}
+
+    def report(case: Case, sender: Any) -> None:
+        torch.set_num_threads(1)
+        _one_thread_of_onnxruntime()
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        sender.send(one(*case, forward))
+
+    while True:
+        for case in itertools.islice(waiting, jobs - len(running)):
+            receiver, sender = processes.Pipe(duplex=False)
+            process = processes.Process(target=report, args=(case, sender))
+            process.start()
+            sender.close()
+            running[receiver] = process, case, time.monotonic()
+        if not running:
+            return
+        ready = multiprocessing.connection.wait(list(running), timeout=1.0)
+        for receiver, (process, case, start) in list(running.items()):
+            took = time.monotonic() - start
+            if receiver in ready or took > seconds:
+                yield _ended(receiver, process, case, took)
+                del running[receiver]
+
+
+def _one_thread_of_onnxruntime() -> None:
+    plain = onnxruntime.SessionOptions
+
+    def options() -> Any:
+        settings = plain()
+        settings.intra_op_num_threads = 1
+        return settings
+
+    onnxruntime.SessionOptions = options
+
+
+def _ended(receiver: Any, process: Any, case: Case, seconds: float) -> Result:
+    """The result that a process has sent, or why there is none."""
+    result = Result(*case[:2], verdict="time", seconds=round(seconds, 1))
+    if receiver.poll():
         try:
             result = receiver.recv()
         except EOFError:
             result.verdict = "crash"
     process.kill()
     process.join()
-    result.seconds = round(time.monotonic() - start, 1)
+    receiver.close()
     return result
 
 
-def cases(families: list[str], only: str) -> Iterator[tuple[str, str, Any]]:
+def cases(families: list[str], only: str) -> Iterator[Case]:
     for family in families:
         for name, make in torch_networks.FAMILIES[family]():
             if re.search(only, name):
@@ -158,19 +198,19 @@ def main() -> None:
     parser.add_argument("--forward", action="store_true", help="without training")
     parser.add_argument("--apart", action="store_true", help="one process for each network")
     parser.add_argument("--seconds", type=float, default=600.0, help="for each of these processes")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes at a time")
     parser.add_argument("-o", "--output", help="a JSON file of the results")
     arguments = parser.parse_args()
     results = _before(arguments.output) if arguments.apart else []
     names = {(r.family, r.name) for r in results}
-    for family, name, make in cases(arguments.families, arguments.only):
-        if (family, name) in names:
-            continue
-        if arguments.apart:
-            result = apart(family, name, make, arguments.seconds)
-        else:
-            result = one(family, name, make, arguments.forward)
+    waiting = (c for c in cases(arguments.families, arguments.only) if c[:2] not in names)
+    if arguments.apart:
+        stream = apart(waiting, arguments.jobs, arguments.seconds, arguments.forward)
+    else:
+        stream = (one(*case, arguments.forward) for case in waiting)
+    for result in stream:
         results.append(result)
-        row = [family, name, result.verdict, result.training, f"{result.ratio:.2f}"]
+        row = [result.family, result.name, result.verdict, result.training, f"{result.ratio:.2f}"]
         print("  ".join([*row, f"{result.seconds:.0f} s", result.reason[:300]]), flush=True)
         if arguments.output:
             with open(arguments.output, "w", encoding="utf-8") as file:
