@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import sardonyx as sx
@@ -16,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 nn = torch.nn
 
+from sardonyx.importers.torch.convert import IMPORTED  # noqa: E402
 from sardonyx.importers.torch.masks import Masks, sites_of  # noqa: E402
 
 ROWS = 16
@@ -332,3 +335,80 @@ def test_a_batch_that_the_network_fixes_is_not_free() -> None:
 
     model = sx.from_torch(Fixed(), torch.randn(3, 4))
     assert [list(v.shape) for v in model.inputs] == [[3, 4]]
+
+
+class _Shifted(torch.nn.Module):
+    def __init__(self, shift: float, factor: float):
+        super().__init__()
+        self.shift, self.factor = shift, factor
+
+    def forward(self, x: Any) -> Any:
+        size = x.square().mean(-1, keepdim=True) + self.shift
+        return x * torch.rsqrt(size) * self.factor
+
+
+@pytest.mark.parametrize(("shift", "factor"), [(1e-8, 1.0), (1e-12, 1.0), (0.0, 1.000005)])
+def test_small_numbers_are_kept(shift: float, factor: float) -> None:
+    """The exporter's own simplifications take 1e-8 for 0, and 1.000005 for 1."""
+    x = 1e-5 * torch.randn(4, 8)
+    model = sx.from_torch(_Shifted(shift, factor), x)
+    assert model.metadata[IMPORTED].endswith("same")
+
+
+def test_zeros_before_a_pooling_stay_zeros(tmp_path: Path) -> None:
+    """Stock onnxruntime merges such a padding into the pooling, which pads with -inf."""
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.ZeroPad2d(1), torch.nn.MaxPool2d(3, 2)
+    )
+    x = torch.randn(2, 1, 9, 9) - 5.0
+    path = sx.save(sx.from_torch(net.eval(), x), tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"input": x.numpy()})
+    np.testing.assert_allclose(y, net(x).detach().numpy(), atol=1e-5)
+
+
+class _Keeps(torch.nn.Module):
+    """Keeps a result of evaluation mode for its next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 4))
+        self.cache: dict[str, Any] = {}
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            return x @ self.weight.exp().T
+        if "weight" not in self.cache:
+            self.cache["weight"] = self.weight.exp()
+        return x @ self.cache["weight"].T
+
+
+def test_what_a_module_keeps_is_put_back() -> None:
+    net = _Keeps()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x, y = torch.randn(4, 4), torch.randn(4, 3)
+    model = sx.from_torch(net, x, loss=torch.nn.MSELoss(), labels=y, optimizer=optimizer)
+    assert net.cache == {}
+    assert model.metadata[IMPORTED].startswith(f"torch {torch.__version__}, same, training")
+
+
+class _Writes(torch.nn.Module):
+    """Changes a weight in evaluation mode, which is then no weight of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        if not self.training:
+            with torch.no_grad():
+                self.first.weight.mul_(1.0)
+        return self.last(self.first(x))
+
+
+def test_a_parameter_that_only_torch_trains_is_named() -> None:
+    net = _Writes()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x, y = torch.randn(4, 4), torch.randn(4, 3)
+    with pytest.raises(sx.SardonyxError, match=r"first\.weight"):
+        sx.from_torch(net, x, loss=torch.nn.MSELoss(), labels=y, optimizer=optimizer)

@@ -198,9 +198,11 @@ def main() -> None:
     parser.add_argument("--forward", action="store_true", help="without training")
     parser.add_argument("--apart", action="store_true", help="one process for each network")
     parser.add_argument("--seconds", type=float, default=600.0, help="for each of these processes")
+    parser.add_argument("--large", action="store_true", help="with networks of 2 GB and more")
     parser.add_argument("--jobs", type=int, default=1, help="so many processes at a time")
     parser.add_argument("-o", "--output", help="a JSON file of the results")
     arguments = parser.parse_args()
+    torch_networks.LARGE = arguments.large
     results = _before(arguments.output) if arguments.apart else []
     names = {(r.family, r.name) for r in results}
     waiting = (c for c in cases(arguments.families, arguments.only) if c[:2] not in names)

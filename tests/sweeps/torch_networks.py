@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 ROWS = 3
+LARGE = False  # whether networks of hundreds of megabytes take part
 
 
 @dataclass
@@ -27,12 +28,15 @@ Make = Callable[[], Example]
 
 
 def define_operators() -> None:
-    """Declare two operators of torchvision, whose library does not load beside every torch."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    LIBRARIES.append(library)
+    """Declare two operators of torchvision where its library does not load beside this torch."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        LIBRARIES.append(library)
 
 
 LIBRARIES: list[Any] = []  # an operator exists as long as the library that declared it
@@ -100,7 +104,8 @@ def torchvision_networks() -> Iterator[tuple[str, Make]]:
     has_operators = torchvision.extension._has_ops()
     for name in torchvision.models.list_models():
         needs_operators = any(word in name for word in DETECTION)
-        if not name.startswith(("quantized_", *HUGE)) and (has_operators or not needs_operators):
+        skipped = ("quantized_",) if LARGE else ("quantized_", *HUGE)
+        if not name.startswith(skipped) and (has_operators or not needs_operators):
             yield name, lambda n=name: _torchvision(n)
 
 

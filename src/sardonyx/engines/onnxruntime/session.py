@@ -43,9 +43,11 @@ def session(
     """A session over `model`, with versions that this onnxruntime takes."""
     fitted = own_statistics(fit(model))
     # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
-    extra: dict[str, Any] = {}
-    if _has_switch(fitted):
-        extra["disabled_optimizers"] = ["EliminateDropout"]
+    # It also merges a Pad of zeros into a MaxPool, which pads with -inf.
+    nodes = [node for part in graphs(fitted.graph) for node in part]
+    optimizers = ["EliminateDropout"] if any(map(_has_switch, nodes)) else []
+    optimizers += ["Pad_Fusion"] if any(map(_pools_padded, nodes)) else []
+    extra: dict[str, Any] = {"disabled_optimizers": optimizers} if optimizers else {}
     extra["libraries"] = extensions.libraries(fitted)
     settings = {"providers": providers, "threads": threads, "options": options, **extra}
     if payload(fitted) < FILE_SIZE:
@@ -87,11 +89,13 @@ def open_session(
         raise EngineError(f"onnxruntime refused the model: {error}") from error
 
 
-def _has_switch(model: Model) -> bool:
-    nodes = (node for part in graphs(model.graph) for node in part)
-    return any(
-        n.op_type == "Dropout" and len(n.inputs) > 2 and n.inputs[2] is not None for n in nodes
-    )
+def _has_switch(node: ir.Node) -> bool:
+    return node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def _pools_padded(node: ir.Node) -> bool:
+    source = node.inputs[0].producer() if node.op_type == "MaxPool" and node.inputs[0] else None
+    return source is not None and source.op_type == "Pad"
 
 
 def payload(model: Model) -> int:

@@ -113,6 +113,11 @@ def exp2(op: Writer, x: ir.Value) -> ir.Value:
     return op.Pow(op.like(2, x), x)
 
 
+@importer("log2")
+def log2(op: Writer, x: ir.Value) -> ir.Value:
+    return op.Div(op.Log(x), op.like(math.log(2.0), x))
+
+
 @importer("log1p")
 def log1p(op: Writer, x: ir.Value) -> ir.Value:
     # Kahan: the error of u = 1 + x cancels in log(u) / (u - 1).

@@ -17,8 +17,9 @@ from sardonyx.build import Builder, Dim, Operand
 
 T = ir.DataType
 NARROW = (T.INT8, T.UINT8, T.INT16, T.UINT16)
-# Operators of onnxruntime 1.31 that have no kernel for some integer types, measured with its CPU
-# wheel; the type in which they are computed instead holds every value, and wraps around alike.
+# Operators of onnxruntime 1.30 and 1.31 that have no kernel for some integer types, measured with
+# their CPU wheels; the type in which they are computed instead holds every value, and wraps around
+# alike.
 WITHOUT = {
     "Pow": (*NARROW, T.UINT32),
     "Max": (T.BOOL, T.INT16, T.UINT16),
@@ -35,7 +36,7 @@ WITHOUT = {
     "ReduceMin": (T.INT16, T.UINT16, T.UINT32),
     "ArgMax": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
     "ArgMin": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
-    "Where": (T.BOOL, T.INT16, T.UINT16, T.UINT64),
+    "Where": (T.BOOL, T.INT8, T.INT16, T.UINT16, T.UINT32, T.UINT64),
     "CumSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
     "MatMul": NARROW,
     "TopK": (T.BOOL, T.INT16, T.UINT16, T.UINT32),

@@ -7,6 +7,7 @@ what is only there for the loss is separated afterwards (`split.py`).
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import linecache
 import logging
@@ -29,6 +30,7 @@ LOSS = "loss"
 LABELS = "labels"
 INSTALLED = ("site-packages", "dist-packages")
 INTERNAL = (str(Path(torch.__file__).parent), str(Path(errors.__file__).parent))
+MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 Loss = Callable[..., torch.Tensor]
 
 
@@ -234,11 +236,42 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
         for part in modes:
             part.training = False
         torch.backends.mha.set_fastpath_enabled(False)  # a fused layer has no translation
-        yield
+        with _attributes_restored(module):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for part, mode in modes.items():
             part.training = mode
+
+
+@contextlib.contextmanager
+def _attributes_restored(module: torch.nn.Module) -> Iterator[None]:
+    """Put back what a module assigns to itself, and what it adds to its dicts, lists and sets.
+
+    Some keep results of evaluation mode for the next call: here, of a call with the tensors of a
+    trace, or with those of float64.
+    """
+    before = [(m, _plain_attributes(m)) for m in module.modules()]
+    contents = [
+        (value, copy.copy(value))
+        for _, attributes in before
+        for value in attributes.values()
+        if type(value) in (dict, list, set)
+    ]
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            for name in _plain_attributes(part).keys() - attributes.keys():
+                del vars(part)[name]
+            vars(part).update(attributes)
+        for value, content in contents:
+            value.clear()
+            value.extend(content) if isinstance(value, list) else value.update(content)
+
+
+def _plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
+    return {n: v for n, v in vars(module).items() if n not in MODULE_ATTRIBUTES}
 
 
 @contextlib.contextmanager

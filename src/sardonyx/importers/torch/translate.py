@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx_ir as ir
@@ -57,6 +59,7 @@ def translated(program: Program, module: torch.nn.Module) -> Model:
     _name_weights(model, module)
     with quiet():
         _simplify(model)
+    _keep_padding(model.graph)
     _name_ends(model.graph, program)
     _name_sizes(model.graph, program)
     _tidy(model.graph)
@@ -186,7 +189,8 @@ def _simplify(model: ir.Model) -> None:
     for node in dropouts:
         node.domain = PLACEHOLDER  # the optimizer removes Dropout, which does nothing in inference
     try:
-        onnxscript.optimizer.optimize_ir(model)
+        with _exact_constants():
+            onnxscript.optimizer.optimize_ir(model)
     finally:
         for node in dropouts:
             node.domain = ""
@@ -198,6 +202,46 @@ def _simplify(model: ir.Model) -> None:
         for value, tensor in weights.values():
             value.const_value = tensor
             graph.register_initializer(value)
+
+
+def _exact_constants() -> Any:
+    """Inside, onnxscript's rules match a constant only if it is the very number.
+
+    Its matcher takes 1e-8 for 0 and 1.00001 for 1: x + 1e-8 became x.
+    """
+    from onnxscript.rewriter import _matcher
+
+    def equal(a: float, b: float, **_: float) -> bool:
+        return a == b
+
+    return mock.patch.object(_matcher, "math", SimpleNamespace(isclose=equal))
+
+
+def _keep_padding(graph: ir.Graph) -> None:
+    """Pad what is pooled afterwards with the smallest number instead of 0.
+
+    onnxruntime merges a Pad of zeros into a MaxPool, which pads with -inf; other numbers it keeps.
+    """
+    pools = [n for n in graph.all_nodes() if n.op_type == "MaxPool" and n.inputs[0] is not None]
+    for node in {n.inputs[0].producer() for n in pools}:  # type: ignore[union-attr]
+        if node is None or node.op_type != "Pad":
+            continue
+        if node.attributes.get_string("mode", "constant") != "constant":
+            continue
+        x, dtype = node.inputs[0], node.outputs[0].dtype
+        number = node.inputs[2] if len(node.inputs) > 2 else None
+        is_zero = number is None or (
+            number.const_value is not None and not number.const_value.numpy().any()
+        )
+        if x is None or dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or not is_zero:
+            continue
+        array = np.asarray(np.finfo(dtype.numpy()).tiny, dtype.numpy())
+        name = f"{node.outputs[0].name}_padding"
+        smallest = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
+        smallest.type, smallest.shape = ir.TensorType(dtype), ir.Shape(())
+        graph.register_initializer(smallest)
+        node.resize_inputs(max(3, len(node.inputs)))
+        node.replace_input_with(2, smallest)
 
 
 def _as_stopped_identity(node: ir.Node) -> None:
