@@ -17,6 +17,9 @@ from tests.sweeps.pmml_pipelines import jpmml, score, start_java, wrong_columns
 # Errors of JPMML that mean that a row has no result.
 NO_RESULT = ("ValueCheckException", "UndefinedResult", "InvalidResult", "returnInvalid")
 Documents = Iterator[tuple[str, str]]
+WORDS = ("Ab", " b c ", "x", None, "Zoo9")
+DATES = ("2020-02-29", "1959-12-31", None, "2000-01-01")
+TIMES = ("2020-02-29T13:14:15", "1969-12-31T23:59:59", None, "2000-01-01T00:00:00")
 
 
 def rows():
@@ -31,6 +34,10 @@ def rows():
             "z": pd.Series([p[1] for p in pairs], dtype=float),
             "i": pd.Series([[0.0, 1.0, 2.0, None, 1.5][k // 3 % 5] for k in range(len(pairs))]),
             "s": pd.Series([texts[k % 5] for k in range(len(pairs))], dtype=object),
+            "w": pd.Series([WORDS[k // 2 % 5] for k in range(len(pairs))], dtype=object),
+            "b": pd.Series([(True, None, False)[k % 3] for k in range(len(pairs))], dtype=object),
+            "d": pd.Series([DATES[k % 4] for k in range(len(pairs))], dtype=object),
+            "t": pd.Series([TIMES[k % 4] for k in range(len(pairs))], dtype=object),
         }
     )
 

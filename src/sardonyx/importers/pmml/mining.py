@@ -105,8 +105,7 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
                 column = merge(job.g, truth, column, constant(job.g, None, column.dtype))
             scope.put(name, column)
             exports[name] = column
-        if segment.get("id") is not None:
-            results[segment.get("id")] = part
+        _keep(job, results, segment, truth, part)
         for other in (part, *part.others.values()):
             if other.target.name is not None:
                 others[other.target.name] = other
@@ -131,20 +130,41 @@ def select_first(job: Job, segmentation: Element, segments: list[Element]) -> Re
 
     g, out, results = job.g, None, {}
     skips = treatment_of(segmentation) == "skipSegment"
-    for segment in reversed(segments):
+    parts = []
+    before: ir.Value | None = None  # where a segment before this one is taken
+    for segment in segments:
         truth = segment_truth(job.scope, segment)
         part, _ = build(job.document, job.scope, model_of(segment), job.target)
-        if segment.get("id") is not None:
-            results[segment.get("id")] = part
         if skips:
             here = g.Not(missing(g, part.value))
             truth = here if truth is None else g.And(truth, here)
+        _keep(job, results, segment, _and_not(g, truth, before), part)
+        always = truth if truth is not None else g.const(True)
+        before = always if before is None else g.Or(before, always)
+        parts.append((truth, part))
+    for truth, part in reversed(parts):
         if out is None:
             out = part if truth is None else either(g, truth, part, void(g, part))
         else:
             out = part if truth is None else either(g, truth, part, out)
     assert out is not None
     return replace(out, segments=results)
+
+
+def _and_not(g: Graph, mask: ir.Value | None, other: ir.Value | None) -> ir.Value | None:
+    if other is None:
+        return mask
+    return g.Not(other) if mask is None else g.And(mask, g.Not(other))
+
+
+def _keep(
+    job: Job, results: dict[str, Result], segment: Element, mask: ir.Value | None, part: Result
+) -> None:
+    """Keep the result of a segment for outputs that name it; there is none where it is left out."""
+    if segment.get("id") is not None and _asks_segments(job):
+        there = None if mask is None else job.g.column(mask)
+        whole = part if there is None else either(job.g, there, part, void(job.g, part))
+        results[segment.get("id")] = whole
 
 
 def void(g: Graph, like: Result) -> Result:
@@ -209,8 +229,7 @@ def ensemble(job: Job, segmentation: Element, segments: list[Element], method: s
         part, _ = build(job.document, job.scope, model_of(segment), job.target)
         parts.append(part)
         weights.append(weight_of(segment, method))
-        if segment.get("id") is not None:
-            results[segment.get("id")] = part
+        _keep(job, results, segment, masks[-1], part)
     if job.is_classification:
         out = _vote(job, segmentation, parts, masks, weights, method)
     elif job.function == "regression":

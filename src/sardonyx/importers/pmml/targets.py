@@ -18,6 +18,7 @@ def apply_targets(job: Job, result: Result) -> Result:
     """The result after the Target element of its field."""
     element = target_element(job)
     if job.is_classification:
+        result = replace(result, display=dict(job.target.labels))
         return result if element is None else _categorical(job, element, result)
     if job.function != "regression":
         return result
