@@ -40,7 +40,7 @@ def targets(x: Any) -> dict[str, Any]:
     score = score + 0.5 * draw.normal(size=len(x))
     return {
         "binary": pd.Series(np.where(score > score.median(), "yes", "no"), name="y"),
-        "count classes": x["count"] // 2,
+        "whole classes": (x["count"] // 2).rename("y"),
         "flag": pd.Series((score > score.median()).astype(int), name="y"),
         "classes": pd.Series(
             np.array(["low", "mid", "high"])[
@@ -345,7 +345,7 @@ def boosters() -> dict[str, Case]:
             lambda: xgboost.XGBClassifier(max_depth=3, **few), kind, numbers_only
         )
     cases["xgboost classes"] = made(
-        lambda: xgboost.XGBClassifier(max_depth=3, **few), "count classes", numbers_only
+        lambda: xgboost.XGBClassifier(max_depth=3, **few), "whole classes", numbers_only
     )
     cases["lightgbm dart"] = made(
         lambda: lightgbm.LGBMRegressor(boosting_type="dart", **light), "number", numbers_only
@@ -370,7 +370,7 @@ def boosters() -> dict[str, Case]:
 
 
 def all_cases() -> dict[str, Case]:
-    from tests.sweeps import pmml_transformers
+    from tests.sweeps import pmml_boosters, pmml_transformers
 
     cases: dict[str, Case] = {}
     for name, estimator in classifiers().items():
@@ -383,4 +383,4 @@ def all_cases() -> dict[str, Case]:
         cases[f"{name}, number"] = made(estimator, "number", dense)
     for name, estimator in positive_regressors().items():
         cases[f"{name}, positive"] = made(estimator, "positive", dense)
-    return {**cases, **boosters(), **pmml_transformers.cases()}
+    return {**cases, **boosters(), **pmml_transformers.cases(), **pmml_boosters.cases()}

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from sklearn.exceptions import NotFittedError
 
 import sardonyx as sx
 from sardonyx.errors import ImportRefused
@@ -67,15 +68,21 @@ def convert(pipeline: Any, path: Path) -> None:
 
 def feeds(session: Any, x: Any) -> dict[str, np.ndarray]:
     made = {}
+    x = x.to_frame() if x.ndim == 1 else x
     for value in session.get_inputs():
         column = x[value.name] if value.name in x.columns else np.zeros(len(x))
         if "string" in value.type:
             made[value.name] = np.array(
-                ["" if v is None or v != v else str(v) for v in column], object
+                ["" if v is None or v != v else _written(v) for v in column], object
             )
         else:
             made[value.name] = np.asarray(column, np.float64)
     return made
+
+
+def _written(value: Any) -> str:
+    """A cell as a table of text has it."""
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def score(model: sx.Model, x: Any) -> dict[str, np.ndarray]:
@@ -93,7 +100,11 @@ def jpmml(path: Path, x: Any, errors: list[str | None] | None = None) -> dict[st
     evaluator = make_evaluator(str(path), backend="jpype")
     names = [f.getName() for f in (*evaluator.getTargetFields(), *evaluator.getOutputFields())]
     fields = {f.getName() for f in evaluator.getInputFields()}
+    x = x.to_frame() if x.ndim == 1 else x
     table = x[[c for c in x.columns if c in fields]] if fields else x
+    for name in table.columns:
+        if table[name].dtype.kind == "M":
+            table = table.assign(**{name: [_written(v) for v in table[name]]})
     results = evaluator.evaluateAll(table)
     if errors is not None and "errors" in results:
         errors += [None if e is None or e != e else str(e) for e in results["errors"]]
@@ -161,7 +172,10 @@ def tried(case: Any, path: Path) -> tuple[str, str]:
         return "failed", "".join(traceback.format_exception(error))[-600:]
     actual = score(model, x)
     theirs = jpmml(path, x)
-    wants = of_pipeline(pipeline, x, y)
+    try:
+        wants = of_pipeline(pipeline, x, y)
+    except NotFittedError:  # steps without a state are never said to be fitted
+        wants = {}
     of_jpmml = wrong_columns(actual, theirs)
     if of_jpmml:
         source = wrong_columns(actual, {n: v for n, v in wants.items() if n in actual})
@@ -176,6 +190,7 @@ def tried(case: Any, path: Path) -> tuple[str, str]:
 def main(arguments: list[str] | None = None) -> Counter[str]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--start", default="", help="the case to begin with")
     parser.add_argument("--keep", help="a folder in which the documents stay")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -191,7 +206,9 @@ def main(arguments: list[str] | None = None) -> Counter[str]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.keep or temporary)
         folder.mkdir(exist_ok=True)
-        for name, case in all_cases().items():
+        names = list(all_cases())
+        first = names.index(options.start) if options.start else 0
+        for name, case in list(all_cases().items())[first:]:
             if options.names and not any(part in name for part in options.names):
                 continue
             path = folder / f"{name.replace(' ', '_').replace('/', '')}.pmml"

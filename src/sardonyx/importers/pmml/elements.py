@@ -15,13 +15,13 @@ SKIPPED = frozenset(
     InlineTable row Extension Decisions Counts NumericInfo DiscrStats ContStats UnivariateStats
     ConstraintField VerificationFields ResultExplanation KohonenMap PCovMatrix EventValues
     ClusteringModelQuality PredictiveModelQuality Covariances
-    TextIndex Aggregate Lag""".split()  # noqa: SIM905
+    Aggregate Lag""".split()  # noqa: SIM905
 )
 KNOWN = frozenset(
     """PMML DataDictionary DataField Value Interval TransformationDictionary DefineFunction
     ParameterField DerivedField LocalTransformations Constant FieldRef NormContinuous LinearNorm
-    NormDiscrete Discretize DiscretizeBin MapValues FieldColumnPair Apply MiningSchema MiningField
-    Output OutputField Targets Target TargetValue
+    NormDiscrete Discretize DiscretizeBin MapValues FieldColumnPair Apply TextIndex
+    MiningSchema MiningField Output OutputField Targets Target TargetValue
     True False SimplePredicate SimpleSetPredicate CompoundPredicate Array
     TreeModel Node ScoreDistribution RegressionModel RegressionTable NumericPredictor
     CategoricalPredictor PredictorTerm GeneralRegressionModel ParameterList Parameter FactorList
@@ -42,7 +42,8 @@ KNOWN = frozenset(
 EXTENSIONS = frozenset(
     """x-mathContext x-missingValueTreatment x-invalidValueTreatment x-invalidValueReplacement
     x-missingPredictionTreatment x-segmentId x-dataType x-isScorable x-missingThreshold
-    x-reportXPath x-targetField x-nonScorable x-ruleFeature""".split()  # noqa: SIM905
+    x-reportXPath x-targetField x-nonScorable x-ruleFeature
+    x-wordRE""".split()  # noqa: SIM905
 )
 MODELS_OF_OTHER_DATA = frozenset(
     """AssociationModel TimeSeriesModel SequenceModel TextModel BaselineModel BayesianNetworkModel

@@ -15,6 +15,7 @@ from .graph import Column, Graph, constant, merge, missing
 from .literals import TYPES, as_number, java_text, number_of, parse, type_of
 from .refusal import Refusal
 from .scope import Scope
+from .text_index import Lowered, text_index
 
 EXPRESSIONS = (
     "Constant", "FieldRef", "NormContinuous", "NormDiscrete", "Discretize", "MapValues", "Apply",
@@ -29,6 +30,8 @@ def derived_field(scope: Scope, element: Element) -> Column:
         raise Refusal(element, "there is no expression in it")
     dtype = element.get("dataType")
     column = evaluate(scope, child, dtype)
+    if isinstance(column, Lowered) and dtype in (None, "string"):
+        return column
     if dtype is not None:
         column = cast(scope.g, element, column, dtype)
     optype = element.get("optype") or column.optype
@@ -224,6 +227,7 @@ RULES: dict[str, Callable[[Scope, Element, str | None], Column]] = {
     "Discretize": discretize,
     "MapValues": map_values,
     "Apply": lambda scope, element, dtype: apply(scope, element, evaluate),
+    "TextIndex": text_index,
 }
 
 

@@ -33,6 +33,7 @@ class Graph(Builder):
         self.pending: list[tuple[ir.Node, Callable[[], tuple[Any, Any, Any]]]] = []
         self.invalid: list[ir.Value] = []
         self.rows: ir.Value | None = None
+        self.shared: dict[tuple[Any, ...], Any] = {}  # parts that several expressions use
 
     def call(self, op_type: str, *arguments: Any, **options: Any) -> Any:
         out = super().call(op_type, *arguments, **options)

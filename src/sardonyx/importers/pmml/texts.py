@@ -13,6 +13,7 @@ from .functions import function
 from .graph import Column, Graph, constant, strings
 from .literals import java_text
 from .refusal import Refusal
+from .text_index import lowered
 
 # -- text: as tables over the finite values of a field ---------------------------------
 
@@ -50,7 +51,7 @@ def uppercase(g: Graph, e: Element, a: Column) -> Column:
 
 @function("lowercase")
 def lowercase(g: Graph, e: Element, a: Column) -> Column:
-    return text_table(g, e, _as_finite(g, e, a), str.lower)
+    return lowered(e, a) or text_table(g, e, _as_finite(g, e, a), str.lower)
 
 
 @function("trimBlanks")
