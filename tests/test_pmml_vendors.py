@@ -152,3 +152,47 @@ def test_a_category_without_confidence_has_none() -> None:
     same(out["c_yes"], [0.6])
     same(out["c_no"], [0.0])
     assert np.isfinite(out["c_yes"]).all()
+
+
+def test_a_scorecard_whose_reasons_nobody_asks_for() -> None:
+    attributes = "".join(
+        f'<Attribute partialScore="{points}"><SimplePredicate field="x" operator="{operator}" '
+        'value="0"/></Attribute>'
+        for points, operator in ((4, "lessThan"), (9, "greaterOrEqual"))
+    )
+    model = f"""<Scorecard functionName="regression" initialScore="3">{schema("x")}
+    <Characteristics><Characteristic>{attributes}</Characteristic></Characteristics></Scorecard>"""
+    same(run(document(model), x=[-1.0, 2.0, NAN])["y"], [7.0, 12.0, NAN])
+
+
+def test_a_segment_that_takes_no_part_has_no_result() -> None:
+    tree = f"""<TreeModel functionName="regression">{schema("x")}
+    <Node score="{{}}"><True/></Node></TreeModel>"""
+    outputs = "".join(
+        f'<OutputField name="o{i}" feature="predictedValue" segmentId="{i}"/>' for i in (1, 2)
+    )
+    model = f"""<MiningModel functionName="regression">{schema("x")}<Output>{outputs}</Output>
+    <Segmentation multipleModelMethod="selectFirst"><Segment id="1"><SimplePredicate field="x"
+    operator="lessThan" value="0"/>{tree.format(5)}</Segment><Segment id="2"><True/>
+    {tree.format(6)}</Segment></Segmentation></MiningModel>"""
+    out = run(document(model), x=[-1.0, 2.0])
+    same(out["y"], [5.0, 6.0])
+    same(out["o1"], [5.0, NAN])
+    same(out["o2"], [NAN, 6.0])
+
+
+def test_extensions_and_taxonomies_describe_only() -> None:
+    table = '<RegressionTable intercept="1"><NumericPredictor name="x" coefficient="2"/>'
+    model = f"""<RegressionModel functionName="regression">{schema("x")}
+    <p:Extension name="a"><Unheard of="q"/></p:Extension>{table}</RegressionTable>
+    </RegressionModel>"""
+    taxonomy = '<Taxonomy name="t"><ChildParent childColumn="a" parentColumn="b"/></Taxonomy>'
+    same(run(document(model, X + Y + taxonomy), x=[3.0])["y"], [7.0])
+
+
+def test_display_values_of_the_data_dictionary() -> None:
+    field = CLASS.replace('value="yes"', 'value="yes" displayValue="Yes!"')
+    model = f"""<TreeModel functionName="classification">{schema("x")}<Output><OutputField name="o"
+    feature="predictedDisplayValue"/></Output><Node score="yes"><True/>
+    <ScoreDistribution value="yes" recordCount="1"/></Node></TreeModel>"""
+    assert run(document(model, X + field), x=[1.0])["o"] == ["Yes!"]

@@ -92,7 +92,7 @@ class _Reader:
         element = Element(name.rpartition(":")[2] if ":" in name else name, attributes, line)
         if not stack:
             self.root = element
-        elif name != "Extension":
+        elif element.tag != "Extension":
             stack[-1].children.append(element)
         stack.append(element)
 

@@ -14,7 +14,7 @@ SKIPPED = frozenset(
     """Header MiningBuildTask ModelStats ModelExplanation ModelVerification Partition Annotation
     InlineTable row Extension Decisions Counts NumericInfo DiscrStats ContStats UnivariateStats
     ConstraintField VerificationFields ResultExplanation KohonenMap PCovMatrix EventValues
-    ClusteringModelQuality PredictiveModelQuality Covariances
+    ClusteringModelQuality PredictiveModelQuality Covariances Taxonomy
     Aggregate Lag""".split()  # noqa: SIM905
 )
 KNOWN = frozenset(

@@ -22,7 +22,7 @@ def scorecard(job: Job) -> Result:
     if holder is None or not holder.all("Characteristic"):
         raise job.refuse("there are no Characteristics")
     total = g.number(float(element.get("initialScore", 0)))
-    uses_reasons = element.get("useReasonCodes", "true") != "false"
+    uses_reasons = element.get("useReasonCodes", "true") != "false" and _asks_reasons(job)
     differences: list[tuple[list[str], ir.Value, ir.Value]] = []
     for characteristic in holder.all("Characteristic"):
         score, reason, names = _characteristic(job, characteristic, uses_reasons)
@@ -30,7 +30,7 @@ def scorecard(job: Job) -> Result:
         if uses_reasons:
             differences.append((names, reason, _difference(job, characteristic, score)))
     result = Result(job.target, Column(g.column(total), "double"))
-    if not uses_reasons or not _asks_reasons(job):
+    if not uses_reasons:
         return result
     void, reasons = missing(g, result.value), _reasons(job, differences)
     return replace(
