@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
@@ -126,6 +128,32 @@ def test_masks_of_arrays_are_not_ignored(wrap: Callable[[Any], Any]) -> None:
     with pytest.raises(DataError, match="masked elements"):
         sx.train(mlp(), wrap(np.ma.masked_array(X, X > 1)), steps=1)
     assert len(sx.train(mlp(), wrap(np.ma.masked_array(X, X > 1e9)), steps=1).losses) == 1
+
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]> g '
+WEIGHT = "<float[6,3] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18}, int64 i = {0}>"
+
+
+@pytest.mark.parametrize(
+    "graph, message",
+    [
+        ("(seq(float[N,6]) x) => (float[N,3] y) {W} {e = SequenceAt(x, i) y = MatMul(e, w)}",
+         "takes a sequence, which rows of data cannot feed"),
+        ("(float[N,6] x) => (int64[N] y) {W} {s = MatMul(x, w) y = ArgMax<axis=1,keepdims=0>(s)}",
+         'names a tensor inside, such as "s"'),
+        ("(bfloat16[N,6] x) => (bfloat16[N,3] y) {W} {c = Cast<to=16>(w) y = MatMul(x, c)}",
+         "does not train weights of these types"),
+    ],
+)  # fmt: skip
+def test_models_that_no_step_takes_are_refused(graph: str, message: str) -> None:
+    proto = onnx.parser.parse_model(HEADER + graph.replace("{W}", WEIGHT))
+    if "Cast" in graph:  # the parser reads no numbers of this type
+        weight = ir.tensor(np.ones((6, 3), ir.DataType.BFLOAT16.numpy()), name="w")
+        proto.graph.initializer[0].CopyFrom(ir.to_proto(weight))
+        proto.graph.node[1].input[1] = "w"
+        del proto.graph.node[0]
+    with pytest.raises(SardonyxError, match=message):
+        sx.train(proto, DATA, loss="cross_entropy", steps=1)
 
 
 def test_fields_of_an_archive_are_chosen_by_columns(tmp_path: Path) -> None:

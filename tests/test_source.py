@@ -184,6 +184,29 @@ def test_weights_are_the_models_bit_for_bit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(result[name], model.initializer(name).numpy())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_layers_have_the_type_of_their_weights(dtype: Any, tmp_path: Path) -> None:
+    layers = (torch.nn.Conv1d(3, 4, 2), torch.nn.PReLU(4), torch.nn.Flatten())
+    module = torch.nn.Sequential(*layers, torch.nn.LayerNorm(20), torch.nn.Linear(20, 2)).to(dtype)
+    x = torch.randn(5, 3, 6).to(dtype)
+    sx.to_torch_source(exported(module, (x,), ["x"], [{0: "batch"}], dynamo=True), tmp_path)
+    (y,), _ = ran(tmp_path, [x.numpy()])
+    np.testing.assert_allclose(y, module(x).detach().numpy(), rtol=1e-2, atol=2e-3)
+    assert y.dtype == x.numpy().dtype
+
+
+def test_a_weight_that_is_an_output_is_verified(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,2] x) => (float[N,2] y, float[2,2] w)
+    <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> {y = MatMul(x, w)}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    command = [sys.executable, "-m", "sardonyx", "convert", "m.onnx", "-o", "out"]
+    run = subprocess.run(
+        [*command, "--to", "torch-source"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0 and "same on" in run.stdout + run.stderr
+
+
 def test_source_trains(tmp_path: Path) -> None:
     sx.to_torch_source(cnn(), tmp_path)
     code = """

@@ -208,3 +208,9 @@ def test_reports_are_short_in_a_console_and_tables_in_a_notebook(tmp_path: Path)
     page = report.to_html(tmp_path / "page.html").read_text()
     legend = page[page.index("<summary>Legend") :].split("</details>")[0]
     assert "rounding noise" in legend and "at most 3" in legend and "not comparable" in legend
+
+
+def test_sequences_of_several_shapes_are_drawn() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (seq(float[N,4]) x) => (float[M,4] y)
+    {y = ConcatFromSequence<axis=0>(x)}"""
+    assert sx.verify(sx.load(onnx.parser.parse_model(text))).verdict == SAME

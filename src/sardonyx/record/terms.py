@@ -126,8 +126,19 @@ def find_prediction(model: Model, name: str | None, choices: Choices | None = No
     outputs = [_before_zip_map(v, choices) for v in model.outputs]
     floats = [v for v in outputs if is_differentiable(v)]
     if not floats:
-        raise ArgumentError("the model has no floating-point output to compare with a label")
+        raise ArgumentError(
+            "the model has no floating-point output to compare with a label",
+            hint=f"prediction= (--prediction) names a tensor inside{_before_integers(outputs)}",
+        )
     return floats[0]
+
+
+def _before_integers(outputs: Sequence[ir.Value]) -> str:
+    """The scores that an ArgMax or TopK at the end reads, as an example for a hint."""
+    nodes = [v.producer() for v in outputs]
+    scores = [n.inputs[0] for n in nodes if n is not None and n.inputs]
+    names = [v.name or "" for v in scores if v is not None and is_differentiable(v)]
+    return f", such as {quote(names[0])}" if names else ""
 
 
 def _tensor(model: Model, name: str) -> ir.Value:

@@ -214,6 +214,9 @@ def _fit(
 ) -> Link | str:
     """The link of an input, or what is wrong with it."""
     name, dims = value.name or "", _dims(value)
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        kind = "sequence" if isinstance(value.type, ir.SequenceType) else "value that may be absent"
+        return f"takes a {kind}, which rows of data cannot feed"
     if dims == []:
         return f"takes one value, not rows: --constant {name}=VALUE, constants={{{name!r}: value}}"
     if choice is None:

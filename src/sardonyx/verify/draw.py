@@ -176,8 +176,12 @@ def rated(value: Any) -> int:
     return GOOD if value.size == 1 or np.any(value != value.flat[0]) else CONSTANT
 
 
-def _count(feeds: Mapping[str, Any]) -> int:
-    return sum(map(np.size, feeds.values()))
+def _count(feeds: Mapping[Any, Any]) -> int:
+    """The number of elements of all inputs; those of sequences are counted one by one."""
+    return sum(
+        _count(dict(enumerate(value))) if isinstance(value, (list, tuple)) else int(np.size(value))
+        for value in feeds.values()
+    )
 
 
 def _label(seed: int, sizes: Mapping[str, int], style: str) -> str:

@@ -259,6 +259,7 @@ class TrainingRep(training.TrainingRep):
                 hint=f"there are {[*REWRITES]}",
             )
         self.without = without
+        _refuse_types(model)
         # Planned memory costs a third more of it on a training step, and saves no time
         # (bench/train.py).
         session_options = {"enable_mem_pattern": False, **(options or {})}
@@ -283,3 +284,20 @@ class TrainingRep(training.TrainingRep):
 
     def execute(self, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return Runner(model, **self.settings)(feeds)
+
+
+def _refuse_types(model: Model) -> None:
+    """Refuse weights of types that NumPy has not, which onnxruntime cannot bind or train."""
+    updated = {name for record in model.records for name, _ in record.update_binding}
+    rows = [
+        [quote(name), value.dtype.name.lower()]
+        for name, value in model.graph.initializers.items()
+        if name in updated and value.dtype is not None
+        if value.dtype.is_floating_point() and value.dtype.numpy().type.__module__ != "numpy"
+    ]
+    if rows:
+        raise EngineError(
+            "onnxruntime does not train weights of these types",
+            rows[:12],
+            hint="the engines torch, jax, tensorflow and numpy do: --engine torch (engine='torch')",
+        )

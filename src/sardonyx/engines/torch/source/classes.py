@@ -304,7 +304,14 @@ def layer_tokens(layer: Layer) -> list[Token]:
     tokens: list[Token] = [f"{layer.kind}("]
     for i, literal in enumerate(layer.arguments):
         tokens += [", ", literal] if i and not literal.lead else [literal]
-    return [*tokens, ")"]
+    return [*tokens, _layer_type(layer), ")"]
+
+
+def _layer_type(layer: Layer) -> str:
+    """The argument `dtype` of a layer whose parameters are no float32."""
+    kinds = {v.dtype for tensor in layer.tensors.values() for v in tensor.sources}
+    kind = next((k for k in kinds if k is not None and k.is_floating_point()), None)
+    return TYPE.get(kind, "") if kind is not None else ""
 
 
 def listed(items: list[list[Token]], star: bool = False) -> list[Token]:

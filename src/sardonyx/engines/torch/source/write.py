@@ -206,7 +206,7 @@ feeds = numpy.load(sys.argv[2])
 with torch.no_grad():
     results = model.load()(*(torch.from_numpy(feeds[str(i)]) for i in range(len(feeds))))
 results = results if isinstance(results, tuple) else (results,)
-numpy.savez(sys.argv[3], *(value.numpy() for value in results))
+numpy.savez(sys.argv[3], *(value.detach().numpy() for value in results))
 """
 
 
