@@ -210,7 +210,16 @@ def test_reports_are_short_in_a_console_and_tables_in_a_notebook(tmp_path: Path)
     assert "rounding noise" in legend and "at most 3" in legend and "not comparable" in legend
 
 
-def test_sequences_of_several_shapes_are_drawn() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]> g (seq(float[N,4]) x) => (float[M,4] y)
-    {y = ConcatFromSequence<axis=0>(x)}"""
-    assert sx.verify(sx.load(onnx.parser.parse_model(text))).verdict == SAME
+WEIGHT = "<int64 i = {1}, float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}>"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        f"(seq(float[N,4]) x) => (float[N,2] y) {WEIGHT} {{e = SequenceAt(x, i) y = MatMul(e, w)}}",
+        f"(seq(float) x) => (float y) {WEIGHT} {{e = SequenceAt(x, i) y = Tanh(e)}}",
+    ],
+)
+def test_sequences_are_drawn_as_they_are_declared(graph: str) -> None:
+    """Elements of free shape are drawn with several shapes, which NumPy cannot stack."""
+    assert sx.verify(parse(HEADER + graph)).verdict == SAME

@@ -178,7 +178,7 @@ def _make(
     kind = value.type
     if isinstance(kind, ir.SequenceType):
         dtype = np.dtype(kind.elem_type.dtype.numpy())
-        return [rng.normal(size=(2, 3 + i)).astype(dtype) for i in range(3)]
+        return [rng.normal(size=_element(value, i, sizes)).astype(dtype) for i in range(3)]
     if not isinstance(kind, ir.TensorType) or kind.dtype == ir.DataType.UNDEFINED:
         raise ArgumentError(
             f"no random values can be made for the input {quote(value.name)}", hint="give inputs="
@@ -192,6 +192,16 @@ def _make(
             for i in range(len(dims))
         )
     return _array(traced, np.dtype(kind.dtype.numpy()), shape, rng, sizes)
+
+
+def _element(value: ir.Value, number: int, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of one element of a sequence: as declared, else with a last axis of its own."""
+    if value.shape is None:
+        return (2, 3 + number)
+    return tuple(
+        d if isinstance(d, int) else sizes.get(symbol(value, i), 2)
+        for i, d in enumerate(value.shape)
+    )
 
 
 def _array(
