@@ -87,6 +87,22 @@ def test_boosters_by_content(capsys) -> None:
         np.testing.assert_allclose(predicted("out.onnx", X)["raw"], source, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "iso-8859-1"])
+def test_pmml_by_content(encoding, capsys) -> None:
+    declared = encoding.removesuffix("-sig")
+    text = f"""<?xml version="1.0" encoding="{declared}"?><!-- {"long " * 200} -->
+    <PMML version="4.3"><Header/><DataDictionary>
+    <DataField name="gr\xf6\xdfe" optype="continuous" dataType="double"/>
+    <DataField name="y" optype="continuous" dataType="double"/></DataDictionary>
+    <RegressionModel functionName="regression"><MiningSchema><MiningField name="gr\xf6\xdfe"/>
+    <MiningField name="y" usageType="target"/></MiningSchema><RegressionTable intercept="1">
+    <NumericPredictor name="gr\xf6\xdfe" coefficient="2"/></RegressionTable></RegressionModel>
+    </PMML>"""
+    Path("model.bin").write_bytes(text.encode(encoding))
+    assert "out.onnx" in run(capsys, "model.bin", "-o", "out.onnx")
+    assert predicted("out.onnx", X[:, 0])["y"].tolist() == (1 + 2 * X[:, 0]).tolist()
+
+
 def test_what_is_not_known_is_refused(folder, capsys) -> None:
     (folder / "notes.txt").write_text("hello")
     assert "none of the formats" in run(capsys, "notes.txt", code=2)

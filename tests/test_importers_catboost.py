@@ -97,5 +97,7 @@ def test_files_and_best_iteration() -> None:
     y = np.random.default_rng(3).normal(size=len(numbers()))
     model.fit(numbers(), y, eval_set=(numbers(3), y))
     model.save_model("model.cbm")
-    result = outputs(sx.from_catboost("model.cbm"), numbers(7))
-    close(result["variable"], model.predict(numbers(7)), 1e-10)
+    model.save_model("model.bin", format="json")
+    for name in ("model.cbm", "model.bin"):
+        result = outputs(sx.from_catboost(name), numbers(7))
+        close(result["variable"], model.predict(numbers(7)), 1e-10)

@@ -6,6 +6,7 @@ the first bytes and a function that imports the file.
 
 from __future__ import annotations
 
+import codecs
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,8 +56,8 @@ def import_model(
         Path,
         typer.Argument(
             help="A model: scikit-learn (skops or pickle), XGBoost (.json, .ubj), LightGBM (.txt), "
-            "CatBoost (.cbm), PMML, Keras (.keras, .h5), TensorFlow (the folder of a SavedModel, a "
-            "frozen .pb), TensorFlow Lite, PyTorch (.pt2, TorchScript)."
+            "CatBoost (.cbm, .json), PMML, Keras (.keras, .h5), TensorFlow (the folder of a "
+            "SavedModel, a frozen .pb), TensorFlow Lite, PyTorch (.pt2, TorchScript)."
         ),
     ],
     output: Annotated[
@@ -234,7 +235,14 @@ def _read_catboost(path: Path, options: Options) -> Any:
     return sx.from_catboost(path, options.rows, raw=options.raw)
 
 
+def _is_catboost(path: Path, head: bytes) -> bool:
+    is_json = head.lstrip()[:1] == b"{" and b'"features_info"' in head
+    return head.startswith(b"CBM1") or is_json
+
+
 def _is_pmml(path: Path, head: bytes) -> bool:
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        head = head.replace(b"\0", b"")  # what is left of ASCII in UTF-16 is ASCII
     return b"<PMML" in head or b":PMML" in head
 
 
@@ -305,7 +313,7 @@ SOURCES: list[Source] = [
     Source("PMML", _is_pmml, _read_pmml),
     Source("XGBoost", _is_xgboost, _read_xgboost),
     Source("LightGBM", lambda path, head: head.startswith(b"tree\n"), _read_lightgbm),
-    Source("CatBoost", lambda path, head: head.startswith(b"CBM1"), _read_catboost),
+    Source("CatBoost", _is_catboost, _read_catboost),
     Source("TensorFlow Lite", lambda path, head: head[4:8] == b"TFL3", _read_tflite),
     Source("Keras", _is_keras, _read_keras),
     Source("skops", _is_skops, _read_skops),

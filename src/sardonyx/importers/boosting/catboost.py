@@ -33,7 +33,7 @@ CLASSES = ("Logloss", "CrossEntropy", "MultiClass", "MultiClassOneVsAll", "Multi
 
 
 def from_catboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
-    """Import a CatBoost model: an object or a file (.cbm).
+    """Import a CatBoost model: an object or a file (.cbm, .json).
 
     X    -- example rows; without it the input is one float32 matrix. A model with categories needs
             a data frame that holds every category, because the model keeps hashes only.
@@ -65,14 +65,24 @@ def from_catboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
 def _loaded(path: Any) -> Any:
     import catboost
 
+    form = _format(path)
     try:
-        plain = catboost.CatBoost().load_model(str(path))
+        plain = catboost.CatBoost().load_model(str(path), format=form)
         kind = (
             catboost.CatBoostClassifier if _loss(plain) in CLASSES else catboost.CatBoostRegressor
         )
-        return kind().load_model(str(path))
+        return kind().load_model(str(path), format=form)
     except catboost.CatBoostError as error:
         raise ImportRefused(f"{quote(path)} is not a model of CatBoost: {error}") from error
+
+
+def _format(path: Any) -> str:
+    """The format of a file: CatBoost's own, or the one in JSON."""
+    try:
+        with Path(path).open("rb") as file:
+            return "json" if file.read(64).lstrip()[:1] == b"{" else "cbm"
+    except OSError:
+        return "cbm"  # CatBoost says what is wrong
 
 
 def _loss(booster: Any) -> str:
