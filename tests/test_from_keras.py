@@ -110,6 +110,10 @@ def test_on_the_backend_itself() -> None:
 
 
 def test_what_is_no_built_model_is_refused(tmp_path: Path) -> None:
+    for name in ("bad.keras", "bad.h5"):
+        (tmp_path / name).write_bytes(b"nothing of Keras")
+        with pytest.raises(ImportRefused, match=f'"{name}" is no file of Keras'):
+            sx.from_keras(tmp_path / name)
     with pytest.raises(ArgumentError, match="no Keras model"):
         sx.from_keras(3)
     with pytest.raises(ArgumentError, match="no file of Keras"):

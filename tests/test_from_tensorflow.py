@@ -123,6 +123,83 @@ def test_what_cannot_be_imported_is_refused_at_once() -> None:
     assert names == {"AssignAddVariableOp", "PyFunc", "Igamma"}
 
 
+def test_arguments_results_and_tables_without_a_form_are_named() -> None:
+    ragged, sparse = tf.RaggedTensorSpec([None, None]), tf.SparseTensorSpec([None, 3])
+    takes = tf.function(lambda a, b: tf.reduce_sum(a) + tf.sparse.reduce_sum(b))
+    with pytest.raises(sx.errors.ImportRefused, match="arguments that are no tensors") as caught:
+        sx.from_tensorflow(takes.get_concrete_function(ragged, sparse))
+    assert [row[1] for row in caught.value.where] == ["RaggedTensor", "SparseTensor"]
+    gives = tf.function(lambda x: (tf.RaggedTensor.from_tensor(x), tf.sparse.from_dense(x)))
+    with pytest.raises(sx.errors.ImportRefused, match="else than tensors") as caught:
+        sx.from_tensorflow(gives.get_concrete_function(spec(2, 3)))
+    assert len(caught.value.where) == 2
+    changing = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    dense = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, 0.0, -1, -2)
+    fixed = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant([3], tf.int64), [1.5]), 0.0
+    )
+    reads = tf.function(lambda i: changing.lookup(i) + dense.lookup(i) + fixed.lookup(i))
+    with pytest.raises(sx.errors.ImportRefused) as caught:
+        sx.from_tensorflow(reads, example=[tf.TensorSpec([None], tf.int64)])
+    assert [str(row[1])[:25] for row in caught.value.where] == 2 * ["a lookup table with state"]
+
+
+# -- graphs of TensorFlow 1 -----------------------------------------------------------------------
+
+
+def frozen(build: Any) -> Any:
+    """A graph of TensorFlow 1 with a placeholder `x` and results `y_0`, …, its branches old."""
+    v1 = tf.compat.v1
+    is_new = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            results = build(v1.placeholder(tf.float32, [None, 3], name="x"))
+            for number, result in enumerate(results):
+                tf.identity(result, name=f"y_{number}")
+        return graph.as_graph_def()
+    finally:
+        if is_new:
+            v1.enable_control_flow_v2()
+
+
+def branches(x: Any) -> list[Any]:
+    total = tf.reduce_sum(x)
+    nested = tf.cond(
+        total > 0,
+        lambda: tf.cond(x[0, 0] > 0, lambda: x * 2, lambda: x * 3),
+        lambda: tf.cond(total > -9, lambda: x * 5, lambda: x * 7),
+    )
+    again = tf.cond(total > 0, lambda: nested + 1, lambda: -nested)
+    shapes = tf.cond(total > 0, lambda: x[:, :1], lambda: x)
+    numbers = tf.cond(total > 0, lambda: tf.constant(3.0), lambda: tf.constant(5.0))
+    return [nested, again, shapes, numbers]
+
+
+def test_branches_of_tensorflow_1() -> None:
+    definition = frozen(branches)
+    outputs = [f"y_{i}:0" for i in range(4)]
+    model = sx.from_tensorflow(definition, inputs=["x:0"], outputs=outputs)
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(definition, name="")
+    array = np.arange(6, dtype="f").reshape(2, 3) - 2
+    with tf.compat.v1.Session(graph=graph) as session:
+        for factor in (1, -1, 10, -10, 0):
+            expected = session.run(outputs, {"x:0": factor * array})
+            actual = proof.run(model, {"x": factor * array}).values()
+            for one, other in zip(actual, expected, strict=True):
+                assert np.array_equal(one, other) and one.shape == other.shape
+
+
+def test_loops_of_tensorflow_1_are_refused_by_name() -> None:
+    definition = frozen(
+        lambda x: tf.while_loop(lambda s: tf.reduce_sum(s) < 9, lambda s: s * 2, [x])
+    )
+    with pytest.raises(sx.errors.ImportRefused, match="enable_control_flow_v2") as caught:
+        sx.from_tensorflow(definition, inputs=["x:0"], outputs=["y_0:0"])
+    assert {str(row[0]) for row in caught.value.where} >= {"Enter", "NextIteration", "Exit"}
+
+
 # -- sources --------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,17 @@ LARGEST_CONFIG = 2**28
 SHORT_NAMES = ("mse", "mae", "mape", "msle")
 
 
+def require_readable(path: Path) -> None:
+    """Raise for a file that is neither a zip archive nor HDF5."""
+    import h5py
+
+    if not zipfile.is_zipfile(path) and not h5py.is_hdf5(path):
+        raise ImportRefused(
+            f"{quote(path.name)} is no file of Keras",
+            hint="a .keras file is a zip archive, an .h5 file is HDF5; this is neither",
+        )
+
+
 def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
     """The model of a `.keras` or `.h5` file.
 

@@ -27,7 +27,7 @@ except ImportError as error:
     raise MissingExtra("keras", "tensorflow") from error
 
 from sardonyx.importers.keras import apart
-from sardonyx.importers.keras.files import read
+from sardonyx.importers.keras.files import read, require_readable
 from sardonyx.importers.keras.names import input_structure
 from sardonyx.importers.state import STATE, described
 
@@ -85,6 +85,7 @@ def from_keras(
             raise ArgumentError(
                 f"{quote(path.name)} is no file of Keras", hint="give a .keras or .h5 file"
             )
+        require_readable(path)
         if _is_jax():
             return from_model(read(path, training is not False), **options)
         try:
@@ -112,7 +113,7 @@ def _by_tensorflow(
         raise refusal
     try:
         model = read_model()
-    except (ValueError, TypeError, ImportError):
+    except (ValueError, TypeError, ImportError, OSError):
         raise refusal from None
     if options["training"] is None and getattr(model, "compiled", False):
         more = "training=False imports the inference alone, from TensorFlow's graph"

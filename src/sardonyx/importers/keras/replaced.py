@@ -47,12 +47,16 @@ def replacements() -> Iterator[None]:
 
 @contextlib.contextmanager
 def repairs() -> Iterator[None]:
-    """Within this, Keras computes what its code for JAX fails at: values of another depth."""
+    """Within this, Keras computes what its code for JAX fails at on a CPU.
+
+    That is attention with values of another depth, or in halves.
+    """
     original = nn.dot_product_attention
     ours = _attention_or(original)
 
     def dot_product_attention(query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> Any:
-        function = original if key.shape[-1] == value.shape[-1] else ours
+        fails = key.shape[-1] != value.shape[-1] or query.dtype == jnp.float16
+        function = ours if fails else original
         return function(query, key, value, *rest, **options)
 
     with replaced(nn, "dot_product_attention", dot_product_attention):

@@ -26,6 +26,10 @@ MOVES = {
 }  # fmt: skip
 
 
+# Operators that wait for one of their inputs: computed by themselves, they take any.
+WAITING = frozenset(["Switch", "RefSwitch", "Merge", "RefMerge"])
+
+
 def evaluated(op: Writer, node: tf.Operation, inputs: Sequence[Any]) -> list[Any] | None:
     """The results of an operator of constants or of sizes; None where it is neither.
 
@@ -33,7 +37,9 @@ def evaluated(op: Writer, node: tf.Operation, inputs: Sequence[Any]) -> list[Any
     """
     if not inputs or not all(isinstance(v, ir.Value) and not v.meta.get("complex") for v in inputs):
         return None
-    if node.op_def.is_stateful or any(a.type in ("func", "list(func)") for a in node.op_def.attr):
+    if node.type in WAITING or node.op_def.is_stateful:
+        return None
+    if any(a.type in ("func", "list(func)") for a in node.op_def.attr):
         return None
     arrays = [_constant(v) for v in inputs]
     if all(a is not None for a in arrays):

@@ -29,10 +29,15 @@ T = ir.DataType
 FAMILIES = (
     "array", "blocks", "diagonal", "functional", "gradients", "image", "indexing", "linalg",
     "lists", "lookup", "math", "nn", "quantize", "ragged", "random", "reductions", "resize", "rnn",
-    "segments", "spectral", "state", "string", "windows",
+    "segments", "spectral", "state", "string", "switches", "windows",
 )  # fmt: skip
+HINT = (
+    "compute these parts outside of the function, or add a rule with "
+    '@sx.importer("tensorflow.<operator>")'
+)
 # Operators without a rule that are computed where their inputs are constants.
 PURE = ("StatelessRandom", "StatelessTruncated", "StaticRegex", "String")
+LOOPS = ("Enter", "RefEnter", "Exit", "RefExit", "NextIteration", "RefNextIteration", "LoopCond")
 WRITES = frozenset([
     "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assign", "AssignAdd",
     "AssignSub", "ResourceScatterUpdate", "ResourceScatterAdd", "ResourceScatterNdUpdate",
@@ -42,10 +47,7 @@ REASONS = {
     "PyFunc": "it calls Python",
     "EagerPyFunc": "it calls Python",
     "PyFuncStateless": "it calls Python",
-    **dict.fromkeys(
-        ("Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"),
-        "control flow of TensorFlow 1, which has no functions; trace it with TensorFlow 2",
-    ),
+    **dict.fromkeys(LOOPS, "a loop of TensorFlow 1, without a function for its body"),
     "MutableHashTableV2": "a lookup table with state",
     "MutableDenseHashTableV2": "a lookup table with state",
     "LookupTableInsertV2": "a lookup table with state",
@@ -109,6 +111,7 @@ class Reader:
         self.root: tf.Graph | None = None  # the graph whose library has the functions
         self.library: dict[str, Any] = {}
         self.results: set[str] = set()  # names of tensors that are results of a graph
+        self.values: dict[str, Any] = {}  # of the graph that is being read, by names of tensors
 
     def graph(
         self, op: Writer, graph: tf.Graph, fed: Mapping[str, Any], results: Sequence[tf.Tensor]
@@ -117,12 +120,18 @@ class Reader:
         self._refuse_effects(graph, results)
         self.results |= {t.name for t in results}
         values: dict[str, Any] = dict(fed)
+        order = _ordered(results, values)
+        self._refuse_cycles(order)
+        self.values = values
+        self._read(op, order, values)
+        return [values[t.name] for t in results]
+
+    def _read(self, op: Writer, order: Sequence[tf.Operation], values: dict[str, Any]) -> None:
         scope = op.prefix
-        for node in _ordered(results, values):
+        for node in order:
             with op.named("/".join(s for s in (scope, node.name) if s)):
                 for tensor, value in zip(node.outputs, self._node(op, node, values), strict=True):
                     values.setdefault(tensor.name, value)
-        return [values[t.name] for t in results]
 
     def function(self, op: Writer, name: str, graph: tf.Graph, operands: Sequence[Any]) -> list:
         """The results of a function of the library on `operands`, written with `op`."""
@@ -187,6 +196,23 @@ class Reader:
         results = rule.function(op, *inputs, **attributes)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
+    def _refuse_cycles(self, nodes: Sequence[tf.Operation]) -> None:
+        """Refuse loops of TensorFlow 1, cycles of the graph, with everything that has no rule."""
+        if not any(node.type in LOOPS for node in nodes):
+            return
+        for node in nodes:
+            if rule_of(node.type) is None:
+                self.refused(node, REASONS.get(node.type, "no rule"))
+        self.refuse(
+            "build the graph with TensorFlow 2, or with tf.compat.v1.enable_control_flow_v2()"
+        )
+
+    def condition(self, op: Writer, tensor: tf.Tensor) -> Any:
+        """The value of a condition of the graph that is being read: maybe nothing else reads it."""
+        if tensor.name not in self.values:
+            self._read(op, _ordered([tensor], self.values), self.values)
+        return self.values[tensor.name]
+
     def _refuse_effects(self, graph: tf.Graph, results: Sequence[tf.Tensor]) -> None:
         """Refuse operators that change variables or tables while the graph runs."""
         controls = list(getattr(graph, "control_outputs", []))
@@ -198,7 +224,7 @@ class Reader:
                 body = self.body(name, graph, [None] * len(node.inputs))
                 self._refuse_effects(body, body.outputs)
 
-    def refuse(self) -> None:
+    def refuse(self, hint: str = HINT) -> None:
         """Raise one error with every operator that could not be read."""
         if not self.problems:
             return
@@ -206,8 +232,7 @@ class Reader:
         raise ImportRefused(
             f"{counted(len(rows), 'operator')} of this graph cannot become ONNX",
             rows,
-            hint="compute these parts outside of the function, or add a rule with "
-            '@sx.importer("tensorflow.<operator>")',
+            hint=hint,
         )
 
 

@@ -130,7 +130,7 @@ def of_concrete(function: Any, names: Mapping[int, str] | None = None, name: str
     graph = function.graph
     captured = [t.name for _, t in _capture_pairs(function)]
     placeholders = [t for t in function.inputs if t.name not in captured]
-    _require_tensors(placeholders)
+    _require_tensors(placeholders, function.structured_input_signature)
     variables = list(getattr(graph, "variables", ())) or list(getattr(function, "variables", ()))
     handles = {id(v.handle): v for v in variables if hasattr(v, "handle")}
     captures = {t.name: handles.get(id(e), e) for e, t in _capture_pairs(function)}
@@ -165,12 +165,21 @@ def _capture_pairs(function: Any) -> list[tuple[Any, tf.Tensor]]:
     return list(zip(function.captured_inputs, tail, strict=True))
 
 
-def _require_tensors(placeholders: Sequence[tf.Tensor]) -> None:
-    odd = [t for t in placeholders if t.dtype in (tf.resource, tf.variant)]
-    if odd:
+def _require_tensors(placeholders: Sequence[tf.Tensor], signature: Any) -> None:
+    rows = [
+        [quote(t.op.name), t.dtype.name]
+        for t in placeholders
+        if t.dtype in (tf.resource, tf.variant)
+    ]
+    rows += [
+        [quote(getattr(leaf, "name", None) or f"argument {number}"), leaf.value_type.__name__]
+        for number, leaf in enumerate(tf.nest.flatten(signature))
+        if isinstance(leaf, tf.TypeSpec) and not isinstance(leaf, tf.TensorSpec)
+    ]
+    if rows:
         raise ImportRefused(
             "the function takes arguments that are no tensors",
-            [[quote(t.op.name), t.dtype.name] for t in odd],
+            rows,
             hint="give dense tensors: ragged and sparse ones, tables and datasets have no form in "
             "ONNX",
         )
@@ -191,6 +200,7 @@ def _outputs(function: Any) -> dict[str, tf.Tensor]:
     if structure is None:
         structure = list(function.outputs)
     names: list[str] = []
+    rows: list[list[object]] = []
     for path, leaf in _leaves(structure):
         if leaf is None:
             continue
@@ -198,12 +208,14 @@ def _outputs(function: Any) -> dict[str, tf.Tensor]:
             continue
         spec = isinstance(leaf, tf.TypeSpec) and not isinstance(leaf, tf.TensorSpec)
         if spec or isinstance(leaf, tf.__internal__.CompositeTensor):
-            raise ImportRefused(
-                "the function returns something else than tensors",
-                [[quote(path), type(leaf).__name__]],
-                hint="return dense tensors, such as ragged.to_tensor()",
-            )
+            rows.append([quote(path), type(leaf).__name__])
         names.append(path)
+    if rows:
+        raise ImportRefused(
+            "the function returns something else than tensors",
+            rows,
+            hint="return dense tensors: ragged.to_tensor(), tf.sparse.to_dense(sparse)",
+        )
     # A function that was differentiated has more results, after its own.
     tensors = list(function.outputs)[: len(names) or None]
     if len(names) != len(tensors):

@@ -91,7 +91,25 @@ class TableHandle:
 
     handle: Any
 
+    def _is_mutable(self, keys: tf.DType, values: tf.DType) -> bool:
+        """Whether entries can be added: none is, and tables that are filled once refuse even that.
+
+        The handle itself does not tell; a table of vectors refuses the shape of the values.
+        """
+        nothing = tf.zeros([0], keys), tf.zeros([0], values)
+        try:
+            tf.raw_ops.LookupTableInsertV2(
+                table_handle=self.handle, keys=nothing[0], values=nothing[1]
+            )
+        except tf.errors.InvalidArgumentError:
+            return True
+        except tf.errors.OpError:
+            return False
+        return True
+
     def table(self, keys: tf.DType, values: tf.DType) -> Table:
+        if self._is_mutable(keys, values):
+            raise Refusal("a lookup table with state; use tf.lookup.StaticHashTable")
         try:
             exported = tf.raw_ops.LookupTableExportV2(
                 table_handle=self.handle, Tkeys=keys, Tvalues=values
