@@ -267,6 +267,53 @@ def stochastic_depth() -> Made:
     return Net(run, a=nn.Linear(4, 4), b=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
 
 
+class Path(nn.Module):
+    """Stochastic depth as libraries write it."""
+
+    def __init__(self, ratio: float, how: str):
+        super().__init__()
+        self.ratio, self.how = ratio, how
+
+    def forward(self, x: Any) -> Any:
+        if not self.training:
+            return x
+        keep, shape = 1.0 - self.ratio, [x.shape[0], *[1] * (x.dim() - 1)]
+        if self.how == "uniform":
+            return x.div(keep) * (keep + torch.rand(shape, dtype=x.dtype)).floor()
+        if self.how == "all rows":
+            shape[0] = 1
+        mask = x.new_empty(shape).bernoulli_(keep)
+        return x * (mask if self.how == "as they are" else mask.div_(keep))
+
+
+def residual(how: str, ratio: float = 1 / 3) -> Made:
+    def run(self: Any, x: Any) -> Any:
+        return self.b(self.drop(x + self.path(self.a(x))))
+
+    parts = {"path": Path(ratio, how), "drop": nn.Dropout(0.2)}
+    return Net(run, a=nn.Linear(4, 4), b=nn.Linear(4, 3), **parts), normal(5, 4), normal(5, 3)
+
+
+@case
+def dropped_rows() -> Made:
+    return residual("each row")
+
+
+@case
+def dropped_rows_as_they_are() -> Made:
+    return residual("as they are")
+
+
+@case
+def dropped_rows_by_uniform_numbers() -> Made:
+    return residual("uniform")
+
+
+@case
+def all_rows_dropped_together() -> Made:
+    return residual("all rows")
+
+
 @refused("rrelu")
 def random_slopes() -> Made:
     return layers(nn.RReLU()), normal(5, 4), normal(5, 3)
@@ -295,7 +342,7 @@ def gradient_of_its_own() -> Made:
 # -- tests ------------------------------------------------------------------------------
 
 QUICK = ("alpha dropout", "dropout in a checkpoint", "attention with weights and padding",
-         "bags with offsets and padding", "stochastic depth",
+         "bags with offsets and padding", "stochastic depth", "dropped rows by uniform numbers",
          "batch norm that averages over all batches", "gradient of its own")  # fmt: skip
 
 

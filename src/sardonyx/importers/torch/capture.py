@@ -25,6 +25,7 @@ from sardonyx import errors
 from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError, quote
 from sardonyx.importers.torch.leaves import Call, outputs_by_name, rebuilt, tensors
 from sardonyx.importers.torch.replacements import Replacing
+from sardonyx.importers.torch.stochastic_depth import RowDropout, write
 
 LOSS = "loss"
 LABELS = "labels"
@@ -135,8 +136,13 @@ def _free(name: str, names: Mapping[str, Any]) -> str:
     return name
 
 
-def captured(source: Source, dynamic: Any) -> Program:
-    """The exported program of a source, in evaluation mode; its own mode is restored."""
+def captured(
+    source: Source, dynamic: Any, depth: Mapping[torch.nn.Module, RowDropout] | None = None
+) -> Program:
+    """The exported program of a source, in evaluation mode; its own mode is restored.
+
+    depth -- the modules that drop rows in training mode
+    """
     values = {**source.call.tensors(), **source.label_tensors()}
     refuse_values(source, values)
     outputs: list[str] = []
@@ -144,6 +150,7 @@ def captured(source: Source, dynamic: Any) -> Program:
     free = free_sizes(source, values, dynamic)
     shapes = tuple({axis: Dim.AUTO for name, axis in free if name == n} or None for n in values)
     with evaluation_mode(source.module), quiet(), silent(), refused(source.module):
+        write(depth or {})
         exported = torch.export.export(
             whole, tuple(values.values()), dynamic_shapes=(shapes,), strict=False
         )

@@ -23,7 +23,7 @@ from sardonyx.errors import ImportDiffers, quote
 from sardonyx.importers.torch.capture import Source, evaluation_mode, quiet
 from sardonyx.importers.torch.copies import copied
 from sardonyx.importers.torch.leaves import outputs_by_name
-from sardonyx.importers.torch.masks import Masks, sites_of
+from sardonyx.importers.torch.masks import Masks, ratios_of, sites_of
 from sardonyx.model import Model
 from sardonyx.verify.compare import verify
 from sardonyx.verify.noise import BANDS, DIFFERENT, FAILS, GRADIENT_BANDS, SAME, measure
@@ -326,11 +326,13 @@ def compare_steps(
     names: Mapping[str, str] | None = None,
     steps: int | None = None,
     draws: bool = False,
+    uniform: bool = False,
 ) -> dict[str, float]:
     """Noise ratios of parameters and statistics after some updates; a difference is an error.
 
     names -- what the model calls the arguments of the module, where it is something else
     draws -- whether the module draws more random numbers in training mode than the model
+    uniform -- whether some of its masks are uniform numbers, which it rounds
     """
     names, steps = names or {}, steps or STEPS
     batches = [sets[i % len(sets)] for i in range(steps * every)]
@@ -342,14 +344,15 @@ def compare_steps(
         feeds = {names.get(n, n): a for n, a in batch.items()}
         rep.step({n: a for n, a in feeds.items() if n in inputs})
     ours, sites = rep.state(), sites_of(model)
+    shares = ratios_of(model) if uniform else {}
     sides = [
-        torch_steps(source, trainer.copied(wide), batches, Masks(sites, seed, start), every)
+        torch_steps(source, trainer.copied(wide), batches, Masks(sites, seed, start, shares), every)
         for wide in (True, False)
     ]
     exact, plain = sides
     if draws:  # two runs with other draws would pass for rounding
         other = torch_steps(
-            source, trainer.copied(False), batches, Masks(sites, seed, start), every, 1
+            source, trainer.copied(False), batches, Masks(sites, seed, start, shares), every, 1
         )
         if any(not np.array_equal(plain[n], other[n], equal_nan=True) for n in plain):
             raise ImportDiffers("no two trainings of the module in torch are the same")
@@ -360,7 +363,7 @@ def compare_steps(
         nearby = []
         for number in range(NUDGES):
             nudged, offsets = trainer.nudged(number)
-            values = torch_steps(source, nudged, batches, Masks(sites, seed, start), every)
+            values = torch_steps(source, nudged, batches, Masks(sites, seed, start, shares), every)
             nearby.append({n: v - offsets[n] if n in offsets else v for n, v in values.items()})
         ratios, rows = _judged(ours, exact, [plain, *nearby])
     rows += _left_alone(ours, exact, trainer.module)

@@ -86,8 +86,8 @@ def from_torch(
     wants_record = source.labels is not None or loss is not None
     _refuse(source, wants_record, optimizer, scheduler, training)
     with paused():
-        program = captured(source, dynamic)
         observation = observe(source) if source.labels is not None else Observation()
+        program = captured(source, dynamic, observation.depth)
         unmatched = mark_attention(program.exported, observation.attention)
         whole = translated(program, module)
     label_names = list(source.label_tensors())
@@ -115,7 +115,10 @@ def from_torch(
         named_sets = [_named(s, sources) for s in sets]
         draws = len(observation.draws) > sum(n.op_type == "Dropout" for n in net.graph)
         try:
-            ratios = compare_steps(net, source, trainer, named_sets, every, renamed, draws=draws)
+            uniform = any(how.uniform for how in observation.depth.values())
+            ratios = compare_steps(
+                net, source, trainer, named_sets, every, renamed, draws=draws, uniform=uniform
+            )
         except ImportDiffers as error:
             _explain(net, observation, error)
             raise

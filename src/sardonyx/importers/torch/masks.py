@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import ImportDiffers
+from sardonyx.importers.torch.stochastic_depth import ALMOST_ONE
 from sardonyx.model import Model
 from sardonyx.record.hash_random import GOLDEN, LAST_SHIFT, ROUNDS
 
@@ -26,11 +28,19 @@ aten = torch.ops.aten
 class Masks(TorchDispatchMode):
     """A context in which torch draws the masks of `sites`, the Dropout nodes of a model, in order.
 
-    step -- the number of steps before this one; it is counted up by `next_step`
+    step   -- the number of steps before this one; it is counted up by `next_step`
+    ratios -- of the nodes, where uniform numbers, one for each row, are masks too
     """
 
-    def __init__(self, sites: Sequence[str], seed: int = 0, step: int = 0):
+    def __init__(
+        self,
+        sites: Sequence[str],
+        seed: int = 0,
+        step: int = 0,
+        ratios: Mapping[str, float] | None = None,
+    ):
         super().__init__()
+        self.ratios = dict(ratios or {})
         self.sites, self.seed, self.step = list(sites), seed, step
         self.draws = 0
         self._by_state: dict[bytes, str] = {}
@@ -47,6 +57,9 @@ class Masks(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is aten.rand.default and self.ratios and _is_row(args[0]):
+            site = self._site()
+            return self._uniform(site, func(*args, **(kwargs or {})))
         if func is not aten.bernoulli_.float:
             return func(*args, **(kwargs or {}))
         noise, keep = args[0], float(args[1]) if len(args) > 1 else 0.5
@@ -54,6 +67,11 @@ class Masks(TorchDispatchMode):
         func(*args, **(kwargs or {}))  # the generator moves on
         mask = keep_mask(site, tuple(noise.shape), 1.0 - keep, self.seed, self.step)
         return noise.copy_(torch.from_numpy(mask))
+
+    def _uniform(self, site: str, numbers: Any) -> Any:
+        """Numbers that round down to the mask when the share that stays is added."""
+        mask = keep_mask(site, tuple(numbers.shape), self.ratios[site], self.seed, self.step)
+        return torch.from_numpy(mask).to(numbers.dtype) * ALMOST_ONE
 
     def _site(self) -> str:
         """The node of this draw. `torch.utils.checkpoint` computes a part of the network again in
@@ -75,6 +93,20 @@ def sites_of(model: Model) -> list[str]:
     """The names by which the Dropout nodes of a model draw their masks, in order."""
     nodes = [n for n in model.graph if n.op_type == "Dropout" and n.domain == ""]
     return [n.name or n.outputs[0].name or "dropout" for n in nodes]
+
+
+def ratios_of(model: Model) -> dict[str, float]:
+    """The ratios of the Dropout nodes of a model, by their names as in `sites_of`."""
+    nodes = [n for n in model.graph if n.op_type == "Dropout" and n.domain == ""]
+    ratios = (ir.convenience.get_const_tensor(n.inputs[1]) for n in nodes)  # type: ignore[arg-type]
+    return {
+        site: float(ratio.numpy()) if ratio is not None else 0.0
+        for site, ratio in zip(sites_of(model), ratios, strict=True)
+    }
+
+
+def _is_row(shape: Sequence[Any]) -> bool:
+    return len(shape) > 1 and all(size == 1 for size in shape[1:])
 
 
 def keep_mask(

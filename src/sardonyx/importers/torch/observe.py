@@ -1,8 +1,8 @@
 """What a module does in training mode only, seen in one forward pass.
 
 The graph is captured in evaluation mode, where the dropout of attention is off and stochastic depth
-does not exist. One pass in training mode shows the ratios of the former, and what of the random
-draws the graph lacks.
+does not exist. One pass in training mode shows the ratios of the former, which modules do the
+latter, and what of the random draws the graph lacks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.importers.torch.capture import INTERNAL, Source, quiet
+from sardonyx.importers.torch.stochastic_depth import RowDropout, ranks, row_dropout
 
 aten = torch.ops.aten
 ATTENTION = functional.scaled_dot_product_attention
@@ -56,6 +57,7 @@ class Observation:
     attention -- the dropout ratio of each attention, in the order of calls
     draws     -- every random draw
     changes   -- the buffers that it changed
+    depth     -- the modules that drop whole rows of what they are part_ranks
     functions -- what was called of `torch.autograd.Function`, with gradients of its own
     problem   -- why the module does not run in training mode
     """
@@ -63,6 +65,7 @@ class Observation:
     attention: list[float] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
+    depth: dict[torch.nn.Module, RowDropout] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
     problem: str = ""
 
@@ -129,8 +132,12 @@ def observe(source: Source) -> Observation:
         for part in module.modules():
             part.training = True
         try:
-            with _Attention(observation), _Draws(observation), _functions(observation):
+            part_ranks: dict[torch.nn.Module, int] = {}
+            noted = ranks(module, part_ranks)
+            with _Attention(observation), _Draws(observation), _functions(observation), noted:
                 source.run(source.module, {})
+            dropouts = {part: row_dropout(part, rank) for part, rank in part_ranks.items()}
+            observation.depth = {p: how for p, how in dropouts.items() if how is not None}
         except Exception as error:  # the user's own code: it may need a gradient, or more rows
             observation.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         observation.changes = [

@@ -24,6 +24,7 @@ LIBRARY.define("dropout(Tensor x, float p) -> Tensor")
 LIBRARY.define("channel_dropout(Tensor x, float p) -> Tensor")
 LIBRARY.define("alpha_dropout(Tensor x, float p) -> Tensor")
 LIBRARY.define("channel_alpha_dropout(Tensor x, float p) -> Tensor")
+LIBRARY.define("row_dropout(Tensor x, float p, bool scaled, bool per_row) -> Tensor")
 LIBRARY.define("stop(Tensor x) -> Tensor")
 LIBRARY.define(
     "batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, float momentum,"
@@ -52,6 +53,7 @@ for name, kernel in (
     ("channel_dropout", lambda x, p: x.clone()),
     ("alpha_dropout", lambda x, p: x.clone()),
     ("channel_alpha_dropout", lambda x, p: x.clone()),
+    ("row_dropout", lambda x, p, scaled, per_row: x.clone()),
     ("stop", lambda x: x.clone()),
     ("batch_norm", _in_inference),
 ):
@@ -198,6 +200,19 @@ def channel_dropout(x: Any, p: float) -> Any:
     return op.Mul(x, recurrent.dropped(_ones(x, per_channel=True), p))
 
 
+def row_dropout(x: Any, p: float, scaled: bool, per_row: bool) -> Any:
+    """Whole rows are dropped together, each by itself or all of them."""
+    rank = len(x.shape)
+    one = op.CastLike(op.Constant(value_float=1.0), x)
+    sizes = op.Constant(value_ints=[1] * rank)
+    if per_row:
+        sizes = op.Concat(
+            op.Shape(x, start=0, end=1), op.Constant(value_ints=[1] * (rank - 1)), axis=0
+        )
+    mask = recurrent.dropped(op.Expand(one, sizes), p)
+    return op.Mul(x, mask if scaled else op.Min(mask, one))
+
+
 def _ones(x: Any, per_channel: bool) -> Any:
     """Ones in the shape of `x`, or one for each of its channels."""
     one = op.CastLike(op.Constant(value_float=1.0), x)
@@ -335,6 +350,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.sardonyx.channel_dropout.default: channel_dropout,
     torch.ops.sardonyx.alpha_dropout.default: alpha_dropout,
     torch.ops.sardonyx.channel_alpha_dropout.default: channel_alpha_dropout,
+    torch.ops.sardonyx.row_dropout.default: row_dropout,
     torch.ops.sardonyx.batch_norm.default: batch_norm,
     torch.ops.sardonyx.stop.default: stop,
     aten.embedding.default: embedding,
