@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
+from sardonyx.engines.torch.source.write import BFLOAT16, SubprocessModule
 from sardonyx.errors import ArgumentError, EngineError, UnsupportedOp
 from sardonyx.model import Model
 from tests.networks import cnn, lstm, mlp, network, transformer
@@ -193,6 +194,15 @@ def test_layers_have_the_type_of_their_weights(dtype: Any, tmp_path: Path) -> No
     (y,), _ = ran(tmp_path, [x.numpy()])
     np.testing.assert_allclose(y, module(x).detach().numpy(), rtol=1e-2, atol=2e-3)
     assert y.dtype == x.numpy().dtype
+
+
+def test_bfloat16_reaches_the_process_that_verifies(tmp_path: Path) -> None:
+    module = torch.nn.Linear(4, 3).to(torch.bfloat16)
+    x = torch.randn(5, 4).to(torch.bfloat16)
+    sx.to_torch_source(exported(module, (x,), ["x"], [{0: "batch"}], dynamo=True), tmp_path)
+    y = SubprocessModule(tmp_path)(x.view(torch.int16).numpy().view(BFLOAT16))
+    assert y.dtype == BFLOAT16
+    assert np.array_equal(y.view(np.int16), module(x).detach().view(torch.int16).numpy())
 
 
 def test_a_weight_that_is_an_output_is_verified(tmp_path: Path) -> None:

@@ -168,7 +168,15 @@ class SubprocessModule:
     def __call__(self, *arrays: Any) -> Any:
         with tempfile.TemporaryDirectory() as place:
             feeds_file, results_file = Path(place, "feeds.npz"), Path(place, "results.npz")
-            np.savez(feeds_file, **{str(i): np.asarray(a) for i, a in enumerate(arrays)})  # type: ignore[arg-type]
+            feeds = {str(i): np.asarray(a) for i, a in enumerate(arrays)}
+            # Archives of NumPy have no bfloat16: its bits are stored, and the name says so.
+            feeds = {
+                f"{n}b" if a.dtype == BFLOAT16 else n: a.view(np.int16)
+                if a.dtype == BFLOAT16
+                else a
+                for n, a in feeds.items()
+            }
+            np.savez(feeds_file, **feeds)  # type: ignore[arg-type]
             command = [
                 sys.executable,
                 "-I",
@@ -182,7 +190,9 @@ class SubprocessModule:
             if process.returncode:
                 raise EngineError(f"the generated source failed: {_failure(process.stderr)}")
             results = np.load(results_file)
-            values = [results[name] for name in results.files]
+            values = [
+                results[n].view(BFLOAT16) if n.endswith("b") else results[n] for n in results.files
+            ]
         return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -197,16 +207,24 @@ def _failure(traceback: str) -> str:
     return f"{' '.join(lines[-1:])}{where}"
 
 
+BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 RUN = """
 import sys
 import numpy, torch
 sys.path.insert(0, sys.argv[1])
 import model
 feeds = numpy.load(sys.argv[2])
+inputs = [torch.from_numpy(feeds[name]) for name in feeds.files]
+inputs = [x.view(torch.bfloat16) if n[-1] == "b" else x for n, x in zip(feeds.files, inputs)]
 with torch.no_grad():
-    results = model.load()(*(torch.from_numpy(feeds[str(i)]) for i in range(len(feeds))))
-results = results if isinstance(results, tuple) else (results,)
-numpy.savez(sys.argv[3], *(value.detach().numpy() for value in results))
+    results = model.load()(*inputs)
+arrays = {}
+for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
+    value, mark = value.detach(), ""
+    if value.dtype == torch.bfloat16:
+        value, mark = value.view(torch.int16), "b"
+    arrays[f"{i}{mark}"] = value.numpy()
+numpy.savez(sys.argv[3], **arrays)
 """
 
 
