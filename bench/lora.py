@@ -1,6 +1,6 @@
 """Adapters against full fine-tuning: peak memory and time of a step, each in a process of its own.
 
-    python bench/lora.py [--networks transformer,gpt] [--rank 8] [--steps 12] [--rows 1]
+    python bench/lora.py [--networks transformer,gpt,gpt2] [--rank 8] [--steps 12] [--rows 1]
     python bench/lora.py --large 1.0     LoRA steps of a generated model of so many 10⁹ parameters
     python bench/lora.py --quick         one small network: whether it runs at all
 
@@ -8,7 +8,8 @@ Every process reads the same file with external data and takes AdamW steps on th
 one thread. "peak" is the largest resident memory of the process; "above start" is that less what is
 resident when everything is imported and the batch exists. The time is the median of CPU time.
 Activations cost both alike: the larger the batch (`--rows`, by default that of bench/train.py), the
-closer the ratios are to that of the forward pass and the gradients of activations alone, 2/3.
+closer the ratios are to that of the forward pass and the gradients of activations alone, 2/3. The
+interpreter and the libraries cost both alike, too: the larger the model, the less they count.
 """
 
 from __future__ import annotations
@@ -80,9 +81,14 @@ def write(name: str, folder: Path, rows: int | None) -> Path:
     from dataclasses import replace
 
     import sardonyx as sx
-    from networks import NETWORKS, export
+    from networks import NETWORKS, Decoder, Network, export
 
-    network = next(n for n in NETWORKS if n.name == name)
+    def large_decoder() -> Decoder:  # 97·10⁶ parameters: the layers of GPT-2
+        return Decoder(768, 12, 12)
+
+    gpt = next(n for n in NETWORKS if n.name == "gpt")
+    every = [*NETWORKS, Network("gpt2", large_decoder, gpt.inputs, gpt.labels)]
+    network = next(n for n in every if n.name == name)
     inputs, labels = network.batch()
     count = rows or len(inputs)
     some = inputs[:count], labels[: len(labels) * count // len(inputs)]
