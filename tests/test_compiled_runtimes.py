@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -115,6 +116,30 @@ def test_it_contends_for_the_fastest() -> None:
     run = sx.train(mlp(), data, loss="cross_entropy", steps=2, engine="auto")
     (row,) = [row for row in run.settings["choices"] if row[0] == "engine"]
     assert "openvino" in row[2] and "openvino cannot" not in row[2]
+
+
+@nightly
+@pytest.mark.parametrize("slow", ["onnxruntime", "openvino"])
+def test_the_faster_one_is_taken(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    from sardonyx.train import auto
+
+    trial = auto._trial
+
+    def delayed(rep: Any, batch: Any) -> float:
+        name = type(rep).__module__.split(".")[2]
+        return trial(rep, batch) + 100 * (name == slow)
+
+    monkeypatch.setattr(auto, "_trial", delayed)
+    monkeypatch.setattr(plugins, "contenders", lambda: ["onnxruntime", "openvino"])
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(32, 6)).astype(np.float32)
+    data = {"x": x, "label": x[:, :3].argmax(1)}
+    how = {"loss": "cross_entropy", "steps": 3}
+    run = sx.train(mlp(), data, engine="auto", **how)
+    assert run.engine == {"onnxruntime": "openvino", "openvino": "onnxruntime"}[slow]
+    expected = sx.train(mlp(), data, engine="onnxruntime", **how)
+    np.testing.assert_allclose(run.losses, expected.losses, rtol=1e-5)
 
 
 @nightly

@@ -18,7 +18,8 @@ from tests.pandas_functions import frames, more_frames
 TASKS = (
     "clicks", "credit", "houses", "listings", "restaurants", "taxi", "titanic", "types", "adult",
     "airbnb", "bike", "cars", "flights", "heart", "hotel", "logs", "sales", "spaceship", "telco",
-    "wine",
+    "wine", "titanic_more", "houses_more", "clicks_more", "taxi_more", "credit_more",
+    "restaurants_more", "listings_more",
 )  # fmt: skip
 MODULES = {task: importlib.import_module(f"tests.pandas_functions.{task}") for task in TASKS}
 FUNCTIONS = [
@@ -29,7 +30,11 @@ FUNCTIONS = [
 ]
 QUICK = 2  # of each task, on every change; the others with the slow tests
 CHOSEN = [
-    pytest.param(*pair, marks=[] if number < QUICK else [pytest.mark.slow], id="-".join(pair))
+    pytest.param(
+        *pair,
+        marks=[] if number < QUICK - task.endswith("_more") else [pytest.mark.slow],
+        id="-".join(pair),
+    )
     for task in TASKS
     for number, pair in enumerate(p for p in FUNCTIONS if p[0] == task)
 ]
@@ -43,7 +48,8 @@ def plain(series: pd.Series) -> list[Any]:
 
 @pytest.mark.parametrize(("task", "name"), CHOSEN)
 def test_the_graph_is_what_pandas_computes(task: str, name: str) -> None:
-    make = getattr(frames, task, None) or getattr(more_frames, task)
+    table = task.removesuffix("_more")
+    make = getattr(frames, table, None) or getattr(more_frames, table)
     function, frame = getattr(MODULES[task], name), make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -66,4 +72,4 @@ def test_the_graph_is_what_pandas_computes(task: str, name: str) -> None:
 
 
 def test_there_are_many() -> None:
-    assert len(FUNCTIONS) > 160
+    assert len(FUNCTIONS) > 260

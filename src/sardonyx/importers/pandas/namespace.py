@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import datetime
+import functools
 import math
 import re
 import sys
@@ -22,7 +23,7 @@ import pandas as pd
 
 from sardonyx.importers.pandas.column import Column, is_column
 from sardonyx.importers.pandas.frame import Frame, any_proxy
-from sardonyx.importers.pandas.recorder import call, has_rule, refuse
+from sardonyx.importers.pandas.recorder import Proxy, call, has_rule, refuse
 from sardonyx.importers.pandas.rules import patterns
 from sardonyx.importers.pandas.rules.apply import (
     Parts,
@@ -204,6 +205,8 @@ def _of_numpy(name: str, value: Any) -> Any:
         outside("files", f"np.{name}")
     if name == "vectorize":
         refuse("np.vectorize has no rule", "use Series.apply")
+    if name in REDUCIBLE:
+        return Reducible(value)
     if name in ("array", "asarray", "ravel", "squeeze"):
 
         def array(x: Any, *arguments: Any, **options: Any) -> Any:
@@ -221,6 +224,27 @@ def _of_numpy(name: str, value: Any) -> Any:
 
         return moment
     return value
+
+
+REDUCIBLE = ("logical_and", "logical_or", "add", "multiply", "maximum", "minimum")
+
+
+class Reducible:
+    """A function of two columns whose `reduce` takes a list of them."""
+
+    def __init__(self, real: Any):
+        self.real = real
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.real(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def reduce(self, values: Any, *arguments: Any, **options: Any) -> Any:
+        if any_proxy(values) and not isinstance(values, Proxy) and not arguments:
+            return functools.reduce(self.real, values)
+        return self.real.reduce(values, *arguments, **options)
 
 
 def _of_math(name: str, value: Any) -> Any:

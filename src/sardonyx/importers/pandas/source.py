@@ -46,10 +46,22 @@ def _is_of(node: ast.AST, code: types.CodeType) -> bool:
     if getattr(node, "name", "<lambda>") != code.co_name:
         return False
     again = _code_of(node, code)
-    return again is not None and all(
-        getattr(again, part) == getattr(code, part)
-        for part in ("co_code", "co_names", "co_varnames", "co_freevars")
-    )
+    return again is not None and _outline(again) == _outline(code)
+
+
+def _outline(code: types.CodeType) -> list[Any]:
+    """What two codes of one source have in common: names, constants and lines.
+
+    How a function of a module is called depends on the imports of the file, which are not here.
+    """
+    lines = {line for _, _, line in code.co_lines()}
+    plain = [
+        sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
+        for c in code.co_consts
+        if not isinstance(c, types.CodeType)
+    ]
+    inner = [_outline(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return [code.co_names, code.co_varnames, code.co_freevars, lines, plain, inner]
 
 
 def _code_of(node: Any, like: types.CodeType) -> types.CodeType | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.frames import MISSING_INT
-from sardonyx.importers.pandas.emission import TICKS, Emission, Rep
+from sardonyx.importers.pandas.emission import INT64, TICKS, Emission, Rep
 
 DAY = 86400
 
@@ -83,3 +83,41 @@ def search_sorted(em: Emission, value: Any, edges: np.ndarray) -> Any:
         place = op.Where(reached, middle, place)
         step //= 2
     return place
+
+
+def clock_offsets(zone: str) -> tuple[np.ndarray, np.ndarray]:
+    """The same by clock time; MISSING_INT where a clock shows a time twice, or never."""
+    changes, values = offsets(zone)
+    edges: list[int] = []
+    held: list[int] = [int(values[0])]
+    for change, before, after in zip(changes, values[:-1], values[1:], strict=True):
+        first, last = sorted((int(change + before), int(change + after)))
+        edges += [first, last]
+        held += [MISSING_INT, int(after)]
+    return np.array(edges, np.int64), np.array(held, np.int64)
+
+
+def moments(em: Emission, rep: Rep, zone: str) -> Rep:
+    """Clock times of a zone as moments; missing where the time is shown twice, or never."""
+    op = em.op
+    edges, held = clock_offsets(zone)
+    place = search_sorted(em, floor_div(em, rep.data, TICKS[rep.unit]), edges)
+    shift = op.Gather(em.ints(held), place)
+    unclear = op.Or(em.missing(rep), op.Equal(shift, em.ints(MISSING_INT)))
+    data = op.Sub(rep.data, op.Mul(shift, em.ints(TICKS[rep.unit])))
+    return rep.but(data=op.Where(unclear, em.ints(MISSING_INT), data), timezone=zone)
+
+
+def days_from_civil(em: Emission, year: Any, month: Any, day: Any) -> Any:
+    """Days since 1970-01-01 of a date of the Gregorian calendar."""
+    op, ints = em.op, em.ints
+    early = op.LessOrEqual(month, ints(2))
+    year = op.Sub(year, op.Cast(early, to=int(INT64)))
+    era = floor_div(em, year, 400)
+    of_era = op.Sub(year, op.Mul(era, ints(400)))
+    shifted = op.Where(early, op.Add(month, ints(9)), op.Sub(month, ints(3)))
+    of_year = op.Div(op.Add(op.Mul(shifted, ints(153)), ints(2)), ints(5))
+    of_year = op.Add(of_year, op.Sub(day, ints(1)))
+    total = op.Add(op.Mul(of_era, ints(365)), op.Div(of_era, ints(4)))
+    total = op.Add(op.Sub(total, op.Div(of_era, ints(100))), of_year)
+    return op.Sub(op.Add(total, op.Mul(era, ints(146097))), ints(719468))

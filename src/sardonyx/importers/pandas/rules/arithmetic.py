@@ -89,11 +89,21 @@ def _define_logical(name: str, function: Callable[..., Any]) -> None:
     rule("numpy", f"logical_{name}")(method)
 
 
+def _months() -> tuple[Any, Any]:
+    from sardonyx.importers.pandas.rules.offsets import is_offset, moved
+
+    return is_offset, moved
+
+
 def binary(
     name: str, function: Callable[..., Any], emit: Callable[..., Any], left: Any, right: Any
 ) -> Any:
     if getattr(right, "_owner", "") == "DataFrame":
         return NotImplemented
+    is_offset, moved = _months()
+    offsets = [v for v in (left, right) if is_offset(v)]
+    if offsets and name in ("add", "sub") and (name == "add" or is_column(left)):
+        return moved(left if is_column(left) else right, offsets[0], 1 if name == "add" else -1)
     left, right = check_operand(left), check_operand(right)
     column = left if is_column(left) else right
     left, right = as_time(left, column), as_time(right, column)

@@ -20,6 +20,8 @@ def cut(
 ) -> Any:  # fmt: skip
     if not is_column(x) or isinstance(bins, Proxy):
         refuse("pd.cut is recorded for a column and constant bins")
+    if isinstance(bins, pd.IntervalIndex):
+        bins, right, labels = _of_intervals(bins, labels)
     options = {
         "right": right, "labels": labels, "precision": precision, "ordered": ordered,
         "include_lowest": include_lowest, "duplicates": duplicates,
@@ -27,12 +29,18 @@ def cut(
     example, edges = pd.cut(x.value, bins, retbins=True, **options)
     if np.ndim(bins) == 0:
         freeze(f"{x.label} bins", edges)
-    if isinstance(bins, pd.IntervalIndex):
-        refuse("pd.cut with intervals has no rule", "pass the edges")
     frozen = np.ndim(bins) == 0
     lowest = include_lowest and not frozen
     column = _binned("cut", x, edges, example, right, lowest, labels)
     return (column, edges) if retbins else column
+
+
+def _of_intervals(bins: pd.IntervalIndex, labels: Any) -> tuple[list[Any], bool, Any]:
+    """Intervals that follow each other, as edges."""
+    follow = (bins.left[1:] == bins.right[:-1]).all()
+    if labels is not None or not follow or bins.closed not in ("left", "right"):
+        refuse("pd.cut with intervals that do not follow each other has no rule", "pass the edges")
+    return [*bins.left, bins.right[-1]], bins.closed == "right", None
 
 
 @rule("pandas")

@@ -25,7 +25,7 @@ from sardonyx.importers.pandas.emission import (
 )
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import Proxy, refuse, rule
-from sardonyx.importers.pandas.zones import DAY, floor_div, local, offsets
+from sardonyx.importers.pandas.zones import DAY, floor_div, local, moments, offsets
 
 
 class Dates(Proxy):
@@ -513,14 +513,18 @@ def to_unit(em: Emission, a: Rep, dtype: Any) -> Rep:
 
 
 @rule("dt")
-def tz_localize(self: Any, tz: Any) -> Any:
-    if tz is not None and str(tz) != "UTC":
-        refuse(f"clock times of {tz} become moments", "UTC and None have a rule")
+def tz_localize(self: Any, tz: Any, ambiguous: str = "raise", nonexistent: str = "raise") -> Any:
+    if not {ambiguous, nonexistent} <= {"raise", "NaT"}:
+        refuse("clock times that a zone shows twice, or never, are chosen", 'pass "NaT"')
+    zone = None if tz is None else _zone(tz)
+    how = {"ambiguous": ambiguous, "nonexistent": nonexistent}
 
     def emit(em: Emission, a: Rep) -> Rep:
-        return local(em, a).but(timezone="") if tz is None else a.but(timezone="UTC")
+        if zone is None:
+            return local(em, a).but(timezone="")
+        return a.but(timezone="UTC") if zone == "UTC" else moments(em, a, zone)
 
-    return _record("tz_localize", self, lambda a: a.dt.tz_localize(tz), emit)
+    return _record("tz_localize", self, lambda a: a.dt.tz_localize(tz, **how), emit)
 
 
 @rule("dt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,8 +15,10 @@ from sardonyx.importers.pandas.emission import INT64, TICKS, Emission, Rep, unit
 from sardonyx.importers.pandas.frame import Frame
 from sardonyx.importers.pandas.recorder import freeze, refuse, rule
 from sardonyx.importers.pandas.rules.calendar import Days
-from sardonyx.importers.pandas.rules.dates import DAY, NAMES_OF, floor_div, is_leap, month_length
+from sardonyx.importers.pandas.rules.dates import DAY, NAMES_OF, is_leap, month_length
+from sardonyx.importers.pandas.rules.reshape import data_frame
 from sardonyx.importers.pandas.rules.strings import span
+from sardonyx.importers.pandas.zones import days_from_civil
 
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 FULL_MONTHS = NAMES_OF["month_name"][1].lower().split()
@@ -34,13 +37,17 @@ def to_datetime(
     arg: Any, errors: str = "raise", dayfirst: bool = False, yearfirst: bool = False,
     utc: bool = False, format: Any = None, unit: Any = None, origin: Any = "unix",
 ) -> Any:  # fmt: skip
-    if isinstance(arg, Frame):
-        return _of_parts(arg, errors)
+    if isinstance(arg, (Frame, Mapping)):
+        return _of_parts(arg if isinstance(arg, Frame) else data_frame(arg), errors)
     if isinstance(arg, Days) and arg.form == "%Y-%m-%d":
         return arg.moments.named(arg.label)
     if not is_column(arg):
         refuse("pd.to_datetime of something that is no column has no rule")
-    if errors not in ("raise", "coerce") or utc or origin != "unix" or yearfirst:
+    if utc:
+        moment = to_datetime(arg, errors, dayfirst, yearfirst, False, format, unit, origin)
+        zone = getattr(moment.step.value.dtype, "tz", None)
+        return moment.dt.tz_localize("UTC") if zone is None else moment.dt.tz_convert("UTC")
+    if errors not in ("raise", "coerce") or origin != "unix" or yearfirst:
         refuse("pd.to_datetime with these arguments has no rule")
     value = arg.step.value
     if value.dtype.kind == "M":
@@ -209,21 +216,6 @@ def _assembled(em: Emission, a: Rep, is_match: Any, parts: dict[str, Any], unit:
     if a.missing is not None:
         valid = op.And(valid, op.Not(a.missing))
     return Rep("datetime", op.Where(valid, data, ints(MISSING_INT)), unit=unit)
-
-
-def days_from_civil(em: Emission, year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 of a date of the Gregorian calendar."""
-    op, ints = em.op, em.ints
-    early = op.LessOrEqual(month, ints(2))
-    year = op.Sub(year, op.Cast(early, to=int(INT64)))
-    era = floor_div(em, year, 400)
-    of_era = op.Sub(year, op.Mul(era, ints(400)))
-    shifted = op.Where(early, op.Add(month, ints(9)), op.Sub(month, ints(3)))
-    of_year = op.Div(op.Add(op.Mul(shifted, ints(153)), ints(2)), ints(5))
-    of_year = op.Add(of_year, op.Sub(day, ints(1)))
-    total = op.Add(op.Mul(of_era, ints(365)), op.Div(of_era, ints(4)))
-    total = op.Add(op.Sub(total, op.Div(of_era, ints(100))), of_year)
-    return op.Sub(op.Add(total, op.Mul(era, ints(146097))), ints(719468))
 
 
 @rule("pandas")
