@@ -444,6 +444,8 @@ class TrainingLoop:
             by_hash=position.shuffle == "hash",
             processes=run.processes,
         )
+        if run.rep.steps_ahead:  # one by one, so that few of them are on the device
+            blocks = ([batch] for block in blocks for batch in block)
         feeder = Prefetch([staged(run.rep, batch) for batch in block] for block in blocks)
         complete = False
         try:

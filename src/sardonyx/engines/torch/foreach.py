@@ -145,8 +145,9 @@ class _Joined:
         first_places = self.operands[0][1]
         # Tensors of this graph that nothing reads any more take the results.
         self.in_place = dead.issuperset(first_places) and len({*first_places}) == len(group)
-        if self.in_place:
-            self.function = getattr(torch, f"{self.function.__name__}_")
+        name = f"{self.function.__name__}_" if self.in_place else self.function.__name__
+        # torch takes one number in a tensor for a Python number, and waits for a GPU to read it.
+        self.function = getattr(aten, name).Tensor if "0" in kinds else getattr(torch, name)
 
     def __call__(self, env: list[Any]) -> None:
         values = [self._value(kind, operand, env) for kind, operand in self.operands]
