@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,17 @@ def test_pypmml_agrees_with_the_bench(tmp_path: Path) -> None:
     _, feeds, ours = bench.score(bench.to_onnx(path), 2000)
     _, theirs = bench.score_peer(path, feeds)
     np.testing.assert_allclose(ours[: len(theirs)], theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sweep", ["pmml_documents", "pmml_fields", "pmml_vendors"])
+def test_documents_agree_with_other_evaluators(sweep: str) -> None:
+    """Each sweep starts a Java machine of its own, and fails where a document is wrong."""
+    pytest.importorskip("jpmml_evaluator")
+    pytest.importorskip("pypmml")
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.sweeps.{sweep}"],
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

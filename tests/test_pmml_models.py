@@ -95,6 +95,7 @@ def stump(low: float, high: float, field: str = "x") -> str:
         ("weightedAverage", lambda v, w: np.average(v, weights=w)),
         ("sum", lambda v, w: np.sum(v)),
         ("weightedSum", lambda v, w: np.dot(v, w)),
+        ("x-weightedSum", lambda v, w: np.dot(v, w)),
         ("median", lambda v, w: np.median(v)),
         ("max", lambda v, w: np.max(v)),
     ],

@@ -232,8 +232,8 @@ def class_tree(first: tuple[int, ...], second: tuple[int, ...], field: str, at: 
 
 
 def ensembles() -> Documents:
-    numbers = ("average", "weightedAverage", "median", "weightedMedian", "x-weightedMedian", "sum",
-               "weightedSum", "x-weightedSum", "max", "selectFirst")  # fmt: skip
+    numbers = ("average", "weightedAverage", "median", "weightedMedian", "sum",
+               "weightedSum", "max", "selectFirst")  # fmt: skip
     classes = ("majorityVote", "weightedMajorityVote", "average", "weightedAverage", "median",
                "max", "selectFirst")  # fmt: skip
     treatments = (
