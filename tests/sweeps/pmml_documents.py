@@ -346,7 +346,7 @@ def general_regressions() -> Documents:
             ),
         )
     several = "".join(
-        f'<PCell targetCategory="{c}" parameterName="p{k}" beta="{b + 1.1 * j}"/>'
+        f'<PCell targetCategory="{c}" parameterName="p{k}" beta="{b + (1.1 - 0.15 * k) * j}"/>'
         for j, c in enumerate(("low", "mid"))
         for k, b in enumerate((0.3, -0.4, 0.2))
     )
