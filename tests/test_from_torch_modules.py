@@ -314,6 +314,15 @@ def all_rows_dropped_together() -> Made:
     return residual("all rows")
 
 
+@refused("does not run in evaluation mode")
+def head_of_training_mode() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        y = self.a(x)
+        return (y, self.aux(y)) if self.training else y
+
+    return Net(run, a=nn.Linear(4, 3), aux=nn.BatchNorm1d(3)), normal(5, 4), normal(5, 3)
+
+
 @refused("rrelu")
 def random_slopes() -> Made:
     return layers(nn.RReLU()), normal(5, 4), normal(5, 3)

@@ -20,7 +20,7 @@ from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.check import JaxSide, require_same_training
 from sardonyx.importers.jax.finish import as_model, forward, settle_names
 from sardonyx.importers.jax.optax_chain import Chain, ChainSide, read_chain
-from sardonyx.importers.jax.step import attach
+from sardonyx.importers.jax.step import attach, shorten
 from sardonyx.importers.jax.trace import Tracer, trace
 from sardonyx.model import Model
 from sardonyx.passes.functions import copy_nodes
@@ -172,6 +172,7 @@ class Training:
         moved = {n: v for n, v in new.items() if v is not tracer.inputs[n]}
         outputs = {"loss": results[-1], **{f"{n}/next": v for n, v in moved.items()}}
         graph = tracer.finish(list(outputs.values()), list(outputs), "train")
+        shorten(graph, list(leaves), all_names(self.model.graph))
         arrays = {n: trees.array(leaf) for n, leaf in leaves.items() if n in self.state_names}
         return attach(self.model, graph, arrays, list(moved))
 

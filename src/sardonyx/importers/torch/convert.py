@@ -189,7 +189,10 @@ def _refuse_changes(module: torch.nn.Module, served: Model, changes: Sequence[st
         is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
         by_record = is_norm and part.momentum is not None and name in statistics
         if not (by_record or buffer == "num_batches_tracked"):
-            rows.append([quote(name), f"of {type(part).__name__}", CHANGES.get(_kind(part), "")])
+            why = CHANGES.get(_kind(part), "")
+            if is_norm and part.momentum is not None:
+                why = "does not run in evaluation mode, whose graph is imported"
+            rows.append([quote(name), f"of {type(part).__name__}", why])
     if rows:
         raise ImportRefused(
             "the module changes buffers in training mode, by rules that a record does not have",
