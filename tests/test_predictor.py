@@ -92,3 +92,33 @@ def test_what_does_not_fit_is_refused() -> None:
         predictor(np.array([["a"] * 6]))
     with pytest.raises(EngineError, match="no device"):
         sx.Predictor("absent.onnx", device="cuda:97")
+
+
+# -- Dask, where it is installed ------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_partitions_of_dask(scheduler: str, expected: np.ndarray) -> None:
+    """`map_partitions` sends the predictor to the workers, which open sessions of their own."""
+    pandas = pytest.importorskip("pandas")
+    frames = pytest.importorskip("dask.dataframe")
+    dask = pytest.importorskip("dask")
+    table = pandas.DataFrame(X, columns=list("abcdef"))
+    shape = pandas.DataFrame({"scores": pandas.Series(dtype=object)})
+    with dask.config.set({"dataframe.convert-string": False}):
+        parts = frames.from_pandas(table, npartitions=3)
+        scores = parts.map_partitions(sx.Predictor(mlp()), meta=shape).compute(scheduler=scheduler)
+    assert list(scores.index) == list(table.index) and parts.npartitions == 3
+    np.testing.assert_allclose(np.stack(scores["scores"]), expected, rtol=1e-6)
+
+
+@pytest.mark.nightly
+def test_blocks_of_a_dask_array(expected: np.ndarray) -> None:
+    arrays = pytest.importorskip("dask.array")
+    predictor = sx.Predictor(mlp())
+    blocks = arrays.from_array(X, chunks=(2, 6)).map_blocks(
+        lambda rows: predictor(rows)["scores"], dtype=np.float32, chunks=(2, expected.shape[1])
+    )
+    result = blocks.compute(scheduler="processes")
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
