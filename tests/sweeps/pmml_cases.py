@@ -275,9 +275,11 @@ def regressors() -> dict[str, Any]:
         "dummy quantile": lambda: dummy.DummyRegressor(strategy="quantile", quantile=0.3),
         "knn": neighbors.KNeighborsRegressor,
         "knn distance": lambda: neighbors.KNeighborsRegressor(4, weights="distance"),
-        "mlp": lambda: neural_network.MLPRegressor((6,), max_iter=60, random_state=0),
+        "mlp": lambda: neural_network.MLPRegressor(
+            hidden_layer_sizes=(6,), max_iter=60, random_state=0
+        ),
         "mlp identity": lambda: neural_network.MLPRegressor(
-            (3, 3), activation="identity", max_iter=60, random_state=0
+            hidden_layer_sizes=(3, 3), activation="identity", max_iter=60, random_state=0
         ),
         "tree": lambda: small_tree(max_depth=6, random_state=0),
         "extra tree": lambda: tree.ExtraTreeRegressor(max_depth=6, random_state=0),
