@@ -180,3 +180,14 @@ def test_a_loss_must_be_one_number_and_read_its_labels() -> None:
         sx.from_jax(*arguments, loss=lambda z, y: jnp.mean(z), optimizer=optax.sgd(0.1))
     with pytest.raises(ArgumentError, match="no optimizer of optax"):
         sx.from_jax(*arguments, loss=lambda z, y: jnp.mean(z.T - y), optimizer="adam")
+
+
+def test_a_step_that_is_not_pure_is_refused() -> None:
+    count = [0]
+
+    def step(state: Any, batch: Any) -> Any:
+        count[0] += 1
+        return {"w": state["w"] - 0.1 * count[0] * batch.mean()}, {"loss": batch.mean()}
+
+    with pytest.raises(ArgumentError, match="not pure"):
+        sx.from_jax_step(step, {"w": jnp.zeros(3)}, jnp.ones(4))

@@ -7,7 +7,9 @@ the record, whose bindings assign the new state.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ import onnx_ir as ir
 from jax import tree_util
 
 from sardonyx import opset, partial
-from sardonyx.errors import ArgumentError, quote
+from sardonyx.errors import ArgumentError, ImportDiffers, quote
 from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.check import JaxSide, require_same_training
@@ -28,6 +30,7 @@ from sardonyx.record import info
 from sardonyx.record.builder import ROLE
 
 NAME = "train"
+SHOWN = 3
 
 
 def from_jax_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> Model:
@@ -73,8 +76,40 @@ def from_jax_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> Mo
     shorten(graph, list(before))
     arrays = {n: trees.array(leaf) for n, leaf in before.items()}
     model = cut(graph, arrays, metrics, list(moved))
-    require_same_training(model, JaxSide(step, state, batch, list(fed)), fed)
+
+    def again(state: Any, batch: Any) -> Any:  # JAX traces a function that it has not seen
+        return step(state, batch)
+
+    try:
+        require_same_training(model, JaxSide(again, state, batch, list(fed)), fed)
+    except ImportDiffers:
+        _require_pure(step, state, batch)
+        raise
     return model
+
+
+def _require_pure(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> None:
+    """Refuse a step that is another one each time it is traced."""
+    first, second = (
+        _equations(trace(lambda s, b, run=step: run(s, b), state, batch)) for _ in range(2)
+    )
+    rows = [
+        [f"once {a.strip()}", f"then {b.strip()}"]
+        for a, b in zip_longest(first, second, fillvalue="")
+        if a != b
+    ]
+    if rows:
+        raise ArgumentError(
+            "the step is not pure: each time it is traced, it computes something else",
+            rows[:SHOWN],
+            hint="counters and random numbers of Python or NumPy belong into the state",
+        )
+
+
+def _equations(traced: Any) -> list[str]:
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(traced.jaxpr.jaxpr))
+    constants = [f"constant {np.asarray(c).tolist()}" for c in traced.jaxpr.consts]
+    return [*text.splitlines(), *constants]
 
 
 def _batch_leaves(name: str, batch: Any) -> dict[str, Any]:
