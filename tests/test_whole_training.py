@@ -70,7 +70,19 @@ def compared(folder: Path, model: Any, data: Any, exported: Any = None, **settin
     shuffle = "hash" if exported.get("shuffle", True) else False
     rest = {k: v for k, v in exported.items() if k != "shuffle"}
     options = {"engine_options": {"threads": 1}, "shuffle": shuffle}
+    if not shuffle and "validation" in rest:
+        data, rest["validation"] = held_back(data, rest["validation"], loop["seed"])
     assert_same(outputs, sx.train(model, data, **how, **loop, **rest, **options))
+
+
+def held_back(data: Any, share: float, seed: int) -> tuple[Any, Any]:
+    """The rows that a file trains on, and those that it holds back: by hash, also in order."""
+    count = len(next(iter(data.values())))
+    order = hash_order(seed, 0, count, VALIDATION)
+    size = max(1, round(count * share))
+    parts = np.sort(order[size:]), np.sort(order[:size])
+    training, validation = ({n: a[rows] for n, a in data.items()} for rows in parts)
+    return training, validation
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def export_training(
     """Write the whole training of a model as one ONNX file, whose single run trains; its path.
 
     model       -- a model, with or without a training record, or a path
-    validation  -- the share of the rows that is held back, such as 0.2
+    validation  -- the share of the rows that is held back, such as 0.2; by hash, also without
+                   `shuffle`, where `sx.train` draws other rows
     metrics     -- of the validation data: "accuracy", "mae", "top5"
     patience    -- stop after so many epochs in which `watch` did not improve
     standardize -- bring every column of the float inputs to mean 0 and deviation 1 over the rows
