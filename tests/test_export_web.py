@@ -307,7 +307,7 @@ net (float[N,1,4,4] image) => (float[N,3] scores)
 }"""
 
 
-def normalized_network() -> sx.Model:
+def normalized_network(**settings: Any) -> sx.Model:
     """A small CNN with batch normalization, and its training record."""
     proto = onnx.parser.parse_model(NORMALIZED)
     rng = np.random.default_rng(2)
@@ -318,7 +318,8 @@ def normalized_network() -> sx.Model:
     for name, size, value in (("s", 4, 1), ("b", 4, 0), ("m", 4, 0), ("r", 4, 1), ("c", 3, 0)):
         values = np.full(size, value, np.float32)
         proto.graph.initializer.append(numpy_helper.from_array(values, name))
-    return sx.trainable(proto, loss="cross_entropy", optimizer=sx.optim.adamw(1e-2))
+    optimizer = sx.optim.adamw(1e-2)
+    return sx.trainable(proto, loss="cross_entropy", optimizer=optimizer, **settings)
 
 
 def exported_for_webgpu(folder: Path) -> tuple[sx.Model, Path]:
@@ -350,6 +351,13 @@ def test_double_precision_is_refused_on_webgpu(fake_runtime: Path, tmp_path: Pat
     net = sx.trainable(proto, loss="cross_entropy")
     with pytest.raises(SardonyxError, match="no double precision"):
         sx.export_web(net, tmp_path / "site", target="webgpu", runtime=fake_runtime)
+
+
+def test_a_norm_in_double_precision_is_refused_on_webgpu(fake_runtime, tmp_path: Path) -> None:
+    net = normalized_network(clip_norm=1.0)
+    with pytest.raises(SardonyxError, match="no double precision, in which"):
+        sx.export_web(net, tmp_path / "site", target="webgpu", runtime=fake_runtime)
+    assert not (tmp_path / "site").exists()
 
 
 @pytest.mark.parametrize("arguments", [SOFTWARE_GPU, ()], ids=["webgpu", "a browser without it"])

@@ -68,6 +68,7 @@ def split_scalars(
     step, scalars = ir.load(path), ir.load(path)
     names = _outputs_beside(step.graph, single, {i["name"] for i in train["inputs"]})
     _cut(step.graph, names)
+    _refuse_double(step.graph)
     _keep(scalars.graph, names)
     ir.save(step, path)
     ir.save(scalars, folder / SCALARS)
@@ -123,6 +124,18 @@ def _keep(graph: ir.Graph, names: Sequence[str]) -> None:
     graph.outputs.clear()
     graph.outputs.extend(values[name] for name in names)
     _tidy(graph)
+
+
+def _refuse_double(graph: ir.Graph) -> None:
+    """An error for what is computed of gradients in double precision, such as their norm."""
+    double = ir.DataType.DOUBLE
+    rows = [[n.name or n.op_type] for n in graph if any(v.dtype == double for v in n.outputs)]
+    if rows:
+        raise ArgumentError(
+            "WebGPU has no double precision, in which these nodes compute",
+            rows[:8],
+            hint='target="wasm" computes in it; without clip_norm, a step does not need it',
+        )
 
 
 def _tidy(graph: ir.Graph) -> None:
