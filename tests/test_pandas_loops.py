@@ -59,6 +59,17 @@ def _together(df: pd.DataFrame) -> Any:
     )
 
 
+def _same(function: Any) -> Any:
+    return function
+
+
+@_same
+@_same
+def _decorated(df: pd.DataFrame) -> Any:
+    weights = {"red": 1.0}
+    return _column(df, "r", [weights.get(c, 0.0) for c in df["color"]])
+
+
 def _held(df: pd.DataFrame) -> Any:
     return _column(df, "r", [c in t for c, t in zip(df["color"], df["text"])])
 
@@ -125,6 +136,7 @@ def sideways(name: str, **options: Any) -> Callable[[pd.DataFrame], Any]:
 FUNCTIONS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "choice": _chosen,
     "zip": _together,
+    "decorated": _decorated,
     "text in text": _held,
     "list of map": _list_of_map,
     "plain lists": _plain_lists,

@@ -52,9 +52,10 @@ def _is_of(node: ast.AST, code: types.CodeType) -> bool:
 def _outline(code: types.CodeType) -> list[Any]:
     """What two codes of one source have in common: names, constants and lines.
 
-    How a function of a module is called depends on the imports of the file, which are not here.
+    How a function of a module is called depends on the imports of the file, and the first line on
+    the decorators, which are not here.
     """
-    lines = {line for _, _, line in code.co_lines()}
+    lines = {line for _, _, line in code.co_lines()} - {code.co_firstlineno}
     plain = [
         sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
         for c in code.co_consts
