@@ -156,13 +156,13 @@ def expand(op: Builder, node: ir.Node, graph: ir.Graph) -> list[ir.Value] | None
     if dims is None or x is None or x.shape is None or len(x.shape) != len(dims):
         return None
     pairs = [*zip(x.shape, dims, strict=True)]
-    if not all(isinstance(d, int) or _same(own, d) for own, d in pairs):
+    if not all(isinstance(d, int) or _same(size, d) for size, d in pairs):
         return None
     return [op.Expand(x, [d if isinstance(d, int) else 1 for d in dims])]
 
 
-def _same(own: int | ir.SymbolicDim, dim: ir.SymbolicDim) -> bool:
-    return not isinstance(own, int) and own.value is not None and own.value == dim.value
+def _same(size: int | ir.SymbolicDim, dim: ir.SymbolicDim) -> bool:
+    return not isinstance(size, int) and size.value is not None and size.value == dim.value
 
 
 def _shape_of(target: ir.Value | None) -> Sequence[int | ir.SymbolicDim] | None:

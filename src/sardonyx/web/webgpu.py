@@ -80,14 +80,14 @@ def _outputs_beside(graph: ir.Graph, single: set[str], data: set[str]) -> list[s
     fed = {v for v in graph.inputs if v.name in data}
     values = {v for v in graph.inputs if v.name in single}
     values |= {v for v in fed if v.dtype in INTEGERS}
-    known = values | {v for v in graph.initializers.values() if _is_small(v)}
+    available = values | {v for v in graph.initializers.values() if _is_small(v)}
     nodes = []
     for node in graph:
         read = reads(node)
         sizes = node.op_type in ("Shape", "Size") and fed.issuperset(read)
-        if sizes or (known.issuperset(read) and not values.isdisjoint(read)):
+        if sizes or (available.issuperset(read) and not values.isdisjoint(read)):
             nodes.append(node)
-            known.update(node.outputs)
+            available.update(node.outputs)
             values.update(node.outputs)
     inside = set(nodes)
     return [

@@ -136,9 +136,9 @@ def _words(
         return _count(g, g.Gather(hits[0], places, axis=0))
     row = _compact(g, words, places)
     none = g.const(np.zeros(1))
-    found = [g.Gather(g.Concat(none, hit, axis=0), row, axis=0) for hit in hits]
-    size, total = len(found), None
-    for i, part in enumerate(found):
+    matches = [g.Gather(g.Concat(none, hit, axis=0), row, axis=0) for hit in hits]
+    size, total = len(matches), None
+    for i, part in enumerate(matches):
         end = np.array([2**62 if i == size - 1 else i + 1 - size], np.int64)
         piece = g.Slice(part, np.array([i]), end, np.array([1]))
         total = piece if total is None else g.Mul(total, piece)

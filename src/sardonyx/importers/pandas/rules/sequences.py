@@ -45,9 +45,9 @@ class Sorted:
         group = self._moved(self.groups, amount, em.ints(-1))
         return self.back(op.Where(op.Equal(group, self.groups), shifted, missing))
 
-    def _moved(self, value: Any, amount: int, gone: Any) -> Any:
+    def _moved(self, value: Any, amount: int, missing: Any) -> Any:
         em, op = self.em, self.em.op
-        pad = op.Expand(gone, em.ints([abs(amount)]))
+        pad = op.Expand(missing, em.ints([abs(amount)]))
         joined = op.Concat(*((pad, value) if amount > 0 else (value, pad)), axis=0)
         start = em.ints([0 if amount > 0 else abs(amount)])
         return op.Slice(joined, start, op.Add(start, op.Shape(value)), em.ints([0]))
