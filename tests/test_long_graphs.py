@@ -155,3 +155,15 @@ def test_a_model_of_the_caller_stays_as_it_is(function: Callable[[Any], Any]) ->
     of_proto = function(proto)
     assert proto.SerializeToString(deterministic=True) == before
     assert repr(of_model) == repr(of_proto)
+
+
+def test_weights_that_are_taken_apart_and_joined_many_times() -> None:
+    """Paths from a weight to its readers double with each node: 2 ** 60 of them here."""
+    nodes = "".join(
+        f"a{i}, b{i} = Split(h{i}, s) h{i + 1} = Concat<axis=0>(a{i}, b{i}) " for i in range(60)
+    )
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N,4] x) => (float[N,3] y)
+    <float[4,3] h0 = {{1,2,3,4,5,6,7,8,9,10,11,12}}, int64[2] s = {{2,2}}>
+    {{{nodes} p = MatMul(x, h60) q = MatMul(x, h0) y = Add(p, q)}}"""
+    net = sx.trainable(sx.load(onnx.parser.parse_model(text)), "mse", sx.optim.sgd(0.1))
+    assert [w.name for w in sx.weights(net) if w.kind == "weight"] == ["h0"]

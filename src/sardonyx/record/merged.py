@@ -21,7 +21,7 @@ from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.describe import Choices
 from sardonyx.record.restore_weights import is_uniform
 from sardonyx.record.torch_names import module_path, parameters, respelled, spelled
-from sardonyx.weights import MOVES, classified
+from sardonyx.weights import MAX_MOVES, MOVES, classified
 
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
@@ -253,5 +253,17 @@ def _module(node: ir.Node) -> str:
     path = module_path(node)
     if path or node.op_type not in MOVES:
         return path
-    modules = {_module(reader) for output in node.outputs for reader, _ in output.uses()}
-    return modules.pop() if len(modules) == 1 else ""
+    paths: set[str] = set()
+    pending, visited = [node], {node}
+    while pending:
+        readers = {r for output in pending.pop().outputs for r, _ in output.uses()} - visited
+        visited |= readers
+        for reader in readers:
+            path = module_path(reader)
+            if path:
+                paths.add(path)
+            elif reader.op_type in MOVES and len(visited) <= MAX_MOVES:
+                pending.append(reader)
+            else:
+                return ""
+    return paths.pop() if len(paths) == 1 else ""
