@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
+from sardonyx.build import Builder
 from sardonyx.cli.__main__ import main
 from sardonyx.versions import fit
 
@@ -226,3 +227,41 @@ def test_a_model_without_parts_is_its_own_model() -> None:
     parts = sx.split(network())
     assert parts.preparation is None and parts.after is None
     assert len(parts.model.graph) == 3
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_gradient_boosting_behind_text_runs_on_other_engines(engine: str, tmp_path: Path) -> None:
+    """The oracle is scikit-learn; the encoder of text has its keys in a tensor of strings."""
+    pd = pytest.importorskip("pandas")
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    frame = pd.DataFrame({"age": np.arange(60.0), "port": ["S", "C", "Q"] * 20})
+
+    def prepare(df: Any) -> Any:
+        ages = df["age"].fillna(df["age"].median()).rename("years")
+        return pd.concat([ages, pd.get_dummies(df["port"], prefix="p").astype(float)], axis=1)
+
+    features, labels = prepare(frame), (np.arange(60) % 7 > 3).astype(int)
+    trees = ensemble.HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=5)
+    trees.fit(features, labels)
+    whole = sx.compose(sx.from_pandas(prepare, frame), sx.from_sklearn(trees, features))
+    sx.save(whole, tmp_path / "whole.onnx")
+    back = sx.load(tmp_path / "whole.onnx")
+    feeds = back.feeds(frame)
+    report = sx.verify(back, engine, inputs=[feeds])
+    assert report.verdict == "same", str(report)
+    session = ort.InferenceSession(tmp_path / "whole.onnx")
+    label, probabilities = session.run(None, feeds)
+    assert np.array_equal(label, trees.predict(features))
+    np.testing.assert_allclose(probabilities, trees.predict_proba(features), rtol=1e-12)
+
+
+def test_constants_of_strings_are_told_apart_by_their_letters() -> None:
+    """Bytes of an array of strings are addresses, which are free again once the array is gone."""
+    builder, values = Builder("g"), {}
+    for number in range(300):
+        words = [f"word {number} {letter}" for letter in "abc"]
+        values[number] = builder.const(np.array(words, object))
+        del words
+    for number, value in values.items():
+        assert value.const_value.numpy()[0] in (f"word {number} a", f"word {number} a".encode())
+    assert builder.const(np.array(["x"], object)) is builder.const(np.array(["x"], object))

@@ -78,6 +78,13 @@ class _Arithmetic:
 _arithmetic = _Arithmetic()
 
 
+def array_bytes(array: np.ndarray) -> bytes:
+    """Bytes that equal arrays share. Those of an array of strings are addresses, which another
+    array may have later: strings are spelled out.
+    """
+    return repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+
+
 class Builder:
     """Collects nodes in order.
 
@@ -218,7 +225,7 @@ class Builder:
             array = np.asarray(value)
             if array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic)):
                 array = array.astype(np.float32)
-        key = (array.dtype.str, str(array.dtype), array.shape, array.tobytes())
+        key = (array.dtype.str, str(array.dtype), array.shape, array_bytes(array))
         constants = self.root.constants
         if key not in constants:
             tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape))

@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.build import array_bytes
 from sardonyx.passes.nesting import bodies
 
 ALIKE = 0.8  # correlation from which weights count as another version of the same
@@ -331,7 +332,7 @@ def attributes(node: ir.Node) -> dict[str, Any]:
             values[name] = "body"
         elif attr.type == ir.AttributeType.TENSOR:
             array = attr.value.numpy()
-            values[name] = f"{array.dtype}{list(array.shape)} {zlib.crc32(array.tobytes()):08x}"
+            values[name] = f"{array.dtype}{list(array.shape)} {zlib.crc32(array_bytes(array)):08x}"
             if array.size == 1:
                 values[name] = f"{array.dtype} {array.reshape(-1)[0]}"
         else:

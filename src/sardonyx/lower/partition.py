@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset, plugins
+from sardonyx.build import array_bytes
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.lower.xp import is_float, is_string
 from sardonyx.model import Model
@@ -142,7 +143,7 @@ class Region:
 
     def with_known(self, constants: Mapping[int, np.ndarray]) -> Region:
         """The region with some of its inputs, by position, as constants inside."""
-        key = ("known", *((i, a.dtype.str, a.shape, a.tobytes()) for i, a in constants.items()))
+        key = ("known", *((i, a.dtype.str, a.shape, array_bytes(a)) for i, a in constants.items()))
         if key not in self.cache:
             copy = self.model.copy()
             inputs = list(copy.graph.inputs)

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import opset
-from sardonyx.build import constant
+from sardonyx.build import array_bytes, constant
 from sardonyx.passes.nesting import bodies
 
 RANDOM = frozenset(
@@ -66,7 +66,9 @@ def _key(node: ir.Node) -> tuple[Any, ...]:
 def _attribute_key(attr: ir.Attr) -> tuple[str, str]:
     if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
         tensor = attr.value
-        return f"{tensor.dtype}{tensor.shape}", tensor.tobytes().hex()
+        is_text = tensor.dtype == ir.DataType.STRING
+        data = array_bytes(tensor.numpy()) if is_text else tensor.tobytes()
+        return f"{tensor.dtype}{tensor.shape}", data.hex()
     return str(attr.type), repr(attr.ref_attr_name if attr.is_ref() else attr.value)
 
 

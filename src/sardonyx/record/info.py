@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from sardonyx import opset, partial
+from sardonyx.build import array_bytes
 from sardonyx.errors import RecordError, quote
 from sardonyx.model import EARLY_READS, SPARSE, Model, Record
 from sardonyx.opset import TRAINING_DOMAIN
@@ -296,7 +297,10 @@ def _shared_state(model: Model) -> list[list[str]]:
 
 
 def _equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
-    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+    if a is b:
+        return True
+    same_kind = a.dtype == b.dtype and a.shape == b.shape
+    return same_kind and array_bytes(a.numpy()) == array_bytes(b.numpy())
 
 
 def uses_training_ops(nodes: Iterable[ir.Node]) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.build import array_bytes
 from sardonyx.engines.matlab.function import constant, is_inline
 
 FEWEST = 3  # nodes of a part that is worth a function
@@ -144,7 +145,7 @@ def _place(
         return "weight", weights.setdefault(value, len(weights))
     array = constant(value)
     if array is not None:
-        return "number", array.dtype.str, array.shape, array.tobytes()
+        return "number", array.dtype.str, array.shape, array_bytes(array)
     return "input", inputs.setdefault(value, len(inputs))
 
 
