@@ -100,8 +100,11 @@ def _nameless(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
 
 def _numbers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     """Single numbers that are trained because of their names."""
-    numbers = {w.name for w in classified(model.graph) if w.reason == NAMED_NUMBER}
-    names = [v.name or "" for v in trained if v.name in numbers]
+    single = {v.name for v in trained if v.const_value is not None and v.const_value.size == 1}
+    if not single:  # most networks: the graph need not be classified again
+        return None
+    reasons = {w.name: w.reason for w in classified(model.graph) if w.name in single}
+    names = [n for n, reason in reasons.items() if reason == NAMED_NUMBER]
     if not names:
         return None
     count = f"{len(names)} single number{'s' * (len(names) > 1)} trained: {_listed(names)}"
