@@ -86,18 +86,35 @@ class Level:
         return (*self.key, key) in self.table
 
 
-class FrozenSeries:
+class Frozen:
+    """Data of the training frame; what a class below does not answer for a row, pandas answers."""
+
+    def __init__(self, real: Any):
+        self.__dict__.update(_real=real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __iter__(self) -> Any:
+        return iter(self._real)
+
+
+class FrozenSeries(Frozen):
     """A series of the training frame that a value of a row can be looked up in by its label."""
 
     def __init__(self, real: pd.Series):
-        self.__dict__.update(_real=real, _table=Table(real.to_dict()))
+        super().__init__(real)
+        self.__dict__.update(_table=Table(real.to_dict()))
 
     def __getattr__(self, name: str) -> Any:
         if name == "index":
             return FrozenLabels(self._real.index)
         if name in ("loc", "at"):
             return self
-        return getattr(self._real, name)
+        return super().__getattr__(name)
 
     def __getitem__(self, key: Any) -> Any:
         if not is_of_row(key):
@@ -113,21 +130,9 @@ class FrozenSeries:
     def __contains__(self, key: Any) -> bool:
         return key in self._table
 
-    def __len__(self) -> int:
-        return len(self._real)
 
-    def __iter__(self) -> Any:
-        return iter(self._real)
-
-
-class FrozenLabels:
+class FrozenLabels(Frozen):
     """The labels of such a series: `in` takes the value of a row."""
-
-    def __init__(self, real: pd.Index):
-        self.__dict__.update(_real=real)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
 
     def __getitem__(self, key: Any) -> Any:
         return self._real[key]
@@ -137,18 +142,9 @@ class FrozenLabels:
             return bool(Table(dict.fromkeys(self._real)).holds(key))
         return key in self._real
 
-    def __len__(self) -> int:
-        return len(self._real)
 
-    def __iter__(self) -> Any:
-        return iter(self._real)
-
-
-class FrozenFrame:
+class FrozenFrame(Frozen):
     """A table of the training frame: `table.loc[value of a row, column]`."""
-
-    def __init__(self, real: pd.DataFrame):
-        self.__dict__.update(_real=real)
 
     def __getattr__(self, name: str) -> Any:
         if name == "index":
@@ -157,19 +153,13 @@ class FrozenFrame:
             return FrozenRows(self._real)
         if name in self._real.columns:
             return self[name]
-        return getattr(self._real, name)
+        return super().__getattr__(name)
 
     def __getitem__(self, key: Any) -> Any:
         if is_of_row(key):
             return Level(_by_column(self._real), (key,))
         value = self._real[key]
         return FrozenSeries(value) if isinstance(value, pd.Series) else value
-
-    def __len__(self) -> int:
-        return len(self._real)
-
-    def __iter__(self) -> Any:
-        return iter(self._real)
 
 
 class FrozenRows:
