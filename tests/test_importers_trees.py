@@ -12,7 +12,7 @@ from sardonyx.build import Builder
 from sardonyx.errors import ImportDiffers
 from sardonyx.importers.assembly import assemble, graph_input
 from sardonyx.importers.proof import prove, run
-from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums, order
+from sardonyx.importers.trees import Forest, emit, leaf_rows, leaf_sums, order
 
 COMPARE = {
     "<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater,
@@ -20,9 +20,11 @@ COMPARE = {
 }  # fmt: skip
 
 
-def model_of(forest: Forest, columns: int, targets: int | None = None):
+def model_of(
+    forest: Forest, columns: int, targets: int | None = None, kind: ir.DataType = ir.DataType.DOUBLE
+):
     op = Builder()
-    x = graph_input("x", ir.DataType.DOUBLE, ["n", columns])
+    x = graph_input("x", kind, ["n", columns])
     outputs = {"sums": leaf_sums(op, forest, x, targets), "rows": leaf_rows(op, forest, x)}
     return assemble(op, [x], outputs)
 
@@ -64,7 +66,7 @@ def rows_for(rng, columns):
     return rng.choice(np.array(values, np.float64), (200, columns))
 
 
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("width", [1, 3, 20])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("many", [1, 20_000])
 def test_any_forest_reaches_the_leaves_that_its_tests_say(seed, width, many, monkeypatch) -> None:
@@ -87,7 +89,31 @@ def test_any_forest_reaches_the_leaves_that_its_tests_say(seed, width, many, mon
     np.testing.assert_allclose(np.asarray(outputs[0]), sums, rtol=1e-12)
 
 
-def test_many_trees_with_leaf_vectors_are_gathered_in_parts() -> None:
+@pytest.mark.parametrize("many", [1, 20_000])
+@pytest.mark.parametrize("mode", ["<=", "<", ">=", ">"])
+def test_columns_of_float32_are_divided_as_by_thresholds_in_double(mode, many, monkeypatch) -> None:
+    monkeypatch.setattr(order, "MANY_TESTS", many)
+    rng = np.random.default_rng(0)
+    splits = np.concatenate([rng.normal(size=40), np.float32(rng.normal(size=9)), [0, 0.1, 1e300]])
+    forest, values = Forest(), rng.normal(size=(len(splits), 2, 3))
+    for split, (yes, no) in zip(splits, values):
+        low = forest.test(0, "<=", split - 1, forest.leaf(yes), forest.leaf(yes))
+        forest.tree(forest.test(0, mode, split, low, forest.leaf(no)))
+    with np.errstate(over="ignore"):
+        near = splits.astype(np.float32)
+    around = [np.nextafter(near, np.float32(side)) for side in (-np.inf, np.inf)]
+    x = np.concatenate([near, *around, np.float32([np.inf, -np.inf])])[:, None]
+    passed = COMPARE[mode](x.astype(np.float64), splits)
+    sums = np.where(passed[..., None], values[:, 0], values[:, 1]).sum(1)
+    model = model_of(forest, 1, kind=ir.DataType.FLOAT)
+    kinds = [n.attributes["nodes_splits"].as_tensor().dtype for n in model.graph
+             if n.op_type == "TreeEnsemble"]  # fmt: skip
+    assert ir.DataType.FLOAT in kinds
+    prove(model, {"x": x}, {"sums": sums})
+
+
+def test_many_trees_with_leaf_vectors_are_gathered_in_parts(monkeypatch) -> None:
+    monkeypatch.setattr(emit, "GATHERED_TREES", 128)
     rng = np.random.default_rng(0)
     forest = Forest()
     splits = rng.normal(size=300)

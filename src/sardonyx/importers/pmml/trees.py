@@ -174,14 +174,15 @@ class Tests:
         build: Callable[[int, int, bool], int],
         yes: int,
     ) -> int:
-        """A test with three outcomes: of two, or with a test before it whether a value is there."""
+        """A test with three outcomes: of two, or with a test behind it whether a value is there."""
         if yes == no:
             return yes if unknown == yes else forest.present(place, yes, unknown)
         if unknown == yes:
             return build(yes, no, True)
         if unknown == no:
             return build(yes, no, False)
-        return forest.present(place, build(yes, no, False), unknown)
+        # Who passes the test has a value: only the others are asked.
+        return build(yes, forest.present(place, no, unknown), False)
 
     # -- compound predicates ---------------------------------------------------------
 

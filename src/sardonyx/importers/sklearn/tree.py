@@ -49,8 +49,8 @@ def add_tree(forest: Forest, tree: Any, values: np.ndarray, target: int = 0, fea
 
 
 def rounded(op: Builder, x: Any) -> ir.Value:
-    """The columns as trees see them: rounded to float32, in double."""
-    return double(op, op.cast(matrix(op, x), FLOAT))
+    """The columns as trees see them: rounded to float32."""
+    return op.cast(matrix(op, x), FLOAT)
 
 
 # -- single trees and forests -----------------------------------------------------------
@@ -213,7 +213,7 @@ def _boosted(op, model, x) -> ir.Value:
             add_tree(forest, tree.tree_, values, target=k)
     columns = rounded(op, x)
     sums = leaf_sums(op, forest, columns, model.estimators_.shape[1])
-    return op.Add(sums, _initial(op, model, op.cast(columns, FLOAT)))
+    return op.Add(sums, _initial(op, model, columns))
 
 
 def _initial(op, model, x) -> Any:

@@ -2,7 +2,11 @@
 
 TreeEnsemble gives a leaf one value for one target. Where a leaf holds one number, the operator adds
 them up itself. Where a leaf holds a vector, its value is the number of its row in a leaf table,
-each tree has a target of its own, and Gather and ReduceSum do the rest.
+each tree has a target of its own, and what the rows hold is gathered and added up.
+
+NOTE [leaf vectors]: in onnxruntime 1.31, Gather takes 8 ns for a leaf, be it a number or a short
+vector, and GatherElements 1.3 ns for a number. So the entries of short vectors are gathered one
+after the other, from tables with a column for each tree.
 """
 
 from __future__ import annotations
@@ -14,36 +18,41 @@ import onnx_ir as ir
 
 from sardonyx.build import Builder
 from sardonyx.errors import ImportRefused, counted
-from sardonyx.importers.trees.forest import MEMBER, Forest
-from sardonyx.importers.trees.order import Tests, common_branch_last
+from sardonyx.importers.trees.forest import MEMBER, MODES, Forest
+from sardonyx.importers.trees.order import SMALLEST, Tests, common_branch_last
 
 MOST_TESTS = 20_000_000  # copies of shared nodes included
 GATHERED_TREES = 512  # trees whose leaf vectors are gathered at once: bounds the memory of a batch
+SHORT = 12  # entries of a leaf vector that are gathered one after the other
+MOST_PADDING = 4  # how many times larger than the leaves a table with a column per tree may be
 MASK_BITS = 64
 
 
 def leaf_rows(op: Builder, forest: Forest, x: ir.Value) -> ir.Value:
     """The row of the leaf table that each tree reaches: int64 [rows of x, trees]."""
-    return _rows(op, unfold(forest), forest, x, slice(None))
+    return _rows(op, unfold(forest), forest, op.cast(x, ir.DataType.DOUBLE), slice(None))
 
 
 def leaf_sums(op: Builder, forest: Forest, x: ir.Value, targets: int | None = None) -> ir.Value:
     """The sum of the leaves that the trees reach: double [rows of x, targets or leaf width].
 
-    x        -- the columns, double [rows, columns]
+    x        -- the columns, double or float32 [rows, columns]
     targets  -- how many sums there are, where a leaf holds one number and trees have targets
     """
     nodes = unfold(forest)
+    if x.dtype == ir.DataType.FLOAT and (forest.width == 1 or not single(forest)):
+        x = op.cast(x, ir.DataType.DOUBLE)
     if forest.width == 1:
         weights = forest.leaves[nodes.leaf_row, 0]
         which = np.asarray(forest.targets, np.int64)[nodes.leaf_tree]
         return _ensemble(op, forest, nodes, x, weights, which, targets or 1)
-    table = op.const(forest.leaves)
     total = None
     for start in range(0, forest.trees, GATHERED_TREES):
         part = slice(start, start + GATHERED_TREES)
-        values = op.Gather(table, _rows(op, nodes, forest, x, part), axis=0)
-        partial = op.ReduceSum(values, [1], keepdims=0)
+        partial = _short_sums(op, nodes, forest, x, part) if forest.width <= SHORT else None
+        if partial is None:
+            values = op.Gather(op.const(forest.leaves), _rows(op, nodes, forest, x, part), axis=0)
+            partial = op.ReduceSum(values, [1], keepdims=0)
         total = partial if total is None else op.Add(total, partial)
     assert total is not None
     return total
@@ -55,6 +64,34 @@ def _rows(op: Builder, nodes: Nodes, forest: Forest, x: ir.Value, part: slice) -
     weights = some.leaf_row.astype(np.float64)
     numbers = _ensemble(op, forest, some, x, weights, some.leaf_tree - start, stop - start)
     return op.Cast(numbers, to=int(ir.DataType.INT64))
+
+
+def _short_sums(
+    op: Builder, nodes: Nodes, forest: Forest, x: ir.Value, part: slice
+) -> ir.Value | None:
+    """The sums of some trees' leaf vectors, entry by entry; None where the table would be large.
+
+    The leaves of each tree are numbered from 0; entry k of them is a table [leaves, trees].
+    """
+    start, stop, _ = part.indices(forest.trees)
+    some = nodes.of_trees(start, stop)
+    tree = some.leaf_tree - start
+    pairs, place = np.unique(np.stack([tree, some.leaf_row], 1), axis=0, return_inverse=True)
+    first = np.searchsorted(pairs[:, 0], np.arange(stop - start))
+    number = np.arange(len(pairs)) - first[pairs[:, 0]]
+    tables = (forest.width, int(number.max()) + 1, stop - start)
+    if np.prod(tables[1:]) > MOST_PADDING * len(pairs):
+        return None
+    table = np.zeros(tables)
+    table[:, number, pairs[:, 0]] = forest.leaves[pairs[:, 1]].T
+    weights = number[place.reshape(-1)].astype(np.float64)
+    numbers = _ensemble(op, forest, some, x, weights, tree, stop - start)
+    numbers = op.Cast(numbers, to=int(ir.DataType.INT32))
+    sums = [
+        op.ReduceSum(op.GatherElements(op.const(entries), numbers, axis=0), [1], keepdims=1)
+        for entries in table
+    ]
+    return op.Concat(*sums, axis=1)
 
 
 # -- copies, in the order of TreeEnsemble --------------------------------------------
@@ -188,6 +225,9 @@ def _ensemble(
     column = np.where(inner, _at(arrays["column"], nodes.source), 0)
     x, column = _whole_columns(op, forest, nodes, x, mode, column)
     splits = np.where(inner, _at(arrays["value"], nodes.source), 0.0).astype(np.float64)
+    dtype = np.float32 if x.dtype == ir.DataType.FLOAT else np.float64
+    if dtype is np.float32:
+        splits = single_splits(splits, mode)
     missing = np.where(inner, _at(arrays["missing"], nodes.source), 0)
     tests = Tests(column, mode, splits, nodes.yes, nodes.no, missing)
     x = common_branch_last(op, tests, nodes.roots, x)
@@ -205,13 +245,33 @@ def _ensemble(
         "nodes_falseleafs": (tests.no < 0).astype(int).tolist(),
         "nodes_missing_value_tracks_true": tests.missing.tolist(),
         "leaf_targetids": targets.tolist(),
-        "leaf_weights": ir.tensor(np.asarray(weights, np.float64)),
+        "leaf_weights": ir.tensor(np.asarray(weights, dtype)),
     }
     sets = [forest.sets[int(n)] for n in nodes.source[mode == MEMBER]]
     if sets:
         members = [part for values in sets for part in (values, [np.nan])]
         attributes["membership_values"] = ir.tensor(np.concatenate(members))
     return op.call("TreeEnsemble", [x], attributes, domain="ai.onnx.ml")
+
+
+def single(forest: Forest) -> bool:
+    """Whether columns of float32 can be tested, and leaves numbered, in float32."""
+    arrays = forest.arrays()
+    value = np.abs(arrays["value"])
+    ordered = (arrays["mode"] <= MODES.index(">")).all()
+    normal = (value == 0) | (value >= SMALLEST[np.float32])
+    return bool(ordered and normal.all() and len(forest.leaves) < 2**24)
+
+
+def single_splits(splits: np.ndarray, mode: np.ndarray) -> np.ndarray:
+    """The thresholds in float32 that divide the numbers of float32 as those in double do."""
+    below = (mode == MODES.index("<=")) | (mode == MODES.index(">"))
+    low, high = np.float32(-np.inf), np.float32(np.inf)
+    with np.errstate(over="ignore"):
+        nearest = splits.astype(np.float32)
+        lower = np.where(nearest > splits, np.nextafter(nearest, low), nearest)
+        upper = np.where(nearest < splits, np.nextafter(nearest, high), nearest)
+    return np.where(below, lower, upper)
 
 
 def _whole_columns(op, forest, nodes, x, mode, column):

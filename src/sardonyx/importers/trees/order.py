@@ -21,7 +21,8 @@ from sardonyx.importers.trees.forest import MODES
 
 MANY_TESTS = 20_000  # fewer fit into the caches as they are
 LEQ, LT, GTE, GT = (MODES.index(mode) for mode in ("<=", "<", ">=", ">"))
-SMALLEST = 1e-300  # below it, the number next to a threshold may be one that engines take for zero
+# Below these, the number next to a threshold may be one that engines take for zero.
+SMALLEST = {np.float64: 1e-300, np.float32: 1e-37}
 
 
 @dataclass
@@ -43,14 +44,15 @@ def common_branch_last(op: Builder, tests: Tests, roots: np.ndarray, x: ir.Value
         return x
     _one_comparison(tests)
     leaves = leaves_below(tests, roots)
-    far = (np.abs(tests.value) >= SMALLEST) & np.isfinite(tests.value)
+    far = _has_neighbours(tests.value)
     reverse = (leaves(tests.yes) > leaves(tests.no)) & far & (tests.mode <= LT)
     if not reverse.any():
         return x
     _swap(tests, reverse)
     # x > t is -x < -t, and x >= t is -x <= -t
-    away = np.where(tests.mode == LEQ, -np.inf, np.inf)
-    tests.value = np.where(reverse, np.nextafter(-tests.value, away), tests.value)
+    away = np.where(tests.mode == LEQ, -np.inf, np.inf).astype(tests.value.dtype)
+    next_value = np.nextafter(np.where(reverse, -tests.value, 0), away)
+    tests.value = np.where(reverse, next_value, tests.value)
     which, place = np.unique(tests.column[reverse], return_inverse=True)
     tests.column = tests.column.copy()
     tests.column[reverse] = width + place
@@ -65,10 +67,17 @@ def _one_comparison(tests: Tests) -> None:
         upper = tests.mode == mode
         _swap(tests, upper)
         tests.mode[upper] = opposite
-    less = (tests.mode == LT) & (np.abs(tests.value) >= SMALLEST) & np.isfinite(tests.value)
+    less = (tests.mode == LT) & _has_neighbours(tests.value)
     if (tests.mode == LEQ).any() and less.any():
-        tests.value = np.where(less, np.nextafter(tests.value, -np.inf), tests.value)
+        below = np.nextafter(np.where(less, tests.value, 0), tests.value.dtype.type(-np.inf))
+        tests.value = np.where(less, below, tests.value)
         tests.mode[less] = LEQ
+
+
+def _has_neighbours(values: np.ndarray) -> np.ndarray:
+    """Whether the numbers next to a threshold are ones that all engines tell from it."""
+    sizes = np.abs(values)
+    return (sizes >= SMALLEST[values.dtype.type]) & (sizes < np.finfo(values.dtype).max)
 
 
 def _swap(tests: Tests, which: np.ndarray) -> None:
