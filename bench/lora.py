@@ -1,14 +1,17 @@
 """Adapters against full fine-tuning: peak memory and time of a step, each in a process of its own.
 
-    python bench/lora.py [--networks transformer,gpt,gpt2] [--rank 8] [--steps 12] [--rows 1]
+    python bench/lora.py [--networks transformer,gpt,gpt2] [--rank 8] [--steps 12]
+                         [--rows 1] [--tokens 32] [--recompute]
     python bench/lora.py --large 1.0     LoRA steps of a generated model of so many 10⁹ parameters
     python bench/lora.py --quick         one small network: whether it runs at all
 
 Every process reads the same file with external data and takes AdamW steps on the same batch, with
 one thread. "peak" is the largest resident memory of the process; "above start" is that less what is
 resident when everything is imported and the batch exists. The time is the median of CPU time.
-Activations cost both alike: the larger the batch (`--rows`, by default that of bench/train.py), the
-closer the ratios are to that of the forward pass and the gradients of activations alone, 2/3. The
+Activations cost both alike: the larger the batch (`--rows`, by default that of bench/train.py, and
+`--tokens` of a decoder, by default 128), the closer the ratios are to that of the forward pass and
+the gradients of activations alone, 2/3. `--recompute` computes activations of the adapters' steps
+twice instead of keeping them. The
 interpreter and the libraries cost both alike, too: the larger the model, the less they count.
 """
 
@@ -38,7 +41,7 @@ def status(field: str) -> float:
     return float(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
-def child(path: Path, rank: int, steps: int) -> None:
+def child(path: Path, rank: int, steps: int, recompute: bool) -> None:
     """Train `path` and print the figures; rank 0 trains all weights."""
     import sardonyx as sx
     from sardonyx.engines.onnxruntime import prepare_training
@@ -48,7 +51,7 @@ def child(path: Path, rank: int, steps: int) -> None:
     start = status("VmRSS")
     model = sx.lora(path, rank=rank) if rank else sx.load(path)
     net = sx.trainable(model, "cross_entropy", sx.optim.adamw(1e-3), labels=["label"])
-    rep = prepare_training(net, threads=1)
+    rep = prepare_training(net, threads=1, recompute=recompute)
     del model, net
     prepared = status("VmHWM")
     times, losses = [], []
@@ -66,8 +69,9 @@ def child(path: Path, rank: int, steps: int) -> None:
     print(json.dumps(figures))
 
 
-def measured(path: Path, rank: int, steps: int) -> dict[str, Any]:
+def measured(path: Path, rank: int, steps: int, recompute: bool = False) -> dict[str, Any]:
     arguments = ["--child", str(path), "--rank", str(rank), "--steps", str(steps)]
+    arguments += ["--recompute"] * recompute
     done = subprocess.run(
         [sys.executable, __file__, *arguments], capture_output=True, text=True, check=False
     )
@@ -76,23 +80,16 @@ def measured(path: Path, rank: int, steps: int) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def write(name: str, folder: Path, rows: int | None) -> Path:
+def write(name: str, folder: Path, rows: int | None, tokens: int | None) -> Path:
     """A network of the benchmark as a file with external data, and its batch."""
-    from dataclasses import replace
-
     import sardonyx as sx
-    from networks import NETWORKS, Decoder, Network, export
+    from networks import NETWORKS, export
 
-    def large_decoder() -> Decoder:  # 97·10⁶ parameters: the layers of GPT-2
-        return Decoder(768, 12, 12)
-
-    gpt = next(n for n in NETWORKS if n.name == "gpt")
-    every = [*NETWORKS, Network("gpt2", large_decoder, gpt.inputs, gpt.labels)]
-    network = next(n for n in every if n.name == name)
-    inputs, labels = network.batch()
-    count = rows or len(inputs)
-    some = inputs[:count], labels[: len(labels) * count // len(inputs)]
-    network = replace(network, inputs=lambda _: some[0], labels=lambda _: some[1])
+    decoders = {"gpt": (384, 6, 6), "gpt2": (768, 12, 12)}  # 17 and 97·10⁶ parameters
+    if name in decoders:
+        network = decoder(name, decoders[name], rows or 8, tokens or 128)
+    else:
+        network = fewer_rows(next(n for n in NETWORKS if n.name == name), rows)
     model = sx.load(export(network, network.module()))
     x, labels = network.batch()
     path = sx.save(model, folder / f"{name}.onnx", external=True)
@@ -100,9 +97,34 @@ def write(name: str, folder: Path, rows: int | None) -> Path:
     return path
 
 
-def compare(name: str, rank: int, steps: int, folder: Path, rows: int | None) -> None:
-    path = write(name, folder, rows)
-    full, adapters = (measured(path, r, steps) for r in (0, rank))
+def decoder(name: str, sizes: tuple[int, int, int], rows: int, tokens: int) -> Any:
+    """A decoder of the benchmark's kind that reads `rows` texts of so many tokens."""
+    from networks import Decoder, Network
+
+    def integers(*shape: int) -> Any:
+        return lambda rng: rng.integers(0, 8000, shape)
+
+    return Network(
+        name,
+        lambda: Decoder(*sizes, length=tokens),
+        integers(rows, tokens),
+        integers(rows * tokens),
+    )
+
+
+def fewer_rows(network: Any, rows: int | None) -> Any:
+    from dataclasses import replace
+
+    inputs, labels = network.batch()
+    count = rows or len(inputs)
+    some = inputs[:count], labels[: len(labels) * count // len(inputs)]
+    return replace(network, inputs=lambda _: some[0], labels=lambda _: some[1])
+
+
+def compare(name: str, options: argparse.Namespace, steps: int, folder: Path) -> None:
+    path = write(name, folder, options.rows, options.tokens)
+    full = measured(path, 0, steps)
+    adapters = measured(path, options.rank, steps, options.recompute)
     above = {k: v["peak"] - v["start"] for k, v in (("full", full), ("lora", adapters))}
     print(
         f"| {name} | {full['peak']:.0f} | {adapters['peak']:.0f} "
@@ -168,12 +190,14 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rows", type=int)
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--large", type=float)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--child", type=Path)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.rank, options.steps)
+        child(options.child, options.rank, options.steps, options.recompute)
         return
     with tempfile.TemporaryDirectory() as folder:
         if options.large:
@@ -183,13 +207,7 @@ def main() -> None:
         print("| full, ms | LoRA, ms | ratio |\n|---|---|---|---|---|---|---|---|---|---|")
         names = "transformer" if options.quick else options.networks
         for name in names.split(","):
-            compare(
-                name,
-                options.rank,
-                3 if options.quick else options.steps,
-                Path(folder),
-                options.rows,
-            )
+            compare(name, options, 3 if options.quick else options.steps, Path(folder))
         print(f"\nfloors: peak {FLOORS['peak']}, time {FLOORS['time']}")
 
 
