@@ -71,6 +71,27 @@ def test_adapters_are_added_to_a_model_without_any(tmp_path: Path) -> None:
     assert not [n for n in loaded.graph.initializers if n.startswith("w1.lora")]
 
 
+def test_running_statistics_that_were_trained_are_in_the_file(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> net (float[N,6] x) => (float[N,3] y)
+        <float[6,3] w> { h = MatMul(x, w)  y = BatchNormalization(h, s, b, m, v) }"""
+    )
+    del proto.graph.initializer[:]
+    numbers = {"w": normal(6, 3), "s": normal(3), "b": normal(3), "m": normal(3)}
+    for name, array in {**numbers, "v": np.abs(normal(3)) + 1}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    data = {"x": normal(32, 6), "label": np.arange(32) % 3}
+    trained = sx.train(
+        sx.lora(proto, rank=2), data, loss="cross_entropy", epochs=2, batch_norm="train",
+        display="quiet",
+    ).model  # fmt: skip
+    loaded = sx.load_adapter(proto, sx.save_adapter(trained, tmp_path / "a.safetensors"))
+    assert np.array_equal(run(loaded, data["x"]), run(trained, data["x"]))
+    assert not np.allclose(loaded.initializer("m").numpy(), numbers["m"])
+    with pytest.raises(ArgumentError, match="safetensors"):
+        sx.save_adapter(trained, tmp_path / "a.onnx_adapter")
+
+
 def test_a_large_file_is_hardly_more_than_its_tensors(tmp_path: Path) -> None:
     adapted, values = with_values(sx.lora(mlp(), rank=8))
     path = sx.save_adapter(adapted, tmp_path / "a.safetensors")

@@ -319,6 +319,10 @@ QUANTIZED: dict[str, Any] = {
         [dequantize("w", axis=1), ("MatMul", ["x", "d"], ["y"])],
         {"w": levels(8, 6, 5), "s": np.abs(normal(5)), "z": levels(8, 5)},
     ),
+    "int8, axis left out": (
+        [dequantize("w"), ("MatMul", ["x", "d"], ["y"])],
+        {"w": levels(8, 6, 6), "s": np.abs(normal(6)), "z": levels(8, 6)},
+    ),
     "int8, one scale": (
         [dequantize("w"), ("Gemm", ["x", "d"], ["y"], {"transB": 1})],
         {"w": levels(8, 5, 6), "s": np.float32(0.02).reshape(()), "z": levels(8)},

@@ -425,3 +425,12 @@ def test_scales_that_do_not_fit_their_integers_are_refused_by_name() -> None:
     { d = DequantizeLinear<axis = 1>(w, s) y = MatMul(x, d) }"""
     with pytest.raises(ModelError, match=r'DequantizeLinear.*"d"'):
         sx.dequantize(onnx.parser.parse_model(text))
+
+
+def test_scales_belong_to_the_second_axis_if_none_is_named() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,2] x) => (float[N,2] y)
+    <int8[2,2] w = {1,2,3,4}, float[2] s = {1,10}>
+    { d = DequantizeLinear(w, s) y = MatMul(x, d) }"""
+    weights = sx.dequantize(onnx.parser.parse_model(text)).graph.initializers.values()
+    (array,) = (v.const_value.numpy() for v in weights if v.const_value is not None)
+    assert array.tolist() == [[1, 20], [3, 40]]

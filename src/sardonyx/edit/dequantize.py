@@ -182,7 +182,7 @@ def _float_weight(model: Model, op: Builder, node: ir.Node) -> None:
     known_zero = z is not None or len(node.inputs) < 3 or node.inputs[2] is None
     if x is None or s is None or not known_zero or (moves and s.size > 1):
         return
-    axis, block = (node.attributes.get_int(name, 0) for name in ("axis", "block_size"))
+    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     try:
         scale, zero = (None if v is None else along(v, x, axis, block) for v in (s, z))
         assert scale is not None

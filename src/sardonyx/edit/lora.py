@@ -200,7 +200,11 @@ def require_adapters(model: Model) -> dict[str, Adapter]:
 
 
 def adapter_tensors(model: Model) -> dict[str, ir.Value]:
-    """What makes up the adapter of a model: A and B of each, and the weights trained beside."""
+    """What makes up the adapter of a model: A and B of each, and what is trained beside them.
+
+    That are weights which are not frozen, and whatever else a record updates, such as running
+    statistics.
+    """
     initializers = model.graph.initializers
     listed = require_adapters(model)
     names = [n + end for n in listed for end in (FIRST, SECOND)]
@@ -209,8 +213,11 @@ def adapter_tensors(model: Model) -> dict[str, ir.Value]:
         raise ModelError("tensors of adapters are not in the model", missing)
     frozen = {k.removeprefix(ROLE) for k, v in model.metadata.items() if v == FROZEN}
     kinds = {w.name: w.kind for w in weights(model)}
+    updated = {name for record in model.records for name, _ in record.update_binding}
     names += [
-        n for n in initializers if kinds.get(n) == "weight" and n not in frozen and n not in names
+        n
+        for n in initializers
+        if n not in names and (n in updated or (kinds.get(n) == "weight" and n not in frozen))
     ]
     return {name: initializers[name] for name in names}
 

@@ -211,7 +211,7 @@ def stored_array(value: ir.Value | None) -> np.ndarray:
 def _dequantized(
     node: ir.Node, levels: np.ndarray, inputs: Sequence[np.ndarray | None]
 ) -> np.ndarray:
-    axis, block = (node.attributes.get_int(name, 0) for name in ("axis", "block_size"))
+    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     scale = inputs[1]
     zero = inputs[2] if len(inputs) > 2 else None
     assert scale is not None

@@ -1,7 +1,7 @@
 """Adapters in files of their own: `.safetensors`, and onnxruntime's `.onnx_adapter`.
 
-A file holds the tensors that were trained: A and B of every adapter, and weights that were trained
-beside them, such as those of a new head. A safetensors file also describes the adapters, so that
+A file holds the tensors that were trained: A and B of every adapter, and what was trained beside
+them, such as the weights of a new head or running statistics. A safetensors file also describes the adapters, so that
 they can be added to the model without any. onnxruntime's format has no place for that; a checksum
 of the description in its model version tells whether a file fits.
 """
@@ -62,7 +62,7 @@ def save_adapter(model: ModelSource, path: str | Path) -> Path:
     fixed = [[quote(n)] for n, v in values.items() if not v.is_graph_input()]
     if fixed:
         raise ArgumentError(
-            "onnxruntime feeds an adapter to inputs, and these trained weights are none",
+            "onnxruntime feeds an adapter to inputs, and these trained tensors are none",
             fixed,
             hint="a .safetensors file takes them",
         )
