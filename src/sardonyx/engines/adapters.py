@@ -1,9 +1,9 @@
 """Adapters in files of their own: `.safetensors`, and onnxruntime's `.onnx_adapter`.
 
 A file holds the tensors that were trained: A and B of every adapter, and what was trained beside
-them, such as the weights of a new head or running statistics. A safetensors file also describes the adapters, so that
-they can be added to the model without any. onnxruntime's format has no place for that; a checksum
-of the description in its model version tells whether a file fits.
+them, such as the weights of a new head or running statistics. A safetensors file also describes the
+adapters, so that they can be added to the model without any. onnxruntime's format has no place for
+that; a checksum of the description in its model version tells whether a file fits.
 """
 
 from __future__ import annotations
