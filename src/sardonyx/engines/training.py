@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
+from sardonyx.collector import paused
 from sardonyx.errors import (
     ArgumentError,
     DataError,
@@ -41,6 +42,7 @@ class TrainingRep:
     an engine" has a whole one.
     """
 
+    @paused()
     def __init__(self, model: Model):
         if not model.records:
             raise ArgumentError(

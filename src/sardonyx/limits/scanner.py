@@ -296,11 +296,12 @@ class Scanner:
 
     def _tensor(self, tensor: TensorProto, label: Label) -> int:
         """Check a tensor; return the bytes of its data in the file."""
-        self._read(tensor)
-        self._names([tensor.name], label)
-        if tensor.metadata_props:
+        fields = self._read(tensor)
+        self._names([fields.get("name", "")], label)
+        if "metadata_props" in fields:
             self._entries(tensor.metadata_props, label())
-        data = data_lengths(tensor)
+        data = data_lengths(fields)
+        del fields  # it holds a copy of the data
         if len(tensor.dims) > self.limits.tensor_rank:
             self._exceed("tensor_rank", len(tensor.dims), label())
             return 0
@@ -393,10 +394,12 @@ class Scanner:
 
     def _read(self, message: Message) -> dict[str, Any]:
         """Return the fields present in `message`, its own texts made valid."""
-        fields = {f.name: v for f, v in message.ListFields()}
-        if bytes in map(type, fields.values()) and self._repair(message):
-            return {f.name: v for f, v in message.ListFields()}
-        return fields
+        present = message.ListFields()
+        # The data of a tensor is of bytes too, and a second look would copy it again.
+        if any(type(v) is bytes and f.type == f.TYPE_STRING for f, v in present):
+            self._repair(message)
+            present = message.ListFields()
+        return {f.name: v for f, v in present}
 
     def _strings(self, message: Message, field: str) -> list[str]:
         """Return the texts of a repeated field, made valid."""
@@ -406,9 +409,8 @@ class Scanner:
             return getattr(message, field)[:]
         return texts
 
-    def _repair(self, message: Message) -> int:
+    def _repair(self, message: Message) -> None:
         """Escape what is not UTF-8 in a message's own texts, which protobuf gives as bytes."""
-        before = self._repaired
         for field, value in message.ListFields():
             if field.type != field.TYPE_STRING:
                 continue
@@ -420,7 +422,6 @@ class Scanner:
                     if type(text) is bytes:
                         value[index] = _escaped(text)
                         self._repaired += 1
-        return self._repaired - before
 
 
 def _escaped(text: bytes) -> str:

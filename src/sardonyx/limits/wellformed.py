@@ -8,7 +8,7 @@ merely claims. Names, nesting and budgets are in `scanner.py`; external data in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,9 +189,9 @@ def _data_problem(data_type: int, dims: Sequence[int], data: dict[str, int]) -> 
     return f"needs {amount(needed)} {unit} of data and has {amount(present)}"
 
 
-def data_lengths(tensor: TensorProto) -> dict[str, int]:
-    """Return the length of every data field of `tensor` that is not empty."""
-    lengths = {f.name: len(v) for f, v in tensor.ListFields() if f.name in _DATA_FIELDS}
+def data_lengths(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Return the length of every data field among a tensor's fields that is not empty."""
+    lengths = {name: len(value) for name, value in fields.items() if name in _DATA_FIELDS}
     return {name: length for name, length in lengths.items() if length}
 
 

@@ -61,16 +61,6 @@ def update_in_blocks(
     return shapes
 
 
-def restore_bodies(graph: ir.Graph, written: ir.Graph) -> None:
-    """Give the scans of an optimized graph the bodies that they had: onnxruntime would transpose
-    a gradient twice, before and after it is squared.
-    """
-    bodies = {n.name: n.attributes["body"] for n in written if is_block_update(n)}
-    for node in graph:
-        if is_block_update(node):
-            node.attributes["body"] = bodies[node.name]
-
-
 def _is_large(value: ir.Value) -> bool:
     return value.dtype in TYPES and is_static(value) and math.prod(static(value)) >= LARGE
 

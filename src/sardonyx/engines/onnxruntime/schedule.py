@@ -132,9 +132,11 @@ def _by_place(members: list[int], data: Dependencies, place: Sequence[float]) ->
     return order
 
 
-def places(graph: ir.Graph, written: ir.Graph) -> dict[ir.Node, float]:
-    """Where each node of an optimized graph stood before: by its outputs, or by what it reads."""
-    at = {v.name: float(i) for i, node in enumerate(written) for v in node.outputs if v.name}
+def places(graph: ir.Graph, at: Mapping[str, float]) -> dict[ir.Node, float]:
+    """Where each node of an optimized graph stood before: by its outputs, or by what it reads.
+
+    at -- value → the place of the node that made it
+    """
     positions: dict[ir.Node, float] = {}
     for node in graph:
         output_places = [at[v.name] for v in node.outputs if v.name in at]

@@ -7,6 +7,7 @@ buffers: a step reads one and writes the other, then they change roles.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 from collections.abc import Collection, Mapping, Sequence
@@ -27,6 +28,7 @@ from sardonyx.model import Model
 from sardonyx.record.step import StepGraph, distinct_outputs
 
 PAGES = 1 << 16  # bytes from which on memory comes in pages of its own
+HUGE = 1 << 21  # bytes of a large page
 # What may read a weight that is bound: operators that gain nothing from knowing its numbers.
 READERS = ("MatMul", "Gemm", "Gather", "DequantizeLinear", "Transpose", "Identity")
 BOUND_TYPES = (
@@ -106,7 +108,11 @@ def _pages(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     count = math.prod(shape)
     if count * dtype.itemsize < PAGES:
         return np.zeros(shape, dtype)
-    return np.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype, count).reshape(shape)
+    memory = mmap.mmap(-1, count * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE") and len(memory) >= HUGE:
+        with contextlib.suppress(OSError):  # a kernel may have been built without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype, count).reshape(shape)
 
 
 def _is_zero(array: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import onnxruntime as ort
 from onnx.shape_inference import infer_shapes
 
 from sardonyx.engines.onnxruntime import extensions
-from sardonyx.engines.onnxruntime.blocks import restore_bodies, update_in_blocks
+from sardonyx.engines.onnxruntime.blocks import update_in_blocks
 from sardonyx.engines.onnxruntime.dense import block_dense
 from sardonyx.engines.onnxruntime.depthwise import DOMAIN, block_depthwise
 from sardonyx.engines.onnxruntime.fold import fold_batches
@@ -28,7 +28,8 @@ from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_con
 from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places
 from sardonyx.engines.onnxruntime.session import INLINE_LIMIT, open_session, payload, session
-from sardonyx.normalize import NormalizedModel
+from sardonyx.engines.onnxruntime.updates import put_back, take_updates
+from sardonyx.model import Model
 from sardonyx.passes.dead import remove_dead
 from sardonyx.record.step import StepGraph
 from sardonyx.save import full_disk_reported
@@ -85,22 +86,16 @@ def arranged_session(
     if not graph.updates or not _can_be_arranged(graph, settings):
         return plain_session(graph, settings)
     unfold_constants(graph.model.graph)
-    graph = replace(graph, model=NormalizedModel.of(graph.model.copy()))
-    blocks: dict[str, tuple[int, ...]] = {}
-    rewritten = "depthwise" not in without and block_depthwise(graph.model.graph)
-    rewritten = ("dense" not in without and block_dense(graph.model.graph)) or rewritten
-    if rewritten:
-        remove_dead(graph.model.graph)
-        graph.model.ir.graph.opset_imports[DOMAIN] = 1
-    if "blocks" not in without:
-        threads = settings.get("threads") or os.cpu_count() or 1
-        blocks = update_in_blocks(graph.model.graph, graph.updates, threads)
-    step = _optimized(graph, settings)
-    restore_bodies(step.graph, graph.model.graph)
+    written = _fitted_copy(graph.model)
+    blocks = _rewrite(written, graph, settings, without)
+    position = {v.name: float(i) for i, n in enumerate(written.graph) for v in n.outputs if v.name}
+    updates = take_updates(written.graph, graph.updates.values())
+    step = _optimized(written, settings)
+    put_back(step.graph, updates)
     unfold_constants(step.graph)
     remove_copies(step.graph)
     fold_batches(step.graph)
-    place = places(step.graph, graph.model.graph)
+    place = places(step.graph, position)
     if again:
         _arrange(step.graph, place)
         recompute(step.graph, graph.metrics)
@@ -112,6 +107,29 @@ def arranged_session(
     libraries = extensions.libraries(graph.model)
     arranged_settings = {**settings, "options": options, "libraries": libraries}
     return StepSession(open_session(data, **arranged_settings), in_place, blocks)
+
+
+def _fitted_copy(model: Model) -> Model:
+    """A step at versions that onnxruntime takes and that have the nodes which are added here."""
+    fitted = fit(model)
+    if fitted.opset < OLDEST:
+        fitted = fit(model, opset=OLDEST)
+    return fitted.copy() if fitted is model else fitted
+
+
+def _rewrite(
+    written: Model, graph: StepGraph, settings: Mapping[str, Any], without: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """Apply the rewrites in place; variable → the shape of blocks in which its new value comes."""
+    rewritten = "depthwise" not in without and block_depthwise(written.graph)
+    rewritten = ("dense" not in without and block_dense(written.graph)) or rewritten
+    if rewritten:
+        remove_dead(written.graph)
+        written.ir.graph.opset_imports[DOMAIN] = 1
+    if "blocks" in without:
+        return {}
+    threads = settings.get("threads") or os.cpu_count() or 1
+    return update_in_blocks(written.graph, graph.updates, threads)
 
 
 def _arrange(graph: ir.Graph, place: Mapping[ir.Node, float]) -> None:
@@ -127,20 +145,17 @@ def _can_be_arranged(graph: StepGraph, settings: Mapping[str, Any]) -> bool:
     return alone and free and payload(graph.model) < INLINE_LIMIT
 
 
-def _optimized(graph: StepGraph, settings: Mapping[str, Any]) -> ir.Model:
+def _optimized(step: Model, settings: Mapping[str, Any]) -> ir.Model:
     """What onnxruntime makes of a step."""
     with tempfile.TemporaryDirectory() as folder, full_disk_reported(folder):
         path = Path(folder) / "step.onnx"
         options = {
-            "graph_optimization_level": _level(graph.model.graph),
+            "graph_optimization_level": _level(step.graph),
             **(settings.get("options") or {}),
             "optimized_model_filepath": str(path),
             "session.disable_prepacking": "1",
         }
-        fitted = fit(graph.model)
-        if fitted.opset < OLDEST:
-            fitted = fit(graph.model, opset=OLDEST)
-        session(fitted, **{**settings, "options": options})
+        session(step, **{**settings, "options": options})
         # onnxruntime leaves out the shapes of what it has put in: Gemm for MatMul and Add, Split
         return ir.serde.deserialize_model(infer_shapes(onnx.load(path)))
 
