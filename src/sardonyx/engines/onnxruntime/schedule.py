@@ -139,7 +139,7 @@ def places(graph: ir.Graph, at: Mapping[str, float]) -> dict[ir.Node, float]:
     """
     positions: dict[ir.Node, float] = {}
     for node in graph:
-        output_places = [at[v.name] for v in node.outputs if v.name in at]
+        output_places = [at[v.name] for v in node.outputs if v.name and v.name in at]
         read = [positions.get(m, 0.0) for v in reads(node) if (m := v.producer()) is not None]
         positions[node] = max(output_places or read, default=0.0)
     return positions

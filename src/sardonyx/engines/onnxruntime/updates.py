@@ -82,9 +82,10 @@ def _is_update(node: ir.Node) -> bool:
 
 def put_back(graph: ir.Graph, updates: Updates) -> None:
     """Put the updates behind the optimized rest of their graph, whose names are the same."""
-    values = {v.name: v for v in (*graph.inputs, *updates.inputs) if v.name}
-    values |= {v.name: v for node in graph for v in node.outputs if v.name}
-    values |= {v.name: v for v in graph.outputs if v.name}  # a constant can be an output
+    # a constant can be an output
+    present = [*graph.inputs, *updates.inputs, *graph.outputs]
+    present += [v for node in graph for v in node.outputs]
+    values = {v.name: v for v in present}
     inside = {v for node in updates.nodes for v in node.outputs}
     constants: dict[ir.Value, ir.Value] = {}
     for node in updates.nodes:
