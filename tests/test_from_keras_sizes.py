@@ -122,3 +122,53 @@ def test_what_depends_on_a_size_is_refused_and_pools_of_nothing_are_infinite() -
     results = in_jax(THRESHOLD)
     assert "Threshold" in results["threshold"] and "inconclusive" in results["threshold"]
     assert results["same"]
+
+
+POSITIONS = """
+import json, warnings
+warnings.simplefilter("ignore")
+import keras, numpy as np, onnxruntime, sardonyx as sx
+L, ops = keras.layers, keras.ops
+
+class Positions(L.Layer):
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+    def build(self, shape):
+        self.table = self.add_weight(shape=(self.count, shape[-1]), initializer="uniform")
+    def compute_output_shape(self, shape):
+        return shape
+    def call(self, x):
+        _, length, width = ops.shape(x)
+        return x + ops.slice(ops.convert_to_tensor(self.table), (0, 0), (length, width))
+
+rows = {}
+for count in (3, 5, 77, 512):
+    words, mask = L.Input((None,), dtype="int32"), L.Input((None,), dtype="int32")
+    h = Positions(count)(L.Embedding(9, 8)(words))
+    source = keras.Model([words, mask], h * ops.cast(mask, "float32")[..., None])
+    session = onnxruntime.InferenceSession(sx.from_keras(source).proto().SerializeToString())
+    names, worst = [i.name for i in session.get_inputs()], 0.0
+    for length in {1, 2, count - 1, count}:
+        arrays = [np.random.default_rng(i).integers(0, 9, (3, length), "i4") for i in (0, 1)]
+        expected = np.asarray(source(arrays))
+        actual = session.run(None, dict(zip(names, arrays)))[0]
+        worst = max(worst, float(np.abs(actual - expected).max()))
+    arrays = [np.ones((3, count + 1), "i4")] * 2
+    try:
+        session.run(None, dict(zip(names, arrays)))
+        longer = "accepted"
+    except Exception:
+        longer = "refused"
+    rows[count] = [worst, longer, session.get_inputs()[0].shape[1]]
+print(json.dumps(rows))
+"""
+
+
+@pytest.mark.slow
+def test_sizes_up_to_the_length_of_a_table_stay_free() -> None:
+    rows = in_jax(POSITIONS)
+    assert list(rows) == ["3", "5", "77", "512"]
+    assert all(worst < 1e-6 for worst, _, _ in rows.values()), rows
+    assert all(longer == "refused" for _, longer, _ in rows.values()), rows
+    assert all(isinstance(size, str) for _, _, size in rows.values()), rows

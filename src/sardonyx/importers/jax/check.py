@@ -190,7 +190,21 @@ def _sizes(inputs: Mapping[str, Any], first: int = FREE_SIZE) -> dict[str, int]:
         for dim in getattr(leaf, "shape", ()):
             if not isinstance(dim, int):
                 symbols.update(dict.fromkeys(sorted(dim._get_vars()), dim.scope))
-    return {n: max(first, _least(n, s)) + i for i, (n, s) in enumerate(symbols.items())}
+    numbers = enumerate(symbols.items())
+    return {n: _at_most(max(first, _least(n, s)) + i, n, s) for i, (n, s) in numbers}
+
+
+def _at_most(size: int, name: str, scope: Any) -> int:
+    """A size, or the largest that the constraints of a symbol's scope allow below it."""
+    (symbol,) = jax.export.symbolic_shape(name, scope=scope)
+    while size > 1:
+        try:
+            if not symbol <= size - 1:
+                break
+        except core.InconclusiveDimensionOperation:
+            break
+        size -= 1
+    return size
 
 
 def _least(name: str, scope: Any) -> int:

@@ -174,15 +174,15 @@ def from_model(
 
 def _served(source: Any) -> Model:
     """The model as it is in inference, its free sizes as independent as it allows."""
-    try:
-        return serve(source)
-    except ImportRefused as refusal:
-        if not source.settle_sizes():
-            return _served_above(source, refusal)
-    try:
-        return serve(source)
-    except ImportRefused as refusal:
-        return _served_above(source, refusal)
+    refusal: ImportRefused | None = None
+    for knows_more in (lambda: True, source.settle_sizes, source.bound_sizes):
+        try:
+            if knows_more():
+                return serve(source)
+        except ImportRefused as error:
+            refusal = error
+    assert refusal is not None
+    return _served_above(source, refusal)
 
 
 def _served_above(source: Any, refusal: ImportRefused) -> Model:

@@ -22,6 +22,9 @@ def require_built(model: keras.Model, example: Any = None) -> None:
             model(keras.tree.map_structure(_zeros, example))
         return
     if model.built and (getattr(model, "inputs", None) or _declared(model) is not None):
+        if not all(layer.built for layer in model._flatten_layers()):
+            # Keras stops to build a Sequential at a layer whose output shape it cannot tell.
+            model(keras.tree.map_structure(_zeros, input_structure(model)))
         return
     raise ArgumentError(
         "the Keras model is not built, or has no declared inputs",

@@ -20,7 +20,7 @@ from sardonyx.importers.keras.names import (
 )
 from sardonyx.importers.keras.refusals import refuse_layers
 from sardonyx.importers.keras.replaced import replacements
-from sardonyx.importers.keras.sizes import settled
+from sardonyx.importers.keras.sizes import largest, settled
 
 
 class Source:
@@ -56,6 +56,7 @@ class Source:
         # JAX computes in 32 bits what a model declares in 64.
         self.dtypes = [jax.dtypes.canonicalize_dtype(kind).name for kind in kinds]
         self.least = 1  # how large free sizes are, as far as the trace is concerned
+        self.largest: dict[str, int] = {}  # free sizes that the model does not take above
         self.weighted, self.label_example = weighted, labels
         layers = model._flatten_layers()
         kept = [layer.states or [] for layer in layers if getattr(layer, "stateful", False)]
@@ -68,11 +69,13 @@ class Source:
 
     def constraints(self) -> list[str]:
         """What JAX may take for granted of the free sizes."""
+        limits = [f"{symbol} <= {size}" for symbol, size in self.largest.items()]
         if self.least == 1:
-            return []
+            return limits
         texts = dict.fromkeys(d for shape in self.shapes for d in shape if isinstance(d, str))
         symbols = dict.fromkeys(text.rpartition("*")[2] for text in texts)
-        return [f"{symbol} >= {self.least}" for symbol in symbols if symbol != BATCH]
+        least = {s: min(self.least, self.largest.get(s, self.least)) for s in symbols}
+        return limits + [f"{s} >= {size}" for s, size in least.items() if s != BATCH]
 
     def fixed_structs(self, size: int) -> list[jax.ShapeDtypeStruct]:
         """Examples of JAX for the inputs alone, where every free symbol is `size`."""
@@ -81,7 +84,9 @@ class Source:
             if isinstance(dim, int):
                 return dim
             factor, _, symbol = dim.rpartition("*")
-            return 2 if symbol == BATCH else int(factor or 1) * size
+            if symbol == BATCH:
+                return 2
+            return int(factor or 1) * min(size, self.largest.get(symbol, size))
 
         pairs = zip(self.shapes, self.dtypes, strict=True)
         return [jax.ShapeDtypeStruct(tuple(map(number, s)), d) for s, d in pairs]
@@ -98,15 +103,20 @@ class Source:
     def settle_sizes(self) -> bool:
         """Find out which free sizes have to be equal, or multiples; whether anything was found."""
 
-        def works(shapes: list[list[int]]) -> bool:
-            arguments = [
-                jax.ShapeDtypeStruct(tuple(shape), dtype)
-                for shape, dtype in zip(shapes, self.dtypes, strict=True)
-            ]
-            return self.takes(arguments)
-
-        before, self.shapes = self.shapes, settled(self.shapes, works)
+        before, self.shapes = self.shapes, settled(self.shapes, self._works)
         return self.shapes != before
+
+    def bound_sizes(self) -> bool:
+        """Find out which free sizes the model does not take above a limit; whether there are any.
+
+        A trace then knows as much as Keras does, which refuses such inputs.
+        """
+        self.largest = largest(self.shapes, self._works)
+        return bool(self.largest)
+
+    def _works(self, shapes: Sequence[Sequence[int]]) -> bool:
+        pairs = zip(shapes, self.dtypes, strict=True)
+        return self.takes([jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in pairs])
 
     def moving(self) -> list[str]:
         """The variables that a call in inference assigns: states of layers, random states."""
