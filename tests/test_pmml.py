@@ -83,8 +83,65 @@ def test_a_linear_regression() -> None:
 
 def test_a_value_that_is_not_declared_gives_no_result() -> None:
     table = '<RegressionTable intercept="1"><NumericPredictor name="x" coefficient="2"/>'
-    source = regression(table + "</RegressionTable>", X + S + Y, ("x", "s"))
+    used = '<CategoricalPredictor name="s" value="b" coefficient="5"/>'
+    source = regression(table + used + "</RegressionTable>", X + S + Y, ("x", "s"))
     same(run(source, x=[1.0, 1.0], s=["a", "zebra"])["y"], [3.0, NAN])
+    # Evaluators judge the fields that they come across: one that nothing uses is not judged.
+    source = regression(table + "</RegressionTable>", X + S + Y, ("x", "s"))
+    same(run(source, x=[1.0, 1.0], s=["a", "zebra"])["y"], [3.0, 3.0])
+
+
+SEGMENT = """<Segment id="{id}">{predicate}<RegressionModel functionName="regression">{schema}
+<RegressionTable intercept="{value}"/></RegressionModel></Segment>"""
+NEGATIVE = '<SimplePredicate field="x" operator="lessThan" value="0"/>'
+
+
+@pytest.mark.parametrize("method", ["selectFirst", "modelChain"])
+def test_targets_are_for_rows_in_which_no_segment_has_a_result(method) -> None:
+    """As JPMML does it: 3.77 times 10, rounded, where no segment takes part."""
+    targets = (
+        '<Targets><Target field="y" castInteger="round" rescaleFactor="10">'
+        '<TargetValue defaultValue="3.77"/></Target></Targets>'
+    )
+    segment = SEGMENT.format(id="a", predicate=NEGATIVE, schema=schema("x"), value=1.26)
+    source = document(
+        f'<MiningModel functionName="regression">{schema("x")}{targets}<Segmentation '
+        f'multipleModelMethod="{method}">{segment}</Segmentation></MiningModel>'
+    )
+    same(run(source, x=[-1.0, 1.0, NAN])["y"], [1.26, 38.0, 38.0])
+
+
+def test_a_chain_has_no_result_where_its_segments_take_no_part() -> None:
+    segments = SEGMENT.format(id="a", predicate=NEGATIVE, schema=schema("x"), value=1)
+    source = document(
+        f'<MiningModel functionName="regression">{schema("x")}<Segmentation '
+        f'multipleModelMethod="modelChain">{segments}</Segmentation></MiningModel>'
+    )
+    same(run(source, x=[-1.0, 1.0, NAN])["y"], [1.0, NAN, NAN])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '<Discretize field="x"><DiscretizeBin binValue="4"><Interval closure="openOpen" '
+        'rightMargin="0"/></DiscretizeBin><DiscretizeBin binValue="2.5"><Interval '
+        'closure="closedOpen" leftMargin="0"/></DiscretizeBin></Discretize>',
+        '<MapValues outputColumn="out"><FieldColumnPair field="x" column="in"/><InlineTable>'
+        "<row><in>-1</in><out>4</out></row><row><in>1</in><out>2.5</out></row></InlineTable>"
+        "</MapValues>",
+    ],
+)
+def test_numbers_of_a_table_inside_an_expression_are_numbers(table) -> None:
+    derived = (
+        '<TransformationDictionary><DerivedField name="d" optype="continuous" dataType="double">'
+        f'<Apply function="*">{table}<Constant>2</Constant></Apply></DerivedField>'
+        "</TransformationDictionary>"
+    )
+    model = (
+        f'<RegressionModel functionName="regression">{schema("x")}<RegressionTable intercept="0">'
+        '<NumericPredictor name="d" coefficient="1"/></RegressionTable></RegressionModel>'
+    )
+    same(run(document(model, before=derived), x=[-1.0, 1.0])["y"], [8.0, 5.0])
 
 
 TREE = """<TreeModel functionName="classification" missingValueStrategy="{missing}"

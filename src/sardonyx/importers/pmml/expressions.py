@@ -132,7 +132,8 @@ def discretize(scope: Scope, element: Element, dtype: str | None) -> Column:
     from .fields import inside
 
     g, column = scope.g, scope.column(element.get("field"), element)
-    kind = element.get("dataType") or dtype or "string"
+    values = [bin_element.get("binValue") for bin_element in element.all("DiscretizeBin")]
+    kind = _kind(element, dtype, values)
     default = element.get("defaultValue")
     out = _output(g, element, default, kind)
     for bin_element in element.all("DiscretizeBin"):  # where two overlap, the later one counts
@@ -145,13 +146,24 @@ def discretize(scope: Scope, element: Element, dtype: str | None) -> Column:
     return replace(merge(g, missing(g, column), if_missing, out), dtype=kind)
 
 
+def _kind(element: Element, dtype: str | None, values: list[str]) -> str:
+    """The data type of a table's values: the declared one, or the one that they all can have."""
+    kind = element.get("dataType") or dtype
+    if kind is not None:
+        return str(kind)
+    others = [element.get("defaultValue"), element.get("mapMissingTo")]
+    kinds = {type_of(text) for text in (*values, *others) if text is not None}
+    if "string" in kinds or not kinds:
+        return "string"
+    return "double" if "double" in kinds else "integer"
+
+
 def _output(g: Graph, element: Element, text: str | None, kind: str) -> Column:
     return constant(g, None if text is None else parse(element, text, kind), kind)
 
 
 def map_values(scope: Scope, element: Element, dtype: str | None) -> Column:
     g = scope.g
-    kind = element.get("dataType") or dtype or "string"
     table = element.child("InlineTable")
     pairs = element.all("FieldColumnPair")
     if table is None:
@@ -161,6 +173,7 @@ def map_values(scope: Scope, element: Element, dtype: str | None) -> Column:
     rows = _rows(table, [*names, element.get("outputColumn").rpartition(":")[2]])
     if not rows or not columns:
         raise Refusal(element, "the table is empty")
+    kind = _kind(element, dtype, [row[-1] for row in rows])
     default = _output(g, element, element.get("defaultValue"), kind)
     key, entries = _keys(g, element, columns, rows)
     finite = list(default.finite or ())

@@ -228,9 +228,14 @@ def top_scope(document: Document, model: Element) -> tuple[Scope, list[ir.Value]
                 raise Refusal(mining, f"field {name!r} is not in the DataDictionary")
             column, value = input_column(document, data)
             inputs.append(value)
-            scope.put(name, treated(scope, data, mining, column))
+            _define_treated(scope, data, mining, column)
     transformations(scope, document.root.child("TransformationDictionary"))
     return scope, inputs
+
+
+def _define_treated(scope: Scope, data: Element, mining: Element, column: Column) -> None:
+    """A field is treated on first use: values of one that nobody uses make no row invalid."""
+    scope.define(mining.get("name"), mining, lambda: treated(scope, data, mining, column))
 
 
 def _define_input(scope: Scope, inputs: list[ir.Value], mining: Element) -> None:

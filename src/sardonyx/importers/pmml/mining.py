@@ -92,8 +92,10 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
     results: dict[str, Result] = {}
     others: dict[str, Result] = {}
     exports: dict[str, Column] = {}
+    truths: list[ir.Value | None] = []
     for segment in segments:
         truth = segment_truth(scope, segment)
+        truths.append(truth)
         part, outputs = build(job.document, scope, model_of(segment), job.target)
         for name, column in outputs.items():
             if truth is not None:
@@ -104,8 +106,10 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
         for other in (part, *part.others.values()):
             if other.target.name is not None:
                 others[other.target.name] = other
-        result = part if truth is None or result is None else either(job.g, truth, part, result)
+        before = void(job.g, part) if result is None else result
+        result = part if truth is None else either(job.g, truth, part, before)
     assert result is not None
+    result = replace(result, decided=_somewhere(job.g, truths))
     if method == "modelChain":
         # The outputs of the last segment are those of the chain.
         return replace(result, segments=results, others={}, exports=result.exports)
@@ -144,7 +148,13 @@ def select_first(job: Job, segmentation: Element, segments: list[Element]) -> Re
         else:
             out = part if truth is None else either(g, truth, part, out)
     assert out is not None
-    return replace(out, segments=results)
+    return replace(out, segments=results, decided=_somewhere(g, [t for t, _ in parts]))
+
+
+def _somewhere(g: Graph, truths: list[ir.Value | None]) -> ir.Value:
+    """Where any of the segments takes part; None is everywhere."""
+    masks = [truth for truth in truths if truth is not None]
+    return g.any(masks) if len(masks) == len(truths) else g.const(True)
 
 
 def _and_not(g: Graph, mask: ir.Value | None, other: ir.Value | None) -> ir.Value | None:

@@ -44,6 +44,7 @@ class Result:
     others         results for further targets, by name
     segments       results of the segments of a mining model, by id
     exports        outputs of the segment that gave the result, by name
+    decided        where the result is that of a segment, to which Targets do not apply
     """
 
     target: Target
@@ -63,6 +64,7 @@ class Result:
     segments: dict[str, Result] = field(default_factory=dict)
     deviation: ir.Value | None = None
     exports: dict[str, Column] = field(default_factory=dict)
+    decided: ir.Value | None = None
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .document import Element
-from .graph import Column, Graph, missing
+from .graph import Column, Graph, merge, missing
 from .refusal import Refusal
 from .results import Job, Result, literal, number
 
@@ -25,6 +25,8 @@ def apply_targets(job: Job, result: Result) -> Result:
     value = result.value
     if element is not None:
         value = _continuous(job.g, element, value)
+    if result.decided is not None:
+        value = merge(job.g, result.decided, result.value, value)
     if job.target.dtype == "float" and not value.is_text:
         value = replace(value, numbers=job.g.single(value.numbers), dtype="float")
     return replace(result, value=value)
@@ -94,6 +96,8 @@ def _categorical(job: Job, element: Element, result: Result) -> Result:
         return result
     best = max(priors, key=lambda c: priors[c])
     is_missing = missing(g, result.value)
+    if result.decided is not None:
+        is_missing = g.And(is_missing, g.Not(result.decided))
     prediction = g.Where(is_missing, g.number(number(g, best)), result.value.numbers)
     probabilities = result.probabilities
     if probabilities is not None:
