@@ -246,3 +246,26 @@ def test_refusals_come_all_at_once_with_lines() -> None:
 def test_models_of_other_data_are_refused(tag: str) -> None:
     with pytest.raises(ImportRefused, match=tag):
         sx.from_pmml(document(f'<{tag} functionName="regression"><MiningSchema/></{tag}>'))
+
+
+def test_a_missing_score_of_one_category_leaves_no_probability_of_the_others() -> None:
+    tables = "".join(
+        f'<RegressionTable intercept="0.2" targetCategory="{c}">{inner}</RegressionTable>'
+        for c, inner in (
+            ("a", '<NumericPredictor name="x" coefficient="0.1"/>'),
+            ("b", ""),
+            ("c", ""),
+        )
+    )
+    target = '<DataField name="y" optype="categorical" dataType="string">' + "".join(
+        f'<Value value="{c}"/>' for c in "abc") + "</DataField>"  # fmt: skip
+    outputs = "".join(f'<OutputField name="{c}" feature="probability" value="{c}"/>' for c in "abc")
+    source = document(
+        f'<RegressionModel functionName="classification" normalizationMethod="none">{schema("x")}'
+        f"<Output>{outputs}</Output>{tables}</RegressionModel>",
+        X + target,
+    )
+    result = run(source, x=[1.0, NAN])
+    same(result["y"], ["c", ""])
+    for name, p in (("a", 0.3), ("b", 0.2), ("c", 0.5)):
+        same(result[name], [p, NAN])

@@ -235,6 +235,8 @@ def probabilities(
         return classes, softmax(job, scores)
     if method == "simplemax":
         return classes, fit(g.Div(scores, _sum_of(job, scores)))
+    if count > 2:
+        scores = _all_or_none(g, scores)
     if job.target.optype == "ordinal" and count > 2 and method == "none":
         raise job.refuse("an ordinal target needs a normalizationMethod")
     if job.target.optype == "ordinal" and count > 2:
@@ -256,6 +258,12 @@ def probabilities(
         raise job.refuse(f"normalizationMethod {method} needs two categories, or an order")
     shares = normalized(job, scores, method)
     return classes, fit(g.Div(shares, _sum_of(job, shares)))
+
+
+def _all_or_none(g: Graph, scores: ir.Value) -> ir.Value:
+    """The scores, where none of them is missing: without one of them, there is no result."""
+    gaps = g.ReduceMax(g.cast(g.IsNaN(scores), ir.DataType.DOUBLE), [1], keepdims=1)
+    return g.Where(g.Greater(gaps, g.number(0.0)), g.number(np.nan), scores)
 
 
 def _ordinal(job: Job, cumulative: ir.Value, count: int) -> ir.Value:
