@@ -233,6 +233,35 @@ def test_what_reads_a_weight_twice_rounds_it_once() -> None:
     assert names == ["shared.weight_quantized"]
 
 
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_a_weight_behind_a_transpose_is_rounded_where_it_is_stored(per_channel: bool) -> None:
+    weight = RNG.normal(size=(5, 4))
+    networks = [
+        network(
+            "g (float[N,4] x) => (float[N,5] y) {" + body + "}",
+            {"w": array},
+        )
+        for body, array in (
+            ("y = MatMul (x, w)", weight.T),
+            ("t = Transpose <perm = [1, 0]> (w) i = Identity (t) y = MatMul (x, i)", weight),
+        )
+    ]
+    data = {"x": X[:, :4], "label": np.arange(len(X)) % 5}
+    plain, moved = (
+        sx.train(
+            sx.quantize_aware(m, data, weights="int4", per_channel=per_channel),
+            data, loss="cross_entropy", epochs=2, batch_size=16, display="quiet",
+        )
+        for m in networks
+    )  # fmt: skip
+    np.testing.assert_allclose(moved.losses, plain.losses, rtol=1e-6)
+    small = [sx.to_integers(r.model) for r in (plain, moved)]
+    stored = [m.initializer("w_quantized").numpy().astype(int) for m in small]
+    np.testing.assert_array_equal(stored[1], stored[0].T)
+    outputs = [Runner(m)({"x": data["x"]})["y"] for m in (small[1], moved.model)]
+    np.testing.assert_array_equal(*outputs)
+
+
 def test_a_transformer_is_quantized_and_trained() -> None:
     ids = RNG.integers(0, 11, (32, 5))
     data = {"ids": ids, "label": np.roll(ids, -1, 1)}

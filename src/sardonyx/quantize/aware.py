@@ -30,19 +30,19 @@ SCALE, FACTOR = "scale", "scale_factor"
 
 @dataclass(frozen=True)
 class Product:
-    """A node with a stored weight: where it reads the weight, and along which axis its outputs
-    lie.
+    """A node with a stored weight.
+
+    position -- the input of `node` that the weight is
+    weight   -- the stored tensor
+    moves    -- the permutations of axes between the stored tensor and the node
+    axis     -- the axis of the stored tensor along which the outputs of the product lie
     """
 
     node: ir.Node
     position: int
+    weight: ir.Value
+    moves: tuple[tuple[int, ...], ...]
     axis: int
-
-    @property
-    def weight(self) -> ir.Value:
-        value = self.node.inputs[self.position]
-        assert value is not None
-        return value
 
 
 def quantize_aware(
@@ -137,16 +137,34 @@ def _product(node: ir.Node) -> Product | None:
     if node.domain != "" or node.op_type not in OPERATORS:
         return None
     for position in (1, 0) if node.op_type == "MatMul" else (1,):
-        value = node.inputs[position]
-        if value is None or not value.is_initializer() or value.is_graph_input():
-            continue
-        if value.dtype != ir.DataType.FLOAT or value.const_value is None:
+        value, moves = _stored(node.inputs[position])
+        if value is None or value.dtype != ir.DataType.FLOAT or value.const_value is None:
             continue
         rank = len(value.const_value.shape)
         if rank < 2:
             continue
-        return Product(node, position, _axis(node, position, rank))
+        axis = _axis(node, position, rank)
+        for permutation in reversed(moves):
+            axis = permutation[axis]
+        return Product(node, position, value, moves, axis)
     return None
+
+
+def _stored(value: ir.Value | None) -> tuple[ir.Value | None, tuple[tuple[int, ...], ...]]:
+    """The stored tensor behind an operand, and how its axes are permuted on the way."""
+    moves: list[tuple[int, ...]] = []
+    while value is not None and (node := value.producer()) is not None:
+        if node.domain != "" or node.op_type not in ("Transpose", "Identity"):
+            return None, ()
+        if node.op_type == "Transpose":
+            if value.shape is None:
+                return None, ()
+            reverse = range(len(value.shape))[::-1]
+            moves.insert(0, tuple(node.attributes.get_ints("perm") or reverse))
+        value = node.inputs[0]
+    if value is None or not value.is_initializer() or value.is_graph_input():
+        return None, ()
+    return value, tuple(moves)
 
 
 def _axis(node: ir.Node, position: int, rank: int) -> int:
@@ -163,7 +181,7 @@ def _axis(node: ir.Node, position: int, rank: int) -> int:
 def _activations(product: Product) -> list[ir.Value]:
     """What a product reads beside its weight and its bias, where that is computed or fed."""
     value = product.node.inputs[1 - product.position]
-    computed = value is not None and not value.is_initializer()
+    computed = value is not None and _stored(value)[0] is None
     return [value] if computed and value.dtype == ir.DataType.FLOAT else []  # type: ignore[list-item,union-attr]
 
 
@@ -173,6 +191,7 @@ class _Insertion:
     def __init__(self, model: Model, op: Builder, learn: bool):
         self.model, self.op, self.learn = model, op, learn
         self.pairs: dict[tuple[str, int | None], ir.Value] = {}
+        self.permuted: dict[tuple[Any, ...], ir.Value] = {}
 
     def weight(self, product: Product, levels: Levels, axis: int | None) -> None:
         value = product.weight
@@ -183,7 +202,21 @@ class _Insertion:
             zero = np.zeros(np.shape(scale), levels.numpy)
             self.pairs[key] = self._pair(product.node, value, scale, zero, axis)
             value.metadata_props[KIND] = "weight"
-        product.node.replace_input_with(product.position, self.pairs[key])
+        operand = self._moved(product, key)
+        product.node.replace_input_with(product.position, operand)
+
+    def _moved(self, product: Product, key: tuple[str, int | None]) -> ir.Value:
+        """The rounded weight with its axes as the product reads them."""
+        value = self.pairs[key]
+        for i, permutation in enumerate(product.moves):
+            place = (key, product.moves[: i + 1])
+            if place not in self.permuted:
+                with self.op.named(f"{product.weight.name}/quantize"):
+                    self.permuted[place] = self.op.Transpose(value, perm=list(permutation))
+                nodes, self.op.nodes = self.op.nodes, []
+                self.model.graph.insert_after(value.producer(), nodes)  # type: ignore[arg-type]
+            value = self.permuted[place]
+        return value
 
     def activation(
         self, node: ir.Node, value: ir.Value, levels: Levels, ends: tuple[float, float]
