@@ -147,8 +147,15 @@ def own_networks() -> Iterator[tuple[str, Make]]:
     yield from torch_own_networks.networks()
 
 
+def more_networks() -> Iterator[tuple[str, Make]]:
+    from tests.sweeps import torch_more_networks
+
+    yield from torch_more_networks.networks()
+
+
 FAMILIES: dict[str, Callable[[], Iterator[tuple[str, Make]]]] = {
     "own": own_networks,
+    "more": more_networks,
     "transformers": transformers_networks,
     "timm": timm_networks,
     "torchvision": torchvision_networks,

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.errors import ArgumentError, quote
+import jax
+
+from sardonyx.errors import ArgumentError, ImportDiffers, quote
 from sardonyx.importers.jax.finish import forward
-from sardonyx.importers.jax.training import with_training
+from sardonyx.importers.jax.purity import pure, require_repeatable
+from sardonyx.importers.jax.trace import trace
+from sardonyx.importers.jax.training import label_count, with_training
 from sardonyx.model import Model
 
 
@@ -51,8 +55,24 @@ def from_jax(
         raise ArgumentError(f'how is "record" or "step", not {quote(how)}')
     if (loss is None) != (optimizer is None):
         raise ArgumentError("training needs a loss and an optimizer", hint="give both, or neither")
-    if loss is None or optimizer is None:
-        if state is not None:
-            raise ArgumentError("`state` is the state of an optimizer, and none is given")
-        return forward(function, params, example)
-    return with_training(function, params, example, loss, optimizer, state, how)
+    if loss is None and state is not None:
+        raise ArgumentError("`state` is the state of an optimizer, and none is given")
+    with pure(function, *([] if loss is None else [loss])):
+        try:
+            if loss is None:
+                return forward(function, params, example)
+            return with_training(function, params, example, loss, optimizer, state, how)
+        except ImportDiffers:
+            _require_repeatable(function, params, example, loss)
+            raise
+
+
+def _require_repeatable(function: Any, params: Any, example: tuple[Any, ...], loss: Any) -> None:
+    count = len(example) - (0 if loss is None else label_count(loss, len(example)))
+    inputs, labels = example[:count], example[count:]
+    require_repeatable(
+        lambda: trace(lambda p, *x: function(p, *x), params, *inputs), "the function"
+    )
+    if loss is not None:
+        outputs = jax.eval_shape(function, params, *inputs)
+        require_repeatable(lambda: trace(lambda y, *z: loss(y, *z), outputs, *labels), "the loss")

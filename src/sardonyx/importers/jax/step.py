@@ -7,9 +7,7 @@ the record, whose bindings assign the new state.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -21,9 +19,15 @@ from sardonyx import opset, partial
 from sardonyx.errors import ArgumentError, ImportDiffers, quote
 from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.jax import trees
-from sardonyx.importers.jax.check import JaxSide, require_same_training
+from sardonyx.importers.jax.check import (
+    JaxSide,
+    fitting_size,
+    require_same,
+    require_same_training,
+)
 from sardonyx.importers.jax.finish import as_model, settle_names
-from sardonyx.importers.jax.trace import Tracer, settle_weights, trace
+from sardonyx.importers.jax.purity import pure, require_repeatable
+from sardonyx.importers.jax.trace import Tracer, flat, settle_weights, trace
 from sardonyx.model import Model, Record
 from sardonyx.passes.nesting import reads
 from sardonyx.record import info
@@ -53,6 +57,11 @@ def from_jax_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> Mo
     >>> model.records[0].update_binding
     [('w', 'w/next')]
     """
+    with pure(step):
+        return _imported(step, state, batch)
+
+
+def _imported(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> Model:
     before = trees.named_leaves(state)
     names = trees.argument_names(step, 1, 1)
     fed = settle_names(_batch_leaves(names[0], batch), before)
@@ -82,34 +91,14 @@ def from_jax_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> Mo
 
     try:
         require_same_training(model, JaxSide(again, state, batch, list(fed)), fed)
+        numbers_of = flat(lambda *trees_: again(*trees_)[1], state, batch)
+        require_same(model, jax.jit(numbers_of), before, fed, fitting_size(traced.jaxpr, fed))
     except ImportDiffers:
-        _require_pure(step, state, batch)
+        require_repeatable(
+            lambda: trace(lambda s, b, run=step: run(s, b), state, batch), "the step"
+        )
         raise
     return model
-
-
-def _require_pure(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> None:
-    """Refuse a step that is another one each time it is traced."""
-    first, second = (
-        _equations(trace(lambda s, b, run=step: run(s, b), state, batch)) for _ in range(2)
-    )
-    rows = [
-        [f"once {a.strip()}", f"then {b.strip()}"]
-        for a, b in zip_longest(first, second, fillvalue="")
-        if a != b
-    ]
-    if rows:
-        raise ArgumentError(
-            "the step is not pure: each time it is traced, it computes something else",
-            rows[:SHOWN],
-            hint="counters and random numbers of Python or NumPy belong into the state",
-        )
-
-
-def _equations(traced: Any) -> list[str]:
-    text = re.sub(r" at 0x[0-9a-f]+", "", str(traced.jaxpr.jaxpr))
-    constants = [f"constant {np.asarray(c).tolist()}" for c in traced.jaxpr.consts]
-    return [*text.splitlines(), *constants]
 
 
 def _batch_leaves(name: str, batch: Any) -> dict[str, Any]:

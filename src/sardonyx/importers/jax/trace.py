@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,6 +26,13 @@ from sardonyx.passes.cse import merge_common
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 
+LIBRARIES = (
+    "<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"),
+    str(Path(__file__).parents[2]),
+)  # fmt: skip
+UNTRACEABLE = (
+    jax.errors.JAXTypeError, jax.errors.JAXIndexError, jax.errors.UnexpectedTracerError,
+)  # fmt: skip
 FOLDED = 1 << 16  # elements of a constant that may be folded
 
 
@@ -38,24 +48,30 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Traced:
     """The jaxpr of `function`; what cannot be traced is refused with JAX's reason."""
     try:
         jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    except jax.errors.JAXTypeError as error:
-        first, *rest = str(error).strip().splitlines()
-        line = next((r.strip() for r in rest if "occurred" in r or "line" in r), "")
-        raise ImportRefused(
-            "the function cannot be traced: its Python code looks at values",
-            [[type(error).__name__, first], *([[line]] if line else [])],
-            hint="use jnp.where, jax.lax.cond or jax.lax.scan where a value decides",
-        ) from error
     except core.InconclusiveDimensionOperation as error:
         raise ImportRefused(
             "the function cannot be traced with symbolic sizes",
-            [[str(error).strip().splitlines()[0]]],
+            [[str(error).strip().splitlines()[0], user_line(error)]],
             hint="give arrays as the example, or write the function without this comparison",
+        ) from error
+    except UNTRACEABLE as error:
+        raise ImportRefused(
+            "the function cannot be traced: its Python code looks at values",
+            [[type(error).__name__, _first_line(error)], [user_line(error)]],
+            hint="use jnp.where, jax.lax.cond or jax.lax.scan where a value decides",
+        ) from error
+    except TypeError as error:
+        if "immutable" not in str(error):
+            raise
+        raise ImportRefused(
+            "the function writes to an array in place",
+            [[user_line(error)]],
+            hint="x = x.at[index].set(value) makes a new array",
         ) from error
     except NotImplementedError as error:
         raise ImportRefused(
             "JAX cannot trace the function",
-            [[str(error).strip().splitlines()[0] if str(error) else "NotImplementedError"]],
+            [[_first_line(error), user_line(error)]],
             hint="with free sizes, some functions of JAX are not implemented: fix the sizes",
         ) from error
     if jaxpr.effects:
@@ -66,6 +82,17 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Traced:
             hint="remove prints and callbacks",
         )
     return Traced(jaxpr, result)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line of the user's own code that raised an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f for f in frames if not f.filename.startswith(LIBRARIES)]
+    return f"{lines[-1].filename}:{lines[-1].lineno}  {lines[-1].line}" if lines else ""
 
 
 class Tracer:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import onnx_ir as ir
 from jax import tree_util
+from jax._src.interpreters import partial_eval
 
 from sardonyx.build import constant
 from sardonyx.errors import ArgumentError, ImportDiffers, quote
@@ -31,6 +32,7 @@ from sardonyx.record.trainable import trainable
 from sardonyx.versions import fit
 
 SLOTS = "optimizer"
+SHOWN = 3
 
 
 def with_training(
@@ -43,7 +45,7 @@ def with_training(
     how: str,
 ) -> Model:
     """The model of `function` with a record that trains it."""
-    count = len(example) - _label_count(loss, len(example))
+    count = len(example) - label_count(loss, len(example))
     inputs, labels = example[:count], example[count:]
     model = forward(function, params, inputs, differentiated=how == "record")
     training = Training(function, params, inputs, loss, labels, optimizer, state, model)
@@ -62,7 +64,7 @@ def with_training(
     return trained
 
 
-def _label_count(loss: Callable[..., Any], most: int) -> int:
+def label_count(loss: Callable[..., Any], most: int) -> int:
     """How many labels a loss takes after the outputs: its parameters without a default."""
     try:
         parameters = list(inspect.signature(loss).parameters.values())
@@ -79,6 +81,40 @@ def _label_count(loss: Callable[..., Any], most: int) -> int:
             hint="give examples of the labels after those of the inputs",
         )
     return count
+
+
+def settled_slots(optimizer: Any, params: Any, state: Any) -> Any:
+    """The state of an optimizer: a new one, or the one that is given if it fits."""
+    try:
+        slots = optimizer.init(params)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArgumentError(
+            "the optimizer does not fit the parameters",
+            [[type(error).__name__, line] for line in str(error).strip().splitlines()[:SHOWN]],
+            hint="masks and labels of parameters have the structure of `params`",
+        ) from error
+    if state is None:
+        return slots
+    shapes, others = trees.named_leaves(slots), trees.named_leaves(state)
+    texts = {n: _text(leaf) for n, leaf in shapes.items()}
+    other_texts = {n: _text(leaf) for n, leaf in others.items()}
+    rows = [
+        [quote(n), f"{other_texts.get(n, 'is not there')}, the optimizer's is "
+         f"{texts.get(n, 'not there')}"]
+        for n in {**texts, **other_texts}
+        if texts.get(n) != other_texts.get(n)
+    ]  # fmt: skip
+    if rows or tree_util.tree_structure(slots) != tree_util.tree_structure(state):
+        raise ArgumentError(
+            "`state` is not a state of this optimizer and these parameters",
+            rows,
+            hint="state= is what optimizer.init(params) or its last update has returned",
+        )
+    return state
+
+
+def _text(leaf: Any) -> str:
+    return str(jax.typeof(leaf).str_short())
 
 
 class Training:
@@ -102,7 +138,7 @@ class Training:
             )
         self.function, self.loss, self.optimizer, self.model = function, loss, optimizer, model
         self.params = params
-        self.slots = optimizer.init(params) if state is None else state
+        self.slots = settled_slots(optimizer, params, state)
         self.state = {"params": params, "slots": self.slots}
         self.batch = (inputs, labels)
         self.weights = trees.named_leaves(params)
@@ -152,11 +188,13 @@ class Training:
             )
         self.traced_loss, self.outputs = traced, outputs
         count = len(tree_util.tree_leaves(outputs))
-        read = {v for e in traced.jaxpr.jaxpr.eqns for v in e.invars if not hasattr(v, "val")}
-        variables = traced.jaxpr.jaxpr.invars[count:]
-        rows = [[quote(n)] for n, v in zip(self.labels, variables, strict=True) if v not in read]
+        reads = partial_eval.dce_jaxpr(traced.jaxpr.jaxpr, [True])[1]
+        rows = [[quote(n)] for n, is_read in zip(self.labels, reads[count:], strict=True)
+                if not is_read]  # fmt: skip
         if rows:
             raise ArgumentError("the loss ignores its labels", rows)
+        if not any(reads[:count]):
+            raise ArgumentError("the loss ignores what the function returns")
 
     # -- as a step -----------------------------------------------------------------------
 

@@ -72,7 +72,8 @@ class Source:
         labels = self.with_labels(values)
         if self.loss is not None:
             result = call(module)
-            return outputs_by_name(result), _loss_value(self.loss, result, labels)
+            with _unwritten({**outputs_by_name(result), **values, **tensors(labels, "label")}):
+                return outputs_by_name(result), _loss_value(self.loss, result, labels)
         more = labels if isinstance(labels, Mapping) else {LABELS: labels}
         outputs = outputs_by_name(call(module, **more))
         name = LOSS if LOSS in outputs else next(iter(outputs), "")
@@ -83,6 +84,24 @@ class Source:
                 hint="pass loss=, a function of what the module returns and of the labels",
             )
         return {n: v for n, v in outputs.items() if n != name}, outputs[name].reshape(())
+
+
+@contextlib.contextmanager
+def _unwritten(values: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse a loss that writes to tensors in place: they would be served as it leaves them."""
+    before = {n: v._version for n, v in values.items() if _has_version(v)}
+    yield
+    rows = [[quote(n)] for n, version in before.items() if values[n]._version != version]
+    if rows:
+        raise ImportRefused(
+            "the loss writes in place to what it is given",
+            rows,
+            hint="compute with a copy: outputs = outputs.clone()",
+        )
+
+
+def _has_version(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_inference()
 
 
 def _loss_value(loss: Loss, result: Any, labels: Any) -> torch.Tensor:
@@ -122,12 +141,25 @@ class _Whole(torch.nn.Module):
 
     def forward(self, *values: torch.Tensor) -> list[torch.Tensor]:
         feeds = dict(zip(self.names, values, strict=True))
-        with Replacing():
+        with Replacing(), _assignments_written(self.model):
             outputs, loss = self.source.run(self.model, feeds)
         if loss is not None:
             outputs = {**outputs, _free(LOSS, outputs): loss}
         self.report(list(outputs))  # torch resets attributes that are assigned while it exports
         return list(outputs.values())
+
+
+@contextlib.contextmanager
+def _assignments_written(module: torch.nn.Module) -> Iterator[None]:
+    """Write tensors that a module assigns to its buffers into these buffers: torch sees that."""
+    before = [(m, dict(m._buffers)) for m in module.modules()]
+    yield
+    for part, buffers in before:
+        for name, buffer in buffers.items():
+            value = part._buffers.get(name)
+            if buffer is not None and value is not None and value is not buffer:
+                buffer.copy_(value)
+                part._buffers[name] = buffer
 
 
 def _free(name: str, names: Mapping[str, Any]) -> str:
@@ -154,7 +186,9 @@ def captured(
         exported = torch.export.export(
             whole, tuple(values.values()), dynamic_shapes=(shapes,), strict=False
         )
-    return Program(exported, list(values), outputs, free)
+    program = Program(exported, list(values), outputs, free)
+    _refuse_complex_outputs(program)
+    return program
 
 
 def refuse_values(source: Source, values: Mapping[str, torch.Tensor]) -> None:
@@ -167,6 +201,20 @@ def refuse_values(source: Source, values: Mapping[str, torch.Tensor]) -> None:
     rows += [[quote(n), "is quantized"] for n, v in named.items() if v.is_quantized]
     if rows:
         hint = "torch.view_as_real gives complex numbers as pairs of real ones"
+        raise ImportRefused("these tensors have no ONNX form", rows, hint)
+
+
+def _refuse_complex_outputs(program: Program) -> None:
+    nodes = list(program.exported.graph.nodes)[-1].all_input_nodes
+    names = {n.name: n.meta.get("val") for n in nodes}
+    results = program.exported.graph_signature.user_outputs
+    rows = [
+        [f"output {quote(name)}", f"is {names[result].dtype}"]
+        for name, result in zip(program.outputs, results, strict=False)
+        if isinstance(names.get(str(result)), torch.Tensor) and names[result].is_complex()
+    ]
+    if rows:
+        hint = "return torch.view_as_real(…), pairs of real numbers"
         raise ImportRefused("these tensors have no ONNX form", rows, hint)
 
 
@@ -243,7 +291,7 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
         for part in modes:
             part.training = False
         torch.backends.mha.set_fastpath_enabled(False)  # a fused layer has no translation
-        with _attributes_restored(module):
+        with attributes_restored(module):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -252,12 +300,14 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _attributes_restored(module: torch.nn.Module) -> Iterator[None]:
-    """Put back what a module assigns to itself, and what it adds to its dicts, lists and sets.
+def attributes_restored(module: torch.nn.Module) -> Iterator[None]:
+    """Put back buffers, what a module assigns to itself, and what it adds to its containers.
 
     Some keep results of evaluation mode for the next call: here, of a call with the tensors of a
     trace, or with those of float64.
     """
+    buffers = [(m, dict(m._buffers)) for m in module.modules()]
+    values = {b: b.detach().clone() for b in module.buffers()}
     before = [(m, _plain_attributes(m)) for m in module.modules()]
     contents = [
         (value, copy.copy(value))
@@ -272,6 +322,11 @@ def _attributes_restored(module: torch.nn.Module) -> Iterator[None]:
             for name in _plain_attributes(part).keys() - attributes.keys():
                 del vars(part)[name]
             vars(part).update(attributes)
+        for part, tensors_of_part in buffers:
+            part._buffers.update(tensors_of_part)
+        with torch.no_grad():
+            for buffer, number in values.items():
+                buffer.copy_(number)
         for value, content in contents:
             value.clear()
             value.extend(content) if isinstance(value, list) else value.update(content)
@@ -323,6 +378,9 @@ HINTS = (
     ("Constraints violated", "the network fixes a size that dynamic= leaves free: pass "
      "torch's dynamic_shapes, or dynamic=None"),
     ("DynamicCache", "pass use_cache=False, or set config.use_cache = False"),
+    ("found a fake tensor", "the module writes in place to a view of a weight, or keeps a tensor "
+     "between calls: compute with a copy, x = x.clone()"),
+    ("is mutated in the forward", "register it as a buffer, or compute with a copy"),
     ("complex", "complex numbers have no ONNX form: compute with real and imaginary parts"),
 )  # fmt: skip
 

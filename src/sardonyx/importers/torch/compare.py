@@ -19,9 +19,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sardonyx.errors import ImportDiffers, quote
+from sardonyx.errors import ImportDiffers, ImportRefused, quote
 from sardonyx.importers.torch.capture import Source, evaluation_mode, quiet
 from sardonyx.importers.torch.copies import copied
+from sardonyx.importers.torch.data import array_of
 from sardonyx.importers.torch.leaves import outputs_by_name
 from sardonyx.importers.torch.masks import Masks, ratios_of, sites_of
 from sardonyx.model import Model
@@ -32,48 +33,12 @@ from sardonyx.verify.subjects import Subject, torch_tensor
 from sardonyx.verify.training import prepare_training
 
 SECONDS = 120.0
+APART = 1e-3  # relative: no rounding makes so much of two runs of one module
 STEPS = 2
 NUDGES, NUDGE = 4, 4.0  # further runs where one is not enough, and by how many roundings they move
 WIDE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 # What asks for a property of a tensor, and need not convert it.
 INQUIRIES = ("__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex")
-
-
-# -- data -------------------------------------------------------------------------------
-
-
-def data_sets(source: Source, free: Mapping[tuple[str, int], str]) -> list[dict[str, np.ndarray]]:
-    """The example, and the example with one row more where the batch is free."""
-    inputs = {n: _array(v) for n, v in source.call.tensors().items()}
-    labels = {n: _array(v) for n, v in source.label_tensors().items()}
-    batched = {n for (n, axis), size in free.items() if axis == 0 and size == "batch"}
-    if not batched:
-        return [{**inputs, **labels}]
-    longer = {n: _moved(_longer(a)) if n in batched else a for n, a in inputs.items()}
-    longer |= {n: _longer(a) if n in batched else a for n, a in labels.items()}
-    return [{**inputs, **labels}, longer]
-
-
-def _array(value: torch.Tensor) -> np.ndarray:
-    plain = value.detach().cpu()
-    if plain.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return plain.float().numpy().astype(ml_dtypes.bfloat16)
-    return np.array(plain.numpy())
-
-
-def _longer(array: np.ndarray) -> np.ndarray:
-    """The rows, and the last one once more in front of them."""
-    return np.concatenate([array[-1:], array], axis=0)
-
-
-def _moved(rows: np.ndarray) -> np.ndarray:
-    """Floats moved a little; whole numbers as they are."""
-    if rows.dtype.kind != "f":
-        return rows
-    noise = np.random.default_rng(0).standard_normal(rows.shape)
-    return (rows * (1.0 + 0.05 * noise)).astype(rows.dtype)
 
 
 # -- outputs ----------------------------------------------------------------------------
@@ -99,6 +64,28 @@ class _WideFunctions(TorchFunctionMode):
             args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         return WIDE.get(result, result) if isinstance(result, torch.dtype) else result
+
+
+class _SingleAttributes(TorchDispatchMode):
+    """Numbers of operators whose ONNX attributes are float32 are rounded so: epsilons, slopes."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(part in str(func) for part in ("norm", "elu")):
+            args, kwargs = pytree.tree_map(_as_single, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _as_single(value: Any) -> Any:
+    is_small = isinstance(value, float) and abs(value) < np.finfo(np.float32).max
+    return float(np.float32(value)) if is_small else value
+
+
+def _as_onnx_holds_it(module: torch.nn.Module) -> Any:
+    """For a module of float64, whose rounding would show nothing: its numbers as attributes."""
+    is_wide = any(p.dtype == torch.float64 for p in module.parameters())
+    return _SingleAttributes() if is_wide else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -138,19 +125,24 @@ class ModuleSource(Subject):
         before = [] if self._last is None else self._last[0]
         return len(before) == len(arrays) and all(a is b for a, b in zip(before, arrays))
 
+    def second(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs of the second of two calls, between which nothing is put back."""
+        return self._run(feeds, contextlib.nullcontext(), calls=2)
+
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         return functools.partial(self._run, mode=None)
 
-    def _run(self, feeds: Mapping[str, Any], mode: Any) -> dict[str, Any]:
+    def _run(self, feeds: Mapping[str, Any], mode: Any, calls: int = 1) -> dict[str, Any]:
         values = {self.names.get(n, n): torch_tensor(v) for n, v in feeds.items()}
         with evaluation_mode(self.source.module), torch.no_grad(), quiet():
             if mode is not None:
-                outputs = self._outputs(values)
+                with _as_onnx_holds_it(self.source.module):
+                    outputs = [self._outputs(values) for _ in range(calls)][-1]
             else:
                 with exactly():
                     outputs = self._outputs({n: _widened(v) for n, v in values.items()})
         renamed = {v: k for k, v in self.names.items()}
-        arrays = {renamed.get(n, n): _array(v) for n, v in outputs.items()}
+        arrays = {renamed.get(n, n): array_of(v) for n, v in outputs.items()}
         if set(arrays) != set(self.outputs) and len(arrays) == len(self.outputs):
             return dict(zip(self.outputs, arrays.values(), strict=True))  # (loss, …) or (None, …)
         return arrays
@@ -174,21 +166,87 @@ def _double_by_default() -> Iterator[None]:
 
 
 def compare_outputs(
-    model: Model, source: Source, names: Mapping[str, str], sets: Sequence[Mapping[str, Any]]
+    model: Model,
+    source: Source,
+    names: Mapping[str, str],
+    sets: Sequence[Mapping[str, Any]],
+    others: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Report:
-    """Hold the outputs of the model against those of the module; a difference is an error."""
+    """Hold the outputs of the model against those of the module; a difference is an error.
+
+    others -- arrays of sizes that torch's exporter has not considered, by words for them
+    """
     inputs = {v.name for v in model.inputs}
     feeds = [{n: a for n, a in s.items() if n in inputs} for s in sets]
-    outputs = [v.name or "" for v in model.outputs]
-    subject = ModuleSource(source, names, outputs)
-    report = verify(subject, model, inputs=feeds, seconds=SECONDS)
-    if report.verdict in (DIFFERENT, FAILS):
+    subject = ModuleSource(source, names, [v.name or "" for v in model.outputs])
+    first = _require_repeatable(subject, feeds[0])
+    feeds = [feeds[0], *(f for f in feeds[1:] if _runs(subject, f))]
+    others = {w: {n: a for n, a in s.items() if n in inputs} for w, s in (others or {}).items()}
+    others = {w: f for w, f in others.items() if _runs(subject, f, first)}
+    report = verify(subject, model, inputs=[*feeds, *others.values()], seconds=SECONDS)
+    if report.verdict in (DIFFERENT, FAILS) and others:
+        _refuse_sizes(subject, model, feeds, others)
+    if report.verdict == FAILS:
+        raise ImportDiffers(
+            f"the imported model of {quote(type(source.module).__name__)} does not run",
+            [[line] for line in str(report).splitlines()],
+            hint="onnxruntime has few kernels for float64 and 16-bit floats: module.float()",
+        )
+    if report.verdict == DIFFERENT:
         raise ImportDiffers(
             f"the imported model gives other numbers than {quote(type(source.module).__name__)}",
             [[line] for line in str(report).splitlines()],
             hint="verify=False returns the model all the same; please report it",
         )
     return report
+
+
+def _require_repeatable(subject: ModuleSource, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of the module, which must be the same whenever it is called."""
+    first, second = subject(feeds), subject.second(feeds)
+    rows = [[f"output {quote(n)}"] for n in first if not _alike(first[n], second[n])]
+    if rows:
+        raise ImportRefused(
+            "the module gives other numbers each time that it is called, in evaluation mode too",
+            rows,
+            hint="random numbers of Python or NumPy, and what the module counts, have no place in "
+            "a graph: pass them as inputs",
+        )
+    return first
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays are the same but for rounding."""
+    if a.shape != b.shape or a.dtype.kind in "biu" or not a.size:
+        return np.array_equal(a, b)
+    wide = a.astype(np.float64), b.astype(np.float64)
+    size = np.max(np.abs(np.nan_to_num(wide[0], posinf=0, neginf=0)))
+    return np.allclose(*wide, rtol=0, atol=APART * size, equal_nan=True)
+
+
+def _runs(subject: ModuleSource, feeds: Mapping[str, Any], like: Any = None) -> bool:
+    """Whether the module itself takes these arrays; `like`: and has outputs of the same ranks."""
+    try:
+        outputs = subject(feeds)
+    except Exception:  # the user's own code, on arrays that the user has not given
+        return False
+    return like is None or all(outputs[n].ndim == a.ndim for n, a in like.items())
+
+
+def _refuse_sizes(
+    subject: ModuleSource, model: Model, sets: Sequence[Any], others: Mapping[str, Any]
+) -> None:
+    """Refuse a network that computes something else for some sizes, if it is right for others."""
+    if verify(subject, model, inputs=list(sets), seconds=SECONDS).verdict in (DIFFERENT, FAILS):
+        return
+    reports = {w: verify(subject, model, inputs=[f], seconds=SECONDS) for w, f in others.items()}
+    rows = [[w, r.verdict] for w, r in reports.items() if r.verdict in (DIFFERENT, FAILS)]
+    raise ImportRefused(
+        "the network computes something else where a free size is another one",
+        rows,
+        hint="a branch on a size has one side in a graph: pass dynamic=None, or leave out this "
+        "axis in torch's dynamic_shapes",
+    )
 
 
 # -- training ---------------------------------------------------------------------------
@@ -242,14 +300,17 @@ def torch_steps(
     masks: Masks,
     every: int = 1,
     seed: int = 0,
+    rounded: bool = False,
 ) -> dict[str, np.ndarray]:
     """The parameters and buffers after a training step on each batch.
 
-    seed -- of torch's generator, for what draws random numbers beside dropout
+    seed    -- of torch's generator, for what draws random numbers beside dropout
+    rounded -- whether a module of float64 computes with the numbers that attributes of ONNX hold
     """
+    mode = _as_onnx_holds_it(trainer.module) if rounded else contextlib.nullcontext()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _torch_steps(source, trainer, batches, masks, every)
+        return _torch_steps(source, trainer, batches, masks, every, mode)
 
 
 def _torch_steps(
@@ -258,6 +319,7 @@ def _torch_steps(
     batches: Sequence[Mapping[str, Any]],
     masks: Masks,
     every: int,
+    mode: Any,
 ) -> dict[str, np.ndarray]:
     run = Source(trainer.module, source.call, trainer.loss, source.labels)
     wide = next(trainer.module.parameters()).dtype == torch.float64
@@ -266,7 +328,7 @@ def _torch_steps(
         for count, batch in enumerate(batches):
             values = {n: torch_tensor(a) for n, a in batch.items()}
             values = {n: _widened(v) if wide else v for n, v in values.items()}
-            with masks:
+            with masks, mode:
                 with _WideFunctions() if wide else contextlib.nullcontext():
                     _, loss = run.run(trainer.module, values)
                 assert loss is not None
@@ -275,7 +337,7 @@ def _torch_steps(
             if (count + 1) % every == 0:
                 _update(trainer)
     named = {**dict(trainer.module.named_parameters()), **dict(trainer.module.named_buffers())}
-    return {n: _array(v) for n, v in named.items()}
+    return {n: array_of(v) for n, v in named.items()}
 
 
 def _update(trainer: Trainer) -> None:
@@ -313,7 +375,7 @@ def _left_alone(
     return [
         [quote(name), "torch trains it, and the record does not"]
         for name, parameter in others.items()
-        if not np.array_equal(exact[name], _array(parameter.double()), equal_nan=True)
+        if not np.array_equal(exact[name], array_of(parameter.double()), equal_nan=True)
     ]
 
 
@@ -345,17 +407,21 @@ def compare_steps(
         rep.step({n: a for n, a in feeds.items() if n in inputs})
     ours, sites = rep.state(), sites_of(model)
     shares = ratios_of(model) if uniform else {}
-    sides = [
-        torch_steps(source, trainer.copied(wide), batches, Masks(sites, seed, start, shares), every)
-        for wide in (True, False)
-    ]
-    exact, plain = sides
-    if draws:  # two runs with other draws would pass for rounding
-        other = torch_steps(
-            source, trainer.copied(False), batches, Masks(sites, seed, start, shares), every, 1
-        )
+
+    def taken(trainer: Trainer, wide: bool = False, seed_of_draws: int = 0) -> dict[str, Any]:
+        masks = Masks(sites, seed, start, shares)
+        return torch_steps(source, trainer, batches, masks, every, seed_of_draws, not wide)
+
+    exact, plain = taken(trainer.copied(True), wide=True), taken(trainer.copied(False))
+    if draws or not all(_alike(exact[n], plain[n]) for n in plain):
+        # two runs with other draws, or other counts of calls, would pass for rounding
+        other = taken(trainer.copied(False), seed_of_draws=int(draws))
         if any(not np.array_equal(plain[n], other[n], equal_nan=True) for n in plain):
-            raise ImportDiffers("no two trainings of the module in torch are the same")
+            raise ImportDiffers(
+                "no two trainings of the module in torch are the same",
+                hint="random numbers, and what the module or the loss counts in Python, have no "
+                "place in a record: pass them as inputs",
+            )
     ratios, rows = _judged(ours, exact, [plain])
     if max(ratios.values(), default=0.0) > BANDS[0] or rows:
         # NOTE [kinks]: where an activation is zero but for rounding, relu and max pooling pass a
@@ -363,7 +429,7 @@ def compare_steps(
         nearby = []
         for number in range(NUDGES):
             nudged, offsets = trainer.nudged(number)
-            values = torch_steps(source, nudged, batches, Masks(sites, seed, start, shares), every)
+            values = taken(nudged)
             nearby.append({n: v - offsets[n] if n in offsets else v for n, v in values.items()})
         ratios, rows = _judged(ours, exact, [plain, *nearby])
     rows += _left_alone(ours, exact, trainer.module)
@@ -371,6 +437,7 @@ def compare_steps(
         raise ImportDiffers(
             f"{len(rows)} of {len(exact)} tensors differ from torch's after {steps} updates",
             rows,
-            hint="verify=False returns the model all the same; please report it",
+            hint="hooks on gradients are not taken over; verify=False returns the model all the "
+            "same; please report it",
         )
     return ratios

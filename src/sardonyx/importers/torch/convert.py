@@ -12,15 +12,23 @@ import torch
 from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused, quote
 from sardonyx.importers.torch.capture import LOSS, Source, captured
-from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps, data_sets
+from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps
+from sardonyx.importers.torch.data import data_sets, other_sizes
 from sardonyx.importers.torch.files import own_example, read_module
 from sardonyx.importers.torch.leaves import Call, as_tensor, rebuilt
 from sardonyx.importers.torch.losses import example_labels
 from sardonyx.importers.torch.observe import Observation, observe
 from sardonyx.importers.torch.operators import mark_attention
-from sardonyx.importers.torch.optimizers import Reading, names_of, read_optimizer
+from sardonyx.importers.torch.optimizers import Reading, read_optimizer
+from sardonyx.importers.torch.refuse import (
+    SWITCHES,
+    TORCH_OPTIMIZER,
+    parameters_of,
+    refuse_arguments,
+    refuse_changes,
+)
 from sardonyx.importers.torch.schedulers import read_scheduler
-from sardonyx.importers.torch.split import CRITERION, Split, split
+from sardonyx.importers.torch.split import Split, split
 from sardonyx.importers.torch.translate import translated
 from sardonyx.model import Model
 from sardonyx.passes.nesting import reads
@@ -29,10 +37,8 @@ from sardonyx.record.builder import STEP
 from sardonyx.record.describe import describe, descriptions
 from sardonyx.record.trainable import refuse_unknown, trainable
 
-DROPOUTS = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 IMPORTED = "sardonyx.imported"  # from what, and how the comparison went
 LARGE = 64 * 2**20  # bytes of weights: one comparison then has to do, with one row more
-TORCH_OPTIMIZER = torch.optim.Optimizer
 
 
 def from_torch(
@@ -84,7 +90,7 @@ def from_torch(
         args, kwargs = own_example(module)
     source = _source(module, args, kwargs, loss, labels)
     wants_record = source.labels is not None or loss is not None
-    _refuse(source, wants_record, optimizer, scheduler, training)
+    refuse_arguments(source, wants_record, optimizer, scheduler, training)
     with paused():
         observation = observe(source) if source.labels is not None else Observation()
         program = captured(source, dynamic, observation.depth)
@@ -94,16 +100,19 @@ def from_torch(
     parts = split(whole, program.outputs[-1], label_names) if source.labels is not None else None
     served = parts.served if parts is not None else whole
     renamed = _rename(served, parts, names or {})
-    sets = [{renamed.get(n, n): a for n, a in s.items()} for s in data_sets(source, program.free)]
+    sets = [_named(s, renamed) for s in data_sets(source, program.free)]
     sources = {new: old for old, new in renamed.items()}
     served.metadata[IMPORTED] = f"torch {torch.__version__}"
     if verify:
         size = sum(p.numel() * p.element_size() for p in module.parameters())
-        report = compare_outputs(served, source, sources, sets[-1:] if size > LARGE else sets)
+        others = other_sizes(program, data_sets(source, {})[0], one=size <= LARGE)
+        others = {words: _named(s, renamed) for words, s in others.items()}
+        few = sets[-1:] if size > LARGE else sets
+        report = compare_outputs(served, source, sources, few, others)
         served.metadata[IMPORTED] += f", {report.verdict}"
     if not wants_record:
         return served
-    _refuse_changes(module, served, observation.changes)
+    refuse_changes(module, served, observation.changes)
     net, reading = _with_record(served, parts, source, loss, optimizer, scheduler, training)
     _say(net, reading, observation, unmatched)
     if verify and parts is not None and isinstance(optimizer, TORCH_OPTIMIZER):
@@ -150,57 +159,6 @@ def _as_tensors(labels: Any) -> Any:
     return rebuilt(labels, "", lambda _, leaf: as_tensor(leaf))
 
 
-def _refuse(
-    source: Source, wants_record: bool, optimizer: Any, scheduler: Any, training: Mapping[str, Any]
-) -> None:
-    """Refuse arguments that do not fit together, before any work."""
-    if not wants_record:
-        arguments = {"optimizer": optimizer, "scheduler": scheduler, **training}
-        rows = [[quote(n)] for n, v in arguments.items() if v is not None]
-        if rows:
-            hint = "loss= is a function of outputs and labels; labels= are examples of them"
-            raise ArgumentError("these arguments are for training, which needs a loss", rows, hint)
-        _refuse_training_mode(source.module)
-    if isinstance(optimizer, TORCH_OPTIMIZER):
-        names_of(optimizer, parameters_of(source))
-    elif scheduler is not None:
-        raise ArgumentError("a torch scheduler needs its optimizer: pass optimizer=")
-
-
-def _refuse_training_mode(module: torch.nn.Module) -> None:
-    """A module in training mode has no one result: batch statistics, masks."""
-    switches = [(n, m) for n, m in module.named_modules() if isinstance(m, DROPOUTS) and m.training]
-    if switches:
-        raise ArgumentError(
-            "the module is in training mode",
-            [[quote(n or "the module"), type(m).__name__] for n, m in switches],
-            hint="module.eval() before the import; with loss=, the record trains in training mode",
-        )
-
-
-def _refuse_changes(module: torch.nn.Module, served: Model, changes: Sequence[str]) -> None:
-    """Refuse buffers that training mode changes by other rules than those of the record."""
-    norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
-    statistics = {v.name for n in norms for v in n.inputs if v is not None}
-    rows = []
-    for name in changes:
-        path, _, buffer = name.rpartition(".")
-        part = module.get_submodule(path)
-        is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
-        by_record = is_norm and part.momentum is not None and name in statistics
-        if not (by_record or buffer == "num_batches_tracked"):
-            why = CHANGES.get(_kind(part), "")
-            if is_norm and part.momentum is not None:
-                why = "does not run in evaluation mode, whose graph is imported"
-            rows.append([quote(name), f"of {type(part).__name__}", why])
-    if rows:
-        raise ImportRefused(
-            "the module changes buffers in training mode, by rules that a record does not have",
-            rows,
-            hint="import it without its loss, or give these parts other settings",
-        )
-
-
 def _explain(net: Model, observation: Observation, error: ImportDiffers) -> None:
     """Explain a difference: gradients of the user's own, or random draws that the graph lacks."""
     if observation.functions:
@@ -218,28 +176,6 @@ def _explain(net: Model, observation: Observation, error: ImportDiffers) -> None
         [list(row) for row in dict.fromkeys(map(tuple, rows))],
         hint="switch them off, e.g. drop_path_rate=0; with verify=False the record trains without",
     ) from error
-
-
-def _kind(part: torch.nn.Module) -> str:
-    is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
-    return "BatchNorm" if is_norm else type(part).__name__.rstrip("123d")
-
-
-CHANGES = {
-    "BatchNorm": "momentum=None averages over all batches: set a number",
-    "InstanceNorm": "set track_running_stats=False",
-    "_SpectralNorm": "spectral_norm iterates in training mode",
-    "SpectralNorm": "spectral_norm iterates in training mode",
-}
-
-
-def parameters_of(source: Source) -> dict[str, torch.nn.Parameter]:
-    """The parameters by name: the module's, and those of the loss."""
-    parameters = dict(source.module.named_parameters())
-    if isinstance(source.loss, torch.nn.Module):
-        of_loss = source.loss.named_parameters()
-        parameters |= {f"{CRITERION}{n}": p for n, p in of_loss}
-    return parameters
 
 
 def _rename(served: Model, parts: Split | None, names: Mapping[str, str]) -> dict[str, str]:
@@ -322,7 +258,7 @@ def _modes(module: torch.nn.Module, served: Model) -> dict[str, Any]:
     """Layers that the user keeps in evaluation mode while the module trains stay so."""
     frozen = list(getattr(module, "fixed_statistics", ()))
     if module.training:
-        parts = [n for n, m in module.named_modules() if isinstance(m, DROPOUTS) and not m.training]
+        parts = [n for n, m in module.named_modules() if isinstance(m, SWITCHES) and not m.training]
         frozen += [f"{n}.running_mean" for n in parts]
     norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
     means = {v.name for n in norms for v in n.inputs if v is not None}

@@ -9,6 +9,8 @@ from typing import Any
 
 from onnxscript import opset18 as op
 
+from sardonyx.importers.torch.numbers import number
+
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 
 
@@ -38,10 +40,6 @@ def cross_entropy(
     return loss
 
 
-def _number(value: float, like: Any) -> Any:
-    return op.CastLike(op.Constant(value_float=value), like)
-
-
 def _along_classes(weight: Any, scores: Any) -> Any:
     """Class weights in the shape of the scores' axis 1."""
     return op.Reshape(weight, op.Constant(value_ints=[-1] + [1] * (len(scores.shape) - 2)))
@@ -58,8 +56,8 @@ def _of_probabilities(
 ) -> Any:
     logs = op.LogSoftmax(scores, axis=1)
     if smoothing:
-        share = op.Mul(target, _number(1.0 - smoothing, target))
-        target = op.Add(share, _number(smoothing / classes, target))
+        share = op.Mul(target, number(1.0 - smoothing, target))
+        target = op.Add(share, number(smoothing / classes, target))
     terms = op.Mul(logs, target)
     if weight is not None:
         terms = op.Mul(terms, _along_classes(weight, scores))
@@ -89,8 +87,8 @@ def _smoothed(
     nll = op.Neg(op.Mul(picked, shares))
     smooth = op.Neg(op.Mul(_summed(everywhere, 1), share))
     loss = op.Add(
-        op.Mul(nll, _number(1.0 - smoothing, logs)),
-        op.Mul(smooth, _number(smoothing / classes, logs)),
+        op.Mul(nll, number(1.0 - smoothing, logs)),
+        op.Mul(smooth, number(smoothing / classes, logs)),
     )
     if reduction == 0:
         return loss

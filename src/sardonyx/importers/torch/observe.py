@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sardonyx.errors import SardonyxError
 from sardonyx.importers.torch.capture import INTERNAL, Source, quiet
 from sardonyx.importers.torch.stochastic_depth import RowDropout, ranks, row_dropout
 
@@ -138,6 +139,8 @@ def observe(source: Source) -> Observation:
                 source.run(source.module, {})
             dropouts = {part: row_dropout(part, rank) for part, rank in part_ranks.items()}
             observation.depth = {p: how for p, how in dropouts.items() if how is not None}
+        except SardonyxError:
+            raise
         except Exception as error:  # the user's own code: it may need a gradient, or more rows
             observation.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         observation.changes = [

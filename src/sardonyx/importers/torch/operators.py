@@ -16,6 +16,7 @@ import torch
 from onnxscript import opset18 as op
 
 from sardonyx.importers.torch import cross_entropy, recurrent
+from sardonyx.importers.torch.numbers import number
 
 aten = torch.ops.aten
 ALPHA = 1.7580993408473766  # the scale of SELU times its alpha
@@ -203,7 +204,7 @@ def channel_dropout(x: Any, p: float) -> Any:
 def row_dropout(x: Any, p: float, scaled: bool, per_row: bool) -> Any:
     """Whole rows are dropped together, each by itself or all of them."""
     rank = len(x.shape)
-    one = op.CastLike(op.Constant(value_float=1.0), x)
+    one = number(1.0, x)
     sizes = op.Constant(value_ints=[1] * rank)
     if per_row:
         sizes = op.Concat(
@@ -215,7 +216,7 @@ def row_dropout(x: Any, p: float, scaled: bool, per_row: bool) -> Any:
 
 def _ones(x: Any, per_channel: bool) -> Any:
     """Ones in the shape of `x`, or one for each of its channels."""
-    one = op.CastLike(op.Constant(value_float=1.0), x)
+    one = number(1.0, x)
     if not per_channel:
         return op.Expand(one, op.Shape(x))
     rest = op.Constant(value_ints=[1] * (len(x.shape) - 2))
@@ -237,8 +238,7 @@ def _alpha_dropped(x: Any, p: float, per_channel: bool) -> Any:
     mask = recurrent.dropped(_ones(x, per_channel), p)
     a = 1.0 / math.sqrt((ALPHA * ALPHA * p + 1.0) * (1.0 - p)) if p < 1.0 else 0.0
     zero, one, scale, kept, lost = (
-        op.CastLike(op.Constant(value_float=value), x)
-        for value in (0.0, 1.0, a, ALPHA * a * p, ALPHA * a * (p - 1.0))
+        number(value, x) for value in (0.0, 1.0, a, ALPHA * a * p, ALPHA * a * (p - 1.0))
     )
     trained = op.Where(op.Greater(mask, zero), op.Add(op.Mul(x, scale), kept), lost)
     return op.Where(op.Equal(mask, one), x, trained)
@@ -292,11 +292,11 @@ def attention(
         key, value = (_repeated_heads(x, query) for x in (key, value))
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
-    factor = op.CastLike(op.Constant(value_float=scale), query)
+    factor = number(scale, query)
     turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
     scores = op.MatMul(op.Mul(query, factor), turned)
-    zero = op.CastLike(op.Constant(value_float=0.0), query)
-    lowest = op.CastLike(op.Constant(value_float=_lowest(query)), query)
+    zero = number(0.0, query)
+    lowest = number(_lowest(query), query)
     if is_causal:
         attn_mask = _causal(query, key)
     if attn_mask is None:
@@ -307,7 +307,7 @@ def attention(
         if is_bool:
             allowed, scores = attn_mask, op.Where(attn_mask, scores, lowest)
         else:
-            floor = op.CastLike(op.Constant(value_float=-math.inf), attn_mask)
+            floor = number(-math.inf, attn_mask)
             allowed = op.Greater(attn_mask, floor)
             scores = op.Add(scores, op.Where(allowed, attn_mask, lowest))
         weights = op.Where(allowed, op.Softmax(scores, axis=-1), zero)

@@ -88,7 +88,7 @@ def _refuse(
     other_values: set[ir.Value],
 ) -> None:
     ignored = set(names) - {v.name for v in (*labels, *other_values)}
-    if ignored and not labels and nodes:
+    if ignored and nodes:
         raise ArgumentError(
             "the loss ignores its labels",
             [[quote(n), "is not read"] for n in sorted(ignored)],

@@ -73,7 +73,8 @@ def line_of(node: torch.fx.Node) -> str:
     """The user's line that made a node, where torch has kept it."""
     text = node.stack_trace or node.meta.get("stack_trace") or ""
     lines = re.findall(r'File "([^"]+)", line (\d+)', text)
-    return f"{lines[-1][0]}:{lines[-1][1]}" if lines else ""
+    lines = [f"{path}:{number}" for path, number in lines if not path.startswith("<")]
+    return lines[-1] if lines else ""
 
 
 def _refuse_random(nodes: Iterable[torch.fx.Node]) -> None:
@@ -87,31 +88,27 @@ def _refuse_random(nodes: Iterable[torch.fx.Node]) -> None:
 
 
 def _refuse_writes(exported: Any, program: Program) -> None:
-    """Refuse a module that writes to its inputs, or to buffers that its outputs read."""
+    """Refuse a module that writes to inputs or parameters, or to buffers that outputs read."""
     signature = exported.graph_signature
-    names = {s.arg.name: s for s in signature.input_specs}
+    holders = {s.target: s.arg.name for s in signature.input_specs if s.kind == InputKind.BUFFER}
     users = [s.arg.name for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
+    lines = {node.name: line_of(node) for node in exported.graph.nodes}
     rows = []
     for spec in signature.output_specs:
+        line = lines.get(spec.arg.name, "")
         if spec.kind == OutputKind.USER_INPUT_MUTATION:
             place = users.index(spec.target) if spec.target in users else 0
-            rows.append([f"input {quote(program.inputs[place])}", "is written to in place"])
-        elif spec.kind == OutputKind.BUFFER_MUTATION:
-            holder = next(
-                (
-                    n
-                    for n, s in names.items()
-                    if s.kind == InputKind.BUFFER and s.target == spec.target
-                ),
-                "",
-            )
-            if _is_read(exported, holder, signature):
-                rows.append(
-                    [f"buffer {quote(_bare(spec.target))}", "changes at every call, and is read"]
-                )
+            rows.append([f"input {quote(program.inputs[place])}", "is written to in place", line])
+        elif spec.kind == OutputKind.PARAMETER_MUTATION:
+            rows.append([f"parameter {quote(_bare(spec.target))}", "is written to in place", line])
+        elif spec.kind == OutputKind.BUFFER_MUTATION and _is_read(
+            exported, holders.get(spec.target, ""), signature
+        ):
+            name = quote(_bare(spec.target))
+            rows.append([f"buffer {name}", "changes at every call, and is read", line])
     if rows:
         raise ImportRefused(
-            "the module changes tensors that it was given, also in evaluation mode",
+            "the module writes in place to tensors that outlive a call, in evaluation mode too",
             rows,
             hint="compute with a copy: x = x.clone()",
         )

@@ -1,0 +1,107 @@
+"""The arrays on which a module and its imported model are compared: the example, other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from sardonyx.errors import quote
+from sardonyx.importers.torch.capture import Program, Source
+
+LARGEST = 1 << 12  # of sizes that are tried
+
+
+def array_of(value: torch.Tensor) -> np.ndarray:
+    """An array of its own with the numbers of a tensor."""
+    plain = value.detach().cpu()
+    if plain.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return plain.float().numpy().astype(ml_dtypes.bfloat16)
+    return np.array(plain.numpy())
+
+
+def data_sets(source: Source, free: Mapping[tuple[str, int], str]) -> list[dict[str, np.ndarray]]:
+    """The example, and the example with one row more where the batch is free."""
+    inputs = {n: array_of(v) for n, v in source.call.tensors().items()}
+    labels = {n: array_of(v) for n, v in source.label_tensors().items()}
+    batched = {n for (n, axis), size in free.items() if axis == 0 and size == "batch"}
+    if not batched:
+        return [{**inputs, **labels}]
+    longer = {n: _moved(_longer(a)) if n in batched else a for n, a in inputs.items()}
+    longer |= {n: _longer(a) if n in batched else a for n, a in labels.items()}
+    return [{**inputs, **labels}, longer]
+
+
+def _longer(array: np.ndarray) -> np.ndarray:
+    """The rows, and the last one once more in front of them."""
+    return np.concatenate([array[-1:], array], axis=0)
+
+
+def _moved(rows: np.ndarray) -> np.ndarray:
+    """Floats moved a little; whole numbers as they are."""
+    if rows.dtype.kind != "f":
+        return rows
+    noise = np.random.default_rng(0).standard_normal(rows.shape)
+    return (rows * (1.0 + 0.05 * noise)).astype(rows.dtype)
+
+
+def other_sizes(
+    program: Program, example: Mapping[str, np.ndarray], one: bool
+) -> dict[str, dict[str, np.ndarray]]:
+    """The example in sizes that torch has left out when it captured the module, by their words.
+
+    torch follows one side of a branch on a size, and notes for which sizes it holds; a size of 1
+    it never considers. ONNX cannot say this, so that the model must be right there too.
+
+    one -- whether sizes of 1 are tried
+    """
+    sets: dict[str, dict[str, np.ndarray]] = {}
+    for symbol, places in _places(program).items():
+        limits = program.exported.range_constraints.get(symbol)
+        for size in _sizes_left_out(limits, one):
+            name, axis = places[0]
+            words = f"size {size} of {quote(name)}, axis {axis}"
+            sets[words] = {
+                n: _resized(a, size, [axis for m, axis in places if m == n])
+                for n, a in example.items()
+            }
+    return sets
+
+
+def _places(program: Program) -> dict[Any, list[tuple[str, int]]]:
+    """Where each free size is: (input, axis); sizes that others are computed from are left out."""
+    holders = [n for n in program.exported.graph.nodes if n.op == "placeholder"]
+    users = holders[len(holders) - len(program.inputs) :]
+    places: dict[Any, list[tuple[str, int]]] = {}
+    derived = set()
+    for name, holder in zip(program.inputs, users, strict=True):
+        for axis, size in enumerate(getattr(holder.meta.get("val"), "shape", ())):
+            if isinstance(size, torch.SymInt):
+                expression = size.node.expr
+                if expression.is_Symbol:
+                    places.setdefault(expression, []).append((name, axis))
+                else:
+                    derived |= set(expression.free_symbols)
+    return {s: p for s, p in places.items() if s not in derived}
+
+
+def _sizes_left_out(limits: Any, one: bool) -> Iterator[int]:
+    if one:
+        yield 1
+    if limits is None:
+        return
+    if str(limits.lower).isdigit() and int(limits.lower) > 2:
+        yield int(limits.lower) - 1
+    if str(limits.upper).isdigit() and int(limits.upper) < LARGEST:
+        yield int(limits.upper) + 1
+
+
+def _resized(array: np.ndarray, size: int, axes: list[int]) -> np.ndarray:
+    """The array with another size along some axes, by leaving out or repeating."""
+    for axis in axes:
+        array = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return array

@@ -1,0 +1,226 @@
+"""Bad input of `from_torch`: one error each, which names the line, the parameter or the output."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Net(nn.Module):
+    """A module whose forward pass is a function of itself and its inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.line = nn.Linear(4, 4)
+        self.register_buffer("buffer", torch.ones(4))
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
+
+
+def example(*shape: int) -> Any:
+    return torch.randn(*(shape or (3, 4)), generator=torch.Generator().manual_seed(0))
+
+
+def squared(outputs: Any, label: Any) -> Any:
+    return ((outputs - label) ** 2).mean()
+
+
+def imported(function: Callable[..., Any], **options: Any) -> Any:
+    return sx.from_torch(Net(function).eval(), example(), **options)
+
+
+def trained(net: Any, loss: Any = squared, optimizer: Any = None, labels: Any = None) -> Any:
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.1)
+    labels = example() if labels is None else labels
+    return sx.from_torch(net, example(), loss=loss, labels=labels, optimizer=optimizer)
+
+
+# -- in evaluation mode -----------------------------------------------------------------
+
+
+def writes_weight(net: Any, x: Any) -> Any:
+    with torch.no_grad():
+        net.line.weight.mul_(0.9)
+    return net.line(x)
+
+
+def writes_view_of_input(net: Any, x: Any) -> Any:
+    x[:, 0] = 0
+    return net.line(x)
+
+
+def writes_buffer(net: Any, x: Any) -> Any:
+    net.buffer.add_(1)
+    return net.line(x) * net.buffer
+
+
+def assigns_buffer(net: Any, x: Any) -> Any:
+    net.buffer = net.buffer + 1
+    return net.line(x) * net.buffer
+
+
+def counts(net: Any, x: Any) -> Any:
+    net.calls += 1
+    return net.line(x) * net.calls
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "a complex output": (lambda net, x: torch.complex(x, net.line(x)), "is torch.complex64"),
+    "a weight in place": (writes_weight, 'parameter "line.weight"'),
+    "a view of an input": (writes_view_of_input, f'input "x".*in place.*{__file__}'),
+    "a buffer in place": (writes_buffer, 'buffer "buffer"'),
+    "a buffer assigned": (assigns_buffer, 'buffer "buffer"'),
+    "a counter": (counts, 'other numbers each time(.|\n)*output "output"'),
+    "random of Python": (lambda net, x: net.line(x) * random.random(), "each time"),
+    "random of NumPy": (lambda net, x: net.line(x) * np.random.rand(), "each time"),
+    "random of torch": (lambda net, x: net.line(x) + torch.randn_like(x), "randn_like"),
+    "a branch on a size": (lambda net, x: net.line(x) if x.shape[0] > 2 else x, "size 2 of"),
+    "a branch on one row": (lambda net, x: net.line(x) if x.shape[0] > 1 else x, "size 1 of"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_module_must_not_do_is_refused(name: str) -> None:
+    function, words = REFUSED[name]
+    with pytest.raises(ImportRefused, match=words):
+        imported(function)
+
+
+def test_a_refused_module_is_left_as_it_was() -> None:
+    for function in (writes_weight, assigns_buffer, counts):
+        net = Net(function).eval()
+        weight = net.line.weight.detach().clone()
+        with pytest.raises(ImportRefused):
+            sx.from_torch(net, example())
+        assert torch.equal(net.line.weight, weight)
+        assert torch.equal(net.buffer, torch.ones(4)) and net.calls == 0
+
+
+def test_a_buffer_that_nothing_reads_may_count() -> None:
+    def function(net: Any, x: Any) -> Any:
+        net.buffer = net.buffer + 1
+        return net.line(x)
+
+    net = Net(function).eval()
+    assert "same" in sx.from_torch(net, example()).metadata["sardonyx.imported"]
+    assert torch.equal(net.buffer, torch.ones(4))
+
+
+def test_views_inside_a_network_may_be_written_to() -> None:
+    def function(net: Any, x: Any) -> Any:
+        y = net.line(x)
+        y.view(-1, 2, 2)[:, 0] += 1
+        y[:, 3] *= 2
+        return y
+
+    assert imported(function).graph
+
+
+def test_a_branch_on_a_size_is_taken_where_sizes_are_fixed() -> None:
+    function = REFUSED["a branch on a size"][0]
+    assert imported(function, dynamic=None).inputs[0].shape == (3, 4)
+
+
+def test_one_row_may_lose_its_axis() -> None:
+    """`squeeze` drops the axis of a batch of one in torch; the model keeps it."""
+    assert imported(lambda net, x: net.line(x)[:, :1].squeeze())
+
+
+def test_a_size_that_the_module_does_not_take_is_not_tried() -> None:
+    class Parts(nn.Module):
+        def forward(self, x: Any, sizes: Any) -> Any:
+            return torch.split(x, sizes.tolist())[0] + 1
+
+    assert sx.from_torch(Parts().eval(), (example(), torch.tensor([1, 2])))
+
+
+MODES = {
+    "dropout as a function": lambda net, x: nn.functional.dropout(net.line(x), 0.5, net.training),
+    "a branch": lambda net, x: net.line(x) * (2 if net.training else 1),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_training_mode_is_refused_where_it_changes_outputs(name: str) -> None:
+    with pytest.raises(ArgumentError, match=r'training mode\n.*"output"'):
+        sx.from_torch(Net(MODES[name]), example())
+    assert sx.from_torch(Net(lambda net, x: net.line(x)), example())  # here, it changes nothing
+
+
+# -- training ---------------------------------------------------------------------------
+
+
+def writes_outputs(outputs: Any, label: Any) -> Any:
+    outputs[:, 0] = 0
+    return squared(outputs, label)
+
+
+def writes_labels(outputs: Any, label: Any) -> Any:
+    return squared(outputs, label.sub_(1))
+
+
+def doubled(gradient: Any) -> Any:
+    return gradient * 2
+
+
+def plain() -> Any:
+    return Net(lambda net, x: net.line(x))
+
+
+def with_parameter_hook() -> Any:
+    net = plain()
+    net.line.weight.register_hook(doubled)
+    return trained(net)
+
+
+def with_module_hook() -> Any:
+    net = plain()
+    net.line.register_full_backward_hook(lambda module, inputs, outputs: None)
+    return trained(net)
+
+
+def with_optimizer_hook() -> Any:
+    net = plain()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    return trained(net, optimizer=optimizer)
+
+
+def draws(outputs: Any, label: Any) -> Any:
+    return squared(outputs, label) * np.random.rand()
+
+
+TRAININGS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a loss that writes to outputs": (lambda: trained(plain(), writes_outputs), '"output"'),
+    "a loss that writes to labels": (lambda: trained(plain(), writes_labels), '"label"'),
+    "a loss that draws": (lambda: trained(plain(), draws), "no two trainings"),
+    "a loss that ignores one label": (
+        lambda: trained(plain(), lambda y, a, b: squared(y, a), labels=(example(), example())),
+        '"label.1"',
+    ),
+    "a hook on a parameter": (with_parameter_hook, 'parameter "line.weight"'),
+    "a hook on a module": (with_module_hook, 'module "line"'),
+    "a hook on an optimizer": (with_optimizer_hook, 'optimizer "SGD"'),
+    "a class of optimizers": (lambda: trained(plain(), optimizer=torch.optim.SGD), '"SGD" is no'),
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_what_a_training_must_not_do_is_refused(name: str) -> None:
+    import_it, words = TRAININGS[name]
+    with pytest.raises(SardonyxError, match=words):
+        import_it()
