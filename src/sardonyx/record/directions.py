@@ -163,7 +163,8 @@ def averaged_descent(
             for p in parameters:
                 eta, mu = _scalar(step, p, "eta", lr), _scalar(step, p, "mu", 1.0)
                 average = step.slot(p, "ax")
-                wide = op.cast(eta.value, DOUBLE)
+                # the first rate is that of the schedule at this update, as in torch
+                wide = op.Where(op.Equal(t, 1.0), now, op.cast(eta.value, DOUBLE))
                 shrunk = p.value * step.like(1.0 - wide * decay, p)
                 p.final = shrunk - p.update * step.like(wide, p)
                 share = step.like(op.cast(mu.value, DOUBLE), p)

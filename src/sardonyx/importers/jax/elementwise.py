@@ -187,6 +187,11 @@ def pow_(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
     return op.Pow(x, op.cast(y, x.dtype))
 
 
+@importer("one_minus_square")  # since JAX 0.11, in the gradient of tanh
+def one_minus_square(op: Writer, x: ir.Value) -> ir.Value:
+    return op.Sub(op.like(1, x), op.Mul(x, x))
+
+
 @importer("integer_pow")
 def integer_pow(op: Writer, x: ir.Value, *, y: int) -> ir.Value:
     if y == 0:

@@ -381,6 +381,8 @@ HINTS = (
     ("found a fake tensor", "the module writes in place to a view of a weight, or keeps a tensor "
      "between calls: compute with a copy, x = x.clone()"),
     ("is mutated in the forward", "register it as a buffer, or compute with a copy"),
+    ("No ONNX function found", "torch's exporter has no ONNX form of this operator: write it with "
+     "others, or pass the part of the network without it"),
     ("complex", "complex numbers have no ONNX form: compute with real and imaginary parts"),
 )  # fmt: skip
 

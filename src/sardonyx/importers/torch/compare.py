@@ -300,17 +300,17 @@ def torch_steps(
     masks: Masks,
     every: int = 1,
     seed: int = 0,
-    rounded: bool = False,
+    wide: bool = False,
 ) -> dict[str, np.ndarray]:
     """The parameters and buffers after a training step on each batch.
 
-    seed    -- of torch's generator, for what draws random numbers beside dropout
-    rounded -- whether a module of float64 computes with the numbers that attributes of ONNX hold
+    seed -- of torch's generator, for what draws random numbers beside dropout
+    wide -- whether everything is computed in float64, whatever type the module asks for; if not, a
+            module of float64 computes with the numbers that attributes of ONNX hold
     """
-    mode = _as_onnx_holds_it(trainer.module) if rounded else contextlib.nullcontext()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _torch_steps(source, trainer, batches, masks, every, mode)
+        return _torch_steps(source, trainer, batches, masks, every, wide)
 
 
 def _torch_steps(
@@ -319,10 +319,10 @@ def _torch_steps(
     batches: Sequence[Mapping[str, Any]],
     masks: Masks,
     every: int,
-    mode: Any,
+    wide: bool,
 ) -> dict[str, np.ndarray]:
     run = Source(trainer.module, source.call, trainer.loss, source.labels)
-    wide = next(trainer.module.parameters()).dtype == torch.float64
+    mode = contextlib.nullcontext() if wide else _as_onnx_holds_it(trainer.module)
     trainer.optimizer.zero_grad()
     with _double_by_default() if wide else contextlib.nullcontext():
         for count, batch in enumerate(batches):
@@ -410,7 +410,7 @@ def compare_steps(
 
     def taken(trainer: Trainer, wide: bool = False, seed_of_draws: int = 0) -> dict[str, Any]:
         masks = Masks(sites, seed, start, shares)
-        return torch_steps(source, trainer, batches, masks, every, seed_of_draws, not wide)
+        return torch_steps(source, trainer, batches, masks, every, seed_of_draws, wide)
 
     exact, plain = taken(trainer.copied(True), wide=True), taken(trainer.copied(False))
     if draws or not all(_alike(exact[n], plain[n]) for n in plain):

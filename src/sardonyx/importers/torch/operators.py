@@ -303,7 +303,8 @@ def attention(
         weights = op.Softmax(scores, axis=-1)
     else:
         # A row without any key has the weights 0, as in torch; infinities would make it NaN.
-        is_bool = attn_mask.dtype is not None and attn_mask.dtype.name == "BOOL"
+        dtype = attn_mask.dtype
+        is_bool = is_causal or (dtype is not None and dtype.name == "BOOL")
         if is_bool:
             allowed, scores = attn_mask, op.Where(attn_mask, scores, lowest)
         else:
