@@ -9,7 +9,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("jax")
 pytest.importorskip("optax")
 
-from tests.sweeps import jax_trainings, torch_trainings  # noqa: E402
+from tests.sweeps import jax_trainings, torch_trainings
 
 # Chosen for what they combine: a scheduler before the first update of ASGD, a group that is added
 # late, averages of accumulated and clipped gradients, cycled momentum, parameters left out.
