@@ -172,3 +172,29 @@ def test_sizes_up_to_the_length_of_a_table_stay_free() -> None:
     assert all(worst < 1e-6 for worst, _, _ in rows.values()), rows
     assert all(longer == "refused" for _, longer, _ in rows.values()), rows
     assert all(isinstance(size, str) for _, _, size in rows.values()), rows
+
+
+UNBUILT = """
+import json, warnings
+warnings.simplefilter("ignore")
+import keras, numpy as np, onnxruntime, sardonyx as sx
+L = keras.layers
+
+class Gated(L.Layer):  # Keras cannot tell its output shape inside TimeDistributed
+    def build(self, shape):
+        self.gate = self.add_weight(shape=(shape[-1], 3), initializer="uniform")
+    def call(self, x):
+        return keras.ops.sigmoid(keras.ops.matmul(x, self.gate))
+
+source = keras.Sequential([L.Input((None, 4)), L.TimeDistributed(Gated()), L.LSTM(4)])
+model = sx.from_keras(source)
+session = onnxruntime.InferenceSession(model.proto().SerializeToString())
+x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
+actual = session.run(None, {session.get_inputs()[0].name: x})[0]
+print(json.dumps(float(np.abs(actual - np.asarray(source(x))).max())))
+"""
+
+
+@pytest.mark.slow
+def test_layers_that_keras_left_unbuilt_are_built() -> None:
+    assert in_jax(UNBUILT) < 1e-6

@@ -364,6 +364,41 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
         [spec(None, 4, 5)],
     ),
     "spectrum": (lambda x: tf.abs(tf.signal.rfft2d(x)), [spec(None, 6, 9)]),
+    "angles-of-a-spectrum": (lambda x: tf.math.angle(tf.signal.rfft(x) + 0.1), [spec(None, 32)]),
+    "cosines": (lambda x: tf.signal.dct(x, 2), [spec(None, 8)]),
+    "complex-slices": (
+        lambda x: tf.math.imag(tf.signal.fft(tf.complex(x, x[:, :1]))[..., tf.newaxis, 1:4]),
+        [spec(None, 6)],
+    ),
+    "gamma": (lambda x: (tf.math.lgamma(x * 3), tf.math.digamma(x * 3)), [spec(None, 9)]),
+    "bessel": (
+        lambda x: (tf.math.bessel_i0e(x * 9), tf.math.bessel_i1e(x * 9), tf.math.bessel_i0(x)),
+        [spec(None, 9)],
+    ),
+    "quantiles-of-far-tails": (
+        lambda x: (
+            tf.math.ndtri(tf.exp(-abs(x) * 20)),
+            tf.math.ndtri(tf.constant([0.0, 1.0, 1e-30, -1.0])),
+            tf.math.erfinv(tf.tanh(x)),
+        ),
+        [spec(None, 9)],
+    ),
+    "cholesky": (
+        lambda x: tf.linalg.cholesky(x @ tf.transpose(x, [0, 2, 1]) + 4 * tf.eye(4)),
+        [spec(None, 4, 4)],
+    ),
+    "triangular": (
+        lambda x, b: [
+            tf.linalg.triangular_solve(x + 5 * tf.eye(3), b, lower, adjoint)
+            for lower in (True, False)
+            for adjoint in (True, False)
+        ],
+        [spec(None, 3, 3), spec(None, 3, 2)],
+    ),
+    "searchsorted": (
+        lambda x, v: [tf.searchsorted(tf.sort(x, 1), v, side) for side in ("left", "right")],
+        [spec(None, 6), spec(None, 4)],
+    ),
     "empty-batch-of-segments": (
         lambda x, i: tf.math.unsorted_segment_max(x, i, 4),
         [spec(5, 2), spec(5, dtype="int32")],

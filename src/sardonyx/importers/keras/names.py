@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +22,13 @@ def require_built(model: keras.Model, example: Any = None) -> None:
         if not model.built:
             model(keras.tree.map_structure(_zeros, example))
         return
-    if model.built and (getattr(model, "inputs", None) or _declared(model) is not None):
+    if model.built and getattr(model, "inputs", None):
+        return
+    if model.built and _declared(model) is not None:
         if not all(layer.built for layer in model._flatten_layers()):
             # Keras stops to build a Sequential at a layer whose output shape it cannot tell.
-            model(keras.tree.map_structure(_zeros, input_structure(model)))
+            with contextlib.suppress(Exception):  # the trace will say what is wrong
+                model(keras.tree.map_structure(_zeros, input_structure(model)))
         return
     raise ArgumentError(
         "the Keras model is not built, or has no declared inputs",

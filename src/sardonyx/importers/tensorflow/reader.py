@@ -29,7 +29,7 @@ T = ir.DataType
 FAMILIES = (
     "array", "blocks", "diagonal", "functional", "gradients", "image", "indexing", "linalg",
     "lists", "lookup", "math", "nn", "quantize", "ragged", "random", "reductions", "resize", "rnn",
-    "segments", "spectral", "state", "string", "switches", "windows",
+    "segments", "special", "spectral", "state", "string", "switches", "windows",
 )  # fmt: skip
 HINT = (
     "compute these parts outside of the function, or add a rule with "
@@ -239,7 +239,7 @@ class Reader:
 COMPLEX = {
     "RFFT", "RFFT2D", "RFFT3D", "IRFFT", "IRFFT2D", "FFT", "IFFT", "FFT2D", "IFFT2D", "ComplexAbs",
     "Real", "Imag", "Complex", "Conj", "Angle", "Identity", "Reshape", "ExpandDims", "Squeeze",
-    "AddV2", "Add", "Sub", "Mul", "StridedSlice",
+    "AddV2", "Add", "Sub", "Mul", "StridedSlice", "Exp",
 }  # fmt: skip
 
 

@@ -29,8 +29,7 @@ def strided_slice(
     shrink_axis_mask: int,
     node: Any,
 ) -> ir.Value:
-    if is_complex(x):
-        raise Refusal("complex numbers: ONNX has no type for them")
+    rank_of_x = rank(x) - is_complex(x)
     count = _length(node, begin, end, strides)
     spec = _Spec(op, begin, end, strides)
     axis, fresh, dropped = 0, [], []
@@ -40,7 +39,7 @@ def strided_slice(
         if ellipsis_mask & bit:
             later = bin(new_axis_mask >> (i + 1)).count("1")
             rest = count - i - 1 - later
-            skipped = rank(x) - axis - rest
+            skipped = rank_of_x - axis - rest
             axis += skipped
             place += skipped
         elif new_axis_mask & bit:
@@ -54,8 +53,10 @@ def strided_slice(
                 spec.range(axis, i, bool(begin_mask & bit), bool(end_mask & bit))
             axis += 1
             place += 1
-    y = spec.applied(x)
-    return _settled(op, y, fresh, dropped)
+    y = _settled(op, spec.applied(x), fresh, dropped)
+    if is_complex(x):
+        y.meta["complex"] = True
+    return y
 
 
 def _settled(op: Writer, y: ir.Value, fresh: list[int], dropped: list[int]) -> ir.Value:

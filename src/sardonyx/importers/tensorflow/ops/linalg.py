@@ -68,6 +68,42 @@ def _solved(op: Writer, a: ir.Value, b: ir.Value, n: int) -> ir.Value:
     return op.GatherElements(answer, index, axis=rows)
 
 
-@importer("Cholesky", "Qr", "Svd", "SelfAdjointEigV2", "MatrixTriangularSolve", "MatrixExponential")
+@importer("Cholesky")
+def cholesky(op: Writer, a: ir.Value) -> ir.Value:
+    """Column by column: each leaves its product with itself out of the rest."""
+    columns = []
+    for j in range(_rows(a)):
+        column = op.part(a, -1, j, j + 1)
+        diagonal = op.Sqrt(op.part(column, -2, j, j + 1))
+        below = np.arange(_rows(a))[:, None] >= j
+        column = op.Where(op.const(below), op.Div(column, diagonal), op.like(0, a))
+        columns.append(column)
+        a = op.Sub(a, op.MatMul(column, op.swap(column)))
+    return op.Concat(*columns, axis=-1)
+
+
+@importer("MatrixTriangularSolve")
+def matrix_triangular_solve(
+    op: Writer, a: ir.Value, b: ir.Value, *, lower: bool, adjoint: bool
+) -> ir.Value:
+    """Substitution: each unknown row is taken out of the right-hand sides of the rest."""
+    n = _rows(a)
+    a, lower = (op.swap(a), not lower) if adjoint else (a, lower)
+    answers: dict[int, ir.Value] = {}
+    for j in range(n) if lower else reversed(range(n)):
+        column = op.part(a, -1, j, j + 1)
+        answers[j] = op.Div(op.part(b, -2, j, j + 1), op.part(column, -2, j, j + 1))
+        b = op.Sub(b, op.MatMul(column, answers[j]))
+    return op.Concat(*(answers[j] for j in range(n)), axis=-2)
+
+
+def _rows(a: ir.Value) -> int:
+    n = a.shape[-1] if a.shape is not None else None
+    if not isinstance(n, int) or not 0 < n <= LARGEST:
+        raise Refusal("a matrix of more than 16 rows, or of a free number")
+    return n
+
+
+@importer("Qr", "Svd", "SelfAdjointEigV2", "MatrixExponential")
 def decompositions(op: Writer, *operands: ir.Value) -> ir.Value:
     raise Refusal("ONNX has no decompositions of matrices")

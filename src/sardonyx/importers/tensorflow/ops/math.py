@@ -38,6 +38,8 @@ def _unary(name: str, operator: str) -> Callable[..., ir.Value]:
         whole = not x.dtype.is_floating_point()  # type: ignore[union-attr]
         if name in INTEGERS_KEPT and whole:
             return x
+        if is_complex(x):  # of these, Exp alone is read
+            return _complex_exponential(op, x)
         return op.call(operator, [x])
 
     return rule
@@ -96,6 +98,13 @@ def _complex_product(op: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
     real = op.Sub(op.Mul(ar, br), op.Mul(ai, bi))
     imaginary = op.Add(op.Mul(ar, bi), op.Mul(ai, br))
     y = op.Concat(real, imaginary, axis=-1)
+    y.meta["complex"] = True
+    return y
+
+
+def _complex_exponential(op: Writer, x: ir.Value) -> ir.Value:
+    real, imaginary = op.part(x, -1, 0, 1), op.part(x, -1, 1, 2)
+    y = op.Mul(op.Exp(real), op.Concat(op.Cos(imaginary), op.Sin(imaginary), axis=-1))
     y.meta["complex"] = True
     return y
 
@@ -265,34 +274,6 @@ def polynomial(op: Writer, x: ir.Value, coefficients: tuple[float, ...]) -> ir.V
     return y
 
 
-@importer("Erfinv")
-def erfinv(op: Writer, x: ir.Value) -> ir.Value:
-    """Giles's approximation, as XLA has it: coefficients for w < 5 and for the rest."""
-    near = (
-        2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
-        -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
-    )  # fmt: skip
-    far = (
-        -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
-        -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
-    )  # fmt: skip
-    if x.dtype == T.DOUBLE:
-        raise Refusal("the function in float64")
-    w = op.Neg(log1p(op, op.Neg(op.Mul(x, x))))
-    a = polynomial(op, op.Sub(w, op.like(2.5, x)), near)
-    root = op.Sqrt(op.Max(w, op.like(0, x)))
-    b = polynomial(op, op.Sub(root, op.like(3, x)), far)
-    y = op.Mul(op.Where(op.Less(w, op.like(5, x)), a, b), x)
-    one = op.Equal(op.Abs(x), op.like(1, x))
-    return op.Where(one, op.Mul(x, op.like(np.inf, x)), y)
-
-
-@importer("Ndtri")
-def ndtri(op: Writer, x: ir.Value) -> ir.Value:
-    y = erfinv(op, op.Sub(op.Mul(x, op.like(2, x)), op.like(1, x)))
-    return op.Mul(y, op.like(math.sqrt(2), x))
-
-
 @importer("Atan2")
 def atan2(op: Writer, y: ir.Value, x: ir.Value) -> ir.Value:
     zero, pi = op.like(0, x), op.like(math.pi, x)
@@ -441,6 +422,17 @@ def _product(op: Writer, a: ir.Value, b: ir.Value, turn_a: bool, turn_b: bool) -
 @importer("Einsum")
 def einsum(op: Writer, *xs: ir.Value, equation: str) -> ir.Value:
     return op.Einsum(*xs, equation=equation)
+
+
+@importer("LowerBound", "UpperBound")
+def bound(
+    op: Writer, rows: ir.Value, values: ir.Value, *, out_type: tf.DType, node: Any
+) -> ir.Value:
+    """How many elements of a sorted row are below each value, or not above it."""
+    rows, values = op.Unsqueeze(rows, [1]), op.Unsqueeze(values, [2])
+    is_below = op.Less if node.type == "LowerBound" else op.LessOrEqual
+    below = op.cast(is_below(rows, values), T.INT64)
+    return op.cast(op.ReduceSum(below, [-1], keepdims=0), dtype_of(out_type))
 
 
 @importer("Bucketize")

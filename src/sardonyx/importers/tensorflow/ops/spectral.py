@@ -53,8 +53,12 @@ def _pad_row(x: ir.Value, axis: int, after: Any) -> list[Any]:
 
 def _matrix(n: int, columns: int, dtype: Any, sign: float) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin of the transform of n values to `columns` frequencies."""
-    angle = 2 * np.pi * (np.outer(np.arange(n), np.arange(columns)) % n) / n
-    return np.cos(angle).astype(dtype), (sign * np.sin(angle)).astype(dtype)
+    turns = np.outer(np.arange(n), np.arange(columns)) % n
+    angle = 2 * np.pi * turns / n
+    # Zeros are exact: noise in their place would decide on the sign of an angle.
+    cosine = np.where((4 * turns) % (2 * n) == n, 0.0, np.cos(angle))
+    sine = np.where((2 * turns) % n == 0, 0.0, np.sin(angle))
+    return cosine.astype(dtype), (sign * sine).astype(dtype)
 
 
 def _lengths(op: Writer, lengths: ir.Value) -> list[int]:
@@ -152,7 +156,9 @@ def imag(op: Writer, x: ir.Value) -> ir.Value:
 @importer("Complex")
 def complex_(op: Writer, real: ir.Value, imaginary: ir.Value) -> ir.Value:
     if real.shape != imaginary.shape:
-        raise Refusal("parts of different shapes")
+        shape = op.shape(real)
+        real = op.Expand(real, op.shape(imaginary))  # Expand widens either side
+        imaginary = op.Expand(imaginary, shape)
     return _joined(op, real, imaginary)
 
 
