@@ -126,6 +126,8 @@ class NumpyLike(Arrays):
         return self._reduce("prod", x, axis, keepdims)
 
     def mean(self, x, axis=None, keepdims=False):
+        if 0 in x.shape and is_float(self.dtype(x)):  # NaN, without a warning of numpy
+            return self.sum(x, axis, keepdims) * self.scalar(np.nan, x)
         return self._reduce("mean", x, axis, keepdims)
 
     def max(self, x, axis=None, keepdims=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -54,6 +55,7 @@ MORE = 8
 SEARCHING = 0.5  # the share of the time that is left to the search for the node at fault
 SLOW = 3.0  # seconds: then more noise is drawn on suspicion only
 SUSPICIOUS = 1000.0  # up to here, more samples of the noise may clear a candidate
+ULP_OF_ONE = 2.0**-20  # several units in the last place of a sigmoid, whatever its result is
 SUSPECT = 1e-2  # a float32 baseline so far from the exact run means that one of the two is wrong
 
 
@@ -465,7 +467,9 @@ class _Job:
                 part.outcome = UNKNOWN  # the model may not be made for these random numbers
             if part.wrong and self.reference_model is not None:
                 self._explain(part, name, outputs[output_name], run)
-            if self.report.bands[0] < part.ratio < SUSPICIOUS and part.eps:
+            # The result of a sigmoid may be all error, and small: a ratio says nothing then.
+            is_small = part.ratio < SUSPICIOUS or part.peak_error < ULP_OF_ONE
+            if self.report.bands[0] < part.ratio < math.inf and is_small and part.eps:
                 self._reconsider(part, exact[name], run)
             self.report.measurements.append(part)
 

@@ -26,9 +26,10 @@ from sardonyx.verify.exact import Reference, is_float
 from sardonyx.verify.inputs import STYLES, leading, sample, size_choices, symbol, symbols
 from sardonyx.verify.subjects import Subject
 
-POOR = 10_000  # numbers to feed at most, in search of outputs that show more
+POOR = 10_000  # numbers to feed at most, in search of outputs that are not constant
 MOST = 1 << 22  # numbers to feed at most, where the sizes are free: memory is bounded
 PATIENCE = 60.0  # seconds to search for sizes
+QUICK = 0.3  # seconds of a run on numpy: then larger inputs are tried there too
 LONG = 1.0  # seconds of a run: then a batch of one has to do
 LARGE = 640  # a size at which what is empty is so by the model's own design
 GOOD, HOLLOW, CONSTANT, BLIND = range(4)  # ratings of a draw; see `Drawer`
@@ -50,6 +51,7 @@ class Drawer:
         self.regular = normalize(item.model)
         self.failure: SardonyxError | None = None
         self.seconds = 0.0  # of the last run
+        self.plain_seconds = 0.0  # of the last run on numpy
         self.batch_of_one: dict[str, int] = {}  # sizes for all further draws
         self._plain: Reference | None = None
         self._hollow_by_design: set[str] | None = None
@@ -71,7 +73,9 @@ class Drawer:
                 return self._smaller(seed, choice, data, sizes) if is_long else data
             if rating is not None:
                 draws.append((rating, data))
-            is_large = len(draws) > 1 and _count(feeds) > POOR
+            # Larger sizes are of use where something was empty, and seldom where all is constant.
+            is_constant = len(draws) > 1 and any(r == CONSTANT for r, _ in draws)
+            is_large = is_constant and _count(feeds) > POOR
             patience = min(PATIENCE, 0.3 * self.budget.seconds)
             if is_large or ((self.failure or draws) and time.monotonic() - start > patience):
                 break
@@ -131,25 +135,32 @@ class Drawer:
         except (EngineError, ArgumentError) as error:
             self.failure = self.failure or error
             return None
-        rating = max((rated(x) for x in outputs.values()), default=GOOD)
+        rating = max(map(rated, outputs), default=GOOD)
         return HOLLOW if rating == GOOD and self._is_hollow(sizes) else rating
 
-    def _outputs(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        """The outputs for inputs that may not fit; numpy goes first, engines may crash on such."""
-        outputs: dict[str, Any] | None = None
+    def _outputs(self, feeds: dict[str, Any]) -> list[Any]:
+        """The outputs for inputs that may not fit; numpy goes first, engines may crash on such.
+
+        Both are rated: where a pool is larger than its image, numpy gives nothing, and onnxruntime
+        numbers out of the padding.
+        """
+        outputs: list[Any] = []
         self.seconds = 0.0
-        if _count(feeds) <= POOR:  # small sizes are the ones that crash, and quick
+        is_quick = self.plain_seconds < QUICK and _count(feeds) <= 10 * POOR
+        if is_quick or _count(feeds) <= POOR:  # small sizes are the ones that crash
+            start = time.monotonic()
             with contextlib.suppress(UnsupportedOp):
                 self._plain = self._plain or Reference(self.regular, exact=False)
-                outputs = self._plain(feeds)
+                outputs += self._plain(feeds).values()
+            self.plain_seconds = time.monotonic() - start
         try:
             self.item.prepare()
         except SardonyxError:
-            if outputs is None:
+            if not outputs:
                 raise
             return outputs
         start = time.monotonic()
-        outputs = self.item(feeds)
+        outputs += self.item(feeds).values()
         self.seconds = time.monotonic() - start
         return outputs
 

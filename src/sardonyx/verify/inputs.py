@@ -23,7 +23,8 @@ from sardonyx.passes.nesting import bodies
 # What stands first in every input is a batch: it stays small, while signals may need to be long.
 FIRST = (3, 5, 2, 7, 4, 6)
 LADDER: tuple[tuple[int, ...], ...] = ((5, 2, 7, 4, 6, 9, 8, 3), (8, 12, 10, 14, 16, 9))
-LADDER += ((32, 40, 48, 36), (64, 80, 96), (224, 256), (1600, 2000), (16000, 17600))
+LADDER += ((32, 40, 48, 36), (64, 80, 96), (224, 256), (512, 576))
+LADDER += ((1600, 2000), (16000, 17600))
 EQUAL = (4, 16, 64)
 PASSED_ON: tuple[str, ...] = (
     "Identity",
