@@ -9,6 +9,8 @@ Linear(x, w, b?)                       x @ w + b, w two-dimensional, x of any ra
                                        attribute `transposed`, w is outputs × inputs
 Softmax(x)                             of which rows that are NaN have a gradient of zero
 DotProductAttention(q, k, v, mask?)    softmax(q @ kᵀ * scale + mask) @ v; attribute is_causal
+StandardScore(x, scale, b, mean, var)  BatchNormalization by statistics that the graph computes:
+                                       they have gradients and are the same in training mode
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     fold(graph, keep=weights, elements=FOLDED_ELEMENTS, compute=compute)
     merge_common(graph)
     _drop_zero_biases(graph, weights)
+    _computed_statistics(graph)
     fed = {v for v in graph.inputs if v.name in weights}
     layer_norms, linears = (functools.partial(f, fed=fed) for f in (_layer_norms, _linears))
     for rewrite in (
@@ -93,6 +96,19 @@ def _drop_zero_biases(graph: ir.Graph, weights: Collection[str]) -> None:
             is_weight = bias is not None and bias.name in weights
             if array is not None and not is_weight and not array.any():
                 node.replace_input_with(2, None)
+
+
+def _computed_statistics(graph: ir.Graph) -> None:
+    """Keras writes LayerNormalization as a BatchNormalization by statistics of the example."""
+    for node in graph.all_nodes():
+        if node.op_type != "BatchNormalization" or node.domain != "":
+            continue
+        statistics = [v for v in node.inputs[3:5] if v is not None]
+        is_served = not node.attributes.get_int("training_mode", 0)
+        if is_served and any(v.producer() is not None for v in statistics):
+            node.op_type, node.domain = "StandardScore", NATIVE
+            node.attributes.pop("momentum", None)
+            node.attributes.pop("training_mode", None)
 
 
 def _unsqueezes(graph: ir.Graph) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.lower.driver import lowering
+from sardonyx.lower.nn.norm import batch_normalization
 
 NATIVE = "ai.sardonyx.native"
 INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
@@ -46,6 +47,12 @@ def dot_product_attention(xp, q, k, v, mask=None, *, scale, is_causal):
     wide = xp.rounded(wide)
     shares = xp.exp(wide - xp.max(wide, rank - 1, keepdims=True))
     return xp.matmul(xp.cast(shares / xp.sum(shares, rank - 1, keepdims=True), dtype), v)
+
+
+@lowering("StandardScore", domain=NATIVE)
+def standard_score(xp, x, scale, b, mean, var, *, epsilon=1e-5):
+    settings = {"epsilon": epsilon, "momentum": 0.0, "training_mode": 0, "count": 1}
+    return batch_normalization(xp, x, scale, b, mean, var, **settings)
 
 
 @lowering("LRN", domain=NATIVE)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sardonyx.engines.torch.source.expression import Expression, Literal, build
+from sardonyx.engines.torch.source.expression import SUM, Expression, Literal, build
 from sardonyx.engines.torch.source.layers import epsilon_option, even, option
 from sardonyx.engines.torch.source.reading import Unwritten, op
+from sardonyx.lower.custom_native import NATIVE
 
 
 @op("Conv", "ConvTranspose")
@@ -61,6 +62,16 @@ def batch_norm(
     if training_mode:
         raise Unwritten("it trains in the file itself: training_mode is 1")
     return _called("F.batch_norm", [x, mean, var, scale, b], [epsilon_option(epsilon)])
+
+
+@op("StandardScore", domain=NATIVE)
+def standard_score(reader, node, x, scale, b, mean, var, *, epsilon=1e-5):
+    # F.batch_norm has no gradient for statistics that the graph computes.
+    axes = ", None" * (reader.rank(x) - 2)
+    columns = f"[:{axes}]" if axes else ""
+    factor = build("({0:80} / ({1} + {2}).sqrt())", scale, var, Literal(epsilon, "epsilon"))
+    text = f"({{0}} - {{1:100}}{columns}) * {{2:100}}{columns} + {{3:100}}{columns}"
+    return build(text, x, mean, factor, b, rank=SUM)
 
 
 @op("LayerNormalization")

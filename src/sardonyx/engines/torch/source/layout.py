@@ -375,4 +375,5 @@ def one_hot(reader, node, ids, depth, values, *, axis):
         raise Unwritten("other values than 0 and 1, or another axis")
     dtype, _ = TYPES[values.dtype]
     count = Literal(int(reader.number(depth)), "classes")
-    return build(f"F.one_hot({{0}}, {{1}}).to({dtype})", ids, count)
+    whole = "" if ids.dtype == ir.DataType.INT64 else ".long()"
+    return build(f"F.one_hot({{0}}{whole}, {{1}}).to({dtype})", ids, count)

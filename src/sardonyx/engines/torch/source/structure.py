@@ -239,7 +239,15 @@ class TreeBuilder:
         for value in self.reader.graph.outputs:  # a constant that is an output
             if value.const_value is not None and not value.is_graph_input():
                 users.setdefault(value, []).append(())
-        return {value: common(paths) for value, paths in users.items()}
+        return {value: self._outside_layers(common(paths)) for value, paths in users.items()}
+
+    def _outside_layers(self, path: Path) -> Path:
+        """The scope around a layer, for a path that is the layer's: it holds only its own tensors.
+
+        A bias that is added by a node of its own is named like the weight of its layer.
+        """
+        layers = set(self.leaves.values())
+        return next((path[:i] for i in range(len(path)) if path[: i + 1] in layers), path)
 
     def _module_paths(self) -> set[Path]:
         """Scopes that become modules; the others are part of the scope around them."""
