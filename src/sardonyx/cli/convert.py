@@ -145,11 +145,17 @@ def convert(
     elif seeds or inputs is not None:
         from sardonyx.verify import verify
 
-        report = verify(loaded, stored.function, seeds=seeds, inputs=inputs, culprit=False)
+        at = (stored.sizes or None) if inputs is None else None
+        report = verify(
+            loaded, stored.function, seeds=seeds, inputs=inputs, sizes=at, culprit=False
+        )
         source = f"{seeds} random inputs" if inputs is None else f"the inputs of {inputs}"
         show("verified", f"{report.verdict} on {source}, read back from the file")
         for problem in dict.fromkeys(m.problem for m in report.measurements if m.problem):
             show("", problem)
+        if report.verdict in ("different", "look"):
+            worst = max(report.measurements, key=lambda m: m.ratio)
+            show("", f"output {quote(worst.output)}: {worst.ratio:.3g} × the noise of rounding")
         code = report.exit_code
     print(output)
     raise typer.Exit(code)

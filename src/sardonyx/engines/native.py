@@ -161,9 +161,11 @@ class Stored:
 
     rows       -- facts about it, as lines of a table
     unverified -- why there is no function to compare with, where there is none
+    sizes      -- free sizes to compare at, where the function does not accept every one
     """
 
     path: Path
     function: Callable[..., Any] | None
     rows: list[list[str]]
     unverified: str = ""
+    sizes: dict[str, int] = field(default_factory=dict)

@@ -47,13 +47,20 @@ def order_of(*sizes: Any) -> Order:
 def larger(a: Any, b: Any) -> Any:
     if is_number(a) and is_number(b):
         return max(a, b)
+    a, b = _number_first(a, b)
     return a if is_at_least(a, b) else b if is_at_least(b, a) else order_of(a, b).larger(a, b)
 
 
 def smaller(a: Any, b: Any) -> Any:
     if is_number(a) and is_number(b):
         return min(a, b)
-    return b if is_at_least(a, b) else a if is_at_least(b, a) else order_of(a, b).smaller(a, b)
+    a, b = _number_first(a, b)
+    return a if is_at_least(b, a) else b if is_at_least(a, b) else order_of(a, b).smaller(a, b)
+
+
+def _number_first(a: Any, b: Any) -> tuple[Any, Any]:
+    """Of two sizes that are equal for certain, the number is chosen: expressions stay short."""
+    return (b, a) if is_number(b) else (a, b)
 
 
 def is_at_least(a: Any, b: Any) -> bool:
@@ -82,7 +89,7 @@ def quotient(a: Any, b: Any) -> Any:
     if not is_at_least(b, 0):
         raise NotStatic("the sign of a divisor is only known while running")
     if is_at_least(a, 0):
-        return a // b
+        return larger(a // b, 0)  # the number 0, where nothing else is possible
     return larger(a, 0) // b - larger(-a, 0) // b
 
 

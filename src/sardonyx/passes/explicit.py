@@ -255,7 +255,9 @@ def _run_time_pads(op: Builder, x: ir.Value, window: Window) -> ir.Value:
     strides, extent = (op.const(v, i64) for v in (window.strides, window.extent))
     steps = op.Div(op.Sub(op.Add(sizes, strides), op.const(1, i64)), strides)
     reach = op.Add(op.Mul(op.Sub(steps, op.const(1, i64)), strides), extent)
-    total = op.Max(op.Sub(reach, sizes), op.const(0, i64))
+    total = op.Sub(reach, sizes)
+    if any(e < s for e, s in zip(window.extent, window.strides, strict=True)):
+        total = op.Max(total, op.const(0, i64))  # else it is never negative
     small = op.Div(total, op.const(2, i64))
     large = op.Sub(total, small)
     begin, end = (large, small) if window.auto_pad == "SAME_LOWER" else (small, large)

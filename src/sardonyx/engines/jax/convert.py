@@ -12,6 +12,7 @@ import numpy as np
 from sardonyx.engines.callout import refused
 from sardonyx.engines.channels import channels_last
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax.exported import exported, serialized
 from sardonyx.engines.jax.nn import CHANNELS_LAST
 from sardonyx.engines.jax.xp import arrays, enable_x64, is_traced, jax
 from sardonyx.engines.native import Native, Stored, bind, native
@@ -159,22 +160,10 @@ def _store(loaded: Model, path: Path) -> Stored:
     ]
     if unsupported:
         raise EngineError("files of numpy have no such type", unsupported)
-    scope = jax.export.SymbolicScope()
-    names: dict[str, str] = {}
-    specs = []
-    for value in loaded.inputs:
-        if value.shape is None or value.dtype is None:
-            raise EngineError(f"input {quote(value.name)} has no known rank or type")
-        sizes = []
-        for axis, dim in enumerate(value.shape):
-            label = str(dim) if getattr(dim, "value", dim) is not None else f"{value.name}/{axis}"
-            sizes.append(dim if isinstance(dim, int) else names.setdefault(label, f"d{len(names)}"))
-        shape = jax.export.symbolic_shape(", ".join(map(str, sizes)), scope=scope) if sizes else ()
-        dtype = jax.dtypes.canonicalize_dtype(value.dtype.numpy())
-        specs.append(jax.ShapeDtypeStruct(shape, dtype))
-    exported = jax.export.export(jax.jit(apply))(params, *specs)
+    written = exported(apply, params, loaded)
+    content, gradient = serialized(written.program)
     path.mkdir(parents=True, exist_ok=True)
-    (path / "function.jax").write_bytes(exported.serialize(vjp_order=1))
+    (path / "function.jax").write_bytes(content)
     arrays: dict[str, Any] = {n: np.asarray(p) for n, p in params.items()}
     np.savez(path / "params.npz", **arrays)
     back = jax.export.deserialize(bytearray((path / "function.jax").read_bytes()))
@@ -182,15 +171,16 @@ def _store(loaded: Model, path: Path) -> Stored:
 
     def run(*arrays: Any) -> Any:
         return back.call(
-            weights, *(np.asarray(a, g.dtype) for a, g in zip(arrays, specs, strict=True))
+            weights, *(np.asarray(a, g.dtype) for a, g in zip(arrays, written.specs, strict=True))
         )
 
     rows = [
         [f"input {quote(v.name)}", f"{g.dtype}{list(g.shape)}"]
-        for v, g in zip(loaded.inputs, specs, strict=True)
+        for v, g in zip(loaded.inputs, written.specs, strict=True)
     ]
     rows.append(
         ["parameters", f"{sum(p.size for p in weights.values()):,} in {len(weights)} tensors"]
     )
+    rows += [["gradient", gradient]] if gradient else []
     rows.append(["to load it", "jax.export.deserialize(bytearray(…)).call(params, *inputs)"])
-    return Stored(path, run, rows)
+    return Stored(path, run, rows, sizes=written.sizes)

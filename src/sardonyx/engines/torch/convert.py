@@ -20,7 +20,7 @@ from sardonyx.engines.native import Native, Stored, bind, native
 from sardonyx.engines.torch import backend  # noqa: F401  (registers the kernels)
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.memory import Memory, Sharing
-from sardonyx.engines.torch.trace import argument_names, examples, named, retarget, trace
+from sardonyx.engines.torch.trace import argument_names, exported, named, retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import EngineError, quote
 from sardonyx.lower.custom_native import NATIVE
@@ -346,16 +346,11 @@ def store(model: ModelSource, path: Path) -> Stored:
         module = module_of(parts, share=True)
     if module.untraced:
         raise EngineError(f"the model cannot be exported: {module.untraced}")
-    sizes = [
-        {i: torch.export.Dim.AUTO for i, d in enumerate(v.shape or ()) if not isinstance(d, int)}
-        for v in parts.inputs
-    ]
-    exported = torch.export.export(
-        module, tuple(examples(parts.inputs)), dynamic_shapes=tuple(sizes)
-    )
+    program = exported(module, parts.inputs)
+    program._example_inputs = None  # they would be written too, and may be larger than the model
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()  # torch aborts the process when a disk is full
-    torch.export.save(exported, buffer)
+    torch.export.save(program, buffer)
     path.write_bytes(buffer.getbuffer())
     loaded = torch.export.load(path).module()
 
@@ -364,9 +359,9 @@ def store(model: ModelSource, path: Path) -> Stored:
             return loaded(*(torch.from_numpy(np.array(a)) for a in arrays))
 
     shapes = {
-        n.name: list(n.meta["val"].shape) for n in exported.graph.nodes if n.op == "placeholder"
+        n.name: list(n.meta["val"].shape) for n in program.graph.nodes if n.op == "placeholder"
     }
-    users = exported.graph_signature.user_inputs
+    users = program.graph_signature.user_inputs
     rows = [
         [f"input {quote(v.name)}", str(shapes[n])] for v, n in zip(parts.inputs, users, strict=True)
     ]

@@ -33,6 +33,7 @@ HINTS = (19, 23, 41, 67, 97, 131, 173, 211)
 LARGER = 1021  # added to them, it gives sizes that have next to nothing in common with them
 MULTIPLE = 32  # networks that halve an image often need its sides to be a multiple of this
 TRIED = 1 << 22  # the most elements of inputs with which a model is run to compare results
+ALLOCATED = 1 << 28  # the same where only their sizes are read: the system sets no page aside
 LOGGERS = ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
 Grow = Callable[[int], int]
 
@@ -71,14 +72,17 @@ def torch_type(value: ir.Value) -> Any:
 
 
 def examples(
-    inputs: Sequence[ir.Value], grow: Grow = small, names: Collection[str] | None = None
+    inputs: Sequence[ir.Value],
+    grow: Grow = small,
+    names: Collection[str] | None = None,
+    most: int = TRIED,
 ) -> list[torch.Tensor]:
     """Zeros that fit the inputs, with sizes of `HINTS`; those called `names` grow (None: all)."""
     hints: dict[str, int] = {}
     shapes = [input_sizes(value, hints) for value in inputs]
     numbers = {n: grow(h) if names is None or n in names else h for n, h in hints.items()}
     sizes = [[d if isinstance(d, int) else numbers[d] for d in shape] for shape in shapes]
-    if sum(math.prod(s) for s in sizes) > TRIED:
+    if sum(math.prod(s) for s in sizes) > most:
         raise EngineError("the model's inputs are too large to try it")
     types = [torch_type(value) for value in inputs]
     return [torch.zeros(s, dtype=t) for s, t in zip(sizes, types, strict=True)]
@@ -134,6 +138,40 @@ def named(module: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphM
     type(module).__name__ = "Graph"
     module.recompile()
     return module
+
+
+def exported(module: torch.nn.Module, inputs: Sequence[ir.Value]) -> Any:
+    """A module as an exported program of torch, with the free sizes of its inputs.
+
+    Not every model accepts small sizes: they are followed by others until torch is content.
+    """
+    sizes = tuple(
+        {i: torch.export.Dim.AUTO for i, d in enumerate(v.shape or ()) if not isinstance(d, int)}
+        for v in inputs
+    )
+    names = _free_names(inputs)
+    problem: Exception | None = None
+    for grow in (small, multiple, larger) if names else (small,):
+        try:
+            # A tensor of one row stays one of any number of rows.
+            with without_log(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
+                tensors = tuple(examples(inputs, grow, names, most=ALLOCATED))
+                return torch.export.export(module, tensors, dynamic_shapes=sizes)
+        except Exception as error:  # torch has no class of its own for these
+            problem = problem or error
+    assert problem is not None
+    reason = str(problem).strip().partition("\n")[0]
+    raise EngineError(f"torch cannot export the model: {reason}") from problem
+
+
+def _free_names(inputs: Sequence[ir.Value]) -> set[str]:
+    """The free sizes but those of batches, which every model accepts, or all if there are no
+    others.
+    """
+    hints: dict[str, int] = {}
+    shapes = [input_sizes(value, hints) for value in inputs]
+    batches = {shape[0] for shape in shapes if shape}
+    return {name for name in hints if name not in batches} or set(hints)
 
 
 def _has_free_sizes(inputs: Sequence[ir.Value]) -> bool:
@@ -200,7 +238,7 @@ def _traced(
     hints: dict[str, int] = {}
     fakes += [_fake(mode, value, hints, grow) for value in inputs]
     try:
-        with warnings.catch_warnings(), run_limits(trips=UNROLLED), _without_log():
+        with warnings.catch_warnings(), run_limits(trips=UNROLLED), without_log():
             warnings.simplefilter("ignore")
             graph = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*fakes)
     except EngineError:
@@ -232,7 +270,7 @@ def _fake(mode: Any, value: ir.Value, hints: dict[str, int], grow: Grow) -> Any:
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
+def without_log() -> Iterator[None]:
     """Without torch's own log of errors, which the caller gets as exceptions."""
     loggers = [logging.getLogger(f"torch.{name}") for name in LOGGERS]
     before = [logger.disabled for logger in loggers]

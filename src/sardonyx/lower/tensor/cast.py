@@ -6,13 +6,24 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.xp import SMALL_FLOATS, SMALL_INTEGERS, is_float, is_string
+from sardonyx.lower.xp import (
+    SMALL_FLOATS,
+    SMALL_INTEGERS,
+    NotStatic,
+    is_float,
+    is_string,
+    is_symbolic,
+)
 
 FLOAT32 = np.dtype(np.float32)
 
 
-@lowering("Cast")
+@lowering("Cast", sizes=True)
 def cast(xp, x, *, to, saturate, round_mode, dtypes):
+    if is_symbolic(x):
+        if dtypes[0] not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise NotStatic
+        return x  # sizes have no width
     return convert(xp, x, dtypes[0], saturate, round_mode)
 
 
