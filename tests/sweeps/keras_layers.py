@@ -110,13 +110,13 @@ def result_of(call: dict[str, Any]) -> str:
     return imported(model)
 
 
-def imported(model: Any) -> str:
+def imported(model: Any, **options: Any) -> str:
     """What comes of the import of a model."""
     import sardonyx as sx
     from sardonyx.errors import ImportDiffers, SardonyxError
 
     try:
-        sx.from_keras(model)
+        sx.from_keras(model, **options)
     except ImportDiffers as error:
         return f"WRONG  {' '.join(str(error).split())[:300]}"
     except SardonyxError as error:

@@ -23,8 +23,8 @@ ON_TENSORFLOW = (
     "TensorFlow; or leave these layers out of the model, and apply them to the data before"
 )
 HINT = (
-    "write the layer with keras.ops, without looking at values or sizes in Python; "
-    + ON_TENSORFLOW.partition(";")[0]
+    "write the layer with keras.ops, without looking at values or sizes in Python; example=, "
+    "arrays that the model takes, fixes all sizes but the batch; " + ON_TENSORFLOW.partition(";")[0]
 )
 
 
