@@ -177,6 +177,18 @@ def test_xgboost_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:
     close(outputs(sx.from_xgboost(model), rows)["variable"], model.predict(rows), 1e-6)
 
 
+@pytest.mark.parametrize("marker", [-1.0, 0.0])
+def test_xgboost_a_number_that_stands_for_missing(marker, tmp_path, monkeypatch) -> None:
+    import xgboost
+
+    monkeypatch.chdir(tmp_path)
+    x = np.nan_to_num(numbers(), nan=marker)
+    model = xgboost.XGBRegressor(n_estimators=5, missing=marker).fit(x, targets()["number"])
+    rows = np.nan_to_num(numbers(7), nan=marker)
+    rows[::5, 0] = np.nan  # missing as well
+    close(outputs(sx.from_xgboost(model, x), rows)["variable"], model.predict(rows), 1e-6)
+
+
 @pytest.mark.parametrize("suffix", ["json", "ubj"])
 def test_xgboost_frames_with_categories_and_files(suffix, tmp_path, monkeypatch) -> None:
     import xgboost
@@ -278,3 +290,66 @@ def test_lightgbm_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:
     assert model.best_iteration_ < 40
     rows = numbers(7).astype(float)
     close(outputs(sx.from_lightgbm(model), rows)["variable"], model.predict(rows), 1e-12)
+
+
+# -- steps of scikit-learn's pipelines ----------------------------------------------------------
+
+
+def wrappers() -> dict[str, tuple[type, type, dict]]:
+    import lightgbm
+    import xgboost
+
+    light = {"n_estimators": 5, "verbose": -1, "min_child_samples": 5}
+    return {
+        "xgboost": (xgboost.XGBClassifier, xgboost.XGBRegressor, {"n_estimators": 5}),
+        "lightgbm": (lightgbm.LGBMClassifier, lightgbm.LGBMRegressor, light),
+    }
+
+
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_boosters_are_steps_of_pipelines_and_meta_estimators(
+    library, tmp_path, monkeypatch
+) -> None:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.ensemble import StackingClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    monkeypatch.chdir(tmp_path)
+    classifier, regressor, settings = wrappers()[library]
+    x, rows = numbers().astype(float), numbers(7).astype(float)
+    tolerance = 4e-6 if library == "xgboost" else 1e-12
+    names = np.array(["low", "mid", "high"])[targets()["classes"]]
+    cases = [
+        (make_pipeline(StandardScaler(), classifier(**settings)), targets()["classes"]),
+        (StackingClassifier([("a", classifier(**settings))], cv=2), names),
+        (CalibratedClassifierCV(classifier(**settings), cv=2), names == "low"),
+    ]
+    for estimator, y in cases:
+        estimator.fit(x, y)
+        result = outputs(sx.from_sklearn(estimator, x), rows)
+        close(result["label"], estimator.predict(rows), 0)
+        close(result["probabilities"], estimator.predict_proba(rows), tolerance)
+    estimator = make_pipeline(StandardScaler(), regressor(**settings)).fit(x, targets()["number"])
+    result = outputs(sx.from_sklearn(estimator, x), rows)
+    close(result["variable"], estimator.predict(rows), tolerance)
+
+
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_zeros_of_sparse_matrices_are_missing_for_xgboost_alone(
+    library, tmp_path, monkeypatch
+) -> None:
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    monkeypatch.chdir(tmp_path)
+    _, regressor, settings = wrappers()[library]
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"a": rng.choice(list("uvwxyz"), ROWS), "b": rng.integers(0, 9, ROWS)})
+    y = x["a"].map(ord).to_numpy() + x["b"].to_numpy() ** 2.0
+    estimator = make_pipeline(OneHotEncoder(handle_unknown="ignore"), regressor(**settings))
+    estimator.fit(x, y)
+    model = sx.from_sklearn(estimator, x)
+    rows = pd.DataFrame({"a": [*"uvwxyz?"], "b": [3, 1, 4, 1, 5, 9, 2]})
+    tolerance = 4e-6 if library == "xgboost" else 1e-12
+    close(outputs(model, rows)["variable"], estimator.predict(rows), tolerance)

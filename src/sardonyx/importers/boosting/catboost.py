@@ -62,6 +62,11 @@ def from_catboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
     return _Import(booster, X).model(raw)
 
 
+def outputs_of(op: Builder, booster: Any, x: ir.Value) -> dict[str, Any]:
+    """The outputs of a model without categories for a matrix of numbers."""
+    return _Import(booster, None).outputs(op, x)
+
+
 def _loaded(path: Any) -> Any:
     import catboost
 
@@ -137,10 +142,7 @@ class _Import:
             columns = self._columns(op, table)
         finally:
             missing_text.reset(token)
-        forest = self._forest()
-        scale, bias = self.document["scale_and_bias"]
-        sums = leaf_sums(op, forest, columns)
-        margin = op.Add(op.Mul(sums, F(scale)), np.asarray(bias, F).reshape(1, -1))
+        margin, forest = self._margin(op, columns)
         outputs = _outputs(op, self.booster, margin)
         if raw:
             outputs["raw"] = margin if width(margin) > 1 else flat(op, margin)
@@ -149,6 +151,16 @@ class _Import:
             op, self.schema, outputs, source="CatBoost", predict=self._predicted, x=self.x,
             forest=None if self.schema.frame else forest, tolerance=1e-10, classes=classes,
         )  # fmt: skip
+
+    def _margin(self, op: Builder, columns: ir.Value) -> tuple[ir.Value, Forest]:
+        forest = self._forest()
+        scale, bias = self.document["scale_and_bias"]
+        sums = leaf_sums(op, forest, columns)
+        return op.Add(op.Mul(sums, F(scale)), np.asarray(bias, F).reshape(1, -1)), forest
+
+    def outputs(self, op: Builder, x: ir.Value) -> dict[str, Any]:
+        """The outputs for a matrix of numbers."""
+        return _outputs(op, self.booster, self._margin(op, self._columns(op, x))[0])
 
     def _columns(self, op: Builder, table: Any) -> ir.Value:
         """Numbers in float32, codes of categories, statistics of categories: in this order."""

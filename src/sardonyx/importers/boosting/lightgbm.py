@@ -78,14 +78,7 @@ def from_lightgbm(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
     op = Builder()
     op.reserve(["label", "probabilities", "variable", "raw", *schema.names])
     columns = matrix_of(op, schema, categories, single=False)
-    tiny = op.LessOrEqual(op.Abs(columns), F(ZERO))
-    columns = op.Where(tiny, F(0), columns)  # as LightGBM reads rows
-    margin, forest = _margin(op, text, columns)
-    averaged = margin
-    if "average_output" in text.head:  # a random forest; its raw scores are sums nevertheless
-        rounds = len(text.trees) // int(text.head.get("num_tree_per_iteration", 1))
-        averaged = op.Div(margin, F(max(rounds, 1)))
-    outputs = _outputs(op, text, averaged, wrapper)
+    outputs, margin, forest = outputs_of(op, text, wrapper, columns)
     if raw:
         outputs["raw"] = margin if width(margin) > 1 else flat(op, margin)
     return finished(
@@ -100,6 +93,18 @@ def from_lightgbm(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
         classes=getattr(wrapper, "classes_", None),
         categories=categories,
     )
+
+
+def outputs_of(op, text: Text, wrapper, columns) -> tuple[dict[str, Any], ir.Value, Forest]:
+    """The outputs for columns in double, the sums that they come from, and the trees."""
+    tiny = op.LessOrEqual(op.Abs(columns), F(ZERO))
+    columns = op.Where(tiny, F(0), columns)  # as LightGBM reads rows
+    margin, forest = _margin(op, text, columns)
+    averaged = margin
+    if "average_output" in text.head:  # a random forest; its raw scores are sums nevertheless
+        rounds = len(text.trees) // int(text.head.get("num_tree_per_iteration", 1))
+        averaged = op.Div(margin, F(max(rounds, 1)))
+    return _outputs(op, text, averaged, wrapper), margin, forest
 
 
 def _predicted(native, wrapper, rows) -> dict[str, np.ndarray]:

@@ -82,7 +82,8 @@ def _imported(native, wrapper, document, X, raw) -> Model:
     categories = _categories(document, X) if schema.frame else {}
     op = Builder()
     op.reserve(["label", "probabilities", "variable", "raw", *schema.names])
-    columns = matrix_of(op, schema, categories, single=True)
+    marker = getattr(wrapper, "missing", None)
+    columns = _with_gaps(op, matrix_of(op, schema, categories, single=True), marker, categories)
     margin, forest = _margin(op, document, columns, _rounds(wrapper, native))
     outputs = _outputs(op, document, margin, wrapper)
     classes = getattr(wrapper, "classes_", None) if "probabilities" in outputs else None
@@ -101,8 +102,35 @@ def _imported(native, wrapper, document, X, raw) -> Model:
         categories=categories,
     )
     if isinstance(forest, RoutedForest):
-        _prove_routing(native, document, schema, X, forest, categories)
+        _prove_routing(native, document, schema, X, forest, categories, marker)
     return model
+
+
+def outputs_of(op, wrapper, x: ir.Value) -> dict[str, Any]:
+    """The outputs of a wrapper for a matrix of numbers."""
+    native = wrapper.get_booster()
+    document = json.loads(native.save_raw("json"))["learner"]
+    columns = _with_gaps(op, op.cast(op.cast(x, FLOAT), DOUBLE), wrapper.missing, {})
+    margin, _ = _margin(op, document, columns, _rounds(wrapper, native))
+    return _outputs(op, document, margin, wrapper)
+
+
+def has_categories(wrapper) -> bool:
+    """Whether a column of the training data held categories."""
+    return "c" in (wrapper.get_booster().feature_types or [])
+
+
+def _with_gaps(op, columns, marker: float | None, categories: dict[int, Any]) -> ir.Value:
+    """The columns with NaN where they have the number that the wrapper takes for missing."""
+    if marker is None or np.isnan(marker):
+        return columns
+    if any(0 <= marker < len(values) for values in categories.values()):
+        raise ImportRefused(
+            f"missing={marker:g} is the code of a category as well",
+            hint="train with missing=nan: XGBoost takes the category for missing, by its place "
+            "among the categories of the frame at hand",
+        )
+    return op.Where(op.Equal(columns, F(np.float32(marker))), F(np.nan), columns)
 
 
 def _rounds(wrapper: Any, native: Any) -> int | None:
@@ -119,13 +147,15 @@ def _rounds(wrapper: Any, native: Any) -> int | None:
 # -- what the library itself gives ----------------------------------------------------------------
 
 
-def _matrix(document, rows, schema: Schema) -> Any:
+def _matrix(document, rows, schema: Schema, marker: float | None = None) -> Any:
     import xgboost
 
     if schema.frame:
-        return xgboost.DMatrix(rows, enable_categorical=True)
+        return xgboost.DMatrix(rows, enable_categorical=True, missing=marker)
     names, types = document.get("feature_names") or None, document.get("feature_types") or None
-    return xgboost.DMatrix(rows, feature_names=names, feature_types=types, enable_categorical=True)
+    return xgboost.DMatrix(
+        rows, feature_names=names, feature_types=types, enable_categorical=True, missing=marker
+    )
 
 
 def _predicted(native, wrapper, document, rows, schema: Schema) -> dict[str, np.ndarray]:
@@ -187,18 +217,18 @@ class RoutedForest(Forest):
         self.numbers: list[np.ndarray] = []
 
 
-def _prove_routing(native, document, schema: Schema, X, forest, categories) -> None:
+def _prove_routing(native, document, schema: Schema, X, forest, categories, marker) -> None:
     """Compare the leaf that each row reaches in each tree with XGBoost's: they are the same."""
     if not forest.numbers:
         return
     op = Builder()
-    columns = matrix_of(op, schema, categories, single=True)
+    columns = _with_gaps(op, matrix_of(op, schema, categories, single=True), marker, categories)
     if forest.whole:
         columns = _category_codes(op, columns, forest.whole)
     model = assemble(op, schema.values, {"leaves": leaf_rows(op, forest, columns)})
     count = len(forest.numbers)
     for rows in batches(schema, X, forest, categories):
-        nodes = native.predict(_matrix(document, rows, schema), pred_leaf=True)
+        nodes = native.predict(_matrix(document, rows, schema, marker), pred_leaf=True)
         nodes = np.asarray(nodes).reshape(len(rows), -1)[:, :count].astype(np.int64)
         leaves = np.stack([forest.numbers[t][nodes[:, t]] for t in range(count)], 1)
         prove(model, schema.feeds(rows), {"leaves": leaves}, source="XGBoost")

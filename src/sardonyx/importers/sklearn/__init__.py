@@ -54,6 +54,7 @@ def from_sklearn(
     _load_rules()
     _check_parts(estimator)
     schema = schema_of(estimator, X)
+    from sardonyx.importers.boosting.steps import has_xgboost
     from sardonyx.importers.sklearn.check import verify as compare
     from sardonyx.importers.sklearn.outputs import wanted
 
@@ -63,13 +64,14 @@ def from_sklearn(
             f"{public_name(type(estimator))} has no method that scores new rows",
             hint="predict, transform, decision_function or score_samples",
         )
+    verify = verify or has_xgboost(estimator)  # how it reads zeros shows in the comparison only
     try:
         model = convert(estimator, schema, outputs)
         verdict = compare(estimator, model, schema, X, outputs) if verify else None
     except ImportRefused as refusal:
         return _fallback(estimator, schema, X, outputs, refusal)
     except ImportDiffers as difference:
-        raise _located(estimator, schema, X, difference) from difference
+        model, verdict = _without_zeros(estimator, schema, X, outputs, difference)
     model.metadata["sardonyx.importer"] = "sardonyx"
     if verdict is not None:
         model.metadata["sardonyx.verified"] = str(verdict)
@@ -91,6 +93,7 @@ def _load_rules() -> None:
         raise MissingExtra("scikit-learn", "sklearn") from error
     for name in MODULES:
         importlib.import_module(f"sardonyx.importers.sklearn.{name}")
+    importlib.import_module("sardonyx.importers.boosting.steps")
 
 
 def convert(estimator: Any, schema: Schema, outputs: dict[str, str]) -> Model:
@@ -200,6 +203,23 @@ def _fallback(estimator, schema, X, outputs, refusal: ImportRefused) -> Model:
     model.metadata["sardonyx.importer"] = "skl2onnx"
     model.metadata["sardonyx.verified"] = str(verdict)
     return model
+
+
+def _without_zeros(estimator, schema, X, outputs, difference: ImportDiffers) -> tuple[Model, Any]:
+    """A second try where XGBoost is a part: the zeros of a sparse matrix are missing for it."""
+    from sardonyx.importers.boosting.steps import has_xgboost, zeros_are_missing
+    from sardonyx.importers.sklearn.check import verify as compare
+
+    if not has_xgboost(estimator):
+        raise _located(estimator, schema, X, difference) from difference
+    token = zeros_are_missing.set(True)
+    try:
+        model = convert(estimator, schema, outputs)
+        return model, compare(estimator, model, schema, X, outputs)
+    except ImportDiffers:
+        raise _located(estimator, schema, X, difference) from difference
+    finally:
+        zeros_are_missing.reset(token)
 
 
 def _located(estimator, schema, X, difference: ImportDiffers) -> ImportDiffers:

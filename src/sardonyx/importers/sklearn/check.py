@@ -165,5 +165,9 @@ def _changed(values: np.ndarray, change: str) -> np.ndarray:
 
 def holds_float32(estimator: Any) -> bool:
     """Whether a part of the estimator was fitted in float32, and so computes in it."""
+    from sardonyx.importers.boosting.steps import has_xgboost
+
+    if has_xgboost(estimator):
+        return True
     arrays = (v for part in parts_of(estimator) for v in vars(part).values())
     return any(isinstance(v, np.ndarray) and v.dtype == np.float32 for v in arrays)
