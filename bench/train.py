@@ -3,6 +3,7 @@
     python bench/train.py [--networks mlp,cnn] [--optimizers adamw,sgd] [--seconds 6] [--minutes 8]
     python bench/train.py --threads 1,2,8,16 --runs 3       one table for each number of threads
     python bench/train.py --profile        where the time of a step goes, and its bound
+    python bench/train.py --rewrites       the step over the step without one of its rewrites
     python bench/train.py --quick          two networks, no compilers: whether it runs at all
 
 All contenders of a row start from the same weights and batch; their first losses must agree. A
@@ -46,6 +47,7 @@ from train_profile import SHARES, processor, profile
 import sardonyx as sx
 from networks import NETWORKS, Network, export
 from sardonyx.engines.onnxruntime import prepare_training
+from sardonyx.engines.onnxruntime.step_session import REWRITES
 
 PEER = "torch.compile"
 PAUSE = 0.05  # seconds: the threads of a pool keep a core busy for a while after their last work
@@ -105,6 +107,10 @@ def contenders(network: Network, optimizer: str, arguments: argparse.Namespace) 
     }
     if optimizer == "adamw" and network.name in RECOMPUTED:
         made["recompute"] = ours(network, optimizer, arguments.threads, recompute=True)
+    if arguments.rewrites:
+        for name in REWRITES:
+            without = ours(network, optimizer, arguments.threads, without=[name])
+            made[f"without {name}"] = without
     if arguments.jax:
         from networks_jax import step
 
@@ -212,6 +218,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1, help="measurements of a row: their median")
     parser.add_argument("--threads", default="2", help="a number, or several: 1,2,8,16")
     parser.add_argument("--profile", action="store_true", help="the shares of a step, its bound")
+    parser.add_argument("--rewrites", action="store_true", help="without each rewrite too")
     parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
     parser.add_argument("--compile", action=yes_or_no, default=True, help="torch.compile too")
     parser.add_argument("--jax", action=yes_or_no, default=True, help="JAX jit too")

@@ -239,7 +239,8 @@ class TrainingRep(training.TrainingRep):
     recompute -- compute most of the forward pass again in the backward pass instead of keeping it:
                  less memory, more time, the same numbers. The weights as they were loaded wait in
                  a temporary file
-    without   -- rewrites of the step that are left out, to find an error: "blocks", "depthwise"
+    without   -- rewrites of the step that are left out, to find an error: "blocks", "dense",
+                 "depthwise", "dots"
 
     >>> import numpy as np, sardonyx as sx
     >>> rep = sx.prepare_training(sx.trainable("model.onnx", "cross_entropy"))
