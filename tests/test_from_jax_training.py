@@ -191,3 +191,26 @@ def test_a_step_that_is_not_pure_is_refused() -> None:
 
     with pytest.raises(ArgumentError, match="not pure"):
         sx.from_jax_step(step, {"w": jnp.zeros(3)}, jnp.ones(4))
+
+
+def test_a_step_through_branches_is_that_of_jax() -> None:
+    """The gradient of a branch has an empty place for what only the other branch keeps."""
+
+    def predict_by_branch(params: Any, x: Any) -> Any:
+        branches = [lambda z: z, lambda z: z @ params["w"], lambda z: jnp.tanh(z @ params["w"])]
+        return jax.lax.switch((x.sum() > 0).astype(jnp.int32) + 1, branches, x)
+
+    x = jax.random.normal(KEY, (3, 5))
+    params = {"w": 0.4 * jax.random.normal(jax.random.key(1), (5, 5))}
+    options: dict[str, Any] = {"loss": lambda z, y: jnp.mean((z - y) ** 2), "how": "step"}
+    model = sx.from_jax(
+        predict_by_branch, params, x, jnp.ones((3, 5)), optimizer=optax.sgd(0.1), **options
+    )
+
+    def objective(w: Any) -> Any:
+        return jnp.mean((predict_by_branch({"w": w}, x) - 1.0) ** 2)
+
+    training = sx.prepare_training(model)
+    training.step({"x": np.asarray(x), "y": np.ones((3, 5), np.float32)})
+    expected = params["w"] - 0.1 * jax.grad(objective)(params["w"])
+    np.testing.assert_allclose(training.state()["w"], expected, atol=1e-6)

@@ -224,3 +224,28 @@ def test_what_a_training_must_not_do_is_refused(name: str) -> None:
     import_it, words = TRAININGS[name]
     with pytest.raises(SardonyxError, match=words):
         import_it()
+
+
+def test_a_weight_that_keeps_its_numbers_may_be_written_to() -> None:
+    def function(net: Any, x: Any) -> Any:
+        with torch.no_grad():
+            net.line.weight.div_(1.0)
+        return net.line(x)
+
+    assert imported(function)
+
+
+def test_one_row_of_what_is_squeezed_inside() -> None:
+    """The axis of a batch of one stays where torch has captured that it is larger."""
+
+    def function(net: Any, x: Any) -> Any:
+        first = net.line(x)[:, :1].squeeze()
+        return torch.cat([net.line(x)[:, :2] * 0 + first.reshape(-1, 1), x], 1)
+
+    net = Net(function).eval()
+    model = sx.from_torch(net, example())
+    row = example()[:1]
+    with torch.no_grad():
+        expected = net(row).numpy()
+    ours = sx.to_numpy(model)(row.numpy())
+    np.testing.assert_allclose(ours, expected, atol=1e-6)

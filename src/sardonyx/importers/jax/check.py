@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import onnx_ir as ir
 from jax import tree_util
 from jax._src import core
 
@@ -20,6 +21,7 @@ from sardonyx.verify.noise import DIFFERENT, FAILS
 from sardonyx.verify.training import verify_training
 
 SECONDS = 60.0
+SHORT = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
 LARGEST = 1 << 12  # of the smallest sizes that functions ask for
 FREE_SIZE = 3  # what the first symbolic size is for the comparison; the others are larger
 LARGER = (8, 16, 32, 64, 128, 256)  # where a function leaves nothing of smaller ones
@@ -58,8 +60,16 @@ def require_same(
         raise ImportDiffers(
             "the imported model and JAX differ",
             [[line] for line in str(report).splitlines()],
-            hint="this is a defect of the import: please report the function; nothing was returned",
+            hint=_hint(model, "function"),
         )
+
+
+def _hint(model: Model, what: str) -> str:
+    graphs = [model.graph, *(record.algorithm for record in model.records)]
+    values = (v for graph in graphs for node in graph.all_nodes() for v in node.outputs)
+    if any(v.dtype in SHORT for v in values):
+        return "XLA leaves out roundings to 16 bits where it fuses: import the function in float32"
+    return f"this is a defect of the import: please report the {what}; nothing was returned"
 
 
 class JaxSide:
@@ -108,7 +118,7 @@ def require_same_training(
         raise ImportDiffers(
             "the imported training step and that of JAX differ",
             [[line] for line in str(report).splitlines()],
-            hint="this is a defect of the import: please report the step; nothing was returned",
+            hint=_hint(model, "step"),
         )
 
 

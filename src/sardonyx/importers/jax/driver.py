@@ -38,6 +38,7 @@ CALLS = frozenset(["jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_
 class Rule:
     function: Callable[..., Any]
     keywords: frozenset[str]
+    required: frozenset[str]
 
 
 RULES: dict[str, Rule] = {}
@@ -48,11 +49,13 @@ def importer(*primitives: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters.values()
-        keywords = frozenset(p.name for p in parameters if p.kind == p.KEYWORD_ONLY)
+        named = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
+        keywords = frozenset(p.name for p in named)
+        required = frozenset(p.name for p in named if p.default is p.empty)
         for name in primitives:
             if name in RULES:
                 raise ArgumentError(f"the JAX primitive {name} already has a rule")
-            RULES[name] = Rule(function, keywords)
+            RULES[name] = Rule(function, keywords, required)
         return function
 
     return register
@@ -146,6 +149,8 @@ class Reader:
         if any(keys.is_key(v.aval) for v in (*equation.invars, *equation.outvars)):
             operands, params = keys.adapted(op, equation, operands, params)
         keywords = {k: params[k] for k in rule.keywords if k in params}
+        if not rule.required <= keywords.keys():
+            raise Refusal(f"JAX {jax.__version__} writes it in a form that is not known here")
         results = rule.function(op, *operands, **keywords)
         return results if isinstance(results, (list, tuple)) else [results]
 

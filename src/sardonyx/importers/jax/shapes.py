@@ -119,6 +119,12 @@ def iota(op: Writer, *_: ir.Value, dtype: Any, shape: Any, dimension: int) -> ir
     return op.expanded(op.unsqueezed(line, after), shape)
 
 
+@importer("empty", "empty2")
+def empty(op: Writer, *_: ir.Value, out: Sequence[Any]) -> ir.Value:
+    """What nobody reads before it is written: the other branch of a gradient of `cond`."""
+    return op.expanded(op.const(np.zeros((), out[0].dtype)), out[0].shape)
+
+
 @importer("dim_as_value")
 def dim_as_value(op: Writer, *, dim: Any, out: Sequence[Any]) -> ir.Value:
     size = op.size(dim)

@@ -95,7 +95,7 @@ def from_torch(
         observation = observe(source) if source.labels is not None else Observation()
         program = captured(source, dynamic, observation.depth)
         unmatched = mark_attention(program.exported, observation.attention)
-        whole = translated(program, module)
+        whole = translated(program, module, source)
     label_names = list(source.label_tensors())
     parts = split(whole, program.outputs[-1], label_names) if source.labels is not None else None
     served = parts.served if parts is not None else whole

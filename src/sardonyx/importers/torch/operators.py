@@ -86,6 +86,11 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
             if not training and tensors[3] is not None and tensors[4] is not None:
                 marked = torch.ops.sardonyx.batch_norm.default
                 _replace(node, marked, (*tensors, momentum, eps))
+        elif node.target is aten.squeeze.default:
+            # NOTE [one row]: torch has captured that a free size is not 1, and drops other axes.
+            sizes = enumerate(node.args[0].meta["val"].shape)  # type: ignore[union-attr]
+            axes = [axis for axis, size in sizes if isinstance(size, int) and size == 1]
+            _replace(node, aten.squeeze.dims, (node.args[0], axes))
         elif node.target is aten.detach.default:
             _replace(node, torch.ops.sardonyx.stop.default, node.args[:1])
         elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:

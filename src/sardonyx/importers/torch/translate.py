@@ -20,7 +20,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from sardonyx.errors import ImportRefused, MissingExtra, quote
 from sardonyx.grad.driver import STOPPED
-from sardonyx.importers.torch.capture import Program, quiet, refused
+from sardonyx.importers.torch.capture import (
+    Program,
+    Source,
+    evaluation_mode,
+    quiet,
+    refused,
+)
 from sardonyx.importers.torch.recurrent import STOP_SEED
 from sardonyx.model import Model
 
@@ -33,8 +39,11 @@ PLACEHOLDER = "sardonyx"
 KEPT_METADATA = (SCOPES, CLASSES, KIND, STOPPED)
 
 
-def translated(program: Program, module: torch.nn.Module) -> Model:
-    """The program as one ONNX model; `program.inputs` and `outputs` are the names at its ends."""
+def translated(program: Program, module: torch.nn.Module, source: Source | None = None) -> Model:
+    """The program as one ONNX model; `program.inputs` and `outputs` are the names at its ends.
+
+    source -- how the module is called, where that is known
+    """
     try:
         import onnxscript  # noqa: F401
 
@@ -55,7 +64,7 @@ def translated(program: Program, module: torch.nn.Module) -> Model:
         )
     assert result is not None
     model = result.model
-    _refuse_writes(result.exported_program, program)
+    _refuse_writes(result.exported_program, program, source)
     _name_weights(model, module)
     with quiet():
         _simplify(model)
@@ -87,7 +96,7 @@ def _refuse_random(nodes: Iterable[torch.fx.Node]) -> None:
         )
 
 
-def _refuse_writes(exported: Any, program: Program) -> None:
+def _refuse_writes(exported: Any, program: Program, source: Source | None) -> None:
     """Refuse a module that writes to inputs or parameters, or to buffers that outputs read."""
     signature = exported.graph_signature
     holders = {s.target: s.arg.name for s in signature.input_specs if s.kind == InputKind.BUFFER}
@@ -99,7 +108,7 @@ def _refuse_writes(exported: Any, program: Program) -> None:
         if spec.kind == OutputKind.USER_INPUT_MUTATION:
             place = users.index(spec.target) if spec.target in users else 0
             rows.append([f"input {quote(program.inputs[place])}", "is written to in place", line])
-        elif spec.kind == OutputKind.PARAMETER_MUTATION:
+        elif spec.kind == OutputKind.PARAMETER_MUTATION and _is_changed(source, spec.target):
             rows.append([f"parameter {quote(_bare(spec.target))}", "is written to in place", line])
         elif spec.kind == OutputKind.BUFFER_MUTATION and _is_read(
             exported, holders.get(spec.target, ""), signature
@@ -112,6 +121,20 @@ def _refuse_writes(exported: Any, program: Program) -> None:
             rows,
             hint="compute with a copy: x = x.clone()",
         )
+
+
+def _is_changed(source: Source | None, target: str) -> bool:
+    """Whether a call gives a parameter other numbers; some write what is there already."""
+    if source is None or not target.startswith(PREFIX):
+        return True
+    parameter = source.module.get_parameter(_bare(target))
+    before = parameter.detach().clone()
+    with torch.no_grad(), quiet(), evaluation_mode(source.module):
+        try:
+            source.run(source.module, {})
+            return not torch.equal(parameter, before)
+        finally:
+            parameter.copy_(before)
 
 
 def _is_read(exported: Any, name: str, signature: Any) -> bool:
