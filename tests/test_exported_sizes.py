@@ -72,6 +72,17 @@ MODELS: dict[str, tuple[str, str, dict[str, np.ndarray]]] = {
         y = Conv<auto_pad = "VALID", kernel_shape = [3, 3]>(q, v)""",
         {"w": normal(4, 3, 3, 3), "v": normal(4, 4, 3, 3)},
     ),
+    # Cells are counted in floats, as torch's exporter writes the grid of a detector.
+    "grid": (
+        "(float[N,3,H,W] x) => (float[N,3,H,W] y)",
+        """s = Shape(x) w = Gather(s, three) f = Cast<to = 1>(w) g = Range(zero, f, one)
+        y = Mul(x, g)""",
+        {
+            "three": np.array(3, np.int64),
+            "zero": np.array(0, np.float32),
+            "one": np.array(1, np.float32),
+        },
+    ),
     # Sizes as TensorFlow has them: in 32 bits.
     "narrow sizes": (
         "(float[N,6,4] x) => (float[N,24] y)",
@@ -218,3 +229,19 @@ def test_small_results_of_a_sigmoid_are_not_called_different() -> None:
         shift=np.float32(5),
     )
     assert sx.verify(model, wrong).verdict == "different"
+
+
+def test_sizes_without_names_may_have_to_be_equal() -> None:
+    """A state whose second axis is the batch, beside a signal with a length of its own."""
+    model = parsed(
+        "(float[N,T] x, float[2,M,8] state) => (float[M,8] y)",
+        """a = Constant<value = int64[1] {1}>() s = Unsqueeze(x, a)
+        c = Conv<kernel_shape = [128], strides = [64]>(s, w) m = GlobalAveragePool(c)
+        f = Flatten(m) z = Constant<value = int64 {0}>() h = Gather(state, z) y = Add(f, h)""",
+        w=normal(8, 1, 128),
+    )
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param") if dim.dim_param else None
+    report = sx.verify(model, "numpy")
+    assert report.verdict == "same" and report.measurements

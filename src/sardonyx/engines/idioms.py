@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS
+from sardonyx.engines.ranges import ranges
 from sardonyx.engines.splits import splits
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.precompute import compute
@@ -51,6 +52,7 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     fed = {v for v in graph.inputs if v.name in weights}
     layer_norms, linears = (functools.partial(f, fed=fed) for f in (_layer_norms, _linears))
     for rewrite in (
+        ranges,
         _unsqueezes,
         splits,
         _activations,

@@ -81,6 +81,11 @@ def size_choices(
         yield sizes | _drawn(batches, batch_pool, seed)
         if len(batches) > 1:
             yield sizes | dict.fromkeys(batches, batch_pool[seed % len(batch_pool)])
+    unnamed = [n for n in free if n.endswith("]")]
+    for name in others if len(unnamed) > 1 else ():  # without names, equal sizes look different
+        for pool in LADDER:
+            batch = FIRST[seed % len(FIRST)]
+            yield chosen_sizes | dict.fromkeys(free, batch) | {name: pool[seed % len(pool)]}
     for size in EQUAL:
         yield chosen_sizes | dict.fromkeys(free, size + seed % 2)
 
