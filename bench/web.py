@@ -2,6 +2,7 @@
 
     python bench/web.py --runtime FOLDER [--networks mlp,cnn] [--steps 100] [--warm 1500]
     python bench/web.py --runtime FOLDER --webgpu
+    python bench/web.py --runtime FOLDER --ready
 
 FOLDER is an npm project that has onnxruntime-web. Both sides take the same batches, from the same
 weights.
@@ -15,14 +16,21 @@ thousand steps or so.
 On WebGPU, which Chromium runs (by Playwright, in software), the figures are the largest difference
 of a loss within an epoch, the nodes that onnxruntime-web says it placed on WebGPU and on the CPU,
 and those of the graph beside the step (scalars, sizes, whole numbers), which WebAssembly runs.
+
+`--ready` opens the page of each network five times in a fresh browser, from a server on loopback.
+The figures are the median time from the navigation until the page is ready to train, the CPU time
+of all processes of the browser until then (on Linux), and the requests that training causes
+afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import http.server
 import json
+import os
 import re
 import shutil
 import statistics
@@ -41,7 +49,7 @@ from torch import nn
 
 import sardonyx as sx
 
-FLOORS = {"difference": 2e-6, "time": 3.0, "placed": 95}
+FLOORS = {"difference": 2e-6, "time": 3.0, "placed": 95, "ready": 2.0, "requests": 0}
 BATCHES, ROWS = 10, 16
 RUNNER = """
 import { readFile } from "node:fs/promises";
@@ -307,6 +315,55 @@ def on_webgpu(name: str, project: Path) -> None:
     print(f"| {name} | {difference:.1e} | {gpu} | {cpu} | {share:.1f} | {beside} |", flush=True)
 
 
+# -- loading ---------------------------------------------------------------------------------------
+
+READY = """() => new Promise((resolve) => {
+  const check = () => document.body?.dataset.ready === "yes" ? resolve(performance.now())
+    : setTimeout(check, 5);
+  check();
+})"""
+
+
+def browser_time() -> float:
+    """The CPU time of all processes that this one has started, in seconds."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            number = int(path.parent.name)
+            children.setdefault(int(fields[1]), []).append(number)
+            ticks[number] = int(fields[11]) + int(fields[12])
+    total, waiting = 0, list(children.get(os.getpid(), []))
+    while waiting:
+        number = waiting.pop()
+        total += ticks[number]
+        waiting += children.get(number, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def until_ready(name: str, project: Path) -> None:
+    net, batches = record(name)
+    rows = {key: np.concatenate([b[key] for b in batches]) for key in batches[0]}
+    times, work, requests = [], [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        page_file = sx.export_web(net, folder, rows, epochs=1, runtime=project)
+        for _ in range(5):
+            with opened(page_file.parent) as (page, _):
+                before = browser_time()
+                page.reload()  # the first visit starts processes of the browser
+                times.append(page.evaluate(READY) / 1e3)
+                work.append(browser_time() - before)
+                seen: list[str] = []
+                page.on("request", lambda request, seen=seen: seen.append(request.url))
+                page.click("#start")
+                done = "document.getElementById('status').textContent.startsWith('finished')"
+                page.wait_for_function(done, timeout=300_000)
+                requests += len(seen)
+    wall, cpu = statistics.median(times), statistics.median(work)
+    print(f"| {name} | {wall:.2f} | {cpu:.2f} | {requests} |", flush=True)
+
+
 def in_webassembly(name: str, steps: int, warm: int, project: Path) -> None:
     net, batches = record(name)
     ours = native(net, batches, 3 * steps)
@@ -332,8 +389,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warm", type=int, default=1500)
     parser.add_argument("--webgpu", action="store_true")
+    parser.add_argument("--ready", action="store_true")
     options = parser.parse_args()
     project = options.runtime.resolve()
+    if options.ready:
+        print("| network | ready, s | CPU time, s | requests |\n|---|---|---|---|")
+        for name in options.networks.split(","):
+            until_ready(name, project)
+        return
     if options.webgpu:
         print("| network | difference | on WebGPU | on the CPU | share, % | beside |")
     else:

@@ -15,7 +15,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, ModelError
 from sardonyx.quantize.ranges import LEVELS, rounded, weight_scale
 from tests.networks import cnn, mlp, network, parse, transformer
 
@@ -260,6 +260,21 @@ def test_a_weight_behind_a_transpose_is_rounded_where_it_is_stored(per_channel: 
     np.testing.assert_array_equal(stored[1], stored[0].T)
     outputs = [Runner(m)({"x": data["x"]})["y"] for m in (small[1], moved.model)]
     np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_adapters_read_the_activations_that_their_products_read(dropout: float) -> None:
+    net = sx.quantize_aware(sx.lora(mlp(), rank=2, dropout=dropout), TABLE)
+    run = sx.train(net, TABLE, epochs=2, batch_size=16, loss="cross_entropy", lr=1e-2)
+    small = sx.to_integers(run.model)
+    models = run.model, small, sx.merge_lora(small)
+    trained, integers, merged = (Runner(m)({"x": X})["scores"] for m in models)
+    np.testing.assert_array_equal(integers, trained)
+    np.testing.assert_allclose(merged, trained, atol=2e-6 * np.abs(trained).max())
+    with pytest.raises(ModelError, match="to_integers"):
+        sx.merge_lora(run.model)
+    with pytest.raises(ArgumentError, match="to_integers"):
+        sx.lora(sx.quantize_aware(mlp(), TABLE), rank=2)
 
 
 def test_a_transformer_is_quantized_and_trained() -> None:

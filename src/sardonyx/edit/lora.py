@@ -33,6 +33,7 @@ from sardonyx.weights import classified, weights
 BESIDE = "sardonyx.lora.beside"  # weights that are trained beside them, such as a new head's
 RECORDS = "sardonyx.training"  # the descriptions of training records, which a merge drops
 FIRST, SECOND = ".lora_A", ".lora_B"
+ROUNDED = "its weight is rounded while it is trained: sx.to_integers first stores it as integers"
 KAIMING = Initializer("kaiming_uniform", 3**-0.5)  # ±1/√fan_in, as layers of torch start
 
 
@@ -304,6 +305,8 @@ def _targets(
 def _why_not(token: str, model: Model) -> str:
     if token in OPERATORS:
         nodes = [n for g in graphs(model.graph) for n in g if n.op_type == token]
+        if any(map(_is_rounded, nodes)):
+            return "its weights are rounded while they are trained: sx.to_integers stores integers"
         return f"{len(nodes)} nodes, none of them with a stored float weight of two axes or more"
     if opset.schema(token) is not None:
         return f"is an operator that takes no adapter: {', '.join(OPERATORS)} do"
@@ -408,7 +411,12 @@ def _merge(work: Model, op: Builder, name: str, adapter: Adapter) -> None:
     sums = [total for node in b.consumers() for total in node.outputs[0].consumers()]
     products = [_product_of(total) for total in sums]
     if not sums or any(p is None for p in products):
-        raise ModelError(f"the path of the adapter {quote(name)} is not as `lora` builds it")
+        raise ModelError(
+            f"the path of the adapter {quote(name)} is not as `lora` builds it",
+            hint=ROUNDED
+            if any(_is_rounded(n) for total in sums for n in _factors(total))
+            else None,
+        )
     product = products[0]
     assert product is not None
     factors = a.const_value.numpy(), b.const_value.numpy()
@@ -420,6 +428,25 @@ def _merge(work: Model, op: Builder, name: str, adapter: Adapter) -> None:
         _swap_output(total.graph, after, before, op)
         after.replace_all_uses_with(before)
     _store(work, op, product, [p for p in products if p is not None], weight)
+
+
+def _factors(total: ir.Node) -> list[ir.Node]:
+    """The product to which a path is added, if there is one."""
+    node = total.inputs[0].producer() if total.inputs[0] is not None else None
+    return [] if node is None else [node]
+
+
+def _is_rounded(node: ir.Node) -> bool:
+    """Whether an operand of a product is rounded while the model trains (`quantize_aware`)."""
+    for value in node.inputs:
+        pair = value.producer() if value is not None else None
+        source = pair.inputs[0] if pair is not None and pair.inputs else None
+        maker = source.producer() if source is not None else None
+        if maker is not None and maker.op_type == "QuantizeLinear":
+            stored = maker.inputs[0]
+            if stored is not None and stored.is_initializer():
+                return True
+    return False
 
 
 def _product_of(total: ir.Node) -> Product | None:

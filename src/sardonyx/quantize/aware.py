@@ -8,7 +8,7 @@ the second starts at 1 and is trained, so that a learning rate means the same fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
+from sardonyx.edit.lora import FIRST, adapters
 from sardonyx.edit.surgery import finish, open_model
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, ModelSource
@@ -94,6 +95,7 @@ def quantize_aware(
         if activations is not None:
             for value in _activations(product):
                 insert.activation(product.node, value, LEVELS[activations], ends[value.name or ""])
+    insert.adapters(adapters(work))
     finish(work, op, "the model cannot be quantized")
     return work
 
@@ -229,6 +231,22 @@ class _Insertion:
         for position, read in enumerate(node.inputs):
             if read is value and position < 2:
                 node.replace_input_with(position, self.pairs[key])
+
+    def adapters(self, names: Collection[str]) -> None:
+        """Let the path of each adapter read what its product reads: merging keeps the numbers."""
+        for name in names:
+            first = self.model.graph.initializers[name + FIRST]
+            for node in first.consumers():
+                position = 1 if node.inputs[0] is first else 0
+                while (value := node.inputs[position]) is not None:
+                    rounded = self.pairs.get((value.name or "", None))
+                    if rounded is not None:
+                        node.replace_input_with(position, rounded)
+                        break
+                    producer = value.producer()
+                    if producer is None or producer.op_type not in ("Dropout", "Transpose"):
+                        break
+                    node, position = producer, 0
 
     def _pair(
         self,
