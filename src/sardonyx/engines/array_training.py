@@ -228,6 +228,10 @@ class ArrayTrainingRep(TrainingRep):
         """
         return mixed(model, self.precision, sized) if self.precision in TYPES else model
 
+    def laid_out(self, model: NormalizedModel) -> NormalizedModel:
+        """The forward half with the layout of images that the framework's kernels prefer."""
+        return model
+
     def gradients(
         self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
     ) -> tuple[list[Any], Any]:

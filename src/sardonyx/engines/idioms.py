@@ -49,6 +49,7 @@ def recognize(model: Model, weights: Collection[str]) -> NormalizedModel:
     merge_common(graph)
     _drop_zero_biases(graph, weights)
     _computed_statistics(graph)
+    _drop_buffers(graph)
     fed = {v for v in graph.inputs if v.name in weights}
     layer_norms, linears = (functools.partial(f, fed=fed) for f in (_layer_norms, _linears))
     for rewrite in (
@@ -111,6 +112,17 @@ def _computed_statistics(graph: ir.Graph) -> None:
             node.op_type, node.domain = "StandardScore", NATIVE
             node.attributes.pop("momentum", None)
             node.attributes.pop("training_mode", None)
+
+
+def _drop_buffers(graph: ir.Graph) -> None:
+    """Buffers of running statistics that are not read: with momentum 0, any will do."""
+    for node in graph:
+        if node.op_type != "BatchNormalization" or node.domain != "":
+            continue
+        unread = node.attributes.get_float("momentum", 0.9) == 0.0
+        if unread and node.attributes.get_int("training_mode", 0):
+            for place in (3, 4):
+                node.replace_input_with(place, node.inputs[1])
 
 
 def _unsqueezes(graph: ir.Graph) -> None:

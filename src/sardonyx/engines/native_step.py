@@ -13,7 +13,6 @@ from sardonyx.engines.idioms import recognize
 from sardonyx.errors import SardonyxError
 from sardonyx.lower.program import Program, element_type
 from sardonyx.model import Model, Record
-from sardonyx.normalize import NormalizedModel
 from sardonyx.record.native_step import NotNative, split_step
 
 if TYPE_CHECKING:
@@ -39,7 +38,8 @@ class NativeStep:
         if other:
             raise NotNative(f"{xp.name} differentiates {other[0]} otherwise")
         try:
-            self.forward_model = rep.in_precision(self._recognized(), self.sized())
+            model = rep.in_precision(recognize(halves.forward, halves.variables), self.sized())
+            self.forward_model = rep.laid_out(model)
             self.forward = Program(self.forward_model, xp, fallback="error")
             self.update = Program(halves.update, xp, fallback="error")
         except SardonyxError as error:
@@ -48,9 +48,6 @@ class NativeStep:
         self.apply = rep.update_function(self)
         self.compiled = rep.jit_native(self.function, self.graph.updates)
         self.settings: dict[str, Any] = {}  # of a step that nothing else is fed for
-
-    def _recognized(self) -> NormalizedModel:
-        return recognize(self.halves.forward, self.halves.variables)
 
     def sized(self) -> list[str]:
         """Tensors of the forward half of which the update reads nothing but the sizes."""

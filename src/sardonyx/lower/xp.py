@@ -215,6 +215,15 @@ class Arrays:
         """
         return x
 
+    def standardized(self, x, axes, epsilon):
+        """`x` with a mean of zero and a variance of one along axes; its mean and variance, with
+        the axes kept.
+        """
+        mean = self.mean(x, axes, True)
+        away = x - mean
+        variance = self.mean(away * away, axes, True)
+        return away / self.sqrt(variance + epsilon), mean, variance
+
     def clip(self, x, low, high):
         x = x if low is None else self.maximum(x, low)
         return x if high is None else self.minimum(x, high)

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from sardonyx.engines import array_training, backend
+from sardonyx.engines.channels import channels_last
 from sardonyx.engines.jax import controlflow, math, nn  # noqa: F401  (registers the kernels)
 from sardonyx.engines.jax.mesh import mesh_of
-from sardonyx.engines.jax.xp import arrays, enable_x64, jax
+from sardonyx.engines.jax.nn import CHANNELS_LAST
+from sardonyx.engines.jax.xp import arrays, enable_x64, has_cudnn_attention, jax
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
+from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model
+from sardonyx.normalize import NormalizedModel
 
 STEPS_AHEAD = 4  # of the device: its queue is never empty, and little memory is held
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL")
@@ -118,6 +122,15 @@ class TrainingRep(array_training.ArrayTrainingRep):
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return on_device(self.device, self.precision)
+
+    def arrays(self) -> Arrays:
+        # Nobody differentiates a step any further, which cuDNN's kernel would not allow.
+        fused = self.precision == "bf16" and self.placement is None
+        return arrays(fused and platform_of(self.device) == "gpu" and has_cudnn_attention())
+
+    def laid_out(self, model: NormalizedModel) -> NormalizedModel:
+        """With channels last on CPUs; compilers for other devices choose a layout by themselves."""
+        return channels_last(model, CHANNELS_LAST) if platform_of(self.device) == "cpu" else model
 
     def is_array(self, value: Any) -> bool:
         return isinstance(value, jax.Array) and self.placement is None

@@ -6,6 +6,8 @@ to use them. `last` says whether the channels are last.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,14 +15,14 @@ from jax import lax
 
 from sardonyx.lower.custom_native import NATIVE
 from sardonyx.lower.driver import lowering
-from sardonyx.lower.nn import conv, pool
+from sardonyx.lower.nn import conv, norm, pool
 from sardonyx.lower.nn.window import Window, lowest, padded, taps, window_of
 from sardonyx.passes.layout import LAST, Demands
 
 # XLA's kernels on a CPU want these with channels last. It turns operands by itself, but moves them
 # back right after: pools, norms and gradients in between would keep ONNX's layout, at a copy each.
 WINDOWS = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool"))
-CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | {"BatchNormalization", "LRN"}, NATIVE)
+CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | {"BatchNormalization", "LRN"}, NATIVE, trains=True)
 
 FEW = 9  # window elements, up to which the gradient of MaxPool is one slice per element
 
@@ -183,9 +185,99 @@ def average_pool_last(xp, x, **attributes):
 # -- normalization ------------------------------------------------------------------
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def standardized(x, axes, epsilon, moments):
+    """`x` with a mean of zero and a variance of one along axes; its mean and variance.
+
+    Differentiated by its formula, it takes two sums over `x`, all at once. jax's own derivative of
+    the variance, and of the mean in it, takes four in two passes.
+    """
+    mean, variance = moments(x, axes)
+    return (x - mean) * (1 / jnp.sqrt(variance + epsilon)), mean, variance
+
+
+@standardized.defjvp
+def standardized_jvp(axes, epsilon, moments, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    y, mean, variance = standardized(x, axes, epsilon, moments)
+    deviation = jnp.sqrt(variance + epsilon)
+    d_mean = jnp.mean(dx, axes, keepdims=True)
+    along = jnp.mean(dx * y, axes, keepdims=True)
+    dy = (dx - d_mean - y * along) * (1 / deviation)
+    return (y, mean, variance), (dy, d_mean, 2 * along * deviation)
+
+
+def two_passes(x, axes):
+    """Mean and variance, with the axes kept."""
+    mean = jnp.mean(x, axes, keepdims=True)
+    away = x - mean
+    return mean, jnp.mean(away * away, axes, keepdims=True)
+
+
+def one_pass(x, axes):
+    """The same, for many elements that are read once.
+
+    Distances are from the mean of the pixels at one edge, since sums of squares of numbers far from
+    zero lose their digits. Whatever the image, a sum of squares then is at most its number of edges
+    times larger than the variance.
+    """
+    edge = lax.slice_in_dim(x, 0, 1, axis=axes[1])
+    middle = jnp.mean(edge, axes, keepdims=True)
+    away = x - middle
+    first = jnp.mean(away, axes, keepdims=True)
+    second = jnp.mean(away * away, axes, keepdims=True)
+    return middle + first, jnp.maximum(second - first * first, 0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4, 5))
+def scaled(x, scale, b, axes, epsilon, moments):
+    """`standardized`, then scaled and shifted along the other axes.
+
+    The sums that the gradient of `x` takes are the gradients of `scale` and `b`.
+    """
+    y, mean, variance = standardized(x, axes, epsilon, moments)
+    return y * scale + b, mean, variance
+
+
+@scaled.defjvp
+def scaled_jvp(axes, epsilon, moments, primals, tangents):
+    (x, scale, b), (dx, d_scale, db) = primals, tangents
+    y, mean, variance = standardized(x, axes, epsilon, moments)
+    deviation = jnp.sqrt(variance + epsilon)
+    slope = scale / deviation
+    d_mean = jnp.mean(dx, axes, keepdims=True)
+    along = jnp.mean(dx * y, axes, keepdims=True)
+    change = dx * slope + (db - d_mean * slope) + y * (d_scale - along * slope)
+    return (y * scale + b, mean, variance), (change, d_mean, 2 * along * deviation)
+
+
+def batch_normalized(xp, x, scale, b, running, epsilon, momentum, training_mode, channel):
+    """Batch normalization of an image whose channels are at the axis `channel`."""
+    dtype, wide = xp.dtype(x), xp.dtype(running[0])
+    axes = tuple(a for a in range(x.ndim) if a != channel)
+    form = [-1 if a == channel else 1 for a in range(x.ndim)]
+    scale, b, average, variance = (xp.cast(v, wide).reshape(form) for v in (scale, b, *running))
+    image = xp.cast(x, wide)
+    if not training_mode:
+        factor = scale / jnp.sqrt(variance + epsilon)
+        return (xp.cast((image - average) * factor + b, dtype),)
+    moments = one_pass if len(axes) > 1 and 0 not in x.shape else two_passes
+    y, average, variance = scaled(image, scale, b, axes, epsilon, moments)
+    latest = average.reshape(-1), variance.reshape(-1)
+    return (xp.cast(y, dtype), *norm.averages(running, latest, momentum))
+
+
+@lowering("BatchNormalization", only="jax")
+def batch_normalization(
+    xp, x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode, count
+):
+    options = epsilon, momentum, training_mode, 1
+    return batch_normalized(xp, x, scale, b, (input_mean, input_var), *options)[:count]
+
+
 @lowering("BatchNormalization", domain=NATIVE, only="jax")
-def batch_normalization_last(xp, x, scale, b, input_mean, input_var, *, epsilon):
-    wide = xp.dtype(input_mean)
-    factor = xp.cast(scale, wide) / jnp.sqrt(input_var + epsilon)
-    y = (xp.cast(x, wide) - input_mean) * factor + xp.cast(b, wide)
-    return xp.cast(y, xp.dtype(x))
+def batch_normalization_last(
+    xp, x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode, count
+):
+    options = epsilon, momentum, training_mode, x.ndim - 1
+    return batch_normalized(xp, x, scale, b, (input_mean, input_var), *options)[:count]

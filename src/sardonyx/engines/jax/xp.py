@@ -90,9 +90,10 @@ class Jax(NumpyLike):
 
     name = "jax"
 
-    def __init__(self) -> None:
+    def __init__(self, fused_attention: bool = False) -> None:
         super().__init__(jnp)
         self.draws = 0
+        self.fused_attention = fused_attention
 
     # -- conversion
 
@@ -151,6 +152,17 @@ class Jax(NumpyLike):
             return super().slice(x, starts, stops, steps)
         return jax.lax.slice(x, *zip(*bounds))
 
+    def split(self, x, sizes, axis):
+        # jax pads and adds up the gradients of slices, but joins those of a split.
+        if all(isinstance(size, int) and size >= 0 for size in (x.shape[axis], *sizes)):
+            return jax.lax.split(x, sizes, axis)
+        return super().split(x, sizes, axis)
+
+    def standardized(self, x, axes, epsilon):
+        from sardonyx.engines.jax.nn import standardized, two_passes
+
+        return standardized(x, axes, epsilon, two_passes)
+
     def nonzero(self, x):
         if isinstance(x, jax.core.Tracer):
             raise NotStatic
@@ -180,6 +192,14 @@ class Jax(NumpyLike):
     def argmin(self, x, axis):
         return jax.lax.argmin(x, axis % x.ndim, np.int32).astype(np.int64)
 
+    def has_fused_attention(self, q, k, v, is_causal):
+        """Whether cuDNN computes attention without its scores in memory, and the gradient too."""
+        alike = q.ndim == 4 and k.shape == v.shape and q.shape[:2] == k.shape[:2]
+        sizes = q.shape[-1] == k.shape[-1] <= 128 and q.shape[-1] % 8 == 0
+        sizes = sizes and all(a.shape[-2] % 64 == 0 for a in (q, k))
+        sizes = sizes and (not is_causal or q.shape[-2] == k.shape[-2])
+        return self.fused_attention and q.dtype in HALVES and alike and sizes
+
     def sigmoid(self, x):
         return jax.nn.sigmoid(x)
 
@@ -196,11 +216,6 @@ class Jax(NumpyLike):
         imaginary = None if imaginary is None else imaginary.astype(jnp.float64)
         spectrum = super().fft(wide, imaginary, axis, inverse)
         return tuple(v.astype(real.dtype) for v in spectrum)
-
-    def matmul(self, a, b):
-        if a.dtype in HALVES:  # summed in single precision, as GPUs do it anyway
-            return jnp.matmul(a, b, preferred_element_type=np.float32).astype(a.dtype)
-        return jnp.matmul(a, b)
 
     def _reduce(self, name, x, axis, keepdims):
         # Asked for a half, jax adds up in halves; left alone it does so in single precision.
@@ -235,8 +250,23 @@ class Jax(NumpyLike):
 
 
 @functools.cache
-def arrays():
-    return Jax()
+def arrays(fused_attention=False):
+    return Jax(fused_attention)
+
+
+@functools.cache
+def has_cudnn_attention():
+    """Whether cuDNN's attention and its gradient work here: tried, on the default device."""
+    x = jnp.ones((1, 64, 1, 64), BFLOAT16)
+
+    def total(x):
+        y = jax.nn.dot_product_attention(x, x, x, is_causal=True, implementation="cudnn")
+        return y.astype(np.float32).sum()
+
+    try:
+        return bool(jnp.isfinite(jax.jit(jax.grad(total))(x)).all())
+    except Exception:  # of any kind: no GPU, no cuDNN, an old one
+        return False
 
 
 __all__ = ["Jax", "arrays", "enable_x64", "jax"]

@@ -50,6 +50,21 @@ def arrays_on(device: str | None) -> Torch:
     return arrays("cpu" if name.startswith("cpu") else name)
 
 
+def laid_out_like(variable: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """A gradient in the layout of its variable, as torch's optimizers see it; zeros for None.
+
+    Compilers and convolutions turn some. The new value of a variable would follow, and a step that
+    was compiled for its old layout would be compiled again.
+    """
+    if gradient is None:
+        return torch.zeros_like(variable)
+    if gradient.stride() == variable.stride():
+        return gradient
+    if gradient.is_contiguous() and variable.is_contiguous():
+        return gradient
+    return torch.empty_like(variable).copy_(gradient)
+
+
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
 
@@ -164,7 +179,7 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def update_function(self, step: NativeStep) -> native_step.Half:
         if self.placement is not None:
             return self.parted[step].update
-        return native_step.update_function(step, step.halves.update, self.arrays(), self.compiles)
+        return native_step.update_function(step, step.halves.update, self.arrays())
 
     def gradients(
         self, loss: Callable[[Mapping[str, Any]], tuple[Any, Any]], variables: Mapping[str, Any]
@@ -177,7 +192,7 @@ class TrainingRep(array_training.ArrayTrainingRep):
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         detached = {n: v.detach() if v.requires_grad else v for n, v in outputs.items()}
         pairs = zip(gradients, leaves.values(), strict=True)
-        gradients = [torch.zeros_like(v) if g is None else g for g, v in pairs]
+        gradients = [laid_out_like(v, g) for g, v in pairs]
         agree = None
         if self.placement is not None:
             spread = [self.axis(name) is not None for name in variables]

@@ -11,6 +11,7 @@ from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.foreach import Grouped, fold_constants
 from sardonyx.engines.torch.late import separate_late
+from sardonyx.engines.torch.promotion import drop_casts
 from sardonyx.engines.torch.trace import retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import EngineError
@@ -42,11 +43,12 @@ def forward_function(
         graph = trace(flat, tensors, [values[n] for n in data])
     except EngineError:
         return node_by_node(model, device)
+    drop_casts(graph)
     late = None if compile else separate_late(graph)
     graph = quicken(graph)
     if device != "cpu":
         retarget(graph.to(device), torch.device(device), {})
-    run = torch.compile(graph) if compile else graph
+    run = torch.compile(with_decomposed_norms(graph)) if compile else graph
 
     arguments = (*names, *data)
 
@@ -60,6 +62,16 @@ def forward_function(
     return forward
 
 
+def with_decomposed_norms(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Batch normalization as the operator that torch's compiler fuses with its neighbours."""
+    for node in graph.graph.nodes:
+        if node.target is torch._batch_norm_impl_index:
+            node.target = torch.native_batch_norm
+            node.args = node.args[:-1]  # without the choice of cuDNN
+    graph.recompile()
+    return graph
+
+
 def node_by_node(model: Model, device: str) -> Half:
     program = Program(model, arrays(device), fallback="error")
 
@@ -70,8 +82,12 @@ def node_by_node(model: Model, device: str) -> Half:
     return run
 
 
-def update_function(step: NativeStep, model: Model, xp: Torch, compile: bool) -> Half:
-    """The update half `model`, traced when it first runs."""
+def update_function(step: NativeStep, model: Model, xp: Torch) -> Half:
+    """The update half `model`, traced when it first runs.
+
+    It is not compiled: its kernels over all parameters are few already, and a compiler would write
+    one for each parameter, which takes longer than the rest of the network.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     program = Program(model, xp, fallback="error")
@@ -90,7 +106,7 @@ def update_function(step: NativeStep, model: Model, xp: Torch, compile: bool) ->
         if key not in graphs:
             graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
             fold_constants(graph)
-            graphs[key] = torch.compile(graph) if compile else Grouped(graph)
+            graphs[key] = Grouped(graph)
         with torch.no_grad():
             return dict(zip(outputs, graphs[key](*values), strict=True))
 

@@ -73,5 +73,5 @@ class PartedStep:
         device = str(rep.arrays().device)
         return Halves(
             native_step.forward_function(step, forward.model, state, device, rep.compiles),
-            native_step.update_function(step, update.model, rep.arrays(), rep.compiles),
+            native_step.update_function(step, update.model, rep.arrays()),
         )

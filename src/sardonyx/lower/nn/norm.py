@@ -40,21 +40,24 @@ def batch_normalization(
         y = centred * per_channel(xp, factor, rank) + per_channel(xp, b, rank)
         return xp.cast(y, dtype)
     axes = tuple(a for a in range(rank) if a != 1)
-    mean, variance = moments(xp, wide_x, axes)
-    y = (wide_x - mean) / xp.sqrt(variance + epsilon)
+    y, mean, variance = xp.standardized(wide_x, axes, epsilon)
     y = y * per_channel(xp, scale, rank) + per_channel(xp, b, rank)
-    running = tuple(
-        old * momentum + xp.reshape(new, [-1]) * (1 - momentum)
-        for old, new in ((input_mean, mean), (input_var, variance))
-    )
-    return (xp.cast(y, dtype), *running)[:count]
+    latest = xp.reshape(mean, [-1]), xp.reshape(variance, [-1])
+    return (xp.cast(y, dtype), *averages((input_mean, input_var), latest, momentum))[:count]
+
+
+def averages(running, latest, momentum):
+    """Moving averages; with momentum 0 the old ones are not read at all."""
+    if not momentum:
+        return latest
+    pairs = zip(running, latest)
+    return tuple(old * momentum + new * (1 - momentum) for old, new in pairs)
 
 
 @lowering("InstanceNormalization")
 def instance_normalization(xp, x, scale, b, *, epsilon):
     rank = xp.rank(x)
-    mean, variance = moments(xp, x, tuple(range(2, rank)))
-    y = (x - mean) / xp.sqrt(variance + epsilon)
+    y, _, _ = xp.standardized(x, tuple(range(2, rank)), epsilon)
     return y * per_channel(xp, scale, rank) + per_channel(xp, b, rank)
 
 
@@ -63,11 +66,12 @@ def layer_normalization(xp, x, scale, b=None, *, axis, epsilon, stash_type, coun
     rank, dtype = xp.rank(x), xp.dtype(x)
     axes = tuple(range(positive(axis, rank), rank))
     wide = xp.cast(x, wider(dtype, stash_type))
-    mean, variance = moments(xp, wide, axes)
-    inverse = 1 / xp.sqrt(variance + epsilon)
-    y = xp.cast((wide - mean) * inverse, dtype) * scale
+    y, mean, variance = xp.standardized(wide, axes, epsilon)
+    y = xp.cast(y, dtype) * scale
     y = y if b is None else y + b
-    statistics = zip((mean, inverse), dtypes[1:])
+    if count == 1:
+        return y
+    statistics = zip((mean, 1 / xp.sqrt(variance + epsilon)), dtypes[1:])
     return (y, *(v if t is None else xp.cast(v, t) for v, t in statistics))[:count]
 
 
@@ -85,8 +89,8 @@ def group_normalization(xp, x, scale, bias, *, epsilon, num_groups, stash_type):
     dtype, shape, rank = xp.dtype(x), xp.shape(x), xp.rank(x)
     grouped = xp.reshape(x, [shape[0], num_groups, -1])
     wide = xp.cast(grouped, wider(dtype, stash_type))
-    mean, variance = moments(xp, wide, (2,))
-    y = xp.reshape(xp.cast((wide - mean) / xp.sqrt(variance + epsilon), dtype), shape)
+    y, _, _ = xp.standardized(wide, (2,), epsilon)
+    y = xp.reshape(xp.cast(y, dtype), shape)
     return y * per_channel(xp, scale, rank) + per_channel(xp, bias, rank)
 
 

@@ -52,12 +52,14 @@ class Demands:
     operators -- those that must have it
     kernels -- operators with their channels at axis 1 that the engine also has with channels last,
                under the same name in `domain`; the others have channels first
+    trains  -- whether its BatchNormalization with channels last has the training mode
     """
 
     layout: str = FIRST
     operators: frozenset[str] = frozenset()
     kernels: frozenset[str] = frozenset()
     domain: str = ""
+    trains: bool = False
 
 
 @dataclass
@@ -189,12 +191,15 @@ class _Planner:
             if role is None or self._is_between(node):
                 continue
             anchored = node.op_type in ANCHORS and not node.op_type.startswith("Global")
-            if anchored and node.op_type not in self.demands.kernels:
+            if anchored and (node.op_type not in self.demands.kernels or self._lacks_mode(node)):
                 continue
             ports = self._ports_of(node)
             if ports is not None:
                 self.plan.ports[node] = ports
                 self.plan.written[node] = self._written(node, ports)
+
+    def _lacks_mode(self, node: ir.Node) -> bool:
+        return bool(node.attributes.get_int("training_mode", 0)) and not self.demands.trains
 
     def _ports_of(self, node: ir.Node) -> Ports | None:
         labels = self.plan.labels

@@ -120,7 +120,11 @@ def window_ports(node: ir.Node, written: str) -> Ports | None:
 
 
 def norm_ports(node: ir.Node, written: str) -> Ports | None:
-    return None if attribute(node, "training_mode") else window_ports(node, written)
+    x = node.inputs[0]
+    if not attribute(node, "training_mode"):
+        return window_ports(node, written)
+    # beside the image it gives statistics, which have one axis
+    return Ports({0: LINKED}, {0: LINKED}) if written == FIRST and is_image(x) else None
 
 
 def window(turn: Any, node: ir.Node) -> ir.Node:
