@@ -119,8 +119,8 @@ def _drop_buffers(graph: ir.Graph) -> None:
     for node in graph:
         if node.op_type != "BatchNormalization" or node.domain != "":
             continue
-        unread = node.attributes.get_float("momentum", 0.9) == 0.0
-        if unread and node.attributes.get_int("training_mode", 0):
+        trains = node.attributes.get_int("training_mode", 0) == 1
+        if trains and node.attributes.get_float("momentum", 0.9) == 0.0:
             for place in (3, 4):
                 node.replace_input_with(place, node.inputs[1])
 
