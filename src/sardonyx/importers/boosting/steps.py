@@ -18,6 +18,7 @@ from sardonyx.importers.rules import importer
 from sardonyx.importers.sklearn.driver import refuse
 from sardonyx.importers.sklearn.inputs import parts_of
 from sardonyx.importers.sklearn.labels import flat
+from sardonyx.importers.sklearn.table import width
 
 # Whether a step before XGBoost gives a sparse matrix, whose zeros are missing values for it.
 zeros_are_missing: ContextVar[bool] = ContextVar("zeros_are_missing", default=False)
@@ -50,7 +51,7 @@ def lightgbm_wrapper(op: Builder, model: Any, x: ir.Value) -> dict[str, Any]:
     if text.categories:
         raise refuse("a LightGBM model of columns of categories", hint="use sx.from_lightgbm")
     outputs, margin, _ = lightgbm.outputs_of(op, text, model, op.cast(x, ir.DataType.DOUBLE))
-    scores = flat(op, margin) if margin.shape[1] == 1 else margin
+    scores = flat(op, margin) if width(margin) == 1 else margin
     return {**_methods(outputs), "decision_function": scores}
 
 
