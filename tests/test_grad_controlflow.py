@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
+from sardonyx.engines.loading import load_engine
 from sardonyx.errors import UnsupportedOp
 from sardonyx.grad import grad
 from sardonyx.model import Model, load
@@ -261,22 +262,37 @@ CACHE = """
     y = Add(part, stack)"""
 
 
-def test_loop_whose_state_grows() -> None:
-    """A cache, as decoders have it: every iteration appends to it and reads all of it."""
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch", "numpy"])
+@pytest.mark.parametrize("count", [None, 0, 1, 4])
+def test_loop_whose_state_grows(count: int | None, engine: str) -> None:
+    """A cache, as decoders have it: every iteration appends to it and reads all of it.
+
+    count -- the number of iterations, as an input; None: a constant
+    """
     torch = pytest.importorskip("torch")
-    signature = "(double[B,4] x, double[4,4] w) => (double y)"
-    model = parsed(signature, "n = Constant <value = int64 {3}> ()" + CACHE)
+    if count is None:
+        signature = "(double[B,4] x, double[4,4] w) => (double y)"
+        model = parsed(signature, "n = Constant <value = int64 {3}> ()" + CACHE)
+    else:
+        model = parsed("(int64 n, double[B,4] x, double[4,4] w) => (double y)", CACHE)
     rng = np.random.default_rng(0)
     feeds = {"x": rng.normal(size=(2, 4)), "w": rng.normal(size=(4, 4))}
     x, w = (torch.tensor(feeds[name], requires_grad=True) for name in ("x", "w"))
-    h, cache, total = x, x[:, None], 0.0
-    for _ in range(3):
+    h, cache, total = x, x[:, None], 0.0 * w.sum()
+    for _ in range(3 if count is None else count):
         new = torch.tanh(h @ w)
         cache = torch.cat([cache, new[:, None]], 1)
         h, total = new + cache.mean(1), total + (cache**2).sum()
     total = total + (cache**2).sum()
     total.backward()
-    result = Runner(grad(model, of="y", wrt=["x", "w"]))(feeds)
+    feeds |= {} if count is None else {"n": np.array(count)}
+    gradient = grad(model, of="y", wrt=["x", "w"])
+    onnx.checker.check_model(gradient.proto(), full_check=True)
+    names = [v.name for v in gradient.outputs]
+    outputs = load_engine(engine).Backend.run_model(
+        gradient, [feeds[v.name] for v in gradient.inputs]
+    )
+    result = dict(zip(names, outputs, strict=True))
     np.testing.assert_allclose(result["y"], total.detach(), rtol=1e-12)
     np.testing.assert_allclose(result["grad/x"], x.grad, rtol=1e-12)
     np.testing.assert_allclose(result["grad/w"], w.grad, rtol=1e-12)
@@ -307,8 +323,13 @@ APPENDED: dict[str, tuple[str, Any]] = {
         lambda p, n: [p[:, 1:]],
     ),
 }
+COUNTS = {
+    "constant": "n = Constant <value = int64 {3}> ()",
+    "size": """of = Shape(start) at = Constant <value = int64 {1}> () p = Gather(of, at)
+        two = Constant <value = int64 {2}> () n = Sub(p, two)""",
+}
 DECODER = """
-    more = Constant <value = bool {1}> () n = Constant <value = int64 {3}> ()
+    more = Constant <value = bool {1}> () COUNT
     one = Constant <value = int64[1] {1}> ()
     last, cache = Loop (n, more, x, start) <
         body = b (int64 i, bool c, float[B,4] h, float[B,S,4] past)
@@ -329,23 +350,25 @@ PLACES = {
     "branch": """size = Size(x) none = Constant <value = int64 {0}> () some = Greater(size, none)
         y = If (some) <then_branch = t () => (float[B,4] inner) { DECODER },
             else_branch = e () => (float[B,4] other) { other = MatMul(x, w) }>""",
-    "loop": """two = Constant <value = int64 {2}> () yes = Constant <value = bool {1}> ()
+    "loop": """twice = Constant <value = int64 {2}> () yes = Constant <value = bool {1}> ()
         half = Constant <value = float {0.5}> () zero = Sub(x, x)
-        y = Loop (two, yes, zero) <body = o (int64 j, bool d, float[B,4] sum)
+        y = Loop (twice, yes, zero) <body = o (int64 j, bool d, float[B,4] sum)
             => (bool d2, float[B,4] sum2)
             { d2 = Identity(d) DECODER part = Mul(inner, half) sum2 = Add(sum, part) }>""",
 }
 
 
+@pytest.mark.parametrize("count", list(COUNTS))
 @pytest.mark.parametrize(
     ("name", "place"),
     [*((name, "graph") for name in APPENDED), ("changed after", "branch"), ("twice", "loop")],
 )
-def test_a_training_step_through_a_growing_state(name: str, place: str) -> None:
+def test_a_training_step_through_a_growing_state(name: str, place: str, count: str) -> None:
     """The length of the first state is free; the Loop may be in a branch or in another Loop."""
     torch = pytest.importorskip("torch")
     append, step = APPENDED[name]
-    nodes = PLACES[place].replace("DECODER", DECODER.replace("APPEND", append))
+    decoder = DECODER.replace("APPEND", append).replace("COUNT", COUNTS[count])
+    nodes = PLACES[place].replace("DECODER", decoder)
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (float[B,4] x, float[B,P,4] start) => (float[B,4] y) { NODES }""".replace("NODES", nodes)
     rng = np.random.default_rng(0)
@@ -371,12 +394,6 @@ def test_a_training_step_through_a_growing_state(name: str, place: str) -> None:
         optimizer.step()
         losses.append(loss.item())
     np.testing.assert_allclose(run.losses, losses, rtol=1e-5)
-
-
-def test_loop_whose_state_grows_an_unknown_number_of_times_is_refused() -> None:
-    model = parsed("(int64 n, double[B,4] x, double[4,4] w) => (double y)", CACHE)
-    with pytest.raises(UnsupportedOp, match="carries a state that grows"):
-        grad(model, of="y", wrt="w")
 
 
 def with_weight(model: Model, name: str, array: np.ndarray) -> Runner:

@@ -3,6 +3,8 @@
 If      each branch gets a backward branch in an If with the same condition
 Loop    iterations backwards are a Scan over what the forward iterations left on the tape
 Scan    likewise; what it read is read again, in the other direction
+growing the iterations of a Loop whose state grows are written out, or kept in a sequence that
+        a Loop reads backwards
 
 The tape is made of additional outputs of the forward node. Captured tensors (weights) collect
 their cotangents in the state of the backward Scan, so that their cost does not grow with its

@@ -3,17 +3,15 @@ differentiated.
 
 The gradient of a Loop is a Scan over tensors that were stacked, one slice per iteration. A state
 that grows, such as the key-value cache of a decoder, has another shape in each iteration and cannot
-be stacked. Where the number of iterations is a constant, the iterations become ordinary nodes.
+be stacked. Where the number of iterations is a constant, the iterations become ordinary nodes;
+otherwise the gradient lets the Loop keep what it carried (`growing.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import onnx_ir as ir
 
 from sardonyx.build import FLOATS, Builder, constant, infer
-from sardonyx.errors import UnsupportedOp, quote
 from sardonyx.model import Model
 from sardonyx.passes.functions import copy_nodes
 from sardonyx.passes.nesting import graphs, names, reads
@@ -25,12 +23,14 @@ RESIZING = (*GROWING, "Expand", "Reshape", "Resize", "Slice", "Tile", "Unsqueeze
 
 
 def unroll_growing_loops(model: Model) -> None:
-    """Write out the Loops of a regular graph that carry a growing state; refuses unknown counts."""
+    """Write out the Loops of a regular graph that carry a growing state a constant number of
+    times.
+    """
     loops = [
         node
         for part in graphs(model.graph)
         for node in part
-        if node.op_type == "Loop" and node.domain == "" and _growing(node)
+        if node.op_type == "Loop" and node.domain == "" and growing(node)
     ]
     if not loops:
         return
@@ -45,18 +45,7 @@ def unroll_growing_loops(model: Model) -> None:
         model.graph.register_initializer(value)
 
 
-def refuse_growing(node: ir.Node, states: Collection[ir.Value]) -> None:
-    """An error for a Loop that was not written out although one of `states` grows."""
-    growing = [v for v in _growing(node) if v in states] if node.op_type == "Loop" else []
-    if growing:
-        raise UnsupportedOp(
-            f"Loop {quote(node.name)} carries a state that grows from one iteration to the next",
-            [[quote(v.name), str(v.shape)] for v in growing],
-            hint="its gradient needs a constant number of iterations and no other end",
-        )
-
-
-def _growing(node: ir.Node) -> list[ir.Value]:
+def growing(node: ir.Node) -> list[ir.Value]:
     """The floating-point states of a Loop whose shape is another one after an iteration."""
     body = node.attributes["body"].as_graph()
     states = list(zip(list(body.inputs)[2:], list(body.outputs)[1:], strict=False))
