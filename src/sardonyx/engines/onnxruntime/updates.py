@@ -15,6 +15,8 @@ import onnx_ir as ir
 from sardonyx.engines.onnxruntime import blocks
 from sardonyx.engines.onnxruntime.blocks import ELEMENTWISE
 
+PRODUCTS = frozenset(("Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul", "Transpose"))
+
 
 @dataclass
 class Updates:
@@ -65,10 +67,14 @@ def _nodes(graph: ir.Graph, new_values: set[str]) -> list[ir.Node]:
     """Elementwise nodes, and loops over them, of which all readers are such nodes too."""
     inside: set[ir.Node] = set()
     for node in reversed(graph):
-        if _is_update(node) and all(
-            all(reader in inside for reader in value.consumers())
-            and (not value.is_graph_output() or value.name in new_values)
-            for value in node.outputs
+        if (
+            _is_update(node)
+            and not _is_fused(node)
+            and all(
+                all(reader in inside for reader in value.consumers())
+                and (not value.is_graph_output() or value.name in new_values)
+                for value in node.outputs
+            )
         ):
             inside.add(node)
     return [node for node in graph if node in inside]
@@ -78,6 +84,13 @@ def _is_update(node: ir.Node) -> bool:
     if node.domain != "":
         return False
     return node.op_type in ELEMENTWISE or (node.name or "").startswith(blocks.NAME)
+
+
+def _is_fused(node: ir.Node) -> bool:
+    """Whether onnxruntime may fuse a node with the product before it: a constant factor or bias."""
+    makers = [v.producer() for v in node.inputs if v is not None]
+    follows = any(m is not None and m.op_type in PRODUCTS for m in makers)
+    return follows and any(v is not None and v.is_initializer() for v in node.inputs)
 
 
 def put_back(graph: ir.Graph, updates: Updates) -> None:
