@@ -57,7 +57,7 @@ def network(kind: str) -> tuple[sx.Model, tuple[int, ...]]:
     return sx.load(program.model_proto), shape
 
 
-NETWORKS = {"blocks": "layers", "dense": "images", "depthwise": "images", "dots": "images"}
+NETWORKS = {"blocks": "layers", "dense": "images", "depthwise": "images"}
 OPTIMIZERS = {
     "adamw": sx.optim.adamw(1e-2),
     "sgd": sx.optim.sgd(1e-2, momentum=0.9),

@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx.shape_inference import infer_shapes
 
-from sardonyx.engines.onnxruntime import dots, extensions
+from sardonyx.engines.onnxruntime import extensions
 from sardonyx.engines.onnxruntime.blocks import update_in_blocks
 from sardonyx.engines.onnxruntime.dense import block_dense
 from sardonyx.engines.onnxruntime.depthwise import DOMAIN, block_depthwise
@@ -37,7 +37,6 @@ from sardonyx.versions import fit
 
 REWRITES = {  # what can be left out of a step, to find an error
     "blocks": "updates of large variables block by block (blocks.py)",
-    "dots": "products of rows by columns as sums (dots.py)",
     "dense": "other convolutions in blocks of channels (dense.py)",
     "depthwise": "depthwise convolutions in blocks of channels (depthwise.py)",
 }
@@ -127,8 +126,6 @@ def _rewrite(
     if rewritten:
         remove_dead(written.graph)
         written.ir.graph.opset_imports[DOMAIN] = 1
-    if "dots" not in without and dots.rewrite_dots(written.graph):
-        written.ir.graph.opset_imports[dots.DOMAIN] = 1
     if "blocks" in without:
         return {}
     threads = settings.get("threads") or os.cpu_count() or 1
