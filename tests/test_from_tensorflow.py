@@ -144,62 +144,6 @@ def test_arguments_results_and_tables_without_a_form_are_named() -> None:
     assert [str(row[1])[:25] for row in caught.value.where] == 2 * ["a lookup table with state"]
 
 
-# -- graphs of TensorFlow 1 -----------------------------------------------------------------------
-
-
-def frozen(build: Any) -> Any:
-    """A graph of TensorFlow 1 with a placeholder `x` and results `y_0`, …, its branches old."""
-    v1 = tf.compat.v1
-    is_new = v1.control_flow_v2_enabled()
-    v1.disable_control_flow_v2()
-    try:
-        with tf.Graph().as_default() as graph:
-            results = build(v1.placeholder(tf.float32, [None, 3], name="x"))
-            for number, result in enumerate(results):
-                tf.identity(result, name=f"y_{number}")
-        return graph.as_graph_def()
-    finally:
-        if is_new:
-            v1.enable_control_flow_v2()
-
-
-def branches(x: Any) -> list[Any]:
-    total = tf.reduce_sum(x)
-    nested = tf.cond(
-        total > 0,
-        lambda: tf.cond(x[0, 0] > 0, lambda: x * 2, lambda: x * 3),
-        lambda: tf.cond(total > -9, lambda: x * 5, lambda: x * 7),
-    )
-    again = tf.cond(total > 0, lambda: nested + 1, lambda: -nested)
-    shapes = tf.cond(total > 0, lambda: x[:, :1], lambda: x)
-    numbers = tf.cond(total > 0, lambda: tf.constant(3.0), lambda: tf.constant(5.0))
-    return [nested, again, shapes, numbers]
-
-
-def test_branches_of_tensorflow_1() -> None:
-    definition = frozen(branches)
-    outputs = [f"y_{i}:0" for i in range(4)]
-    model = sx.from_tensorflow(definition, inputs=["x:0"], outputs=outputs)
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(definition, name="")
-    array = np.arange(6, dtype="f").reshape(2, 3) - 2
-    with tf.compat.v1.Session(graph=graph) as session:
-        for factor in (1, -1, 10, -10, 0):
-            expected = session.run(outputs, {"x:0": factor * array})
-            actual = proof.run(model, {"x": factor * array}).values()
-            for one, other in zip(actual, expected, strict=True):
-                assert np.array_equal(one, other) and one.shape == other.shape
-
-
-def test_loops_of_tensorflow_1_are_refused_by_name() -> None:
-    definition = frozen(
-        lambda x: tf.while_loop(lambda s: tf.reduce_sum(s) < 9, lambda s: s * 2, [x])
-    )
-    with pytest.raises(sx.errors.ImportRefused, match="enable_control_flow_v2") as caught:
-        sx.from_tensorflow(definition, inputs=["x:0"], outputs=["y_0:0"])
-    assert {str(row[0]) for row in caught.value.where} >= {"Enter", "NextIteration", "Exit"}
-
-
 # -- sources --------------------------------------------------------------------------------------
 
 
@@ -229,30 +173,6 @@ def test_a_saved_model_has_signatures(tmp_path: Path) -> None:
     for name, function in functions.items():
         require_equal(sx.from_tensorflow(folder, name), function, x)
         require_equal(sx.from_tensorflow(module, name), function, x)
-
-
-def test_a_saved_model_of_tensorflow_1_with_a_table(tmp_path: Path) -> None:
-    v1 = tf.compat.v1
-    with v1.Graph().as_default(), v1.Session() as session:
-        words = v1.placeholder(tf.string, [None], name="words")
-        kernel = v1.get_variable("kernel", [3, 2], initializer=v1.ones_initializer())
-        keys, values = tf.constant(["one", "two"]), tf.constant([1, 2], tf.int64)
-        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 0)
-        rows = tf.gather(kernel, table.lookup(words)) * 3
-        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
-        feeds = {words: [b"two", b"many"]}
-        expected = session.run(rows, feeds)
-        v1.saved_model.simple_save(
-            session,
-            str(tmp_path / "model"),
-            {"words": words},
-            {"rows": rows},
-            legacy_init_op=v1.tables_initializer(),
-        )
-    model = sx.from_tensorflow(tmp_path / "model")
-    actual = proof.run(model, {"words": np.array(["two", "many"], object)})
-    np.testing.assert_array_equal(actual["rows"], expected)
-    assert "kernel" in {w.name for w in sx.weights(model)}
 
 
 def test_a_frozen_graph_and_the_command(tmp_path: Path) -> None:

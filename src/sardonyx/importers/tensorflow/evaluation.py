@@ -27,7 +27,7 @@ MOVES = {
 
 
 # Operators that wait for one of their inputs: computed by themselves, they take any.
-WAITING = frozenset(["Switch", "RefSwitch", "Merge", "RefMerge"])
+WAITING = frozenset(["Switch", "RefSwitch", "Merge", "RefMerge", "Exit", "RefExit"])
 
 
 def evaluated(op: Writer, node: tf.Operation, inputs: Sequence[Any]) -> list[Any] | None:

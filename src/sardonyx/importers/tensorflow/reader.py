@@ -23,13 +23,15 @@ from tensorflow.python.framework import function_def_to_graph
 from sardonyx.errors import ArgumentError, ImportRefused, counted
 from sardonyx.importers import rules as user_rules
 from sardonyx.importers.tensorflow.evaluation import evaluated
+from sardonyx.importers.tensorflow.frames import EXITS, conditions, needs, part
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
 FAMILIES = (
-    "array", "blocks", "diagonal", "functional", "gradients", "image", "indexing", "linalg",
-    "lists", "lookup", "math", "nn", "quantize", "ragged", "random", "reductions", "resize", "rnn",
-    "segments", "special", "spectral", "state", "string", "switches", "windows",
+    "array", "blocks", "diagonal", "frames", "functional", "gradients", "image", "indexing",
+    "linalg", "lists", "lookup", "math", "nn", "quantize", "ragged", "random", "reductions",
+    "resize", "rnn", "segments", "special", "spectral", "state", "string", "switches",
+    "tensor_arrays", "windows",
 )  # fmt: skip
 HINT = (
     "compute these parts outside of the function, or add a rule with "
@@ -37,7 +39,6 @@ HINT = (
 )
 # Operators without a rule that are computed where their inputs are constants.
 PURE = ("StatelessRandom", "StatelessTruncated", "StaticRegex", "String")
-LOOPS = ("Enter", "RefEnter", "Exit", "RefExit", "NextIteration", "RefNextIteration", "LoopCond")
 WRITES = frozenset([
     "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assign", "AssignAdd",
     "AssignSub", "ResourceScatterUpdate", "ResourceScatterAdd", "ResourceScatterNdUpdate",
@@ -47,7 +48,6 @@ REASONS = {
     "PyFunc": "it calls Python",
     "EagerPyFunc": "it calls Python",
     "PyFuncStateless": "it calls Python",
-    **dict.fromkeys(LOOPS, "a loop of TensorFlow 1, without a function for its body"),
     "MutableHashTableV2": "a lookup table with state",
     "MutableDenseHashTableV2": "a lookup table with state",
     "LookupTableInsertV2": "a lookup table with state",
@@ -112,6 +112,7 @@ class Reader:
         self.library: dict[str, Any] = {}
         self.results: set[str] = set()  # names of tensors that are results of a graph
         self.values: dict[str, Any] = {}  # of the graph that is being read, by names of tensors
+        self.conditions: dict[str, Any] = {}  # of branches of TensorFlow 1, by names of their ends
 
     def graph(
         self, op: Writer, graph: tf.Graph, fed: Mapping[str, Any], results: Sequence[tf.Tensor]
@@ -119,12 +120,37 @@ class Reader:
         """The values of `results`; `fed` has those of placeholders, by the names of tensors."""
         self._refuse_effects(graph, results)
         self.results |= {t.name for t in results}
-        values: dict[str, Any] = dict(fed)
-        order = _ordered(results, values)
-        self._refuse_cycles(order)
-        self.values = values
-        self._read(op, order, values)
-        return [values[t.name] for t in results]
+        around = self.values, self.conditions
+        self.values, self.conditions = dict(fed), {}
+        try:
+            return self._results(op, results)
+        finally:
+            self.values, self.conditions = around
+
+    def _results(self, op: Writer, results: Sequence[tf.Tensor]) -> list[Any]:
+        """The values of `results`; what follows a loop of TensorFlow 1 is a graph of its own.
+
+        TensorFlow knows no shapes behind such a loop. The graph of what follows it is built with
+        the shapes of the loop's results.
+        """
+        values = self.values
+        try:
+            order = _ordered(results, values)
+        except Refusal as refusal:
+            self.refused(results[0].op, str(refusal))
+            return [Unknown() for _ in results]
+        exits = [node for node in order if node.type in EXITS]
+        if not exits:
+            self._read(op, order, values)
+            return [values[t.name] for t in results]
+        self._read(op, _independent(order), values)
+        self._read(op, exits[:1], values)
+        self.conditions.update(conditions(order, self.conditions))
+        inputs = {t.name: t for n in order for t in needs(n) if t.name in values}
+        inputs |= {t.name: t for t in results if t.name in values}
+        rest = part({n: known_shape(values[n]) for n in inputs}, results)
+        values |= {t.name: values[n] for n, t in zip(inputs, rest.inputs, strict=True)}
+        return self._results(op, rest.outputs)
 
     def _read(self, op: Writer, order: Sequence[tf.Operation], values: dict[str, Any]) -> None:
         scope = op.prefix
@@ -159,7 +185,7 @@ class Reader:
                 return function_def_to_graph.function_def_to_graph(definition)
 
     def _node(self, op: Writer, node: tf.Operation, values: Mapping[str, Any]) -> list[Any]:
-        inputs = [values[t.name] for t in node.inputs]
+        inputs = [values[t.name] for t in needs(node)]
         if any(isinstance(v, Unknown) for v in inputs):
             return [_placeholder(t) for t in node.outputs]
         if node.type in RULES or node.type.startswith(PURE):
@@ -196,22 +222,12 @@ class Reader:
         results = rule.function(op, *inputs, **attributes)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
-    def _refuse_cycles(self, nodes: Sequence[tf.Operation]) -> None:
-        """Refuse loops of TensorFlow 1, cycles of the graph, with everything that has no rule."""
-        if not any(node.type in LOOPS for node in nodes):
-            return
-        for node in nodes:
-            if rule_of(node.type) is None:
-                self.refused(node, REASONS.get(node.type, "no rule"))
-        self.refuse(
-            "build the graph with TensorFlow 2, or with tf.compat.v1.enable_control_flow_v2()"
-        )
-
-    def condition(self, op: Writer, tensor: tf.Tensor) -> Any:
+    def condition(self, op: Writer, graph: tf.Graph, name: str) -> Any:
         """The value of a condition of the graph that is being read: maybe nothing else reads it."""
-        if tensor.name not in self.values:
+        if name not in self.values:
+            tensor = graph.get_tensor_by_name(name)
             self._read(op, _ordered([tensor], self.values), self.values)
-        return self.values[tensor.name]
+        return self.values[name]
 
     def _refuse_effects(self, graph: tf.Graph, results: Sequence[tf.Tensor]) -> None:
         """Refuse operators that change variables or tables while the graph runs."""
@@ -261,8 +277,17 @@ def _ordered(results: Iterable[tf.Tensor], fed: Mapping[str, Any]) -> list[tf.Op
             continue
         open_nodes.add(node)
         stack.append((node, True))
-        stack += [(t.op, False) for t in reversed(list(node.inputs)) if t.name not in fed]
+        stack += [(t.op, False) for t in reversed(needs(node)) if t.name not in fed]
     return list(order)
+
+
+def _independent(order: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """The operators that need no loop of TensorFlow 1."""
+    later: set[tf.Operation] = set()
+    for node in order:
+        if node.type in EXITS or any(t.op in later for t in node.inputs):
+            later.add(node)
+    return [node for node in order if node not in later]
 
 
 def _executed(nodes: Iterable[tf.Operation]) -> list[tf.Operation]:
@@ -300,6 +325,11 @@ def tf_shape(value: Any) -> tf.TensorShape:
         return tf.TensorShape(None if isinstance(value, ir.Value) or value is None else [])
     dims = [d if isinstance(d, int) else None for d in value.shape]
     return tf.TensorShape(dims[:-1] if is_complex(value) else dims)
+
+
+def known_shape(value: Any) -> tf.TensorShape:
+    """What is known of the shape of a value; nothing, where it is no tensor of ONNX."""
+    return tf_shape(value) if isinstance(value, ir.Value) else tf.TensorShape(None)
 
 
 def _placeholder(tensor: tf.Tensor) -> Any:

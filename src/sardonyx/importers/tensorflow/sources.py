@@ -155,7 +155,20 @@ def of_concrete(function: Any, names: Mapping[int, str] | None = None, name: str
 def _fetcher(function: Any) -> Callable[[tf.Tensor], Any] | None:
     """Graphs of TensorFlow 1 hold their tables and variables: pruned to a handle, they give it."""
     prune = getattr(function, "prune", None)
-    return None if prune is None else lambda tensor: tf.nest.flatten(prune([], [tensor])())[0]
+    if prune is None:
+        return None
+    return lambda tensor: tf.nest.flatten(prune([], [_read(function.graph, tensor)])())[0]
+
+
+def _read(graph: tf.Graph, tensor: tf.Tensor) -> tf.Tensor:
+    """What a variable of TensorFlow 1 holds: no function returns the variable itself."""
+    if not tensor.dtype._is_ref_dtype:
+        return tensor
+    for node in tensor.consumers():
+        if node.type == "Identity":
+            return node.outputs[0]
+    with graph.as_default():
+        return tf.identity(tensor)
 
 
 def _capture_pairs(function: Any) -> list[tuple[Any, tf.Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,8 @@ def _resource(op: Writer, reader: Reader, handle: Any, source: Source) -> Any:
 
 def inside(op: Writer, reader: Reader, node: Any, dtype: tf.DType) -> Any:
     """A variable that a graph of TensorFlow 1 holds itself."""
-    name = node.node_def.attr["shared_name"].s.decode() or node.name
+    shared = node.node_def.attr["shared_name"].s.decode()
+    name = re.sub(r"_load_\d+$", "", shared) or node.name  # tf.saved_model.load adds a number
     if reader.fetch is None:
         raise Refusal("a variable without a value; freeze the graph, or give the SavedModel")
     try:

@@ -16,6 +16,8 @@ from sardonyx.importers.tensorflow.reader import Reader, Unknown, importer, merg
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
+# Operators that add an element to a list: which operand is the list, and which the element.
+WRITERS = {"TensorListSetItem": (0, 2), "TensorListPushBack": (0, 1), "TensorArrayWriteV3": (3, 2)}
 
 
 @importer("PartitionedCall", "StatefulPartitionedCall", "TPUPartitionedCall")
@@ -164,30 +166,29 @@ def while_(
 ) -> list[Any]:
     if any(isinstance(v, Unknown) for v in operands):
         return [Unknown() for _ in node.outputs]
-    return _Loop(op, list(operands), cond.name, body.name, node, reader).written()
+    return FunctionLoop(op, list(operands), reader, cond.name, body.name, node).written()
 
 
 @dataclass
-class _Loop:
+class Loop:
     """One loop of TensorFlow and what each of its variables is to ONNX.
 
     kept     -- variables that the body returns as they are: values of the graph around
     appended -- lists to which each iteration adds one element: scan outputs
     carried  -- all others
+
+    A kind of loop says what its body and its test are: graphs with `inputs` and `outputs`.
     """
 
     op: Writer
     operands: list[Any]
-    condition: str
-    name: str
-    node: Any
     reader: Reader
-    kept: set[int] = field(default_factory=set)
-    appended: dict[int, tf.Tensor] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set, kw_only=True)
+    appended: dict[int, tf.Tensor] = field(default_factory=dict, kw_only=True)
 
     def written(self) -> list[Any]:
         op = self.op
-        body = self._body()
+        body = self.body()
         self._sort(body)
         carried = [i for i in range(len(self.operands)) if i not in (*self.kept, *self.appended)]
         starts = [self._start(i, body) for i in carried]
@@ -202,7 +203,7 @@ class _Loop:
         again = self._test(inner, [*self._after(new, inside)])
         go = self._test(op, self.operands)
         if any(isinstance(v, Unknown) for v in [*new, again, go]):
-            return [Unknown() for _ in self.node.outputs]
+            return [Unknown() for _ in self.operands]
         finals = [self._plain(inner, new[i]) for i in carried]
         items = [new[i] for i in self.appended]
         graph = _graph(inner, [number, flag, *state], [again, *finals, *items], "body")
@@ -211,10 +212,13 @@ class _Loop:
         )
         return self._results(outputs, carried, state, items)
 
-    def _body(self) -> Any:
+    def body(self) -> Any:
         """The body, with the shapes that TensorFlow guarantees in every iteration."""
-        shapes = [tf.TensorShape(t.shape) for t in self.node.outputs]
-        return self.reader.body_of_shapes(self.name, self.node.graph, shapes)
+        raise NotImplementedError
+
+    def test(self) -> Any:
+        """The test before each iteration, with these shapes."""
+        raise NotImplementedError
 
     def _sort(self, body: Any) -> None:
         for i, (before, after) in enumerate(zip(body.inputs, body.outputs, strict=True)):
@@ -230,19 +234,21 @@ class _Loop:
 
     def _appended_item(self, i: int, writer: tf.Operation, body: Any) -> tf.Tensor | None:
         """The element that each iteration adds to list `i`; None where it does anything else."""
-        if writer.type not in ("TensorListSetItem", "TensorListPushBack"):
+        places = WRITERS.get(writer.type)
+        if places is None:
             return None
         operand = self.operands[i]
-        if _origin(writer.inputs[0]) is not body.inputs[i] or operand.value is not None:
+        if _origin(writer.inputs[places[0]]) is not body.inputs[i] or operand.value is not None:
             return None
         readers = _readers(body.inputs[i])
         if readers != [writer] and any(r is not writer for r in readers):
             return None
+        item = writer.inputs[places[1]]
         if writer.type == "TensorListPushBack":
-            return writer.inputs[1]
+            return item
         index = _origin(writer.inputs[1])
         counters = [j for j, t in enumerate(body.inputs) if t is index]
-        return writer.inputs[2] if counters and self._counts(counters[0], body) else None
+        return item if counters and self._counts(counters[0], body) else None
 
     def _counts(self, j: int, body: Any) -> bool:
         """Whether variable `j` is the number of the iteration."""
@@ -297,8 +303,7 @@ class _Loop:
         return [inside[i] if i in self.kept or i in self.appended else v for i, v in enumerate(new)]
 
     def _test(self, op: Writer, operands: Sequence[Any]) -> Any:
-        shapes = [tf.TensorShape(t.shape) for t in self.node.outputs]
-        graph = self.reader.body_of_shapes(self.condition, self.node.graph, shapes)
+        graph = self.test()
         fed = {t.name: v for t, v in zip(graph.inputs, operands, strict=True)}
         (flag,) = self.reader.graph(op, graph, fed, graph.outputs)
         if isinstance(flag, ir.Value) and flag.dtype != T.BOOL:
@@ -347,9 +352,8 @@ class _Loop:
 
     def _fills(self, count: ir.Value) -> bool:
         """Whether the loop runs as often as a list has elements: while number < count."""
-        shapes = [tf.TensorShape(t.shape) for t in self.node.outputs]
-        graph = self.reader.body_of_shapes(self.condition, self.node.graph, shapes)
-        body = self._body()
+        graph = self.test()
+        body = self.body()
         tests = [_origin(graph.outputs[0])]
         while tests:
             test = tests.pop()
@@ -366,9 +370,28 @@ class _Loop:
             bound = self.operands[k] if k is not None else _constant_of(self.op, _origin(high))
             if k is not None and k not in self.kept:
                 return False
-            if not _same_count(self.op, bound, count):
+            if not same_count(self.op, bound, count):
                 return False
         return True
+
+
+@dataclass
+class FunctionLoop(Loop):
+    """A loop whose test and body are functions of the graph's library."""
+
+    condition: str = ""
+    name: str = ""
+    node: Any = None
+
+    def body(self) -> Any:
+        return self._function(self.name)
+
+    def test(self) -> Any:
+        return self._function(self.condition)
+
+    def _function(self, name: str) -> Any:
+        shapes = [tf.TensorShape(t.shape) for t in self.node.outputs]
+        return self.reader.body_of_shapes(name, self.node.graph, shapes)
 
 
 def _constant_of(op: Writer, tensor: tf.Tensor) -> ir.Value | None:
@@ -376,7 +399,7 @@ def _constant_of(op: Writer, tensor: tf.Tensor) -> ir.Value | None:
     return None if number is None else op.const(np.array(number, np.int64))
 
 
-def _same_count(op: Writer, bound: Any, count: ir.Value) -> bool:
+def same_count(op: Writer, bound: Any, count: ir.Value) -> bool:
     """Whether a number and a vector of one are the same number."""
     if not isinstance(bound, ir.Value):
         return False
@@ -446,9 +469,8 @@ def _item_shape(reader: Reader, tensor: tf.Tensor) -> list[int | None] | None:
     """The shape of the elements that a body writes to a list, in a branch maybe."""
     origin = _origin(tensor)
     writer = origin.op
-    places = {"TensorListSetItem": 2, "TensorListPushBack": 1}
-    if writer.type in places:
-        shape = writer.inputs[places[writer.type]].shape
+    if writer.type in WRITERS:
+        shape = writer.inputs[WRITERS[writer.type][1]].shape
         return shape.as_list() if shape.rank is not None else None
     if writer.type not in ("If", "StatelessIf"):
         return None

@@ -13,11 +13,10 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import constant
+from sardonyx.importers.tensorflow.frames import condition_of
 from sardonyx.importers.tensorflow.reader import Reader, importer
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 from sardonyx.values import same_shape
-
-Context = tuple[tuple[str, int], ...]  # conditions from the outermost in, and the way at each
 
 
 @importer("Switch", "RefSwitch")
@@ -27,15 +26,12 @@ def switch(op: Writer, x: Any, condition: ir.Value) -> list[Any]:
 
 @importer("Merge", "RefMerge")
 def merge(op: Writer, *values: Any, node: tf.Operation, reader: Reader) -> list[Any]:
-    contexts = [_context(t) for t in node.inputs]
-    inner = [c[-1] for c in contexts if c]
-    sides = [side for _, side in inner]
-    is_plain = len(values) == 2 and inner and len({name for name, _ in inner}) == 1
-    if not is_plain or (len(inner) == 2 and set(sides) != {0, 1}):
+    pair = reader.conditions.get(node.name) or condition_of(node)
+    if pair is None or len(values) != 2:
         raise Refusal("branches of TensorFlow 1 that belong to no common condition")
-    first_is_true = sides[0] == 1 if contexts[0] else sides[0] == 0
+    name, first_is_true = pair
     yes, no = values if first_is_true else reversed(values)
-    condition = reader.condition(op, node.graph.get_tensor_by_name(inner[0][0]))
+    condition = reader.condition(op, node.graph, name)
     if not isinstance(condition, ir.Value):
         raise Refusal("branches of TensorFlow 1 on a condition that cannot be read")
     array = constant(condition)
@@ -64,40 +60,3 @@ def _taken(op: Writer, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.V
         out.shape = yes.shape
     op.nodes.append(node)
     return out
-
-
-def _context(tensor: tf.Tensor) -> Context:
-    """The conditions under which TensorFlow computes a tensor."""
-    contexts: dict[tf.Operation, Context] = {}
-    stack = [tensor.op]
-    while stack:
-        node = stack[-1]
-        sources = [t.op for t in node.inputs] + list(node.control_inputs)
-        missing = [n for n in sources if n not in contexts]
-        if node in contexts or not missing:
-            stack.pop()
-            contexts.setdefault(node, _context_of(node, contexts))
-        else:
-            stack += missing
-    return _at(tensor, contexts)
-
-
-def _context_of(node: tf.Operation, contexts: dict[tf.Operation, Context]) -> Context:
-    inputs = [_at(t, contexts) for t in node.inputs]
-    controls = [contexts[n] for n in node.control_inputs if n.type not in ("Switch", "RefSwitch")]
-    deepest: Context = max([(), *inputs, *controls], key=len)
-    return deepest[:-1] if node.type in ("Merge", "RefMerge") else deepest
-
-
-def _at(tensor: tf.Tensor, contexts: dict[tf.Operation, Context]) -> Context:
-    """The context of a tensor; beyond a Switch, it is one deeper than that of the Switch."""
-    context = contexts[tensor.op]
-    if tensor.op.type not in ("Switch", "RefSwitch"):
-        return context
-    return (*context, (_origin(tensor.op.inputs[1]).name, tensor.value_index))
-
-
-def _origin(tensor: tf.Tensor) -> tf.Tensor:
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor
