@@ -46,7 +46,7 @@ ALLOWED = {
 LAYERS = (
     ("collector", "errors"),
     ("html_page", "initializer", "limits", "opset", "reference"),
-    ("external", "frames", "partial", "plugins", "registry", "values"),
+    ("column_inputs", "external", "frames", "partial", "plugins", "registry", "values"),
     ("build",),
     ("model",),
     ("upgrades",),

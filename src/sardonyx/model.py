@@ -19,7 +19,7 @@ import onnx
 import onnx.numpy_helper
 import onnx_ir as ir
 
-from sardonyx import frames, opset, partial
+from sardonyx import column_inputs, frames, opset, partial
 from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
@@ -171,7 +171,13 @@ class Model:
         return value.const_value
 
     def feeds(self, frame: Any) -> dict[str, np.ndarray]:
-        """The inputs for the rows of a pandas frame, by the schema that the model stores."""
+        """The inputs for the rows of a pandas frame.
+
+        By the schema that a model from pandas stores, or, where each input is one column (models
+        from PMML, and from estimators that were given a frame), by the names of the inputs.
+        """
+        if frames.KEY not in self.metadata and column_inputs.are_columns(self.inputs):
+            return column_inputs.feeds(self.inputs, self.metadata, frame)
         return frames.feeds(frames.schema(self.metadata), frame)
 
     def frame(self, outputs: Any) -> Any:
@@ -187,6 +193,11 @@ class Model:
                 f"the model cannot be copied: {error}", hint="sx.check lists what is wrong with it"
             ) from error
         return Model(graph, [r.copy() for r in self.records], self.source)
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """`proto()`, under the name that tools expect beside `feeds(frame)`."""
+        return self.proto()
 
     def proto(self) -> onnx.ModelProto:
         """The whole model as one ModelProto, training records included."""
