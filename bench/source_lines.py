@@ -46,7 +46,7 @@ PATHS = """
     train/whole/ record/hash_order.py cli/export_training.py web/ cli/export_web.py
     edit/lora.py edit/products.py edit/safetensors_file.py engines/adapters.py
     engines/onnxruntime/adapter.py cli/adapter.py
-    quantize/ cli/quantize.py edit/dequantize.py passes/contrib.py
+    quantize/ cli/quantize.py edit/dequantize.py passes/contrib.py passes/contrib_transformer.py
     engines/torch/source/quantized.py
 
     plugins.py engines/loading.py engines/declared.py engines/runtime.py engines/segments.py

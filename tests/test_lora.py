@@ -382,6 +382,27 @@ def test_a_weight_that_others_read_is_copied_when_merged() -> None:
     close(run(sx.merge_lora(adapted), x), expected)
 
 
+def test_a_weight_that_is_an_input_with_a_default_is_adapted() -> None:
+    """So `keep_initializers_as_inputs=True` of torch's exporter writes all weights."""
+    model = network([("MatMul", ["x", "w"], ["y"], {})], {"w": normal(6, 5)}, ["N", 6])
+    model.graph.inputs.append(model.graph.initializers["w"])
+    x = normal(4, 6)
+    rep = sx.prepare_training(sx.trainable(sx.lora(model, rank=2), "mse", sx.optim.sgd(1e-2)))
+    before = run(model, x)
+    for _ in range(3):
+        rep.step({"x": x, "label": before + 1})
+    trained = rep.to_model()
+    a, b = (trained.initializer(f"w.lora_{end}").numpy() for end in "AB")
+    weight = model.initializer("w").numpy()
+    np.testing.assert_array_equal(trained.initializer("w").numpy(), weight)
+    close(run(trained, x), x @ (weight + 8 * a @ b))
+    merged = sx.merge_lora(trained)
+    assert list(merged.graph.initializers) == ["w"]
+    assert [v.name for v in merged.graph.inputs] == ["x", "w"]
+    close(run(merged, x), run(trained, x))
+    assert np.abs(run(merged, x) - before).max() > 1e-3
+
+
 def test_a_product_in_a_branch_is_adapted() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[N,3] x) => (float[N,3] y) <float[3,3] w = {1,2,3,4,5,6,7,8,9}, float zero = {0}> {

@@ -470,4 +470,4 @@ def _store(
 
 
 def _is_shown(value: ir.Value) -> bool:
-    return value.is_graph_output() or value.is_graph_input() or value.dtype not in FLOATS
+    return value.is_graph_output() or value.dtype not in FLOATS

@@ -177,9 +177,7 @@ def _source(value: ir.Value | None) -> ir.Value | None:
         if any(v is not None and _source(v) is None for v in node.inputs[1:]):
             return None
         value = node.inputs[0]
-    if value is None or not value.is_initializer() or value.is_graph_input():
-        return None
-    return value
+    return value if value is not None and value.is_initializer() else None
 
 
 def stored_array(value: ir.Value | None) -> np.ndarray:
@@ -187,6 +185,8 @@ def stored_array(value: ir.Value | None) -> np.ndarray:
     array = constant(value)
     if array is not None:
         return array
+    if value is not None and value.is_initializer() and value.const_value is not None:
+        return value.const_value.numpy()  # an input whose default it is
     node = None if value is None else value.producer()
     if node is None or value is None:
         raise ModelError(f"{quote(None if value is None else value.name)} is not stored")

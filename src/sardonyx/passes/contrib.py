@@ -6,6 +6,7 @@ kernels multiply integers instead, so that a value halfway between two levels ma
 other. A fused product becomes the product and what was fused with it.
 
 A node that none of these forms describes (a rotary embedding, …) stays as it is.
+`passes/contrib_transformer.py` has the forms of transformers.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -20,18 +21,20 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant, is_static, static
+from sardonyx.passes import contrib_transformer
 from sardonyx.passes.functions import replace
 from sardonyx.passes.nesting import graphs, names
 
 DOMAIN = "com.microsoft"
 FLOAT = ir.DataType.FLOAT
-Result = ir.Value | tuple[ir.Value, ...] | None
+Result = ir.Value | tuple[ir.Value | None, ...] | None
 # Builder, inputs in order (None where omitted), attributes → outputs; None: not a standard form.
-FORMS: dict[str, Callable[..., Result]] = {}
+# A form may give more outputs than a node has.
+FORMS: dict[str, Callable[..., Result]] = {**contrib_transformer.FORMS}
 
 
 def standardize(graph: ir.Graph) -> None:
-    """Rewrite the quantized operators of onnxruntime in a graph and in its bodies."""
+    """Rewrite onnxruntime's own operators in a graph and in its bodies."""
     nodes = [n for part in graphs(graph) for n in part if n.domain == DOMAIN and n.op_type in FORMS]
     if not nodes:
         return
@@ -41,11 +44,26 @@ def standardize(graph: ir.Graph) -> None:
         with op.named(node.name or node.op_type), op:
             results = _apply(op, node)
         new_nodes, op.nodes = op.nodes, []
-        if results is not None:
-            replace(node, new_nodes, list(results) if isinstance(results, tuple) else [results])
+        listed = list(results) if isinstance(results, tuple) else [results]
+        if _covers(listed, node):
+            replace(node, new_nodes, listed)
+            _remove_unread(new_nodes)
     for value in op.constants.values():
         if value.uses():
             graph.register_initializer(value)
+
+
+def _covers(results: list[ir.Value | None], node: ir.Node) -> bool:
+    """Whether a form gives every output that a node has."""
+    padded = [*results, *[None] * len(node.outputs)]
+    return all(not v.name or r is not None for v, r in zip(node.outputs, padded, strict=False))
+
+
+def _remove_unread(nodes: list[ir.Node]) -> None:
+    for node in reversed(nodes):
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            assert node.graph is not None
+            node.graph.remove(node, safe=True)
 
 
 def _apply(op: Builder, node: ir.Node) -> Result:
@@ -296,39 +314,11 @@ def _gates(op: Builder, w: ir.Value, scale: ir.Value, zero: ir.Value) -> ir.Valu
 
 @_form("QAttention")
 def _attention(
-    op, x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past,
-    *, num_heads, unidirectional=0, scale=0.0, mask_filter_value=-10000.0, do_rotary=0,
-    past_present_share_buffer=0,
+    op, x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past, **attributes,
 ):  # fmt: skip
-    plain_mask = mask is None or (mask.shape is not None and len(mask.shape) == 2)
-    if do_rotary or past_present_share_buffer or not plain_mask:
-        return None
+    dense = op.DequantizeLinear(x, x_scale, x_zero)
     weight = op.DequantizeLinear(w, w_scale, w_zero, axis=-1)
-    dense = op.Add(op.MatMul(op.DequantizeLinear(x, x_scale, x_zero), weight), bias)
-    split = op.Reshape(dense, [0, 0, 3, num_heads, -1])
-    q, k, v = (op.Transpose(op.Gather(split, i, axis=2), perm=[0, 2, 1, 3]) for i in range(3))
-    present = None
-    if past is not None:  # keys, then values, of the tokens before
-        k, v = (op.Concat(op.Gather(past, i, axis=0), new, axis=2) for i, new in enumerate((k, v)))
-        present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
-    if not scale:
-        width = op.Cast(op.Shape(q, start=3), to=int(FLOAT))
-        q = op.Div(q, op.Sqrt(width))
-    scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2]))
-    if scale:
-        scores = op.Mul(scores, op.const(scale, FLOAT))
-    low = op.const(mask_filter_value, FLOAT)
-    if unidirectional:
-        before = op.Sub(op.Shape(k, start=2, end=3), op.Shape(q, start=2, end=3))
-        allowed = op.Trilu(
-            op.Expand(op.const(np.array(1.0, np.float32)), op.Shape(scores)),
-            op.Squeeze(before, [0]),
-            upper=0,
-        )
-        scores = op.Where(op.Greater(allowed, op.const(0.5, FLOAT)), scores, low)
-    if mask is not None:
-        hidden = op.Mul(op.Sub(op.const(1.0, FLOAT), op.Cast(mask, to=int(FLOAT))), low)
-        scores = op.Add(scores, op.Unsqueeze(hidden, [1, 2]))
-    context = op.MatMul(op.Softmax(scores, axis=-1), v)
-    y = op.Reshape(op.Transpose(context, perm=[0, 2, 1, 3]), [0, 0, -1])
-    return y if present is None else (y, present)
+    unused = (None, None)  # a bias of scores, the length of what went before
+    return contrib_transformer.FORMS["Attention"](
+        op, dense, weight, bias, mask, past, *unused, **attributes
+    )
