@@ -193,3 +193,25 @@ def test_large_forests_have_faster_forms(classes, settings, monkeypatch) -> None
     want = forest.predict_proba(rows)
     np.testing.assert_allclose(np.asarray(probabilities), want, atol=1e-14)
     np.testing.assert_array_equal(np.asarray(label), forest.predict(rows))
+
+
+def test_mahalanobis_distances_of_neighbours() -> None:
+    from sklearn.neighbors import KNeighborsRegressor
+
+    rng = np.random.default_rng(0)
+    x, rows = rng.normal(size=(60, 3)), rng.normal(size=(40, 3))
+    spread = np.cov(x.T)
+    for parameters in ({"V": spread}, {"VI": np.linalg.inv(spread)}):
+        model = KNeighborsRegressor(3, metric="mahalanobis", metric_params=parameters)
+        model.fit(x, x[:, 0])
+        actual = session_of(sx.from_sklearn(model, x)).run(["variable"], {"X": rows})[0]
+        np.testing.assert_allclose(actual, model.predict(rows), rtol=1e-12)
+
+
+def test_neighbours_at_equal_distances_are_an_error_that_says_so() -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(0, 6, size=(120, 3)).astype(float), rng.integers(0, 3, 120)
+    with pytest.raises(ImportDiffers, match="the same distance"):
+        sx.from_sklearn(KNeighborsClassifier(4).fit(x, y), x)

@@ -28,6 +28,12 @@ TOLERANCE = 1e-10
 MOST = 1e-5  # the largest difference that rounding may explain in double
 SINGLE = 2e-6
 MOST_SINGLE = 1e-3
+REPORT = "nothing was returned; please report the estimator's settings"
+TIES = (
+    "nothing was returned. Where several neighbours are at the same distance, as in data of whole "
+    "numbers, scikit-learn chooses by the order of its search, which a model cannot repeat; "
+    "rescale the columns by factors that leave no ties, or remove duplicates"
+)
 
 
 @dataclass
@@ -69,7 +75,7 @@ def verify(estimator, model: Model, schema: Schema, x: Any, outputs: dict[str, s
         raise ImportDiffers(
             f"the imported model and {type(estimator).__name__} differ",
             problems,
-            hint="nothing was returned; please report the estimator's settings",
+            hint=TIES if _has_neighbors(estimator) else REPORT,
         )
     if not verdict.rows:
         raise ImportDiffers(
@@ -78,6 +84,11 @@ def verify(estimator, model: Model, schema: Schema, x: Any, outputs: dict[str, s
             hint="give rows that it accepts: from_sklearn(estimator, X)",
         )
     return verdict
+
+
+def _has_neighbors(estimator: Any) -> bool:
+    parts = parts_of(estimator)
+    return any(hasattr(p, "kneighbors") or type(p).__name__ == "KNNImputer" for p in parts)
 
 
 def _is_finite(values: np.ndarray) -> bool:

@@ -66,6 +66,10 @@ def distances(op, x, y, metric: str, p: float = 2, parameters: Any = None, produ
     if metric == "seuclidean" and set(parameters) == {"V"}:
         v = np.asarray(parameters["V"], F)
         return op.Sqrt(by_feature(op, x, y, lambda d, j: op.Div(op.Mul(d, d), v[j]), op.Add))
+    if metric == "mahalanobis" and set(parameters) in ({"V"}, {"VI"}):
+        inverse = parameters["VI"] if "VI" in parameters else np.linalg.inv(parameters["V"])
+        root = np.linalg.cholesky(np.asarray(inverse, F))
+        return distances(op, op.MatMul(x, root), y @ root, "euclidean")
     if metric == "cosine" and not parameters:
         return op.Sub(F(1), cosine_similarity(op, x, y))
     if metric == "canberra" and not parameters:
