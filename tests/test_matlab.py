@@ -15,7 +15,7 @@ import onnx.reference
 import pytest
 
 import sardonyx as sx
-from sardonyx.engines.matlab import octave
+from sardonyx.engines.matlab import mat_file, octave
 from sardonyx.engines.matlab.function import RULES
 from sardonyx.engines.matlab.names import LONGEST, RESERVED, Names, identifier
 from sardonyx.engines.matlab.write import LIBRARY, generate
@@ -124,9 +124,210 @@ def test_traps(tmp_path: Path) -> None:
             continue
         for y, want in zip(outputs, reference, strict=True):
             same = y.shape == np.shape(want) and y.dtype == np.asarray(want).dtype
+            if y.dtype.kind in "iu":
+                same = same and np.array_equal(y, want)
             if not same or not np.allclose(y, want, rtol=1e-5, atol=1e-6, equal_nan=True):
                 wrong.append(f"{name}: {y} is not {want}")
     assert not wrong, "\n".join(wrong)
+
+
+INF, NAN = np.inf, np.nan
+INT32 = np.iinfo(np.int32)
+# Models whose numbers are chosen; what they must give is written down, or computed by numpy.
+CHOSEN: dict[str, tuple[str, list[np.ndarray], list[np.ndarray]]] = {
+    "products wrap around": (
+        "g (int32[3] x, int32[3] z) => (int32[3] y) {y = Mul(x, z)}",
+        [np.array([INT32.min, INT32.max, 70000], np.int32)] * 2,
+        [np.array([0, 1, 70000**2 - 2**32], np.int32)],
+    ),
+    "the smallest integer has no opposite": (
+        "g (int8[2] x) => (int8[2] y, int8[2] z) {y = Abs(x) z = Neg(x)}",
+        [np.array([-128, -5], np.int8)],
+        [np.array([-128, 5], np.int8)] * 2,
+    ),
+    "sums of integers wrap around": (
+        "g (int32[3] x) => (int32[3] y) <int64 a = {0}> {y = CumSum(x, a)}",
+        [np.array([INT32.max, 1, 5], np.int32)],
+        [np.array([INT32.max, INT32.min, INT32.min + 5], np.int32)],
+    ),
+    "a sum without the element itself": (
+        "g (float[3] x) => (float[3] y) <int64 a = {0}> {y = CumSum<exclusive=1>(x, a)}",
+        [np.array([1, 1e8, INF], np.float32)],
+        [np.array([0, 1, 1e8], np.float32)],
+    ),
+    "infinite numbers outside": (
+        "g (float[3] x) => (float[3] y, float[3] z) {y = Shrink(x) z = ThresholdedRelu(x)}",
+        [np.array([INF, -INF, 0.25], np.float32)],
+        [np.array([INF, -INF, 0], np.float32), np.array([INF, 0, 0], np.float32)],
+    ),
+    "a sum of no exponentials": (
+        "g (float[2,2] x) => (float[2] y) <int64[1] a = {1}>"
+        "{y = ReduceLogSumExp<keepdims=0>(x, a)}",
+        [np.array([[-INF, -INF], [2, -INF]], np.float32)],
+        [np.array([-INF, 2], np.float32)],
+    ),
+    "powers of negative numbers": (
+        "g (float[6] x, float[6] z) => (float[6] y) {y = Pow(x, z)}",
+        [np.array([-2, -2, 0, -0.0, -INF, -1], np.float32),
+         np.array([2, 0.5, 0, -3, 3, INF], np.float32)],
+        [np.array([4, NAN, 1, -INF, -INF, 1], np.float32)],
+    ),
+    "names of constants and of the library": (
+        "g (float[2] NaN, float[2] Inf, float[2] onnx_onnx_max)"
+        "=> (float[2] y, bool[2] z, float[2] intmax)"
+        "{y = Relu(NaN) z = IsInf(Inf) intmax = Relu(onnx_onnx_max)}",
+        [np.array(a, np.float32) for a in ([-1, 2], [INF, 1], [-3, 4])],
+        [np.array([0, 2], np.float32), np.array([True, False]), np.array([0, 4], np.float32)],
+    ),
+    "a loop whose states change places": (
+        "g (float[1] h, float[1] k, float[1,3] x) => (float[1] m, float[1] n, float[1,3] y)"
+        "{m, n, y = Scan<num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1],"
+        "scan_input_directions=[1], body = b (float[1] s, float[1] t, float[1] e)"
+        "=> (float[1] t_out, float[1] u, float[1] v) {t_out = Identity(t) u = Add(s, e)"
+        "v = Sub(u, t)}>(h, k, x)}",
+        [np.array([1], np.float32), np.array([2], np.float32), np.array([[4, 8, 16]], np.float32)],
+        # (1, 2) with 16: (2, 17); with 8: (17, 10); with 4: (10, 21)
+        [np.array([10], np.float32), np.array([21], np.float32),
+         np.array([[15, -7, 11]], np.float32)],
+    ),
+    "any and all": (
+        "g (bool[2,2] x) => (bool[2] y, bool[2] z) <int64[1] a = {1}>"
+        "{y = ReduceMax<keepdims=0>(x, a) z = ReduceMin<keepdims=0>(x, a)}",
+        [np.array([[True, False], [True, True]])],
+        [np.array([True, True]), np.array([False, True])],
+    ),
+}  # fmt: skip
+
+
+@needs_octave
+def test_chosen_numbers(tmp_path: Path) -> None:
+    jobs = []
+    for number, (text, feeds, _) in enumerate(CHOSEN.values()):
+        loaded = model(text)
+        sx.to_matlab_source(loaded, tmp_path / str(number))
+        jobs.append(octave.Job(tmp_path / str(number), feeds, octave.ends_of(loaded.outputs)))
+    for (name, (*_, expected)), outputs in zip(CHOSEN.items(), octave.run(jobs), strict=True):
+        assert not isinstance(outputs, str), f"{name}: {outputs}"
+        for y, want in zip(outputs, expected, strict=True):
+            assert y.dtype == want.dtype, name
+            np.testing.assert_array_equal(y, want, err_msg=name)
+
+
+@needs_octave
+def test_integers_that_a_double_does_not_hold_are_refused(tmp_path: Path) -> None:
+    large = 2**53 + 1
+    with pytest.raises(UnsupportedOp, match="an integer is too large to be exact"):
+        generate(model(f"g (int64[2] i) => (int64[2] y) <int64[2] t = {{{large}, 1}}>"
+                       "{y = Gather(t, i)}"))  # fmt: skip
+    # A Slice that ends far away, as exporters write it, is none of these.
+    flip = (
+        f"<int64[1] s={{-1}}, int64[1] e={{{-(2**63) + 1}}}, int64[1] a={{0}}, int64[1] t={{-1}}>"
+    )
+    generate(model(f"g (float[3] x) => (float[3] y) {flip} {{y = Slice(x, s, e, a, t)}}"))
+    loaded = model("g (int64[1] x, int64[1] z) => (bool[1] y) {y = Equal(x, z)}")
+    sx.to_matlab_source(loaded, tmp_path)
+    feeds = [np.array([large]), np.array([large - 1])]
+    (outputs,) = octave.run([octave.Job(tmp_path, feeds, octave.ends_of(loaded.outputs))])
+    assert isinstance(outputs, str) and "an integer is too large to be exact" in outputs
+
+
+def trained_in_octave(folder: Path, arrays: list[np.ndarray], dy: np.ndarray, steps: int) -> str:
+    """Steps of gradient descent, by the written code; its results are in `outputs.mat`."""
+    with open(folder / "feeds.mat", "wb") as file:
+        named = {f"x{i}": a for i, a in enumerate(arrays)}
+        mat_file.write(file, {**named, "dy": dy})
+    inputs = ", ".join(f"v.x{i}" for i in range(len(arrays)))
+    script = f"""1;
+    function p = updated(p, g)
+        for [value, name] = g
+            if isstruct(value)
+                p.(name) = updated(p.(name), value);
+            else
+                p.(name) = p.(name) - 0.05 * value;
+            end
+        end
+    end
+    params = load('params.mat'); v = load('feeds.mat');
+    for k = 1:{steps}
+        params = updated(params, gradients({inputs}, v.dy, params));
+    end
+    y = model({inputs}, params); printf('%.9g ', y);"""
+    (folder / "run_training.m").write_text(script)
+    command = [octave.COMMAND, "--norc", "--quiet", "run_training.m"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def equal_layers():
+    """Normalizations that an exporter makes one tensor, and a head that is the embedding."""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(7, 6)
+            self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.GELU())
+                                        for _ in range(3))  # fmt: skip
+
+        def forward(self, words):
+            x = self.embedding(words)
+            for layer in self.layers:
+                x = x + layer(x)
+            return x @ self.embedding.weight.T
+
+    return Net(), torch.tensor([[1, 2, 6], [0, 3, 3]])
+
+
+def recurrent_network():
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRU(3, 4, bidirectional=True, batch_first=True)
+            self.lstm = nn.LSTM(8, 4, batch_first=True)
+            self.out = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.lstm(self.cell(x)[0])[0])
+
+    return Net(), torch.randn(2, 5, 3)
+
+
+def plain_convolutions():
+    import torch
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(4, 2, 2, 2),
+        nn.GroupNorm(2, 2), nn.Conv2d(2, 1, 1),
+    ), torch.randn(2, 2, 6, 6)  # fmt: skip
+
+
+@needs_octave
+@pytest.mark.parametrize("network", [equal_layers, recurrent_network, plain_convolutions])
+def test_several_steps_follow_torch(network: Callable, tmp_path: Path) -> None:
+    """What is computed from weights, such as a transposed one, follows when they change."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module, x = network()
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(module, (x,), str(path), dynamo=False, do_constant_folding=False)
+    sx.to_matlab_source(path, tmp_path, gradients=True)
+    shape = module(x).shape
+    dy = np.random.default_rng(0).normal(size=shape).astype(np.float32) / 4
+    numbers = np.array(trained_in_octave(tmp_path, [x.numpy()], dy, 4).split(), float)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (module(x) * torch.from_numpy(dy)).sum().backward()
+        optimizer.step()
+    np.testing.assert_allclose(
+        numbers.reshape(shape), module(x).detach().numpy(), rtol=1e-4, atol=1e-4
+    )
 
 
 @needs_octave

@@ -19,7 +19,6 @@ from sardonyx.engines.matlab.function import (
 
 table(
     {
-        "Abs": "abs(x)",
         "Acosh": "onnx_real(acosh(x))",
         "And": "a & b",
         "Acos": "onnx_real(acos(x))",
@@ -82,7 +81,10 @@ def sub(m, a, b):
 
 @matlab("Mul")
 def mul(m, a, b):
-    return wrapped(m, f"{a} .* {b}")
+    dtype = m.node.outputs[0].dtype
+    if dtype in INTEGERS:
+        return f"onnx_times({a}, {b}, '{INTEGERS[dtype]}')"
+    return f"{a} .* {b}"
 
 
 @matlab("Neg")
@@ -90,10 +92,15 @@ def neg(m, x):
     return wrapped(m, f"-{x}")
 
 
+@matlab("Abs")
+def absolute(m, x):
+    return wrapped(m, f"abs({x})")
+
+
 @matlab("Div")
 def div(m, a, b):
     if m.node.outputs[0].dtype in INTEGERS:
-        return f"fix({a} ./ {b})"
+        return wrapped(m, f"fix({a} ./ {b})")
     return f"{a} ./ {b}"
 
 
@@ -179,7 +186,7 @@ def leaky_relu(m, x, *, alpha):
 
 @matlab("ThresholdedRelu")
 def thresholded_relu(m, x, *, alpha):
-    return f"{x} .* ({x} > {scalar(m, alpha)})"
+    return f"onnx_fill({x} > {scalar(m, alpha)}, {x}, zeros(1, class({x})))"
 
 
 @matlab("HardSigmoid")
@@ -203,7 +210,8 @@ def swish(m, x, *, alpha):
 @matlab("Shrink")
 def shrink(m, x, *, bias, lambd):
     b, l = scalar(m, bias), scalar(m, lambd)
-    return f"({x} + {b}) .* ({x} < -{l}) + ({x} - {b}) .* ({x} > {l})"
+    inside = f"onnx_fill({x} > {l}, {x} - {b}, zeros(1, class({x})))"
+    return f"onnx_fill({x} < -{l}, {x} + {b}, {inside})"
 
 
 @matlab("Cast")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,18 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     if value is None or value.const_value is None or value.is_graph_input():
         return None
     return value.const_value.numpy()
+
+
+def check_exact(array: np.ndarray) -> None:
+    """Refuse 64-bit integers that a double does not hold. The largest and the smallest of the type
+    become themselves again when they are converted back.
+    """
+    if array.dtype not in (np.int64, np.uint64):
+        return
+    ends = np.iinfo(array.dtype)
+    inside = array[(array != ends.min) & (array != ends.max)]
+    if any(int(float(int(n))) != int(n) for n in inside[abs(inside.astype(float)) >= 2.0**53]):
+        raise Refused("an integer is too large to be exact")
 
 
 def is_inline(value: ir.Value, array: np.ndarray) -> bool:
@@ -180,7 +192,7 @@ class Function:
         inputs: Sequence[ir.Value],
         results: Sequence[ir.Value],
         weights: Callable[[ir.Value], str],
-        taken: Sequence[str] = (),
+        taken: Collection[str] = (),
     ):
         self.names = Names((*taken, "params"))
         self.values: dict[ir.Value, str] = {}
@@ -210,6 +222,8 @@ class Function:
         if array is not None:
             if value.dtype not in TYPES:
                 raise Refused(f"a constant of type {value.dtype}")
+            if any(use.node.op_type != "Slice" for use in value.uses()):
+                check_exact(array)  # a Slice ends at the last element, however far it reaches
             return literal(array) if is_inline(value, array) else self.weights(value)
         return self.name(value)
 

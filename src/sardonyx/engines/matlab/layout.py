@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.engines.matlab.elementwise import bool_word
+from sardonyx.engines.matlab.elementwise import bool_word, wrapped
 from sardonyx.engines.matlab.function import (
     FLOAT_CLASSES,
     Refused,
     _number,
+    check_exact,
     literal,
     matlab,
     row,
@@ -20,6 +21,7 @@ def constant_node(m, **attributes):
     value = attributes.get("value")
     if not isinstance(value, np.ndarray) or value.ndim > 1:
         raise Refused("a constant that is not a tensor")
+    check_exact(value)
     return literal(value)
 
 
@@ -150,16 +152,23 @@ def gather_nd(m, x, indices, *, batch_dims):
     return f"onnx_gather_nd({x}, {m.rank()}, {indices}, {m.rank(1)}, {batch_dims})"
 
 
+KEEPING = ("none", "max", "min")  # reductions that give one of the elements
+
+
 @matlab("ScatterElements")
 def scatter_elements(m, x, indices, updates, *, axis, reduction):
     rank = m.rank()
     dim = m.dim(axis, rank)
-    return f"onnx_scatter_elements({x}, {rank}, {indices}, {updates}, {dim}, '{reduction}')"
+    words = f"{x}, {rank}, {indices}, {updates}, {dim}, '{reduction}'"
+    text = f"onnx_scatter_elements({words})"
+    return text if reduction in KEEPING else wrapped(m, text)
 
 
 @matlab("ScatterND")
 def scatter_nd(m, x, indices, updates, *, reduction):
-    return f"onnx_scatter_nd({x}, {m.rank()}, {indices}, {m.rank(1)}, {updates}, '{reduction}')"
+    words = f"{x}, {m.rank()}, {indices}, {m.rank(1)}, {updates}, '{reduction}'"
+    text = f"onnx_scatter_nd({words})"
+    return text if reduction in KEEPING else wrapped(m, text)
 
 
 @matlab("Expand")
@@ -213,7 +222,8 @@ def one_hot(m, indices, depth, values, *, axis):
 def cumulative(m, x, axis, *, exclusive, reverse):
     rank = m.rank()
     dim = m.dim(m.numbers(1, "axis")[0], rank)
-    return f"onnx_cumsum({x}, {dim}, {bool_word(exclusive)}, {bool_word(reverse)})"
+    words = f"{x}, {rank}, {dim}, 'sum', {bool_word(exclusive)}, {bool_word(reverse)}"
+    return wrapped(m, f"onnx_accumulate({words})")
 
 
 @matlab("TopK")
@@ -267,6 +277,8 @@ def reverse_sequence(m, x, counts, *, batch_axis, time_axis):
 @matlab("Resize")
 def resize(m, x, roi=None, scales=None, sizes=None, **attributes):
     rank = m.rank()
+    if m.type() not in FLOAT_CLASSES and attributes["mode"] != "nearest":
+        raise Refused("integers between integers")
     if attributes["antialias"] or attributes["coordinate_transformation_mode"] not in (
         *("half_pixel", "asymmetric", "pytorch_half_pixel", "align_corners"),
     ):
@@ -314,15 +326,19 @@ def compress(m, x, condition, *, axis):
 
 @matlab("CumProd")
 def cumulative_product(m, x, axis, *, exclusive, reverse):
-    if exclusive:
-        raise Refused("products without the element itself")
-    dim = m.dim(m.numbers(1, "axis")[0], m.rank())
-    return f"flip(cumprod(flip({x}, {dim}), {dim}), {dim})" if reverse else f"cumprod({x}, {dim})"
+    if m.type() not in FLOAT_CLASSES:
+        raise Refused("products of integers")
+    rank = m.rank()
+    dim = m.dim(m.numbers(1, "axis")[0], rank)
+    words = f"{x}, {rank}, {dim}, 'prod', {bool_word(exclusive)}, {bool_word(reverse)}"
+    return f"onnx_accumulate({words})"
 
 
 @matlab("Einsum")
 def einsum(m, *values, equation):
     """Two matrices or less: other products are written as such by their exporters."""
+    if m.type() not in FLOAT_CLASSES:
+        raise Refused("products of integers")
     text = equation.replace(" ", "")
     terms, _, result = text.partition("->")
     parts = terms.split(",")

@@ -36,9 +36,9 @@ def identifier(text: str, other: str = "value") -> str:
     """
     text = re.sub(r"_output_0$", "", text)
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")
-    name = name.removeprefix("onnx_") or other  # the beginning of the library's functions
-    if not name[0].isalpha():
-        name = f"{other}_{name}"
     if len(name) > LONGEST - 3:
         name = name[-(LONGEST - 3) :].lstrip("_0123456789")
+    name = re.sub(r"^(onnx_)+", "", name) or other  # the beginning of the library's functions
+    if not name[0].isalpha():
+        name = f"{other}_{name}"
     return f"{name}_" if name in RESERVED else name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from sardonyx.build import Builder
 from sardonyx.engines.matlab import elementwise, layers, layout, mat_file  # noqa: F401  (rules)
 from sardonyx.engines.matlab.blocks import Part, repeated
 from sardonyx.engines.matlab.function import (
+    FLOAT_CLASSES,
     INTEGERS,
     RULES,
     TYPES,
@@ -29,7 +30,7 @@ from sardonyx.engines.matlab.names import Names
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad import grad
 from sardonyx.model import Model, ModelSource, load
-from sardonyx.normalize import constants_to_initializers, normalize
+from sardonyx.normalize import constants_to_initializers, normalize, regular_copy
 from sardonyx.passes.dead import remove_dead
 from sardonyx.passes.folding import fold
 from sardonyx.passes.functions import expand
@@ -37,6 +38,9 @@ from sardonyx.passes.nesting import graphs
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.passes.pinning import pinned
 from sardonyx.passes.shapes import infer_shapes
+from sardonyx.record.describe import Choices
+from sardonyx.record.merged import separate_merged
+from sardonyx.record.restore_weights import restore_weights
 from sardonyx.save import full_disk_reported
 from sardonyx.weights import weights as weights_of
 
@@ -105,13 +109,26 @@ def generate(model: Model, gradients: bool = False) -> Program:
     """The functions and the weights of a model; an error, before anything is written, if a part of
     it cannot be.
     """
+    title, choices = _title(model), Choices()
+    if gradients:
+        model = _with_own_weights(model, choices)
     served = written_form(model)
     program = Program(model=served)
-    writer = Writer(served, program, _title(model))
+    writer = Writer(served, program, title)
     writer.write()
     if gradients:
-        GradientWriter(model, served, writer).write()
+        GradientWriter(model, writer, choices).write()
     return program
+
+
+def _with_own_weights(model: Model, choices: Choices) -> Model:
+    """A copy in which each layer has weights of its own, also where an exporter had merged equal
+    ones, as `trainable` makes it.
+    """
+    copy = regular_copy(Model(model.ir.clone(), [], model.source))
+    separate_merged(copy, choices)
+    restore_weights(copy, choices)
+    return copy
 
 
 def written_form(model: Model) -> Model:
@@ -221,7 +238,7 @@ class Writer:
         for group in self.groups:
             self._write_block(group)
         inputs = list(self.graph.inputs)
-        function = Function(inputs, list(self.graph.outputs), self.weight)
+        function = Function(inputs, list(self.graph.outputs), self.weight, self.files.taken)
         position, nodes = 0, list(self.graph)
         while position < len(nodes):
             if position in self.calls:
@@ -275,44 +292,59 @@ class Writer:
 class GradientWriter:
     """`gradients.m`: from inputs and the gradient of the loss by the outputs, that of weights."""
 
-    def __init__(self, model: Model, served: Model, writer: Writer):
-        self.model, self.writer = model, writer
+    def __init__(self, model: Model, writer: Writer, choices: Choices):
+        self.model, self.writer, self.choices = model, writer, choices
+        self.places = {v.name: text for v, text in writer.field_of.items()}
+        self.arrays = {v.name: constant(v) for v in writer.field_of}
 
     def write(self) -> None:
-        outputs = [v.name or "" for v in self.model.outputs if v.dtype in (1, 11)]
-        trained = [w.name for w in weights_of(self.model) if w.kind == "weight"]
-        by_name = {v.name: text for v, text in self.writer.field_of.items()}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a weight that does not count
-            graph = grad(self.model, of=outputs, wrt=trained, seeds="input", outputs=False)
-        work = written_form(graph)
-        ends_of_graph = list(work.graph.inputs), list(work.graph.outputs)
-        function = Function(*ends_of_graph, self._weight(by_name))
+        work = written_form(self._graph())
+        weights = {v: self.places[v.name] for v in work.graph.inputs if v.name in self.places}
+        inputs = [v for v in work.graph.inputs if v not in weights]
+        function = Function(inputs, list(work.graph.outputs), self._constant, ["grads"])
+        function.values.update(weights)
         for node in work.graph:
             function.write(node)
         ends = {v.name or "": _end(function, v) for v in work.graph.outputs}
-        lines = [_taken(function.values[v], v.dtype) for v in work.graph.inputs] + function.lines
-        for name in trained:
-            place = by_name.get(name)
-            if place and f"grad/{name}" in ends:
-                lines.append(f"grads.{place.removeprefix('params.')} = {ends[f'grad/{name}']};")
+        lines = [_taken(function.values[v], v.dtype) for v in inputs] + function.lines
+        for name, end in ends.items():
+            place = self.places[name.removeprefix("grad/")]
+            lines.append(f"grads.{place.removeprefix('params.')} = {end};")
         about = [
-            f"The gradients of the weights of {self.writer.title}.",
+            f"The gradients of the weights of {self.writer.title}",
             "",
             "The last arguments but one are the gradients of the loss by the outputs of model.m.",
             "The result has a field for each weight, as params has.",
+            *(f"{row.value} ({row.why})" for row in self.choices.rows),
         ]
         arguments = [*function.arguments, "params"]
         self.writer.program.functions["gradients"] = text_of(
             "gradients", ["grads"], arguments, about, lines
         )
 
-    def _weight(self, by_name: Mapping[str | None, str]) -> Callable[[ir.Value], str]:
-        def reach(value: ir.Value) -> str:
-            place = by_name.get(value.name)
-            return place if place is not None else self.writer.weight(value)
+    def _constant(self, value: ir.Value) -> str:
+        """How a constant is reached: where model.m has it, or in a field of its own."""
+        array, other = constant(value), self.arrays.get(value.name)
+        if array is not None and other is not None and np.array_equal(array, other):
+            return self.places[value.name]
+        return self.writer.weight(value)
 
-        return reach
+    def _graph(self) -> Model:
+        """The gradients as a model. Weights are inputs of it: to a pass, an initializer is a
+        constant, and what is computed from a constant would not follow when it changes.
+        """
+        copy = self.model.copy()
+        states = [name for name in held(self.model) if name in self.places]
+        for name in states:
+            value = copy.graph.initializers.pop(name)
+            value.const_value = None
+            copy.graph.inputs.append(value)
+        outputs = [v.name or "" for v in copy.outputs if v.dtype in FLOAT_CLASSES]
+        trained = [w.name for w in weights_of(self.model) if w.kind == "weight"]
+        trained = [name for name in trained if name in states]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a weight that does not count
+            return grad(copy, of=outputs, wrt=trained, seeds="input", outputs=False)
 
 
 # -- text ----------------------------------------------------------------------------------------
@@ -351,6 +383,8 @@ def _kind(value: ir.Value) -> str:
 
 def _taken(name: str, dtype: ir.DataType | None) -> str:
     """The statement that brings an argument to the class in which it is computed."""
+    if dtype in (ir.DataType.INT64, ir.DataType.UINT64):
+        return f"{name} = onnx_whole({name});"
     kind = TYPES[dtype]  # type: ignore[index]
     return f"{name} = {'double' if dtype in INTEGERS else kind}({name});"
 

@@ -7,7 +7,7 @@ if isempty(bits)
 else
     low = -2 ^ (bits - 1);
 end
-if any(abs(x(:)) > flintmax)
+if any(abs(x(:)) >= flintmax)
     error('onnx:range', 'an integer is too large to be exact');
 end
 y = x;
