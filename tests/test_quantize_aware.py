@@ -17,7 +17,8 @@ import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
 from sardonyx.errors import ArgumentError, ModelError
 from sardonyx.quantize.ranges import LEVELS, rounded, weight_scale
-from tests.networks import cnn, mlp, network, parse, transformer
+from sardonyx.quantize.report import left_as_floats
+from tests.networks import cnn, lstm, mlp, network, parse, transformer
 
 torch = pytest.importorskip("torch")
 
@@ -312,6 +313,13 @@ def test_what_cannot_be_quantized_is_refused() -> None:
     factor.const_value = ir.tensor(-np.ones(5, np.float32))
     with pytest.raises(ArgumentError, match="above 0"):
         sx.to_integers(broken)
+
+
+def test_what_stays_float_is_listed() -> None:
+    series = {"x": RNG.normal(size=(8, 4, 3)).astype(np.float32)}
+    rows = left_as_floats(sx.quantize_aware(lstm(), series))
+    assert rows and {readers for _, _, readers in rows} == {"LSTM"}
+    assert left_as_floats(sx.quantize_aware(mlp(), TABLE)) == []
 
 
 # -- the command -------------------------------------------------------------------------------

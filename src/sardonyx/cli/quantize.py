@@ -53,7 +53,7 @@ def quantize(
     from sardonyx.model import load
     from sardonyx.quantize.aware import quantize_aware
     from sardonyx.quantize.integers import to_integers
-    from sardonyx.quantize.report import compared
+    from sardonyx.quantize.report import compared, left_as_floats
     from sardonyx.save import save
     from sardonyx.train.loop import train
     from sardonyx.train.setup import refuse_overwriting
@@ -84,4 +84,6 @@ def quantize(
     if not quiet:
         of_loss = {k: v for k, v in how.items() if k in ("loss", "prediction", "class_axis")}
         print(compared(models, test or data, **of_loss), file=sys.stderr)
+        for row in left_as_floats(rounded):
+            print("still floats:", *row, file=sys.stderr)
     typer.echo(output)

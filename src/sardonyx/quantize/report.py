@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.engines.onnxruntime import Runner
+from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.save import save
 from sardonyx.train.batches import epoch_blocks
 from sardonyx.train.evaluation import chosen_batch_size, evaluate, open_for
 from sardonyx.train.fields import Feeding, link, row_count
+from sardonyx.weights import weights
 
 TIMED_ROWS, ROUNDS = 256, 5
 
@@ -64,6 +66,25 @@ def compared(
         metrics = evaluate(model, data, **(how if not model.records else {}))
         report.lines.append(Line(name, metrics, _size(stored), _speed(stored, data)))
     return report
+
+
+def left_as_floats(model: Model) -> list[list[str]]:
+    """Matrices and kernels of a quantized model that are still floats: name, sizes, who reads it.
+
+    >>> import sardonyx as sx
+    >>> left_as_floats(sx.load("model.onnx"))[0]
+    ['"body.weight"', '4 × 8', 'Gemm']
+    """
+    rows = []
+    for weight in weights(model):
+        value = model.graph.initializers.get(weight.name)
+        if weight.kind != "weight" or value is None or len(weight.shape) < 2:
+            continue
+        readers = sorted({node.op_type for node in value.consumers()})
+        if readers != ["QuantizeLinear"]:
+            sizes = " × ".join(map(str, weight.shape))
+            rows.append([quote(weight.name), sizes, ", ".join(readers)])
+    return rows
 
 
 def _size(model: Model) -> int:
