@@ -2,14 +2,15 @@
 
     PYTHONPATH=src python bench/gpu_records.py [--models resnet,bert,gpt] [--tiny] [--seconds 3]
                                                [--compiled] [--jax] [--precision bf16] [--profile]
+                                               [--fused]
 
 Random weights, published sizes, float32 (TF32 off) or, with --precision, products in bfloat16 or
 TF32: in torch by `torch.autocast`. AdamW. The network is exported by torch.onnx,
 gets its record from `sx.trainable` and takes steps with `sx.prepare_training(engine="torch")`;
 beside it the original module with torch's loss and torch.optim.AdamW, as torch chooses its kernels
-(foreach on a GPU). Losses of the first steps are compared before anything is timed. Both take
-turns; ratios are of medians, below 1 the record is faster. Memory is the peak of one step. On a
-machine without a GPU everything runs on the CPU: a check only.
+(foreach on a GPU), or, with --fused, in its fused kernel. Losses of the first steps are compared
+before anything is timed. Both take turns; ratios are of medians, below 1 the record is faster.
+Memory is the peak of one step. On a machine without a GPU everything runs on the CPU: a check only.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def compared(
         feeds = {n: jax.device_put(x.numpy()) for n, x in data.items()}
         feeds[labels[0]] = feeds.pop("label")
     theirs = copy.deepcopy(module).to(DEVICE).train()
-    optimizer = torch.optim.AdamW(theirs.parameters(), RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(
+        theirs.parameters(), RATE, weight_decay=DECAY, fused=options.fused or None
+    )
     forward = torch.compile(theirs) if options.compiled else theirs
 
     def step() -> torch.Tensor:
@@ -168,6 +171,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each row")
     parser.add_argument("--compiled", action="store_true", help="both through torch.compile")
     parser.add_argument("--precision", choices=["bf16", "tf32"], help="of products, in both")
+    parser.add_argument("--fused", action="store_true", help="torch's fused AdamW beside it")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--jax", action="store_true", help="the record on the jax engine as well")
     options = parser.parse_args()

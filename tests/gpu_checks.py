@@ -67,6 +67,41 @@ def steps_wait_for_nothing() -> None:
         np.testing.assert_allclose([*expected, *losses], waiting, rtol=bound)
 
 
+def kernels_of_an_update_give_the_numbers_of_single_operations() -> None:
+    """Optimizers, clipping, averages and groups, in kernels of their own and by torch's."""
+    import torch
+
+    from sardonyx.engines.torch import fused_update, native_step
+    from sardonyx.engines.torch.foreach import Grouped
+    from tests.update_cases import CASES, Net
+
+    torch.manual_seed(0)
+    program = torch.onnx.export(
+        Net().eval(), (torch.randn(4, 7),), dynamo=True, verbose=False, input_names=["x"]
+    )
+    rng = np.random.default_rng(0)
+    batches = [
+        {"x": rng.normal(size=(4, 7)).astype(np.float32), "label": rng.integers(0, 3, 4)}
+        for _ in range(5)
+    ]
+    for case, (optimizer, settings) in CASES.items():
+        net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
+        results = []
+        for joined in (fused_update.fused, lambda graph, over, device: Grouped(graph)):
+            native_step.fused = joined  # type: ignore[assignment]
+            rep = sx.prepare_training(net, "torch", device="cuda")
+            losses = [float(rep.step(batch)["loss"]) for batch in batches]
+            results.append((losses, rep.state()))
+        (losses, state), (expected_losses, expected) = results
+        assert losses == expected_losses, (case, losses, expected_losses)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(state[name], array, err_msg=f"{case}: {name}")
+        graph = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: [a * b])(
+            torch.ones(3, device="cuda"), torch.ones(3, device="cuda")
+        )
+        assert isinstance(fused_update.fused(graph, {}, torch.device("cuda")), fused_update.Fused)
+
+
 def a_run_on_the_gpu_is_that_of_the_cpu() -> None:
     """A whole run, with validation, checkpoints and a resume, on torch and jax."""
     net, rows = _record()
@@ -115,6 +150,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     check.__name__: check
     for check in (
         steps_wait_for_nothing,
+        kernels_of_an_update_give_the_numbers_of_single_operations,
         a_run_on_the_gpu_is_that_of_the_cpu,
         a_residual_network_compiles_on_jax,
     )

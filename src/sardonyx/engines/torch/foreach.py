@@ -48,7 +48,7 @@ class Grouped:
     """An fx graph whose equal operations run together; it takes and gives lists of tensors."""
 
     def __init__(self, graph: torch.fx.GraphModule):
-        _inline_numbers(graph)
+        inline_numbers(graph)
         nodes = list(graph.graph.nodes)
         self.owner = graph
         self.places = {node: i for i, node in enumerate(nodes)}
@@ -58,7 +58,7 @@ class Grouped:
         ]
         (output,) = [n for n in nodes if n.op == "output"]
         self.outputs = [self.places[n] for n in output.args[0]]
-        groups = _groups([n for n in nodes if n.op == "call_function"])
+        groups = self.groups_of([n for n in nodes if n.op == "call_function"])
         self.frees = self._last_reads(groups)
         joined = {n for group in groups if len(group) > 1 for n in group}
         private = {
@@ -67,11 +67,19 @@ class Grouped:
             if all(user in joined for user in n.users)  # others may keep a view of it
         }
         self.calls = [
-            _Single(group[0], self.places)
-            if len(group) == 1
-            else _Joined(group, self.places, private & set(dead))
+            self.call_of(group, private & set(dead))
             for group, dead in zip(groups, self.frees, strict=True)
         ]
+
+    def groups_of(self, nodes: list[Node]) -> list[list[Node]]:
+        """The operations that run together, in order."""
+        return _groups(nodes)
+
+    def call_of(self, group: list[Node], dead: set[int]) -> Callable[[list[Any]], None]:
+        """How a group runs. dead -- places of tensors that it reads last and nobody else has"""
+        if len(group) == 1:
+            return _Single(group[0], self.places)
+        return _Joined(group, self.places, dead)
 
     def _last_reads(self, groups: list[list[Node]]) -> list[list[int]]:
         """For each call, the places that nothing reads after it."""
@@ -193,7 +201,7 @@ def _is_fixed(node: Node, constants: dict[Node, Any]) -> bool:
     return bool(node.all_input_nodes) and all(n in constants for n in node.all_input_nodes)
 
 
-def _inline_numbers(graph: torch.fx.GraphModule) -> None:
+def inline_numbers(graph: torch.fx.GraphModule) -> None:
     """Write constants of one number into the operations that read them: then they are equal."""
     numbers = {n: value for n in graph.graph.nodes if (value := _number(n, graph)) is not None}
     for node in graph.graph.nodes:

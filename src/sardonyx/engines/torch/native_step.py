@@ -4,12 +4,13 @@ operators, the update over all parameters at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
-from sardonyx.engines.torch.foreach import Grouped, fold_constants
+from sardonyx.engines.torch.foreach import fold_constants
+from sardonyx.engines.torch.fused_update import fused
 from sardonyx.engines.torch.late import separate_late
 from sardonyx.engines.torch.promotion import drop_casts
 from sardonyx.engines.torch.trace import retarget, trace
@@ -106,8 +107,31 @@ def update_function(step: NativeStep, model: Model, xp: Torch) -> Half:
         if key not in graphs:
             graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
             fold_constants(graph)
-            graphs[key] = Grouped(graph)
+            over = _replaceable(step, tensors, names, outputs)
+            graphs[key] = fused(graph, over, torch.device(xp.device))
         with torch.no_grad():
             return dict(zip(outputs, graphs[key](*values), strict=True))
 
     return update
+
+
+def _replaceable(
+    step: NativeStep, tensors: Mapping[str, Any], names: Sequence[str], outputs: Sequence[str]
+) -> dict[int, int]:
+    """Place of an output → place of the variable that it may be written over.
+
+    Nothing is, where the state before a step is still needed after it: to search for what is not
+    finite, or because a step whose gradients overflow is left out. Neither is a variable that a
+    metric is a view of.
+    """
+    rep = step.rep
+    if not rep.steps_ahead or getattr(rep, "scale", None) is not None:
+        return {}
+    metrics = [tensors[n] for n in step.graph.metrics if isinstance(tensors.get(n), torch.Tensor)]
+    memory = {metric.untyped_storage().data_ptr() for metric in metrics}
+    return {
+        outputs.index(new): names.index(name)
+        for name, new in step.graph.updates.items()
+        if new in outputs and name in names
+        if tensors[name].untyped_storage().data_ptr() not in memory
+    }

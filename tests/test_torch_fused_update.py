@@ -1,0 +1,159 @@
+"""Updates in kernels of their own: the text of a kernel, compiled for the CPU, against `_foreach_`
+functions of torch.
+
+A GPU runs the same text (`tests/gpu_checks.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+from tests.update_cases import CASES, Net
+
+torch = pytest.importorskip("torch")
+
+from sardonyx.engines.torch import fused_update, native_step  # noqa: E402
+from sardonyx.engines.torch.foreach import Grouped  # noqa: E402
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+CPU = """
+#include <cmath>
+using std::exp; using std::fabs; using std::sqrt;
+struct Index { unsigned x; };
+static Index threadIdx, blockIdx, blockDim;
+#define __device__
+#define __global__
+#define __forceinline__ inline
+"""
+
+
+def compiler(folder: Path, sources: list[str]) -> fused_update.Compile:
+    """Compiles kernels for the CPU, where one thread does the work of all."""
+
+    def compile(source: str, name: str) -> Callable[..., Any]:
+        sources.append(source)
+        signature = re.search(rf"void {name}\((.*?)\) {{", source, re.S).group(1)
+        names = [part.split()[-1] for part in signature.split(",")]
+        launch = f"""
+extern "C" void launch(unsigned grid, unsigned threads, {signature}) {{
+  blockDim.x = threads;
+  for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)
+    for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++)
+      {name}({", ".join(names)});
+}}"""
+        path = folder / f"kernel{len(sources)}"
+        path.with_suffix(".cpp").write_text(CPU + source + launch)
+        command = ["g++", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-o"]
+        subprocess.run(
+            [*command, f"{path}.so", f"{path}.cpp"], check=True, capture_output=True, text=True
+        )
+        function = ctypes.CDLL(f"{path}.so").launch
+
+        def run(grid: tuple[int, ...], block: tuple[int, ...], args: list[Any]) -> None:
+            pointers = [
+                ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args
+            ]
+            function(grid[0], block[0], *pointers)
+
+        return run
+
+    return compile
+
+
+def _trained(net: sx.Model, in_place: bool) -> tuple[list[float], dict[str, np.ndarray]]:
+    rep = sx.prepare_training(net, "torch")
+    rep.steps_ahead = int(in_place)  # as on a GPU, where no state before a step is kept
+    rng = np.random.default_rng(0)
+    name, dtype = net.inputs[0].name, net.inputs[0].dtype.numpy()
+    losses = []
+    for _ in range(5):
+        x, y = rng.normal(size=(4, 7)).astype(dtype), rng.integers(0, 3, 4)
+        losses.append(float(rep.step({name: x, "label": y})["loss"]))
+    return losses, rep.state()
+
+
+@pytest.fixture
+def exact_square_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's square root of a list of tensors on a CPU is not always the nearest number."""
+
+    def _foreach_sqrt(tensors: list[Any]) -> list[Any]:
+        return [torch.from_numpy(np.sqrt(t.numpy())) for t in tensors]
+
+    def _foreach_sqrt_(tensors: list[Any]) -> None:
+        for tensor, root in zip(tensors, _foreach_sqrt(tensors), strict=True):
+            tensor.copy_(root)
+
+    monkeypatch.setattr(torch, "_foreach_sqrt", _foreach_sqrt)
+    monkeypatch.setattr(torch, "_foreach_sqrt_", _foreach_sqrt_)
+
+
+@pytest.mark.usefixtures("exact_square_roots")
+@pytest.mark.parametrize(("dtype", "in_place"), [("float32", True), ("float64", False)])
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_give_the_numbers_of_single_operations(
+    case: str, dtype: str, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    optimizer, settings = CASES[case]
+    program = torch.onnx.export(
+        Net(kind).eval(), (torch.randn(4, 7, dtype=kind),), dynamo=True, verbose=False
+    )
+    net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
+    expected_losses, expected = _trained(net, False)
+    kernels: list[str] = []
+    launches: list[Any] = []
+
+    def fused(graph: Any, over: dict[int, int], device: Any) -> Grouped:
+        result = fused_update.Fused(graph, over, compiler(tmp_path, kernels))
+        launches.extend(call for call in result.calls if isinstance(call, fused_update.Launch))
+        return result
+
+    monkeypatch.setattr(native_step, "fused", fused)
+    losses, state = _trained(net, in_place)
+    places = [place for launch in launches for column in launch.over for place in column]
+    assert kernels
+    assert any(place is not None for place in places) == in_place
+    assert losses == expected_losses
+    for name, array in expected.items():
+        np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
+def test_operations_alike_share_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = torch.onnx.export(Net().eval(), (torch.randn(4, 7),), dynamo=True, verbose=False)
+    net = sx.trainable(program.model_proto, "cross_entropy", sx.optim.adamw(1e-2))
+    kernels: list[str] = []
+
+    def fused(graph: Any, over: dict[int, int], device: Any) -> Grouped:
+        return fused_update.Fused(graph, over, compiler(tmp_path, kernels))
+
+    monkeypatch.setattr(native_step, "fused", fused)
+    _trained(net, True)
+    assert len(kernels) == 1
+
+
+def test_other_layouts_are_computed_by_single_operations() -> None:
+    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: [a * b + a])(
+        torch.zeros(3, 4), torch.zeros(3, 4)
+    )
+
+    def compile(source: str, name: str) -> Callable[..., Any]:
+        def run(**launch: Any) -> None:
+            raise AssertionError("a kernel for other layouts")
+
+        return run
+
+    a, b = torch.randn(4, 3).T, torch.randn(3, 4)
+    (result,) = fused_update.Fused(graph, {}, compile)(a, b)
+    assert torch.equal(result, a * b + a)
