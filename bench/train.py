@@ -4,6 +4,7 @@
     python bench/train.py --threads 1,2,8,16 --runs 3       one table for each number of threads
     python bench/train.py --profile        where the time of a step goes, and its bound
     python bench/train.py --rewrites       the step over the step without one of its rewrites
+    python bench/train.py --engines        records on torch, JAX and TensorFlow over each framework
     python bench/train.py --quick          two networks, no compilers: whether it runs at all
 
 All contenders of a row start from the same weights and batch; their first losses must agree. A
@@ -16,13 +17,17 @@ to as many cores as there are threads. Peak memory is that of four AdamW steps i
 "recompute" is sardonyx with `recompute=True`: its time over that without, and its memory over
 torch's. "bound" is what no recomputation gets below: the parameters, the two slots of AdamW and the
 largest gradient, over torch's memory. Ends with the table as Markdown; `--json` keeps the figures
-of several runs in one file and prints all of them.
+of several runs in one file and prints all of them. "--engines" measures records on the framework
+engines instead: on torch over torch eager, on JAX over plain JAX, on TensorFlow over
+`train_on_batch` of the same network in Keras (networks_keras.py); engines that are not installed
+are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -65,6 +70,7 @@ THEIRS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": lambda p, fused: torch.optim.AdamW(p, 1e-3, fused=fused or None),
     "sgd": lambda p, fused: torch.optim.SGD(p, 1e-2, 0.9, fused=fused or None),
 }
+ENGINES = {"torch": "torch", "jax": "jax", "tensorflow": "keras"}  # and what its peer needs
 RECOMPUTED = ("cnn", "resnet18", "transformer", "gpt")
 QUICK = {"networks": "mlp,lstm", "seconds": 0.2, "compile": False, "jax": False, "memory": False}
 Step = Callable[[], float]
@@ -118,6 +124,45 @@ def contenders(network: Network, optimizer: str, arguments: argparse.Namespace) 
     if arguments.compile and time.perf_counter() < arguments.end:
         made["torch.compile"] = theirs(network, optimizer, fused=True, compiled=True)
     return made
+
+
+def on_engine(network: Network, optimizer: str, engine: str) -> Step:
+    """A step of the record on a framework's engine, as `sx.train` would take it."""
+    net = trainable(network, optimizer)
+    rep = sx.prepare_training(net, engine)
+    x, y = network.batch()
+    feeds = {net.inputs[0].name: x, "label": y}
+    return lambda: float(rep.step(feeds)["loss"])
+
+
+def framework_step(network: Network, optimizer: str, engine: str) -> Step:
+    """The same training written in the framework itself."""
+    if engine == "torch":
+        return theirs(network, optimizer)
+    if engine == "jax":
+        from networks_jax import step
+    else:
+        from networks_keras import step
+    return step(network, optimizer)
+
+
+def engine_times(
+    network: Network, optimizer: str, arguments: argparse.Namespace
+) -> dict[str, object]:
+    """Records on the framework engines, each over its framework."""
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    cells: dict[str, object] = {"network": network.name, "optimizer": optimizer}
+    for engine, package in ENGINES.items():
+        if importlib.util.find_spec(package) is None:
+            continue
+        steps = {"record": on_engine(network, optimizer, engine)}
+        steps["framework"] = framework_step(network, optimizer, engine)
+        check(steps)
+        runs = [measure(steps, arguments.seconds, clock) for _ in range(arguments.runs)]
+        ratio = statistics.median(r["record"] / r["framework"] for r in runs)
+        cells[f"{engine}, ms"] = statistics.median(r["record"] for r in runs) * 1e3
+        cells[f"/ {engine}"] = ratio
+    return cells
 
 
 def check(steps: dict[str, Step]) -> None:
@@ -219,6 +264,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--threads", default="2", help="a number, or several: 1,2,8,16")
     parser.add_argument("--profile", action="store_true", help="the shares of a step, its bound")
     parser.add_argument("--rewrites", action="store_true", help="without each rewrite too")
+    parser.add_argument("--engines", action="store_true", help="records on framework engines")
     parser.add_argument("--cpu", action="store_true", help="process CPU time at one thread")
     parser.add_argument("--compile", action=yes_or_no, default=True, help="torch.compile too")
     parser.add_argument("--jax", action=yes_or_no, default=True, help="JAX jit too")
@@ -253,7 +299,7 @@ def main() -> None:
         if network.name not in arguments.networks.split(","):
             continue
         for optimizer in arguments.optimizers.split(","):
-            make = shares if arguments.profile else row
+            make = shares if arguments.profile else engine_times if arguments.engines else row
             cells = make(network, optimizer, arguments)
             show(cells)
             key = (network.name, optimizer)
