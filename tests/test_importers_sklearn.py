@@ -195,9 +195,10 @@ def test_large_forests_have_faster_forms(classes, settings, monkeypatch) -> None
     np.testing.assert_array_equal(np.asarray(label), forest.predict(rows))
 
 
-def test_mahalanobis_distances_of_neighbours() -> None:
+def test_mahalanobis_distances_of_neighbours(tmp_path, monkeypatch) -> None:
     from sklearn.neighbors import KNeighborsRegressor
 
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     x, rows = rng.normal(size=(60, 3)), rng.normal(size=(40, 3))
     spread = np.cov(x.T)
