@@ -254,6 +254,20 @@ def test_lightgbm_objectives(objective, tmp_path, monkeypatch) -> None:
     check_light(light(objective, LIGHTGBM[objective]))
 
 
+@pytest.mark.parametrize("objective", ["regression", "multiclassova", "cross_entropy_lambda"])
+def test_linear_leaves_of_infinite_and_huge_values(objective, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    booster = light(objective, LIGHTGBM[objective], linear_tree=True)
+    rows = numbers(7)[:12].astype(float)
+    rows[np.arange(4), np.arange(4)] = np.inf
+    rows[5:8] *= 1e6
+    scores, expected = booster.predict(rows, raw_score=True), booster.predict(rows)
+    assert np.isinf(scores).any()  # else nothing is tried
+    actual = outputs(sx.from_lightgbm(booster, raw=True), rows)
+    np.testing.assert_allclose(actual["raw"].reshape(scores.shape), scores, rtol=1e-9)
+    np.testing.assert_allclose(actual["variable"].reshape(scores.shape), expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("settings", KINDS, ids=lambda s: next(iter(s)))
 def test_lightgbm_kinds(settings, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -241,16 +241,16 @@ def _linear_sums(op, text: Text, forest: Forest, table, columns, count: int) -> 
     for start in range(0, forest.trees, LINEAR_TREES):
         some = op.Slice(rows, [start], [min(start + LINEAR_TREES, forest.trees)], [1])
         slopes = op.Gather(op.const(coefficients), some, axis=0)
-        value = op.Add(
-            op.ReduceSum(op.Mul(slopes, filled), [2], keepdims=0),
-            op.Gather(op.const(constants), some),
-        )
-        flags = op.Mul(op.Gather(op.const(used), some, axis=0), op.Unsqueeze(absent, [1]))
+        taken = op.Gather(op.const(used), some, axis=0)
+        # An infinite value of a column that the leaf does not use must not become 0 * inf.
+        terms = op.Where(op.Greater(taken, F(0)), op.Mul(slopes, filled), F(0))
+        value = op.Add(op.ReduceSum(terms, [2], keepdims=0), op.Gather(op.const(constants), some))
+        flags = op.Mul(taken, op.Unsqueeze(absent, [1]))
         broken = op.Greater(op.ReduceSum(flags, [2], keepdims=0), F(0))
         parts.append(op.Where(broken, op.Gather(op.const(plain), some), value))
     values = op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0]
-    place = (np.arange(forest.trees)[:, None] % count == np.arange(count)).astype(F)
-    return op.MatMul(values, place)
+    rounds = op.Reshape(values, [-1, forest.trees // count, count])
+    return op.ReduceSum(rounds, [1], keepdims=0)
 
 
 def _linear_leaves(tree, first, constants, coefficients, used) -> None:
@@ -295,7 +295,8 @@ def _outputs(op, text: Text, margin, wrapper) -> dict[str, Any]:
     elif name in ("cross_entropy", "xentropy"):
         value = sigmoid(op, margin)
     elif name in ("cross_entropy_lambda", "xentlambda"):
-        value = softplus(op, margin)
+        overflow = op.IsInf(op.Exp(margin))  # LightGBM computes log1p(exp(margin))
+        value = op.Where(overflow, F(np.inf), softplus(op, margin))
     elif name in IDENTITY:
         value = op.Identity(margin)
         if "sqrt" in words[1:]:
