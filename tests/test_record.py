@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -208,3 +209,35 @@ def test_a_prediction_of_unknown_type_is_refused() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "s"))
     with pytest.raises(SardonyxError, match='"s"'):
         sx.trainable(proto, "mse", prediction="s")
+
+
+def test_a_model_may_have_the_names_of_a_record(tmp_path: Path) -> None:
+    """Tensors called as what a record adds: the record gets other names, and the same numbers."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    net (float[N,4] learning_rate) => (float[N,3] loss) <float[3,4] weight_decay> {
+        momentum = Identity(learning_rate)
+        loss = Gemm<transB = 1>(momentum, weight_decay)
+    }"""
+    renamed = text
+    for own, other in {"learning_rate": "x", "loss": "y", "weight_decay": "w"}.items():
+        renamed = renamed.replace(own, other)
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(3, 4)).astype(np.float32)
+    x, label = rng.normal(size=(20, 4)).astype(np.float32), np.arange(20) % 3
+    losses, files = [], []
+    for source, name, stored in ((text, "learning_rate", "weight_decay"), (renamed, "x", "w")):
+        model = onnx.parser.parse_model(source)
+        del model.graph.initializer[:]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, stored))
+        net = sx.trainable(model, "cross_entropy", sx.optim.adamw(0.1), clip_norm=1.0)
+        path = sx.save(net, tmp_path / f"{name}.onnx")
+        sx.check(path)
+        data = {name: x, "label": label}
+        how = {"epochs": 2, "batch_size": 8, "shuffle": "hash", "validation": 0.2}
+        run = sx.train(path, data, patience=3, **how)
+        again = sx.train(path, data, lr=0.01, **how)
+        losses.append([*run.losses, *again.losses, *sx.evaluate(run.model, data).values()])
+        whole = sx.export_training(path, tmp_path / "whole.onnx", validation=0.2, patience=3)
+        files.append(list(sx.run_training(whole, data, epochs=2, batch_size=8).losses))
+    assert losses[0] == losses[1]
+    assert files[0] == files[1] == losses[0][: len(files[0])]

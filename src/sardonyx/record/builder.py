@@ -6,6 +6,7 @@ turns the nodes that its builder collected into the `algorithm` graph of a Train
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ from sardonyx.passes.nesting import names as all_names
 ROLE = "sardonyx.role."
 STEP = "train/step"
 SEED = "train/seed"
+# Names that a record may give to what it adds; a model may have tensors that are called so.
+OWN = ("loss", "grad_norm", "learning_rate", "weight_decay", "momentum", STEP, SEED)
 RATE = "learning_rate"
 
 
@@ -64,7 +67,7 @@ class RecordBuilder:
         for record in model.records:
             names |= all_names(record.algorithm)
         op.reserve(names)
-        return cls(model, op, name, f"{name}/" if model.records else "")
+        return cls(model, op, name, _prefix(name, names, bool(model.records)))
 
     def local(self, name: str) -> str:
         """`name` with the prefix of this record."""
@@ -159,6 +162,15 @@ class RecordBuilder:
     def __post_init__(self) -> None:
         self._final: set[ir.Value] = set()
         self._seen: set[ir.Node] = set()
+
+
+def _prefix(name: str, names: Collection[str], is_further: bool) -> str:
+    """What keeps the names of a record apart from those of the model and of other records."""
+    prefix = f"{name}/" if is_further else ""
+    while any(prefix + own in names for own in OWN):
+        name = f"{name}_2" if prefix else name
+        prefix = f"{name}/"
+    return prefix
 
 
 def _tensor(name: str, array: np.ndarray) -> ir.Tensor:
