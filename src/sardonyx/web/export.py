@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.inspection import inspect
 from sardonyx.model import Model, ModelSource, load
-from sardonyx.record.describe import descriptions
+from sardonyx.record.builder import ROLE
+from sardonyx.record.describe import settings_of
 from sardonyx.record.export import Form, write_step
 from sardonyx.record.front import separate
 from sardonyx.save import save
@@ -87,6 +89,7 @@ def export_web(
         "input": way,
         "labels": labels,
         "prediction": _prediction(loaded, step),
+        "losses": _losses(loaded, step),
         "classes": class_names(loaded) or (table.classes if table is not None else ()),
         "settings": {
             "epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed,
@@ -167,9 +170,47 @@ def _bytes(tensor: Mapping[str, Any]) -> int:
     return int(np.prod(tensor["shape"], dtype=np.int64)) * np.dtype(tensor["type"]).itemsize
 
 
-def _prediction(model: Model, step: Mapping[str, Any]) -> str:
-    """The output of an evaluation that is compared with the labels."""
-    choices = {what: value for what, value, _ in descriptions(model)[0].get("choices", ())}
+def _prediction(model: Model, step: Mapping[str, Any]) -> dict[str, Any]:
+    """The output that is compared with the labels and shown: its name, and what its numbers are.
+
+    "scores" become probabilities by a softmax, "probabilities" are shown as they are. Above a
+    "threshold", one number means the second of two classes.
+    """
     outputs = [m["name"] for m in step["steps"][0]["evaluate"]["metrics"] if m["shape"]]
-    name = str(choices.get("prediction", ""))
-    return name if name in outputs or not outputs else str(outputs[0])
+    values = {v.name: v for v in model.outputs if v.name in outputs}
+    terms = [t for t in settings_of(model).get("loss_terms", []) if t["labels"]]
+    compared = terms[0]["prediction"] if terms else None
+    # The loss may compare what stands before a final activation, which is no output itself.
+    name = next((n for n, v in values.items() if compared in (n, _before(v)[1])), None)
+    name = name or next(iter(values), outputs[0] if outputs else "")
+    activation = _before(values[name])[0] if name in values else None
+    loss = terms[0]["loss"] if terms else None
+    if activation == "Softmax":
+        kind = "probabilities"
+    else:
+        kind = "scores" if loss == "cross_entropy" or activation == "LogSoftmax" else "numbers"
+    prediction: dict[str, Any] = {"name": name, "kind": kind}
+    if loss == "binary_cross_entropy":  # one number tells two classes apart
+        prediction["threshold"] = 0.5 if activation == "Sigmoid" else 0.0
+    return prediction
+
+
+def _before(value: ir.Value) -> tuple[str | None, str | None]:
+    """The activation that an output is the result of, and what it is applied to."""
+    node = value.producer()
+    while node is not None and node.op_type in ("Identity", "Cast") and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.op_type not in ("Softmax", "LogSoftmax", "Sigmoid"):
+        return None, None
+    return node.op_type, node.inputs[0].name if node.inputs[0] is not None else None
+
+
+def _losses(model: Model, step: Mapping[str, Any]) -> list[str]:
+    """The metrics of a step that are losses; the first is their total."""
+    names = [m["name"] for m in step["steps"][0]["train"]["metrics"]]
+    losses = [n for n in names if model.metadata.get(f"{ROLE}{n}") == "loss"]
+    if not (losses or "loss" in names):
+        raise ArgumentError(
+            "the step has no loss that a page could show", [[quote(n)] for n in names]
+        )
+    return losses or ["loss"]

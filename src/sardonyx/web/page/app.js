@@ -169,7 +169,13 @@ function drawConfusion(counts) {
 
 // -- trying the model -----------------------------------------------------------------------------------
 
-let retry = () => {};
+let retry = () => {}; // shows again what was tried last, after more training
+
+// Shows what the model says about a row of one input, now and after more training.
+function tryWith(row) {
+  retry = () => show(row()).then(() => problem(""), (error) => problem(error.message));
+  return retry();
+}
 
 function softmax(values) {
   const top = Math.max(...values), exps = values.map((v) => Math.exp(v - top)), sum = exps.reduce((a, b) => a + b, 0);
@@ -184,8 +190,9 @@ async function show(...data) {
   const { before, after } = await ask("predict", { fields });
   const box = document.createElement("div");
   box.className = "scores";
-  const scores = manifest.loss.includes("cross_entropy") && after.dims.length === 2 && after.dims[1] > 1;
-  const [old, now] = scores ? [softmax(before.data), softmax(after.data)] : [before.data, after.data];
+  const { kind } = manifest.prediction;
+  const scores = kind !== "numbers" && after.dims.length === 2 && after.dims[1] > 1;
+  const [old, now] = [before.data, after.data].map((data) => (scores && kind === "scores" ? softmax(data) : data));
   const order = now.map((_, i) => i).sort((a, b) => (scores ? now[b] - now[a] : a - b)).slice(0, 10);
   for (const i of order) {
     const name = Object.assign(document.createElement("span"), { textContent: scores ? className(i) : `output ${i}` });
@@ -241,16 +248,17 @@ const WAYS = {
       context.beginPath(); context.moveTo(...last); context.lineTo(...next); context.stroke();
       last = next;
     };
-    pad.onpointerup = () => { last = null; retry = () => show(pixels(pad)); retry(); };
+    pad.onpointerup = () => { last = null; tryWith(() => pixels(pad)); };
     const button = Object.assign(document.createElement("button"), { textContent: "Clear", onclick: clear });
     $("try").append(pad, document.createElement("br"), button);
   },
   image() {
     const input = Object.assign(document.createElement("input"), { type: "file", accept: "image/*", id: "image" });
     input.onchange = async () => {
-      const picture = await createImageBitmap(input.files[0]);
-      retry = () => show(pixels(picture));
-      retry();
+      const [file] = input.files;
+      if (!file) return;
+      const picture = await createImageBitmap(file).catch(() => problem(`${file.name} is no image that this browser reads`));
+      if (picture) tryWith(() => pixels(picture));
     };
     $("try").append(input);
   },
@@ -258,9 +266,19 @@ const WAYS = {
     const video = Object.assign(document.createElement("video"), { autoplay: true, muted: true, playsInline: true });
     const start = Object.assign(document.createElement("button"), { textContent: "Use the camera" });
     start.onclick = async () => {
-      video.srcObject = await navigator.mediaDevices.getUserMedia({ video: true });
+      try {
+        if (!navigator.mediaDevices) throw new Error("a browser offers it to pages from localhost or over https alone");
+        video.srcObject = await navigator.mediaDevices.getUserMedia({ video: true });
+      } catch (error) {
+        problem(`there is no camera to use: ${error.message}`);
+        return;
+      }
+      problem("");
       start.textContent = "Take a picture";
-      start.onclick = async () => { const picture = await createImageBitmap(video); retry = () => show(pixels(picture)); retry(); };
+      start.onclick = async () => {
+        const picture = await createImageBitmap(video).catch(() => problem("the camera shows no picture yet"));
+        if (picture) tryWith(() => pixels(picture));
+      };
     };
     $("try").append(video, document.createElement("br"), start);
   },

@@ -41,7 +41,7 @@ export function valueOf(cell, { type }, where) {
 
 // How many classes the model tells apart, where it does.
 export function classCount({ step, prediction, loss }) {
-  const shape = step.steps[0].evaluate.metrics.find((m) => m.name === prediction)?.shape ?? [];
+  const shape = step.steps[0].evaluate.metrics.find((m) => m.name === prediction.name)?.shape ?? [];
   return loss.includes("cross_entropy") && shape.length === 2 && Number.isInteger(shape[1]) ? shape[1] : Infinity;
 }
 

@@ -125,6 +125,8 @@ async function prepared(feeds) {
   return manifest.front ? { ...feeds, ...(await run(manifest.front.file, feeds)) } : feeds;
 }
 
+const lossOf = (result) => Number(result[manifest.losses[0]].data[0]);
+
 const withState = (feeds, names, from = state) => {
   for (const name of names) feeds[name] = from[name];
   return feeds;
@@ -146,9 +148,10 @@ async function train(settings) {
       const rows = order.slice(at, at + settings.batch_size);
       const feeds = withState({ ...(await batch(rows)), ...hyper }, step.state);
       const result = await runStep(step, feeds);
-      replaceState({ ...state, ...Object.fromEntries(Object.entries(step.updates).map(([name, output]) => [name, result[output]])) });
-      const loss = Number(result.loss.data[0]);
+      const loss = lossOf(result);
+      // the state stays that before this step
       if (!Number.isFinite(loss)) throw new Error(`the loss of step ${progress.step + 1} is ${loss}: try a lower rate`);
+      replaceState({ ...state, ...Object.fromEntries(Object.entries(step.updates).map(([name, output]) => [name, result[output]])) });
       progress.losses.push(loss);
       progress.step += 1;
       progress.sum += loss * rows.length;
@@ -184,22 +187,29 @@ async function measure(evaluate, rows, size_) {
     const some = rows.slice(at, at + size_);
     const feeds = withState(await batch(some), evaluate.state);
     const result = await run(evaluate.file, feeds);
-    sum += Number(result.loss.data[0]) * some.length;
-    const output = result[manifest.prediction];
+    sum += lossOf(result) * some.length;
+    const output = result[manifest.prediction.name];
     const labels = label && feeds[label];
-    if (output && labels && output.dims.length === 2 && labels.type.startsWith("int") && labels.dims.length === 1) {
-      some.forEach((_, i) => {
-        const guess = argmax(output.data.subarray(i * output.dims[1], (i + 1) * output.dims[1]));
-        const truth = Number(labels.data[i]);
-        confusion[truth] ??= {};
-        confusion[truth][guess] = (confusion[truth][guess] ?? 0) + 1;
-        right += guess === truth;
-      });
-    }
+    const classes = output && labels ? classesOf(output, labels) : null;
+    classes?.forEach(([truth, guess]) => {
+      confusion[truth] ??= {};
+      confusion[truth][guess] = (confusion[truth][guess] ?? 0) + 1;
+      right += guess === truth;
+    });
   }
   const row = { val_loss: sum / rows.length };
   if (Object.keys(confusion).length) row.val_accuracy = right / rows.length;
   return { row, confusion: Object.keys(confusion).length ? confusion : null };
+}
+
+// The class of each row and the one that is predicted; null where the model tells no classes apart.
+function classesOf(output, labels) {
+  const rows = output.dims[0], { threshold } = manifest.prediction;
+  if (threshold !== undefined && output.size === rows && labels.size === rows)
+    return Array.from(output.data, (v, i) => [Number(Number(labels.data[i]) > 0.5), Number(v > threshold)]);
+  const width = output.dims[1];
+  if (output.dims.length !== 2 || !(width > 1) || labels.dims.length !== 1 || !labels.type.startsWith("int")) return null;
+  return Array.from(labels.data, (truth, i) => [Number(truth), argmax(output.data.subarray(i * width, (i + 1) * width))]);
 }
 
 function argmax(values) {
@@ -247,7 +257,7 @@ async function predict(fields, which) {
     feeds[name] = new wasm.Tensor(type, typed, [1, ...shape]);
   }
   const result = await run(infer.file, withState(await prepared(feeds), infer.state, which === "before" ? before : state));
-  const output = result[manifest.prediction] ?? Object.values(result)[0];
+  const output = result[manifest.prediction.name] ?? Object.values(result)[0];
   return { data: Array.from(output.data, Number), dims: [...output.dims] };
 }
 

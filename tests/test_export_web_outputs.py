@@ -1,0 +1,129 @@
+"""Pages of models with several outputs, with a final activation, or with names of the record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import sardonyx as sx
+from tests.test_export_step import node_modules
+from tests.test_export_web import KEPT, finish, visited
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+net (float[N,5] x) => (float[N,6] loss, float[N,%d] probabilities)
+<float[6,5] w, float[%d,6] v>
+{
+  hidden = Gemm<transB = 1>(x, w)
+  loss = Tanh(hidden)
+  scores = Gemm<transB = 1>(loss, v)
+  probabilities = %s(scores)
+}"""
+SETTINGS = {"epochs": 3, "batch_size": 16}
+
+
+def network(classes: int = 3, activation: str = "Softmax") -> onnx.ModelProto:
+    """Two outputs; the first is called as the loss of a record is."""
+    proto = onnx.parser.parse_model(TEXT % (classes, classes, activation))
+    rng = np.random.default_rng(0)
+    del proto.graph.initializer[:]
+    for name, shape in {"w": (6, 5), "v": (classes, 6)}.items():
+        values = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    return proto
+
+
+def rows(classes: int = 3) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(60, 5)).astype(np.float32)
+    if classes == 1:
+        return {"x": x, "label": (x[:, :1] > 0).astype(np.float32)}
+    return {"x": x, "label": x[:, :classes].argmax(1)}
+
+
+def exported(net: sx.Model, folder: Path, **options: Any) -> Path:
+    runtime = node_modules() / "onnxruntime-web"
+    return sx.export_web(net, folder, runtime=runtime, **SETTINGS, **options).parent
+
+
+def python_run(net: sx.Model, data: Any) -> Any:
+    return sx.train(net, data, validation=0.2, shuffle="hash", metrics=["accuracy"], **SETTINGS)
+
+
+def test_the_page_shows_the_probabilities_of_the_model(tmp_path: Path) -> None:
+    net = sx.trainable(network(), "cross_entropy", sx.optim.sgd(0.1), prediction="probabilities")
+    site = exported(net, tmp_path / "site", data=rows())
+    manifest = json.loads((site / "manifest.json").read_text())
+    assert manifest["prediction"] == {"name": "probabilities", "kind": "probabilities"}
+    run = python_run(net, rows())
+    with visited(site) as page:
+        page.click("#start")
+        finish(page)
+        progress = page.evaluate(KEPT)
+        np.testing.assert_allclose(progress["losses"], run.losses, rtol=0, atol=2e-6)
+        assert progress["history"][-1]["val_accuracy"] == run.history[-1]["val_accuracy"]
+        page.fill("#row", ",".join(map(str, rows()["x"][0])))
+        page.click("#predict")
+        page.wait_for_selector(".scores span")
+        shown = [
+            s.split(" %")[0] for s in page.locator(".scores > span:nth-child(3n)").all_inner_texts()
+        ]
+        weights = run.rep.state()
+        scores = np.tanh(rows()["x"][0] @ weights["w"].T) @ weights["v"].T
+        expected = np.exp(scores) / np.exp(scores).sum()
+        np.testing.assert_allclose(
+            [float(s) for s in shown], np.sort(100 * expected)[::-1], atol=0.06
+        )
+
+
+def test_a_loss_that_is_not_finite_leaves_the_weights(tmp_path: Path) -> None:
+    proto = network()
+    proto.graph.node[-1].op_type = "Identity"
+    net = sx.trainable(proto, "mse", sx.optim.sgd(0.1), prediction="probabilities")
+    data = {"x": rows()["x"], "label": rows()["x"][:, :3]}
+    with visited(exported(net, tmp_path / "site", data=data)) as page:
+        page.locator("#settings input").last.fill("1e30")
+        page.click("#start")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "the loss of step" in page.text_content("#problem")
+        with page.expect_download() as download:
+            page.click("#download")
+        download.value.save_as(tmp_path / "tuned.onnx")
+    tuned = sx.load(tmp_path / "tuned.onnx")
+    assert all(np.isfinite(tuned.initializer(n).numpy()).all() for n in "wv")
+
+
+@pytest.mark.parametrize("activation,threshold", [("Sigmoid", 0.5), ("Identity", 0.0)])
+def test_two_classes_have_a_table(tmp_path: Path, activation: str, threshold: float) -> None:
+    how = {"prediction": "probabilities", "optimizer": sx.optim.sgd(0.5)}
+    net = sx.trainable(network(1, activation), "binary_cross_entropy", **how)
+    site = exported(net, tmp_path / "site", data=rows(1))
+    prediction = json.loads((site / "manifest.json").read_text())["prediction"]
+    assert prediction["threshold"] == threshold
+    run = python_run(net, rows(1))
+    with visited(site) as page:
+        page.click("#start")
+        finish(page)
+        history = page.evaluate(KEPT)["history"]
+        assert [h["val_accuracy"] for h in history] == [h["val_accuracy"] for h in run.history]
+        assert page.locator("#confusion td").count() == 4
+
+
+@pytest.mark.parametrize("denied", ["--deny-permission-prompts", "--use-fake-ui-for-media-stream"])
+def test_a_camera_that_is_not_there_is_said(tmp_path: Path, denied: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[N,3,4,4] x) => (float[N,3] y)
+    <float[3,48] w> { flat = Flatten(x)  y = Gemm<transB = 1>(flat, w) }"""
+    proto = onnx.parser.parse_model(text)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((3, 48), np.float32), "w"))
+    net = sx.trainable(proto, "cross_entropy")
+    site = exported(net, tmp_path / "site", input="webcam")
+    with visited(site, denied) as page:
+        page.click("#try button")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "no camera" in page.text_content("#problem")
