@@ -133,3 +133,59 @@ def test_quantized_weights_are_said() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (said,) = notes(sx.trainable(sx.load(proto), "cross_entropy"))
     assert '1 quantized tensor: "w": integers are not trained' in said
+
+
+def test_tensors_of_no_layer_may_be_buffers_and_are_said() -> None:
+    """torch's older exporter writes parameters and buffers alike."""
+    torch = pytest.importorskip("torch")
+
+    class Standardized(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.randn(6))
+            self.register_buffer("table", torch.randn(1, 9, 6))
+            self.norm, self.head = torch.nn.LayerNorm(6), torch.nn.Linear(6, 3)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return self.head(self.norm(x - self.mean + self.table[:, : x.shape[1]]))
+
+    model = exported(
+        Standardized(), torch.randn(4, 5, 6), training=torch.onnx.TrainingMode.TRAINING,
+        do_constant_folding=False, dynamic_axes={"x": [0, 1]}, input_names=["x"], opset_version=16,
+    )  # fmt: skip
+    net = sx.trainable(model, "mse")
+    (said,) = [n for n in notes(net) if "outside of layers" in n]
+    assert '2 tensors outside of layers trained: "mean", "table"' in said and "freeze" in said
+    frozen = sx.trainable(model, "mse", freeze=["mean", "table"])
+    assert not [n for n in notes(frozen) if "outside of layers" in n]
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_tensor_that_was_computed_from_a_parameter_is_said(learned: bool) -> None:
+    """torch's newer exporter replaces a slice of a table by its numbers."""
+    torch = pytest.importorskip("torch")
+
+    class Table(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            table = torch.randn(1, 9, 6)
+            if learned:
+                self.table = torch.nn.Parameter(table)
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            shift = self.table[:, : x.shape[1]] if learned else torch.full((5, 6), 2.5)
+            return self.head(torch.tanh(x + shift).masked_fill(x > 2.0, 0.25))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(Table(), (torch.randn(4, 5, 6),), dynamo=True, verbose=False)
+    net = sx.trainable(program.model_proto, "mse")
+    said = [n for n in notes(net) if "computed not trained" in n]
+    assert len(said) == learned
+    if learned:
+        assert "optimize=False" in said[0]
+        name = said[0].split('"')[1]
+        assert "not trained" in said[0]
+        every = sx.trainable(program.model_proto, "mse", train=[name])
+        assert not [n for n in notes(every) if "computed not trained" in n]

@@ -3,6 +3,7 @@
     python tests/sweeps/settings.py                    1,000 combinations
     python tests/sweeps/settings.py --count 50 --seed 7
     python tests/sweeps/settings.py --only 7:12        one combination, with its settings
+    python tests/sweeps/settings.py --keep done.txt    in parts: what is in the file is not repeated
 
 A combination is a small network as one of torch's exporters writes it, an optimizer, a loss, and
 several of accumulation, clipping, a schedule, groups, moving averages, penalties, frozen weights,
@@ -428,12 +429,20 @@ def combinations(seed: int, count: int) -> Iterator[tuple[int, Combination]]:
     yield from ((index, drawn(seed, index)) for index in range(count))
 
 
+def kept(path: Path | None) -> dict[str, str]:
+    """Results of earlier runs by `seed:index`."""
+    if path is None or not path.exists():
+        return {}
+    return dict(line.split("\t", 1) for line in path.read_text().splitlines())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="seed:index of one combination")
     parser.add_argument("--seconds", type=float, default=math.inf, help="then none is begun")
+    parser.add_argument("--keep", type=Path, help="a file of results: read, then added to")
     arguments = parser.parse_args()
     if arguments.only:
         seed, index = (int(n) for n in arguments.only.split(":"))
@@ -441,11 +450,18 @@ def main() -> int:
     else:
         seed, todo = arguments.seed, list(combinations(arguments.seed, arguments.count))
     counts: Counter[tuple[str, str]] = Counter()
+    results = kept(arguments.keep)
     off, begin = 0, time.monotonic()
     for index, combination in todo:
         if time.monotonic() - begin > arguments.seconds:
             break
-        problem = judge(combination)
+        key = f"{seed}:{index}"
+        if key not in results:
+            results[key] = judge(combination)
+            if arguments.keep:
+                with arguments.keep.open("a") as file:
+                    file.write(f"{key}\t{results[key]}\n")
+        problem = results[key]
         off += bool(problem)
         for name in ("network", "exporter", "engine", "optimizer", "accumulate", "schedule"):
             counts[name, str(getattr(combination, name))] += 1

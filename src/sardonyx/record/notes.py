@@ -1,12 +1,13 @@
 """Notes on what an exporter has done to a network that matters for training.
 
 They are added to the choices of a record: weights that several layers share, normalization that was
-folded into convolutions, names that folding has lost, single numbers and padding rows that are
-trained, weights stored as integers.
+folded into convolutions, names that folding has lost, single numbers, padding rows and possible
+buffers that are trained, tensors computed from parameters that are not, weights stored as integers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,16 +18,30 @@ from sardonyx.model import Model
 from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
 from sardonyx.record.restore_weights import is_uniform
-from sardonyx.weights import NAMED_NUMBER, NORMALIZATIONS, classified
+from sardonyx.weights import (
+    ELEMENTWISE,
+    EXPORTER_CONSTANT,
+    FLOATS,
+    NAMED_NUMBER,
+    NORMALIZATIONS,
+    OLDER_EXPORTER,
+    TORCH_KIND,
+    classified,
+)
 
 SHOWN = 3
+# Functions of torch that make tensors from numbers of the code alone.
+FACTORIES = re.compile(
+    r"(arange|empty|eye|full|linspace|ones|rand|randn|scalar_tensor|tril|triu|zeros)(_like)?(_default)?(_\d+)?"
+)
 
 
 def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> None:
     """Add notes for whoever trains this model to the choices."""
     notes = (
         _shared(trained), _merged_norms(model), _nameless(trained), _numbers(model, trained),
-        _padding_rows(trained), _integers(model),
+        _outside_layers(model, trained), _computed(model, trained), _padding_rows(trained),
+        _integers(model),
     )  # fmt: skip
     for note in notes:
         if note is not None:
@@ -110,6 +125,53 @@ def _numbers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | Non
     count = f"{len(names)} single number{'s' * (len(names) > 1)} trained: {_listed(names)}"
     why = "the module has them under these names; if one is a buffer, freeze it"
     return count, why
+
+
+def _outside_layers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Tensors of no layer in a file of torch's older exporter, which marks no buffers."""
+    if model.graph.name not in OLDER_EXPORTER:
+        return None
+    candidates = {
+        v.name
+        for v in trained
+        if (v.name or "").rpartition(".")[2] not in ("weight", "bias")
+        and not torch_names.is_computed(v)
+        and v.const_value is not None
+        and v.const_value.size > 1
+        and any(node.op_type in (*ELEMENTWISE, "Slice", "Expand") for node, _ in v.uses())
+    }
+    if not candidates:
+        return None
+    operators = tuple(f"of {op_type}" for op_type in ELEMENTWISE)
+    reasons = {w.name: w.reason.split(",")[0] for w in classified(model.graph)}
+    names = [n for n in reasons if n in candidates and reasons[n].endswith(operators)]
+    if not names:
+        return None
+    count = f"{len(names)} tensor{'s' * (len(names) > 1)} outside of layers trained"
+    why = "the file does not tell parameters from buffers; if one is a buffer, freeze it"
+    return f"{count}: {_listed(names)}", why
+
+
+def _computed(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Tensors that torch's newer exporter computed, from parameters perhaps, and no layer reads."""
+    tensors = model.graph.initializers.values()
+    if not any("PARAMETER" in v.metadata_props.get(TORCH_KIND, "") for v in tensors):
+        return None
+    names = [
+        v.name or ""
+        for v in tensors
+        if v.dtype in FLOATS
+        and v not in trained
+        and v.uses()
+        and not v.metadata_props.get(TORCH_KIND)
+        and not EXPORTER_CONSTANT.fullmatch(v.name or "")
+        and not FACTORIES.fullmatch(v.name or "")
+    ]
+    if not names:
+        return None
+    count = f"{len(names)} tensor{'s' * (len(names) > 1)} that the exporter computed not trained"
+    why = "if it was computed from a parameter, export with optimize=False, or name it in train="
+    return f"{count}: {_listed(names)}", why
 
 
 def _padding_rows(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
