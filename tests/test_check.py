@@ -66,3 +66,64 @@ def test_node_names_that_repeat() -> None:
         onnxruntime.InferenceSession(model.SerializeToString())
     problems = sx.check(model).problems
     assert [p.stage for p in problems] == ["node names"] and '"act"' in problems[0].problem
+
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]> g '
+WRONG = {
+    "an axis that is not there": "(float[N,6] x) => (float[N,6] y) {y = Softmax<axis=17>(x)}",
+    "sizes that do not fit": "(float[N,6] x) => (float[N,3] y) <float[7,3] w> {y = MatMul(x, w)}",
+    "a stride of zero": "(float[N,1,8,8] x) => (float[N,1,a,b] y) "
+    "{y = MaxPool<kernel_shape=[2,2], strides=[0,1]>(x)}",
+    "axes that repeat": "(float[N,6] x) => (float[N,6] y) {y = Transpose<perm=[0,0]>(x)}",
+    "an output of another type": "(float[N,6] x) => (int64[N,6] y) {y = Softmax(x)}",
+    "an elementwise output of another type": "(float[N,6] x) => (int64[N,6] y) {y = Relu(x)}",
+    "operands of two types": "(float[N,6] x, int64[N,6] z) => (float[N,6] y) {y = Add(x, z)}",
+    "a condition that is no bool": "(float[N,6] x) => (float[N,6] y) {y = Where(x, x, x)}",
+    "an operator that ONNX does not have": "(float[N] x) => (float[N] y) {y = Frobnicate(x)}",
+    "an operator of a later version": "(float[N,6] x) => (float[N,6] y) {y = Gelu(x)}",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_onnxruntime_refuses_to_load(name: str) -> None:
+    """As onnxruntime, which is the judge here."""
+    import onnxruntime
+
+    model = onnx.parser.parse_model(HEADER + WRONG[name])
+    if "w>" in WRONG[name]:
+        model = onnx.parser.parse_model(HEADER + WRONG[name].replace("<float[7,3] w>", ""))
+        model.graph.initializer.append(onnx.helper.make_tensor("w", 1, [7, 3], [0.5] * 21))
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        onnxruntime.InferenceSession(model.SerializeToString())
+    assert len(sx.check(model).problems) == 1
+
+
+@pytest.mark.parametrize("version", [0, -5, 99])
+def test_a_version_that_nobody_knows_is_refused(version: int) -> None:
+    """What an operator means there is not known: it is not read as the newest known."""
+    model = mlp().proto()
+    model.opset_import[0].version = version
+    assert [p.stage for p in sx.check(model).problems] == ["normalize"]
+    for use in (sx.normalize, sx.trainable, sx.to_numpy):
+        with pytest.raises(sx.errors.ModelError, match=f"{version}"):
+            use(model)
+
+
+def test_a_declared_type_is_not_a_cast() -> None:
+    model = onnx.parser.parse_model(HEADER + WRONG["an output of another type"])
+    with pytest.raises(sx.errors.ModelError, match="INT64") as refusal:
+        sx.to_numpy(model)
+    assert '"y"' in str(refusal.value) and "FLOAT" in str(refusal.value)
+
+
+def test_constants_may_share_a_name() -> None:
+    """As onnxruntime, which makes initializers of them first."""
+    import onnxruntime
+
+    text = """(float[N] x) => (float[N] y) {
+      [c] a = Constant<value_float=1.0>()  [c] b = Constant<value_float=2.0>()
+      h = Add(x, a)  y = Mul(h, b) }"""
+    model = onnx.parser.parse_model(HEADER + text)
+    assert [n.name for n in model.graph.node[:2]] == ["c", "c"]
+    onnxruntime.InferenceSession(model.SerializeToString())
+    assert sx.check(model)

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sardonyx import opset
 from sardonyx.collector import paused
 from sardonyx.errors import SardonyxError, quote
 from sardonyx.html_page import table, text
 from sardonyx.limits import freed_dimensions
-from sardonyx.model import ModelSource, load
+from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import normalize, regularize
+from sardonyx.passes.nesting import graphs
+from sardonyx.passes.shapes import crashes_inference
+from sardonyx.passes.validity import inference_problems
 from sardonyx.record.info import check as check_records
 from sardonyx.versions import fit
 
@@ -51,8 +55,9 @@ class Check:
 def check(model: ModelSource) -> Check:
     """List everything that is wrong with a model, without running it.
 
-    The stages are loading, training records, normalization, the versions that onnxruntime takes
-    (skipped if normalization fails) and names of nodes; all are skipped if loading fails.
+    The stages are loading, training records, normalization; then types and shapes, the versions
+    that onnxruntime takes and operators that ONNX does not have (skipped if normalization fails),
+    and names of nodes; all are skipped if loading fails.
 
     >>> import onnx, sardonyx as sx
     >>> text = '''<ir_version: 8, opset_import: ["": 17]>
@@ -82,15 +87,36 @@ def check(model: ModelSource) -> Check:
         )
     if loaded.records:
         stage("training records", lambda: check_records(loaded), result.problems)
-    names = Counter(node.name for node in loaded.graph if node.name)
+    unknown = _unknown_operators(loaded)
+    # onnxruntime turns every Constant into an initializer before it looks at names.
+    names = Counter(n.name for n in loaded.graph if n.name and n.op_type != "Constant")
     versions: list[Problem] = []
     stage("versions for onnxruntime", lambda: fit(loaded), versions)
+    sizes = [] if crashes_inference(loaded.graph) else inference_problems(loaded)
     # Last, because a model that was loaded here is normalized in place.
     regular = normalize if loaded is model else regularize
     if stage("normalize", lambda: regular(loaded), result.problems) is not None:
-        result.problems += versions
+        result.problems += [*(Problem("types and shapes", line) for line in sizes), *versions]
+        result.problems += unknown
     for name, count in names.items():
         if count > 1:
             problem = f"{quote(name)} is the name of {count} nodes: onnxruntime refuses the file"
             result.problems.append(Problem("node names", problem))
     return result
+
+
+def _unknown_operators(model: Model) -> list[Problem]:
+    """Nodes of ONNX's own domains whose operator ONNX does not have at the model's version."""
+    functions = {(domain, name) for domain, name, _ in model.ir.functions}
+    problems = []
+    for part in graphs(model.graph):
+        for node in part:
+            domain = opset.domain_name(node.domain)
+            if domain not in opset.INSIDE or (node.domain, node.op_type) in functions:
+                continue
+            version = model.ir.opset_imports.get(node.domain, opset.INSIDE[domain])
+            if not opset.exists(node.op_type, domain, version):
+                name = node.name or (node.outputs[0].name if node.outputs else "")
+                text = f"{quote(node.op_type)} is no operator of ONNX at version {version}"
+                problems.append(Problem("operators", f"node {quote(name or '')}: {text}"))
+    return problems

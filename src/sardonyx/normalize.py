@@ -31,7 +31,7 @@ from sardonyx.passes.loops import settle_loops
 from sardonyx.passes.nesting import graphs
 from sardonyx.passes.ranks import imply_ranks
 from sardonyx.passes.shapes import forget_shapes, infer_shapes, recall_shapes, refine_shapes
-from sardonyx.passes.signatures import require_signatures
+from sardonyx.passes.signatures import require_signatures, require_types, require_versions
 from sardonyx.passes.snapshot import Snapshot
 from sardonyx.upgrades import upgrade_graph
 
@@ -123,6 +123,7 @@ def _normalize(model: Model) -> None:
     graph = model.graph
     if model.ir.ir_version is not None and model.ir.ir_version < FIRST_IR_WITH_PLAIN_INITIALIZERS:
         _drop_initializer_inputs(graph)
+    require_versions(model.ir.opset_imports)
     inline(model.ir)
     require_signatures(graph, model.ir.opset_imports)
     upgrade_graph(graph, dict(model.ir.opset_imports))
@@ -138,6 +139,7 @@ def _normalize(model: Model) -> None:
     infer_shapes(graph, model.skeleton)
     if recall_shapes(declared):
         infer_shapes(graph, model.skeleton)
+    require_types(graph)
     if ("", "If") in operators:
         take_known_branches(graph)
     settle_loops(graph)

@@ -53,6 +53,12 @@ def schema(op: str, domain: str = "", version: int | None = None) -> Schema | No
     return None if operator.deprecated else operator
 
 
+@functools.cache
+def exists(op: str, domain: str, version: int) -> bool:
+    """Whether ONNX has an operator at a version, deprecated ones included."""
+    return bool(onnx.defs.has(op, version, domain_name(domain)))
+
+
 def kept_schema(op: str, domain: str = "") -> Schema | None:
     """The last schema of a deprecated operator that models inside may still have."""
     version = KEPT.get((domain_name(domain), op))

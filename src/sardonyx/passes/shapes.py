@@ -98,7 +98,7 @@ def recall_shapes(declared: Declared) -> bool:
 def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
     """Run ONNX's inference at the opset of the skeleton; whether it accepted the graph."""
     _hide_defaults(skeleton.graph)
-    if _ends_the_process(graph):
+    if crashes_inference(graph):
         return False
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False)
@@ -108,7 +108,7 @@ def infer_types(graph: ir.Graph, skeleton: onnx.ModelProto) -> bool:
     return True
 
 
-def _ends_the_process(graph: ir.Graph) -> bool:
+def crashes_inference(graph: ir.Graph) -> bool:
     """Whether ONNX's inference may crash: it does where one of these reads a value without a type,
     which operators that it does not know leave behind (onnx 1.23).
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import onnx_ir as ir
 
@@ -57,6 +58,87 @@ def require_signatures(graph: ir.Graph, imports: Mapping[str, int]) -> None:
         "{} nodes do not match the schemas of their operators",
         "the file is damaged, or its exporter has a defect: export it again",
     )
+
+
+def require_versions(imports: Mapping[str, int]) -> None:
+    """Raise where a model is written for a version of ONNX's operators that nothing here knows.
+
+    An operator may mean something else there: it cannot be read as the newest that is known.
+    """
+    problems = Problems()
+    for domain, version in imports.items():
+        newest = opset.INSIDE.get(opset.domain_name(domain))
+        if newest is not None and not 1 <= version <= newest:
+            name = quote(opset.domain_name(domain) or "ai.onnx")
+            problems.add(f"{name} at {version}", f"versions 1 to {newest} are known")
+    problems.raise_if_any(
+        ModelError,
+        "the model is written for a version of its operators that is not known",
+        "the model is written for {} versions of its operators that are not known",
+        "export it for an older opset, or install a newer sardonyx",
+    )
+
+
+def require_types(graph: ir.Graph) -> None:
+    """Raise one error that names every node whose values have types that do not go together.
+
+    A runtime refuses such a file; an engine without types would compute with it.
+    """
+    problems = Problems()
+    for part in graphs(graph):
+        for node in part:
+            formal = _formal_types(node.op_type, node.domain, len(node.inputs), len(node.outputs))
+            if formal is None:
+                continue
+            types: dict[str, Any] = {}
+            for value, variable in zip((*node.inputs, *node.outputs), formal, strict=True):
+                if value is None or variable is None or value.type is None:
+                    continue
+                expected = types.setdefault(variable, _concrete(variable) or value.type)
+                if expected is not value.type and expected != value.type:
+                    text = f"{quote(value.name or '')} is {value.type}, where {expected} is due"
+                    problems.add(_label(node), text)
+                    break
+    problems.raise_if_any(
+        ModelError,
+        "a node has tensors of types that its operator does not take together",
+        "{} nodes have tensors of types that their operators do not take together",
+        "the file is damaged, or its exporter has a defect: export it again",
+    )
+
+
+@functools.cache
+def _formal_types(
+    op_type: str, domain: str, inputs: int, outputs: int
+) -> tuple[str | None, ...] | None:
+    """The type variable, or the type, of each input and output; None where any type may stand."""
+    schema = opset.schema(op_type, domain)
+    if schema is None:
+        return None
+    single = {
+        c.type_param_str: next(iter(c.allowed_type_strs))
+        for c in schema.type_constraints
+        if len(c.allowed_type_strs) == 1
+    }
+    formal: list[str | None] = []
+    for parameters, count in ((schema.inputs, inputs), (schema.outputs, outputs)):
+        if count and not parameters:
+            return None
+        for i in range(count):
+            parameter = parameters[min(i, len(parameters) - 1)]
+            variadic = parameter.option == opset.Variadic
+            free = variadic and not parameter.is_homogeneous
+            formal.append(None if free else single.get(parameter.type_str, parameter.type_str))
+    return tuple(formal)
+
+
+@functools.cache
+def _concrete(name: str) -> ir.TensorType | None:
+    """The type that a schema names, `tensor(int64)`; None for a type variable."""
+    if not name.startswith("tensor("):
+        return None
+    kind = {"float": "FLOAT", "double": "DOUBLE"}.get(name[7:-1], name[7:-1].upper())
+    return ir.TensorType(ir.DataType[kind])
 
 
 def _label(node: ir.Node) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 import onnx.checker
 import onnx.helper
@@ -9,6 +11,11 @@ import onnx.shape_inference
 
 from sardonyx.errors import ModelError
 from sardonyx.model import Model
+
+# ONNX infers the bodies of operators that are functions, and fails where a body reads an attribute.
+_IN_FUNCTION = re.compile(
+    r"\(op_type:(?!If\b|Loop\b|Scan\b|SequenceMap\b)[^)]*\): .*Inference error"
+)
 
 
 def check_whole(model: Model, what: str) -> None:
@@ -22,6 +29,26 @@ def check_whole(model: Model, what: str) -> None:
             problem = str(error)
     if problem is not None:
         raise ModelError(f"{what}: {problem}")
+
+
+def inference_problems(model: Model) -> list[str]:
+    """What ONNX's inference finds wrong with the types and shapes of a model, node by node.
+
+    Declared shapes of outputs are left out: files declare wrong ones, and runtimes take them.
+    """
+    proto = without_payloads(model.skeleton())
+    proto.graph.ClearField("value_info")
+    for output in proto.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        text = str(error).partition("Inference error(s): ")[2] or str(error)
+        return [line for line in text.splitlines() if line.strip() and not _IN_FUNCTION.match(line)]
+    except (RuntimeError, ValueError, TypeError) as error:
+        return [str(error)]
+    return []
 
 
 def complaint(proto: onnx.ModelProto) -> str | None:
