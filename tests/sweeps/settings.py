@@ -295,7 +295,10 @@ def drawn(seed: int, index: int) -> Combination:
         clip_norm=0.05 if clip in ("norm", "both") else None,
         clip_value=0.01 if clip in ("value", "both") else None,
         groups=group if named and rng.random() < 0.4 else {},
-        ema=maybe(0.9), l1=maybe(1e-3) or 0.0, l2=maybe(1e-2) or 0.0,
+        # Clipped updates may cancel: a shift that began at zero comes back to it but for rounding,
+        # whose sign the penalty then follows.
+        ema=maybe(0.9), l1=(maybe(1e-3) or 0.0) * (clip not in ("value", "both")),
+        l2=maybe(1e-2) or 0.0,
         freeze="*bias*" if named and rng.random() < 0.2 and "*bias*" not in group else None,
         batch_norm="train" if rng.random() < 0.75 else "frozen",
         reload=bool(rng.random() < 0.3),
