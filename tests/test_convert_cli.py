@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 
 import sardonyx as sx
@@ -178,3 +179,18 @@ def test_what_fails_leaves_what_was_there(
         assert code == 2 and "no space left on the disk" in said
     assert old.read_bytes() == b"before" and not new.exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlp.onnx", "old.pt2"]
+
+
+@pytest.mark.parametrize("target", ["torch", "torch-source", "numpy"])
+def test_a_model_without_outputs_is_refused(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = onnx.helper.make_graph([], "empty", [], [])
+    imports = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    output = tmp_path / ("out.pt2" if target == "torch" else "out")
+    with pytest.raises(SystemExit) as stopped:
+        main(["convert", str(tmp_path / "m.onnx"), "--to", target, "-o", str(output)])
+    assert stopped.value.code == 2 and "no outputs" in capsys.readouterr().err
+    assert not output.exists()

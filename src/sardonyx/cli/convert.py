@@ -130,6 +130,8 @@ def convert(
     from sardonyx.model import load
 
     loaded = load(model)
+    if not loaded.outputs:
+        raise ArgumentError("the model has no outputs: there is nothing to convert")
     started = time.monotonic()
     show("converting", f"{model} to {to}")
     module = MODULES.get(to, f"{to}.convert")
