@@ -168,3 +168,39 @@ def test_logistic_regression_trains_on(count) -> None:
     proba = estimator.predict_proba(x)[np.arange(len(y)), y]
     assert losses[0] == pytest.approx(-np.log(proba).mean(), rel=1e-12)
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("solver", ["adam", "sgd"])
+def test_the_penalty_of_layers_is_shared_by_the_rows_of_a_step(solver, size) -> None:
+    from sklearn.neural_network import MLPClassifier
+
+    x, scores = rows(60 + STEPS * size)
+    y = np.argmax(scores, 1)
+    estimator = MLPClassifier((5,), solver=solver, alpha=0.5, shuffle=False, random_state=0)
+    estimator.partial_fit(x[:60], y[:60], classes=np.arange(3))
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for start in range(60, len(x), size):
+        part = slice(start, start + size)
+        rep.step({"X": x[part], "target": y[part]})
+        estimator.partial_fit(x[part], y[part])
+    result = weights(rep)
+    for i, (coef, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_)):
+        same(result[f"coefs.{i}"], coef)
+        same(result[f"intercepts.{i}"], bias)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_logistic_regression_keeps_the_weights_of_classes(count) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x, scores = rows()
+    y = np.argmax(scores[:, :count], 1)
+    factors = {0: 3.0, 1: 0.25}
+    estimator = LogisticRegression(class_weight=factors, fit_intercept=False).fit(x, y)
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x), threads=1)
+    proba = estimator.predict_proba(x)[np.arange(len(y)), y]
+    expected = np.mean([-np.log(p) * factors.get(c, 1.0) for p, c in zip(proba, y)])
+    assert float(rep.step({"X": x, "target": y})["loss"]) == pytest.approx(expected, rel=1e-12)
+    balanced = LogisticRegression(class_weight="balanced").fit(x, y)
+    assert not sx.from_sklearn(balanced, x).records

@@ -149,6 +149,10 @@ def test_aggregates_skip_what_is_missing(name: str, expected: list[float]) -> No
         (call("not", call("equal", "i", "1")), [0, 1, NAN, 1]),
         (call("+", "x", "j", mapMissingTo="7"), [3.5, -0.5, 7, 7]),
         (call("+", "x", "j", defaultValue="8"), [3.5, -0.5, 8, 8]),
+        # Of an `if`, only the condition and the value that it chooses are looked at.
+        (call("if", call("isNotMissing", "x"), "x", "j", mapMissingTo="5"), [1.5, -2.5, 3, 0.25]),
+        (call("if", call("isMissing", "j"), "x", mapMissingTo="5"), [NAN, NAN, NAN, 0.25]),
+        (call("if", call("greaterThan", "x", "0"), "j", "9", mapMissingTo="5"), [2, 9, 5, 5]),
         (call("pow", "x", "0"), [1, 1, NAN, 1]),  # in ONNX, NaN to the power of 0 is 1
         (call("equal", "s", "e"), [0, 0, NAN, 1]),
         (call("stringLength", "s"), [2, 4, NAN, 1]),

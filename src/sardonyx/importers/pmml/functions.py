@@ -92,9 +92,20 @@ def _replaced(g: Graph, element: Element, arguments: list[Column], out: Column) 
     if default is not None:
         out = merge(g, missing(g, out), _literal(g, element, default, out), out)
     if if_missing is not None and arguments:
-        mask = g.any([missing(g, a) for a in arguments])
+        is_if = element.get("function") == "if" and len(arguments) > 1
+        mask = _missing_in_if(g, arguments) if is_if else g.any([missing(g, a) for a in arguments])
         out = merge(g, mask, _literal(g, element, if_missing, out), out)
     return out
+
+
+def _missing_in_if(g: Graph, arguments: list[Column]) -> ir.Value:
+    """Whether the condition of an `if` is missing, or that of its values which it chooses."""
+    condition, *values = arguments
+    truth = truth_of(g, condition)
+    no = g.Not(truth.yes) if truth.no is None else truth.no
+    masks = [missing(g, condition), g.And(truth.yes, missing(g, values[0]))]
+    masks += [g.And(no, missing(g, value)) for value in values[1:]]
+    return g.any(masks)
 
 
 def _literal(g: Graph, element: Element, text: str, like: Column) -> Column:

@@ -28,7 +28,6 @@ LINEAR = "sklearn.linear_model."
 OTHER_RATE = 1e-2  # of estimators that have no steps of their own
 TARGET = "target"  # the input of the step; `label` is an output of classifiers
 MOST_SLOPE = 1e12
-BATCH = 200  # of layers, where the estimator has no size of its own
 
 
 def continued(model: Model, estimator: Any) -> Model | None:
@@ -125,9 +124,9 @@ def _loss(estimator: Any, name: str) -> Loss:
 
 def _weighted(op: Builder, estimator: Any, losses: ir.Value, label: ir.Value) -> ir.Value:
     """The losses times the weights of classes; of several, each score has that of its own class."""
-    if getattr(estimator, "class_weight", None) is None:
+    weights = _class_weights(estimator)
+    if weights is None:
         return losses
-    weights = np.asarray(estimator._expanded_class_weight, F)
     index = op.Unsqueeze(label, [1])
     if len(weights) == 2:
         return op.Mul(losses, op.Where(op.Equal(index, np.array([[1]])), weights[1], weights[0]))
@@ -135,17 +134,30 @@ def _weighted(op: Builder, estimator: Any, losses: ir.Value, label: ir.Value) ->
     return op.Mul(losses, op.Where(hit, weights[None], F(1)))
 
 
-def _logistic(estimator: Any) -> Loss:
+def _class_weights(estimator: Any) -> np.ndarray | None:
+    """The weight of each class; None where all are one."""
+    setting = getattr(estimator, "class_weight", None)
+    if setting is None:
+        return None
+    if hasattr(estimator, "_expanded_class_weight"):
+        return np.asarray(estimator._expanded_class_weight, F)
+    return np.array([setting.get(name, 1.0) for name in estimator.classes_.tolist()], F)
+
+
+def _logistic(estimator: Any) -> Loss | None:
+    if getattr(estimator, "class_weight", None) == "balanced":
+        return None  # the weights depend on the rows of the fit, and the estimator keeps no trace
     if len(estimator.classes_) == 2:
         return _loss(estimator, "log_loss")
-    return custom(_cross_entropy, [Label("classes")], "cross_entropy")
+    weights = _class_weights(estimator)
+    factors = np.ones(len(estimator.classes_)) if weights is None else weights
 
+    def cross_entropy(op: Builder, scores: ir.Value, label: ir.Value) -> ir.Value:
+        same = op.Equal(op.Unsqueeze(label, [1]), np.arange(len(factors))[None])
+        right = op.Where(same, factors[None], F(0))
+        return op.Neg(_row_mean(op, op.Mul(right, op.Log(softmax(op, scores)))))
 
-def _cross_entropy(op: Builder, scores: ir.Value, label: ir.Value) -> ir.Value:
-    assert scores.shape is not None
-    numbers = np.arange(scores.shape[1])[None]  # type: ignore[arg-type]
-    right = op.Where(op.Equal(op.Unsqueeze(label, [1]), numbers), F(1), F(0))
-    return op.Neg(_row_mean(op, op.Mul(right, op.Log(softmax(op, scores)))))
+    return custom(cross_entropy, [Label("classes")], "cross_entropy")
 
 
 # -- optimizers -----------------------------------------------------------------------------------
@@ -156,11 +168,14 @@ def _is_weight(p: Parameter) -> bool:
     return p.name.startswith("coef")
 
 
-def _penalty(alpha: float) -> optim.Update:
-    """Add the gradient of half the squared weights times `alpha`."""
+def _penalty(alpha: float, shared: bool = False) -> optim.Update:
+    """Add the gradient of half the squared weights times `alpha`, `shared` among the rows."""
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         factor = step.hyper("weight_decay", alpha)
+        if shared:
+            rows = step.op.Gather(step.op.Shape(step.builder.inputs[TARGET]), 0)
+            factor = step.op.Div(factor, step.op.cast(rows, ir.DataType.DOUBLE))
         for p in parameters:
             if _is_weight(p):
                 p.update = step.op.Add(p.update, step.op.Mul(p.value, step.like(factor, p)))
@@ -296,8 +311,7 @@ def _mlp(estimator: Any) -> tuple[Loss, optim.Optimizer] | None:
         step = _momentum(lr, estimator.momentum, estimator.nesterovs_momentum, state)
     else:
         return None
-    batch = BATCH if estimator.batch_size == "auto" else int(estimator.batch_size)
-    optimizer = optim.chain(_penalty(float(estimator.alpha) / batch), step)
+    optimizer = optim.chain(_penalty(float(estimator.alpha), shared=True), step)
     loss = _mlp_loss(estimator)
     return None if loss is None else (loss, _named(optimizer, estimator.solver))
 
@@ -319,8 +333,9 @@ def _regression(estimator: Any) -> tuple[Loss, optim.Optimizer]:
     return _loss(estimator, "squared_error"), optim.sgd(OTHER_RATE)
 
 
-def _classification(estimator: Any) -> tuple[Loss, optim.Optimizer]:
-    return _logistic(estimator), optim.sgd(OTHER_RATE)
+def _classification(estimator: Any) -> tuple[Loss, optim.Optimizer] | None:
+    loss = _logistic(estimator)
+    return None if loss is None else (loss, optim.sgd(OTHER_RATE))
 
 
 PLANS: dict[str, Callable[[Any], Any]] = {
