@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx as sx
 from sardonyx.errors import ArgumentError
 from sardonyx.verify import noise
+from sardonyx.verify.jitter import Jitter
 from sardonyx.verify.noise import DIFFERENT, LOOK, SAME, UNKNOWN, measure
 from sardonyx.verify.subjects import OnnxSubject
 from tests.mutants import NETWORKS, fault
@@ -248,3 +249,18 @@ def test_random_numbers_are_not_comparable() -> None:
     )
     report = sx.verify(model, "numpy")
     assert (report.verdict, report.exit_code) == (UNKNOWN, 5)
+
+
+def test_noise_of_moved_weights_leaves_the_scales_of_images_alone() -> None:
+    model = sx.load(
+        parse(
+            """<ir_version: 9, opset_import: ["": 20]> g (float[1,1,n,n] x) => (float[1,1,m,m] y)
+            <float[4] s = {1, 1, 2, 2}, float[1] w = {3}>
+            { a = Mul(x, w) y = Resize <mode = "linear"> (a, , s) }"""
+        )
+    )
+    x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    center, moved = Jitter(OnnxSubject(model), model)({"x": x})
+    assert center["y"].shape == (1, 1, 6, 6)
+    assert all(result["y"].shape == (1, 1, 6, 6) for result in moved)
+    assert any((result["y"] != center["y"]).any() for result in moved)
