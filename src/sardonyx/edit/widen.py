@@ -51,6 +51,7 @@ def _keep_bits(graph: ir.Graph, node: ir.Node, kinds: Collection[ir.DataType]) -
     to = ir.DataType(node.attributes["to"].as_int())
     if to in kinds:
         name, result.name = result.name, f"{result.name}/bits"
+        result.type = ir.TensorType(to)  # a result of the graph may be widened already
         cast = ir.Node("", "Cast", [result], [_to(ir.DataType.DOUBLE)], num_outputs=1, name=name)
         (wide,) = cast.outputs
         wide.name, wide.shape = name, result.shape

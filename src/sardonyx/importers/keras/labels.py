@@ -57,47 +57,64 @@ class Labels:
 
     structure -- that of the outputs, with tensors of Keras as leaves; None: no loss reads labels
     places    -- for each output, its label; None where no loss reads it
-    weighted  -- whether a weight for each sample is fed as well
+    weight_shape -- that of the weights of samples, where they are fed as well
+    keys      -- of the losses, where they name some of the outputs alone
     """
 
     structure: Any
     places: list[Label | None] = field(default_factory=list)
-    weighted: bool = False
+    weight_shape: tuple[int | None, ...] | None = None
+    keys: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, model: keras.Model, outputs: Any, example: Any, weighted: bool) -> Labels:
+    def of(cls, model: keras.Model, outputs: Any, example: Any, weights: Any) -> Labels:
+        weight_shape = _weight_shape(weights)
         leaves = keras.tree.flatten(outputs)
         names = _names(outputs, getattr(model, "output_names", None))
         if example is not None:
-            return cls(outputs, _from_example(outputs, example, names), weighted)
+            return cls(outputs, _from_example(outputs, example, names), weight_shape)
         compiled = getattr(model, "_compile_loss", None)
         if compiled is None:
-            return cls(None, [], weighted)
+            return cls(None, [], weight_shape)
         losses = _by_output(compiled._user_loss, outputs, getattr(model, "output_names", None))
         places = [
             None if loss is None else _label(loss, leaf, name)
             for loss, leaf, name in zip(losses, leaves, names, strict=True)
         ]
-        return cls(outputs, places, weighted)
+        keys = []
+        if isinstance(compiled._user_loss, dict) and any(place is None for place in places):
+            keys = [name.removeprefix("label_") for name in names]
+        return cls(outputs, places, weight_shape, keys)
 
     @property
     def all(self) -> list[Label]:
-        weight = [Label(SAMPLE_WEIGHT, (None,), "float32")] if self.weighted else []
+        shape = self.weight_shape
+        weight = [] if shape is None else [Label(SAMPLE_WEIGHT, shape, "float32")]
         return [p for p in self.places if p is not None] + weight
 
     def arguments(self, values: Sequence[Any], outputs: Any = None) -> tuple[Any, Any]:
         """The labels as the model's losses take them, and the weights of samples."""
         rest = list(values)
-        weight = rest.pop() if self.weighted else None
+        weight = rest.pop() if self.weight_shape is not None else None
         if self.structure is None:
             return None, weight
         leaves = [None if place is None else rest.pop(0) for place in self.places]
         if len(leaves) == 1 and not keras.tree.is_nested(self.structure):
             return leaves[0], weight
+        if self.keys:
+            pairs = zip(self.keys, leaves, strict=True)
+            return {key: leaf for key, leaf in pairs if leaf is not None}, weight
         if any(leaf is None for leaf in leaves):
             spare = leaves[next(i for i, leaf in enumerate(leaves) if leaf is not None)]
             leaves = [spare if leaf is None else leaf for leaf in leaves]
         return keras.tree.pack_sequence_as(self.structure, leaves), weight
+
+
+def _weight_shape(weights: Any) -> tuple[int | None, ...] | None:
+    """The shape of weights of samples: whether there are any, or an example of them."""
+    if weights is None or isinstance(weights, bool):
+        return (None,) if weights else None
+    return (None,) * len(weights.shape)
 
 
 def _names(outputs: Any, output_names: Sequence[str] | None) -> list[str]:

@@ -43,7 +43,7 @@ def from_keras(
     *,
     training: bool | None = None,
     labels: Any = None,
-    sample_weight: bool = False,
+    sample_weight: Any = False,
     example: Any = None,
     how: str = "record",
 ) -> Model:
@@ -62,7 +62,8 @@ def from_keras(
     training      -- whether to import what `compile()` set; if not given, where there is any
     labels        -- examples of the labels, in the structure of the outputs; if not given, the
                      losses decide
-    sample_weight -- whether a training step also takes a weight for each sample
+    sample_weight -- whether a training step also takes a weight for each sample; an example where
+                     each step of a sequence has one
     example       -- examples of the inputs, where the model does not declare them
     how           -- "record": the loss is differentiated by sardonyx, and the record can be edited
                      like any other; "step": the whole step as JAX computes it
@@ -142,17 +143,20 @@ def from_model(
     names: Sequence[str] = (),
     training: bool | None = None,
     labels: Any = None,
-    weighted: bool = False,
+    weighted: Any = False,
     example: Any = None,
     how: str = "record",
+    masked_metrics: bool = False,
 ) -> Model:
     """The import of a model in this process, whose backend is JAX.
 
-    names -- of its variables, the trained ones first; their paths, if not given
+    names          -- of its variables, the trained ones first; their paths, if not given
+    masked_metrics -- whether metrics leave out what is masked, as on all backends but JAX
     """
     from sardonyx.importers.keras.source import Source
 
     source = Source(model, names, labels, weighted, example)
+    source.masked_metrics = masked_metrics
     is_compiled = getattr(model, "compiled", False) and model.optimizer is not None
     if training and not is_compiled:
         raise ArgumentError(
@@ -268,11 +272,15 @@ def serve(source: Any) -> Model:
 def with_training(source: Any, served: Model, how: str) -> Model:
     """The served model with the training that `compile()` described."""
     from sardonyx.importers.keras.check import require_same_steps
+    from sardonyx.importers.keras.refusals import tracing
+    from sardonyx.importers.keras.replaced import distribution
     from sardonyx.importers.keras.training import Training
     from sardonyx.versions import fit
 
-    training = Training(source, served)
-    model = training.whole_step() if how == "step" or training.needs_step else _record(training)
+    with tracing(), distribution():
+        training = Training(source, served)
+        is_step = how == "step" or training.needs_step
+        model = training.whole_step() if is_step else _record(training)
     model = fit(model)
     require_same_steps(model, training)
     return model

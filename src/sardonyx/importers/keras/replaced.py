@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import keras
 from keras.src.backend.jax import nn
 
+from sardonyx.errors import ImportRefused, quote
+
 LOWEST = -0.7  # of the largest float: what JAX puts in the place of masked scores
 
 
@@ -42,6 +44,14 @@ def replacements() -> Iterator[None]:
             keras.layers.TimeDistributed, "call", _distributed_or(keras.layers.TimeDistributed.call)
         ),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def distribution() -> Iterator[None]:
+    """Within this, TimeDistributed is traced in a form that free sizes allow, in training."""
+    layer = keras.layers.TimeDistributed
+    with replaced(layer, "call", _distributed_or(layer.call)):
         yield
 
 
@@ -113,6 +123,13 @@ def _distributed_or(original: Callable[..., Any]) -> Callable[..., Any]:
         if training or not _is_by_row(self.layer):
             if not is_free:
                 return original(self, inputs, training=training, mask=mask)
+            if training and self.layer.non_trainable_variables:
+                raise ImportRefused(
+                    "a layer that draws numbers or keeps statistics sees each step of a sequence "
+                    "by itself, and the number of steps is free",
+                    [[quote(self.name), type(self.layer).__name__]],
+                    hint="example=, arrays that the model takes, fixes the number of steps",
+                )
             return _mapped(self, inputs, training, mask)
         rows = inputs.reshape(-1, *inputs.shape[2:])
         options = _options(self.layer, training, None if mask is None else mask.reshape(

@@ -28,7 +28,7 @@ class Source:
 
     names    -- of its variables, the trained ones first; their paths, if not given
     labels   -- examples of what its losses compare with its outputs
-    weighted -- whether steps take a weight for each sample
+    weighted -- whether steps take a weight for each sample, or an example of the weights
     example  -- examples of its inputs, where the model does not declare them
     """
 
@@ -37,7 +37,7 @@ class Source:
         model: keras.Model,
         names: Sequence[str] = (),
         labels: Any = None,
-        weighted: bool = False,
+        weighted: Any = False,
         example: Any = None,
     ):
         require_built(model, example)
@@ -58,6 +58,7 @@ class Source:
         self.least = 1  # how large free sizes are, as far as the trace is concerned
         self.largest: dict[str, int] = {}  # free sizes that the model does not take above
         self.weighted, self.label_example = weighted, labels
+        self.masked_metrics = False
         layers = model._flatten_layers()
         kept = [layer.states or [] for layer in layers if getattr(layer, "stateful", False)]
         self.states = keras.tree.flatten(kept)  # of recurrent layers: Keras does not count them

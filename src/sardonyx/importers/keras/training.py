@@ -15,6 +15,7 @@ import jax
 import keras
 import numpy as np
 import onnx_ir as ir
+from keras.src.backend.common import masking
 
 from sardonyx.build import Builder, constant
 from sardonyx.importers.jax import trees
@@ -49,6 +50,12 @@ class DeclaredLabel(losses.Label):
         return self.dtype, list(self.shape)
 
 
+def _remove_masks(outputs: Any) -> None:
+    """Forget which steps of outputs are masked: on JAX, the metrics of Keras do not see it."""
+    for output in jax.tree.leaves(outputs):
+        masking.set_keras_mask(output, None)
+
+
 class Training:
     """The training of one compiled model: as pure functions of JAX, and as a record."""
 
@@ -74,16 +81,20 @@ class Training:
     def _label_shapes(self) -> list[list[int | str]]:
         """The sizes of labels; those that an output has as well have its names."""
         outputs = [list(v.shape or ()) for v in self.served.outputs]
+        weights = self.labels.all[-1] if self.labels.weight_shape is not None else None
         places = self.labels.places if len(self.labels.places) == len(outputs) else []
         shapes = []
         for label in self.labels.all:
             place = next((i for i, p in enumerate(places) if p is label), None)
             output = outputs[place] if place is not None and not label.is_sequence else []
+            if label == weights:  # of each step, maybe, of the first output
+                output = outputs[0]
             texts = [str(getattr(d, "value", d)) for d in output]
             names = sizes(label.name, label.shape)
             for axis, size in enumerate(label.shape[: len(output)]):
                 if size is None and texts[axis] != "None":
-                    names[axis] = texts[axis]
+                    own = output[axis]
+                    names[axis] = own if isinstance(own, int) else texts[axis]
             shapes.append(names)
         return shapes
 
@@ -115,6 +126,8 @@ class Training:
         total, (loss, outputs, frozen, metrics) = self.model.compute_loss_and_updates(
             trained, frozen, self.metrics, x, y, weight, training=True, optimizer_variables=slots
         )
+        if not self.source.masked_metrics:
+            _remove_masks(outputs)
         logs, _ = self.model._update_metrics_variables(metrics, loss, x, y, outputs, weight)
         logs = {k: v for k, v in logs.items() if k != "loss"}
         return total, (loss, list(frozen), logs, jax.tree.leaves(outputs))

@@ -33,7 +33,7 @@ def main(source: str, target: str, problem: str) -> int:
             rows = [[line] for line in str(error).strip().splitlines()[:8]]
             Path(problem).write_text(json.dumps({**report, "where": rows, "hint": HINT}))
             return 1
-        save(from_model(model, **options), Path(target))
+        save(from_model(model, masked_metrics=True, **options), Path(target))
     except SardonyxError as error:
         rows = [[str(cell) for cell in row] for row in error.where]
         details = {"kind": type(error).__name__, "what": error.what, "hint": error.hint}
