@@ -70,6 +70,46 @@ def test_integers_are_within_one_quantum(name: str) -> None:
         assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize("quantize", ["int8", "int16"])
+def test_averages_and_biases_of_integers_are_within_one_quantum(quantize: str) -> None:
+    import tensorflow as tf
+
+    from tests.tflite_functions import converted
+
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(3, 3, 4, 6)).astype(np.float32) / 4
+
+    def network(x: tf.Tensor) -> tf.Tensor:
+        y = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), np.arange(6, dtype=np.float32) - 2)
+        return tf.nn.avg_pool2d(tf.nn.relu(y), 3, 1, "SAME")
+
+    content = converted(network, [(1, 8, 8, 4)], quantize=quantize)
+    model = sx.from_tflite(content)
+    x = rng.normal(size=(1, 8, 8, 4)).astype(np.float32)
+    (ours,), (theirs,) = results_of(model, [x]), outputs_of(content, [x])
+    quantum = np.unique(np.abs(np.diff(np.sort(theirs.reshape(-1)))))[1]
+    assert np.abs(ours - theirs).max() <= 1.01 * quantum
+    exact = network(tf.constant(x)).numpy()
+    assert np.abs(ours - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_a_file_that_litert_does_not_run_is_refused() -> None:
+    import tensorflow as tf
+
+    from tests.tflite_functions import converted
+
+    def network(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        kernel = np.ones((3, 3, 2, 4), np.float32)
+        y = tf.nn.conv2d_transpose(x, kernel, [1, 8, 8, 2], 2, "SAME")
+        return y, tf.nn.depth_to_space(x, 2)
+
+    content = converted(network, [(1, 4, 4, 4)], quantize="int16")
+    with pytest.raises(RuntimeError, match="failed to prepare"):
+        outputs_of(content, [np.zeros((1, 4, 4, 4), np.float32)])
+    with pytest.raises(ImportRefused, match="LiteRT itself"):
+        sx.from_tflite(content)
+
+
 @pytest.mark.parametrize("quantize", ["float16", "dynamic"])
 def test_weights_of_fewer_bits_stay_so(quantize: str) -> None:
     import tensorflow as tf

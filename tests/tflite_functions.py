@@ -141,10 +141,16 @@ def converted(
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if quantize in ("int8", "all int8"):
+    if quantize in ("int8", "all int8", "int16"):
         rows = [[RNG.normal(size=s).astype(np.float32) for s in shapes] for _ in range(16)]
         converter.representative_dataset = lambda: iter(rows)
     if quantize == "all int8":
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.inference_input_type = converter.inference_output_type = tf.int8
+    if quantize == "int16":
+        sets = tf.lite.OpsSet
+        converter.target_spec.supported_ops = [
+            sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
+            sets.TFLITE_BUILTINS,
+        ]
     return converter.convert()

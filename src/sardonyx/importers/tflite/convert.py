@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_ir as ir
+
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.state import STATE, described
@@ -65,7 +67,18 @@ def _regular(model: Model) -> Model:
     fold(graph, keep=weights, elements=FOLDED_ELEMENTS, compute=compute)
     cancel_transposes(graph)
     remove_dead(graph)
+    for node in graph.all_nodes():
+        _leave_out_dilations(node)
     return regular
+
+
+def _leave_out_dilations(node: ir.Node) -> None:
+    """Leave out dilations of one: onnxruntime 1.31 hands them on to QLinearAveragePool, and fails.
+
+    That is what it makes of an AveragePool between DequantizeLinear and QuantizeLinear.
+    """
+    if node.op_type == "AveragePool" and set(node.attributes.get_ints("dilations", ())) <= {1}:
+        node.attributes.pop("dilations", None)
 
 
 def _is_weight(tensor: object) -> bool:

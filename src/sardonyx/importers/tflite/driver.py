@@ -284,12 +284,20 @@ class _Driver:
         return self.floats[tensor.index]
 
     def _real(self, tensor: Tensor, value: ir.Value, axis: int) -> ir.Value:
+        if tensor.scale is not None and tensor.kind == "INT64" and tensor.data is not None:
+            return self._wide_bias(tensor)
         bias = tensor.scale is not None and tensor.kind == "INT32" and tensor.data is not None
         if tensor.is_quantized or bias:
             return self.op.DequantizeLinear(value, *_parameters(self.op, tensor), axis=axis)
         if tensor.kind in ("FLOAT16", "BFLOAT16"):
             return self.op.cast(value, ir.DataType.FLOAT)
         return value
+
+    def _wide_bias(self, tensor: Tensor) -> ir.Value:
+        """The bias of integers of 16 bits, in 64, which DequantizeLinear does not take."""
+        assert tensor.scale is not None and tensor.data is not None
+        numbers = tensor.data.astype(np.float64) * tensor.scale.astype(np.float64)
+        return self.op.weight(tensor.name or UNNAMED, numbers.astype(np.float32))
 
     def _turned(
         self,

@@ -7,12 +7,12 @@ also rounds activations to eight bits as it goes, which ONNX does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import ImportDiffers, quote
+from sardonyx.errors import ImportDiffers, ImportRefused, quote
 from sardonyx.importers.tflite.driver import Variable
 from sardonyx.importers.tflite.reader import Graph, Tensor
 from sardonyx.model import Model
@@ -80,6 +80,16 @@ class Interpreted:
         self.shapes: list[tuple[int, ...]] | None = None
 
     def __call__(self, *arrays: Any) -> Any:
+        try:
+            return self._results(arrays)
+        except RuntimeError as error:
+            raise ImportRefused(
+                "LiteRT itself does not run this file, so nothing can be compared",
+                [[line] for line in str(error).strip().splitlines()[:3]],
+                hint="convert the model again, maybe with another quantization",
+            ) from error
+
+    def _results(self, arrays: Sequence[Any]) -> Any:
         values = [np.ascontiguousarray(a) for a in arrays]
         shapes = [v.shape for v in values]
         if shapes != self.shapes:
