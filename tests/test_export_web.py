@@ -101,7 +101,11 @@ def test_the_folder_holds_everything(trainable, fake_runtime, tmp_path: Path) ->
     [
         ({"input": "paint"}, "draw, image"),
         ({"target": "npu"}, "auto, wasm, webgpu"),
-        ({"validation": 1.5}, "between 0 and 1"),
+        ({"validation": 1.5}, "from 0 to below 1"),
+        ({"validation": "a"}, "from 0 to below 1"),
+        ({"epochs": 0}, "epochs  an integer of at least 1"),
+        ({"batch_size": 2.5}, "batch size  an integer of at least 1"),
+        ({"seed": 1.5}, "seed  an integer of at least 0"),
     ],
 )
 def test_wrong_arguments_are_refused(trainable, fake_runtime, tmp_path, options, words) -> None:

@@ -300,6 +300,9 @@ def test_what_cannot_be_quantized_is_refused() -> None:
     with pytest.raises(ArgumentError, match="cannot be quantized to") as caught:
         sx.quantize_aware(mlp(), weights="int2", activations="int9")
     assert "int2" in str(caught.value) and "int9" in str(caught.value)
+    with pytest.raises(ArgumentError, match="cannot be quantized to") as caught:
+        sx.quantize_aware(mlp(), TABLE, rows=0, skip=3)  # type: ignore[arg-type]
+    assert "rows" in str(caught.value) and "skip" in str(caught.value)
     with pytest.raises(ArgumentError, match="no weight that could be quantized matches"):
         sx.quantize_aware(mlp(), TABLE, skip="head.*")
     with pytest.raises(ArgumentError, match="no product with a float32 weight"):

@@ -392,6 +392,23 @@ def test_what_is_no_training_is_refused(tmp_path: Path) -> None:
         sx.export_training(transformer(), tmp_path / "s.onnx", **how)
 
 
+@pytest.mark.parametrize(
+    "how,words",
+    [
+        ({"validation": "a"}, "a share above 0 and below 1"),
+        ({"watch": 3}, "there is no metric"),
+        ({"constants": {"x": "a"}}, "is no FLOAT"),
+        ({"batch_axes": {"x": 5}}, "axis 5"),
+        ({"batch_axes": {"x": "a"}}, "axis 'a'"),
+        ({"seed": 1.5}, "an integer of at least 0"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(tmp_path: Path, how: Any, words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        sx.export_training(mlp(), tmp_path / "w.onnx", loss="cross_entropy", **how)
+
+
 def test_the_command_writes_the_same_file(tmp_path: Path) -> None:
     sx.save(mlp(), tmp_path / "model.onnx")
     words = "export-training model.onnx -o whole.onnx --validation 0.2 --patience 3 --lr 0.01"

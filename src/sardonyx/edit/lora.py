@@ -107,7 +107,7 @@ def lora(
     >>> sx.lora(model, rank=1).initializer("w.lora_A").shape
     Shape([2, 1])
     """
-    _check_settings(rank, alpha, dropout)
+    _check_settings(rank, alpha, dropout, seed)
     loaded = load(model)
     if adapters(loaded):
         raise ArgumentError(
@@ -226,10 +226,11 @@ def adapter_tensors(model: Model) -> dict[str, ir.Value]:
 # -- targets ------------------------------------------------------------------------------
 
 
-def _check_settings(rank: Any, alpha: Any, dropout: Any) -> None:
+def _check_settings(rank: Any, alpha: Any, dropout: Any, seed: Any = 0) -> None:
     rows = []
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-        rows.append(["rank", repr(rank), "is not a whole number from 1 on"])
+    for name, value, least in (("rank", rank, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            rows.append([name, repr(value), f"is not a whole number from {least} on"])
     if not isinstance(alpha, (int, float)) or not math.isfinite(alpha) or alpha == 0:
         rows.append(["alpha", repr(alpha), "is not a number other than 0"])
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
@@ -239,7 +240,9 @@ def _check_settings(rank: Any, alpha: Any, dropout: Any) -> None:
 
 
 def _tokens(targets: str | Sequence[str]) -> list[str]:
-    listed = [targets] if isinstance(targets, str) else list(targets)
+    listed = (targets,) if isinstance(targets, str) else targets
+    if not isinstance(listed, (list, tuple, set)) or not all(isinstance(t, str) for t in listed):
+        raise ArgumentError("targets are names or patterns of names", [[repr(targets)]])
     return [part.strip() for token in listed for part in token.split("|") if part.strip()]
 
 

@@ -77,13 +77,14 @@ def quantize_aware(
     >>> run = sx.train(net, "data.npz", epochs=1)
     >>> small = sx.to_integers(run.model)
     """
-    _check(weights, activations, data)
+    patterns = [skip] if isinstance(skip, str) else skip
+    _check(weights, activations, data, rows, patterns)
     work, op = open_model(model)
     fold_batch_norm(work, op)
     for value in op.constants.values():
         if value.name not in work.graph.initializers:
             work.graph.register_initializer(value)
-    products = _products(work, [skip] if isinstance(skip, str) else list(skip))
+    products = _products(work, patterns)
     ends: dict[str, tuple[float, float]] = {}
     read = list(dict.fromkeys(v.name or "" for p in products for v in _activations(p)))
     if activations is not None and read:
@@ -100,8 +101,12 @@ def quantize_aware(
     return work
 
 
-def _check(weights: str, activations: str | None, data: Any) -> None:
+def _check(weights: str, activations: str | None, data: Any, count: Any, skip: Any) -> None:
     rows = []
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        rows.append(["rows", f"a whole number from 1 on, not {count!r}"])
+    if not isinstance(skip, (list, tuple)) or not all(isinstance(s, str) for s in skip):
+        rows.append(["skip", f"patterns of names, not {skip!r}"])
     if weights not in ("int8", "int4"):
         rows.append(["weights", f'"int8" or "int4", not {weights!r}'])
     if activations not in ("uint8", "int16", None):

@@ -101,8 +101,8 @@ def link(
         axis = feeding.batch_axes.get(name, row_axis(value, size))
         rank = len(_dims(value) or ())
         item: Link | str
-        if rank and not -rank <= axis < rank:
-            item = f"has no axis {axis}"
+        if not is_axis(axis, rank):
+            item = f"has no axis {axis!r}"
         elif name in feeding.constants:
             item = _constant(value, feeding.constants[name], axis)
         elif name in labels:  # whose shape follows from that of an output, as it is declared
@@ -124,6 +124,13 @@ def link(
             f"{_of_columns(source)}",
         )
     return [_with_classes(item, source, fields, classes) for item in links]
+
+
+def is_axis(axis: Any, rank: int) -> bool:
+    """Whether an input of so many axes (0: unknown) may have its rows along `axis`."""
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        return False
+    return not rank or bool(-rank <= axis < rank)
 
 
 def _of_columns(source: Source) -> str:

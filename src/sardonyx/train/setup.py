@@ -53,13 +53,13 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             continue
         if name in INTEGERS and (not is_number or value < 1 or value != int(value)):
             rows.append([name.replace("_", " "), f"an integer of at least 1, not {value!r}"])
-        if name == "seed" and not (is_number and 0 <= value < 2**63):
+        if name == "seed" and not (is_number and 0 <= value < 2**63 and value == int(value)):
             rows.append(["seed", f"an integer of at least 0, not {value!r}"])
         if name == "shuffle" and value not in (True, False, "hash"):
             rows.append(["shuffle", f'True, False or "hash", not {value!r}'])
         if name == "every_minutes" and not (is_number and value > 0):
             rows.append(["every minutes", f"a number above 0, not {value!r}"])
-        if name == "share" and not 0 < value < 1:
+        if name == "share" and not (is_number and 0 < value < 1):
             rows.append(["validation", f"a share above 0 and below 1, or data, not {value!r}"])
     if rows:
         count = counted(len(rows), "setting")
@@ -167,10 +167,10 @@ def check_watch(watch: str, model: Model, names: Sequence[Any], validated: bool)
     if validated:
         measured += [f"val_{n}" for n in (*losses, *(m.name for m in metric.make(names)))]
     if watch not in measured:
-        hint = did_you_mean(watch, measured)
+        hint = did_you_mean(str(watch), measured)
         listed = f"measured: {', '.join(measured)}"
         raise ArgumentError(
-            f"there is no metric {quote(watch)} to watch",
+            f"there is no metric {quote(str(watch))} to watch",
             hint=f"{hint} {listed}" if hint.startswith("did") else listed,
         )
 

@@ -21,6 +21,7 @@ from sardonyx.record.describe import settings_of
 from sardonyx.record.export import Form, write_step
 from sardonyx.record.front import separate
 from sardonyx.save import save
+from sardonyx.train import setup
 from sardonyx.train.evaluation import class_names
 from sardonyx.web import rows, webgpu
 from sardonyx.web.offsets import places
@@ -65,6 +66,7 @@ def export_web(
     """
     loaded = load(model)
     _check(loaded, input, target, validation)
+    setup.check_numbers({"epochs": epochs, "batch_size": batch_size, "seed": seed})
     target = "wasm" if target == "auto" else target
     front, root = separate(loaded), Path(folder)
     with tempfile.TemporaryDirectory() as name:
@@ -110,8 +112,8 @@ def _check(model: Model, input: str | None, target: str, validation: float) -> N
         problems.append([f"input {quote(input)}", f"one of {', '.join(rows.WAYS)}"])
     if target not in TARGETS:
         problems.append([f"target {quote(target)}", f"one of {', '.join(TARGETS)}"])
-    if not 0 <= validation < 1:
-        problems.append([f"validation {validation}", "a share between 0 and 1"])
+    if not (isinstance(validation, (int, float)) and 0 <= validation < 1):
+        problems.append([f"validation {validation!r}", "a share from 0 to below 1"])
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
     if size > MOST_MODEL_BYTES:
         problems.append([f"{size:,} bytes of weights", "more than a page can hold"])

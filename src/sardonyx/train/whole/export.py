@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, ModelSource, load
@@ -21,7 +22,7 @@ from sardonyx.save import save
 from sardonyx.train import metrics as metric
 from sardonyx.train import setup
 from sardonyx.train.evaluation import chosen_metrics
-from sardonyx.train.fields import batch_dim, row_axis
+from sardonyx.train.fields import batch_dim, is_axis, row_axis
 from sardonyx.train.whole.graph import Whole
 from sardonyx.train.whole.parts import Settings, take_apart
 from sardonyx.train.whole.standardize import standardized_inputs
@@ -116,10 +117,12 @@ def _settings(
         setup.check_watch(chosen, net, names, share is not None)
     inputs = {v.name or "": v for v in step_inputs(net)}
     _refuse_unknown_inputs(inputs, {"constant": constants or {}, "batch axis": batch_axes or {}})
+    _refuse_axes(inputs, batch_axes or {})
     labels = {n for t in settings_of(net).get("loss_terms", []) for n in t["labels"]}
     fed = [v for n, v in inputs.items() if n not in labels and n not in (constants or {})]
     size = batch_dim(fed)
-    axes = {n: row_axis(v, size) for n, v in inputs.items()} | dict(batch_axes or {})
+    axes = {n: row_axis(v, size) for n, v in inputs.items()}
+    axes |= {n: a % _rank(inputs[n]) for n, a in (batch_axes or {}).items()}
     arrays = {n: _constant(inputs[n], a) for n, a in (constants or {}).items()}
     return Settings(
         share,
@@ -143,9 +146,28 @@ def _refuse_unknown_inputs(inputs: Mapping[str, Any], options: Mapping[str, Any]
         )
 
 
+def _refuse_axes(inputs: Mapping[str, ir.Value], batch_axes: Mapping[str, Any]) -> None:
+    rows = [
+        [quote(n), f"axis {axis!r}", f"it is {inputs[n].dtype} {inputs[n].shape}"]
+        for n, axis in batch_axes.items()
+        if inputs[n].shape is None or not is_axis(axis, _rank(inputs[n]))
+    ]
+    if rows:
+        raise ArgumentError("inputs do not have these axes", rows)
+
+
+def _rank(value: ir.Value) -> int:
+    return 0 if value.shape is None else len(value.shape)
+
+
 def _constant(value: Any, content: Any) -> np.ndarray:
     dtype = np.dtype(value.dtype.numpy())
-    array = np.asarray(content).astype(dtype)
+    try:
+        array = np.asarray(content).astype(dtype)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"the constant {content!r} of {quote(value.name)} is no {value.dtype}"
+        ) from None
     if dtype.kind in "iub" and np.any(array != np.asarray(content)):
         raise ArgumentError(f"the constant {content!r} of {quote(value.name)} is no {value.dtype}")
     return array
