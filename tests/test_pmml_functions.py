@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sardonyx.errors import ImportRefused
+from sardonyx.errors import ImportRefused, LimitExceeded
 from tests.test_pmml import NAN, document, run, same, schema
 
 FIELDS = """<DataField name="i" optype="continuous" dataType="integer"/>
@@ -235,3 +235,19 @@ def test_a_function_that_calls_itself_is_refused() -> None:
     </DefineFunction></TransformationDictionary>"""
     with pytest.raises(ImportRefused, match="calls itself"):
         evaluate(call("again", "x"), before=before)
+
+
+def test_functions_that_call_each_other_twice_are_bounded() -> None:
+    twice = "".join(
+        f'<DefineFunction name="f{i}" optype="continuous"><ParameterField name="a"/>'
+        + call("+", *[f'<Apply function="f{i + 1}"><FieldRef field="a"/></Apply>'] * 2)
+        + "</DefineFunction>"
+        for i in range(40)
+    )
+    last = (
+        '<DefineFunction name="f40" optype="continuous"><ParameterField name="a"/>'
+        '<FieldRef field="a"/></DefineFunction>'
+    )
+    before = f"<TransformationDictionary>{twice}{last}</TransformationDictionary>"
+    with pytest.raises(LimitExceeded, match="expand"):
+        evaluate(call("f0", "x"), before=before)

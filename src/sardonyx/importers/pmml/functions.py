@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.errors import LimitExceeded
+
 from .document import Element
 from .graph import (
     Column,
@@ -48,6 +50,7 @@ from .special import (
 Evaluate = Callable[..., Column]
 Rule = Callable[..., Column]
 DEPTH = 64  # of functions of the document that call each other
+CALLS, EXPANSION = 10_000, 64  # evaluations of Apply that any document may have, and for each Apply
 
 FUNCTIONS: dict[str, Rule] = {}
 
@@ -66,6 +69,7 @@ def function(*names: str) -> Callable[[Rule], Rule]:
 def apply(scope: Scope, element: Element, evaluate: Evaluate) -> Column:
     """The column of an Apply: its arguments, the function, then what replaces missing values."""
     g, name = scope.g, element.get("function")
+    _count(scope)
     arguments = [evaluate(scope, c) for c in element.children if c.tag in _ARGUMENTS]
     if name in scope.document.functions:
         out = defined(scope, element, arguments, evaluate)
@@ -79,6 +83,18 @@ def apply(scope: Scope, element: Element, evaluate: Evaluate) -> Column:
     else:
         raise Refusal(element, f"function {name!r} is not one of PMML")
     return _replaced(g, element, arguments, out)
+
+
+def _count(scope: Scope) -> None:
+    """Bound what functions that call functions twice, and so on, expand to."""
+    document = scope.document
+    document.evaluations += 1
+    if document.evaluations % CALLS == 0:
+        written = sum(element.tag == "Apply" for element in document.root.walk())
+        if document.evaluations > EXPANSION * written + CALLS:
+            raise LimitExceeded(
+                f"the functions of the document expand to more than {document.evaluations:,} calls"
+            )
 
 
 _ARGUMENTS = frozenset(

@@ -26,6 +26,7 @@ class Document:
     data_fields: dict[str, Element] = field(default_factory=dict)
     functions: dict[str, Element] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    evaluations: int = 0  # of Apply elements, one for each call of the function that holds it
 
 
 class Scope:
