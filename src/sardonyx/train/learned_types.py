@@ -36,9 +36,9 @@ def _with_feature_types(model: Model, source: Source, feeding: Feeding) -> Model
     if front is None:
         return model
     features = {v.name for v in front.rest.inputs if v.dtype is None or v.shape is None}
-    if not features & set(front.features):
-        return model
     unknown = [v for n in front.model.graph for v in n.outputs if v.dtype is None]
+    if not unknown and not features & set(front.features):
+        return model
     outputs = front.model.graph.outputs
     outputs.extend(v for v in unknown if not v.is_graph_output())
     names = {v.name or "" for v in outputs if v in unknown or v.name in features}

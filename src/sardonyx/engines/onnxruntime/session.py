@@ -72,7 +72,7 @@ def open_session(
     libraries -- of operators that are not onnxruntime's own
     """
     settings = ort.SessionOptions()
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # what fails is raised, or another engine takes over
     if threads is not None:
         settings.intra_op_num_threads = threads
     for name, value in {**EXACT, **(options or {})}.items():
