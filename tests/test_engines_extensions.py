@@ -54,10 +54,38 @@ def test_on_onnxruntime() -> None:
 @pytest.mark.parametrize("name", ("numpy", "torch", "jax", "tensorflow"))
 def test_sent_there_from_another_engine(name: str) -> None:
     pytest.importorskip(name)
-    place = {f"{DOMAIN}::*": "onnxruntime"}
-    runner = importlib.import_module(f"sardonyx.engines.{name}").Runner(model(), place=place)
+    engine = importlib.import_module(f"sardonyx.engines.{name}")
+    runner = engine.Runner(model(), fallback="allow")
     assert [p.node.op_type for p in runner.elsewhere] == ["StringUpper", "StringLength"]
     np.testing.assert_array_equal(runner(FEEDS)["y"], [6, 3])
+
+
+CONSTANTS = {
+    "Equal": ("bool", [False, True, False]),
+    "StringConcat": ("string", ["ab", "bb", "cb"]),
+}
+
+
+@pytest.mark.parametrize("name", ("onnxruntime", "numpy", "torch", "jax", "tensorflow"))
+@pytest.mark.parametrize("op", CONSTANTS)
+def test_text_of_the_file_is_text_of_the_data(op: str, name: str) -> None:
+    """Constants of a file are bytes; on every engine they equal the strings that are fed."""
+    pytest.importorskip(name)
+    kind, expected = CONSTANTS[op]
+    out = helper.make_tensor_value_info("y", getattr(TensorProto, kind.upper()), ["N"])
+    held = helper.make_tensor("held", TensorProto.STRING, [], [b"b"])
+    for constant in (
+        {"initializer": [held]},
+        {"nodes": [helper.make_node("Constant", [], ["held"], value=held)]},
+    ):
+        nodes = [*constant.pop("nodes", []), helper.make_node(op, ["x", "held"], ["y"])]
+        x = helper.make_tensor_value_info("x", TensorProto.STRING, ["N"])
+        graph = helper.make_graph(nodes, "g", [x], [out], **constant)
+        imports = [helper.make_opsetid("", 20)]
+        loaded = load(helper.make_model(graph, opset_imports=imports, ir_version=9))
+        options = {} if name == "onnxruntime" else {"fallback": "allow"}
+        runner = importlib.import_module(f"sardonyx.engines.{name}").Runner(loaded, **options)
+        assert runner({"x": np.array(["a", "b", "c"], object)})["y"].tolist() == expected
 
 
 def test_what_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ import onnx.shape_inference
 
 OPSET = 28
 ML_OPSET = 5
+# The domains of onnxruntime-extensions: text, sound and images.
+EXTENSIONS = ("ai.onnx.contrib", "com.microsoft.extensions")
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 INSIDE = {"": OPSET, "ai.onnx.ml": ML_OPSET, TRAINING_DOMAIN: 1, "ai.onnx.preview": 1}
 # Deprecated, yet kept: their successors cannot express everything that they do.

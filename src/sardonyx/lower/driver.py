@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
@@ -100,10 +101,20 @@ def attributes(node: ir.Node) -> dict[str, Any]:
         values[name] = attr.value
     for name, value in values.items():
         if isinstance(value, ir.TensorProtocol):
-            values[name] = value.numpy()
+            values[name] = array_of(value)
         elif type(value).__name__ == "TensorProto":
-            values[name] = ir.serde.deserialize_tensor(value).numpy()
+            values[name] = array_of(ir.serde.deserialize_tensor(value))
     return values
+
+
+def array_of(tensor: ir.TensorProtocol) -> np.ndarray:
+    """A tensor of the file as an array; its texts are strings, as those of the data are."""
+    if tensor.dtype != ir.DataType.STRING:
+        return tensor.numpy()
+    flat = tensor.string_data() if isinstance(tensor, ir.StringTensor) else tensor.numpy().flat
+    array = np.empty(tuple(tensor.shape.numpy()), object)
+    array.reshape(-1)[:] = [t.decode() if isinstance(t, bytes) else str(t) for t in flat]
+    return array
 
 
 # -- what runs where ----------------------------------------------------------------
@@ -145,7 +156,11 @@ def prepare(
         if node in elsewhere:
             continue
         if native is None and find(node.op_type, node.domain, "numpy") is None:
-            missing.append(node)
+            if node.domain in opset.EXTENSIONS:
+                why = "an operation of onnxruntime-extensions"
+                elsewhere[node] = Placement(node, why, "onnxruntime")
+            else:
+                missing.append(node)
         elif native is None:
             elsewhere[node] = Placement(node, f"{framework} has no such operation")
         elif not strings and any(_is_text(v, elsewhere) for v in (*node.inputs, *node.outputs)):

@@ -28,7 +28,7 @@ from sardonyx.errors import (
     translated,
 )
 from sardonyx.lower.data_dependent import decided_by_data
-from sardonyx.lower.driver import attributes, find, prepare
+from sardonyx.lower.driver import array_of, attributes, find, prepare
 from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
 from sardonyx.lower.precompute import GROWTH, accepted, call, within
@@ -145,7 +145,7 @@ class GraphProgram:
             self.variables[name] = self.slot(value)
             self.program.defaults[name] = value
         elif value.const_value is not None:
-            self.constants[self.slot(value)] = value.const_value.numpy()
+            self.constants[self.slot(value)] = array_of(value.const_value)
 
     def _node(self, node: ir.Node) -> None:
         instruction = Instruction(node, self, self.program.xp.name, self.program.regions.get(node))
@@ -381,7 +381,7 @@ class Program:
         self.outputs = [v.name or "" for v in graph.outputs]
         self.output_types = [element_type(v) for v in graph.outputs]
         self.values = {
-            n: self.convert(v.const_value.numpy())
+            n: self.convert(array_of(v.const_value))
             for n, v in self.defaults.items()
             if v.const_value is not None and n not in self.parameters
         }

@@ -8,18 +8,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from sardonyx import opset
 from sardonyx.errors import EngineError, quote
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs
 
 PACKAGE = "onnxruntime_extensions"
-DOMAINS = ("ai.onnx.contrib", "com.microsoft.extensions")
 
 
 def libraries(model: Model) -> list[str]:
     """The libraries whose operators a model uses; an error names all of them where they lack."""
     every = [model.graph, *(f.graph for f in model.ir.functions.values())]
-    nodes = [n for graph in every for part in graphs(graph) for n in part if n.domain in DOMAINS]
+    nodes = [
+        n for graph in every for part in graphs(graph) for n in part if n.domain in opset.EXTENSIONS
+    ]
     if not nodes:
         return []
     if importlib.util.find_spec(PACKAGE) is None:
