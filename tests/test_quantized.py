@@ -434,3 +434,46 @@ def test_scales_belong_to_the_second_axis_if_none_is_named() -> None:
     weights = sx.dequantize(onnx.parser.parse_model(text)).graph.initializers.values()
     (array,) = (v.const_value.numpy() for v in weights if v.const_value is not None)
     assert array.tolist() == [[1, 20], [3, 40]]
+
+
+def test_scales_of_columns_are_no_weights(tmp_path: Path) -> None:
+    """They are factors of the bias's scale as well; training them changes what integers mean."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    rows = RNG.normal(size=(8, 6)).astype(np.float32)
+
+    class Rows(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rest = [{"x": rows}]
+
+        def get_next(self) -> Any:
+            return self.rest.pop() if self.rest else None
+
+    nodes = [
+        helper.make_node("Gemm", ["x", "a", "b"], ["h"], name="first"),
+        helper.make_node("Relu", ["h"], ["r"], name="bend"),
+        helper.make_node("Gemm", ["r", "c", "d"], ["y"], name="second"),
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", s])
+        for n, s in (("x", 6), ("y", 3))
+    ]
+    shapes = {"a": (6, 8), "b": (8,), "c": (8, 3), "d": (3,)}
+    stored = [
+        onnx.numpy_helper.from_array(RNG.normal(size=s).astype(np.float32), n)
+        for n, s in shapes.items()
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "m.onnx")
+    quantize_static(
+        tmp_path / "m.onnx", tmp_path / "q.onnx", Rows(),
+        quant_format=QuantFormat.QOperator, per_channel=True,
+    )  # fmt: skip
+    model = sx.load(tmp_path / "q.onnx")
+    assert any(node.op_type == "QGemm" for node in model.graph)
+    assert not [w.name for w in sx.weights(model) if w.kind == "weight"]
+    with pytest.raises(sx.errors.ArgumentError, match="nothing to train"):
+        sx.trainable(model, "cross_entropy")
+    dense = sx.dequantize(model)
+    assert {w.size for w in sx.weights(dense) if w.kind == "weight"} == {48, 8, 24, 3}

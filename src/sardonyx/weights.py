@@ -139,11 +139,13 @@ class _Role:
     """The kind that one use of a tensor suggests, and the reason.
 
     parameter -- the use is an input that holds parameters, such as the weight of a Conv
+    scale     -- the use is the scale or the zero point of a quantized tensor
     """
 
     kind: str
     reason: str
     parameter: bool = False
+    scale: bool = False
 
 
 def _classify(
@@ -165,6 +167,10 @@ def _classify(
         return "statistic", statistic.reason
     if updated:
         return "weight", "the training record updates it"
+    # Its product with another scale may be that of a bias: the scale itself is no weight.
+    scale = next((r for r in roles if r.scale), None)
+    if scale is not None:
+        return "constant", scale.reason
     mark = value.metadata_props.get(TORCH_KIND, "")
     if "PARAMETER" in mark:
         return "weight", "a parameter of the exported torch module"
@@ -218,7 +224,7 @@ def _role(
         return _Role("constant", reason)
     quantizer = node.op_type in QUANTIZERS or node.op_type.startswith("QLinear")
     if quantizer and ("scale" in formal or "zero_point" in formal):
-        return _Role("constant", reason)
+        return _Role("constant", reason, scale=True)
     assert tensor.const_value is not None
     single = tensor.const_value.size == 1
     alone = node.op_type in ELEMENTWISE and not _is_bias(node, position)
