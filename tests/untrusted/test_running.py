@@ -227,3 +227,14 @@ def test_run_03_check_untrusted_is_quiet_about_a_sound_model(
         main(["check", "--untrusted", saved(tmp_path, proto)])
     assert (stopped.value.code or 0, capsys.readouterr().out) == (0, "nothing found\n")
     assert "check" in COMMANDS
+
+
+@pytest.mark.parametrize("rows", [2**30, 2**40, 2**62])
+def test_run_01_a_declared_size_is_not_allocated(rows: int) -> None:
+    """Sixty bytes of a file ask for gigabytes: inputs of a fixed, absurd size are refused."""
+    proto = onnx.parser.parse_model(TEXT)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = rows
+    with pytest.raises(ArgumentError, match=f"{2 * rows:,} elements"):
+        sardonyx.verify(proto, "numpy")
+    with pytest.raises(ArgumentError, match=f"exactly {rows:,} rows"):
+        sardonyx.predict(proto, {"x": np.ones((4, 2), np.float32)})

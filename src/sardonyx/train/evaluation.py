@@ -41,6 +41,8 @@ from sardonyx.train.raw_frames import open_raw, takes_frames
 from sardonyx.train.run import Run
 from sardonyx.train.tables import Rows, Source, Stream
 
+LARGEST_BATCH = 4 << 30  # bytes of a batch that is filled up: a small file may declare any size
+
 BATCH_SIZE = 256
 CLASSES = "sardonyx.classes"  # the metadata key of the names of the classes
 DEFAULT_METRICS = {
@@ -222,6 +224,12 @@ def _padded(batch: Rows, links: Sequence[Link]) -> Rows:
     if size is None or rows == size:
         return batch
     axes = {item.input: item.axis for item in links if item.constant is None}
+    needed = size * (8 + sum(batch[n].nbytes for n in axes if n in batch) // max(rows, 1))
+    if needed > LARGEST_BATCH:
+        raise ArgumentError(
+            f"the model takes batches of exactly {size:,} rows, which need {needed:,} bytes",
+            hint="export the model with a free batch size",
+        )
     numbers = np.minimum(np.arange(size), rows - 1)
     return {n: a.take(numbers, axes[n]) if n in axes else a for n, a in batch.items()}
 

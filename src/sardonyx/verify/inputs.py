@@ -7,6 +7,7 @@ from run to run; equal names get equal sizes. What a person gives is read in `da
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, normalize
 from sardonyx.passes.nesting import bodies
+
+LARGEST_INPUT = 4 << 30  # bytes of a random input: a small file may declare any size
 
 # Sizes for symbolic dimensions, tried in turn until the model takes one: small and unequal first.
 # What stands first in every input is a batch: it stays small, while signals may need to be long.
@@ -196,6 +199,12 @@ def _make(
         shape = tuple(
             d if isinstance(d := dims[i], int) else sizes[symbol(value, i)]
             for i in range(len(dims))
+        )
+    if math.prod(shape) * np.dtype(kind.dtype.numpy()).itemsize > LARGEST_INPUT:
+        raise ArgumentError(
+            f"the input {quote(value.name)} is declared with {math.prod(shape):,} elements, "
+            "too many for random values",
+            hint="give inputs=",
         )
     return _array(traced, np.dtype(kind.dtype.numpy()), shape, rng, sizes)
 
