@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime")
 START = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-import keras, numpy as np, sardonyx as sx
+import keras, numpy as np, onnxruntime, sardonyx as sx
 from keras import Input, layers
 keras.utils.set_random_seed(0)
 rng = np.random.default_rng(0)
@@ -67,6 +67,20 @@ def one_of_two_outputs():
     source = keras.Model(x, {"a": layers.Dense(3)(h), "b": layers.Dense(2)(h)})
     source.compile("sgd", {"b": "mse"})
     return steps(source, lambda: (floats(6, 4), {"b": floats(6, 2)}), label="label_b")
+class Sums(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table = layers.Embedding(7, 4)
+    def call(self, x):
+        return self.table(x["word"]) + x["extra"][:, None]
+def keys():
+    source = Sums()
+    example = {"word": np.array([[1, 6], [0, 3]], np.int32), "extra": floats(2, 4)}
+    expected = np.asarray(source(example))
+    model = sx.from_keras(source, example=example)
+    session = onnxruntime.InferenceSession(model.proto().SerializeToString())
+    (actual,) = session.run(None, example)
+    return float(np.abs(actual - expected).max())
 def refused():
     x = Input((None, 3), name="x")
     source = keras.Model(x, layers.TimeDistributed(layers.Dropout(0.3))(layers.Dense(2)(x)))
@@ -98,10 +112,11 @@ def require_same(rows: Any) -> None:
 
 
 def test_masks_weights_of_steps_and_outputs_without_a_loss() -> None:
-    names = "masked", "weights_of_steps", "one_of_two_outputs", "refused"
+    names = "masked", "weights_of_steps", "one_of_two_outputs", "refused", "keys"
     calls = ", ".join(f'"{name}": {name}()' for name in names)
     rows = results("jax", f"{MORE}\nprint(json.dumps({{{calls}}}))")
     assert "the number of steps is free" in rows.pop("refused")
+    assert rows.pop("keys") < 1e-6  # the arguments of a user's class have their keys as names
     for each in rows.values():
         require_same(each)
 

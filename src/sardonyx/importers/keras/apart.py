@@ -164,7 +164,7 @@ def _require_same(model: Model, source: keras.Model, example: Any) -> None:
 
     def keras_model(*arrays: Any) -> dict[str, Any]:
         feeds = dict(zip(used, arrays, strict=True))
-        pairs = zip(input_names(tensors), tensors, strict=True)
+        pairs = zip(input_names(tensors, structure), tensors, strict=True)
         inputs = [keras.ops.convert_to_tensor(feeds.get(n, _zeros(t))) for n, t in pairs]
         packed = keras.tree.pack_sequence_as(structure, inputs)
         options = {"training": False} if source._call_has_training_arg else {}

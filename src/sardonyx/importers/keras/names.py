@@ -73,10 +73,15 @@ def _zeros(leaf: Any) -> Any:
     return np.zeros([1 if d is None else d for d in leaf.shape], leaf.dtype)
 
 
-def input_names(tensors: Sequence[Any]) -> list[str]:
-    """The names of inputs; those that Keras made up differ from process to process."""
+def input_names(tensors: Sequence[Any], structure: Any = None) -> list[str]:
+    """The names of inputs; those that Keras made up differ from process to process.
+
+    structure -- in which the model takes them: the keys of a dictionary are names
+    """
     names = [tensor.name for tensor in tensors]
     plain = ["input"] if len(names) == 1 else [f"input_{i}" for i in range(len(names))]
+    if isinstance(structure, dict) and len(structure) == len(names):
+        plain = [str(key) for key in keras.tree.flatten({key: key for key in structure})]
     return [p if MADE_UP.fullmatch(n) else n for n, p in zip(names, plain, strict=True)]
 
 

@@ -103,7 +103,10 @@ def _layer_norm_or(original: Callable[..., Any]) -> Callable[..., Any]:
         beta = jnp.zeros(sizes, inputs.dtype) if self.beta is None else self.beta.value
 
         def function(x: Any, gamma: Any, beta: Any) -> Any:
-            return keras.ops.layer_normalization(x, gamma, beta, axes, self.epsilon)
+            # Keras before 3.12 has no keras.ops.layer_normalization.
+            rest = x - x.mean(tuple(axes), keepdims=True)
+            variance = (rest * rest).mean(tuple(axes), keepdims=True)
+            return rest * jax.lax.rsqrt(variance + self.epsilon) * gamma + beta
 
         settings = {"axis": axes[0], "epsilon": float(self.epsilon)}
         return marked(LAYER_NORM, function, **settings)(inputs, gamma, beta)

@@ -50,7 +50,7 @@ class Source:
         self.names = list(names) or paths([*self.trained, *self.frozen])
         count = len(self.trained)
         self.trained_names, self.frozen_names = self.names[:count], self.names[count:]
-        self.input_names = input_names(tensors)
+        self.input_names = input_names(tensors, self.structure)
         self.shapes = [sizes(number, t.shape) for number, t in enumerate(tensors)]
         kinds = [keras.backend.standardize_dtype(t.dtype) for t in tensors]
         # JAX computes in 32 bits what a model declares in 64.

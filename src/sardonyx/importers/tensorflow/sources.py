@@ -289,7 +289,7 @@ def of_keras(model: Any, structure: Any = None) -> Source:
     """
     structure = _structure(model) if structure is None else structure
     tensors = tf.nest.flatten(structure)
-    labels = [n.partition(":")[0] for n in input_names(tensors)]
+    labels = [n.partition(":")[0] for n in input_names(tensors, structure)]
     specs = [
         tf.TensorSpec(t.shape, tf.as_dtype(t.dtype), n)
         for t, n in zip(tensors, labels, strict=True)
