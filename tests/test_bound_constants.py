@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -79,3 +80,35 @@ def test_a_run_validates_and_says_where_it_is_not_finite(recompute: bool) -> Non
     data["x"][5, 5] = np.nan
     assert np.isnan(rep.step(data)["loss"])
     assert "MatMul" in rep.first_not_finite(data)[0][1]
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+def test_weights_of_four_bits_are_bound(kind: str) -> None:
+    """Two numbers a byte; an odd number of them leaves half a byte."""
+    dtype = np.dtype(getattr(ml_dtypes, kind))
+    low = -8 if kind == "int4" else 0
+    levels = np.random.default_rng(0).integers(low, low + 16, (361, 381))
+    scale = np.full((), 0.01, np.float32)
+    nodes = [("DequantizeLinear", ["w", "s"], ["d"]), ("MatMul", ["x", "d"], ["y"])]
+    model = network(nodes, {"w": levels.astype(dtype), "s": scale}, ["N", 361])
+    adapted = sx.lora(model, rank=2)
+    rep = prepare_training(sx.trainable(adapted, "mse", sx.optim.sgd(0.1)))
+    assert rep.constants.keys() == {"w"}
+    x = normal(5, 361)
+    expected = x @ (levels * scale).astype(np.float32)
+    close(np.asarray(rep.run({"x": x})["y"]), expected, 1e-5)
+    target = expected + 1
+    a = torch.tensor(adapted.initializer("w.lora_A").numpy(), requires_grad=True)
+    b = torch.zeros(2, 381, requires_grad=True)
+    optimizer = torch.optim.SGD([a, b], 0.1)
+    for _ in range(3):
+        result = torch.tensor(expected) + torch.tensor(x) @ a * 8 @ b
+        loss = torch.nn.functional.mse_loss(result, torch.tensor(target))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        ours = rep.step({"x": x, "label": target})["loss"]
+        np.testing.assert_allclose(ours, loss.item(), rtol=1e-5)
+    x[2, 3] = np.nan
+    assert np.isnan(rep.step({"x": x, "label": target})["loss"])
+    assert "MatMul" in rep.first_not_finite({"x": x, "label": target})[0][1]

@@ -251,10 +251,10 @@ class TrainingRep:
             ]
             if bad:
                 return bad
-            constants = {n: t.numpy() for n, t in step.graph.constants.items()}
+            constants = {n: t.numpy() for n, t in step.graph.constants.items() if _has_bytes(t)}
             feeds = {**constants, **before, **step.hyper, **inputs}
-            names = {v.name for v in step.graph.model.graph.inputs}
             marked = _marked(step.graph)
+            names = {v.name for v in marked.graph.inputs}
             outputs = self.execute(marked, {n: a for n, a in feeds.items() if n in names})
             for node in step.graph.model.graph:
                 for value in node.outputs:
@@ -346,9 +346,20 @@ def _is_broken(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" and not np.isfinite(array).all()
 
 
+def _has_bytes(tensor: ir.TensorProtocol) -> bool:
+    """Whether a number of the tensor has whole bytes, so that it can be fed."""
+    return tensor.dtype.itemsize >= 1
+
+
 def _marked(graph: StepGraph) -> Model:
     """The graph of a step in which every float tensor is an output."""
     marked = graph.model.copy()
+    inputs = {v.name: v for v in marked.graph.inputs}
+    for name, tensor in graph.constants.items():
+        if name in inputs and not _has_bytes(tensor):
+            marked.graph.inputs.remove(inputs[name])
+            inputs[name].const_value = tensor
+            marked.graph.register_initializer(inputs[name])
     output_names = {v.name for v in marked.graph.outputs}
     for node in marked.graph:
         for value in node.outputs:

@@ -38,6 +38,7 @@ BOUND_TYPES = (
     ir.DataType.INT8,
     ir.DataType.UINT8,
 )
+FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
 DEVICES = {
     "CUDAExecutionProvider": "cuda",
     "ROCMExecutionProvider": "rocm",
@@ -52,12 +53,31 @@ def is_bound(value: ir.Value) -> bool:
     layout is chosen once.
     """
     tensor = value.const_value
-    if tensor is None or tensor.dtype not in BOUND_TYPES or tensor.nbytes < PAGES:
+    if tensor is None or not _can_be_bound(tensor.dtype) or tensor.nbytes < PAGES:
         return False
     if value.is_graph_output() or value.is_graph_input():
         return False
     readers = value.consumers()
     return bool(readers) and all(n.domain == "" and n.op_type in READERS for n in readers)
+
+
+def _can_be_bound(dtype: ir.DataType) -> bool:
+    if dtype in FOUR_BITS:  # onnxruntime 1.21 has no way to hand them over
+        return hasattr(ort.OrtValue, "ortvalue_from_numpy_with_onnx_type")
+    return dtype in BOUND_TYPES
+
+
+def _bound(tensor: ir.TensorProtocol, device: tuple[str, int]) -> ort.OrtValue:
+    """A weight as an input of a session, over its own memory where its numbers have whole bytes."""
+    if tensor.dtype not in FOUR_BITS:
+        array = np.ascontiguousarray(tensor.numpy())
+        return ort.OrtValue.ortvalue_from_numpy(array, *device)
+    # NumPy has a byte for each of them and onnxruntime reads two from a byte: of these pages only
+    # the first half is written, read, and takes memory.
+    content = np.frombuffer(tensor.tobytes(), np.uint8)
+    pages = _pages(tuple(tensor.shape.numpy()), np.dtype(np.uint8))
+    pages.reshape(-1)[: content.size] = content
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(pages, int(tensor.dtype))
 
 
 class Variable:
@@ -283,8 +303,7 @@ class TrainingRep(training.TrainingRep):
 
     def compile(self, graph: StepGraph) -> _Step:
         for name in graph.constants.keys() - self.constants.keys():
-            array = np.ascontiguousarray(graph.constants[name].numpy())
-            self.constants[name] = ort.OrtValue.ortvalue_from_numpy(array, *self.device)
+            self.constants[name] = _bound(graph.constants[name], self.device)
         return _Step(
             graph, self.variables, self.settings, self.recompute, self.constants, self.without
         )
