@@ -512,3 +512,24 @@ def test_weights_and_state_go_back_into_the_file() -> None:
     assert apart(rep, net) < 1e-6
     with pytest.raises(ArgumentError, match="optimizer is adamw"):
         sx.with_weights(model, net, optimizer=optim.SGD(net.parameters(), 0.1))
+
+
+def test_tied_weights_of_numbered_layers_train_as_one() -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(8, 20, bias=False)
+    net = nn.Sequential(nn.Embedding(20, 8), nn.LayerNorm(8), head)
+    head.weight = net[0].weight
+    ids, target = torch.randint(0, 20, (5, 6)), torch.randint(0, 20, (5, 6))
+    optimizer = optim.SGD(net.parameters(), 0.1)
+
+    def loss(outputs: Any, label: Any) -> Any:
+        return nn.functional.cross_entropy(outputs.transpose(1, 2), label)
+
+    model = sx.from_torch(net, ids, loss=loss, labels=target, optimizer=optimizer)
+    rep = sx.prepare_training(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(net(ids), target).backward()
+        optimizer.step()
+        rep.step({"input": ids.numpy(), "label": target.numpy()})
+    np.testing.assert_allclose(rep.state()["0.weight"], net[0].weight.detach(), atol=1e-6)

@@ -25,6 +25,7 @@ from sardonyx.weights import MAX_MOVES, MOVES, classified
 
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
+IMPORTED = "sardonyx.imported"  # metadata: from what one of our importers read the model
 Use = tuple[ir.Node, int]
 
 

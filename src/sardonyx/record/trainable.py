@@ -33,7 +33,7 @@ from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choice, Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
-from sardonyx.record.merged import separate_merged
+from sardonyx.record.merged import IMPORTED, separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
 from sardonyx.record.restore_weights import restore_weights
@@ -213,8 +213,9 @@ def _base(model: Model) -> NormalizedModel:
 
 def _edit_served(model: Model, choices: Choices) -> None:
     """The changes of the served graph without which training would go wrong."""
-    separate_merged(model, choices)
-    restore_weights(model, choices)
+    if IMPORTED not in model.metadata:  # then its weights are those of the source, tied as there
+        separate_merged(model, choices)
+        restore_weights(model, choices)
     serve_in_inference_mode(model, choices)
 
 

@@ -35,9 +35,9 @@ from sardonyx.passes.nesting import reads
 from sardonyx.record import loss as losses
 from sardonyx.record.builder import STEP
 from sardonyx.record.describe import describe, descriptions
+from sardonyx.record.merged import IMPORTED
 from sardonyx.record.trainable import refuse_unknown, trainable
 
-IMPORTED = "sardonyx.imported"  # from what, and how the comparison went
 LARGE = 64 * 2**20  # bytes of weights: one comparison then has to do, with one row more
 
 
