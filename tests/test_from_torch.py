@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 nn = torch.nn
 
+from sardonyx.importers import proof  # noqa: E402
 from sardonyx.importers.torch.convert import IMPORTED  # noqa: E402
 from sardonyx.importers.torch.masks import Masks, sites_of  # noqa: E402
 
@@ -412,3 +413,26 @@ def test_a_parameter_that_only_torch_trains_is_named() -> None:
     x, y = torch.randn(4, 4), torch.randn(4, 3)
     with pytest.raises(sx.SardonyxError, match=r"first\.weight"):
         sx.from_torch(net, x, loss=torch.nn.MSELoss(), labels=y, optimizer=optimizer)
+
+
+class Selected(nn.Module):
+    """Reads a mask by indices, so that torch does not tie the mask's rows to those of the ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        rows = torch.arange(ids.shape[0])[:, None]
+        return self.embed(ids) * mask[rows, torch.arange(ids.shape[1])][..., None]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_first_axes_are_one_batch_also_where_torch_does_not_tie_them(rows: int) -> None:
+    module = Selected().eval()
+    ids, mask = torch.randint(0, 10, (3, 5)), torch.rand(3, 5)
+    model = sx.from_torch(module, (ids, mask))
+    assert [str(v.shape[0]) for v in model.inputs] == ["batch", "batch"]
+    ids, mask = torch.randint(0, 10, (rows, 5)), torch.rand(rows, 5)
+    (output,) = proof.run(model, {"ids": ids.numpy(), "mask": mask.numpy()}).values()
+    np.testing.assert_allclose(output, module(ids, mask).detach(), rtol=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,8 @@ def other_sizes(
     one -- whether sizes of 1 are tried
     """
     sets: dict[str, dict[str, np.ndarray]] = {}
-    for symbol, places in _places(program).items():
-        limits = program.exported.range_constraints.get(symbol)
+    for symbols, places in _places(program):
+        limits = [program.exported.range_constraints.get(s) for s in symbols]
         for size in _sizes_left_out(limits, one):
             name, axis = places[0]
             words = f"size {size} of {quote(name)}, axis {axis}"
@@ -72,11 +72,19 @@ def other_sizes(
     return sets
 
 
-def _places(program: Program) -> dict[Any, list[tuple[str, int]]]:
-    """Where each free size is: (input, axis); sizes that others are computed from are left out."""
+Places = list[tuple[str, int]]
+
+
+def _places(program: Program) -> list[tuple[list[Any], Places]]:
+    """The symbols of each free size, and where it is: (input, axis).
+
+    Axes that were given one name are one size, also where torch has found no reason to tie them:
+    a mask that is only broadcast has a symbol of its own. Sizes that others are computed from are
+    left out.
+    """
     holders = [n for n in program.exported.graph.nodes if n.op == "placeholder"]
     users = holders[len(holders) - len(program.inputs) :]
-    places: dict[Any, list[tuple[str, int]]] = {}
+    places: dict[Any, Places] = {}
     derived = set()
     for name, holder in zip(program.inputs, users, strict=True):
         for axis, size in enumerate(getattr(holder.meta.get("val"), "shape", ())):
@@ -86,18 +94,23 @@ def _places(program: Program) -> dict[Any, list[tuple[str, int]]]:
                     places.setdefault(expression, []).append((name, axis))
                 else:
                     derived |= set(expression.free_symbols)
-    return {s: p for s, p in places.items() if s not in derived}
+    groups: dict[Any, tuple[list[Any], Places]] = {}
+    for symbol, axes in places.items():
+        names = [program.free[place] for place in axes if place in program.free]
+        symbols, group = groups.setdefault(names[0] if names else symbol, ([], []))
+        symbols.append(symbol)
+        group.extend(axes)
+    return [(s, p) for s, p in groups.values() if not derived & set(s)]
 
 
-def _sizes_left_out(limits: Any, one: bool) -> Iterator[int]:
-    if one:
-        yield 1
-    if limits is None:
-        return
-    if str(limits.lower).isdigit() and int(limits.lower) > 2:
-        yield int(limits.lower) - 1
-    if str(limits.upper).isdigit() and int(limits.upper) < LARGEST:
-        yield int(limits.upper) + 1
+def _sizes_left_out(limits: Iterable[Any], one: bool) -> list[int]:
+    sizes = [1] if one else []
+    for limit in limits:
+        if limit is not None and str(limit.lower).isdigit() and int(limit.lower) > 2:
+            sizes.append(int(limit.lower) - 1)
+        if limit is not None and str(limit.upper).isdigit() and int(limit.upper) < LARGEST:
+            sizes.append(int(limit.upper) + 1)
+    return list(dict.fromkeys(sizes))
 
 
 def _resized(array: np.ndarray, size: int, axes: list[int]) -> np.ndarray:

@@ -314,14 +314,20 @@ def _unlike_inputs(name: str, inputs: Iterable[str]) -> str:
 
 
 def _name_sizes(graph: ir.Graph, program: Program) -> None:
-    """Free sizes get the names that were asked for; torch numbers its symbols."""
+    """Free sizes get the names that were asked for; torch numbers its symbols.
+
+    Two symbols for which one name was asked are one size.
+    """
     names: dict[str, str] = {}
+    fresh_names: dict[str, str] = {}
     for value in graph.inputs:
         for axis, size in enumerate(value.shape or ()):
             name = program.free.get((value.name or "", axis))
             symbol = size.value if isinstance(size, ir.SymbolicDim) else None
             if name and symbol and symbol.isidentifier() and symbol not in names:
-                names[symbol] = _distinct(name, names.values())
+                if name not in fresh_names:
+                    fresh_names[name] = _distinct(name, fresh_names.values())
+                names[symbol] = fresh_names[name]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names or ["$^"])) + r")\b")
     for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
         if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
