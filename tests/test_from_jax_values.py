@@ -49,6 +49,13 @@ EXACT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (INTS,),
     ),
     "is finite": (jnp.isfinite, (SPECIAL,)),
+    "indices out of bounds that were promised to be inside": (
+        lambda x, i: tuple(
+            getattr(x.at[:, i], how)(7.0, mode="promise_in_bounds")
+            for how in ("set", "add", "multiply", "min", "max")
+        ),
+        (TABLE[0], np.array([1, 9, -30], np.int32)),
+    ),
     "nextafter": (jnp.nextafter, (SPECIAL[1:6], OTHER[1:6])),
     "fmod": (lax.rem, (SPECIAL[3:], OTHER[3:] + 3)),
     "integer division": (lambda x, y: (lax.div(x, y), lax.rem(x, y)), (INTS, BY)),

@@ -354,9 +354,9 @@ def _scattered(
 ) -> ir.Value:
     """ScatterND; a window that does not fit is dropped, or moved to where it does."""
     mode = GatherScatterMode.from_any(mode)
-    inside = windows.inside() if mode == GatherScatterMode.FILL_OR_DROP else None
-    if mode in (GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP):
-        windows.clip()
+    # XLA drops what is out of bounds also where the code has promised that nothing is.
+    inside = windows.inside() if mode != GatherScatterMode.CLIP else None
+    windows.clip()
     positions = windows.positions()
     if inside is None:
         return op.ScatterND(x, positions, updates, reduction=how)
