@@ -71,6 +71,21 @@ def loss(outputs: Any, labels: Any) -> Any:
 
 
 @case
+def a_branch_on_a_value() -> Made:
+    def branch(self: Any, x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x) * 2, (x,))
+
+    return Net(branch, a=nn.Linear(4, 3), b=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def one_layer_at_three_places() -> Made:
+    layer = nn.Linear(4, 4)
+    net = nn.Sequential(layer, nn.ReLU(), layer, nn.BatchNorm1d(4), layer)
+    return net, normal(6, 4), normal(6, 4)
+
+
+@case
 def weight_norm() -> Made:
     first = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
     return nn.Sequential(first, nn.ReLU(), nn.Linear(6, 3)), normal(5, 4), normal(5, 3)

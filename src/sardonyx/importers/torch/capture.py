@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.export import Dim
+from torch.utils import _pytree as pytree
 
 from sardonyx import errors
 from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError, quote
@@ -334,6 +336,24 @@ def attributes_restored(module: torch.nn.Module) -> Iterator[None]:
 
 def _plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
     return {n: v for n, v in vars(module).items() if n not in MODULE_ATTRIBUTES}
+
+
+@contextlib.contextmanager
+def plain_branches() -> Iterator[None]:
+    """Inside, `torch.cond` is plain torch: as it is, it is compiled, and no mode sees into it.
+
+    With gradients, both sides are computed: parameters of the other side get zeros, not nothing.
+    """
+
+    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+        if not torch.is_grad_enabled():
+            return (true_fn if bool(pred) else false_fn)(*operands)
+        flag = torch.as_tensor(pred)
+        sides = true_fn(*operands), false_fn(*operands)
+        return pytree.tree_map(lambda a, b: torch.where(flag, a, b), *sides)
+
+    with mock.patch.object(torch, "cond", cond):
+        yield
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import ImportDiffers, ImportRefused, quote
-from sardonyx.importers.torch.capture import Source, evaluation_mode, quiet
+from sardonyx.importers.torch.capture import Source, evaluation_mode, plain_branches, quiet
 from sardonyx.importers.torch.copies import copied
 from sardonyx.importers.torch.data import array_of
 from sardonyx.importers.torch.leaves import outputs_by_name
@@ -50,7 +50,7 @@ class _WideOperators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
+        args, kwargs = _mapped(_widened, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
@@ -61,7 +61,7 @@ class _WideFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if getattr(func, "__name__", "") not in INQUIRIES:
-            args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
+            args, kwargs = _mapped(_widened, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         return WIDE.get(result, result) if isinstance(result, torch.dtype) else result
 
@@ -73,7 +73,7 @@ class _SingleAttributes(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(part in str(func) for part in ("norm", "elu")):
-            args, kwargs = pytree.tree_map(_as_single, (args, kwargs or {}))
+            args, kwargs = _mapped(_as_single, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -101,6 +101,17 @@ def _widened(value: Any) -> Any:
     return WIDE.get(value, value) if isinstance(value, torch.dtype) else value
 
 
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """The leaves of arguments, changed; torch's own function for this is slow for plain ones."""
+    if type(value) in (tuple, list):
+        return type(value)([_mapped(change, part) for part in value])
+    if type(value) is dict:
+        return {key: _mapped(change, part) for key, part in value.items()}
+    if value is None or isinstance(value, (torch.Tensor, int, float, str)):
+        return change(value)
+    return pytree.tree_map(change, value)
+
+
 class ModuleSource(Subject):
     """The module as a subject of `verify`, called as the user calls it, in evaluation mode."""
 
@@ -125,22 +136,31 @@ class ModuleSource(Subject):
         before = [] if self._last is None else self._last[0]
         return len(before) == len(arrays) and all(a is b for a, b in zip(before, arrays))
 
-    def second(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs of the second of two calls, between which nothing is put back."""
-        return self._run(feeds, contextlib.nullcontext(), calls=2)
+    def twice(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The outputs of two calls, between which nothing is put back."""
+        first, second = self._runs(feeds, contextlib.nullcontext(), calls=2)
+        self._last = list(feeds.values()), first
+        return first, second
 
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         return functools.partial(self._run, mode=None)
 
-    def _run(self, feeds: Mapping[str, Any], mode: Any, calls: int = 1) -> dict[str, Any]:
+    def _run(self, feeds: Mapping[str, Any], mode: Any) -> dict[str, Any]:
+        return self._runs(feeds, mode, calls=1)[0]
+
+    def _runs(self, feeds: Mapping[str, Any], mode: Any, calls: int) -> list[dict[str, Any]]:
         values = {self.names.get(n, n): torch_tensor(v) for n, v in feeds.items()}
-        with evaluation_mode(self.source.module), torch.no_grad(), quiet():
+        with evaluation_mode(self.source.module), plain_branches(), torch.no_grad(), quiet():
             if mode is not None:
                 with _as_onnx_holds_it(self.source.module):
-                    outputs = [self._outputs(values) for _ in range(calls)][-1]
+                    results = [self._arrays(self._outputs(values)) for _ in range(calls)]
             else:
                 with exactly():
-                    outputs = self._outputs({n: _widened(v) for n, v in values.items()})
+                    wide = {n: _widened(v) for n, v in values.items()}
+                    results = [self._arrays(self._outputs(wide))]
+        return results
+
+    def _arrays(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         renamed = {v: k for k, v in self.names.items()}
         arrays = {renamed.get(n, n): array_of(v) for n, v in outputs.items()}
         if set(arrays) != set(self.outputs) and len(arrays) == len(self.outputs):
@@ -203,7 +223,7 @@ def compare_outputs(
 
 def _require_repeatable(subject: ModuleSource, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of the module, which must be the same whenever it is called."""
-    first, second = subject(feeds), subject.second(feeds)
+    first, second = subject.twice(feeds)
     rows = [[f"output {quote(n)}"] for n in first if not _alike(first[n], second[n])]
     if rows:
         raise ImportRefused(
@@ -308,7 +328,7 @@ def torch_steps(
     wide -- whether everything is computed in float64, whatever type the module asks for; if not, a
             module of float64 computes with the numbers that attributes of ONNX hold
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), plain_branches():
         torch.manual_seed(seed)
         return _torch_steps(source, trainer, batches, masks, every, wide)
 

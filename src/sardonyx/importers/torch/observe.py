@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import SardonyxError
-from sardonyx.importers.torch.capture import INTERNAL, Source, quiet
+from sardonyx.importers.torch.capture import INTERNAL, Source, plain_branches, quiet
 from sardonyx.importers.torch.stochastic_depth import RowDropout, ranks, row_dropout
 
 aten = torch.ops.aten
@@ -58,7 +58,7 @@ class Observation:
     attention -- the dropout ratio of each attention, in the order of calls
     draws     -- every random draw
     changes   -- the buffers that it changed
-    depth     -- the modules that drop whole rows of what they are part_ranks
+    depth     -- the modules that drop whole rows of what they are given
     functions -- what was called of `torch.autograd.Function`, with gradients of its own
     problem   -- why the module does not run in training mode
     """
@@ -134,8 +134,10 @@ def observe(source: Source) -> Observation:
             part.training = True
         try:
             part_ranks: dict[torch.nn.Module, int] = {}
-            noted = ranks(module, part_ranks)
-            with _Attention(observation), _Draws(observation), _functions(observation), noted:
+            watching = _Attention(observation), _Draws(observation), _functions(observation)
+            with contextlib.ExitStack() as stack:
+                for context in (*watching, ranks(module, part_ranks), plain_branches()):
+                    stack.enter_context(context)
                 source.run(source.module, {})
             dropouts = {part: row_dropout(part, rank) for part, rank in part_ranks.items()}
             observation.depth = {p: how for p, how in dropouts.items() if how is not None}
