@@ -73,7 +73,7 @@ def left_as_floats(model: Model) -> list[list[str]]:
 
     >>> import sardonyx as sx
     >>> left_as_floats(sx.load("model.onnx"))[0]
-    ['"body.weight"', '4 × 8', 'Gemm']
+    ['"body.weight"', '8 × 16', 'Gemm']
     """
     rows = []
     for weight in weights(model):
