@@ -229,3 +229,38 @@ def test_the_report_names_file_date_best_epoch_and_confusions(tmp_path: Path) ->
     page = sx.write_report(run, tmp_path / "report.html").read_text()
     for words in ("tuned.onnx", date.today().isoformat(), "best epoch", "Confusion matrix", "bee"):
         assert words in page
+
+
+def test_scores_that_are_no_numbers_are_never_right() -> None:
+    """argmax takes a NaN for the largest score: the first class would win."""
+    scores, label = SCORES.copy(), CLASSES.copy()
+    label[:40] = 0
+    scores[:40] = np.nan
+    scores[40:50, 3] = np.nan  # one of a row
+    result = scores.argmax(1)
+    result[:50] = 99  # a class that no label has
+    assert measured("accuracy", scores, label) == sk.accuracy_score(label, result)
+    expected = sk.f1_score(label, result, average="macro", labels=range(5), zero_division=0)
+    assert measured("f1", scores, label) == pytest.approx(expected)
+    hits = (np.argsort(-scores[50:], 1)[:, :2] == label[50:, None]).any(1).sum()
+    assert measured("top2", scores, label) == pytest.approx(hits / len(label))
+    assert np.isnan(measured("auc", scores, label))
+
+
+def test_a_row_without_numbers_has_no_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sardonyx.cli.__main__ import main
+
+    run = sx.train(mlp(), DATA, steps=1, batch_size=8, loss="cross_entropy", display="quiet")
+    sx.save(run.model, tmp_path / "m.onnx")
+    rows = X[:3].copy()
+    rows[1, 2] = np.nan
+    np.savez(tmp_path / "d.npz", x=rows)
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(tmp_path / "m.onnx"), str(tmp_path / "d.npz"),
+              "-o", str(tmp_path / "p.csv")])  # fmt: skip
+    assert not stopped.value.code
+    assert "NaN in 1 row, the first is 1" in capsys.readouterr().err
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[2] == "1,,nan" and all(line.split(",")[1] for line in (lines[1], lines[3]))

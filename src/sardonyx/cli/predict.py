@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def predict(
     from sardonyx.model import load
     from sardonyx.train.evaluation import Place, predictions
     from sardonyx.train.fields import Feeding
-    from sardonyx.train.predictions import check_target, write_predictions
+    from sardonyx.train.predictions import check_target, rows_without_numbers, write_predictions
     from sardonyx.train.setup import refuse_overwriting
 
     check_target(output)
@@ -50,5 +51,8 @@ def predict(
         loaded, data, batch_size, feeding, chosen["columns"], chosen["preprocess"], place
     )
     write_predictions(result, loaded, output)
+    if rows := rows_without_numbers(result):
+        text = f"{len(rows):,} row{'s' * (len(rows) > 1)}, the first is {rows[0]}"
+        print(f"note: outputs hold NaN in {text}: is a value missing there?", file=sys.stderr)
     for name, value in result.outputs.items():
         print(f"{name}  {value.dtype}  {list(value.shape)}")

@@ -29,11 +29,14 @@ class Metric:
         raise TypeError(f"{type(self).__name__} does not say its value")
 
 
+NO_CLASS = -(2**62)  # of scores that hold a NaN, the first of which argmax takes for the largest
+
+
 def _classes(prediction: np.ndarray, label: np.ndarray) -> np.ndarray:
     """The predicted class: the largest score along axis 1, or the sign of one score."""
     if prediction.ndim == label.ndim:
-        return (prediction > 0).astype(np.int64)
-    return prediction.argmax(1)
+        return np.where(np.isnan(prediction), NO_CLASS, prediction > 0)
+    return np.where(np.isnan(prediction).any(1), NO_CLASS, prediction.argmax(1))
 
 
 class Accuracy(Metric):
@@ -61,7 +64,8 @@ class TopK(Metric):
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
         best = np.argsort(-prediction, axis=1, kind="stable")[:, : self.k]
-        self.right += int((best == np.expand_dims(label, 1)).any(1).sum())
+        numbers = ~np.isnan(prediction).any(1)
+        self.right += int(((best == np.expand_dims(label, 1)).any(1) & numbers).sum())
         self.count += label.size
 
     def value(self) -> float:
@@ -78,7 +82,7 @@ class F1(Metric):
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
         predicted = _classes(prediction, label)
-        for c in np.union1d(predicted, label):
+        for c in np.setdiff1d(np.union1d(predicted, label), [NO_CLASS]):
             hits = ((predicted == c) & (label == c)).sum()
             row = np.array([hits, (predicted == c).sum(), (label == c).sum()])
             self.counts[int(c)] = self.counts.get(int(c), np.zeros(3, np.int64)) + row
@@ -113,6 +117,8 @@ class AUC(Metric):
 
     def value(self) -> float:
         scores, labels = np.concatenate(self.scores), np.concatenate(self.labels)
+        if np.isnan(scores).any():  # sorting would put them above all others
+            return float("nan")
         if scores.shape[1] == 1:
             return _area(scores[:, 0], labels)
         areas = [_area(scores[:, c], labels == c) for c in range(scores.shape[1])]
@@ -189,6 +195,7 @@ class Confusion(Metric):
 
     def add(self, prediction: np.ndarray, label: np.ndarray) -> None:
         pairs = np.stack([label.reshape(-1), _classes(prediction, label).reshape(-1)], 1)
+        pairs = pairs[pairs[:, 1] != NO_CLASS]
         for (row, column), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
             key = int(row), int(column)
             self.counts[key] = self.counts.get(key, 0) + int(count)

@@ -82,7 +82,9 @@ def _columns(
         shares = probabilities(scores)
         best = shares.argmax(1)
         # the data may have had fewer classes than the model has scores: the others have no name
-        yield "class", [names[i] if i < len(names) else int(i) for i in best]
+        classes = [names[i] if i < len(names) else int(i) for i in best]
+        unclear = np.isnan(scores).any(1)  # argmax takes a NaN for the largest
+        yield "class", ["" if nan else c for c, nan in zip(classes, unclear, strict=True)]
         yield "score", [f"{shares[row, i]:.6g}" for row, i in enumerate(best)]
     for output, values in outputs.items():
         flat = values.reshape(len(values), -1)
@@ -104,3 +106,15 @@ def _class_scores(
         if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind == "f":
             return name, values
     return "", None
+
+
+def rows_without_numbers(result: Predictions) -> list[int]:
+    """The rows for which some output holds a NaN."""
+    rows: set[int] = set()
+    for name, values in result.outputs.items():
+        if values.dtype.kind == "f" and values.ndim:
+            by_row = np.moveaxis(values, result.axes[name], 0).reshape(
+                values.shape[result.axes[name]], -1
+            )
+            rows.update(np.flatnonzero(np.isnan(by_row).any(1)).tolist())
+    return sorted(rows)
