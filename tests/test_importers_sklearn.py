@@ -216,3 +216,15 @@ def test_neighbours_at_equal_distances_are_an_error_that_says_so() -> None:
     x, y = rng.integers(0, 6, size=(120, 3)).astype(float), rng.integers(0, 3, 120)
     with pytest.raises(ImportDiffers, match="the same distance"):
         sx.from_sklearn(KNeighborsClassifier(4).fit(x, y), x)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+def test_points_on_the_edge_of_a_radius(weights, tmp_path, monkeypatch) -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.neighbors import RadiusNeighborsClassifier
+
+    monkeypatch.chdir(tmp_path)
+    x, y = load_iris(return_X_y=True)  # of one decimal: many pairs are at a distance of about 1
+    model = RadiusNeighborsClassifier(1.0, weights=weights, outlier_label=0).fit(x[::2], y[::2])
+    actual = session_of(sx.from_sklearn(model, x[::2])).run(["probabilities"], {"X": x[1::2]})[0]
+    np.testing.assert_allclose(actual, model.predict_proba(x[1::2]), atol=1e-12)

@@ -64,7 +64,8 @@ def from_xgboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
         try:
             booster.load_model(bytearray(Path(path).read_bytes()))  # by content, not by suffix
         except xgboost.core.XGBoostError as error:
-            raise ImportRefused(f"{quote(path)} is not a model of XGBoost: {error}") from error
+            reason = (str(error).splitlines() or [""])[0]  # a trace of native code follows
+            raise ImportRefused(f"{quote(path)} is not a model of XGBoost: {reason}") from error
     wrapper = None if isinstance(booster, xgboost.Booster) else booster
     if wrapper is not None and not hasattr(wrapper, "get_booster"):
         raise ArgumentError(f"{type(wrapper).__name__} is not an XGBoost model")

@@ -19,7 +19,7 @@ F = np.float64
 NEIGHBORS = "sklearn.neighbors."
 
 
-def _all_distances(op, model, x) -> ir.Value:
+def _all_distances(op, model, x, metric: str | None = None) -> ir.Value:
     if callable(model.metric):
         raise refuse("a metric that is a Python function")
     if model.metric == "precomputed":
@@ -28,7 +28,7 @@ def _all_distances(op, model, x) -> ir.Value:
     parameters = dict(model.metric_params or {})
     p = getattr(model, "p", 2)
     product = model._fit_method == "brute"
-    return distances(op, double(op, x), fit, model.metric, p, parameters, product=product)
+    return distances(op, double(op, x), fit, metric or model.metric, p, parameters, product=product)
 
 
 def _nearest(op, model, x, count: int) -> tuple[ir.Value, ir.Value]:
@@ -94,10 +94,22 @@ def k_neighbors_regressor(op, model, x):
     return {"predict": op.Squeeze(mean, [1]) if y.ndim == 1 else mean}
 
 
+def _inside(op, model, x) -> tuple[ir.Value, ir.Value]:
+    """Which points are within the radius, and the distances of all.
+
+    scikit-learn compares squares: a point at the distance 1.0 after rounding may be outside.
+    """
+    euclidean = model.metric in ("euclidean", "l2") or (model.metric, model.p) == ("minkowski", 2)
+    if euclidean and not model.metric_params:
+        squares = _all_distances(op, model, x, "sqeuclidean")
+        return op.LessOrEqual(squares, F(model.radius) * F(model.radius)), op.Sqrt(squares)
+    d = _all_distances(op, model, x)
+    return op.LessOrEqual(d, F(model.radius)), d
+
+
 def _within(op, model, x) -> tuple[ir.Value, ir.Value]:
     """Weights of all points, zero beyond the radius; which rows have no neighbour."""
-    d = _all_distances(op, model, x)
-    inside = op.LessOrEqual(d, F(model.radius))
+    inside, d = _inside(op, model, x)
     flags = op.Cast(inside, to=int(DOUBLE))
     alone = op.Equal(op.ReduceSum(flags, [1], keepdims=1), F(0))
     if model.weights in (None, "uniform"):
@@ -153,11 +165,11 @@ def radius_neighbors_regressor(op, model, x):
 @importer(NEIGHBORS + "KNeighborsTransformer", NEIGHBORS + "RadiusNeighborsTransformer")
 def neighbors_transformer(op, model, x):
     """The graph of neighbours as a matrix with zeros where there is no neighbour."""
-    d = _all_distances(op, model, x)
     if type(model).__name__ == "RadiusNeighborsTransformer":
-        inside = op.LessOrEqual(d, F(model.radius))
+        inside, d = _inside(op, model, x)
         keep = op.Cast(inside, to=int(DOUBLE))
     else:
+        d = _all_distances(op, model, x)
         count = model.n_neighbors + (model.mode == "distance")
         near, _ = op.TopK(d, [count], largest=0, axis=1, outputs=2)
         keep = op.Cast(op.LessOrEqual(d, op.Slice(near, [count - 1], [count], [1])), to=int(DOUBLE))
