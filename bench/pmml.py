@@ -2,11 +2,13 @@
 
     python bench/pmml.py            # a document of 10 MB; 1,000,000 rows
     python bench/pmml.py --rows 100000
+    python bench/pmml.py --threads 1    # as many as pypmml computes with
 
 The model is a boosted ensemble behind a few transformations, over eight numbers and one text. It
-scores all rows in onnxruntime, as it is installed; pypmml (PMML4S on the JVM) scores fewer rows in
-the same run, once to warm up, and its time is scaled to all rows. The quickest run counts. Both are
-given as elapsed time and as processor time, which other work on the machine changes less.
+scores all rows in onnxruntime, with all cores unless told otherwise; pypmml (PMML4S on the JVM)
+scores fewer rows in the same run, once to warm up, and its time is scaled to all rows. The quickest
+run counts. Both are given as elapsed time and as processor time, which other work on the machine
+changes less.
 """
 
 from __future__ import annotations
@@ -112,11 +114,15 @@ def quickest(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.min(times, axis=0), result
 
 
-def score(model: bytes, rows: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+def score(
+    model: bytes, rows: int, threads: int
+) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
     """The times for all rows in onnxruntime, the rows, and their probabilities."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     draw = np.random.default_rng(0)
     feeds: dict[str, np.ndarray] = {name: draw.normal(size=rows) for name in FIELDS}
     feeds["town"] = draw.choice(np.array(TOWNS, object), rows)
@@ -139,7 +145,9 @@ def score_peer(path: Path, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
-    rows = parser.parse_args().rows
+    parser.add_argument("--threads", type=int, default=0, help="of onnxruntime; 0: its default")
+    options = parser.parse_args()
+    rows = options.rows
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.pmml"
         path.write_text(document(90, 9))
@@ -154,7 +162,7 @@ def main() -> None:
         for trees in (1, 10, 100):
             path = Path(folder) / "model.pmml"
             path.write_text(document(trees, 5))
-            seconds, feeds, ours = score(to_onnx(path), rows)
+            seconds, feeds, ours = score(to_onnx(path), rows, options.threads)
             peer_seconds, theirs = score_peer(path, feeds)
             scaled = peer_seconds * rows / PEER_ROWS
             difference = np.abs(ours[: len(theirs)] - theirs).max()
