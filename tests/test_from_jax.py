@@ -79,6 +79,23 @@ def test_symbolic_sizes_of_images() -> None:
         np.testing.assert_allclose(y, module.apply(variables, x), rtol=1e-5, atol=1e-6)
 
 
+def test_parts_of_symbolic_sizes() -> None:
+    def joined_and_parted(params: Any, a: Any, b: Any) -> Any:
+        both = jnp.tanh(jnp.concatenate([a, b], 1) @ params)
+        return jnp.split(both, [a.shape[1]], 1)
+
+    n, m = jax.export.symbolic_shape("n, m")
+    weight = np.random.default_rng(0).normal(size=(4, 4)).astype("f")
+    structs = [jax.ShapeDtypeStruct((2, size, 4), jnp.float32) for size in (n, m)]
+    model = sx.from_jax(joined_and_parted, weight, *structs)
+    arrays = [np.random.default_rng(k).normal(size=(2, k, 4)).astype("f") for k in (3, 1)]
+    feeds = {v.name: array for v, array in zip(model.inputs, arrays, strict=True)}
+    actual = run(model, **feeds)
+    expected = joined_and_parted(weight, *arrays)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_a_size_that_no_input_shows_is_refused() -> None:
     shape = jax.export.symbolic_shape("a*b, 3")
     with pytest.raises(ImportRefused, match="2 symbolic sizes"):

@@ -66,7 +66,7 @@ def unstack(op: Writer, x: ir.Value, *, axis: int, out: Sequence[Any]) -> Sequen
 @importer("split")
 def split(op: Writer, x: ir.Value, *, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
     if not is_static(sizes):
-        raise Refusal("parts of free sizes")
+        return op.Split(x, op.vector(sizes), axis=axis, outputs=len(sizes))
     return op.Split(x, [int(s) for s in sizes], axis=axis, outputs=len(sizes))
 
 
