@@ -206,6 +206,18 @@ def test_functions_without_a_signature_need_an_example() -> None:
 # -- operators ------------------------------------------------------------------------------------
 
 
+def test_running_sums_of_exponentials() -> None:
+    def running(x: Any) -> Any:
+        logs = tf.math.cumulative_logsumexp
+        return logs(x, 1), logs(x, 0, exclusive=True, reverse=True), tf.math.cumprod(x, 1)
+
+    function = tf.function(running, input_signature=[spec(None, None)])
+    model = sx.from_tensorflow(function)
+    x = np.array([[1, 90, -90], [-np.inf, -np.inf, 2]], np.float32)
+    require_equal(model, function, x)
+    require_equal(model, function, x[:1, :1])
+
+
 def test_free_sizes_cost_no_nodes() -> None:
     def attention(x: Any) -> Any:
         shape = tf.shape(x)

@@ -108,7 +108,31 @@ def cumsum(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse:
 
 @importer("Cumprod")
 def cumprod(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse: bool) -> ir.Value:
-    """A Scan over the axis that multiplies as it goes."""
+    return _running(op, x, axis, 1.0, lambda body, a, b: body.Mul(a, b), exclusive, reverse)
+
+
+@importer("CumulativeLogsumexp")
+def cumulative_logsumexp(
+    op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse: bool
+) -> ir.Value:
+    def combined(body: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
+        difference = body.Where(body.Equal(a, b), body.like(0, a), body.Sub(a, b))  # two of -inf
+        less = body.Exp(body.Neg(body.Abs(difference)))
+        return body.Add(body.Max(a, b), body.Log(body.Add(less, body.like(1, less))))
+
+    return _running(op, x, axis, -np.inf, combined, exclusive, reverse)
+
+
+def _running(
+    op: Writer,
+    x: ir.Value,
+    axis: ir.Value,
+    start: float,
+    combined: Callable[[Writer, ir.Value, ir.Value], ir.Value],
+    exclusive: bool,
+    reverse: bool,
+) -> ir.Value:
+    """A Scan over the axis that combines its elements as it goes."""
     n = rank(x)
     where = int(op.known(axis, "an axis").reshape(-1)[0]) % n
     body = Writer(op.prefix, op)
@@ -120,11 +144,11 @@ def cumprod(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse
         return ir.Value(name=name, type=ir.TensorType(x.dtype), shape=shape)  # type: ignore[arg-type]
 
     state, part = parameter("product"), parameter("part")
-    product = body.Mul(state, part)
+    product = combined(body, state, part)
     result = body.Identity(state if exclusive else product)
     graph = ir.Graph([state, part], [product, result], nodes=body.nodes, name=op.fresh("body"))
     first = op.Gather(x, op.const(np.int64(0)), axis=where)
-    ones = op.fill(1, first)
+    ones = op.fill(start, first)
     attributes = [
         ir.AttrGraph("body", graph),
         ir.AttrInt64("num_scan_inputs", 1),
