@@ -20,7 +20,7 @@ OLDEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,model roundtrip normaliz
 QUIET := OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 JAX_PLATFORMS=cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo web-demo test lint format wheel oldest coverage bench docs nightly clean
+.PHONY: help demo web-demo test lint format wheel oldest oldest-imports coverage bench docs nightly clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -83,6 +83,16 @@ oldest: ## the oldest versions that pyproject.toml allows; EXTRAS=cpu,jax adds t
 	@build/oldest/bin/python -m pip install $(PIP_FLAGS) -c build/oldest/versions.txt ".[$(EXTRAS)]" pytest pytest-xdist
 	@$(QUIET) build/oldest/bin/python tests/package/smoke.py
 	@$(QUIET) build/oldest/bin/python -m pytest -q -n $(JOBS) --oldest $(OLDEST_TESTS)
+
+OLDEST_IMPORTS := $(addprefix tests/test_,$(addsuffix .py,from_keras from_keras_training from_tensorflow \
+  from_tensorflow_1 from_tflite to_keras))
+
+oldest-imports: ## the importers of TensorFlow and Keras, on the oldest of both that pyproject.toml allows
+	@rm -rf build/oldest-imports && $(PYTHON) -m venv build/oldest-imports
+	@$(PYTHON) tests/package/oldest.py tensorflow | grep -E "^(tensorflow|keras)" > build/oldest-imports/versions.txt
+	@build/oldest-imports/bin/python -m pip install $(PIP_FLAGS) -c build/oldest-imports/versions.txt \
+	  ".[cpu,jax,flax,tflite]" pytest pytest-xdist
+	@$(QUIET) build/oldest-imports/bin/python -m pytest -q -n $(JOBS) $(OLDEST_IMPORTS)
 
 coverage: $(VENV)/.engines ## the tests, with a page of the lines that they reach in htmlcov/
 	$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report=html --cov-report=term:skip-covered
