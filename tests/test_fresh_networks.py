@@ -292,3 +292,23 @@ def test_a_copy_of_a_layer_is_not_tied_to_it() -> None:
     net = sx.trainable(exported(module, torch.randn(4, 6), newer=False), "mse")
     assert not [c for c in sx.choices(net) if c.what == "restored"]
     assert sum(w.kind == "weight" for w in sx.weights(net)) == 2
+
+
+def test_statistics_that_are_repeated_are_separated_from_weights() -> None:
+    """The newer exporter merges fresh statistics with scale and shift, then what repeats them."""
+    torch.manual_seed(0)
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+    x, labels = torch.randn(4, 3, 6, 6), torch.randn(4, 3)
+    model = exported(module, x, newer=True)
+    net = sx.trainable(model, "mse", sx.optim.sgd(0.1), batch_norm="frozen")
+    assert any("2 running statistics" in c.value for c in sx.choices(net))
+    rep = prepare_training(net, threads=1)
+    optimizer = torch.optim.SGD(module.eval().parameters(), 0.1)
+    for step in range(5):
+        loss = rep.step({model.inputs[0].name: x.numpy(), "label": labels.numpy()})["loss"]
+        expected = nn.functional.mse_loss(module(x), labels)
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        np.testing.assert_allclose(loss, expected.item(), rtol=1e-5, err_msg=f"step {step}")

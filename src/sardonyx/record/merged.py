@@ -26,6 +26,7 @@ from sardonyx.weights import MAX_MOVES, MOVES, classified
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
 IMPORTED = "sardonyx.imported"  # metadata: from what one of our importers read the model
+REPEATS = ("Tile", "Expand")
 Use = tuple[ir.Node, int]
 
 
@@ -34,6 +35,7 @@ def separate_merged(model: Model, choices: Choices) -> None:
     names = Builder("separate")
     names.reserve(all_names(model.graph))
     statistics = [_copy(model, *part) for part in list(_merged_statistics(model, names))]
+    statistics += _repeated_statistics(model, names)
     weights = [_copy(model, *part) for part in list(_merged_weights(model, names))]
     for kind, copies, why in (
         ("running statistics", statistics, "training moves them with the data"),
@@ -89,6 +91,37 @@ def _merged_statistics(model: Model, names: Builder) -> Iterator[tuple[ir.Value,
                 name = names.fresh(f"{owner}.{'running_mean' if position == 3 else 'running_var'}")
             separated.update(uses)
             yield source, uses, name
+
+
+def _repeated_statistics(model: Model, names: Builder) -> list[str]:
+    """Separate statistics that are repeated for every row, as torch exports those of InstanceNorm.
+
+    Equal tensors are merged first, then the nodes that repeat them.
+    """
+    copies = []
+    for node in [n for n in model.graph if n.op_type == "BatchNormalization" and n.domain == ""]:
+        for position in (3, 4):
+            value = node.inputs[position]
+            repeat = value.producer() if value is not None else None
+            if value is None or repeat is None or repeat.op_type not in REPEATS:
+                continue
+            source = _source(repeat.inputs[0])
+            readers = [u for u in value.uses() if not (_is_statistic(u) and u[1] == position)]
+            if source is None or (not readers and len(source.uses()) == 1):
+                continue
+            owner = node.name or node.outputs[0].name
+            name = names.fresh(f"{owner}.{'running_mean' if position == 3 else 'running_var'}")
+            copy = copy_weight(model, source, name)
+            own = ir.Node(
+                "", repeat.op_type, [copy, *repeat.inputs[1:]], repeat.attributes.values(),
+                outputs=[ir.Value(name=names.fresh(f"{name}/repeated"), type=value.type)],
+                name=names.fresh(f"{name}/repeat"),
+            )  # fmt: skip
+            own.outputs[0].shape = value.shape
+            model.graph.insert_before(node, own)
+            node.replace_input_with(position, own.outputs[0])
+            copies.append(name)
+    return copies
 
 
 def _is_statistic(use: Use) -> bool:
