@@ -384,6 +384,17 @@ def test_repeated_layers_are_one_function(tmp_path: Path) -> None:
     assert "layers" in generate(stack(3, "")).functions
 
 
+def test_no_variable_hides_the_function_of_a_layer() -> None:
+    loaded = stack(3)
+    loaded.inputs[0].name = "layers"
+    functions = generate(loaded, gradients=True).functions
+    assert functions["model"].startswith("function Relu2 = model(layers_2, params)")
+    assert functions["model"].count("= layers(") == 3
+    loaded.inputs[0].name = "grads"
+    gradients = generate(loaded, gradients=True).functions["gradients"]
+    assert gradients.startswith("function grads = gradients(grads_2, ")
+
+
 def test_refused_before_anything_is_written(tmp_path: Path) -> None:
     text = """g (float16[3] x, float[1,1,4,4] i, float[1,4,4,2] f)
     => (float16[3] y, float[1,1,4,4] z) {y = Relu(x) z = GridSample(i, f)}"""
