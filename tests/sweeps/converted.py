@@ -139,7 +139,10 @@ def judge(name: str, framework: str) -> Outcome:
 
     warnings.simplefilter("ignore")
     model = sx.load(models()[name])
-    session = onnxruntime.InferenceSession(str(models()[name]))
+    try:
+        session = onnxruntime.InferenceSession(str(models()[name]))
+    except Exception as error:  # a model of text, on a machine without a locale for English
+        return Outcome(NO_INPUTS, detail=f"onnxruntime does not load it: {error}")
     names = [v.name for v in session.get_inputs()]
     run = None
     worst = noise = 0.0
