@@ -12,6 +12,7 @@ from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.foreach import fold_constants
 from sardonyx.engines.torch.fused_update import fused
 from sardonyx.engines.torch.late import separate_late
+from sardonyx.engines.torch.narrow_loss import narrow_losses
 from sardonyx.engines.torch.promotion import drop_casts
 from sardonyx.engines.torch.trace import retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
@@ -45,7 +46,10 @@ def forward_function(
     except EngineError:
         return node_by_node(model, device)
     drop_casts(graph)
-    late = None if compile else separate_late(graph)
+    late = None
+    if not compile:
+        narrow_losses(graph)
+        late = separate_late(graph)
     graph = quicken(graph)
     if device != "cpu":
         retarget(graph.to(device), torch.device(device), {})
