@@ -94,12 +94,14 @@ def clipped(xp, function, clip, x):
 class Direction:
     """One direction of a layer: weights transposed, activations, whether it runs backwards.
 
-    bias -- of the inputs and of the state, each (gates * hidden,)
+    bias       -- of the inputs, (gates * hidden,)
+    state_bias -- of the state; only a GRU computes with it alone, for others it is in `bias`
     """
 
     w: Any
     r: Any
-    bias: tuple[Any, Any]
+    bias: Any
+    state_bias: Any
     peepholes: list[Any]
     acts: list[Callable[[Any], Any]]
     backwards: bool
@@ -110,16 +112,16 @@ def part_of(xp, x, d: int):
     return xp.squeeze(xp.index(x, 0, d, d + 1), (0,))
 
 
-def direction_of(xp, d, w, r, b, p, acts, backwards) -> Direction:
+def direction_of(xp, op, d, w, r, b, p, acts, backwards) -> Direction:
     rows, hidden = xp.shape(r)[1:]
     own_w, own_r = xp.swap(part_of(xp, w, d)), xp.swap(part_of(xp, r, d))
     if b is None:
-        none = xp.zeros([rows], xp.dtype(w))
-        bias = (none, none)
+        bias = state_bias = xp.zeros([rows], xp.dtype(w))
     else:
-        bias = tuple(xp.split(part_of(xp, b, d), [rows, rows], 0))
+        bias, state_bias = xp.split(part_of(xp, b, d), [rows, rows], 0)
+        bias = bias if op == "GRU" else xp.add(bias, state_bias)
     peepholes = [] if p is None else xp.split(part_of(xp, p, d), [hidden] * 3, 0)
-    return Direction(own_w, own_r, bias, peepholes, acts, backwards)
+    return Direction(own_w, own_r, bias, state_bias, peepholes, acts, backwards)
 
 
 def layer(xp, op, step, x, w, r, b, lengths, initial, p, attributes):
@@ -138,7 +140,7 @@ def layer(xp, op, step, x, w, r, b, lengths, initial, p, attributes):
     for d in range(directions):
         backwards = d == 1 or attributes["direction"] == "reverse"
         own_acts = limited(xp, acts[d * per : (d + 1) * per], attributes["clip"])
-        weights = direction_of(xp, d, w, r, b, p, own_acts, backwards)
+        weights = direction_of(xp, op, d, w, r, b, p, own_acts, backwards)
         state = tuple(
             xp.zeros([batch, hidden], xp.dtype(x)) if v is None else part_of(xp, v, d)
             for v in initial
@@ -162,7 +164,7 @@ def going_on(xp, steps, lengths):
 
 def fold(xp, weights: Direction, step, x, state, mask):
     """One direction over all steps: its last state, and the outputs (steps, batch, hidden)."""
-    projection = xp.add(xp.matmul(x, weights.w), weights.bias[0])
+    projection = xp.add(xp.matmul(x, weights.w), weights.bias)
     rows = (projection,) if mask is None else (projection, mask)
     if weights.backwards:
         rows = tuple(xp.flip(v, (0,)) for v in rows)
@@ -187,14 +189,14 @@ def gates_of(xp, x, count: int) -> list:
 
 
 def rnn_step(xp, weights: Direction, projection, h):
-    return (weights.acts[0](projection + xp.matmul(h, weights.r) + weights.bias[1]),)
+    return (weights.acts[0](projection + xp.matmul(h, weights.r)),)
 
 
 def gru_step(xp, weights: Direction, projection, h, linear_before_reset):
     hidden = xp.shape(h)[-1]
     first, last = xp.split(projection, [2 * hidden, hidden], 1)
     r_first, r_last = xp.split(weights.r, [2 * hidden, hidden], 1)
-    b_first, b_last = xp.split(weights.bias[1], [2 * hidden, hidden], 0)
+    b_first, b_last = xp.split(weights.state_bias, [2 * hidden, hidden], 0)
     update, reset = gates_of(xp, weights.acts[0](first + xp.matmul(h, r_first) + b_first), 2)
     if linear_before_reset:
         new = weights.acts[1](last + reset * (xp.matmul(h, r_last) + b_last))
@@ -204,7 +206,7 @@ def gru_step(xp, weights: Direction, projection, h, linear_before_reset):
 
 
 def lstm_step(xp, weights: Direction, projection, h, c, input_forget):
-    i, o, f, g = gates_of(xp, projection + xp.matmul(h, weights.r) + weights.bias[1], 4)
+    i, o, f, g = gates_of(xp, projection + xp.matmul(h, weights.r), 4)
     gate, inner, outer = weights.acts
     if weights.peepholes:
         i, f = i + weights.peepholes[0] * c, f + weights.peepholes[2] * c

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sardonyx.engines import array_training, backend
+from sardonyx.engines.channels import channels_last
 from sardonyx.engines.tensorflow import controlflow, generator, nn  # noqa: F401  (kernels)
+from sardonyx.engines.tensorflow.nn import CHANNELS_LAST
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
+from sardonyx.normalize import NormalizedModel
 
 
 def on_device(name: str | None) -> contextlib.AbstractContextManager[Any]:
@@ -38,6 +41,10 @@ class TrainingRep(array_training.ArrayTrainingRep):
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return on_device(self.device)
+
+    def laid_out(self, model: NormalizedModel) -> NormalizedModel:
+        """With channels last, for which alone there are kernels on CPUs."""
+        return channels_last(model, CHANNELS_LAST)
 
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return tf.function(function, autograph=False)

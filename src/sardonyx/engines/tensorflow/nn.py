@@ -18,7 +18,7 @@ from sardonyx.passes.layout import LAST, Demands
 
 WINDOWS = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool"))
 NORMS = frozenset(("BatchNormalization", "InstanceNormalization", "LRN"))
-CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | NORMS, NATIVE)
+CHANNELS_LAST = Demands(LAST, WINDOWS, WINDOWS | NORMS, NATIVE, trains=True)
 KERNEL_TYPES = (tf.float16, tf.float32, tf.float64)
 FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 
@@ -296,11 +296,31 @@ def average_pool(xp, x, **attributes):
 
 
 @lowering("BatchNormalization", domain=NATIVE, only="tensorflow")
-def batch_normalization_last(xp, x, scale, b, input_mean, input_var, *, epsilon):
-    wide = xp.dtype(input_mean)
-    factor = xp.cast(scale, wide) / xp.sqrt(input_var + epsilon)
-    y = (xp.cast(x, wide) - input_mean) * factor + xp.cast(b, wide)
-    return xp.cast(y, xp.dtype(x))
+def batch_normalization_last(
+    xp, x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode, count
+):
+    dtype, wide = xp.dtype(x), xp.dtype(input_mean)
+    wide_x, scale, b = (xp.cast(v, wide) for v in (x, scale, b))
+    if not training_mode:
+        factor = scale / xp.sqrt(input_var + epsilon)
+        return xp.cast((wide_x - input_mean) * factor + b, dtype)
+    if wide_x.dtype == tf.float32 and wide_x.shape.rank == 4:
+        y, mean, variance = normalized_by_kernel(wide_x, scale, b, epsilon)
+    else:
+        axes = tuple(range(xp.rank(x) - 1))
+        y, mean, variance = xp.standardized(wide_x, axes, epsilon)
+        y, mean, variance = y * scale + b, xp.reshape(mean, [-1]), xp.reshape(variance, [-1])
+    latest = norm.averages((input_mean, input_var), (mean, variance), momentum)
+    return (xp.cast(y, dtype), *latest)[:count]
+
+
+def normalized_by_kernel(x, scale, b, epsilon):
+    """tensorflow's own kernel, whose variance is that of a sample: it divides by one less."""
+    y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=scale, offset=b, mean=[], variance=[], epsilon=epsilon, is_training=True
+    )
+    count = tf.cast(tf.size(x) // tf.shape(x)[-1], x.dtype)
+    return y, mean, variance * ((count - 1) / count)
 
 
 @lowering("InstanceNormalization", domain=NATIVE, only="tensorflow")

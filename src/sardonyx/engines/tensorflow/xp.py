@@ -395,20 +395,27 @@ class TensorFlow(Arrays):
             return tf.cast(tf.bitcast(x, tf.uint8), tf.bool)
         return tf.bitcast(x, self.storage(dtype))
 
+    def sigmoid(self, x):
+        return tf.sigmoid(x)
+
     def scan(self, step, state, rows, dtypes):
         if tf.executing_eagerly():
             return super().scan(step, state, rows, dtypes)
         count = tf.shape(rows[0])[0]
         arrays = tuple(tf.TensorArray(tf.as_dtype(t), count) for t in dtypes)
+        # The gradient of reading a row from a tensor would be a tensor of all rows at every step.
+        read = tuple(tf.TensorArray(r.dtype, count).unstack(r) for r in rows)
 
         def body(i, states, arrays):
-            new, columns = step(states, tuple(tf.gather(r, i) for r in rows))
+            new, columns = step(states, tuple(r.read(i) for r in read))
             for old, value in zip(states, new):
                 value.set_shape(old.shape)
             return i + 1, new, tuple(a.write(i, v) for a, v in zip(arrays, columns))
 
         start = (tf.constant(0), tuple(state), arrays)
-        _, last, arrays = tf.while_loop(lambda i, *_: i < count, body, start)
+        _, last, arrays = tf.while_loop(
+            lambda i, *_: i < count, body, start, maximum_iterations=count
+        )
         return last, tuple(a.stack() for a in arrays)
 
     # -- other engines
