@@ -24,6 +24,7 @@ torch = pytest.importorskip("torch")
 
 from sardonyx.engines.torch import fused_update, native_step  # noqa: E402
 from sardonyx.engines.torch.foreach import Grouped  # noqa: E402
+from sardonyx.engines.torch.merge import MERGED  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
@@ -111,6 +112,7 @@ def test_kernels_give_the_numbers_of_single_operations(
         Net(kind).eval(), (torch.randn(4, 7, dtype=kind),), dynamo=True, verbose=False
     )
     net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
+    monkeypatch.setattr(native_step, "fused", lambda graph, over, device: Grouped(graph))
     expected_losses, expected = _trained(net, False)
     kernels: list[str] = []
     launches: list[Any] = []
@@ -128,6 +130,36 @@ def test_kernels_give_the_numbers_of_single_operations(
     assert losses == expected_losses
     for name, array in expected.items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_merged_operations_give_the_same_numbers_but_for_rounding(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    optimizer, settings = CASES[case]
+    kind = torch.float64
+    program = torch.onnx.export(
+        Net(kind).eval(), (torch.randn(4, 7, dtype=kind),), dynamo=True, verbose=False
+    )
+    net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
+    merges: list[Any] = []
+    original = native_step.fused
+
+    def fused(graph: Any, over: dict[int, int], device: Any) -> Grouped:
+        result = original(graph, over, device)
+        merges.extend(n for n in graph.graph.nodes if n.target in MERGED)
+        return result
+
+    monkeypatch.setattr(native_step, "fused", fused)
+    losses, state = _trained(net, False)
+    assert merges
+    monkeypatch.setattr(native_step, "fused", lambda graph, over, device: Grouped(graph))
+    expected_losses, expected = _trained(net, False)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
+    for name, array in expected.items():
+        scale = float(np.abs(array).max(initial=0.0))
+        np.testing.assert_allclose(state[name], array, rtol=0, atol=1e-9 * scale, err_msg=name)
 
 
 def test_operations_alike_share_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from sardonyx.engines.torch.merge import MERGED
 from sardonyx.engines.torch.xp import torch
 
 aten = torch.ops.aten
@@ -143,7 +144,6 @@ class _Joined:
         self.results = [places[node] for node in group]
         self.keywords = dict(first.kwargs)
         kinds = _kinds(first)
-        self.function = UNARY[first.target] if len(kinds) == 1 else BINARY[first.target][0]
         order = (1, 0) if kinds == "0T" else range(len(kinds))  # addition or multiplication
         self.operands = [
             (kinds[i], [places[n.args[i]] for n in group] if kinds[i] == "T" else first.args[i])
@@ -153,9 +153,7 @@ class _Joined:
         first_places = self.operands[0][1]
         # Tensors of this graph that nothing reads any more take the results.
         self.in_place = dead.issuperset(first_places) and len({*first_places}) == len(group)
-        name = f"{self.function.__name__}_" if self.in_place else self.function.__name__
-        # torch takes one number in a tensor for a Python number, and waits for a GPU to read it.
-        self.function = getattr(aten, name).Tensor if "0" in kinds else getattr(torch, name)
+        self.function = _function(first.target, kinds, self.in_place)
 
     def __call__(self, env: list[Any]) -> None:
         values = [self._value(kind, operand, env) for kind, operand in self.operands]
@@ -168,6 +166,19 @@ class _Joined:
         if kind == "T":
             return [env[place] for place in operand]
         return env[self.places[operand]] if kind == "0" else operand
+
+
+def _function(target: Any, kinds: str, in_place: bool) -> Callable[..., Any]:
+    """The operation over lists of tensors."""
+    if target in MERGED:
+        return MERGED[target][1 + in_place]
+    function = UNARY[target] if len(kinds) == 1 else BINARY[target][0]
+    name = f"{function.__name__}_" if in_place else function.__name__
+    # torch takes one number in a tensor for a Python number, and waits for a GPU to read it.
+    chosen: Callable[..., Any] = (
+        getattr(aten, name).Tensor if "0" in kinds else getattr(torch, name)
+    )
+    return chosen
 
 
 def fold_constants(graph: torch.fx.GraphModule) -> None:
@@ -268,6 +279,8 @@ def _kinds(node: Node) -> str:
     kinds = "".join(_kind(argument, value) for argument in node.args)
     if node.target in UNARY:
         return kinds if kinds == "T" else ""
+    if node.target in MERGED:
+        return kinds if kinds in MERGED[node.target][0] else ""
     return kinds if kinds in BINARY.get(node.target, (None, ()))[1] else ""
 
 

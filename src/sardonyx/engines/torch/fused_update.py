@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sardonyx.engines.torch.foreach import Grouped
+from sardonyx.engines.torch.foreach import Grouped, inline_numbers
+from sardonyx.engines.torch.merge import merge_operations
 from sardonyx.engines.torch.xp import torch
 
 aten = torch.ops.aten
@@ -380,6 +381,9 @@ def compile_for_gpu(source: str, name: str) -> Callable[..., Any]:
 
 def fused(graph: torch.fx.GraphModule, over: Mapping[int, int], device: Any) -> Grouped:
     """The graph with kernels of its own on an NVIDIA GPU; otherwise by `_foreach_` functions."""
+    if device.type == "cpu":
+        inline_numbers(graph)
+        merge_operations(graph)
     if device.type != "cuda" or torch.version.cuda is None:
         return Grouped(graph)
     try:
