@@ -102,6 +102,33 @@ def kernels_of_an_update_give_the_numbers_of_single_operations() -> None:
         assert isinstance(fused_update.fused(graph, {}, torch.device("cuda")), fused_update.Fused)
 
 
+def cross_entropy_of_narrow_scores_is_that_of_wide_ones() -> None:
+    """The kernel against torch's loss in double precision, also of infinite scores."""
+    import torch
+
+    from sardonyx.engines.torch import narrow_loss
+
+    assert narrow_loss.kernel() is not None
+    generator = torch.Generator("cuda").manual_seed(0)
+    for rows, classes in ((1, 2), (5, 1), (33, 511), (64, 50257)):
+        scores = torch.randn(rows, classes, device="cuda", generator=generator) * 4
+        scores[0, classes // 2 :] = -torch.inf if classes > 2 else 0.0
+        target = torch.randint(0, max(1, classes // 2), (rows,), device="cuda", generator=generator)
+        target[1::3] = -100
+        narrow = scores.bfloat16().requires_grad_()
+        wide = narrow.detach().double().requires_grad_()
+        loss = narrow_loss.cross_entropy(narrow, target)
+        expected = torch.nn.functional.cross_entropy(wide, target)
+        torch.testing.assert_close(loss.double(), expected, rtol=2e-6, atol=1e-7)
+        loss.backward()
+        expected.backward()
+        torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=2**-8, atol=1e-9)
+    broken = torch.tensor([[0.0, torch.nan, 1.0]], device="cuda").bfloat16().requires_grad_()
+    assert torch.isnan(
+        narrow_loss.cross_entropy(broken, torch.zeros(1, dtype=torch.int64, device="cuda"))
+    )
+
+
 def a_run_on_the_gpu_is_that_of_the_cpu() -> None:
     """A whole run, with validation, checkpoints and a resume, on torch and jax."""
     net, rows = _record()
@@ -151,6 +178,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     for check in (
         steps_wait_for_nothing,
         kernels_of_an_update_give_the_numbers_of_single_operations,
+        cross_entropy_of_narrow_scores_is_that_of_wide_ones,
         a_run_on_the_gpu_is_that_of_the_cpu,
         a_residual_network_compiles_on_jax,
     )

@@ -171,7 +171,8 @@ class _Joined:
 def _function(target: Any, kinds: str, in_place: bool) -> Callable[..., Any]:
     """The operation over lists of tensors."""
     if target in MERGED:
-        return MERGED[target][1 + in_place]
+        _, new, replacing = MERGED[target]
+        return replacing if in_place else new
     function = UNARY[target] if len(kinds) == 1 else BINARY[target][0]
     name = f"{function.__name__}_" if in_place else function.__name__
     # torch takes one number in a tensor for a Python number, and waits for a GPU to read it.
