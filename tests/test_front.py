@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
+from sardonyx.cli import __main__ as cli
 from sardonyx.engines.prepare import prepare_training
 from sardonyx.record.front import separate
 
@@ -324,3 +325,21 @@ def test_nodes_are_placed_on_another_engine_in_training(engine: str) -> None:
     rep.step({"ids": ids[:4], "label": LABELS[:4]})
     with pytest.raises(sx.errors.ArgumentError, match="no option 'place'"):
         sx.train(model, data, epochs=1, place={"Gemm": "torch"}, **HOW)
+
+
+def test_the_command_places_nodes_too(tmp_path: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    onnx.save(number_model("length"), model)
+    np.savez(data, ids=np.arange(ROWS) % 8, label=LABELS)
+    common = ["--loss", "cross_entropy", "--engine", "numpy", "--steps", "3", "--json"]
+    arguments = ["train", str(model), str(data), *common, "-o"]
+    for name, more in (("numpy", ()), ("placed", ("--place", "Gemm=onnxruntime"))):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*arguments, str(tmp_path / f"{name}.onnx"), *more])
+        assert ended.value.code == 0
+    weights = [sx.load(tmp_path / f"{name}.onnx").initializer("w") for name in ("numpy", "placed")]
+    np.testing.assert_allclose(weights[0].numpy(), weights[1].numpy(), rtol=1e-5)
+    for wrong in ("Gemm", "Zemm=torch", "Gemm=tortch"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*arguments, str(tmp_path / "wrong.onnx"), "--place", wrong])
+        assert ended.value.code == 2 and not (tmp_path / "wrong.onnx").exists()

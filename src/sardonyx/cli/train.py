@@ -108,6 +108,13 @@ def train(
         typer.Option(help=f"Train on {plugins.listed('or', ['auto (the fastest)'])}."),
     ] = "onnxruntime",
     device: options.Device = None,
+    place: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Run nodes on another engine, by name or operator: 'Erf=onnxruntime' "
+            "(torch, jax, tensorflow, numpy)."
+        ),
+    ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -158,6 +165,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Train or fine-tune a model on data, or continue a stopped run."""
+    from sardonyx.cli.convert import pairs
     from sardonyx.train.loop import train as run_training
     from sardonyx.train.setup import refuse_overwriting
 
@@ -180,6 +188,7 @@ def train(
         metrics=metrics or None,
         engine=engine,
         device=device,
+        place=pairs(place, "place") or None,
         precision=precision,
         devices=devices,
         mesh=_mesh(mesh),
