@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -149,3 +151,43 @@ def test_grouped_operations_compute_the_same_bits() -> None:
     assert len(grouped.calls) < 0.4 * len(list(graph.graph.nodes))
     for ours, theirs in zip(grouped(rate, *tensors), update(rate, *tensors), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_compiled_forward_part_gives_no_images_for_their_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Running variances depend on the number of pixels: a compiler would keep every image."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+        torch.nn.Conv2d(4, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(),
+        torch.nn.Linear(4 * 8 * 8, 3),
+    )  # fmt: skip
+    program = torch.onnx.export(
+        module.eval(), (torch.randn(5, 3, 12, 12),), dynamo=True, optimize=False, verbose=False,
+        input_names=["x"],
+    )  # fmt: skip
+    net = sx.trainable(program.model_proto, "cross_entropy", sx.optim.adamw(1e-2))
+    rng = np.random.default_rng(0)
+    batches = [
+        {"x": rng.normal(size=(5, 3, 12, 12)).astype(np.float32), "label": rng.integers(0, 3, 5)}
+        for _ in range(3)
+    ]
+    plain = sx.prepare_training(net, "torch")
+    expected = [float(plain.step(batch)["loss"]) for batch in batches]
+    ranks: list[int] = []
+
+    def compile(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+        def run(*tensors: Any) -> Any:
+            outputs = graph(*tensors)
+            ranks.extend(o.ndim for o in outputs if isinstance(o, torch.Tensor))
+            return outputs
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile)
+    rep = sx.prepare_training(net, "torch", compile=True)
+    np.testing.assert_allclose([float(rep.step(b)["loss"]) for b in batches], expected, rtol=1e-6)
+    assert ranks and max(ranks) < 4
+    for name, array in plain.state().items():
+        np.testing.assert_allclose(rep.state()[name], array, rtol=1e-4, atol=1e-5, err_msg=name)

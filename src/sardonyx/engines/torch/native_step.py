@@ -46,8 +46,12 @@ def forward_function(
     except EngineError:
         return node_by_node(model, device)
     drop_casts(graph)
-    late = None
-    if not compile:
+    late, sizes = None, []
+    if compile:
+        read = {v.name for v in step.halves.update.graph.inputs if v.uses()} - {*step.sized()}
+        read |= {step.halves.loss, *step.graph.metrics, *step.graph.updates.values()}
+        sizes = give_sizes(graph, [i for i, n in enumerate(program.outputs) if n not in read])
+    else:
         narrow_losses(graph)
         late = separate_late(graph)
     graph = quicken(graph)
@@ -59,12 +63,46 @@ def forward_function(
 
     def forward(tensors: Mapping[str, Any]) -> dict[str, Any]:
         outputs = run(*(tensors[n] for n in arguments))
+        if sizes:
+            outputs = with_shapes(outputs, sizes)
         if late is not None:
             with torch.no_grad():
                 outputs = late(*outputs)
         return dict(zip(program.outputs, outputs, strict=True))
 
     return forward
+
+
+def give_sizes(graph: torch.fx.GraphModule, places: Sequence[int]) -> list[tuple[int, Any]]:
+    """Let a graph give the sizes of some outputs instead of them: their places and types.
+
+    A compiler must keep an output in memory, and in the layout of the trace, for the sake of its
+    sizes alone.
+    """
+    (output,) = [n for n in graph.graph.nodes if n.op == "output"]
+    results = list(output.args[0])
+    sizes = []
+    with graph.graph.inserting_before(output):
+        for place in places:
+            value = results[place].meta.get("val")
+            if not isinstance(value, torch.Tensor) or value.ndim == 0:
+                continue
+            axes = range(value.ndim)
+            read = torch.ops.aten.sym_size.int
+            source = results[place]
+            results[place] = tuple(graph.graph.call_function(read, (source, a)) for a in axes)
+            sizes.append((place, value.dtype))
+    output.args = (results,)
+    graph.recompile()
+    return sizes
+
+
+def with_shapes(outputs: Sequence[Any], sizes: Sequence[tuple[int, Any]]) -> list[Any]:
+    """The outputs of such a graph, with tensors of the right shape that have no memory."""
+    tensors = list(outputs)
+    for place, dtype in sizes:
+        tensors[place] = torch.empty((), dtype=dtype, device="meta").expand(tensors[place])
+    return tensors
 
 
 def with_decomposed_norms(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
