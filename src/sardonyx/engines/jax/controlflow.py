@@ -5,16 +5,40 @@ Conditions and trip counts that are known while building are decided in Python, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import numpy as np
 from jax import lax
 
 from sardonyx.engines.jax.xp import is_traced, jax
+from sardonyx.errors import EngineError
 from sardonyx.lower import controlflow
 from sardonyx.lower.driver import lowering
+from sardonyx.lower.program import DependsOnData
+from sardonyx.lower.run_limits import LimitReached
 from sardonyx.lower.xp import NotStatic, is_symbolic
 
+_EXPORTING: ContextVar[bool] = ContextVar("exporting", default=False)
 DIFFERENTIABLE = 1 << 10  # up to so many trips a loop becomes a scan, which jax differentiates
 LONG = 8  # scans of more steps are loops of XLA, shorter ones are written out
+
+
+def is_exporting() -> bool:
+    return _EXPORTING.get()
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Where every branch must be valid: a file of `jax.export` holds no callbacks, and what fails
+    while sizes are symbols may be valid at some of them.
+    """
+    token = _EXPORTING.set(True)
+    try:
+        yield
+    finally:
+        _EXPORTING.reset(token)
 
 
 def is_static(value):
@@ -30,13 +54,47 @@ def if_(xp, cond, *, then_branch, else_branch):
     if not is_traced(cond):
         return controlflow.if_(xp, cond, then_branch=then_branch, else_branch=else_branch)
     branches = [lambda b=b: as_arrays(xp, b()) for b in (then_branch, else_branch)]
+    condition = cond.reshape(())
     try:
-        return lax.cond(cond.reshape(()), *branches)
+        return lax.cond(condition, *branches)
+    except EngineError as error:
+        if isinstance(error, (DependsOnData, LimitReached)) or is_exporting():
+            raise
+        return lax.cond(condition, *_with_one_failing(branches, error))
     except TypeError as error:
         if "branches must have equal output types" not in str(error):
             raise
         different = "a computed condition chooses between branches with different output shapes"
         raise NotStatic(different) from error
+
+
+# NOTE [a branch that fails]: a model may have one branch for each of several sizes of its input
+# (silero_vad: one for each sampling rate), and none but the chosen one is valid at the size in use.
+# jax builds both. The invalid one becomes a callback that raises its error if it is ever chosen.
+
+
+def _with_one_failing(branches, error):
+    """The branches with the one that cannot be built replaced by its error, which is raised when
+    that branch is chosen; `error` itself if no branch can be built.
+    """
+    shapes, failures = [], {}
+    for branch in branches:
+        try:
+            shapes.append(jax.eval_shape(branch))
+        except (DependsOnData, LimitReached):
+            raise
+        except EngineError as failure:
+            failures[branch] = failure
+    if not shapes:
+        raise error
+
+    def raising(failure):
+        def fail():
+            raise failure
+
+        return lambda: jax.pure_callback(fail, shapes[0], vmap_method="sequential")
+
+    return [raising(failures[b]) if b in failures else b for b in branches]
 
 
 @lowering("Loop", only="jax", either=("M", "cond", "state"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from sardonyx.engines.callout import refused
 from sardonyx.engines.channels import channels_last
 from sardonyx.engines.jax import backend  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax.controlflow import exporting
 from sardonyx.engines.jax.exported import exported, serialized
 from sardonyx.engines.jax.nn import CHANNELS_LAST
 from sardonyx.engines.jax.xp import arrays, enable_x64, is_traced, jax
@@ -74,7 +76,10 @@ def to_jax(
         with enable_x64(True):
             feeds = bind(inputs, values, named)
             feeds = {n: _of_type(xp, programs.plain.convert(v), types[n]) for n, v in feeds.items()}
-            outputs = programs(feeds, params)
+            sizes = [d for v in feeds.values() for d in getattr(v, "shape", ())]
+            is_free = not all(isinstance(d, int) for d in sizes)
+            with exporting() if is_free else nullcontext():
+                outputs = programs(feeds, params)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     if as_ == "nnx":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sardonyx.engines.jax.controlflow import exporting
 from sardonyx.engines.jax.xp import jax
 from sardonyx.errors import EngineError, SardonyxError, quote
 from sardonyx.model import Model
@@ -39,7 +40,9 @@ def exported(apply: Any, params: Any, loaded: Model) -> Exported:
         specs = _specs(loaded, labels, symbols)
         sizes = {name: factor * i for i, name in enumerate(sides, 2)} if factor > 1 else {}
         try:
-            return Exported(jax.export.export(jax.jit(apply))(params, *specs), specs, sizes)
+            with exporting():
+                program = jax.export.export(jax.jit(apply))(params, *specs)
+            return Exported(program, specs, sizes)
         except (SardonyxError, ValueError, TypeError) as error:
             problem = problem or error
     assert problem is not None
