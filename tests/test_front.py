@@ -308,6 +308,72 @@ def test_an_audio_decoder_trains_as_on_samples(declared: bool, tmp_path: Path) -
     assert sx.export_step(path, tmp_path / "step")
 
 
+# -- settings of a tokenizer that are floats -------------------------------------------
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message, of less than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def sentencepiece_file() -> bytes:
+    """A unigram model as the package sentencepiece writes it: a list of pieces."""
+    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
+    pieces += [(f"\u2581{word}", -1.0 - k, 1) for k, word in enumerate(WORDS)]
+    messages = (
+        field(1, text.encode()) + b"\x15" + np.float32(score).tobytes() + bytes([0x18, kind])
+        for text, score, kind in pieces
+    )
+    return b"".join(field(1, message) for message in messages)
+
+
+SETTINGS = {
+    "nbest": np.array([0]), "alpha": np.array([0.5], np.float32), "bos": np.array([True]),
+    "eos": np.array([True]), "reverse": np.array([False]),
+}  # fmt: skip
+
+
+def sentencepiece_model(with_text: bool, declared: bool = False) -> onnx.ModelProto:
+    """A text of two words, or the four ids that it is: <s>, a word, a word, </s>."""
+    tokenizer = node(
+        "SentencepieceTokenizer", ["text", *SETTINGS], ["tokens", "starts"],
+        domain=CONTRIB, model=sentencepiece_file(),
+    )  # fmt: skip
+    front = [tokenizer, node("Cast", ["tokens"], ["ids"], to=TensorProto.INT64)]
+    if not with_text:
+        front = [node("Squeeze", ["row", "first"], ["ids"])]
+    behind = [
+        node("Gather", ["table", "ids"], ["words"]),
+        node("ReduceMean", ["words", "first"], ["mean"], keepdims=0),
+        node("Unsqueeze", ["mean", "first"], ["features"]),
+    ]
+    constants = [numpy_helper.from_array(np.array([0]), "first"), TABLE]
+    if with_text:
+        constants += [numpy_helper.from_array(value, name) for name, value in SETTINGS.items()]
+    text, row = info("text", TensorProto.STRING, 1), info("row", TensorProto.INT64, 1, 4)
+    infos = [info("ids", TensorProto.INT64, "T")] if declared else []
+    return network(front, [text if with_text else row], behind, constants, infos)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_sentencepiece_trains_as_on_ids(declared: bool, engine: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_extensions")
+    how = {**HOW, "batch_size": 1, "engine": engine}
+    path = tmp_path / "tuned.onnx"
+    data = {"text": TEXTS, "label": LABELS}
+    sx.train(sentencepiece_model(True, declared), data, epochs=1, output=path, **how)
+    resumed = sx.train(path, data, epochs=2, output=path, resume=True, engine=engine)
+    rows = [[1, *(3 + WORDS.index(word) for word in text.split()), 2] for text in TEXTS]
+    numbers = {"row": np.array(rows), "label": LABELS}
+    expected = sx.train(sentencepiece_model(False), numbers, epochs=2, **how)
+    assert losses(resumed) == losses(expected)
+    assert sx.evaluate(path, data, batch_size=1) == sx.evaluate(
+        expected.model, numbers, batch_size=1
+    )
+    assert sx.export_step(path, tmp_path / "step")
+
+
 # -- other engines for some nodes ------------------------------------------------------
 
 

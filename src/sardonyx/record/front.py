@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import FLOATS
+from sardonyx.grad.driver import GRADIENT_RULES, op_id
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.cse import RANDOM
@@ -83,6 +84,11 @@ def _is_foreign(node: ir.Node, model: Model) -> bool:
     return opset.domain_name(node.domain) not in ORDINARY_DOMAINS
 
 
+def _may_train(node: ir.Node, model: Model) -> bool:
+    """Whether a gradient may reach what a node reads."""
+    return not _is_foreign(node, model) or op_id(node) in GRADIENT_RULES
+
+
 def _front_names(model: Model, typed: Mapping[str, ir.Value]) -> set[str]:
     """The first outputs of the nodes in the front.
 
@@ -113,10 +119,13 @@ def _front_names(model: Model, typed: Mapping[str, ir.Value]) -> set[str]:
 
 
 def _trained(model: Model) -> set[ir.Value]:
-    """The initializers that a step may change; without records, all that could be weights."""
+    """The initializers that a step may change; without records, all that could be weights: not the
+    settings of foreign operators, such as the temperature of a tokenizer, which have no gradient.
+    """
     initializers = model.graph.initializers
     if not model.records:
-        return {v for v in initializers.values() if v.dtype in FLOATS}
+        floats = [v for v in initializers.values() if v.dtype in FLOATS]
+        return {v for v in floats if any(_may_train(n, model) for n in v.consumers())}
     state = {n for record in model.records for n in state_names(model, record)}
     overridable = {v.name for v in model.graph.inputs if v.name in initializers}
     return {v for n, v in initializers.items() if n in state | overridable}
