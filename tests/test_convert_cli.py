@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,33 @@ def test_what_fails_leaves_what_was_there(
         assert code == 2 and "no space left on the disk" in said
     assert old.read_bytes() == b"before" and not new.exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlp.onnx", "old.pt2"]
+
+
+@pytest.mark.parametrize("problem", [MemoryError("all of it"), KeyboardInterrupt()])
+def test_nothing_unverified_stays(
+    problem: BaseException,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
+    """Verification that ends in an error, or is interrupted, leaves what was there before."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(importlib.import_module("sardonyx.verify"), "verify", fail)
+    old, new = tmp_path / "old.npz", tmp_path / "new"
+    old.write_bytes(b"before")
+    for output in (old, new):
+        try:
+            code, _, _ = call("convert", model, "--to", "numpy", "-o", output)
+        except BaseException as error:
+            assert error is problem
+        else:
+            assert code not in (0, 1)
+    assert old.read_bytes() == b"before" and not new.exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mlp.onnx", "old.npz"]
 
 
 @pytest.mark.parametrize("target", ["torch", "torch-source", "numpy"])

@@ -136,42 +136,46 @@ def convert(
     show("converting", f"{model} to {to}")
     module = MODULES.get(to, f"{to}.convert")
     with _whole_or_nothing(output):
-        stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, output)
-    show("written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - started:.1f} s)")
-    for label, value in stored.rows:
-        show(label, value)
-    code = 0
-    if (seeds or inputs is not None) and stored.function is None:
-        show("not verified", stored.unverified)
-        code = 5
-    elif seeds or inputs is not None:
-        from sardonyx.verify import verify
-
-        at = (stored.sizes or None) if inputs is None else None
-        report = verify(
-            loaded, stored.function, seeds=seeds, inputs=inputs, sizes=at, culprit=False
+        with full_disk_reported(output.parent):
+            stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, output)
+        show(
+            "written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - started:.1f} s)"
         )
-        source = f"{seeds} random inputs" if inputs is None else f"the inputs of {inputs}"
-        show("verified", f"{report.verdict} on {source}, read back from the file")
-        for problem in dict.fromkeys(m.problem for m in report.measurements if m.problem):
-            show("", problem)
-        if report.verdict in ("different", "look"):
-            worst = max(report.measurements, key=lambda m: m.ratio)
-            show("", f"output {quote(worst.output)}: {worst.ratio:.3g} × the noise of rounding")
-        code = report.exit_code
+        for label, value in stored.rows:
+            show(label, value)
+        code = 0
+        if (seeds or inputs is not None) and stored.function is None:
+            show("not verified", stored.unverified)
+            code = 5
+        elif seeds or inputs is not None:
+            from sardonyx.verify import verify
+
+            at = (stored.sizes or None) if inputs is None else None
+            report = verify(
+                loaded, stored.function, seeds=seeds, inputs=inputs, sizes=at, culprit=False
+            )
+            source = f"{seeds} random inputs" if inputs is None else f"the inputs of {inputs}"
+            show("verified", f"{report.verdict} on {source}, read back from the file")
+            for problem in dict.fromkeys(m.problem for m in report.measurements if m.problem):
+                show("", problem)
+            if report.verdict in ("different", "look"):
+                worst = max(report.measurements, key=lambda m: m.ratio)
+                show("", f"output {quote(worst.output)}: {worst.ratio:.3g} × the noise of rounding")
+            code = report.exit_code
     print(output)
     raise typer.Exit(code)
 
 
 @contextlib.contextmanager
 def _whole_or_nothing(path: Path) -> Iterator[None]:
-    """Around the writing of `path`: when it fails, what was there before is there again."""
+    """Around the writing and verifying of `path`: if an error ends it, nothing unverified stays,
+    and a file that was there before is there again. A verdict is no error: the file stays.
+    """
     existed, aside = path.exists(), path.with_name(f".{path.name}.before")
     if path.is_file():
         path.rename(aside)
     try:
-        with full_disk_reported(path.parent):
-            yield
+        yield
     except BaseException:
         if aside.exists():
             aside.replace(path)
