@@ -87,6 +87,28 @@ def test_run_01_endless_time_is_an_answer(tmp_path: Path) -> None:
     assert "--limit processor=" in done.stderr and "Traceback" not in done.stderr
 
 
+ENDLESS = """<ir_version: 8, opset_import: ["": 17]> g (float[N,3] x) => (float[N,3] y)
+    <float[3] w = {1, 2, 3}, int64 trips = {1152921504606846976}, bool go = {1}> {
+        z = Mul(x, w)
+        y = Loop (trips, go, z) <body = b (int64 i, bool c, float[N,3] s)
+            => (bool d, float[N,3] t) { d = Identity(c)  t = Sin(s) }> }"""
+
+
+@pytest.mark.parametrize("command", ["train", "predict"])
+def test_run_01_an_endless_loop_ends_in_every_command(command: str, tmp_path: Path) -> None:
+    """A loop of 2^60 iterations ends at the limit, and no file is written."""
+    path = saved(tmp_path, onnx.parser.parse_model(ENDLESS))
+    ones = np.ones((4, 3), np.float32)
+    np.savez(tmp_path / "data.npz", x=ones, y=ones)
+    output = tmp_path / ("out.onnx" if command == "train" else "out.npz")
+    options = ["--loss", "mse", "--epochs", "1"] if command == "train" else []
+    arguments = [command, path, str(tmp_path / "data.npz"), "-o", str(output), *options]
+    done = sardonyx_command(*arguments, "--untrusted", "--limit", "seconds=6")
+    assert done.returncode == 2, done.stderr
+    assert "the run was stopped" in done.stderr and "Traceback" not in done.stderr
+    assert not output.exists()
+
+
 def test_run_01_too_much_memory_is_an_answer(tmp_path: Path) -> None:
     """BOMB-05 run by the runtime: 2 GB where one is allowed."""
     path = saved(tmp_path, BOMBS["BOMB-05"])
