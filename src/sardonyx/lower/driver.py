@@ -156,7 +156,8 @@ def prepare(
         if node in elsewhere:
             continue
         if native is None and find(node.op_type, node.domain, "numpy") is None:
-            if node.domain in opset.EXTENSIONS:
+            # PyFunction calls a function of the process by a name that the file chooses.
+            if node.domain in opset.EXTENSIONS and node.op_type != "PyFunction":
                 why = "an operation of onnxruntime-extensions"
                 elsewhere[node] = Placement(node, why, "onnxruntime")
             else:
