@@ -11,6 +11,7 @@ New values of variables are written over the old ones where nothing else reads t
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -304,7 +305,7 @@ class Launch:
         self.reads = [[places[part.tensors[slot]] for part in parts] for slot in slots]
         columns = range(len(parts[0].results))
         self.writes = [[places[part.results[column]] for part in parts] for column in columns]
-        # the place of a tensor that is written over; of one that a new tensor is like
+        # the place of the tensor that a result is written over; None for a new one
         self.over = [
             [
                 places[over[node]] if (node := part.results[column]) in over else None
@@ -317,6 +318,7 @@ class Launch:
         self.grid = 0
         self.table: Any = None  # of pointers, on the device
         self.addresses: list[int] = []  # what is in it
+        self.wide = 0  # whether all addresses suit packs of elements
 
     def __call__(self, env: list[Any]) -> None:
         tensors = [env[place] for column in self.reads for place in column]
@@ -336,7 +338,9 @@ class Launch:
             self.wide = int(not any(address % 16 for address in addresses))
         numbers = [env[place] for place in self.numbers]
         arguments = [self.table, self.chunks, len(self.parts), self.wide, *numbers]
-        self.kernel(grid=(self.grid, 1, 1), block=(THREADS, 1, 1), args=arguments)
+        if self.grid:  # all tensors may be empty
+            with current(device):
+                self.kernel(grid=(self.grid, 1, 1), block=(THREADS, 1, 1), args=arguments)
 
     def _kinds(self) -> list[Any]:
         return [node.meta["val"].dtype for node in self.parts[0].results]
@@ -365,6 +369,11 @@ class Launch:
                 env[self.places[node]] = values[node]
 
 
+def current(device: Any) -> contextlib.AbstractContextManager[Any]:
+    """Kernels are compiled for the current device, and start on its stream."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 def _on_device(numbers: list[int], device: Any) -> Any:
     """Numbers on a device, from pinned memory, so that nobody waits for it."""
     tensor = torch.tensor(numbers, dtype=torch.int64)
@@ -387,6 +396,7 @@ def fused(graph: torch.fx.GraphModule, over: Mapping[int, int], device: Any) -> 
     if device.type != "cuda" or torch.version.cuda is None:
         return Grouped(graph)
     try:
-        return Fused(graph, over, compile_for_gpu)
+        with current(device):
+            return Fused(graph, over, compile_for_gpu)
     except (AttributeError, RuntimeError, OSError, TypeError):  # a torch without NVRTC
         return Grouped(graph)

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.engines.torch.fused_update import compile_for_gpu
+from sardonyx.engines.torch.fused_update import compile_for_gpu, current
 from sardonyx.engines.torch.xp import torch
 
 aten = torch.ops.aten
@@ -82,10 +82,11 @@ extern "C" __global__ void cross_entropy(
 
 
 @functools.cache
-def kernel() -> Callable[..., Any] | None:
-    """The kernel above; None where torch cannot compile it."""
+def kernel(device: Any) -> Callable[..., Any] | None:
+    """The kernel above, for a GPU; None where torch cannot compile it."""
     try:
-        return compile_for_gpu(SOURCE, "cross_entropy")
+        with current(device):
+            return compile_for_gpu(SOURCE, "cross_entropy")
     except (AttributeError, RuntimeError, OSError, TypeError):
         return None
 
@@ -94,9 +95,10 @@ def by_kernel(scores: Any, index: Any, factor: Any, gradient: Any) -> Any:
     """The losses of rows; their gradient, times the factors of rows, is written."""
     losses = torch.empty(scores.shape[0], dtype=torch.float32, device=scores.device)
     arguments = [scores, index, factor, losses, gradient, scores.shape[1]]
-    run = kernel()
+    run = kernel(scores.device)
     assert run is not None
-    run(grid=(scores.shape[0], 1, 1), block=(THREADS, 1, 1), args=arguments)
+    with current(scores.device):
+        run(grid=(scores.shape[0], 1, 1), block=(THREADS, 1, 1), args=arguments)
     return losses
 
 
@@ -127,7 +129,8 @@ class CrossEntropy(torch.autograd.Function):
         factor = (counts / number).float()  # of each row in the loss
         scores = scores.contiguous()
         gradient = torch.empty_like(scores) if ctx.needs_input_grad[0] else None
-        on_gpu = scores.is_cuda and gradient is not None and kernel() is not None
+        on_gpu = scores.is_cuda and scores.numel() > 0 and gradient is not None
+        on_gpu = on_gpu and kernel(scores.device) is not None
         losses = (by_kernel if on_gpu else by_rows)(scores, index, factor, gradient)
         ctx.gradient = gradient
         return torch.where(counts, losses, 0).sum() / number
