@@ -75,6 +75,7 @@ class Part:
     tensors -- what they read, of that shape
     numbers -- tensors of one number that they read
     results -- those of their values that something else reads
+    lines   -- the statements of the kernel for one element
     """
 
     nodes: list[Node]
@@ -87,7 +88,7 @@ class Part:
         names: dict[Node, str] = {}
         inside = set(self.nodes)
         for node in self.nodes:
-            operands = [self._operand(a, node, inside, names) for a in node.args]
+            operands = [self._operand(a, node, names) for a in node.args]
             names[node] = f"v{len(self.lines)}"
             formula = FORMULAS[node.target].format(*operands)
             self.lines.append(f"const {_type(node)} {names[node]} = {formula};")
@@ -96,7 +97,8 @@ class Part:
                 self.lines.append(f"r{len(self.results)}.at[k] = {names[node]};")
                 self.results.append(node)
 
-    def _operand(self, value: Any, node: Node, inside: set[Node], names: dict[Node, str]) -> str:
+    def _operand(self, value: Any, node: Node, names: dict[Node, str]) -> str:
+        """How a formula names a value; what comes from outside is listed."""
         if not isinstance(value, torch.fx.Node):
             other = next(a for a in node.args if isinstance(a, torch.fx.Node) and not _is_flag(a))
             return f"({_type(other)}){float(value).hex()}"
