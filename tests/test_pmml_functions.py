@@ -28,12 +28,14 @@ ROWS: dict[str, list[Any]] = {
 }
 
 
-def evaluate(expression: str, dtype: str = "double", before: str = "") -> list[Any]:
+def evaluate(
+    expression: str, dtype: str = "double", before: str = "", version: str = "4.4"
+) -> list[Any]:
     optype = "categorical" if dtype == "string" else "continuous"
     model = f"""<RegressionModel functionName="regression">{schema(*ROWS)}
     <Output><OutputField name="o" feature="transformedValue" dataType="{dtype}" optype="{optype}">
     {expression}</OutputField></Output><RegressionTable intercept="0"/></RegressionModel>"""
-    return run(document(model, FIELDS, before), **ROWS)["o"]
+    return run(document(model, FIELDS, before, version), **ROWS)["o"]
 
 
 def call(function: str, *arguments: str, **settings: str) -> str:
@@ -251,3 +253,9 @@ def test_functions_that_call_each_other_twice_are_bounded() -> None:
     before = f"<TransformationDictionary>{twice}{last}</TransformationDictionary>"
     with pytest.raises(LimitExceeded, match="expand"):
         evaluate(call("f0", "x"), before=before)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("4.1", [2, 2, 3, 0.25]), ("4.2", [2, 2, 7, 7])])
+def test_what_is_mapped_depends_on_the_version(version: str, expected: list[float]) -> None:
+    """In 4.1 `mapMissingTo` stood for a missing result, and max leaves out missing numbers."""
+    same(evaluate(call("max", "x", "j", mapMissingTo="7"), version=version), expected)

@@ -370,6 +370,41 @@ def test_rules() -> None:
     same(out["trust"], [0.9, 0.1, 0.6, 0.6])
 
 
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [
+        # x = 1: "yes" and "no" both have 0.5; the rule for "yes" fires first.
+        # x = -1: the rule for "no" fires first; x = 3: 0.75 for "no".
+        ("weightedSum", ["yes", "no", "no"]),
+        ("weightedMax", ["yes", "no", "no"]),
+    ],
+)
+def test_of_equal_weights_the_rule_that_fires_first_decides(
+    criterion: str, expected: list[str]
+) -> None:
+    def rule(score: str, weight: float, operator: str, value: float) -> str:
+        return (
+            f'<SimpleRule score="{score}" weight="{weight}">'
+            f'<SimplePredicate field="x" operator="{operator}" value="{value}"/></SimpleRule>'
+        )
+
+    rules = (
+        rule("no", 0.5, "lessThan", 0), rule("yes", 0.5, "lessThan", 2),
+        rule("no", 0.5, "greaterThan", 0), rule("no", 0.25, "greaterThan", 2),
+    )  # fmt: skip
+    model = f"""<RuleSetModel functionName="classification">{schema("x")}<RuleSet>
+    <RuleSelectionMethod criterion="{criterion}"/>{"".join(rules)}</RuleSet></RuleSetModel>"""
+    assert run(document(model, X + CLASS), x=[1.0, -1.0, 3.0])["y"] == expected
+
+
+def test_weights_without_a_sum_are_refused() -> None:
+    segment = f"<Segment weight='0'><True/>{stump(1, 2)}</Segment>"
+    model = f"""<MiningModel functionName="regression">{schema("x")}
+    <Segmentation multipleModelMethod="weightedAverage">{segment}</Segmentation></MiningModel>"""
+    with pytest.raises(ImportRefused, match="no positive sum"):
+        sx.from_pmml(document(model))
+
+
 def test_targets_rescale_and_round() -> None:
     model = f"""<RegressionModel functionName="regression">{schema("x")}
     <Targets><Target field="y" min="-1" max="1.5" rescaleFactor="2" rescaleConstant="0.2"

@@ -92,6 +92,9 @@ def tried(text: str, path: Path, x) -> tuple[str, str]:
         return verdict, reason
     other, more = compared(by_pmml4s, path, x, actual)
     if verdict == "unjudged":
+        # PMML4S reads an unknown condition as false and a fraction as an integer, and applies
+        # Targets at other places: alone, it is a hint and no verdict.
+        other = "PMML4S differs" if other == "wrong" else other
         return other, f"JPMML: {reason}; PMML4S: {more}"
     return ("JPMML differs" if other == "right" else "wrong"), f"{reason}; PMML4S: {other} {more}"
 
@@ -119,6 +122,6 @@ def judge(documents: Callable[[], Documents], arguments: list[str] | None = None
             verdict, reason = tried(text, Path(folder) / "model.pmml", x)
             totals[verdict] += 1
             if verdict != "right":
-                print(f"{name:70} {verdict:13} {reason}", flush=True)
+                print(f"{name:70} {verdict:14} {reason}", flush=True)
     print(dict(totals))
     return totals

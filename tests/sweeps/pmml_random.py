@@ -32,7 +32,7 @@ class Writer:
         self.draw = random.Random(seed)
         self.numbers = ["x", "z", "i"]
         self.texts = ["s"]
-        self.functions = ""
+        self.local: list[str] = []  # the fields of local transformations
 
     def one(self, *choices: str) -> str:
         return self.draw.choice(choices)
@@ -102,11 +102,17 @@ class Writer:
             )
         if kind <= 2:
             more = self.one("", "", ' mapMissingTo="3"', ' defaultValue="6"')
-            return self.apply(self.one("+", "-", "*", "/", "min", "max", "pow"),
+            if self.draw.random() < 0.15:  # by a constant: what is divided by zero is unsettled
+                divisor = f'<Constant dataType="double">{self.one("-2", "0.5", "3")}</Constant>'
+                return self.apply("/", self.numeric(depth - 1), divisor, more=more)
+            if self.draw.random() < 0.15:  # finite, as those of 0 to a negative power are not
+                exponent = f'<Constant dataType="double">{self.one("2", "3")}</Constant>'
+                return self.apply("pow", self.numeric(depth - 1), exponent, more=more)
+            return self.apply(self.one("+", "-", "*", "min", "max"),
                               self.numeric(depth - 1), self.numeric(depth - 1), more=more)  # fmt: skip # noqa: E501
         if kind == 3:
             many = [self.numeric(depth - 1) for _ in range(self.draw.randint(1, 3))]
-            return self.apply(self.one("sum", "avg", "min", "max", "median", "product"), *many)
+            return self.apply(self.one("sum", "avg", "min", "max", "product"), *many)
         if kind == 4:
             other = [self.numeric(depth - 1)] * self.draw.randint(0, 1)
             return self.apply(
@@ -129,7 +135,8 @@ class Writer:
 
     def binned(self, bins: tuple[str, ...], others: tuple[str, str]) -> str:
         closure = self.one(*CLOSURES)
-        settings = self.one("", f' defaultValue="{others[0]}"')
+        settings = ' dataType="double"' * bins[0].isdigit()  # without it JPMML takes texts
+        settings += self.one("", f' defaultValue="{others[0]}"')
         settings += self.one("", f' mapMissingTo="{others[1]}"')
         cells = "".join(
             f'<DiscretizeBin binValue="{b}"><Interval closure="{closure}"'
@@ -140,7 +147,8 @@ class Writer:
         return f'<Discretize field="{self.one("x", "z")}"{settings}>{cells}</Discretize>'
 
     def mapped(self, values: tuple[str, ...], others: tuple[str, str]) -> str:
-        settings = self.one("", f' defaultValue="{others[0]}"')
+        settings = ' dataType="double"' * values[0].isdigit()
+        settings += self.one("", f' defaultValue="{others[0]}"')
         settings += self.one("", f' mapMissingTo="{others[1]}"')
         cells = "".join(
             f"<row><in>{a}</in><out>{v}</out></row>" for a, v in zip("abc", values, strict=True)
@@ -296,14 +304,15 @@ class Writer:
                               "selectFirst")  # fmt: skip
         else:
             method = self.one("average", "weightedAverage", "sum", "median", "selectFirst",
-                              "x-weightedSum")  # fmt: skip
+                              "weightedSum")  # fmt: skip
         plain = self.draw.random() < 0.6
-        names = dict.fromkeys(["x", "z", "i", *self.numbers, *self.texts])
+        # Fields of the dictionary are visible everywhere; JPMML finds none that a schema names.
+        names = dict.fromkeys(["x", "z", "i", "s", *self.local])
         fields = "".join(f'<MiningField name="{name}"/>' for name in names)
         inner = f"<MiningSchema>{fields}{TARGET}</MiningSchema>"
         segments = "".join(
             f'<Segment id="s{k}"'
-            + (f' weight="{self.number()}"'.replace("-", "") if "eighted" in method else "")
+            + (f' weight="{self.one("0.5", "1", "1.5", "3")}"' if "eighted" in method else "")
             + f">{'<True/>' if plain else self.predicate()}{self.part(classes, inner)}</Segment>"
             for k in range(self.draw.randint(1, 4))
         )
@@ -339,7 +348,9 @@ class Writer:
         )
         criterion = self.one("firstHit", "weightedSum", "weightedMax")
         default = self.one("", ' defaultScore="mid"')
-        return (f'<RuleSetModel functionName="classification">{schema}<RuleSet{default}>'
+        if PROBABILITIES in extra:  # of which rules have none
+            extra = extra.replace(PROBABILITIES, "").replace("<Output></Output>", "")
+        return (f'<RuleSetModel functionName="classification">{schema}{extra}<RuleSet{default}>'
                 f'<RuleSelectionMethod criterion="{criterion}"/>{listed}</RuleSet></RuleSetModel>')  # fmt: skip # noqa: E501
 
     # -- around the model ----------------------------------------------------------------
@@ -368,7 +379,9 @@ def document(seed: int) -> str:
     fields, mining = writer.data_fields(), writer.mining_fields()
     before = writer.derived_fields(writer.draw.randint(0, 2))
     dictionary = f"<TransformationDictionary>{before}</TransformationDictionary>" if before else ""
+    names = {*writer.numbers, *writer.texts}
     local = writer.derived_fields(writer.draw.randint(0, 2))
+    writer.local = [n for n in (*writer.numbers, *writer.texts) if n not in names]
     classes = writer.draw.random() < 0.5
     schema = f"<MiningSchema>{mining}{TARGET}</MiningSchema>"
     kinds = [writer.tree, writer.regression, writer.ensemble, writer.ensemble]
@@ -393,7 +406,7 @@ def main(first: int = 0, count: int = 300) -> Counter[str]:
             verdict, reason = tried(document(seed), Path(folder) / "model.pmml", x)
             totals[verdict] += 1
             if verdict != "right":
-                print(f"{seed:6} {verdict:13} {reason}", flush=True)
+                print(f"{seed:6} {verdict:14} {reason}", flush=True)
     print(dict(totals))
     return totals
 

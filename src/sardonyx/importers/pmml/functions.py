@@ -82,7 +82,7 @@ def apply(scope: Scope, element: Element, evaluate: Evaluate) -> Column:
             raise Refusal(element, f"{name} has {len(arguments)} arguments") from error
     else:
         raise Refusal(element, f"function {name!r} is not one of PMML")
-    return _replaced(g, element, arguments, out)
+    return _replaced(scope, element, arguments, out)
 
 
 def _count(scope: Scope) -> None:
@@ -103,8 +103,12 @@ _ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
-def _replaced(g: Graph, element: Element, arguments: list[Column], out: Column) -> Column:
+def _replaced(scope: Scope, element: Element, arguments: list[Column], out: Column) -> Column:
+    g = scope.g
     default, if_missing = element.get("defaultValue"), element.get("mapMissingTo")
+    if scope.document.root.get("version", "").startswith("4.1"):
+        # What PMML 4.1 calls mapMissingTo replaces a missing result: the later defaultValue.
+        default, if_missing = default or if_missing, None
     if default is not None:
         out = merge(g, missing(g, out), _literal(g, element, default, out), out)
     if if_missing is not None and arguments:

@@ -81,6 +81,11 @@ def weight_of(segment: Element, method: str) -> float:
     return float(segment.get("weight", 1.0))
 
 
+def check_weights(segmentation: Element, weights: list[float], method: str) -> None:
+    if method in WEIGHTED and method not in SUMS and not sum(weights) > 0:
+        raise Refusal(segmentation, f"the weights of {method} have no positive sum")
+
+
 # -- chains ---------------------------------------------------------------------------
 
 
@@ -237,6 +242,7 @@ def ensemble(job: Job, segmentation: Element, segments: list[Element], method: s
         parts.append(part)
         weights.append(weight_of(segment, method))
         _keep(job, results, segment, masks[-1], part)
+    check_weights(segmentation, weights, method)
     if job.is_classification:
         out = _vote(job, segmentation, parts, masks, weights, method)
     elif job.function == "regression":
@@ -387,6 +393,7 @@ def forest(job: Job, segmentation: Element, segments: list[Element], method: str
             trees.append(Grower(inner, tests).grow())
             weights.append(weight_of(segment, method))
     job.document.refusals.check()
+    check_weights(segmentation, weights, method)
     if not job.is_classification:
         return _regression_forest(job, segmentation, tests, trees, weights, method)
     return _classification_forest(job, segmentation, tests, trees, weights, method)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .document import Element
-from .graph import Column, Truth
+from .graph import Column, Graph, Truth
 from .predicates import both, predicate, predicate_of
 from .refusal import Refusal
 from .results import Job, Literal, Result, class_column, distinct, literal, model
@@ -115,15 +115,18 @@ def _weighted(
     weights = np.zeros((len(rules), len(classes)))
     for i, (rule, score) in enumerate(zip(rules, scores, strict=True)):
         weights[i, classes.index(score)] = float(rule.element.get("weight", 1))
+    wide = g.Where(g.Unsqueeze(fires, [2]), g.number(weights[None]), g.number(0.0))
     if criterion == "weightedSum":
-        totals = g.MatMul(g.cast(fires, ir.DataType.DOUBLE), g.const(weights))
+        # Rule after rule, because sums that are equal but for their rounding would decide.
+        totals = g.Gather(g.CumSum(wide, np.array(1, np.int64)), np.array(-1), axis=1)
         count = g.ReduceSum(g.cast(fires, ir.DataType.DOUBLE), [1], keepdims=1)
         confidences = g.Div(totals, count)
+        index = _first_of_largest(g, fires, totals, weights != 0)
     else:
-        wide = g.Where(g.Unsqueeze(fires, [2]), g.number(weights[None]), g.number(0.0))
-        totals = g.ReduceMax(wide, [1], keepdims=0)
-        confidences = totals
-    index = g.ArgMax(totals, axis=1, keepdims=0)
+        confidences = g.ReduceMax(wide, [1], keepdims=0)
+        ranking = g.Where(fires, g.number(weights.sum(1)[None]), g.number(-np.inf))
+        labels = np.array([classes.index(score) for score in scores])
+        index = g.Gather(labels, g.ArgMax(ranking, axis=1, keepdims=0), axis=0)
     fired = g.Greater(
         g.ReduceMax(g.cast(fires, ir.DataType.DOUBLE), [1], keepdims=0), g.number(0.0)
     )
@@ -134,3 +137,12 @@ def _weighted(
         default[0, last] = float(rule_set.get("defaultConfidence", "nan"))
     confidences = g.Where(g.Unsqueeze(fired, [1]), confidences, g.number(default))
     return Result(job.target, value, classes, confidences, confidences)
+
+
+def _first_of_largest(g: Graph, fires: ir.Value, totals: ir.Value, owners: np.ndarray) -> ir.Value:
+    """The category with the largest sum; of equals, the one whose rule fires first."""
+    votes = g.And(g.Unsqueeze(fires, [2]), g.const(owners[None]))
+    first = g.ArgMax(g.cast(votes, ir.DataType.INT64), axis=1, keepdims=0)
+    largest = g.Equal(totals, g.ReduceMax(totals, [1], keepdims=1))
+    order = g.Neg(g.cast(first, ir.DataType.DOUBLE))
+    return g.ArgMax(g.Where(largest, order, g.number(-np.inf)), axis=1, keepdims=0)
