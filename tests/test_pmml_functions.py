@@ -224,6 +224,9 @@ def test_functions_of_the_document() -> None:
         call("matches", "s", "(a+)+"),
         '<FieldRef field="nobody"/>',
         '<NormContinuous field="x"><LinearNorm orig="0" norm="0"/></NormContinuous>',
+        # A step, whose place every evaluator reads in another way; the points must be ascending.
+        '<NormContinuous field="x"><LinearNorm orig="0" norm="0"/><LinearNorm orig="1" norm="2"/>'
+        '<LinearNorm orig="1" norm="5"/><LinearNorm orig="2" norm="6"/></NormContinuous>',
     ],
 )
 def test_what_has_no_counterpart_is_refused(expression: str) -> None:

@@ -17,6 +17,7 @@ from tests.test_pmml import CLASS, NAN, S, X, Y, document, run, same, schema
 Z = '<DataField name="z" optype="continuous" dataType="double"/>'
 XS = [0.5, -1.0, 2.0, 0.0]
 ZS = [1.0, 3.0, -2.0, 0.5]
+NO_YES = ("no", "yes")
 
 
 def probabilities(*names: str) -> str:
@@ -238,20 +239,25 @@ def test_a_neural_network() -> None:
     outputs = "".join(
         f'<NeuralOutput outputNeuron="o{k}"><DerivedField optype="continuous" dataType="double">'
         f'<NormDiscrete field="y" value="{name}"/></DerivedField></NeuralOutput>'
-        for k, name in enumerate(("no", "yes"))
+        for k, name in enumerate(NO_YES)
+    )
+    fields = '<OutputField name="neuron" feature="entityId"/>'
+    fields += "".join(
+        f'<OutputField name="p_{n}" feature="probability" value="{n}"/>' for n in NO_YES
     )
     model = f"""<NeuralNetwork functionName="classification" activationFunction="tanh">
-    {schema("x", "z")}{probabilities("no", "yes")}<NeuralInputs>{inputs}</NeuralInputs>
+    {schema("x", "z")}<Output>{fields}</Output><NeuralInputs>{inputs}</NeuralInputs>
     {layer("h", "i", hidden, "")}{
         layer("o", "h", output, 'activationFunction="identity" normalizationMethod="softmax"')
     }
     <NeuralOutputs>{outputs}</NeuralOutputs></NeuralNetwork>"""
-    out = run(document(model, X + Z + CLASS), x=XS, z=ZS)
+    out = run(document(model, X + Z + CLASS), x=[*XS, NAN], z=[*ZS, 1.0])
     scores = np.tanh(np.c_[XS, ZS] @ hidden + bias) @ output + bias
     expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    same(out["p_no"], list(expected[:, 0]))
-    same(out["p_yes"], list(expected[:, 1]))
-    assert out["y"] == [("no", "yes")[k] for k in expected.argmax(1)]
+    same(out["p_no"], [*expected[:, 0], NAN])
+    same(out["p_yes"], [*expected[:, 1], NAN])
+    assert out["y"] == [*(NO_YES[k] for k in expected.argmax(1)), ""]
+    assert out["neuron"] == [*(f"o{k}" for k in expected.argmax(1)), ""]
 
 
 def test_naive_bayes() -> None:
@@ -316,19 +322,46 @@ def test_clusters(measure: str, rule: Any) -> None:
     same(out["near"], [float(d.min()) for d in distances])
 
 
+def test_ranks_of_clusters() -> None:
+    """Centres are doubles, also of a field of floats; where all is missing, no cluster is near."""
+    clusters = "".join(
+        f'<Cluster id="c{i}"><Array type="real">{c}</Array></Cluster>'
+        for i, c in enumerate((-1.519, 0.3, 2.0))
+    )
+    fields = "".join(
+        f'<OutputField name="{feature}{rank}" feature="{feature}" rank="{rank}"/>'
+        for feature in ("entityId", "affinity")
+        for rank in (1, 2)
+    )
+    model = f"""<ClusteringModel functionName="clustering" modelClass="centerBased"
+    numberOfClusters="3"><MiningSchema><MiningField name="x"/></MiningSchema>
+    <Output>{fields}</Output><ComparisonMeasure kind="distance"><cityBlock/></ComparisonMeasure>
+    <ClusteringField field="x"/>{clusters}</ClusteringModel>"""
+    out = run(document(model, X.replace("double", "float")), x=[-1.5, 1.0, NAN])
+    assert out["entityId1"] == ["c0", "c1", ""]
+    assert out["entityId2"] == ["c1", "c2", ""]
+    same(out["affinity1"], [0.019, 0.7, NAN])
+    same(out["affinity2"], [1.8, 1.0, NAN])
+
+
 def test_nearest_neighbours() -> None:
     points, targets = np.array([0.0, 1.0, -1.0, 0.4]), np.array([1.0, 2.5, -1.0, 4.0])
     rows = "".join(f"<row><a>{p}</a><b>{t}</b></row>" for p, t in zip(points, targets, strict=True))
     model = f"""<NearestNeighborModel functionName="regression" numberOfNeighbors="2">
-    {schema("x")}<Output><OutputField name="first" feature="entityId" rank="1"/></Output>
+    {schema("x", outliers="asExtremeValues", lowValue="-0.5", highValue="9")}
+    <Output><OutputField name="first" feature="entityId" rank="1"/>
+    <OutputField name="third" feature="entityId" rank="3"/></Output>
     <TrainingInstances><InstanceFields><InstanceField field="x" column="a"/>
     <InstanceField field="y" column="b"/></InstanceFields><InlineTable>{rows}</InlineTable>
     </TrainingInstances><ComparisonMeasure kind="distance"><euclidean/></ComparisonMeasure>
     <KNNInputs><KNNInput field="x"/></KNNInputs></NearestNeighborModel>"""
     out = run(document(model), x=XS)
-    order = [np.argsort(np.abs(points - x), kind="stable") for x in XS]
+    # Raw training rows are clipped as well, and a rank may lie beyond the neighbours that count.
+    clipped = np.maximum(points, -0.5)
+    order = [np.argsort(np.abs(clipped - max(x, -0.5)), kind="stable") for x in XS]
     same(out["y"], [float(targets[o[:2]].mean()) for o in order])
     assert out["first"] == [str(o[0] + 1) for o in order]
+    assert out["third"] == [str(o[2] + 1) for o in order]
 
 
 def test_a_scorecard_with_reasons() -> None:

@@ -124,18 +124,6 @@ def test_before_the_first_time_there_is_no_hazard() -> None:
     same(out["y"], [0.0, 0.0, 0.1 * math.exp(1.0), NAN])
 
 
-def test_a_normalization_with_a_step() -> None:
-    points = "".join(
-        f'<LinearNorm orig="{a}" norm="{b}"/>' for a, b in ((0, 0), (1, 2), (1, 5), (2, 6))
-    )
-    model = f"""<RegressionModel functionName="regression">{schema("x")}<LocalTransformations>
-    <DerivedField name="d" optype="continuous" dataType="double"><NormContinuous field="x">
-    {points}</NormContinuous></DerivedField></LocalTransformations><RegressionTable intercept="0">
-    <NumericPredictor name="d" coefficient="1"/></RegressionTable></RegressionModel>"""
-    out = run(document(model, X + Y), x=[-1.0, 0.5, 1.0, 1.5, 3.0, NAN])
-    same(out["y"], [-2.0, 1.0, 5.0, 5.5, 7.0, NAN])
-
-
 def test_a_category_without_confidence_has_none() -> None:
     leaf = """<Node score="yes">{}<ScoreDistribution value="yes" recordCount="3" {}/>
     <ScoreDistribution value="no" recordCount="1"/></Node>"""

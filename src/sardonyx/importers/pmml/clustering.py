@@ -37,7 +37,9 @@ def clustering_model(job: Job) -> Result:
     axes = []
     for i, field in enumerate(fields):
         column = job.scope.column(field.get("field"), field)
-        points = [number(g, parse(field, row[i], column.dtype)) for row in rows]
+        # A centre is written in double, also where the field holds floats of 32 bits.
+        kind = "double" if column.dtype == "float" else column.dtype
+        points = [number(g, parse(field, row[i], kind)) for row in rows]
         axes.append(axis_of(measure, field, column, np.array(points), missing[i]))
     affinities = compare(g, measure, axes)
     ids = [c.get("id") or str(i + 1) for i, c in enumerate(clusters)]
@@ -68,5 +70,6 @@ def _ranked(
         "TopK", [affinities, size], {"axis": 1, "largest": int(largest)}, outputs=2
     )
     codes = g.Gather(g.number([g.code(i) for i in ids]), index, axis=0)
+    codes = g.Where(g.IsNaN(values), g.number(float("nan")), codes)
     columns = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(most)]
     return columns, [Column(g.pick(values, i), "double") for i in range(most)]

@@ -79,10 +79,10 @@ def mapped(g: Graph, element: Element, column: Column) -> Column:
 def norm_continuous(scope: Scope, element: Element, dtype: str | None) -> Column:
     column = scope.column(element.get("field"), element)
     points = [(float(p.get("orig")), float(p.get("norm"))) for p in element.all("LinearNorm")]
-    if len(points) < 2:
+    if len(set(points)) < 2:
         raise Refusal(element, "a NormContinuous needs two LinearNorm")
-    if points[0][0] == points[1][0] or points[-1][0] == points[-2][0]:
-        raise Refusal(element, "the first or the last two LinearNorm have the same orig")
+    if any(a == b and fa != fb for (a, fa), (b, fb) in pairwise(sorted(points))):
+        raise Refusal(element, "two LinearNorm have the same orig: what it maps to is not settled")
     outliers = element.get("outliers", "asIs")
     if outliers not in ("asIs", "asMissingValues", "asExtremeValues"):
         raise Refusal(element, f"outliers {outliers} is not one of PMML")
@@ -98,11 +98,9 @@ def interpolated(
     g: Graph, x: ir.Value, points: list[tuple[float, float]], outliers: str
 ) -> ir.Value:
     """Linear between the points; beyond them as `outliers` says."""
-    points = sorted(points, key=lambda p: p[0])
+    points = sorted(set(points))
     y: ir.Value | None = None
     for (a, fa), (b, fb) in pairwise(points):
-        if a == b:
-            continue  # a step: from its place on, the upper piece counts
         slope = (fb - fa) / (b - a)
         # The formula of the specification, in its order: a difference of one rounding shows.
         piece = g.Add(g.number(fa), g.Mul(g.Sub(x, g.number(a)), g.number(slope)))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .document import Element
-from .fields import target_fields
+from .fields import mining_fields, target_fields
 from .functions import column_median
 from .graph import Column
 from .literals import as_number, parse
@@ -42,12 +42,13 @@ def nearest_neighbor_model(job: Job) -> Result:
         if name not in columns_of:
             raise Refusal(item, f"the training rows have no field {name!r}")
         cells = [row.get(columns_of[name]) for row in rows]
-        points = [_point(job, item, column, cell) for cell in cells]
-        axes.append(axis_of(measure, item, column, np.array(points)))
+        points = np.array([_point(job, item, column, cell) for cell in cells])
+        axes.append(axis_of(measure, item, column, _treated(job, name, points)))
     affinities = compare(g, measure, axes)
     count = min(int(element.get("numberOfNeighbors", 1)), len(rows))
     largest = is_similarity(measure)
-    size = g.const(np.array([count], np.int64))
+    ranks = max(count, min(_ranks(job), len(rows)))  # outputs can ask beyond the neighbours
+    size = g.const(np.array([ranks], np.int64))
     values, index = g.call(
         "TopK", [affinities, size], {"axis": 1, "largest": int(largest)}, outputs=2
     )
@@ -55,13 +56,36 @@ def nearest_neighbor_model(job: Job) -> Result:
     ids = _ids(job, rows, columns_of)
     codes = g.Gather(g.number([g.code(i) for i in ids]), index, axis=0)
     codes = g.Where(g.Unsqueeze(is_missing, [1]), g.number(float("nan")), codes)
-    ranked = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(count)]
-    distances = [Column(g.pick(values, i), "double") for i in range(count)]
+    ranked = [Column(g.pick(codes, i), "string", finite=tuple(ids)) for i in range(ranks)]
+    distances = [Column(g.pick(values, i), "double") for i in range(ranks)]
+    if ranks > count:
+        values, index = (g.Slice(v, [0], [count], [1]) for v in (values, index))
     out = _result(job, rows, columns_of, values, index, is_missing)
     for part in (out, *out.others.values()):
         part.ranked, part.ranked_affinities, part.entities = ranked, distances, ids
         part.affinities, part.largest_affinity = affinities, largest
     return out
+
+
+def _ranks(job: Job) -> int:
+    """The highest rank that an output asks for."""
+    output = job.element.child("Output")
+    fields = output.all("OutputField") if output is not None else []
+    return max((int(f.get("rank", 1)) for f in fields), default=1)
+
+
+def _treated(job: Job, name: str, points: np.ndarray) -> np.ndarray:
+    """The training values of a field: raw ones are clipped as the rows to be scored are."""
+    holder = job.element.child("TrainingInstances")
+    raw = holder is not None and holder.get("isTransformed", "false") == "false"
+    mining = next((m for m in mining_fields(job.element) if m.get("name") == name), None)
+    treatment = mining.get("outliers", "asIs") if mining is not None else "asIs"
+    if mining is None or not raw or treatment == "asIs":
+        return points
+    low, high = float(mining.get("lowValue", "-inf")), float(mining.get("highValue", "inf"))
+    if treatment != "asExtremeValues" and ((points < low) | (points > high)).any():
+        raise Refusal(mining, "a training row is an outlier, and so has no value")
+    return np.clip(points, low, high)
 
 
 def _point(job: Job, item: Element, column: Column, cell: str | None) -> float:

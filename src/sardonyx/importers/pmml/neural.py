@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .document import Element
 from .expressions import derived_field, interpolated
-from .graph import Column, Graph
+from .graph import Column, Graph, missing
 from .refusal import Refusal
 from .regression import softmax
 from .results import Job, Literal, Result, literal, model, winner
@@ -203,6 +203,7 @@ def _classification(
     names = [item.get("outputNeuron") for item in items]
     index = g.ArgMax(matrix, axis=1, keepdims=0)
     codes = g.Gather(g.number([g.code(n) for n in names]), index, axis=0)
+    codes = g.Where(missing(g, value), g.number(float("nan")), codes)
     entity = Column(codes, "string", finite=tuple(names))
     if len(classes) == 1:
         raise job.refuse("a classification by one neuron is not supported")

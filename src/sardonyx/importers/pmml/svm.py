@@ -203,9 +203,9 @@ def _one_against_one(job: Job, machines: list[Element], values: ir.Value) -> Res
 def _votes(job: Job, pairs: list[tuple[Literal, Literal, Element]], values: ir.Value) -> Result:
     """Each machine votes for its category below the threshold (above, where the largest wins)."""
     g = job.g
-    named = distinct([c for pair in pairs for c in pair[:2]])
-    classes = [c for c in job.target.categories if c in named]
-    classes += [c for c in named if c not in classes]
+    # Of equal votes the first decides in the order of the machines, which is that of libsvm's
+    # labels, and so what scikit-learn and R give. JPMML and PMML4S choose two other ways.
+    classes = distinct([c for pair in pairs for c in pair[:2]])
     default = float(job.element.get("threshold", 0))
     limits = [float(m.get("threshold", default)) for _, _, m in pairs]
     largest = job.element.get("maxWins", "false") == "true"
