@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import rank
+from sardonyx.build import constant, rank
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
+
+
+def count_of(op: Writer, number: ir.Value) -> ir.Value:
+    """A number of elements as an int64 vector of one."""
+    array = constant(number)
+    if array is not None:
+        return op.const(array.reshape(1).astype(np.int64))
+    return op.Reshape(op.int64(number), [1])
 
 
 @dataclass

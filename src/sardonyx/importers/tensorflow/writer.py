@@ -236,6 +236,8 @@ class Writer(Builder):
         array = constant(x)
         if array is not None:
             return self.const(array[i : i + 1])
+        if x.shape is not None and x.shape.dims == (1,):
+            return x
         return self.part(x, 0, i, i + 1)
 
     def count(self, x: ir.Value) -> ir.Value:

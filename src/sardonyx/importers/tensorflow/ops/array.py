@@ -417,7 +417,10 @@ def _reversed(op: Writer, x: ir.Value, axes: list[int]) -> ir.Value:
     if not axes:
         return x
     n = len(axes)
-    return op.Slice(x, [-1] * n, [SMALLEST] * n, axes, [-1] * n)
+    y = op.Slice(x, [-1] * n, [SMALLEST] * n, axes, [-1] * n)
+    if x.shape is not None:  # free sizes too are those before
+        y.shape = ir.Shape(x.shape)
+    return y
 
 
 @importer("Roll")

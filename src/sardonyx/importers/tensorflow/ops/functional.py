@@ -13,6 +13,7 @@ import tensorflow as tf
 from sardonyx.build import constant
 from sardonyx.importers.tensorflow.lists import TensorList
 from sardonyx.importers.tensorflow.reader import Reader, Unknown, importer, merge_shape
+from sardonyx.importers.tensorflow.recurrent import RecurrentLoop
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
@@ -200,6 +201,9 @@ class Loop:
         for i, value in zip(carried, state, strict=True):
             inside[i] = self._as_operand(i, value)
         new = self._iteration(inner, body, inside)
+        layers = RecurrentLoop(self, inner, body, inside, new).results()
+        if layers is not None:
+            return layers
         again = self._test(inner, [*self._after(new, inside)])
         go = self._test(op, self.operands)
         if any(isinstance(v, Unknown) for v in [*new, again, go]):
@@ -248,9 +252,9 @@ class Loop:
             return item
         index = _origin(writer.inputs[1])
         counters = [j for j, t in enumerate(body.inputs) if t is index]
-        return item if counters and self._counts(counters[0], body) else None
+        return item if counters and self.counts(counters[0], body) else None
 
-    def _counts(self, j: int, body: Any) -> bool:
+    def counts(self, j: int, body: Any) -> bool:
         """Whether variable `j` is the number of the iteration."""
         start = constant(self.operands[j]) if isinstance(self.operands[j], ir.Value) else None
         if start is None or start.size != 1 or start.reshape(-1)[0] != 0:
@@ -339,7 +343,7 @@ class Loop:
         """The elements of the iterations, and zeros for those that were reserved beyond."""
         operand = self.operands[i]
         count = constant(operand.count)
-        if (count is not None and count[0] == 0) or self._fills(operand.count):
+        if (count is not None and count[0] == 0) or self.fills(operand.count):
             return value
         if item.shape is None or item.dtype == T.STRING:
             raise Refusal("a loop that may leave elements of a list unwritten")
@@ -350,7 +354,7 @@ class Loop:
         y = op.Pad(op.cast(value, T.UINT8) if narrow else value, pads)
         return op.cast(y, item.dtype)
 
-    def _fills(self, count: ir.Value) -> bool:
+    def fills(self, count: ir.Value) -> bool:
         """Whether the loop runs as often as a list has elements: while number < count."""
         graph = self.test()
         body = self.body()
@@ -365,7 +369,7 @@ class Loop:
             low, high = test.op.inputs if test.op.type == "Less" else reversed(test.op.inputs)
             places = {t.name: j for j, t in enumerate(graph.inputs)}
             j, k = places.get(_origin(low).name), places.get(_origin(high).name)
-            if j is None or not self._counts(j, body):
+            if j is None or not self.counts(j, body):
                 return False
             bound = self.operands[k] if k is not None else _constant_of(self.op, _origin(high))
             if k is not None and k not in self.kept:

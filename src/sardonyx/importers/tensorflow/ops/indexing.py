@@ -81,6 +81,7 @@ class _Spec:
     def __init__(self, op: Writer, begin: ir.Value, end: ir.Value, steps: ir.Value):
         self.op, self.begin, self.end, self.steps = op, begin, end, steps
         self.rows: list[tuple[int, Any, Any, Any]] = []
+        self.places: list[tuple[int, ir.Value]] = []  # axes of which one computed element is taken
 
     def _element(self, vector: ir.Value, i: int) -> Any:
         elements = self.op.elements(vector)
@@ -92,12 +93,9 @@ class _Spec:
     def one(self, axis: int, i: int) -> None:
         start = self._element(self.begin, i)
         if isinstance(start, int):
-            end: Any = LARGEST if start == -1 else start + 1
+            self.rows.append((axis, start, LARGEST if start == -1 else start + 1, 1))
         else:
-            after = self.op.Add(start, [1])
-            last = self.op.const(np.array([LARGEST]))
-            end = self.op.Where(self.op.Equal(after, [0]), last, after)
-        self.rows.append((axis, start, end, 1))
+            self.places.append((axis, start))
 
     def range(self, axis: int, i: int, from_start: bool, to_end: bool) -> None:
         step = self._element(self.steps, i)
@@ -118,11 +116,13 @@ class _Spec:
         return op.Where(forward, [0], high), op.Where(forward, high, low)
 
     def applied(self, x: ir.Value) -> ir.Value:
-        if not self.rows:
-            return x
-        axes, starts, ends, steps = zip(*self.rows, strict=True)
         op = self.op
-        return op.Slice(x, op.join(starts), op.join(ends), list(axes), op.join(steps))
+        if self.rows:
+            axes, starts, ends, steps = zip(*self.rows, strict=True)
+            x = op.Slice(x, op.join(starts), op.join(ends), list(axes), op.join(steps))
+        for axis, place in self.places:
+            x = op.Gather(x, place, axis=axis)
+        return x
 
 
 @importer("GatherV2")

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import constant, rank
-from sardonyx.importers.tensorflow.lists import TensorList
+from sardonyx.importers.tensorflow.lists import TensorList, count_of
 from sardonyx.importers.tensorflow.reader import dtype_of, importer
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
@@ -44,8 +44,7 @@ def _shape(op: Writer, shape: ir.Value) -> list[int | None] | None:
 def tensor_list_reserve(
     op: Writer, shape: ir.Value, count: ir.Value, *, element_dtype: tf.DType
 ) -> TensorList:
-    size = op.Reshape(op.int64(count), [1])
-    return TensorList(_kind(element_dtype), None, size, _shape(op, shape))
+    return TensorList(_kind(element_dtype), None, count_of(op, count), _shape(op, shape))
 
 
 @importer("EmptyTensorList")
@@ -115,7 +114,7 @@ def tensor_list_length(op: Writer, elements: Any) -> ir.Value:
 @importer("TensorListResize")
 def tensor_list_resize(op: Writer, elements: Any, size: ir.Value) -> TensorList:
     items = _list(elements)
-    count = op.Reshape(op.int64(size), [1])
+    count = count_of(op, size)
     if items.value is None:
         return TensorList(items.dtype, None, count, items.shape)
     cut = op.Slice(items.value, [0], count, [0])

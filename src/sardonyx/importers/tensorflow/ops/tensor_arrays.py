@@ -14,7 +14,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import constant
-from sardonyx.importers.tensorflow.lists import TensorList
+from sardonyx.importers.tensorflow.lists import TensorList, count_of
 from sardonyx.importers.tensorflow.ops.functional import same_count
 from sardonyx.importers.tensorflow.ops.lists import tensor_list_concat, tensor_list_split
 from sardonyx.importers.tensorflow.reader import dtype_of, importer
@@ -52,7 +52,7 @@ def tensor_array(
         raise Refusal(f"an array of {dtype.name}")
     shape = tf.TensorShape(element_shape)
     sizes = None if shape.rank is None else shape.as_list()
-    count = op.Reshape(op.int64(size), [1])
+    count = count_of(op, size)
     return [ArrayHandle(dynamic_size, sizes), TensorList(kind, None, count, sizes)]
 
 
