@@ -5,6 +5,7 @@ A few combinations of the walk in sweeps/settings.py, which tries a thousand of 
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import warnings
 from typing import Any
@@ -22,7 +23,8 @@ from sardonyx.record.describe import choices
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-from tests.sweeps.settings import Combination, drawn, judge  # noqa: E402
+from tests.sweeps import settings  # noqa: E402
+from tests.sweeps.settings import Combination, drawn, judge, theirs  # noqa: E402
 
 PAIRS = [
     Combination("mlp", "script", "adam", "mse", accumulate=2, clip_norm=0.05),
@@ -61,6 +63,33 @@ def test_pairs_of_settings_of_the_newer_exporter(combination: Combination) -> No
 @pytest.mark.parametrize("index", range(30))
 def test_drawn_settings(index: int) -> None:
     assert judge(drawn(1, index)) == ""
+
+
+# In this combination clipped updates cancel: biases come back to zero but for rounding, whose sign
+# the penalty l1 then follows.
+AT_A_CORNER = Combination(
+    "cnn", "script training", "sgd", "cross_entropy", "torch", "expanded", accumulate=2,
+    clip_value=0.01, groups={"*weight*": {"lr": 0.003, "weight_decay": 0.3}}, l1=1e-3, l2=1e-2,
+)  # fmt: skip
+
+
+def test_the_walk_tells_rounding_at_a_corner(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = []
+    for seed in range(100, 106):
+        noise = torch.Generator().manual_seed(seed)
+        monkeypatch.setattr(settings, "ours", lambda c, noise=noise: theirs(c, noise))
+        verdicts.append(judge(AT_A_CORNER))
+    assert all(not v or v.startswith("rounding: ") for v in verdicts)
+    assert any(verdicts)
+
+
+@pytest.mark.parametrize("change", [{"l1": 1.01e-3}, {"clip_value": 0.0101}, {"accumulate": 1}])
+def test_the_walk_tells_a_fault_at_a_corner(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    other = dataclasses.replace(AT_A_CORNER, **change)
+    monkeypatch.setattr(settings, "ours", lambda c: theirs(other))
+    assert "rounding explains" in judge(AT_A_CORNER)
 
 
 # -- what an exporter makes of a network ------------------------------------------------
