@@ -73,6 +73,7 @@ SAMPLE = {
         *("expand unknown one", "split int constant", "trilu k", "range float", "conv same"),
         *("if both shape", "if data both shape", "if then after", "if gives sizes reshape"),
         *("loop trips rows", "loop rows of x", "loop grows", "scan"),
+        *("squeeze every one", "if squeeze"),
     ),
 }
 # A graph of jax has no array whose shape depends on data, and one of tensorflow no sequences.
@@ -84,7 +85,6 @@ REFUSED = {
     ),
     "tensorflow": (
         *("slice step size", "resize scales", "sequence", "sequence at", "sequence length"),
-        *("squeeze every one", "if squeeze"),  # the rank depends on data
     ),
 }
 
@@ -131,9 +131,7 @@ def test_all_free_sizes(framework: str, name: str) -> None:
         check(name, CONVERT[framework])
 
 
-@pytest.mark.parametrize(
-    "name", ["sequence length", "resize scales", "squeeze every one", "if squeeze"]
-)
+@pytest.mark.parametrize("name", ["sequence length", "resize scales"])
 def test_a_tensorflow_module_that_is_no_graph_runs_node_by_node(name: str) -> None:
     tf = pytest.importorskip("tensorflow")
     proto = model(name)

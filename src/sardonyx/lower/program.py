@@ -29,6 +29,7 @@ from sardonyx.errors import (
 )
 from sardonyx.lower.data_dependent import decided_by_data
 from sardonyx.lower.driver import array_of, attributes, find, prepare
+from sardonyx.lower.fork import Continuation, Fork, count_fork, counting
 from sardonyx.lower.numpy_xp import numpy_arrays
 from sardonyx.lower.partition import CHOSEN, Placement, Region, element_type, known_dims, op_id
 from sardonyx.lower.precompute import GROWTH, accepted, call, within
@@ -215,7 +216,9 @@ class GraphProgram:
         captured: Mapping[int, Any],
         variables: Mapping[str, Any],
         symbols: Mapping[str, Any],
-    ) -> list[Any]:
+        continuation: Continuation | None = None,
+    ) -> Any:
+        """The outputs in order, or what `continuation` makes of them."""
         env: list[Any] = [None] * len(self.slots)
         for slot, value in self.constants.items():
             env[slot] = value
@@ -225,10 +228,23 @@ class GraphProgram:
             env[slot] = captured[outer_slot]
         for name, slot in self.variables.items():
             env[slot] = variables[name]
+        return self._run_from(0, env, symbols, continuation)
+
+    def _run_from(
+        self,
+        start: int,
+        env: list[Any],
+        symbols: Mapping[str, Any],
+        continuation: Continuation | None,
+    ) -> Any:
         instruction = None
         try:
-            for instruction in self.instructions:
-                self._run_step(instruction, env, symbols)
+            for position in range(start, len(self.instructions)):
+                instruction = self.instructions[position]
+                results = self._results(instruction, env, symbols)
+                if isinstance(results, Fork):
+                    return self._in_branches(position, results, env, symbols, continuation)
+                self._keep(instruction, results, env, symbols)
         except SardonyxError:
             raise
         except NotStatic as error:
@@ -244,11 +260,31 @@ class GraphProgram:
             raise EngineError(
                 f"{name} failed in a node: {error}", [[instruction.op, f"node {instruction.label}"]]
             ) from error
-        return [env[slot] for slot in self.outputs]
+        outputs = [env[slot] for slot in self.outputs]
+        return outputs if continuation is None else continuation(outputs)
 
-    def _run_step(
+    def _in_branches(
+        self,
+        position: int,
+        fork: Fork,
+        env: list[Any],
+        symbols: Mapping[str, Any],
+        continuation: Continuation | None,
+    ) -> Any:
+        """All that follows a fork, once for each of its alternatives."""
+
+        def rest(results: Sequence[Any]) -> Any:
+            copy = list(env)
+            self._keep(self.instructions[position], results, copy, symbols)
+            return self._run_from(position + 1, copy, symbols, continuation)
+
+        count_fork()
+        branches = [functools.partial(a, rest) for a in fork.alternatives]
+        return self.program.xp.fork(fork.condition, branches)
+
+    def _results(
         self, instruction: Instruction, env: list[Any], symbols: Mapping[str, Any]
-    ) -> None:
+    ) -> Sequence[Any] | Fork:
         program = self.program
         spend(nodes=1)
         values = [env[s] if s >= 0 else None for s in instruction.inputs]
@@ -257,11 +293,20 @@ class GraphProgram:
             for name, body in instruction.bodies.items()
         }
         if instruction.region is not None:
-            results = program.xp.call_out(instruction.region, values)
-        else:
-            results = self._in_numpy(instruction, values, bound)
-            if results is None:
-                results = self._in_framework(instruction, values, bound)
+            return program.xp.call_out(instruction.region, values)  # type: ignore[no-any-return]
+        results = self._in_numpy(instruction, values, bound)
+        if results is None:
+            results = self._in_framework(instruction, values, bound)
+        return results[0] if results and isinstance(results[0], Fork) else results
+
+    def _keep(
+        self,
+        instruction: Instruction,
+        results: Sequence[Any],
+        env: list[Any],
+        symbols: Mapping[str, Any],
+    ) -> None:
+        program = self.program
         for slot, value, dims in zip(instruction.outputs, results, instruction.dims):
             if slot in self.compared and not is_static(value):
                 value = program.xp.computed_once(value)
@@ -325,8 +370,10 @@ class GraphProgram:
         captured: Mapping[int, Any],
         symbols: Mapping[str, Any],
         *inputs: Any,
-    ) -> tuple[Any, ...]:
-        return tuple(body.run(inputs, captured, {}, symbols))
+        continuation: Continuation | None = None,
+    ) -> Any:
+        results = body.run(inputs, captured, {}, symbols, continuation)
+        return results if continuation else tuple(results)
 
 
 def _statics(instruction: Instruction) -> Collection[int]:
@@ -412,7 +459,8 @@ class Program:
         if missing:
             raise ArgumentError("inputs are missing", [[quote(n)] for n in missing])
         inputs = [bound[n] if n in bound else self.convert(feeds[n]) for n in self.names]
-        return self.main.run(inputs, {}, bound, self._symbols(inputs))
+        with counting():
+            return list(self.main.run(inputs, {}, bound, self._symbols(inputs)))
 
     def _symbols(self, inputs: Sequence[Any]) -> dict[str, Any]:
         """The sizes that the model names, of these inputs."""

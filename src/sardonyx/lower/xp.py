@@ -123,6 +123,7 @@ class Arrays:
 
     name = ""
     strings = False  # whether the framework has arrays of strings
+    forks = False  # whether the rest of a graph can be built for each of several ranks
     annotates = False  # whether arrays can be annotated with sizes the framework does not infer
     carried: dict[np.dtype, np.dtype] = {}
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from sardonyx.engines.tensorflow.branches import as_tensors, branched
 from sardonyx.engines.tensorflow.xp import tf
 from sardonyx.lower import controlflow
 from sardonyx.lower.driver import lowering
+from sardonyx.lower.fork import Fork
 from sardonyx.lower.xp import NotStatic, positive
 
 
@@ -21,21 +23,20 @@ def static(xp, value):
     return value if value is None or isinstance(value, np.ndarray) else xp.static(value)
 
 
-def as_tensors(xp, values):
-    if any(isinstance(v, (list, dict)) for v in values):
-        raise NotStatic("an If or Loop that depends on data has sequences as outputs")
-    return [xp.asarray(v) for v in values]
-
-
 @lowering("If", only="tensorflow", either=("cond",))
 def if_(xp, cond, *, then_branch, else_branch):
     if is_static(cond):
         cond = static(xp, cond)
         return controlflow.if_(xp, cond, then_branch=then_branch, else_branch=else_branch)
-    branches = [lambda b=b: as_tensors(xp, b()) for b in (then_branch, else_branch)]
-    outputs = tuple(tf.cond(tf.reshape(cond, ()), *branches))
+    condition = tf.reshape(cond, ())
+    outputs = tuple(branched(xp, condition, (then_branch, else_branch)))
     if any(v.shape.rank is None for v in outputs):
-        raise NotStatic("the rank depends on which branch is taken")
+        # The rest is built in each branch; what was built here is read by nothing.
+        alternatives = (
+            lambda rest: then_branch(continuation=rest),
+            lambda rest: else_branch(continuation=rest),
+        )
+        return Fork(condition, alternatives)
     return outputs
 
 
@@ -75,7 +76,7 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
             pass
     trips = tf.constant(controlflow.UNBOUNDED) if M is None else tf.reshape(xp.asarray(M), ())
     running = tf.constant(True) if cond is None else tf.reshape(cond, ())
-    state = as_tensors(xp, state)
+    initial = as_tensors(xp, state)
     forms: list[tf.TensorShape] = []
 
     def step(i, running, state, rows):
@@ -90,11 +91,10 @@ def loop(xp, M=None, cond=None, *state, body, count, dtypes):
     start = tf.constant(0, tf.int64)
     arrays = [tf.TensorArray(t, 0, dynamic_size=True, infer_shape=False) for t in row_dtypes]
     # Sizes may change from trip to trip, ranks may not.
-    shapes = [tf.TensorShape([None] * len(s.shape)) for s in state]
+    shapes = [tf.TensorShape([None] * len(s.shape)) for s in initial]
     free = (start.shape, running.shape, shapes, [tf.TensorShape(None)] * len(arrays))
-    initial = state
     done, _, state, rows = tf.while_loop(
-        lambda i, running, *_: running & (i < trips), step, (start, running, state, arrays), free
+        lambda i, running, *_: running & (i < trips), step, (start, running, initial, arrays), free
     )
     if not rows:
         return tuple(state)

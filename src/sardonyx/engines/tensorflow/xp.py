@@ -6,7 +6,8 @@ import functools
 
 import numpy as np
 
-from sardonyx.engines.tensorflow.sizes import Dim, dims_of, number, numbers
+from sardonyx.engines.tensorflow.branches import branched
+from sardonyx.engines.tensorflow.sizes import Dim, dims_of, number, numbers, size_tensor
 from sardonyx.errors import MissingExtra
 from sardonyx.lower.unsigned import Unsigned, Widening
 from sardonyx.lower.xp import (
@@ -95,6 +96,7 @@ class TensorFlow(Arrays):
 
     name = "tensorflow"
     annotates = True
+    forks = True
     carried = {**SMALL_FLOATS, **SMALL_INTEGERS}
 
     def __init__(self) -> None:
@@ -117,12 +119,20 @@ class TensorFlow(Arrays):
         """Note what the model knows of a shape and tensorflow does not."""
         if not tf.is_tensor(x) or isinstance(x, tf.RaggedTensor):
             return
-        if x.shape.rank is None or None in x.shape.as_list():
-            x.set_shape([d if isinstance(d, int) else None for d in dims])
+        shape = tf.TensorShape([d if isinstance(d, int) else None for d in dims])
+        # In one of two branches for two ranks, what holds for the other is not noted.
+        if not x.shape.is_fully_defined() and x.shape.is_compatible_with(shape):
+            x.set_shape(shape)
             x._sardonyx_dims = dims
 
     def rank(self, x):
         return len(x.shape)
+
+    def is_one(self, size):
+        return tf.equal(size_tensor(size), 1)
+
+    def fork(self, condition, branches):
+        return branched(self, condition, branches)
 
     # -- conversion
 

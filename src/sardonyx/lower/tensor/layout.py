@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from sardonyx.lower.driver import lowering
+from sardonyx.lower.fork import Fork
 from sardonyx.lower.sizes import larger
 from sardonyx.lower.xp import NotStatic, is_string, positive, settle
 
@@ -44,12 +47,33 @@ def transpose(xp, x, *, perm):
 def squeeze(xp, x, axes=None):
     sizes = xp.shape(x)
     if axes is None:
-        if not all(isinstance(d, int) for d in sizes):
-            raise NotStatic("the rank depends on which sizes are 1")
         ones = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]
+        free = [i for i, d in enumerate(sizes) if not isinstance(d, int)]
+        if free and not xp.forks:
+            raise NotStatic("the rank depends on which sizes are 1")
+        if free:
+            return squeezed_if_one(xp, x, free, ones)
     else:
         ones = [positive(int(a), len(sizes)) for a in axes.flat]
     return xp.squeeze(x, ones) if ones else x
+
+
+def squeezed_if_one(xp, x, free, ones):
+    """`x` without the axes of size one: `ones`, and those of `free` that turn out to be."""
+    if not free:
+        return xp.squeeze(x, sorted(ones)) if ones else x
+    first, *rest = free
+
+    def alternative(axes):
+        def results(continuation):
+            inner = squeezed_if_one(xp, x, rest, axes)
+            if not isinstance(inner, Fork):
+                return continuation([inner])
+            return xp.fork(inner.condition, [partial(a, continuation) for a in inner.alternatives])
+
+        return results
+
+    return Fork(xp.is_one(xp.shape(x)[first]), (alternative([*ones, first]), alternative(ones)))
 
 
 @lowering("Unsqueeze", static=("axes",), sizes=True)
