@@ -214,6 +214,8 @@ class _Walk:
         is_open = any(v.type is None or (self.depth and v.shape is None) for v in node.outputs)
         if self.everything or is_open or (self.changed and self._is_reached(node)):
             self._infer(node)
+        if (node.domain, node.op_type) in RANKS and node.outputs[0].shape is None:
+            self._rank(node)
         most = self.limits.propagated_elements
         dims = _from_content(node, most) if node.op_type in FROM_CONTENT else None
         if dims is not None and set_shape(node.outputs[0], dims):
@@ -248,6 +250,15 @@ class _Walk:
                 grew = inferred is not None and set_shape(value, list(inferred))
                 if grew or (kind is None and value.type is not None):
                     self.changed.add(value)
+
+    def _rank(self, node: ir.Node) -> None:
+        """The output of an operator whose shape ONNX does not infer, from its first input."""
+        x = node.inputs[0] if node.inputs else None
+        dims = None
+        if x is not None and x.shape is not None:
+            dims = RANKS[node.domain, node.op_type](list(x.shape))
+        if dims is not None and set_shape(node.outputs[0], dims):
+            self.changed.add(node.outputs[0])
 
     def _infer_if(self, node: ir.Node) -> None:
         """An output of If has the dimensions in which both branches agree."""
@@ -427,6 +438,20 @@ def _resize(node: ir.Node, target: Dims) -> Dims | None:
     return None if "axes" in node.attributes or policy != "stretch" or not target else target
 
 
+def _spectra(signal: Sequence[Any]) -> Dims:
+    """Exporters leave out the last axis of a signal, which runtimes take and ONNX does not."""
+    return [signal[0], UNKNOWN, UNKNOWN, 2]
+
+
+def _rows(x: Sequence[Any]) -> Dims | None:
+    return list(x) if len(x) > 1 else None
+
+
+RANKS: dict[tuple[str, str], Callable[[Sequence[Any]], Dims | None]] = {
+    ("", "STFT"): _spectra,
+    ("ai.onnx.ml", "Normalizer"): _rows,
+    ("ai.onnx.ml", "Scaler"): _rows,
+}
 FROM_CONTENT = {
     "Reshape": (1, _reshape),
     "Expand": (1, _expand),

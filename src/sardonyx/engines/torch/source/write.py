@@ -32,7 +32,6 @@ from sardonyx.engines.torch.source.training_script import SCRIPT, training_scrip
 from sardonyx.engines.torch.xp import arrays
 from sardonyx.errors import EngineError, MissingExtra, quote, translated
 from sardonyx.model import Model, ModelSource, load
-from sardonyx.passes.shapes import infer_shapes
 from sardonyx.record.reading import predicting, read_record
 from sardonyx.save import full_disk_reported
 
@@ -98,23 +97,12 @@ def _module_tree(model: Model) -> tuple[ir.Graph, Module]:
     parts = native(model)
     graph = parts.served.graph
     expanded(graph)
-    _rank_spectra(parts.served)
     weights = set(parts.kinds)
     for name in weights:
         graph.initializers[name].meta["is_weight"] = parts.kinds[name] == "weight"
     paths, has_scopes = scopes_of(graph, weights)
     reader = Reader(graph, paths, weights)
     return graph, TreeBuilder(reader, reader.read(), has_scopes).build()
-
-
-def _rank_spectra(model: Model) -> None:
-    """Infer what follows an STFT whose signal lacks its last axis, which ONNX does not."""
-    spectra = [n.outputs[0] for n in model.graph if n.op_type == "STFT" and n.domain == ""]
-    unknown = [value for value in spectra if value.shape is None]
-    for value in unknown:
-        value.shape = ir.Shape([None, None, None, 2])
-    if unknown:
-        infer_shapes(model.graph, model.skeleton)
 
 
 def _about(root: Module, names: list[str]) -> str:
