@@ -228,7 +228,7 @@ class Builder:
         key = (array.dtype.str, str(array.dtype), array.shape, array_bytes(array))
         constants = self.root.constants
         if key not in constants:
-            tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape))
+            tensor = _tensor(array)
             name = self.fresh(_constant_name(array))
             tensor.name = name
             constants[key] = ir.Value(
@@ -410,6 +410,13 @@ def _attributes(op_type: str, schema: opset.Schema | None, values: dict[str, Any
         else:
             attributes.append(ir.convenience.convert_attribute(name, value, kind))
     return attributes
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """A constant; texts are bytes in a file."""
+    if array.dtype.kind != "O":
+        return ir.tensor(np.ascontiguousarray(array).reshape(array.shape))
+    return ir.StringTensor([str(t).encode() for t in array.flat], shape=ir.Shape(array.shape))
 
 
 def _constant_name(array: np.ndarray) -> str:
