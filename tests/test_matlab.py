@@ -494,6 +494,19 @@ def test_the_official_suite() -> None:
     assert sum(kind == "right" for _, kind, _ in results) >= 0.4 * len(results)
 
 
+@needs_octave
+@pytest.mark.nightly
+def test_public_models() -> None:
+    """Every public model of at most 300 nodes is written and gives the same numbers."""
+    from .public_models import models
+    from .sweeps.matlab_models import LARGEST, judged
+
+    small = {n: p for n, p in models().items() if len(list(sx.load(p).graph)) <= LARGEST}
+    verdicts = {name: judged(name, path) for name, path in small.items()}
+    assert len(small) >= 60
+    assert not {n: v for n, v in verdicts.items() if v[0] != "same"}
+
+
 def test_weights_stay_as_they_are_so_that_training_changes_all_uses() -> None:
     # The table of scores is the transposed embedding: it must follow when the embedding changes.
     program = generate(transformer(), gradients=False)

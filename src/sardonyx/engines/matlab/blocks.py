@@ -41,6 +41,11 @@ class Part:
     outputs: list[ir.Value]
     kind: Hashable
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the number of axes of all that goes in and comes out is known."""
+        return all(v.shape is not None for v in (*self.inputs, *self.outputs))
+
 
 def is_weight(value: ir.Value) -> bool:
     """Whether a constant is stored with the weights, and not written as numbers."""
@@ -56,7 +61,7 @@ def repeated(graph: ir.Graph) -> list[list[Part]]:
     for parts in _candidates(nodes):
         groups: dict[Hashable, list[Part]] = {}
         for part in parts:
-            if not taken[part.start : part.stop].any():
+            if not taken[part.start : part.stop].any() and part.has_ranks:
                 groups.setdefault(part.kind, []).append(part)
         for group in groups.values():
             if len(group) > 1 and (group[0].weights or len(group[0].nodes) >= MANY):

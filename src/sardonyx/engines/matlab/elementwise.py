@@ -10,11 +10,13 @@ import onnx_ir as ir
 from sardonyx.engines.matlab.function import (
     FLOAT_CLASSES,
     INTEGERS,
+    TEXT,
     Call,
     Refused,
     _number,
     matlab,
     table,
+    widest,
 )
 
 table(
@@ -29,7 +31,6 @@ table(
         "Ceil": "ceil(x)",
         "Cos": "cos(x)",
         "Cosh": "cosh(x)",
-        "Equal": "a == b",
         "Erf": "erf(x)",
         "Exp": "exp(x)",
         "Floor": "floor(x)",
@@ -69,17 +70,22 @@ def wrapped(m: Call, expression: str, dtype: ir.DataType | None = None) -> str:
     return f"onnx_wrap({expression}, '{INTEGERS[dtype]}')" if dtype in INTEGERS else expression
 
 
-@matlab("Add")
+@matlab("Add", ranks=widest)
 def add(m, a, b):
     return wrapped(m, f"{a} + {b}")
 
 
-@matlab("Sub")
+@matlab("Equal", ranks=widest)
+def equal(m, a, b):
+    return f"onnx_same({a}, {b})" if m.type() == TEXT else f"{a} == {b}"
+
+
+@matlab("Sub", ranks=widest)
 def sub(m, a, b):
     return wrapped(m, f"{a} - {b}")
 
 
-@matlab("Mul")
+@matlab("Mul", ranks=widest)
 def mul(m, a, b):
     dtype = m.node.outputs[0].dtype
     if dtype in INTEGERS:
@@ -87,24 +93,24 @@ def mul(m, a, b):
     return f"{a} .* {b}"
 
 
-@matlab("Neg")
+@matlab("Neg", ranks=widest)
 def neg(m, x):
     return wrapped(m, f"-{x}")
 
 
-@matlab("Abs")
+@matlab("Abs", ranks=widest)
 def absolute(m, x):
     return wrapped(m, f"abs({x})")
 
 
-@matlab("Div")
+@matlab("Div", ranks=widest)
 def div(m, a, b):
     if m.node.outputs[0].dtype in INTEGERS:
         return wrapped(m, f"fix({a} ./ {b})")
     return f"{a} ./ {b}"
 
 
-@matlab("Pow")
+@matlab("Pow", ranks=widest)
 def power(m, a, b):
     dtype = m.node.outputs[0].dtype
     if dtype in INTEGERS:
@@ -119,12 +125,12 @@ def power(m, a, b):
     return f"onnx_pow({a}, {b})"
 
 
-@matlab("Mod")
+@matlab("Mod", ranks=widest)
 def mod(m, a, b, *, fmod):
     return f"onnx_mod({a}, {b}, {bool_word(fmod)})"
 
 
-@matlab("Max", "Min")
+@matlab("Max", "Min", ranks=widest)
 def extremum(m, *values):
     name = f"onnx_{m.node.op_type.lower()}"
     text = values[0]
@@ -133,22 +139,22 @@ def extremum(m, *values):
     return text
 
 
-@matlab("Sum")
+@matlab("Sum", ranks=widest)
 def total(m, *values):
     return " + ".join(values)
 
 
-@matlab("Mean")
+@matlab("Mean", ranks=widest)
 def average(m, *values):
     return f"({' + '.join(values)}) / {len(values)}"
 
 
-@matlab("Where")
+@matlab("Where", ranks=widest)
 def where(m, condition, a, b):
     return f"onnx_fill({condition}, {a}, {b})"
 
 
-@matlab("Clip")
+@matlab("Clip", ranks=widest)
 def clip(m, x, low=None, high=None):
     text = x
     if low is not None:
@@ -156,45 +162,45 @@ def clip(m, x, low=None, high=None):
     return text if high is None else f"onnx_min({text}, {high})"
 
 
-@matlab("IsInf")
+@matlab("IsInf", ranks=widest)
 def is_inf(m, x, *, detect_negative, detect_positive):
     signs = [f"{x} == {s}Inf" for s, on in (("-", detect_negative), ("", detect_positive)) if on]
     return " | ".join(f"({s})" for s in signs) or f"false(size({x}))"
 
 
-@matlab("Elu")
+@matlab("Elu", ranks=widest)
 def elu(m, x, *, alpha):
     return f"onnx_max({x}, 0) + {scalar(m, alpha)} * expm1(min({x}, 0))"
 
 
-@matlab("Celu")
+@matlab("Celu", ranks=widest)
 def celu(m, x, *, alpha):
     a = scalar(m, alpha)
     return f"onnx_max({x}, 0) + {a} * expm1(min({x}, 0) / {a})"
 
 
-@matlab("Selu")
+@matlab("Selu", ranks=widest)
 def selu(m, x, *, alpha, gamma):
     a, g = scalar(m, alpha), scalar(m, gamma)
     return f"{g} * (onnx_max({x}, 0) + {a} * expm1(min({x}, 0)))"
 
 
-@matlab("LeakyRelu")
+@matlab("LeakyRelu", ranks=widest)
 def leaky_relu(m, x, *, alpha):
     return f"onnx_max({x}, 0) + {scalar(m, alpha)} * min({x}, 0)"
 
 
-@matlab("ThresholdedRelu")
+@matlab("ThresholdedRelu", ranks=widest)
 def thresholded_relu(m, x, *, alpha):
     return f"onnx_fill({x} > {scalar(m, alpha)}, {x}, zeros(1, class({x})))"
 
 
-@matlab("HardSigmoid")
+@matlab("HardSigmoid", ranks=widest)
 def hard_sigmoid(m, x, *, alpha, beta):
     return f"onnx_min(onnx_max({scalar(m, alpha)} * {x} + {scalar(m, beta)}, 0), 1)"
 
 
-@matlab("Gelu")
+@matlab("Gelu", ranks=widest)
 def gelu(m, x, *, approximate):
     if approximate == "tanh":
         inner = f"sqrt(2 / pi) * ({x} + 0.044715 * {x} .^ 3)"
@@ -202,24 +208,24 @@ def gelu(m, x, *, approximate):
     return f"0.5 * {x} .* (1 + erf({x} / sqrt(2)))"
 
 
-@matlab("Swish")
+@matlab("Swish", ranks=widest)
 def swish(m, x, *, alpha):
     return f"{x} ./ (1 + exp(-{scalar(m, alpha)} * {x}))"
 
 
-@matlab("Shrink")
+@matlab("Shrink", ranks=widest)
 def shrink(m, x, *, bias, lambd):
     b, l = scalar(m, bias), scalar(m, lambd)
     inside = f"onnx_fill({x} > {l}, {x} - {b}, zeros(1, class({x})))"
     return f"onnx_fill({x} < -{l}, {x} + {b}, {inside})"
 
 
-@matlab("Cast")
+@matlab("Cast", ranks=widest)
 def cast(m, x, **attributes):
     return converted(m, x, m.type(), m.node.outputs[0].dtype)
 
 
-@matlab("CastLike")
+@matlab("CastLike", ranks=lambda m, *inputs, **attributes: str(m.rank()))
 def cast_like(m, x, like, **attributes):
     return converted(m, x, m.type(), m.node.outputs[0].dtype)
 
@@ -234,17 +240,6 @@ def converted(m: Call, x: str, before: Any, after: Any) -> str:
     if before in FLOAT_CLASSES:
         text = f"fix({text})"
     return f"onnx_wrap({text}, '{INTEGERS[after]}')"
-
-
-@matlab("If")
-def branches(m, condition, *, then_branch, else_branch):
-    """Both branches write the same variables; what they hold beside is their own."""
-    outputs = [m.function.output(v) for v in m.node.outputs]
-    bodies = [("if", f" {condition}", then_branch), ("else", "", else_branch)]
-    for word, rest, body in bodies:
-        m.function.lines.append(f"{word}{rest}")
-        m.function.write_body(body, outputs, m.node.outputs)
-    m.function.lines.append("end")
 
 
 @matlab("Dropout")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.engines.matlab.names import Names
 from sardonyx.errors import UnsupportedOp
-from sardonyx.lower.driver import attributes
+from sardonyx.lower.driver import array_of, attributes
 from sardonyx.registry import Registry, op_name
 
 RULES = Registry("matlab rule", leading=1)
@@ -21,7 +21,14 @@ INTEGERS = {
     for sign in ("", "U")
     for bits in (8, 16, 32, 64)
 }
-TYPES = {**FLOAT_CLASSES, **INTEGERS, ir.DataType.BOOL: "logical"}
+TEXT = ir.DataType.STRING
+TYPES = {**FLOAT_CLASSES, **INTEGERS, ir.DataType.BOOL: "logical", TEXT: "text"}
+# Operators that take text: their rules write what MATLAB does with cell arrays too.
+TEXT_RULES = frozenset(
+    ["Concat", "Equal", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+     "If", "Lookup", "Loop", "Ngrams", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze",
+     "StringConcat", "StringNormalizer", "Tile", "Tokenizer", "Transpose", "Unsqueeze", "Where"]
+)  # fmt: skip
 INLINE = 12  # elements of a constant that is written as numbers
 WIDE = 96
 
@@ -30,14 +37,20 @@ class Refused(Exception):
     """A node cannot be written; the words say why."""
 
 
-def matlab(*ops: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def matlab(
+    *ops: str, domain: str = "", ranks: Callable[..., str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the rule of operators: a function of a `Call`, then the inputs as expressions and
     the attributes. It returns the expression of the output, or calls `m.emit`.
+
+    ranks -- for rules that also take tensors whose number of axes is known only while the code
+             runs: how many axes the output has, as an expression, from the same arguments;
+             empty if the rule's own statements count them
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in ops:
-            RULES.register(function, name)
+            RULES.register(function, name, domain, ranks=ranks)
         return function
 
     return decorate
@@ -48,7 +61,16 @@ def table(formulas: Mapping[str, str], module: str) -> None:
     for name, formula in formulas.items():
         rule = _formula_rule(formula)
         rule.__module__ = module
-        RULES.register(rule, name)
+        RULES.register(rule, name, ranks=widest)
+
+
+def widest(m: Call, *inputs: Any, **attributes: Any) -> str:
+    """The number of axes that tensors have after broadcasting."""
+    places = [i for i, v in enumerate(m.node.inputs) if v is not None]
+    ranks = [m.rank(i) for i in places]
+    least = max([r for r in ranks if isinstance(r, int)], default=0)
+    words = [r for r in ranks if isinstance(r, str)] + [str(least)] * bool(least)
+    return words[0] if len(words) == 1 else f"max([{', '.join(words)}])"
 
 
 def _formula_rule(formula: str) -> Callable[..., str]:
@@ -69,13 +91,16 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     """What a value holds, where that is certain."""
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    return value.const_value.numpy()
+    return array_of(value.const_value)
 
 
 def check_exact(array: np.ndarray) -> None:
     """Refuse 64-bit integers that a double does not hold. The largest and the smallest of the type
-    become themselves again when they are converted back.
+    become themselves again when they are converted back. Letters beyond ASCII are refused too:
+    MATLAB counts them otherwise than Octave.
     """
+    if array.dtype.kind == "O" and not all(str(word).isascii() for word in array.flat):
+        raise Refused("text beyond ASCII")
     if array.dtype not in (np.int64, np.uint64):
         return
     ends = np.iinfo(array.dtype)
@@ -88,7 +113,7 @@ def is_inline(value: ir.Value, array: np.ndarray) -> bool:
     """Whether a constant is written as numbers: a few integers, or one number of any kind; never
     a weight.
     """
-    if value.meta.get("held"):
+    if value.meta.get("held") or array.dtype.kind == "O":
         return False
     return array.ndim <= 1 and array.size <= (1 if array.dtype.kind == "f" else INLINE)
 
@@ -121,7 +146,8 @@ def _number(x: Any) -> str:
 
 def row(numbers: Sequence[Any]) -> str:
     """Numbers as a row: `[1, 2]`."""
-    words = [_number(n) for n in np.asarray(numbers).reshape(-1).tolist()]
+    items = list(numbers) if isinstance(numbers, list) else np.asarray(numbers).reshape(-1).tolist()
+    words = [n if isinstance(n, str) else _number(n) for n in items]
     return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
 
 
@@ -131,8 +157,9 @@ class Call:
     def __init__(self, function: Function, node: ir.Node):
         self.function, self.node = function, node
 
-    def rank(self, position: int = 0) -> int:
-        return rank_of(self.node.inputs[position])
+    def rank(self, position: int = 0) -> Any:
+        """How many axes an input has: a number, or an expression where only the code knows."""
+        return self.function.rank(self.node.inputs[position])
 
     @property
     def out_rank(self) -> int:
@@ -160,12 +187,15 @@ class Call:
         value = self.node.inputs[position] if self.has(position) else None
         return None if value is None or value.meta.get("held") else constant(value)
 
-    def dim(self, axis: int, rank: int) -> int:
+    def dim(self, axis: int, rank: Any) -> Any:
         """The dimension of MATLAB of an axis of ONNX."""
+        if isinstance(rank, str):
+            return -axis if axis < 0 else f"{rank} - {axis}"
         return rank - (axis % rank if rank else 0)
 
-    def dims(self, axes: Sequence[int] | np.ndarray, rank: int) -> list[int]:
-        return sorted(self.dim(int(a), rank) for a in axes)
+    def dims(self, axes: Sequence[int] | np.ndarray, rank: Any) -> list[Any]:
+        result = [self.dim(int(a), rank) for a in axes]
+        return result if isinstance(rank, str) else sorted(result)
 
     def emit(self, *results: str | None, expression: str) -> None:
         self.function.assign(results, expression)
@@ -196,6 +226,7 @@ class Function:
     ):
         self.names = Names((*taken, "params"))
         self.values: dict[ir.Value, str] = {}
+        self.ranks: dict[ir.Value, str] = {}  # of tensors whose axes are counted by the code
         self.weights = weights
         self.results = list(results)
         self.lines: list[str] = []
@@ -239,16 +270,45 @@ class Function:
         rule = RULES.get(node.op_type, node.domain)
         if rule is None:
             raise Refused("there is no rule for this operator")
+        is_free = rule.options.get("ranks") is not None
         for value in (*node.inputs, *node.outputs):
             if value is not None and (value.name or value.uses()):
-                self._check(value)
+                self._check(value, is_free)
+                if value.dtype == TEXT and node.op_type not in TEXT_RULES:
+                    raise Refused("text")
         keywords = attributes(node)
         if not rule.takes_all_keywords:
             keywords = {k: v for k, v in keywords.items() if k in rule.keywords}
         call = Call(self, node)
-        result = rule.function(call, *(self.expression(v) for v in node.inputs), **keywords)
+        inputs = [self.expression(v) for v in node.inputs]
+        result = rule.function(call, *inputs, **keywords)
         if result is not None:
             self.assign([self.name(node.outputs[0])], result)
+        ranks = rule.options.get("ranks")
+        if ranks is not None and self._is_loose(node):
+            count = ranks(call, *inputs, **keywords)
+            if count:
+                self.count_axes(node.outputs[0], count)
+
+    def rank(self, value: ir.Value | None) -> Any:
+        """How many axes a tensor has: a number, or an expression where only the code knows."""
+        return self.ranks[value] if value in self.ranks else rank_of(value)
+
+    def count_axes(self, value: ir.Value, count: str) -> None:
+        """Keep the number of axes of a tensor, or check it where the model says what it is."""
+        if value.shape is not None:
+            if value.uses() and count != str(
+                len(value.shape)
+            ):  # to who calls the model, the number of axes says nothing
+                self.lines.append(f"onnx_axes({count}, {len(value.shape)});")
+            return
+        if value not in self.ranks:
+            self.ranks[value] = self.names.fresh(f"{self.name(value)}_rank")
+        self.lines.append(f"{self.ranks[value]} = {count};")
+
+    def _is_loose(self, node: ir.Node) -> bool:
+        inputs = any(v in self.ranks for v in node.inputs)
+        return inputs or any(v.shape is None for v in node.outputs)
 
     def write_body(self, body: ir.Graph, names: Sequence[str], outputs: Sequence[ir.Value]) -> None:
         """Add the statements of a branch, which assigns its results to `names`."""
@@ -256,19 +316,28 @@ class Function:
         for node in body:
             self.write(node)
         for name, value, outside in zip(names, body.outputs, outputs, strict=True):
-            if rank_of(value) != rank_of(outside) or value.dtype != outside.dtype:
-                raise Refused("branches of different ranks or types")
+            if value.dtype != outside.dtype:
+                raise Refused("branches of different types")
             if name != "~":
                 self.assign([name], self.expression(value) or "[]")
+                rank = self.rank(value)
+                if outside.shape is None or rank != len(outside.shape):
+                    self.count_axes(outside, str(rank))
+        self.indent(start)
+
+    def indent(self, start: int) -> None:
+        """Indent the lines from `start` on."""
         inner = [line for text in self.lines[start:] for line in text.splitlines()]
         self.lines[start:] = [f"    {line}" for line in inner]
 
-    def _check(self, value: ir.Value) -> None:
+    def _check(self, value: ir.Value, is_free: bool) -> None:
         if not isinstance(value.type, ir.TensorType):
             raise Refused("not all of its types are tensors")
         if value.dtype not in TYPES:
             raise Refused(f"MATLAB has no {value.dtype}")
-        rank_of(value)
+        is_counted = value in self.ranks or value.producer() is not None
+        if value.shape is None and not (is_free and is_counted):
+            rank_of(value)
 
 
 def wrapped(line: str) -> str:

@@ -14,7 +14,6 @@ from sardonyx.engines.matlab.function import (
     Call,
     Refused,
     matlab,
-    rank_of,
     row,
 )
 
@@ -225,37 +224,48 @@ REDUCTIONS = {
 }
 
 
-@matlab(*REDUCTIONS)
+def _left(m: Call, x: str, axes: Any = None, *, keepdims: int, noop_with_empty_axes: int) -> str:
+    dims = _dims(m, axes, noop_with_empty_axes)
+    if keepdims or not dims:
+        return str(m.rank())
+    return "0" if isinstance(dims, str) else f"{m.rank()} - {len(dims)}"
+
+
+@matlab(*REDUCTIONS, ranks=_left)
 def reduction(m, x, axes=None, *, keepdims, noop_with_empty_axes):
     kind, inner, outer = REDUCTIONS[m.node.op_type]
     return reduced(m, x, axes, keepdims, noop_with_empty_axes, kind, inner, outer)
 
 
-@matlab("ReduceLogSumExp")
+@matlab("ReduceLogSumExp", ranks=_left)
 def log_sum_exp(m, x, axes=None, *, keepdims, noop_with_empty_axes):
     dims = _dims(m, axes, noop_with_empty_axes)
     if not dims:
         return x
-    return f"onnx_logsumexp({x}, {m.rank()}, {row(dims)}, {bool_word(keepdims)})"
+    return f"onnx_logsumexp({x}, {m.rank()}, {_row(dims)}, {bool_word(keepdims)})"
 
 
-def _dims(m: Call, axes: Any, noop: int) -> list[int]:
+def _dims(m: Call, axes: Any, noop: int) -> list[Any] | str:
     rank = m.rank()
     numbers = m.numbers(1, "axes") if axes is not None else []
-    if not numbers:
-        return [] if noop else list(range(1, rank + 1))
+    if not numbers and not noop:
+        return f"1:{rank}" if isinstance(rank, str) else list(range(1, rank + 1))
     return m.dims(numbers, rank)
 
 
+def _row(dims: list[Any] | str) -> str:
+    return dims if isinstance(dims, str) else row(dims)
+
+
 def reduced(m, x, axes, keepdims, noop, kind, inner, outer):
-    if any(d == 0 for d in m.node.inputs[0].shape):
+    if any(d == 0 for d in m.node.inputs[0].shape or ()):
         raise Refused("a reduction of nothing")
     dims = _dims(m, axes, noop)
     if m.type() == ir.DataType.BOOL:
         inner, outer = "double({})", "{} ~= 0"
     text = inner.format(x)
     if dims:
-        text = f"onnx_reduce({text}, {m.rank()}, {row(dims)}, '{kind}', {bool_word(keepdims)})"
+        text = f"onnx_reduce({text}, {m.rank()}, {_row(dims)}, '{kind}', {bool_word(keepdims)})"
     text = outer.format(text)
     dtype = m.node.outputs[0].dtype
     if dtype in INTEGERS:
@@ -323,79 +333,6 @@ def rnn(m, x, w, r, *rest, **attributes):
     backwards, kinds = _recurrent(m, ["tanh"], attributes)
     b, _, h = _padded(rest, 3)
     m.emit(*m.outputs(), expression=f"onnx_rnn({x}, {w}, {r}, {b}, {h}, {backwards}, {kinds})")
-
-
-@matlab("Scan")
-def scan(m, *values, body, num_scan_inputs, **attributes):
-    """A loop over the elements along an axis: the body's statements, and its states before them."""
-    function, count = m.function, len(values) - num_scan_inputs
-    scanned = range(count, len(values))
-    axes = _axes(attributes["scan_input_axes"], num_scan_inputs)
-    dims = [m.dim(a, m.rank(i)) for a, i in zip(axes, scanned, strict=True)]
-    if m.node.inputs[count].shape[axes[0]] == 0:
-        raise Refused("a loop over nothing")
-    states = [function.name(v) for v in body.inputs[:count]]
-    for name, value in zip(states, values[:count], strict=True):
-        m.emit(name, expression=value)
-    step = function.names.fresh("step")
-    total = f"size({values[count]}, {dims[0]})"
-    function.lines.append(f"for {step} = 1:{total}")
-    start = len(function.lines)
-    backwards = _axes(attributes["scan_input_directions"], num_scan_inputs)
-    for i, dim, back in zip(scanned, dims, backwards, strict=True):
-        place = f"{total} + 1 - {step}" if back else step
-        expression = f"onnx_at({values[i]}, {m.rank(i)}, {dim}, {place})"
-        m.emit(function.name(body.inputs[i]), expression=expression)
-    for node in body:
-        function.write(node)
-    parts = _scan_ends(m, body, states, step, total, attributes)
-    inner = [line for text in function.lines[start:] for line in text.splitlines()]
-    function.lines[start:] = [*(f"    {line}" for line in inner), "end"]
-    for name, value in zip(states, m.node.outputs[:count], strict=True):
-        if (y := function.output(value)) != "~":
-            m.emit(y, expression=name)
-    for y, dim, cells in parts:
-        m.emit(y, expression=f"cat({dim}, {cells}{{:}})")
-
-
-def _axes(numbers: Any, count: int) -> list[int]:
-    return [int(n) for n in numbers] if numbers is not None else [0] * count
-
-
-def _scan_ends(
-    m: Call, body: ir.Graph, states: list[str], step: str, total: str, attributes: dict[str, Any]
-) -> list[tuple[str, int, str]]:
-    """The statements at the end of a step: elements of results, and the next states. The results
-    that are read: each with its dimension and the cells that hold its elements.
-    """
-    function, count = m.function, len(states)
-    pairs = list(zip(body.outputs[count:], m.node.outputs[count:], strict=True))
-    axes = _axes(attributes["scan_output_axes"], len(pairs))
-    backwards = _axes(attributes["scan_output_directions"], len(pairs))
-    parts = []
-    for (value, result), axis, back in zip(pairs, axes, backwards, strict=True):
-        y = function.output(result)
-        if y == "~":
-            continue
-        rank = rank_of(value)
-        if rank + 1 != rank_of(result):
-            raise Refused("a result of another rank")
-        dim, text = m.dim(axis, rank + 1), function.expression(value)
-        if dim != rank + 1:
-            text = f"onnx_add({text}, {rank}, {dim}, {rank + 1})"
-        cells = function.names.fresh(f"{y}_parts")
-        place = f"{total} + 1 - {step}" if back else step
-        function.lines.append(f"{cells}{{{place}}} = {text};")
-        parts.append((y, dim, cells))
-    texts = [function.expression(v) or "[]" for v in body.outputs[:count]]
-    if set(texts) & set(states):  # a state becomes another one: all are read before any is written
-        later = [function.names.fresh(f"{name}_next") for name in states]
-        for name, text in zip(later, texts, strict=True):
-            m.emit(name, expression=text)
-        texts = later
-    for name, text in zip(states, texts, strict=True):
-        m.emit(name, expression=text)
-    return parts
 
 
 @matlab("Det")

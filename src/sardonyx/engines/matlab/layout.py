@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from sardonyx.engines.matlab.elementwise import bool_word, wrapped
 from sardonyx.engines.matlab.function import (
     FLOAT_CLASSES,
+    Call,
     Refused,
     _number,
     check_exact,
@@ -32,14 +36,28 @@ def constant_of_shape(m, shape, *, value):
     return f"repmat({kind}, [fliplr({shape}(:)'), 1, 1])" if m.rank() else kind
 
 
-@matlab("Shape")
+def fixed(count: int) -> Callable[..., str]:
+    """The output has that many axes, whatever the inputs have."""
+    return lambda m, *inputs, **attributes: str(count)
+
+
+def same(m: Call, *inputs: Any, **attributes: Any) -> str:
+    """The output has as many axes as the first input."""
+    return str(m.rank())
+
+
+@matlab("Shape", ranks=fixed(1))
 def shape(m, x, *, start, end):
     rank = m.rank()
+    if isinstance(rank, str):
+        if start or end is not None:
+            raise Refused("some sizes of a tensor whose number of axes is not known")
+        return f"onnx_shape({x}, {rank}, 0, {rank})"
     first, last, _ = slice(start, end).indices(rank)
     return f"onnx_shape({x}, {rank}, {first}, {max(first, last)})"
 
 
-@matlab("Size")
+@matlab("Size", ranks=fixed(0))
 def size(m, x):
     return f"numel({x})"
 
@@ -71,24 +89,35 @@ def flatten(m, x, *, axis):
     return f"reshape({x}, prod([{inner}]), [])"
 
 
-@matlab("Squeeze")
+def _squeezed(m: Call, x: str, axes: Any = None) -> str:
+    return f"{m.rank()} - {len(m.numbers(1, 'axes'))}" if axes is not None else ""
+
+
+@matlab("Squeeze", ranks=_squeezed)
 def squeeze(m, x, axes=None):
     rank = m.rank()
-    if axes is None:
-        shape = m.node.inputs[0].shape
-        if not all(isinstance(d, int) for d in shape):
-            raise Refused("which axes have one element is not known")
-        numbers = [i for i, d in enumerate(shape) if d == 1]
-    else:
-        numbers = m.numbers(1, "axes")
+    if axes is not None:
+        return f"onnx_drop({x}, {rank}, {row(m.dims(m.numbers(1, 'axes'), rank))})"
+    (result,) = m.node.outputs
+    shape = m.node.inputs[0].shape
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        count = m.function.names.fresh(f"{m.function.name(result)}_rank")
+        m.emit(m.function.name(result), count, expression=f"onnx_squeeze({x}, {rank})")
+        return m.function.count_axes(result, count)
+    numbers = [i for i, d in enumerate(shape) if d == 1]
     return f"onnx_drop({x}, {rank}, {row(m.dims(numbers, rank))})"
 
 
-@matlab("Unsqueeze")
+def _unsqueezed(m: Call, x: str, axes: Any) -> str:
+    return f"{m.rank()} + {len(m.numbers(1, 'axes'))}"
+
+
+@matlab("Unsqueeze", ranks=_unsqueezed)
 def unsqueeze(m, x, axes):
     numbers = m.numbers(1, "axes")
     rank = m.rank()
-    return f"onnx_add({x}, {rank}, {row(m.dims(numbers, rank + len(numbers)))}, {m.out_rank})"
+    total = f"{rank} + {len(numbers)}" if isinstance(rank, str) else rank + len(numbers)
+    return f"onnx_add({x}, {rank}, {row(m.dims(numbers, total))}, {total})"
 
 
 @matlab("Transpose")
@@ -103,9 +132,9 @@ def transpose(m, x, *, perm):
     return f"permute({x}, {row(dims)})"
 
 
-@matlab("Concat")
+@matlab("Concat", ranks=same)
 def concat(m, *values, axis):
-    rank = m.out_rank
+    rank = m.rank()
     empty = [v for v in m.node.inputs if v.shape is not None and 0 in v.shape]
     if len(empty) == len(values) and empty:
         raise Refused("tensors without elements")
@@ -124,12 +153,16 @@ def split(m, x, sizes=None, *, axis, num_outputs):
     m.emit(*m.outputs(), expression=f"onnx_split({x}, {rank}, {dim}, {sizes})")
 
 
-@matlab("Slice")
+@matlab("Slice", ranks=same)
 def slices(m, x, starts, ends, axes=None, steps=None):
     rank = m.rank()
-    numbers = list(range(rank)) if axes is None else m.numbers(3, "axes")
-    if axes is None and m.node.inputs[1].shape is not None:
-        numbers = list(range(int(m.node.inputs[1].shape[0])))
+    count = m.node.inputs[1].shape
+    if axes is not None:
+        numbers = m.numbers(3, "axes")
+    elif count is not None and isinstance(count[0], int):
+        numbers = list(range(count[0]))
+    else:
+        raise Refused("the number of axes that it cuts is not known")
     dims = row([m.dim(int(a), rank) for a in numbers])
     step = f"ones(1, {len(numbers)})" if steps is None else steps
     return f"onnx_slice({x}, {rank}, {dims}, {starts}, {ends}, {step})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.engines.matlab import mat_file
+from sardonyx.engines.matlab.forms import CLASSES
+from sardonyx.engines.matlab.function import TEXT
 from sardonyx.engines.matlab.write import to_matlab_source, written_form
 from sardonyx.engines.native import Stored
 from sardonyx.errors import ArgumentError, EngineError, quote
@@ -45,6 +48,13 @@ function run_job(folder, feeds, results, count, inputs)
             value = outputs{k};
             fwrite(file, [ndims(value), size(value)], 'double');
             kind = class(value);
+            if iscell(value)
+                for i = 1:numel(value)
+                    fwrite(file, numel(value{i}), 'double');
+                    fwrite(file, value{i}, 'char');
+                end
+                continue
+            end
             if islogical(value)
                 value = uint8(value);
                 kind = 'uint8';
@@ -111,17 +121,31 @@ def _results(path: Path, job: Job, words: str) -> list[np.ndarray] | str:
         (count,) = np.frombuffer(data, np.float64, 1, at)
         sizes = np.frombuffer(data, np.float64, int(count), at + 8).astype(int).tolist()
         at += 8 + 8 * int(count)
+        if any(n != 1 for n in sizes[max(rank, 0) :]):
+            return f"Octave gave sizes {sizes} for an output of {rank} axes"
+        if dtype == TEXT:
+            texts, at = _texts(data, at, math.prod(sizes))
+            values.append(texts.reshape([*sizes, *(1,) * rank][:rank][::-1]))
+            continue
         kind = np.dtype(np.uint8 if dtype == ir.DataType.BOOL else dtype.numpy())
         size = int(np.prod(sizes))
         if at + size * kind.itemsize > len(data):
             return "Octave gave an output of another class than the model's"
         flat = np.frombuffer(data, kind, size, at).astype(dtype.numpy())
         at += flat.size * kind.itemsize
-        if any(n != 1 for n in sizes[max(rank, 0) :]):
-            return f"Octave gave sizes {sizes} for an output of {rank} axes"
         sizes = [*sizes, *(1,) * rank][:rank]
         values.append(flat.reshape(sizes[::-1]))
     return values
+
+
+def _texts(data: bytes, at: int, count: int) -> tuple[np.ndarray, int]:
+    """Texts, each after its length, and where they end."""
+    words = np.empty(count, object)
+    for i in range(count):
+        size = int(np.frombuffer(data, np.float64, 1, at)[0])
+        words[i] = data[at + 8 : at + 8 + size].decode()
+        at += 8 + size
+    return words, at
 
 
 class Runner:
@@ -144,7 +168,16 @@ class Runner:
         (outputs,) = run([Job(self.folder, arrays, ends_of(self.outputs.values()))])
         if isinstance(outputs, str):
             raise EngineError(f"Octave failed: {outputs}")
-        return dict(zip(self.outputs, outputs, strict=True))
+        ends = zip(self.outputs.items(), outputs, strict=True)
+        return {name: _mapped(value, array) for (name, value), array in ends}
+
+
+def _mapped(value: ir.Value, array: np.ndarray) -> Any:
+    """An output as the model has it: scores that ZipMap turns into maps are maps again."""
+    keys = value.meta.get(CLASSES)
+    if keys is None:
+        return array
+    return [dict(zip(keys, row.tolist(), strict=True)) for row in array]
 
 
 def ends_of(values: Any) -> list[tuple[ir.DataType, int]]:

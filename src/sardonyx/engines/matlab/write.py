@@ -13,12 +13,22 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
-from sardonyx.engines.matlab import elementwise, layers, layout, mat_file  # noqa: F401  (rules)
+from sardonyx.engines.matlab import (  # noqa: F401  (rules)
+    controlflow,
+    elementwise,
+    forms,
+    layers,
+    layout,
+    mat_file,
+    signal,
+)
+from sardonyx.engines.matlab import text as text_rules  # noqa: F401
 from sardonyx.engines.matlab.blocks import Part, repeated
 from sardonyx.engines.matlab.function import (
     FLOAT_CLASSES,
     INTEGERS,
     RULES,
+    TEXT,
     TYPES,
     Function,
     Refused,
@@ -29,6 +39,7 @@ from sardonyx.engines.matlab.function import (
 from sardonyx.engines.matlab.names import Names
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.grad import grad
+from sardonyx.lower.driver import array_of
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.normalize import constants_to_initializers, normalize, regular_copy
 from sardonyx.passes.dead import remove_dead
@@ -143,9 +154,10 @@ def written_form(model: Model) -> Model:
     for name in kept:
         if name in graph.initializers:
             graph.initializers[name].meta["held"] = True
-    fold(graph, keep=kept)
     namer = Builder()
     namer.reserve(all_names(graph))
+    forms.rewrite(graph, namer)
+    fold(graph, keep=kept)
     if _expand_bodies(graph, namer):
         constants_to_initializers(graph)
         infer_shapes(graph, work.skeleton)
@@ -220,7 +232,7 @@ def _check_ends(model: Model) -> None:
         raise ArgumentError("MATLAB code takes and gives arrays of known rank", wrong)
     for value in model.graph.initializers.values():
         if value.const_value is not None:
-            mat_file.check_size(value.name or "", value.const_value.numpy())
+            mat_file.check_size(value.name or "", array_of(value.const_value))
 
 
 class Writer:
@@ -378,13 +390,17 @@ def _usage(
 
 def _kind(value: ir.Value) -> str:
     dims = [str(d) if isinstance(d, int) else str(d.value or "?") for d in value.shape or ()]
-    return f"{TYPES[value.dtype]} [{', '.join(reversed(dims))}]"  # type: ignore[index]
+    text = f"{TYPES[value.dtype]} [{', '.join(reversed(dims))}]"  # type: ignore[index]
+    classes = value.meta.get(forms.CLASSES)
+    return text if classes is None else f"{text}, the scores of {', '.join(map(str, classes))}"
 
 
 def _taken(name: str, dtype: ir.DataType | None) -> str:
     """The statement that brings an argument to the class in which it is computed."""
     if dtype in (ir.DataType.INT64, ir.DataType.UINT64):
         return f"{name} = onnx_whole({name});"
+    if dtype == TEXT:
+        return f"{name} = onnx_text({name});"
     kind = TYPES[dtype]  # type: ignore[index]
     return f"{name} = {'double' if dtype in INTEGERS else kind}({name});"
 
