@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from sardonyx.build import is_static, static
 from sardonyx.engines.onnxruntime.blocks import is_block_update
+from sardonyx.engines.onnxruntime.kernels.program import is_fused
 from sardonyx.engines.onnxruntime.schedule import VIEWS, Dependencies
 from sardonyx.passes.nesting import bodies
 
@@ -76,7 +77,7 @@ def _may_write(
     writer: ir.Node, value: ir.Value, readers: Sequence[ir.Node], data: Dependencies
 ) -> bool:
     """Whether the writer can come last: no reader needs the new value; it reads as it writes."""
-    if is_block_update(writer):
+    if is_block_update(writer) or is_fused(writer):
         readers = [r for r in readers if r is not writer]
     elif writer in readers and (writer.op_type not in ELEMENTWISE or value not in writer.inputs):
         return False

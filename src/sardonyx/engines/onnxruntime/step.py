@@ -260,7 +260,7 @@ class TrainingRep(training.TrainingRep):
                  less memory, more time, the same numbers. The weights as they were loaded wait in
                  a temporary file
     without   -- rewrites of the step that are left out, to find an error: "blocks", "dense",
-                 "depthwise"
+                 "depthwise", "kernels" (step_session.py)
 
     >>> import numpy as np, sardonyx as sx
     >>> rep = sx.prepare_training(sx.trainable("model.onnx", "cross_entropy"))

@@ -24,6 +24,8 @@ from sardonyx.engines.onnxruntime.dense import block_dense
 from sardonyx.engines.onnxruntime.depthwise import DOMAIN, block_depthwise
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import write_in_place
+from sardonyx.engines.onnxruntime.kernels.fusion import fuse
+from sardonyx.engines.onnxruntime.kernels.library import find_compiler
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places
@@ -39,6 +41,7 @@ REWRITES = {  # what can be left out of a step, to find an error
     "blocks": "updates of large variables block by block (blocks.py)",
     "dense": "other convolutions in blocks of channels (dense.py)",
     "depthwise": "depthwise convolutions in blocks of channels (depthwise.py)",
+    "kernels": "elementwise operators and sums in compiled kernels of our own (kernels/)",
 }
 CPU = "CPUExecutionProvider"
 OLDEST = 15  # the opset from which on the nodes that are added here exist
@@ -87,7 +90,8 @@ def arranged_session(
         return plain_session(graph, settings)
     unfold_constants(graph.model.graph)
     written = _fitted_copy(graph.model)
-    blocks = _rewrite(written, graph, settings, without)
+    compiles = "kernels" not in without and find_compiler() is not None
+    blocks = _rewrite(written, graph, settings, {*without, *(["blocks"] if compiles else [])})
     position = {v.name: float(i) for i, n in enumerate(written.graph) for v in n.outputs if v.name}
     updates = take_updates(written.graph, graph.updates.values())
     step = _optimized(written, settings)
@@ -95,6 +99,9 @@ def arranged_session(
     unfold_constants(step.graph)
     remove_copies(step.graph)
     fold_batches(step.graph)
+    libraries = extensions.libraries(graph.model)
+    if compiles and (library := fuse(step.graph)) is not None:
+        libraries = [*libraries, library]
     place = places(step.graph, position)
     if again:
         _arrange(step.graph, place)
@@ -104,7 +111,6 @@ def arranged_session(
     _arrange(step.graph, place)
     options = {**(settings.get("options") or {}), **AS_IT_STANDS}
     data = ir.serde.serialize_model(step).SerializeToString()
-    libraries = extensions.libraries(graph.model)
     arranged_settings = {**settings, "options": options, "libraries": libraries}
     return StepSession(open_session(data, **arranged_settings), in_place, blocks)
 
