@@ -110,6 +110,22 @@ def test_a_file_that_litert_does_not_run_is_refused() -> None:
         sx.from_tflite(content)
 
 
+def test_an_operator_of_16_bits_that_litert_reads_off_a_table_is_refused_by_name() -> None:
+    import tensorflow as tf
+
+    from tests.tflite_functions import converted
+
+    content = converted(tf.tanh, [(200, 10)], quantize="int16")
+    x = np.linspace(-2.5, 2.5, 2000, dtype=np.float32).reshape(10, 200).T.copy()
+    (actual,) = outputs_of(content, [x])
+    program = interpreter.Interpreter(model_content=content)
+    scales = {d["name"]: d["quantization"][0] for d in program.get_tensor_details()}
+    quantum = max(scales.values())
+    assert np.median(np.abs(actual - np.tanh(x))) < quantum  # the file itself is a good one
+    with pytest.raises(ImportRefused, match="TANH"):
+        sx.from_tflite(content)
+
+
 @pytest.mark.parametrize("quantize", ["float16", "dynamic"])
 def test_weights_of_fewer_bits_stay_so(quantize: str) -> None:
     import tensorflow as tf

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.errors import ImportDiffers, ImportRefused, quote
 from sardonyx.importers.tflite.driver import Variable
-from sardonyx.importers.tflite.reader import Graph, Tensor
+from sardonyx.importers.tflite.reader import Graph, Operator, Tensor
 from sardonyx.model import Model
 from sardonyx.verify import Report, verify
 from sardonyx.verify.noise import DIFFERENT, FAILS
@@ -26,6 +26,10 @@ FEW_QUANTA = 3.001  # operators, each off by one of its own, may add up to a few
 AMPLIFIED = 3.0
 SINGLE = 1e-4  # of floats, where the state of earlier calls is read
 SAMPLES = 4
+# Operators that LiteRT computes by tables of a few hundred entries where numbers have 16 bits.
+TABLES = frozenset(["EXP", "GELU", "LOG", "LOGISTIC", "RSQRT", "SOFTMAX", "TANH"])
+ENTRIES = 4096  # elements to compare where there are such tables
+MOST_SAMPLES = 256
 SECONDS = 20.0  # for the comparison of floats
 LARGEST = 1 << 32  # bytes of tensors, beyond which a file is not run
 
@@ -111,10 +115,26 @@ def _bytes(tensor: Tensor) -> int:
     return size * (0 if tensor.dtype is None else np.dtype(tensor.dtype).itemsize)
 
 
+def _by_tables(graph: Graph) -> list[Operator]:
+    """The operators that LiteRT computes by tables, which are coarser than 16 bits."""
+    return [
+        operator
+        for operator in graph.operators
+        if operator.name in TABLES and graph.tensors[operator.inputs[0]].kind == "INT16"
+    ]
+
+
+def _samples(graph: Graph) -> int:
+    if not _by_tables(graph):
+        return SAMPLES
+    elements = sum(int(np.prod([d or 1 for d in graph.tensors[i].shape])) for i in graph.outputs)
+    return int(np.clip(ENTRIES // max(elements, 1), SAMPLES, MOST_SAMPLES))
+
+
 def _draws(model: Model, graph: Graph) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     draws = []
-    for _ in range(SAMPLES):
+    for _ in range(_samples(graph)):
         feeds = {}
         for value, index in zip(model.inputs, graph.inputs, strict=False):
             shape = [d if isinstance(d, int) else 2 for d in value.shape or ()]
@@ -180,6 +200,13 @@ def _in_quanta(model: Model, graph: Graph, run: Interpreted, state: Mapping[str,
         if stray > STRAY or not (steps <= FEW_QUANTA).all():
             name = graph.tensors[index].name
             rows.append([quote(name), f"off by {steps.max():.1f} quanta", f"{stray:.1%} by over 1"])
+    tables = _by_tables(graph) if rows else []
+    if tables:
+        raise ImportRefused(
+            "LiteRT computes these operators of 16 bits by coarse tables, which ONNX does not",
+            [*([o.name, quote(graph.tensors[o.outputs[0]].name)] for o in tables), *rows],
+            hint="import the file in float32 or int8; ONNX's operators are the more precise ones",
+        )
     if rows:
         raise ImportDiffers(
             "the imported model and LiteRT differ by more than one quantum", rows,
