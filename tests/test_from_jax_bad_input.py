@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +96,87 @@ def keeps_in_itself() -> Any:
     return sx.from_jax_step(Trainer().step, params(), {"x": X})
 
 
+class Holder:
+    """What a user keeps results in."""
+
+    last: Any = None
+
+
+KEPT = Holder()
+
+
+def keeps_in_an_object() -> Any:
+    holder = Holder()
+    return step_with(lambda state: setattr(holder, "last", state["w"]) or 1.0)
+
+
+def keeps_in_a_global_object() -> Any:
+    def aside(state: Any) -> float:
+        KEPT.last = state["w"]
+        return 1.0
+
+    return step_with(aside)
+
+
+def keeps_in_a_class() -> Any:
+    def aside(state: Any) -> float:
+        Holder.last = state["w"]
+        return 1.0
+
+    return step_with(aside)
+
+
+def keeps_in_a_default() -> Any:
+    def aside(state: Any, memory: list[Any] = []) -> float:  # noqa: B006
+        memory.append(state["w"])
+        return 1.0
+
+    return step_with(aside)
+
+
+def keeps_in_an_argument() -> Any:
+    def step(log: list[Any], state: Any, batch: Any) -> Any:
+        log.append(state["w"])
+        return {n: v * 0.9 for n, v in state.items()}, {"loss": batch["x"].sum()}
+
+    return sx.from_jax_step(functools.partial(step, []), params(), {"x": X})
+
+
+def keeps_in_a_function() -> Any:
+    def aside(state: Any) -> float:
+        aside.last = state["w"]  # type: ignore[attr-defined]
+        return 1.0
+
+    return step_with(aside)
+
+
+def keeps_in_a_tuple() -> Any:
+    box: tuple[Any, ...] = ()
+
+    def aside(state: Any) -> float:
+        nonlocal box
+        box = (state["w"],)
+        return 1.0
+
+    return step_with(aside)
+
+
+def keeps_in_a_queue() -> Any:
+    queue: Any = collections.deque(maxlen=3)
+    return step_with(lambda state: queue.append(state["w"] * 2) or 1.0)
+
+
+def counts_in_an_object() -> Any:
+    holder = Holder()
+    holder.last = 0
+
+    def aside(state: Any) -> float:
+        holder.last += 1
+        return 1.0
+
+    return step_with(aside)
+
+
 def draws() -> Any:
     return step_with(lambda state: float(np.random.rand()))
 
@@ -130,6 +213,15 @@ IMPURE = {
     counts_globally: '"CALLS".*is changed',
     counts_in_an_array: '"counts".*is changed',
     keeps_in_itself: '"self.last".*of the trace',
+    keeps_in_an_object: '"holder.last".*of the trace',
+    keeps_in_a_global_object: '"KEPT.last".*of the trace',
+    keeps_in_a_class: '"Holder.last".*of the trace',
+    keeps_in_a_default: '"memory".*of the trace',
+    keeps_in_an_argument: '"argument 0".*of the trace',
+    keeps_in_a_function: '"aside.last".*of the trace',
+    keeps_in_a_tuple: '"box".*of the trace',
+    keeps_in_a_queue: rf"keeps values of its trace(.|\n)*float32\[4,4\] of {__file__}",
+    counts_in_an_object: '"holder.last".*is changed',
     draws: "the step is not pure",
     draws_for_a_metric: "the step is not pure",
     a_function_that_counts: '"calls".*is changed',
@@ -143,6 +235,13 @@ def test_what_is_not_pure_is_refused(function: Callable[[], Any]) -> None:
     with pytest.raises(ArgumentError, match=IMPURE[function]) as caught:
         function()
     assert "not pure" in str(caught.value)
+
+
+def test_what_was_kept_before_is_not_blamed() -> None:
+    kept: list[Any] = []
+    jax.make_jaxpr(lambda x: kept.append(x) or x)(X)
+    assert sx.from_jax(predict, params(), X).inputs
+    assert len(kept) == 1
 
 
 def test_a_memory_of_constants_is_no_side_effect() -> None:
@@ -173,6 +272,21 @@ def branches(params: Any, x: Any) -> Any:
     if x.sum() > 0:  # a branch on values
         return x
     return -x
+
+
+def complex_inside(params: Any, x: Any) -> Any:
+    return jnp.abs(jnp.fft.fft(predict(params, x)))
+
+
+def test_complex_numbers_are_refused_with_their_lines() -> None:
+    for import_it in (
+        lambda: sx.from_jax(complex_inside, params(), X),
+        lambda: sx.from_jax(lambda p, x: predict(p, x.real), params(), X + 1j),
+        lambda: sx.from_jax(lambda p, x: predict(p, x) * 1j, params(), X),
+        lambda: step_with(lambda state: jnp.abs(state["b"] * 1j).sum()),
+    ):
+        with pytest.raises(ImportRefused, match=f"complex numbers.*{__file__}"):
+            import_it()
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
 from jax import tree_util
-from jax._src import core
+from jax._src import core, source_info_util
 
 from sardonyx.errors import ArgumentError, quote
 
@@ -36,16 +37,44 @@ HINT = "what a step counts, collects or draws belongs into its state and its res
 def pure(*functions: Callable[..., Any]) -> Iterator[None]:
     """Inside, functions are traced; what they have changed outside of themselves is an error.
 
-    Looked at are closures, globals, and attributes of the object whose method a function is: plain
-    values, arrays of NumPy and containers of these.
+    Looked at are closures, globals, default values, and attributes of the user's own objects: plain
+    values, arrays of NumPy and containers of these. What keeps a value of the trace anywhere else
+    is found by the garbage collector.
     """
     before = {key: _content(value) for key, value in _all_variables(functions)}
+    older = {id(tracer) for tracer in _live_tracers()}
     try:
         yield
     except Exception as error:
         _require_unchanged(functions, before, error)
         raise
     _require_unchanged(functions, before, None)
+    _require_no_leaks(older)
+
+
+def _live_tracers() -> list[Any]:
+    # By type: `isinstance` asks for `__class__`, where proxies of other libraries run code.
+    return [value for value in gc.get_objects() if issubclass(type(value), core.Tracer)]
+
+
+def _require_no_leaks(older: set[int]) -> None:
+    """Refuse a function that keeps values of its trace, wherever it does."""
+    if not any(id(tracer) not in older for tracer in _live_tracers()):
+        return
+    gc.collect()  # what only a cycle has kept is no leak
+    leaks = [tracer for tracer in _live_tracers() if id(tracer) not in older]
+    inner = {id(value) for value in gc.get_referents(*leaks)}  # what other tracers are made of
+    lines = {
+        f"{leak.aval.str_short()} of {source_info_util.summarize(leak._line_info)}": None
+        for leak in leaks
+        if id(leak) not in inner
+    }
+    if lines:
+        raise ArgumentError(
+            "the function is not pure: it keeps values of its trace outside of it",
+            [[line] for line in list(lines)[:SHOWN]],
+            HINT,
+        )
 
 
 def _require_unchanged(
@@ -72,14 +101,14 @@ def _all_variables(functions: Sequence[Any]) -> Iterator[tuple[Key, Any]]:
 def _variables(function: Any, seen: set[int], depth: int) -> Iterator[tuple[Key, Any]]:
     """The variables outside of a function, and those of the functions that it calls."""
     while isinstance(function, functools.partial):
+        for name, value in [*enumerate(function.args), *function.keywords.items()]:
+            yield from _of_value((id(function), f"argument {name}"), value, seen, depth)
         function = function.func
     owner = getattr(function, "__self__", None)
     if owner is None and not hasattr(function, "__code__"):
         owner = function
-    if owner is not None and id(owner) not in seen and _is_of_user(type(owner)):
-        seen.add(id(owner))
-        for name, value in list(getattr(owner, "__dict__", {}).items()):
-            yield from _of_value((id(owner), f"self.{name}"), value, seen, depth)
+    if owner is not None:
+        yield from _attributes("self", owner, seen, depth)
     function = getattr(function, "__func__", function)
     function = inspect.unwrap(function) if callable(function) else function
     code = getattr(function, "__code__", None)
@@ -93,6 +122,30 @@ def _variables(function: Any, seen: set[int], depth: int) -> Iterator[tuple[Key,
         if name in function.__globals__:
             value = function.__globals__[name]
             yield from _of_value((id(function), name), value, seen, depth)
+    for name, value in _defaults(function).items():
+        yield from _of_value((id(function), name), value, seen, depth)
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    """The default values of a function by its arguments' names, and its attributes."""
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    attributes = {f"{function.__name__}.{n}": v for n, v in vars(function).items()}
+    return {
+        **dict(zip(names, values, strict=True)),
+        **(function.__kwdefaults__ or {}),
+        **attributes,
+    }
+
+
+def _attributes(name: str, owner: Any, seen: set[int], depth: int) -> Iterator[tuple[Key, Any]]:
+    """The attributes of an object of the user, and of its class."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    if id(owner) in seen or not _is_of_user(kind):
+        return
+    seen.add(id(owner))
+    for attribute, value in list(getattr(owner, "__dict__", {}).items()):
+        yield from _of_value((id(owner), f"{name}.{attribute}"), value, seen, depth)
 
 
 def _global_names(code: CodeType) -> set[str]:
@@ -102,10 +155,12 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def _of_value(key: Key, value: Any, seen: set[int], depth: int) -> Iterator[tuple[Key, Any]]:
-    if isinstance(value, (*PLAIN, list, dict, set, np.ndarray, core.Tracer)):
+    if isinstance(value, (*PLAIN, list, tuple, dict, set, np.ndarray, core.Tracer)):
         yield key, value
     elif depth and inspect.isroutine(inspect.unwrap(value) if callable(value) else value):
         yield from _variables(value, seen, depth - 1)
+    elif depth and not isinstance(value, ModuleType):
+        yield from _attributes(key[1], value, seen, depth - 1)
 
 
 def _is_of_user(kind: type) -> bool:
