@@ -11,6 +11,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.errors import ArgumentError, ImportRefused, SardonyxError
+from sardonyx.verify.training import prepare_training
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -78,10 +79,50 @@ def counts(net: Any, x: Any) -> Any:
     return net.line(x) * net.calls
 
 
+def writes_data_of_weight(net: Any, x: Any) -> Any:
+    net.line.weight.data[0] = 0.0
+    return net.line(x)
+
+
+def writes_data(net: Any, x: Any) -> Any:
+    y = net.line(x)
+    y.data[:, 0] = 0.0
+    return y * 2
+
+
+def writes_behind_detach(net: Any, x: Any) -> Any:
+    y = net.line(x)
+    y.detach()[:, 0] = 0.0
+    return y
+
+
+def writes_behind_dropout(net: Any, x: Any) -> Any:
+    y = net.line(x)
+    nn.functional.dropout(y, 0.5, net.training).relu_()
+    return y + 1
+
+
+def reads_what_it_writes(net: Any, x: Any) -> Any:
+    y = net.line(x) * 1
+    y[:, 1:] += y[:, :-1]
+    return y
+
+
+SHARED = {
+    "behind detach": (writes_behind_detach, "fill_"),
+    "behind dropout": (writes_behind_dropout, "relu_"),
+    "into what is read": (reads_what_it_writes, "add_"),
+}
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a complex output": (lambda net, x: torch.complex(x, net.line(x)), "is torch.complex64"),
     "a weight in place": (writes_weight, 'parameter "line.weight"'),
     "a view of an input": (writes_view_of_input, f'input "x".*in place.*{__file__}'),
+    "complex numbers without a form": (
+        lambda net, x: torch.complex(x, net.line(x)).sqrt().imag,
+        f"complex(.|\n)*aten.sqrt.default *{__file__}(.|\n)*real and imaginary parts",
+    ),
+    "the data of a weight": (writes_data_of_weight, 'parameter "line.weight"'),
+    "the data of a tensor": (writes_data, f"{__file__}"),
     "a buffer in place": (writes_buffer, 'buffer "buffer"'),
     "a buffer assigned": (assigns_buffer, 'buffer "buffer"'),
     "a counter": (counts, 'other numbers each time(.|\n)*output "output"'),
@@ -98,6 +139,43 @@ def test_what_a_module_must_not_do_is_refused(name: str) -> None:
     function, words = REFUSED[name]
     with pytest.raises(ImportRefused, match=words):
         imported(function)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", SHARED)
+def test_writes_to_memory_that_is_shared_are_refused(name: str, verify: bool) -> None:
+    function, operator = SHARED[name]
+    with pytest.raises(ImportRefused, match=f"another tensor shares\n.*{operator}.*{__file__}"):
+        imported(function, verify=verify)
+
+
+def test_memory_that_nothing_else_reads_may_be_written_to() -> None:
+    """Neither the other name of the memory nor the elements that are written are read."""
+
+    def function(net: Any, x: Any) -> Any:
+        y = net.line(x).detach()
+        y[:, 0] = 0.0
+        z = y * 1
+        z[:, :2] += z[:, 2:]
+        return nn.functional.dropout(z, 0.5, net.training).relu_()
+
+    assert imported(function, verify=False).graph
+
+
+def test_complex_numbers_are_imported_only_with_a_comparison() -> None:
+    def function(net: Any, x: Any) -> Any:
+        return torch.fft.fft(net.line(x)).abs()
+
+    assert "same" in imported(function).metadata["sardonyx.imported"]
+    with pytest.raises(ImportRefused, match=f"complex numbers(.|\n)*fft.*{__file__}(.|\n)*verify"):
+        imported(function, verify=False)
+
+
+def test_a_weight_that_is_an_output_keeps_its_name() -> None:
+    net = Net(lambda net, x: (net.line(x), net.line.weight)).eval()
+    model = sx.from_torch(net, example())
+    assert "line.weight" in model.graph.initializers
+    assert [v.name for v in model.outputs] == ["output.0", "output.1"]
 
 
 def test_a_refused_module_is_left_as_it_was() -> None:
@@ -204,6 +282,10 @@ def draws(outputs: Any, label: Any) -> Any:
     return squared(outputs, label) * np.random.rand()
 
 
+def as_number(outputs: Any, label: Any) -> Any:
+    return torch.tensor(squared(outputs, label).item())
+
+
 TRAININGS: dict[str, tuple[Callable[[], Any], str]] = {
     "a loss that writes to outputs": (lambda: trained(plain(), writes_outputs), '"output"'),
     "a loss that writes to labels": (lambda: trained(plain(), writes_labels), '"label"'),
@@ -212,6 +294,7 @@ TRAININGS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: trained(plain(), lambda y, a, b: squared(y, a), labels=(example(), example())),
         '"label.1"',
     ),
+    "a loss that is a number of Python": (lambda: trained(plain(), as_number), "line.weight"),
     "a hook on a parameter": (with_parameter_hook, 'parameter "line.weight"'),
     "a hook on a module": (with_module_hook, 'module "line"'),
     "a hook on an optimizer": (with_optimizer_hook, 'optimizer "SGD"'),
@@ -224,6 +307,54 @@ def test_what_a_training_must_not_do_is_refused(name: str) -> None:
     import_it, words = TRAININGS[name]
     with pytest.raises(SardonyxError, match=words):
         import_it()
+
+
+def trains_alike(net: Any, loss: Any, **options: Any) -> None:
+    """The record takes ten steps as torch does, on batches of their own."""
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    model = sx.from_torch(
+        net, example(), loss=loss, labels=example(), optimizer=optimizer, **options
+    )
+    step = prepare_training(model, "onnxruntime")
+    for seed in range(10):
+        x, y = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        loss(net(x), y).backward()
+        optimizer.step()
+        step.step({"x": x.numpy(), "label": y.numpy()})
+    state = step.state()
+    for name in ("line.weight", "line.bias"):
+        expected = net.get_parameter(name).detach().numpy()
+        np.testing.assert_allclose(state[name], expected, atol=1e-6)
+
+
+def test_a_loss_may_read_the_parameters_of_the_module() -> None:
+    """The comparison trains a copy of the module, and the loss must follow it there."""
+    net = plain()
+    rate, weights = {"l1": 0.05}, [net.line.weight]
+    trains_alike(net, lambda y, z: squared(y, z) + rate["l1"] * net.line.weight.abs().sum())
+    trains_alike(net, lambda y, z: squared(y, z) + sum(w.square().sum() for w in weights))
+
+
+def test_an_output_may_be_a_parameter() -> None:
+    net = Net(lambda net, x: (net.line(x), net.line.weight))
+    trains_alike(net, lambda y, z: squared(y[0], z) + y[1].square().sum())
+
+
+def test_no_gradient_flows_through_a_number_of_python() -> None:
+    net = Net(lambda net, x: net.line(x) * net.line.weight.sum().item())
+    trains_alike(net, squared)
+
+
+def test_a_scheduler_that_needs_a_metric_leaves_the_rate() -> None:
+    net = plain()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    model = sx.from_torch(
+        net, example(), loss=squared, labels=example(), optimizer=optimizer, scheduler=scheduler
+    )
+    notes = [c.value for c in sx.choices(model) if c.what == "not taken over"]
+    assert notes == ["ReduceLROnPlateau: the rate stays"]
 
 
 def test_a_weight_that_keeps_its_numbers_may_be_written_to() -> None:

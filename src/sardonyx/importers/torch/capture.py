@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import linecache
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from unittest import mock
 
 import torch
 from torch.export import Dim
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from sardonyx import errors
@@ -183,7 +186,8 @@ def captured(
     whole = _Whole(source, list(values), lambda names: outputs.__setitem__(slice(None), names))
     free = free_sizes(source, values, dynamic)
     shapes = tuple({axis: Dim.AUTO for name, axis in free if name == n} or None for n in values)
-    with evaluation_mode(source.module), quiet(), silent(), refused(source.module):
+    lines = functools.partial(_written_weights, source)
+    with evaluation_mode(source.module), quiet(), silent(), refused(source.module, lines):
         write(depth or {})
         exported = torch.export.export(
             whole, tuple(values.values()), dynamic_shapes=(shapes,), strict=False
@@ -191,6 +195,46 @@ def captured(
     program = Program(exported, list(values), outputs, free)
     _refuse_complex_outputs(program)
     return program
+
+
+def _written_weights(source: Source, text: str) -> list[list[str]]:
+    """The parameters that a call changes, where torch says that it has lost one of its tensors."""
+    if "found a fake tensor" not in text:
+        return []
+    weights = dict(source.module.named_parameters())
+    before = {n: p.detach().clone() for n, p in weights.items()}
+    lines = _Unseen()
+    with torch.no_grad(), lines:
+        source.run(source.module, {})
+    with torch.no_grad():
+        changes = [n for n, p in weights.items() if not torch.equal(p, before[n])]
+        for name in changes:
+            weights[name].copy_(before[name])
+    rows = [[f"parameter {quote(n)}", "is written to in place"] for n in changes]
+    return rows or [[line, ".data"] for line in lines.places]
+
+
+class _Unseen(TorchFunctionMode):
+    """Notes the user's lines that reach for `.data`, behind which torch's exporter does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[str, None] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            self.places[user_line()] = None
+        return func(*args, **(kwargs or {}))
+
+
+def user_line() -> str:
+    """The innermost line that runs now outside of torch and of this package."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(("<", *INTERNAL)):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
 def refuse_values(source: Source, values: Mapping[str, torch.Tensor]) -> None:
@@ -377,8 +421,13 @@ def silent() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def refused(module: torch.nn.Module) -> Iterator[None]:
-    """Turn what torch's exporter raises into one error that names the user's line."""
+def refused(
+    module: torch.nn.Module, lines: Callable[[str], list[list[str]]] | None = None
+) -> Iterator[None]:
+    """Turn what torch's exporter raises into one error that names the user's line.
+
+    lines -- the user's lines of which the text of an error speaks, where its traceback has none
+    """
     try:
         yield
     except SardonyxError:
@@ -386,9 +435,8 @@ def refused(module: torch.nn.Module) -> Iterator[None]:
     except Exception as error:
         what, hint = _reason(error)
         name = type(module).__name__
-        raise ImportRefused(
-            f"torch cannot export {quote(name)}: {what}", _places(error), hint
-        ) from error
+        rows = _places(error) or ([] if lines is None else lines(_text(error)))
+        raise ImportRefused(f"torch cannot export {quote(name)}: {what}", rows, hint) from error
 
 
 HINTS = (
@@ -401,24 +449,27 @@ HINTS = (
     ("found a fake tensor", "the module writes in place to a view of a weight, or keeps a tensor "
      "between calls: compute with a copy, x = x.clone()"),
     ("is mutated in the forward", "register it as a buffer, or compute with a copy"),
+    ("complex", "complex numbers have no ONNX form: compute with real and imaginary parts"),
     ("No ONNX function found", "torch's exporter has no ONNX form of this operator: write it with "
      "others, or pass the part of the network without it"),
-    ("complex", "complex numbers have no ONNX form: compute with real and imaginary parts"),
 )  # fmt: skip
 
 
 def _reason(error: BaseException) -> tuple[str, str]:
     """The first line of what torch says, and a hint."""
     chain = _chain(error)
-    text = "\n".join(str(e) for e in chain)
     lines = (line.strip() for line in str(chain[-1]).splitlines())
     first = next((line for line in lines if line), type(error).__name__)
-    lowered = text.lower()
+    lowered = _text(error).lower()
     hint = next((h for key, h in HINTS if key.lower() in lowered), "")
     return f"{type(chain[-1]).__name__}: {first[:300]}", hint or (
         "torch.export.export(module.eval(), args) shows the same; rewrite the line, or pass the "
         "part of the network that exports"
     )
+
+
+def _text(error: BaseException) -> str:
+    return "\n".join(str(e) for e in _chain(error))
 
 
 def _chain(error: BaseException) -> list[BaseException]:

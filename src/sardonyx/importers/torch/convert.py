@@ -14,6 +14,7 @@ from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused, quote
 from sardonyx.importers.torch.capture import LOSS, Source, captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps
 from sardonyx.importers.torch.data import data_sets, other_sizes
+from sardonyx.importers.torch.doubts import doubts_of
 from sardonyx.importers.torch.files import own_example, read_module
 from sardonyx.importers.torch.leaves import Call, as_tensor, rebuilt
 from sardonyx.importers.torch.losses import example_labels
@@ -27,7 +28,7 @@ from sardonyx.importers.torch.refuse import (
     refuse_arguments,
     refuse_changes,
 )
-from sardonyx.importers.torch.schedulers import read_scheduler
+from sardonyx.importers.torch.schedulers import ReduceLROnPlateau, read_scheduler
 from sardonyx.importers.torch.split import Split, split
 from sardonyx.importers.torch.translate import translated
 from sardonyx.model import Model
@@ -94,6 +95,9 @@ def from_torch(
     with paused():
         observation = observe(source) if source.labels is not None else Observation()
         program = captured(source, dynamic, observation.depth)
+        doubts = doubts_of(program.exported)
+        if not verify:
+            doubts.refuse()
         unmatched = mark_attention(program.exported, observation.attention)
         whole = translated(program, module, source)
     label_names = list(source.label_tensors())
@@ -108,7 +112,11 @@ def from_torch(
         others = other_sizes(program, data_sets(source, {})[0], one=size <= LARGE)
         others = {words: _named(s, renamed) for words, s in others.items()}
         few = sets[-1:] if size > LARGE else sets
-        report = compare_outputs(served, source, sources, few, others)
+        try:
+            report = compare_outputs(served, source, sources, few, others)
+        except ImportDiffers as error:
+            doubts.refuse(error)
+            raise
         served.metadata[IMPORTED] += f", {report.verdict}"
     if not wants_record:
         return served
@@ -116,8 +124,9 @@ def from_torch(
     net, reading = _with_record(served, parts, source, loss, optimizer, scheduler, training)
     _say(net, reading, observation, unmatched)
     if verify and parts is not None and isinstance(optimizer, TORCH_OPTIMIZER):
+        stepped = None if isinstance(scheduler, ReduceLROnPlateau) else scheduler
         trainer = Trainer(
-            module, optimizer, scheduler, source.loss,
+            module, optimizer, stepped, source.loss,
             training.get("clip_norm"), training.get("clip_value"),
         )  # fmt: skip
         every = int(training.get("accumulate", 1))

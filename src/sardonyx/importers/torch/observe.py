@@ -8,7 +8,6 @@ latter, and what of the random draws the graph lacks.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import SardonyxError
-from sardonyx.importers.torch.capture import INTERNAL, Source, plain_branches, quiet
+from sardonyx.importers.torch.capture import Source, plain_branches, quiet, user_line
 from sardonyx.importers.torch.stochastic_depth import RowDropout, ranks, row_dropout
 
 aten = torch.ops.aten
@@ -41,14 +40,6 @@ class Draw:
     operator: str
     shape: tuple[int, ...]
     line: str
-
-
-def _line() -> str:
-    """The innermost line outside of torch and of this package."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(("<", *INTERNAL)):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
 @dataclass
@@ -82,7 +73,7 @@ class _Draws(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func in RANDOM_CALLS:
             shape = tuple(getattr(result, "shape", ()))
-            self.observation.draws.append(Draw(str(func), shape, _line()))
+            self.observation.draws.append(Draw(str(func), shape, user_line()))
         return result
 
 

@@ -93,6 +93,8 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
             _replace(node, aten.squeeze.dims, (node.args[0], axes))
         elif node.target is aten.detach.default:
             _replace(node, torch.ops.sardonyx.stop.default, node.args[:1])
+        elif node.target in READ_OUT and node.args[0].meta["val"].is_floating_point():  # type: ignore[union-attr]
+            _stop_operand(node)
         elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
             if node.args[0] is False:
                 _stop_outputs(node)
@@ -102,6 +104,14 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
         if isinstance(module, torch.fx.GraphModule):
             module.recompile()
     return [node for node in always_random if _reaches_output(node)]
+
+
+def _stop_operand(node: torch.fx.Node) -> None:
+    """Let no gradient into a tensor that becomes a number of Python."""
+    with node.graph.inserting_before(node):
+        stopped = node.graph.call_function(torch.ops.sardonyx.stop.default, node.args[:1])
+    stopped.meta = dict(node.args[0].meta)  # type: ignore[union-attr]
+    node.args = (stopped, *node.args[1:])
 
 
 def _stop_outputs(region: torch.fx.Node) -> None:
@@ -183,6 +193,7 @@ DROPOUTS = {
     aten.feature_alpha_dropout.default: torch.ops.sardonyx.channel_alpha_dropout.default,
     aten.feature_alpha_dropout_.default: torch.ops.sardonyx.channel_alpha_dropout.default,
 }
+READ_OUT = {aten.item.default, aten._local_scalar_dense.default}
 RANDOM_DRAWS = {
     aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
     aten.bernoulli.default, aten.bernoulli.p, aten.bernoulli_.float, aten.normal_.default,

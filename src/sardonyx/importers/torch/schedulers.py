@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sardonyx.errors import ArgumentError, ImportRefused, quote
 from sardonyx.record import schedule as schedules
@@ -70,7 +71,7 @@ def read_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any) -> Timetabl
         raise ArgumentError(
             f"the scheduler {quote(type(scheduler).__name__)} is not one of this optimizer"
         )
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+    if isinstance(scheduler, ReduceLROnPlateau):
         why = "it follows a metric of the validation, which a record does not see"
         return Timetable(notes=[("not taken over", "ReduceLROnPlateau: the rate stays", why)])
     horizon = _horizon(scheduler)

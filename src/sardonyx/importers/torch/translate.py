@@ -7,6 +7,7 @@ into another: while the graph is simplified, they are inputs.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from sardonyx.importers.torch.capture import (
     quiet,
     refused,
 )
+from sardonyx.importers.torch.doubts import line_of, lines_of_operator
 from sardonyx.importers.torch.recurrent import STOP_SEED
 from sardonyx.model import Model
 
@@ -53,7 +55,8 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
     _refuse_random(operators.mark(program.exported))
     # Without gradients: their absence decides which kernel of attention, and so which strides,
     # torch assumes, and the views in the program were captured with those.
-    with quiet(), refused(module), torch.no_grad():
+    lines = functools.partial(lines_of_operator, program.exported)
+    with quiet(), refused(module, lines), torch.no_grad():
         result = torch.onnx.export(
             program.exported,
             dynamo=True,
@@ -76,14 +79,6 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
 
 
 # -- what cannot be taken over ----------------------------------------------------------
-
-
-def line_of(node: torch.fx.Node) -> str:
-    """The user's line that made a node, where torch has kept it."""
-    text = node.stack_trace or node.meta.get("stack_trace") or ""
-    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
-    lines = [f"{path}:{number}" for path, number in lines if not path.startswith("<")]
-    return lines[-1] if lines else ""
 
 
 def _refuse_random(nodes: Iterable[torch.fx.Node]) -> None:
@@ -219,8 +214,12 @@ def _simplify(model: ir.Model) -> None:
         model.opset_imports.pop(PLACEHOLDER, None)
         del graph.inputs[:]
         graph.inputs.extend(inputs)
-        for value, tensor in weights.values():
-            value.const_value = tensor
+        for result in (v for node in graph for v in node.outputs if v.name in weights):
+            result.name = (
+                f"{result.name}_out"  # the optimizer names a weight that is an output anew
+            )
+        for name, (value, tensor) in weights.items():
+            value.name, value.const_value = name, tensor
             graph.register_initializer(value)
 
 
