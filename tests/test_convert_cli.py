@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -139,6 +140,7 @@ def test_a_conversion_that_fails_is_told_with_its_error(
     from sardonyx.engines.native import Stored
 
     def store(loaded: object, path: Path) -> Stored:
+        path.mkdir()
         return Stored(path, lambda x: x.no_such_method(), [])
 
     monkeypatch.setattr("sardonyx.engines.numpy.convert.store", store)
@@ -207,6 +209,31 @@ def test_nothing_unverified_stays(
             assert code not in (0, 1)
     assert old.read_bytes() == b"before" and not new.exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlp.onnx", "old.npz"]
+
+
+def test_nothing_is_in_place_while_it_is_verified(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
+    """A process that is killed meanwhile can undo nothing."""
+    package = importlib.import_module("sardonyx.verify")
+    verify, seen = package.verify, []
+
+    def look(*arguments: Any, **options: Any) -> Any:
+        seen.append((old.read_bytes(), new.exists()))
+        return verify(*arguments, **options)
+
+    monkeypatch.setattr(package, "verify", look)
+    old, new = tmp_path / "old file.npz", tmp_path / "größe" / "new"
+    old.write_bytes(b"before")
+    for output in (new, new, old):
+        assert call("convert", model, "--to", "numpy", "-o", output)[0] == 0
+    assert seen == [(b"before", False), (b"before", True), (b"before", True)]
+    assert np.load(old).files
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["größe", "mlp.onnx", "old file.npz"]
+    assert [p.name for p in new.parent.iterdir()] == ["new"]
 
 
 @pytest.mark.parametrize("target", ["torch", "torch-source", "numpy"])

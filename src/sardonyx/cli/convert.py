@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,9 @@ def convert(
         if not quiet:
             print(f"{label:<16} {value}", file=sys.stderr, flush=True)
 
+    if output.exists() and output.is_dir() != _is_folder(output, to):
+        kind = "a folder" if output.is_dir() else "a file"
+        raise ArgumentError(f"{quote(output)} is {kind} already", hint="name another --output")
     if not output.name:
         raise ArgumentError(f"--output names a file or a folder to write, not {quote(output)}")
     from sardonyx.model import load
@@ -135,14 +139,13 @@ def convert(
     started = time.monotonic()
     show("converting", f"{model} to {to}")
     module = MODULES.get(to, f"{to}.convert")
-    with _whole_or_nothing(output):
+    with _moved_once_verified(output) as draft:
         with full_disk_reported(output.parent):
-            stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, output)
-        show(
-            "written", f"{output} ({bytes_in(output):,} bytes, {time.monotonic() - started:.1f} s)"
-        )
+            stored = importlib.import_module(f"sardonyx.engines.{module}").store(loaded, draft)
+        seconds = time.monotonic() - started
+        show("written", f"{output} ({bytes_in(draft):,} bytes, {seconds:.1f} s)")
         for label, value in stored.rows:
-            show(label, value)
+            show(label, value.replace(str(draft), str(output)))
         code = 0
         if (seeds or inputs is not None) and stored.function is None:
             show("not verified", stored.unverified)
@@ -166,25 +169,35 @@ def convert(
     raise typer.Exit(code)
 
 
+def _is_folder(output: Path, to: str) -> bool:
+    """Whether a target writes a folder under this name."""
+    return "" in TARGETS[to] and (not output.suffix or output.suffix not in TARGETS[to])
+
+
 @contextlib.contextmanager
-def _whole_or_nothing(path: Path) -> Iterator[None]:
-    """Around the writing and verifying of `path`: if an error ends it, nothing unverified stays,
-    and a file that was there before is there again. A verdict is no error: the file stays.
+def _moved_once_verified(path: Path) -> Iterator[Path]:
+    """Where to write what becomes `path` once it is verified.
+
+    Until then it lies in a folder of its own beside it: neither an error nor a process that is
+    killed leaves anything unverified at `path`, or takes away what was there before. A verdict is
+    no error: what was written is moved.
     """
-    existed, aside = path.exists(), path.with_name(f".{path.name}.before")
-    if path.is_file():
-        path.rename(aside)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".sardonyx-", dir=path.parent))
     try:
-        yield
-    except BaseException:
-        if aside.exists():
-            aside.replace(path)
-        elif path.is_file():
-            path.unlink()
-        elif not existed:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    aside.unlink(missing_ok=True)
+        yield scratch / path.name
+        _move(scratch / path.name, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename a file or folder; the files of a folder that is there already are replaced."""
+    if not (source.is_dir() and target.is_dir()):
+        source.replace(target)
+        return
+    for part in source.iterdir():
+        _move(part, target / part.name)
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
