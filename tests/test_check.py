@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 
 import sardonyx as sx
 from sardonyx.cli.__main__ import main
+from sardonyx.errors import ModelError
 
 from .networks import mlp
 
@@ -127,3 +129,28 @@ def test_constants_may_share_a_name() -> None:
     assert [n.name for n in model.graph.node[:2]] == ["c", "c"]
     onnxruntime.InferenceSession(model.SerializeToString())
     assert sx.check(model)
+
+
+WIDTHS = {
+    "Add": "y = Add(x, d)",
+    "Gemm": "y = Gemm(x, w, d)",
+    "Where": "y = Where(b, x, d)",
+    "Concat": "y = Concat<axis = 0>(x, d)",
+    "MatMul behind a Cast": "c = Cast<to = 11>(x) y = MatMul(c, w)",
+    "Resize, whose scales are float": "y = Resize(x, , d)",
+}
+
+
+@pytest.mark.parametrize("nodes", WIDTHS.values(), ids=WIDTHS)
+def test_floats_of_two_widths_are_found(nodes: str) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x, double[2,2] d, float[2,2] w, '
+        f"bool[2,2] b) => (float y) {{{nodes}}}"
+    )
+    proto = onnx.parser.parse_model(text)
+    with pytest.raises(Exception, match="Type"):
+        onnxruntime.InferenceSession(proto.SerializeToString())
+    result = sx.check(proto)
+    assert any("types that its operator does not take" in p.problem for p in result.problems)
+    with pytest.raises(ModelError):
+        sx.normalize(proto)

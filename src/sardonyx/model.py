@@ -24,7 +24,7 @@ from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ModelError, quote, translated
 from sardonyx.external import ExternalData
 from sardonyx.html_page import table, text
-from sardonyx.limits import Limits, parse, read_file, scan, set_freed, set_limits
+from sardonyx.limits import Limits, parse, read_file, scan, set_as_loaded, set_freed, set_limits
 from sardonyx.limits.wellformed import index_problem
 
 STUB = "sardonyx:payload"
@@ -327,6 +327,7 @@ def load(
         model = from_proto(proto, external, path)
         set_limits(model.graph, limits)
         set_freed(model.graph, counts.freed)
+        set_as_loaded(model.graph, True)
         return model
 
 

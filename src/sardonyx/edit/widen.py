@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.limits import set_as_loaded
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel, regular_copy
 from sardonyx.passes.nesting import graphs
@@ -26,6 +27,7 @@ FLOAT = (ir.DataType.FLOAT,)
 def widen(model: Model, kinds: Collection[ir.DataType] = FLOAT) -> NormalizedModel:
     """The normal form of `model` with every float of `kinds` widened to float64, on a copy."""
     wide = regular_copy(model)
+    set_as_loaded(wide.graph, False)
     for graph in graphs(wide.graph):
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
             _widen_value(value, kinds)

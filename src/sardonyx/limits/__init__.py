@@ -74,11 +74,22 @@ class Limits:
 
 _META = "sardonyx.limits"
 _FREED = "sardonyx.freed_dimensions"
+_AS_LOADED = "sardonyx.as_loaded"
 
 
 def set_limits(graph: ir.Graph, limits: Limits) -> None:
     """Keep the limits under which a graph was loaded; copies of the graph keep them as well."""
     graph.meta[_META] = limits
+
+
+def set_as_loaded(graph: ir.Graph, as_loaded: bool) -> None:
+    """Keep whether the types of a graph are those of a file, or were changed for a comparison."""
+    graph.meta[_AS_LOADED] = as_loaded
+
+
+def is_as_loaded(graph: ir.Graph) -> bool:
+    """Whether the types of a graph are those of the file that it was loaded from."""
+    return bool(graph.meta.get(_AS_LOADED))
 
 
 def set_freed(graph: ir.Graph, labels: tuple[str, ...]) -> None:

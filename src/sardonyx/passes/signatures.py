@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.errors import ModelError, quote
+from sardonyx.limits import is_as_loaded
 from sardonyx.limits.wellformed import Problems
 from sardonyx.passes.nesting import graphs
 
@@ -83,10 +84,11 @@ def require_types(graph: ir.Graph) -> None:
     """Raise one error that names every node whose values have types that do not go together.
 
     A runtime refuses such a file; an engine without types would compute with it. Widths of floats
-    are not compared: a model that is computed in double precision for comparison (`edit/widen.py`)
-    keeps operators whose schemas name float alone.
+    are compared in models as their files have them: one that is computed in double precision for
+    comparison (`edit/widen.py`) keeps operators whose schemas name float alone.
     """
     problems = Problems()
+    any_width = not is_as_loaded(graph)
     for part in graphs(graph):
         for node in part:
             formal = _formal_types(node.op_type, node.domain, len(node.inputs), len(node.outputs))
@@ -99,7 +101,7 @@ def require_types(graph: ir.Graph) -> None:
                 expected = types.setdefault(variable, _concrete(variable) or value.type)
                 if expected is value.type or expected == value.type:
                     continue
-                if not (_is_float(expected) and _is_float(value.type)):
+                if not (any_width and _is_float(expected) and _is_float(value.type)):
                     text = f"{quote(value.name or '')} is {value.type}, where {expected} is due"
                     problems.add(_label(node), text)
                     break
