@@ -123,6 +123,13 @@ def test_labels_without_meaning_for_the_loss_are_refused(
     assert np.isfinite(sx.train(mlp(), data, loss=loss, steps=1).losses[0])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.float16])
+def test_labels_of_every_type_are_taken(dtype: type) -> None:
+    labels = {"x": X, "label": LABEL.astype(dtype)}
+    expected = sx.train(mlp(), {"x": X, "label": LABEL}, loss="cross_entropy", steps=1).losses
+    assert sx.train(mlp(), labels, loss="cross_entropy", steps=1).losses == expected
+
+
 @pytest.mark.parametrize("wrap", [lambda x: {"x": x, "label": LABEL}, lambda x: (x, LABEL)])
 def test_masks_of_arrays_are_not_ignored(wrap: Callable[[Any], Any]) -> None:
     with pytest.raises(DataError, match="masked elements"):

@@ -394,7 +394,8 @@ def _fewer_classes(
         present = len(names)
         if not present and not isinstance(source, Stream):
             # the highest classes may be absent by chance, but hardly half of them
-            largest = int(np.max(source.sample(item.field), initial=-1)) + 1
+            labels = source.sample(item.field)  # whose type may be unsigned: no -1 in it
+            largest = int(np.max(labels)) + 1 if np.size(labels) else 0
             present = largest if 2 * largest <= count else count
         if 0 < present < count:
             words = f"the model has scores for {count:,} classes, the data has {present:,}"
