@@ -226,6 +226,27 @@ def test_single_numbers_with_names_are_trained_and_said() -> None:
     assert "single number" not in str(sx.choices(frozen))
 
 
+class FirstState(nn.Module):
+    """A cell whose first state is made in the forward pass: a tensor that a trace writes down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        state, memory = torch.zeros(4, 6), torch.linspace(-1, 1, 24).reshape(4, 6)
+        for _ in range(3):
+            state, memory = self.cell(x, (state, memory))
+        return self.head(state)
+
+
+def test_tensors_of_a_trace_are_no_weights() -> None:
+    module = FirstState()
+    model = exported(module, torch.randn(4, 6), newer=False)
+    names = {w.name for w in sx.weights(model) if w.kind == "weight"}
+    assert names == {name for name, _ in module.named_parameters()}
+
+
 @pytest.mark.parametrize("padding", [0, None])
 def test_a_row_of_padding_is_said(padding: int | None) -> None:
     """An ONNX file does not hold padding_idx: the row of zeros is the only sign of it."""

@@ -74,6 +74,9 @@ NORMALIZATIONS = (
 WITH_PARAMETERS = (*PRODUCTS, *RECURRENT, "PRelu", *NORMALIZATIONS)
 # torch's exporters give such names to constants of their own; parameters keep their names.
 EXPORTER_CONSTANT = re.compile(r"(val_\d+|(.*/)?Constant(_\d+)?_output_0)")
+# The older one writes parameters, and what it computes from them, as initializers: a Constant node
+# is a number or a tensor that the module made while it was traced, such as a first state of zeros.
+TRACED_CONSTANT = re.compile(r"(.*/)?Constant(_\d+)?_output_0")
 # torch's older exporter marks no parameters, but its constants have other names than parameters.
 OLDER_EXPORTER = ("main_graph", "torch_jit", "torch-jit-export")
 NAMED_NUMBER = "a single number with a name of the torch module"
@@ -128,6 +131,8 @@ def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
             if part is graph:
                 has_name = keeps_names and PARAMETER_NAME.fullmatch(name) is not None
                 kind, reason = _classify(value, name in updated, marks_parameters, has_name)
+                if keeps_names and name not in updated and TRACED_CONSTANT.fullmatch(name):
+                    kind, reason = "constant", "a constant that torch's exporter traced"
             else:
                 kind, reason = "constant", f"inside the body {quote(part.name)}"
             tensors.append(Weight(name, kind, reason, tuple(tensor.shape.numpy()), tensor.dtype))
