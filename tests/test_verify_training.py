@@ -136,3 +136,50 @@ def test_training_needs_a_record_and_data_that_fits() -> None:
         sx.verify_training(mlp())
     with pytest.raises(DataError, match="lacks"):
         sx.verify_training(trained(), "numpy", data={"x": np.ones((4, 6), np.float32)})
+
+
+class Moved:
+    """A training whose steps end with one weight moved by `steps` of Lion."""
+
+    def __init__(self, net: sx.Model, place: int, steps: float):
+        self.rep, self.place, self.move = sx.prepare_training(net), place, steps * RATE
+        self.moved = False
+
+    def step(self, inputs: dict[str, np.ndarray]) -> None:
+        self.rep.step(inputs)
+        self.moved = True
+
+    def state(self) -> dict[str, np.ndarray]:
+        values = {n: np.array(a) for n, a in self.rep.state().items()}
+        if self.moved:
+            values["w"][self.place] += np.float32(self.move)
+        return values
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        self.rep.load_state(state)
+        self.moved = False
+
+
+RATE = 0.01
+
+
+@pytest.mark.parametrize(
+    ("place", "steps", "verdict"),
+    [(0, 1.0, SAME), (0, -1.0, SAME), (0, 1.5, DIFFERENT), (1, 2.0, DIFFERENT), (0, 0.0, SAME)],
+)
+def test_a_sign_that_rounding_decides_is_no_difference(
+    place: int, steps: float, verdict: str
+) -> None:
+    """The gradient of weight 0 cancels: any sign may be that of a rounding error.
+
+    The numbers are small fractions, so that no rounding hides a difference in the noise.
+    """
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,3] x) => (float[N,1] y)
+    <float[3,1] w = {0, 0, 0}> { y = MatMul (x, w) }"""
+    net = sx.trainable(parse(text), loss="mse", optimizer=sx.optim.lion(RATE))
+    rng = np.random.default_rng(0)
+    x, label = rng.integers(-8, 9, (8, 3)) / 8, rng.integers(-8, 9, (8, 1)) / 8
+    x[4:, 0], label[4:] = x[:4, 0], -label[:4]
+    data = [{"x": x.astype(np.float32), "label": label.astype(np.float32)}]
+    report = sx.verify_training(net, Moved(net, place, steps), data=data, steps=1)
+    assert report.verdict == verdict, str(report)

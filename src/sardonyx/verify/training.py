@@ -24,6 +24,7 @@ from sardonyx.record.info import state_names, state_tensor
 from sardonyx.record.step import StepGraph, compile_step
 from sardonyx.verify.datasets import read_npz
 from sardonyx.verify.exact import Reference, widened
+from sardonyx.verify.flips import SIGNS, has_signs, with_sign
 from sardonyx.verify.inputs import sample, size_choices
 from sardonyx.verify.noise import DIFFERENT, GRADIENT_BANDS, LOOK, SAME, UNKNOWN, band, measure
 from sardonyx.verify.report import EXIT, shown
@@ -61,6 +62,7 @@ class Trajectory:
     label: str
     bands: tuple[float, float]
     variables: list[Variable]
+    flipped: bool = False  # whether rounding decided a sign, by which a step goes
 
     @property
     def first(self) -> float:
@@ -84,7 +86,7 @@ class Trajectory:
         if max(self.first, self.forced) > high:
             return DIFFERENT
         # A free run that leaves the path counts only where no single step can have flipped.
-        drifted = self.free > low and self.forced_max <= low
+        drifted = self.free > low and self.forced_max <= low and not self.flipped
         return LOOK if max(self.first, self.forced) > low or drifted else SAME
 
     @property
@@ -188,11 +190,11 @@ def verify_training(
     start = _start(loaded)
     trajectories = []
     exact, plain = _Graphs(graphs, start, _exactly), _Graphs(graphs, start, _plainly)
+    flips = _Flips(graphs, start)
     for other in others or ("onnxruntime",):
         label, side = _side(other, loaded, graphs)
-        trajectories.append(
-            _compare(label, side, exact, plain, start, batches, bands or GRADIENT_BANDS)
-        )
+        sides = _Sides(side, exact, plain, flips, bands or GRADIENT_BANDS)
+        trajectories.append(sides.compared(label, start, batches))
     return Trajectories(trajectories)
 
 
@@ -258,48 +260,90 @@ def _name(other: Any, engine: str) -> str:
     return name if engine == "onnxruntime" else f"{name} on {engine}"
 
 
-def _compare(
-    label: str,
-    side: Side,
-    exact: _Graphs,
-    plain: _Graphs,
-    start: State,
-    batches: Sequence[Mapping[str, Any]],
-    bands: tuple[float, float],
-) -> Trajectory:
-    missing = [[quote(n)] for n in start if n not in side.state()]
-    if missing:
-        raise ArgumentError(f"{label} lacks state variables", missing)
-    variables = {n: Variable(n) for n in start}
-    sides = (side, exact, plain)
-    state = start
-    for batch in batches:  # forced: every step begins where the exact one of before ended
-        side.load_state(state)
-        exact.load_state({n: widened(a) for n, a in state.items()})
-        plain.load_state(state)
-        _advance(sides, batch, variables, start, "forced")
-        state = {n: np.asarray(a).astype(start[n].dtype) for n, a in exact.state().items()}
-    side.load_state(start)
-    exact.load_state({n: widened(a) for n, a in start.items()})
-    plain.load_state(start)
-    for batch in batches:
-        _advance(sides, batch, variables, start, "free")
-    return Trajectory(label, bands, list(variables.values()))
+class _Flips:
+    """The exact step with either sign where rounding decides one; built where a step differs."""
+
+    def __init__(self, graphs: Sequence[StepGraph], state: State):
+        self.graphs, self.start = graphs, state
+        self.has_signs = any(has_signs(g.model) for g in graphs)
+        self._steps: list[_Graphs] = []
+
+    def nearest(self, before: State, inputs: Mapping[str, Any], c: State, r: State) -> State:
+        """`c` less what other signs would add to `r`, where that is nearer to it."""
+        if not self._steps:
+            self._steps = [_Graphs(self.graphs, self.start, with_sign(sign)) for sign in SIGNS]
+        out = {n: np.asarray(a) for n, a in c.items()}
+        for step in self._steps:
+            step.load_state(before)
+            step.step(inputs)
+            for name, other in step.state().items():
+                exact, array = np.asarray(r[name]), out[name]
+                if array.dtype.kind == "f" and array.shape == exact.shape == np.shape(other):
+                    moved = array.astype(np.float64) - (np.asarray(other) - exact)
+                    is_nearer = np.abs(moved - exact) < np.abs(array - exact)
+                    out[name] = np.where(is_nearer, moved, array).astype(array.dtype)
+        return out
 
 
-def _advance(
-    sides: tuple[Side, _Graphs, _Graphs],
-    batch: Mapping[str, Any],
-    variables: Mapping[str, Variable],
-    start: State,
-    kind: str,
-) -> None:
-    for side in sides:
-        side.step(batch)
-    c, r, b = (side.state() for side in sides)
-    for name, variable in variables.items():
-        measurement = measure(("", name, ""), c[name], r[name], [b[name]], start[name].dtype)
-        getattr(variable, kind).append(measurement.ratio)
+@dataclass
+class _Sides:
+    """A candidate, the exact step, the plain one, and the exact one by other signs."""
+
+    side: Side
+    exact: _Graphs
+    plain: _Graphs
+    flips: _Flips
+    bands: tuple[float, float]
+    flipped: bool = False
+
+    def compared(
+        self, label: str, start: State, batches: Sequence[Mapping[str, Any]]
+    ) -> Trajectory:
+        missing = [[quote(n)] for n in start if n not in self.side.state()]
+        if missing:
+            raise ArgumentError(f"{label} lacks state variables", missing)
+        variables = {n: Variable(n) for n in start}
+        state = start
+        for batch in batches:  # forced: every step begins where the exact one of before ended
+            self._load(state)
+            self._advance(batch, variables, start, "forced")
+            state = {n: np.asarray(a).astype(start[n].dtype) for n, a in self.exact.state().items()}
+        self._load(start)
+        for batch in batches:
+            self._advance(batch, variables, start, "free")
+        return Trajectory(label, self.bands, list(variables.values()), self.flipped)
+
+    def _load(self, state: State) -> None:
+        self.side.load_state(state)
+        self.exact.load_state({n: widened(a) for n, a in state.items()})
+        self.plain.load_state(state)
+
+    def _advance(
+        self,
+        batch: Mapping[str, Any],
+        variables: Mapping[str, Variable],
+        start: State,
+        kind: str,
+    ) -> None:
+        before = self.exact.state()
+        for side in (self.side, self.exact, self.plain):
+            side.step(batch)
+        c, r, b = (side.state() for side in (self.side, self.exact, self.plain))
+        ratios = self._ratios(variables, c, r, b, start)
+        if self.flips.has_signs and max(ratios.values()) > self.bands[0]:
+            c = {**c, **self.flips.nearest(before, batch, {n: c[n] for n in variables}, r)}
+            others = self._ratios(variables, c, r, b, start)
+            self.flipped = self.flipped or others != ratios
+            ratios = others
+        for name, variable in variables.items():
+            getattr(variable, kind).append(ratios[name])
+
+    def _ratios(
+        self, variables: Mapping[str, Variable], c: State, r: State, b: State, start: State
+    ) -> dict[str, float]:
+        return {
+            n: measure(("", n, ""), c[n], r[n], [b[n]], start[n].dtype).ratio for n in variables
+        }
 
 
 def _batches(
