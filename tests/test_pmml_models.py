@@ -57,6 +57,16 @@ def test_normalizations_of_regression(method: str, rule: Any) -> None:
     assert out["y"] == ["yes" if p > 1 - p else "no" for p in expected]
 
 
+def test_a_field_with_a_coefficient_of_zero_counts_if_missing() -> None:
+    """A table that names a field has no sum without it; one that does not name it has."""
+    model = f"""<RegressionModel functionName="classification" normalizationMethod="softmax">
+    {schema("x", "z")}{probabilities("yes", "no")}{table("yes", 0.1, 1, 0)}
+    <RegressionTable targetCategory="no" intercept="0"/></RegressionModel>"""
+    out = run(document(model, X + Z + CLASS), x=[0.4, 0.4], z=[NAN, 3.0])
+    assert out["y"] == ["", "yes"]
+    same(out["p_yes"], [NAN, math.exp(0.5) / (1 + math.exp(0.5))])
+
+
 @pytest.mark.parametrize(
     ("link", "rule"),
     [

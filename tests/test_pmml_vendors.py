@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sardonyx as sx
-from sardonyx.errors import ImportRefused
+from sardonyx.errors import ImportRefused, ModelError
 from tests.test_pmml import CLASS, NAN, S, X, Y, document, run, same, schema
 
 Z = '<DataField name="z" optype="continuous" dataType="double"/>'
@@ -122,6 +122,19 @@ def test_before_the_first_time_there_is_no_hazard() -> None:
     <BaselineCell time="5" cumHazard="0.4"/></BaseCumHazardTables></GeneralRegressionModel>"""
     out = run(document(model, X + Z + Y), x=[3.0, NAN, 3.0, 3.0], z=[1.0, 1.0, 4.0, 10.0])
     same(out["y"], [0.0, 0.0, 0.1 * math.exp(1.0), NAN])
+
+
+def test_an_array_of_another_length_than_it_declares_is_an_error() -> None:
+    node = """<Node score="{}"><SimpleSetPredicate field="s" booleanOperator="isIn">
+    <Array n="{}" type="string">a b</Array></SimpleSetPredicate></Node>"""
+    for count in (2, 3):
+        model = f"""<TreeModel functionName="regression">{schema("s")}<Node score="0"><True/>
+        {node.format(1, count)}</Node></TreeModel>"""
+        if count == 2:
+            same(run(document(model, S + Y), s=["a", "b"])["y"], [1.0, 1.0])
+            continue
+        with pytest.raises(ModelError, match="declares 3 entries and has 2"):
+            sx.from_pmml(document(model, S + Y))
 
 
 def test_a_category_without_confidence_has_none() -> None:

@@ -140,10 +140,16 @@ def read(source: str | Path | bytes, limits: Limits) -> Element:
 
 def array(element: Element) -> list[str]:
     """The entries of an Array: separated by spaces, quoted where they hold spaces."""
-    text = element.text
-    if '"' not in text:
-        return _PLAIN.findall(text)
-    return [plain or re.sub(r"\\(.)", r"\1", quoted) for quoted, plain in _WORDS.findall(text)]
+    text, count = element.text, element.get("n")
+    entries = _PLAIN.findall(text)
+    if '"' in text:
+        words = _WORDS.findall(text)
+        entries = [plain or re.sub(r"\\(.)", r"\1", quoted) for quoted, plain in words]
+    if element.tag == "Array" and count is not None and int(count) != len(entries):
+        raise ModelError(
+            f"the Array of line {element.line} declares {count} entries and has {len(entries)}"
+        )
+    return entries
 
 
 def reals(element: Element) -> list[float]:

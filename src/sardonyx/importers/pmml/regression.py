@@ -21,16 +21,20 @@ CUMULATIVE = ("logit", "probit", "cloglog", "loglog", "cauchit")
 
 @dataclass
 class Terms:
-    """The terms of all tables: for each column, the coefficients of the tables."""
+    """The terms of all tables: for each column, the coefficients of the tables.
+
+    A coefficient is None where a table does not name the column: then a missing value of it does
+    not matter there, as it does with a coefficient of 0.
+    """
 
     tables: int
     intercepts: list[float]
-    numeric: dict[int, tuple[ir.Value, list[float]]] = field(default_factory=dict)
+    numeric: dict[int, tuple[ir.Value, list[float | None]]] = field(default_factory=dict)
     categorical: dict[int, tuple[ir.Value, dict[float, list[float]]]] = field(default_factory=dict)
 
     def add(self, value: ir.Value, table: int, coefficient: float) -> None:
-        _, row = self.numeric.setdefault(id(value), (value, [0.0] * self.tables))
-        row[table] += coefficient
+        _, row = self.numeric.setdefault(id(value), (value, [None] * self.tables))
+        row[table] = (row[table] or 0.0) + coefficient
 
     def add_category(self, value: ir.Value, code: float, table: int, coefficient: float) -> None:
         _, rows = self.categorical.setdefault(id(value), (value, {}))
@@ -119,8 +123,10 @@ def total(g: Graph, terms: Terms, single: bool = False) -> ir.Value:
     out = g.number(np.array([terms.intercepts]))
     if terms.numeric:
         columns = [value for value, _ in terms.numeric.values()]
-        weights = np.array([row for _, row in terms.numeric.values()], np.float64)
-        out = g.Add(_product_of(g, g.matrix(columns), weights), out)
+        rows = [row for _, row in terms.numeric.values()]
+        weights = np.array([[c or 0.0 for c in row] for row in rows], np.float64)
+        named = np.array([[c is not None for c in row] for row in rows])
+        out = g.Add(_product_of(g, g.matrix(columns), weights, named), out)
     for value, rows in terms.categorical.values():
         out = g.Add(out, _looked_up(g, value, rows, terms.tables))
     if not terms.numeric and not terms.categorical:
@@ -130,16 +136,14 @@ def total(g: Graph, terms: Terms, single: bool = False) -> ir.Value:
     return out
 
 
-def _product_of(g: Graph, x: ir.Value, weights: np.ndarray) -> ir.Value:
-    """Matrix product in which a coefficient of zero leaves out what is missing elsewhere only."""
-    if weights.shape[1] == 1 or (weights != 0).all():
+def _product_of(g: Graph, x: ir.Value, weights: np.ndarray, named: np.ndarray) -> ir.Value:
+    """Matrix product in which a column that a table does not name may be missing."""
+    if named.all():
         return g.MatMul(x, g.const(weights))
     # A field that a table does not name must not make that table's sum missing.
     is_missing = g.IsNaN(x)
     filled = g.Where(is_missing, g.number(0.0), x)
-    missing = g.MatMul(
-        g.cast(is_missing, ir.DataType.DOUBLE), g.const((weights != 0).astype(float))
-    )
+    missing = g.MatMul(g.cast(is_missing, ir.DataType.DOUBLE), g.const(named.astype(float)))
     sums = g.MatMul(filled, g.const(weights))
     return g.Where(g.Greater(missing, g.number(0.0)), g.number(float("nan")), sums)
 
@@ -159,8 +163,9 @@ def _total_single(g: Graph, terms: Terms) -> ir.Value:
         out = g.number(float(np.float32(terms.intercepts[i])))
         started = terms.intercepts[i] != 0
         for value, row in terms.numeric.values():
-            if row[i] != 0:
-                term = g.single(g.Mul(g.single(value), g.number(float(np.float32(row[i])))))
+            coefficient = row[i]
+            if coefficient is not None:
+                term = g.single(g.Mul(g.single(value), g.number(float(np.float32(coefficient)))))
                 out = g.single(g.Add(out, term)) if started else term
                 started = True
         for value, rows in terms.categorical.values():

@@ -17,7 +17,7 @@ from sardonyx.importers.sklearn.driver import methods, refuse, transform
 from sardonyx.importers.sklearn.labels import flat, highest, pair, picked
 from sardonyx.importers.sklearn.table import FLOAT, INT64, double, matrix, select
 from sardonyx.importers.special import sigmoid, softmax
-from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums
+from sardonyx.importers.trees import Forest, leaf_means, leaf_rows, leaf_sums
 from sardonyx.importers.trees.forest import MEMBER
 
 F = np.float64
@@ -56,21 +56,20 @@ def rounded(op: Builder, x: Any) -> ir.Value:
 # -- single trees and forests -----------------------------------------------------------
 
 
-def _class_sums(op, trees: Sequence[Any], x: ir.Value) -> ir.Value:
+def _class_means(op, trees: Sequence[Any], x: ir.Value) -> ir.Value:
     forest = Forest()
     for tree in trees:
         structure = tree.tree_
         add_tree(
             forest, structure, np.asarray(structure.value, F).reshape(len(structure.value), -1)
         )
-    return leaf_sums(op, forest, x)
+    return leaf_sums(op, forest, x) if len(trees) == 1 else leaf_means(op, forest, x)
 
 
-def _classes_of(op, model, sums: ir.Value, count: int) -> dict[str, Any]:
-    """Probabilities and labels of one or several outputs, from sums of `[outputs × classes]`."""
+def _classes_of(op, model, proba: ir.Value) -> dict[str, Any]:
+    """Probabilities and labels of one or several outputs, from shares `[outputs × classes]`."""
     classes = model.classes_ if model.n_outputs_ > 1 else [model.classes_]
     most = max(len(c) for c in classes)
-    proba = op.Div(sums, F(count)) if count > 1 else sums
     parts, labels = [], []
     for k, names in enumerate(classes):
         part = proba
@@ -133,7 +132,7 @@ def _pairs(op, trees: Sequence[Any], x: ir.Value) -> ir.Value | None:
 
 @importer("sklearn.tree.DecisionTreeClassifier", "sklearn.tree.ExtraTreeClassifier")
 def tree_classifier(op, model, x):
-    return _classes_of(op, model, _class_sums(op, [model], rounded(op, x)), 1)
+    return _classes_of(op, model, _class_means(op, [model], rounded(op, x)))
 
 
 @importer("sklearn.ensemble.RandomForestClassifier", "sklearn.ensemble.ExtraTreesClassifier")
@@ -145,19 +144,19 @@ def forest_classifier(op, model, x):
         if sums is None and len(model.classes_) == 2:
             sums = _pairs(op, model.estimators_, columns)
     if sums is None:
-        sums = _class_sums(op, model.estimators_, columns)
-    return _classes_of(op, model, sums, len(model.estimators_))
+        return _classes_of(op, model, _class_means(op, model.estimators_, columns))
+    return _classes_of(op, model, op.Div(sums, F(len(model.estimators_))))
 
 
 @importer("sklearn.tree.DecisionTreeRegressor", "sklearn.tree.ExtraTreeRegressor")
 def tree_regressor(op, model, x):
-    y = _class_sums(op, [model], rounded(op, x))
+    y = _class_means(op, [model], rounded(op, x))
     return {"predict": flat(op, y) if model.n_outputs_ == 1 else y}
 
 
 @importer("sklearn.ensemble.RandomForestRegressor", "sklearn.ensemble.ExtraTreesRegressor")
 def forest_regressor(op, model, x):
-    y = op.Div(_class_sums(op, model.estimators_, rounded(op, x)), F(len(model.estimators_)))
+    y = _class_means(op, model.estimators_, rounded(op, x))
     return {"predict": flat(op, y) if model.n_outputs_ == 1 else y}
 
 

@@ -7,7 +7,7 @@ order.py    the branches of a large forest in the order that onnxruntime walks f
 
 from __future__ import annotations
 
-from sardonyx.importers.trees.emit import leaf_rows, leaf_sums
+from sardonyx.importers.trees.emit import leaf_means, leaf_rows, leaf_sums
 from sardonyx.importers.trees.forest import Forest
 
-__all__ = ["Forest", "leaf_rows", "leaf_sums"]
+__all__ = ["Forest", "leaf_means", "leaf_rows", "leaf_sums"]

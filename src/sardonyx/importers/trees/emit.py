@@ -11,7 +11,9 @@ after the other, from tables with a column for each tree.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -33,6 +35,17 @@ def leaf_rows(op: Builder, forest: Forest, x: ir.Value) -> ir.Value:
     return _rows(op, unfold(forest), forest, op.cast(x, ir.DataType.DOUBLE), slice(None))
 
 
+def leaf_means(op: Builder, forest: Forest, x: ir.Value) -> ir.Value:
+    """The mean of the leaves that the trees reach: double [rows of x, leaf width]."""
+    if 1 < forest.width <= SHORT and forest.trees <= GATHERED_TREES:
+        x = x if single(forest) else op.cast(x, ir.DataType.DOUBLE)
+        # Without a node for the division, which counts where a batch is one row.
+        means = _short_sums(op, unfold(forest), forest, x, slice(None), op.ReduceMean)
+        if means is not None:
+            return means
+    return op.Div(leaf_sums(op, forest, x), np.float64(forest.trees))
+
+
 def leaf_sums(op: Builder, forest: Forest, x: ir.Value, targets: int | None = None) -> ir.Value:
     """The sum of the leaves that the trees reach: double [rows of x, targets or leaf width].
 
@@ -49,7 +62,9 @@ def leaf_sums(op: Builder, forest: Forest, x: ir.Value, targets: int | None = No
     total = None
     for start in range(0, forest.trees, GATHERED_TREES):
         part = slice(start, start + GATHERED_TREES)
-        partial = _short_sums(op, nodes, forest, x, part) if forest.width <= SHORT else None
+        partial = None
+        if forest.width <= SHORT:
+            partial = _short_sums(op, nodes, forest, x, part, op.ReduceSum)
         if partial is None:
             values = op.Gather(op.const(forest.leaves), _rows(op, nodes, forest, x, part), axis=0)
             partial = op.ReduceSum(values, [1], keepdims=0)
@@ -67,7 +82,7 @@ def _rows(op: Builder, nodes: Nodes, forest: Forest, x: ir.Value, part: slice) -
 
 
 def _short_sums(
-    op: Builder, nodes: Nodes, forest: Forest, x: ir.Value, part: slice
+    op: Builder, nodes: Nodes, forest: Forest, x: ir.Value, part: slice, reduce: Callable[..., Any]
 ) -> ir.Value | None:
     """The sums of some trees' leaf vectors, entry by entry; None where the table would be large.
 
@@ -88,7 +103,7 @@ def _short_sums(
     numbers = _ensemble(op, forest, some, x, weights, tree, stop - start)
     numbers = op.Cast(numbers, to=int(ir.DataType.INT32))
     sums = [
-        op.ReduceSum(op.GatherElements(op.const(entries), numbers, axis=0), [1], keepdims=1)
+        reduce(op.GatherElements(op.const(entries), numbers, axis=0), [1], keepdims=1)
         for entries in table
     ]
     return op.Concat(*sums, axis=1)
