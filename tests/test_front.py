@@ -374,21 +374,46 @@ def train_with_sentencepiece(declared: bool, engine: str, folder: Path) -> None:
     assert sx.export_step(path, folder / "step")
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
-@pytest.mark.parametrize("declared", [True, False])
-def test_sentencepiece_trains_as_on_ids(declared: bool, engine: str, tmp_path: Path) -> None:
-    """In a process of its own: where TensorFlow is loaded, this tokenizer ends the process."""
-    pytest.importorskip("onnxruntime_extensions")
-    code = (
-        "from pathlib import Path\n"
-        "from tests.test_front import train_with_sentencepiece\n"
-        f"train_with_sentencepiece({declared}, {engine!r}, Path({str(tmp_path)!r}))"
-    )
-    done = subprocess.run(
+def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent.parent, capture_output=True,
         text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
+
+
+def sentencepiece_code(first: str, declared: bool, engine: str, folder: Path) -> str:
+    """A program that loads a package before it trains behind a SentencePiece tokenizer."""
+    return (
+        f"{first}\n"
+        "from pathlib import Path\n"
+        "from tests.test_front import train_with_sentencepiece\n"
+        f"train_with_sentencepiece({declared}, {engine!r}, Path({str(folder)!r}))"
+    )
+
+
+@pytest.mark.parametrize(
+    "first, declared, engine",
+    [("", True, "torch"), ("", False, "onnxruntime"), ("import tensorflow", False, "tensorflow")],
+)
+def test_sentencepiece_trains_as_on_ids(
+    first: str, declared: bool, engine: str, tmp_path: Path
+) -> None:
+    """In a process of its own: with TensorFlow loaded before, it ended the process."""
+    pytest.importorskip("onnxruntime_extensions")
+    if engine != "onnxruntime":
+        pytest.importorskip(engine)
+    done = in_a_process(sentencepiece_code(first, declared, engine, tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_tensorflow_before_the_tokenizer_is_refused(tmp_path: Path) -> None:
+    """Where another program imported both in the wrong order, nothing can keep it alive."""
+    for name in ("onnxruntime_extensions", "tensorflow"):
+        pytest.importorskip(name)
+    first = "import tensorflow, onnxruntime_extensions"
+    done = in_a_process(sentencepiece_code(first, True, "onnxruntime", tmp_path))
+    assert done.returncode == 1  # an exception, not a signal
+    assert "EngineError: onnxruntime-extensions was imported after TensorFlow" in done.stderr
 
 
 # -- other engines for some nodes ------------------------------------------------------
