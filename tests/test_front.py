@@ -225,6 +225,48 @@ def test_missing_text_is_refused(missing: Any, function: Callable[..., Any]) -> 
         function(split_model(), {"text": texts, "label": LABELS}, **how)
 
 
+class Listed:
+    """A data set by rows, of which only the first are looked at before training."""
+
+    def __init__(self, texts: list[Any]):
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"text": self.texts[i], "label": int(LABELS[i % ROWS])}
+
+
+def test_missing_text_far_into_a_data_set_is_refused() -> None:
+    texts = list(TEXTS) * 4
+    sx.train(split_model(), Listed(texts), **HOW, epochs=1)
+    texts[80] = None
+    with pytest.raises(sx.errors.DataError, match="holds None"):
+        sx.train(split_model(), Listed(texts), **HOW, epochs=1)
+
+
+@pytest.mark.parametrize("kind", ["fixed width", "bytes", "bytes as objects"])
+def test_text_is_the_same_whatever_holds_it(kind: str) -> None:
+    """Arrays of NumPy's own text, and the bytes that some files hold: not the words `b'red'`."""
+    held = {
+        "fixed width": TEXTS.astype(str),
+        "bytes": np.array([t.encode() for t in TEXTS]),
+        "bytes as objects": np.array([t.encode() for t in TEXTS], object),
+    }[kind]
+    runs = [
+        sx.train(split_model(), {"text": texts, "label": labels}, epochs=2, **HOW)
+        for texts, labels in ((TEXTS, LABELS), (held, np.array([b"a", b"b"], object)[LABELS]))
+    ]
+    assert losses(runs[1]) == losses(runs[0])
+    ours, theirs = (sx.predict(runs[0].model, {"text": texts}) for texts in (held, TEXTS))
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    wrong = np.array([b"\xff"] * ROWS, object)
+    with pytest.raises(sx.errors.DataError, match="bytes that are no text"):
+        sx.predict(runs[0].model, {"text": wrong})
+
+
 def test_a_step_by_hand_takes_text_too() -> None:
     net = sx.trainable(split_model(), "cross_entropy", "sgd", lr=0.1)
     rep = prepare_training(net)

@@ -294,7 +294,7 @@ def _with_classes(
             [[*_where(item, rows), "holds no class"]],
             hint="leave these rows out, or give them a class",
         )
-    names = classes or sorted(set(map(str, labels.tolist())))
+    names = classes or sorted(set(map(text_of, labels.tolist())))
     return Link(**{**vars(item), "classes": tuple(names)})
 
 
@@ -309,7 +309,7 @@ def _castable(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
         return have.kind in "fiub"
     if want.kind in "iu":
         return have.kind in "iub"
-    return have.kind == want.kind
+    return have.kind == want.kind or (have.kind in TEXT and want.kind in TEXT)
 
 
 def _same(want: tuple[Any, ...], have: tuple[int, ...]) -> bool:
@@ -341,6 +341,8 @@ def convert(rows: Rows, links: Sequence[Link]) -> Rows:
         array = rows[item.field]
         if item.classes:
             array = _numbered(array, item)
+        elif item.dtype.kind in TEXT:
+            array = _texts(array, item)
         elif item.cast:
             array = _cast(array, item)
         if item.shape is not None and array.ndim - 1 != len(item.shape):
@@ -349,6 +351,31 @@ def convert(rows: Rows, links: Sequence[Link]) -> Rows:
             )
         inputs[item.input] = array
     return inputs
+
+
+def _texts(array: np.ndarray, item: Link) -> np.ndarray:
+    """Text as strings, whatever holds it; a row that `check_text` did not see may hold none."""
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    kinds = set(map(type, array.flat))
+    if kinds <= {str}:
+        return array
+    if not all(issubclass(kind, (str, bytes)) for kind in kinds):
+        raise _no_text([_problem(array, item)])
+    result = np.empty(array.size, object)
+    try:
+        result[:] = [text_of(value) for value in array.flat]
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"field {quote(item.field)} holds bytes that are no text: {error.object[:20]!r}",
+            hint="give strings, or bytes in UTF-8",
+        ) from None
+    return result.reshape(array.shape)
+
+
+def text_of(value: Any) -> str:
+    """A text or a name as a string: files of some kinds hold the bytes of their texts."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _cast(array: np.ndarray, item: Link) -> np.ndarray:
@@ -363,9 +390,8 @@ def _cast(array: np.ndarray, item: Link) -> np.ndarray:
 def _numbered(names: np.ndarray, item: Link) -> np.ndarray:
     numbers = {name: i for i, name in enumerate(item.classes)}
     try:
-        return np.array([numbers[str(n)] for n in names.reshape(-1)], item.dtype).reshape(
-            names.shape
-        )
+        places = [numbers[text_of(n)] for n in names.reshape(-1)]
+        return np.array(places, item.dtype).reshape(names.shape)
     except KeyError as error:
         raise _unknown_class(item, error.args[0]) from None
 
@@ -417,17 +443,27 @@ def check_text(source: Source, links: Sequence[Link]) -> None:
         if item.constant is not None or item.classes or item.dtype.kind not in TEXT:
             continue
         array = source.sample(item.field)
-        if array.dtype.kind == "O":
-            wrong = np.array([not isinstance(v, (str, bytes)) for v in array.flat], bool)
-            if wrong.any():
-                wrong = wrong.reshape(array.shape)
-                problems.append([*_where(item, wrong), f"holds {array[wrong][0]!r}"])
+        if problem := _problem(array, item):
+            problems.append(problem)
     if problems:
-        raise DataError(
-            "the model takes text where the data has none",
-            problems,
-            hint="replace missing values by a text, such as an empty one",
-        )
+        raise _no_text(problems)
+
+
+def _problem(array: np.ndarray, item: Link) -> list[str]:
+    """The first row that holds no text, and what it holds; nothing if all do."""
+    if array.dtype.kind != "O":
+        return []
+    wrong = np.array([not isinstance(v, (str, bytes)) for v in array.flat], bool)
+    wrong = wrong.reshape(array.shape)
+    return [*_where(item, wrong), f"holds {array[wrong][0]!r}"] if wrong.any() else []
+
+
+def _no_text(problems: list[list[str]]) -> DataError:
+    return DataError(
+        "the model takes text where the data has none",
+        problems,
+        hint="replace missing values by a text, such as an empty one",
+    )
 
 
 @dataclass(frozen=True)
