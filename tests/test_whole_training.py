@@ -140,6 +140,27 @@ def test_networks(tmp_path: Path, name: str) -> None:
     compared(tmp_path, make(), data(), VALIDATED, batch_size=8, loss="cross_entropy")
 
 
+@pytest.mark.parametrize("group", [1, 16])
+def test_convolutions_that_training_writes_in_blocks_of_channels(
+    tmp_path: Path, group: int
+) -> None:
+    """A file has plain convolutions, which round otherwise; they are what both ways compute."""
+    rng = np.random.default_rng(4)
+    shapes = {"conv": (16, 16 // group, 3, 3), "w": (16, 3)}
+    weights = [
+        onnx.numpy_helper.from_array(rng.normal(size=s).astype(np.float32) / 4, n)
+        for n, s in shapes.items()
+    ]
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]>
+    g (float[8,16,16,16] x) => (float[8,3] scores) {{
+        a = Conv<pads=[1,1,1,1], group={group}>(x, conv) b = Relu(a) c = GlobalAveragePool(b)
+        d = Flatten(c) scores = MatMul(d, w)}}""")
+    model.graph.initializer.extend(weights)
+    x = rng.normal(size=(24, 16, 16, 16)).astype(np.float32)
+    data = {"x": x, "label": np.arange(24) % 3}
+    compared(tmp_path, model, data, {"drop_last": True}, batch_size=8, loss="cross_entropy")
+
+
 def test_a_regression_in_double(tmp_path: Path) -> None:
     """The mean absolute error is a sum of doubles, which NumPy and onnxruntime add in another
     order.

@@ -314,9 +314,10 @@ def _compiled(
     if request.engine != "auto":
         options = dict(request.engine_options)
         if request.engine == "onnxruntime" and position.shuffle == "hash":
-            # The order is that of any language, and so are the numbers: compiled kernels would
-            # round sums otherwise than the runtime of a browser.
-            options["without"] = [*options.get("without", ()), "kernels"]
+            # The order is that of any language, and so are the numbers: compiled kernels, and
+            # convolutions in blocks of channels, would round sums otherwise than a whole training
+            # in one file does, or the runtime of a browser.
+            options["without"] = [*options.get("without", ()), "kernels", "dense", "depthwise"]
         return prepare_training(net, request.engine, **options)
     blocks = epoch_blocks(source, links, position.batch_size, seed=None, epoch=0)
     rep, choice = fastest(net, next(blocks)[0], None, request.engine_options)
