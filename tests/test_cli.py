@@ -250,3 +250,46 @@ def test_outputs_and_operators_without_a_name_are_refused(
             cli.main(arguments)
         assert end.value.code == 2
         assert "ArgumentError: " in capsys.readouterr().err
+
+
+REPLACED = {
+    "train: data": ("train", "m.onnx", "d.npz", "-o", "d.npz"),
+    "train: validation": ("train", "m.onnx", "d.npz", "-o", "v.npz", "--validation", "v.npz"),
+    "train: settings": ("train", "m.onnx", "d.npz", "-o", "s.toml", "--config", "s.toml"),
+    "train: constant": ("train", "m.onnx", "d.npz", "-o", "c.npy", "--constant", "k=c.npy"),
+    "train: report": ("train", "m.onnx", "d.npz", "-o", "o.onnx", "--report", "d.npz"),
+    "trainable: another file": ("trainable", "m.onnx", "-o", "d.npz", "--loss", "mse"),
+    "grad: another file": ("grad", "m.onnx", "-o", "d.npz"),
+    "verify: page": ("verify", "m.onnx", "onnxruntime", "--html", "m.onnx"),
+    "verify: folder": ("verify", "m.onnx", "onnxruntime", "--save", "m.onnx"),
+    "inspect: page": ("inspect", "m.onnx", "--html", "m.onnx"),
+    "quantize: data": ("quantize", "m.onnx", "d.npz", "-o", "d.npz"),
+    "quantize: trained": ("quantize", "m.onnx", "d.npz", "-o", "o.onnx", "--trained", "m.onnx"),
+    "predict: model": ("predict", "m.onnx", "d.npz", "-o", "m.onnx"),
+    "import: source": ("import", "m.pmml", "-o", "m.pmml"),
+}
+
+
+@pytest.mark.parametrize("arguments", REPLACED.values(), ids=REPLACED)
+def test_what_a_command_reads_is_not_replaced(
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sardonyx.save(mlp(), "m.onnx")
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(9, 6)).astype(np.float32), "label": rng.integers(0, 3, 9)}
+    for name in ("d.npz", "v.npz"):
+        np.savez(name, **data)
+    np.save("c.npy", data["x"])
+    Path("s.toml").write_text("epochs = 1\n")
+    Path("m.pmml").write_text("<PMML/>")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(SystemExit) as done:
+        cli.main(list(arguments))
+    assert done.value.code == 2
+    said = capsys.readouterr().err
+    assert " itself" in said or "is written to an .onnx file" in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sardonyx import __version__
 from sardonyx.cli import untrusted
+from sardonyx.cli.overwriting import refuse_replacing_inputs
 from sardonyx.errors import SardonyxError, missing_extra, printable, quote
 
 # name -> (module:function, one line of help), in the order in which a newcomer meets them
@@ -84,10 +85,14 @@ def _plain_flags(options: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command whose help shows `--flag` without a type."""
+    """A command whose help shows `--flag` without a type, and that replaces nothing it reads."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain_flags(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        refuse_replacing_inputs(ctx.params)
+        return super().invoke(ctx)
 
 
 class LazyGroup(TyperGroup):

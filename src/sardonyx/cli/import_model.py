@@ -90,7 +90,9 @@ def import_model(
 ) -> None:
     """Import a model of another framework or format, and verify it against its source."""
     from sardonyx.save import save
+    from sardonyx.train.setup import check_output
 
+    check_output(source, output, overwrite=False)
     head = _head(source)
     kind = recognized(source, head)
     rows = _arrays(data) if kind.name == TORCH else _rows(data)

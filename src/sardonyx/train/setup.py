@@ -110,6 +110,13 @@ def _check_any(device: str | None, precision: str | None) -> None:
     raise EngineError(f"no installed engine has {' and '.join(requests)} on this machine", rows)
 
 
+# Endings of files that hold data and settings: a model in their place would be an accident.
+NO_MODELS = (
+    *(".npz", ".npy", ".csv", ".tsv", ".parquet", ".feather", ".json", ".jsonl", ".txt", ".html"),
+    *(".toml", ".yaml", ".yml", ".png", ".jpg", ".jpeg", ".zip", ".py"),
+)
+
+
 def check_output(model: Any, output: Path | None, overwrite: bool) -> None:
     """Refuse an output that cannot be written, or that would replace the model without consent."""
     if output is None:
@@ -118,6 +125,11 @@ def check_output(model: Any, output: Path | None, overwrite: bool) -> None:
         raise ArgumentError(
             f"the output {quote(str(output))} is a folder",
             hint=f"name a file in it: {output / 'tuned.onnx'}",
+        )
+    if output.suffix.lower() in NO_MODELS:
+        raise ArgumentError(
+            f"a model is written to an .onnx file, not to {quote(output.name)}",
+            hint=f"-o {output.with_suffix('.onnx').name}",
         )
     if not output.parent.is_dir():
         raise ArgumentError(f"there is no folder {quote(str(output.parent))} for the output")
