@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn import metrics as sk
 
 import sardonyx as sx
+from sardonyx.engines.onnxruntime import Runner
 from sardonyx.errors import ArgumentError
 from sardonyx.train import metrics
 from sardonyx.train.batches import AHEAD, Prefetch
@@ -264,3 +266,43 @@ def test_a_row_without_numbers_has_no_class(
     assert "NaN in 1 row, the first is 1" in capsys.readouterr().err
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert lines[2] == "1,,nan" and all(line.split(",")[1] for line in (lines[1], lines[3]))
+
+
+LOSSES: dict[str, tuple[Any, Any]] = {
+    "weights of classes": (
+        lambda: sx.loss.cross_entropy(weight=[0.1, 1.0, 5.0]),
+        {"weight": [0.1, 1.0, 5.0]},
+    ),
+    "labels to be ignored": (lambda: sx.loss.cross_entropy(ignore_index=2), {"ignore_index": 2}),
+    "both, smoothed": (
+        lambda: sx.loss.cross_entropy(weight=[3.0, 1.0, 5.0], ignore_index=0, label_smoothing=0.1),
+        {"weight": [3.0, 1.0, 5.0], "ignore_index": 0, "label_smoothing": 0.1},
+    ),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 23])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_over_data_does_not_depend_on_the_batch_size(name: str, batch_size: int) -> None:
+    """Against torch over all rows at once; of one row, batches without any label are among them."""
+    torch = pytest.importorskip("torch")
+    make, settings = LOSSES[name]
+    rng = np.random.default_rng(0)
+    x, label = rng.normal(size=(23, 6)).astype(np.float32), rng.integers(0, 3, 23)
+    scores = torch.from_numpy(Runner(mlp())({"x": x})["scores"])
+    weight = torch.tensor(settings["weight"]) if "weight" in settings else None
+    expected = torch.nn.functional.cross_entropy(
+        scores, torch.from_numpy(label), **{**settings, "weight": weight}
+    )
+    data = {"x": x, "label": label}
+    values = sx.evaluate(mlp(), data, loss=make(), batch_size=batch_size)
+    assert values["loss"] == pytest.approx(float(expected), rel=1e-5)
+    # The same beside a second term and a penalty.
+    terms = [sx.loss.Term(make(), weight=2.0), sx.loss.Term(sx.loss.cross_entropy())]
+    both = {"x": x, "label_0": label, "label_1": label}
+    net = sx.trainable(mlp(), terms, l2=0.1)
+    plain = torch.nn.functional.cross_entropy(scores, torch.from_numpy(label))
+    weights = [w.const_value.numpy() for w in net.graph.initializers.values() if w.name[:2] == "fc"]
+    penalty = 0.05 * sum(float((w.astype(np.float64) ** 2).sum()) for w in weights)
+    values = sx.evaluate(net, both, batch_size=batch_size)
+    assert values["loss"] == pytest.approx(float(2 * expected + plain) + penalty, rel=1e-5)

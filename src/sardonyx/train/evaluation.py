@@ -37,6 +37,7 @@ from sardonyx.train.fields import (
     row_count,
 )
 from sardonyx.train.images import layout_of
+from sardonyx.train.means import Means
 from sardonyx.train.raw_frames import open_raw, takes_frames
 from sardonyx.train.run import Run
 from sardonyx.train.tables import Rows, Source, Stream
@@ -252,24 +253,21 @@ def evaluate_rep(
     judges = metric.make(names) if loss_term else []
     if confusion is not None and loss_term and loss_term["loss"] == "cross_entropy":
         judges.append(confusion)
-    sums: dict[str, float] = {}
-    rows = 0
+    means = [Means(described) for described in records]
     size = batch_size or run.position.batch_size
     blocks = Prefetch(epoch_blocks(source, run.links, size, seed=None, epoch=0))
     for batch in chain.from_iterable(blocks):
         count = row_count(batch, run.links)
-        rows += count
         for index, described in enumerate(records):
             term = loss_term if loss_term in described.get("loss_terms", []) else None
             tensors = [term["prediction"]] if term and judges else []
             outputs = run.rep.evaluate(batch, described.get("forward"), tensors, index)
-            for name, value in outputs.items():
-                if name not in tensors and value.size == 1:
-                    sums[name] = sums.get(name, 0.0) + float(value) * count
+            scalars = {n: v for n, v in outputs.items() if n not in tensors and v.size == 1}
+            means[index].add({n: float(v) for n, v in scalars.items()}, batch, count)
             if term and judges:
                 metric.add_all(judges, term, outputs[tensors[0]], batch[term["labels"][0]])
-    means = {n: s / max(rows, 1) for n, s in sums.items()}
-    return means | {m.name: m.value() for m in judges if m is not confusion}
+    values = {name: value for part in means for name, value in part.values().items()}
+    return values | {m.name: m.value() for m in judges if m is not confusion}
 
 
 def chosen_metrics(names: Sequence[Any] | None, settings: dict[str, Any]) -> Sequence[Any]:
