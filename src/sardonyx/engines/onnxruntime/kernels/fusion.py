@@ -16,6 +16,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from sardonyx.engines.onnxruntime.kernels.library import find_compiler, library
+from sardonyx.engines.onnxruntime.kernels.products import choose_products, multiplications
 from sardonyx.engines.onnxruntime.kernels.program import (
     ARITY,
     DOMAIN,
@@ -32,33 +33,50 @@ Shape: TypeAlias = tuple[int | str, ...]
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
 SMALLEST = 256  # elements from which on a group pays
 LEAST_SAVED = 1 << 20  # numbers from which on a step pays for a compiler
+LEAST_WORK = 1 << 26  # multiplications, likewise
 UNKNOWN = 32  # how large an unknown dimension is taken to be
 SHORTEST, LONGEST = 16, 1 << 14  # elements of a row that fits a block
 MOST_AXES, MOST_INPUTS = 8, 32
 
 
 def fuse(graph: ir.Graph) -> str | None:
-    """Put groups of nodes together, in place; the library that computes them.
+    """Put groups of nodes together and replace products, in place; the library that computes them.
 
     None, and a graph as it was, where nothing is gained or there is no compiler.
     """
     if find_compiler() is None:
         return None
+    products = choose_products(graph)
     candidates = {node: c for node in graph if (c := _candidate(node)) is not None}
     groups = _Grouping(candidates).groups(_fusable_first(list(graph), candidates))
     useful = [group for group in groups if group.is_useful()]
-    if sum(group.saved() for group in useful) < LEAST_SAVED:
-        return None
     programs = Programs()
     nodes = [_node(group, number, programs) for number, group in enumerate(useful)]
-    path = library(programs.source())
+    work = sum(multiplications(node) for node in products.values())
+    pays = sum(group.saved() for group in useful) >= LEAST_SAVED or work >= LEAST_WORK
+    path = library(programs.source()) if pays and (nodes or products) else None
     if path is None:
-        _detach(nodes)
+        _detach([*nodes, *products.values()])
         return None
     for group, node in zip(useful, nodes, strict=True):
         _replace(graph, group, node)
+    for old, new in products.items():
+        _exchange(graph, old, new)
     graph.opset_imports[DOMAIN] = 1
     return path
+
+
+def _exchange(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    """Put one node in the place of another."""
+    # inputs are read now: what was fused in between has replaced them
+    for index in range(len(new.inputs)):
+        new.replace_input_with(index, old.inputs[index])
+    graph.insert_after(old, new)
+    first, second = old.outputs[0], new.outputs[0]
+    second.type, second.shape = first.type, first.shape
+    second.name, first.name = first.name, f"{first.name}/before"
+    ir.convenience.replace_all_uses_with(first, second, replace_graph_outputs=True)
+    graph.remove(old, safe=True)
 
 
 def _detach(nodes: Iterable[ir.Node]) -> None:

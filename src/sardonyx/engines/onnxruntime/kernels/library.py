@@ -31,6 +31,7 @@ TEXT = """#include "runtime.h"
 #include "elementwise.h"
 {bodies}
 #include "program.h"
+#include "product.h"
 #include "register.h"
 """
 

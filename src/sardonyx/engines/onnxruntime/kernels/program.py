@@ -258,7 +258,7 @@ class Programs:
             for text, number in self.bodies.items()
         ]
         names = ", ".join(f"body_{number}" for number in self.bodies.values())
-        return "\n".join([*functions, f"static const Body BODIES[] = {{{names}}};"])
+        return "\n".join([*functions, f"static const Body BODIES[] = {{{names or 0}}};"])
 
 
 def is_fused(node: ir.Node) -> bool:

@@ -1,0 +1,240 @@
+/* The operator Product: a matrix product in single precision, with a row that is added to each row.
+
+   Both matrices are first copied into panels: of A, TALL rows next to each other; of B, WIDE
+   columns. The inner loop keeps a tile of TALL by WIDE results in registers and reads both panels
+   from end to end. Tiles are spread over the threads of onnxruntime.
+
+   The attribute `product`: whether A and B are transposed. */
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define TALL 14
+#elif defined(__AVX__)
+#define LANES 8
+#define TALL 6
+#else
+#define LANES 4
+#define TALL 6
+#endif
+#define WIDE (2 * LANES)
+#define DEEP 384          /* of the common axis, so that panels fit the cache */
+#define TILE_ROWS 8       /* panels of A in the work of one thread */
+#define TILE_COLUMNS 8    /* panels of B */
+#define ALONE (1 << 18)   /* operations below which one thread does all */
+
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+typedef struct {
+  Api api;
+  int64_t *settings;
+} Product;
+
+typedef struct {
+  const float *a, *b, *bias;
+  float *c, *packed_a, *packed_b;
+  int64_t rows, columns, depth; /* of the whole product */
+  int64_t row_a, step_a, row_b, step_b; /* strides of A by row and depth, of B by depth and column */
+  int64_t from, length; /* the part of the depth that is multiplied now */
+  int64_t panels_a, panels_b, tiles_a, tiles_b;
+} Multiplication;
+
+/* Four by four numbers, whose rows are `stride` apart, with rows and columns exchanged. */
+static inline void transpose_four(const float *source, int64_t stride, float *target,
+                                  int64_t height) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+  typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+  Four a = *(const Four *)source, b = *(const Four *)(source + stride);
+  Four c = *(const Four *)(source + 2 * stride), d = *(const Four *)(source + 3 * stride);
+  Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  Four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7), gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  *(Four *)target = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+  *(Four *)(target + height) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+  *(Four *)(target + 2 * height) = __builtin_shufflevector(ef, gh, 0, 1, 4, 5);
+  *(Four *)(target + 3 * height) = __builtin_shufflevector(ef, gh, 2, 3, 6, 7);
+  return;
+#endif
+#endif
+  for (int i = 0; i < 4; i++)
+    for (int k = 0; k < 4; k++) target[k * height + i] = source[i * stride + k];
+}
+
+/* Copy `count` rows of `length` numbers next to each other: a panel of `height`, filled with zeros.
+
+   along, across -- how far the next number of a row is, and the next row */
+static void pack(const float *source, int64_t along, int64_t across, int64_t count, int64_t height,
+                 int64_t length, float *target) {
+  if (across == 1 && count == height) {
+    for (int64_t k = 0; k < length; k++)
+      for (int64_t i = 0; i < height; i++) target[k * height + i] = source[k * along + i];
+    return;
+  }
+  int64_t fours = along == 1 ? count / 4 * 4 : 0, whole = length / 4 * 4;
+  for (int64_t k = 0; k < whole; k += 4)
+    for (int64_t i = 0; i < fours; i += 4)
+      transpose_four(source + i * across + k, across, target + k * height + i, height);
+  for (int64_t k = 0; k < length; k++) {
+    int64_t i = k < whole ? fours : 0;
+    for (; i < count; i++) target[k * height + i] = source[k * along + i * across];
+    for (; i < height; i++) target[k * height + i] = 0;
+  }
+}
+
+static void pack_a(void *data, size_t panel) {
+  Multiplication *m = data;
+  int64_t first = (int64_t)panel * TALL, left = m->rows - first;
+  pack(m->a + first * m->row_a + m->from * m->step_a, m->step_a, m->row_a,
+       left < TALL ? left : TALL, TALL, m->length, m->packed_a + first * m->length);
+}
+
+static void pack_b(void *data, size_t panel) {
+  Multiplication *m = data;
+  int64_t first = (int64_t)panel * WIDE, left = m->columns - first;
+  pack(m->b + first * m->step_b + m->from * m->row_b, m->row_b, m->step_b,
+       left < WIDE ? left : WIDE, WIDE, m->length, m->packed_b + first * m->length);
+}
+
+static void pack_both(void *data, size_t panel) {
+  Multiplication *m = data;
+  if ((int64_t)panel < m->panels_a) pack_a(data, panel);
+  else pack_b(data, panel - (size_t)m->panels_a);
+}
+
+#ifdef __clang__
+#define MERGED
+#else
+#define MERGED __attribute__((optimize("fp-contract=fast"), noinline))
+#endif
+
+/* One tile of results into `target`, whose rows are `stride` apart. */
+MERGED static void multiply_tile(const float *a, const float *b, int64_t length, float *target,
+                                 int64_t stride) {
+#ifdef __clang__
+#pragma clang fp contract(fast)
+#endif
+  Vector sums[TALL][2];
+  for (int i = 0; i < TALL; i++) sums[i][0] = sums[i][1] = (Vector){0};
+  for (int64_t k = 0; k < length; k++, a += TALL, b += WIDE) {
+    Vector left = *(const Vector *)b, right = *(const Vector *)(b + LANES);
+#pragma GCC unroll 14
+    for (int i = 0; i < TALL; i++) {
+      sums[i][0] += a[i] * left;
+      sums[i][1] += a[i] * right;
+    }
+  }
+#pragma GCC unroll 14
+  for (int i = 0; i < TALL; i++) {
+    *(Vector *)(target + i * stride) = sums[i][0];
+    *(Vector *)(target + i * stride + LANES) = sums[i][1];
+  }
+}
+
+/* Add a tile to the results, or store it where it is the first. */
+static void store_tile(const Multiplication *m, const float *tile, int64_t row, int64_t column) {
+  int64_t rows = m->rows - row < TALL ? m->rows - row : TALL;
+  int64_t columns = m->columns - column < WIDE ? m->columns - column : WIDE;
+  for (int64_t i = 0; i < rows; i++) {
+    float *to = m->c + (row + i) * m->columns + column;
+    const float *from = tile + i * WIDE, *bias = m->bias + column;
+    if (m->from)
+      for (int64_t k = 0; k < columns; k++) to[k] += from[k];
+    else if (m->bias)
+      for (int64_t k = 0; k < columns; k++) to[k] = from[k] + bias[k];
+    else
+      for (int64_t k = 0; k < columns; k++) to[k] = from[k];
+  }
+}
+
+static void multiply_tiles(void *data, size_t index) {
+  Multiplication *m = data;
+  int64_t first_a = (int64_t)index / m->tiles_b * TILE_ROWS;
+  int64_t first_b = (int64_t)index % m->tiles_b * TILE_COLUMNS;
+  float tile[TALL * WIDE] __attribute__((aligned(64)));
+  for (int64_t j = first_b; j < first_b + TILE_COLUMNS && j < m->panels_b; j++)
+    for (int64_t i = first_a; i < first_a + TILE_ROWS && i < m->panels_a; i++) {
+      int64_t row = i * TALL, column = j * WIDE;
+      int whole = row + TALL <= m->rows && column + WIDE <= m->columns && !m->from && !m->bias;
+      multiply_tile(m->packed_a + row * m->length, m->packed_b + column * m->length, m->length,
+                    whole ? m->c + row * m->columns + column : tile, whole ? m->columns : WIDE);
+      if (!whole) store_tile(m, tile, row, column);
+    }
+}
+
+static Status create_product(const Operator *op, const void *table, const void *info,
+                             void **kernel) {
+  (void)op;
+  Product *p = calloc(1, sizeof(Product));
+  size_t size;
+  p->api = table;
+  TRY(read_integers(p->api, info, "product", &p->settings, &size));
+  *kernel = p;
+  return 0;
+}
+
+static void destroy_product(void *kernel) {
+  Product *p = kernel;
+  free(p->settings);
+  free(p);
+}
+
+static Status all_parts(Api api, void *context, void (*work)(void *, size_t), int64_t count,
+                        Multiplication *m, int alone) {
+  if (!alone) return parallel(api, context, work, (size_t)count, m);
+  for (int64_t i = 0; i < count; i++) work(m, (size_t)i);
+  return 0;
+}
+
+static Status multiply(Api api, void *context, Multiplication *m) {
+  m->panels_a = (m->rows + TALL - 1) / TALL, m->panels_b = (m->columns + WIDE - 1) / WIDE;
+  m->tiles_a = (m->panels_a + TILE_ROWS - 1) / TILE_ROWS;
+  m->tiles_b = (m->panels_b + TILE_COLUMNS - 1) / TILE_COLUMNS;
+  int alone = m->rows * m->columns * m->depth < ALONE;
+  int64_t deep = m->depth < DEEP ? m->depth : DEEP, size_a = m->panels_a * TALL * deep;
+  float *memory = malloc((size_a + m->panels_b * WIDE * deep + 64) * sizeof(float));
+  m->packed_b = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+  m->packed_a = m->packed_b + m->panels_b * WIDE * deep;
+  Status status = 0;
+  for (m->from = 0; !status && m->from < m->depth; m->from += m->length) {
+    m->length = m->depth - m->from < DEEP ? m->depth - m->from : DEEP;
+    status = all_parts(api, context, pack_both, m->panels_a + m->panels_b, m, alone);
+    if (!status)
+      status = all_parts(api, context, multiply_tiles, m->tiles_a * m->tiles_b, m, alone);
+  }
+  free(memory);
+  return status;
+}
+
+/* Leading axes of A count as rows where it is not transposed. */
+static Status run_product(void *kernel, void *context) {
+  const Product *p = kernel;
+  Tensor a, b, bias;
+  size_t inputs;
+  TRY(read_input(p->api, context, 0, &a));
+  TRY(read_input(p->api, context, 1, &b));
+  TRY(CALL(p->api, INPUT_COUNT, Status(*)(const void *, size_t *))(context, &inputs));
+  int transposed_a = (int)p->settings[0], transposed_b = (int)p->settings[1];
+  if (a.rank < 2 || b.rank != 2 || (transposed_a && a.rank != 2))
+    return failure(p->api, "a product of these ranks is not supported");
+  Multiplication m = {.a = a.data, .b = b.data};
+  int64_t last = a.sizes[a.rank - 1];
+  m.depth = transposed_a ? a.sizes[0] : last;
+  m.rows = transposed_a ? last : m.depth ? a.count / m.depth : 0;
+  m.columns = b.sizes[transposed_b ? 0 : 1];
+  if (!m.depth || b.sizes[transposed_b ? 1 : 0] != m.depth)
+    return failure(p->api, "the sizes of a product do not match");
+  if (inputs > 2) {
+    TRY(read_input(p->api, context, 2, &bias));
+    if (bias.count != m.columns) return failure(p->api, "a row that is added has another size");
+    m.bias = bias.data;
+  }
+  m.row_a = transposed_a ? 1 : last, m.step_a = transposed_a ? last : 1;
+  m.row_b = transposed_b ? 1 : m.columns, m.step_b = transposed_b ? m.depth : 1;
+  int64_t shape[MAX_RANK];
+  memcpy(shape, a.sizes, sizeof(shape));
+  if (transposed_a) shape[0] = m.rows;
+  shape[a.rank - 1] = m.columns;
+  void *target;
+  TRY(make_output(p->api, context, 0, shape, a.rank, &target));
+  m.c = target;
+  return m.rows && m.columns ? multiply(p->api, context, &m) : 0;
+}

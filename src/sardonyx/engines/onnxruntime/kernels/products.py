@@ -1,0 +1,99 @@
+"""Products of two matrices that our own kernel computes faster than onnxruntime's (product.h).
+
+These are products of a transposed matrix, the gradients of weights, which onnxruntime computes at
+four fifths of the speed of others (bench/products.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from sardonyx.engines.onnxruntime.kernels.program import DOMAIN
+
+UNKNOWN = 32  # how large an unknown dimension is taken to be
+LEAST = 1 << 22  # multiplications of a product
+SHORTEST = 32  # of the axes of a product
+
+
+def choose_products(graph: ir.Graph) -> dict[ir.Node, ir.Node]:
+    """Nodes of a graph → what computes them faster; not yet in the graph."""
+    return {node: new for node in graph if (new := _product(node)) is not None}
+
+
+def multiplications(node: ir.Node) -> int:
+    """How many multiplications a chosen product takes, where an unknown size is a common batch."""
+    a, b = node.inputs[0], node.inputs[1]
+    assert a is not None and b is not None
+    return _size(a) * _size(b) // _depth(node)
+
+
+def _product(node: ir.Node) -> ir.Node | None:
+    transposed = _transposed(node)
+    if transposed is None:
+        return None
+    a, b, *rest = [v for v in node.inputs if v is not None]
+    values = (a, b, *rest, node.outputs[0])
+    if any(v.dtype != ir.DataType.FLOAT or v.shape is None for v in values):
+        return None
+    if any(v.is_initializer() for v in (a, b)):
+        return None
+    ranks = [len(v.shape) for v in (a, b) if v.shape is not None]
+    if ranks[0] < 2 or ranks[1] != 2 or (transposed[0] and ranks[0] != 2):
+        return None
+    if rest and (len(rest) > 1 or _size(rest[0]) != _columns(b, transposed[1])):
+        return None
+    new = ir.Node(
+        DOMAIN,
+        "Product",
+        [a, b, *rest],
+        [ir.AttrInt64s("product", [int(t) for t in transposed])],
+        num_outputs=1,
+        name=f"{node.name}/product",
+    )
+    if _pays(new, *transposed):
+        return new
+    for index in range(len(new.inputs)):
+        new.replace_input_with(index, None)
+    return None
+
+
+def _transposed(node: ir.Node) -> tuple[bool, bool] | None:
+    """Whether the matrices of a plain product are transposed."""
+    if node.op_type == "MatMul" and node.domain == "":
+        return False, False
+    if (node.domain, node.op_type) not in (("", "Gemm"), ("com.microsoft", "FusedMatMul")):
+        return None
+    factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
+    batches = [node.attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")]
+    if factors != [1.0, 1.0] or any(batches):
+        return None
+    flags = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+    return bool(flags[0]), bool(flags[1])
+
+
+def _columns(b: ir.Value, transposed: bool) -> int:
+    size = b.shape[0 if transposed else 1] if b.shape is not None else 0
+    return size if isinstance(size, int) else 0
+
+
+def _depth(node: ir.Node) -> int:
+    a = node.inputs[0]
+    transposed = node.attributes.get_ints("product")[0]
+    assert a is not None and a.shape is not None
+    size = a.shape[0] if transposed else a.shape[len(a.shape) - 1]
+    return size if isinstance(size, int) else UNKNOWN
+
+
+def _size(value: ir.Value) -> int:
+    dims = value.shape if value.shape is not None else ()
+    return math.prod(d if isinstance(d, int) else UNKNOWN for d in dims)
+
+
+def _pays(node: ir.Node, transposed_a: bool, transposed_b: bool) -> bool:
+    b = node.inputs[1]
+    assert b is not None
+    if not transposed_a or _columns(b, transposed_b) < SHORTEST or _depth(node) < SHORTEST:
+        return False
+    return multiplications(node) >= LEAST

@@ -1,0 +1,132 @@
+"""Matrix products of a step by our own kernel: against NumPy in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+import sardonyx as sx
+from sardonyx.engines.onnxruntime import prepare_training, step_session
+from sardonyx.engines.onnxruntime.kernels import fusion, library, products
+from sardonyx.engines.onnxruntime.kernels.program import DOMAIN, Programs
+from sardonyx.engines.onnxruntime.session import open_session
+
+pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
+
+
+def product(a: np.ndarray, b: np.ndarray, form: tuple[int, int], *bias: np.ndarray) -> np.ndarray:
+    feeds = dict(zip("abc", (a, b, *bias), strict=False))
+    ends = [helper.make_tensor_value_info(n, 1, [None] * v.ndim) for n, v in feeds.items()]
+    node = helper.make_node("Product", list(feeds), ["y"], domain=DOMAIN, product=form)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", ends, [result])
+    versions = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    data = helper.make_model(graph, opset_imports=versions, ir_version=10).SerializeToString()
+    path = library.library(Programs().source())
+    assert path is not None
+    (array,) = open_session(data, threads=2, libraries=[path]).run(None, feeds)
+    return array
+
+
+# one row or column, whole tiles, rests of tiles, more than one part of the depth
+SIZES = [1, 2, 13, 14, 15, 31, 32, 33, 70, 200]
+DEPTHS = [1, 3, 4, 7, 383, 384, 385, 900]
+
+
+@pytest.mark.parametrize("form", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_products_of_all_sizes(form: tuple[int, int], depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    for rows in SIZES:
+        columns = int(rng.choice(SIZES))
+        a = rng.normal(size=(depth, rows) if form[0] else (rows, depth)).astype(np.float32)
+        b = rng.normal(size=(columns, depth) if form[1] else (depth, columns)).astype(np.float32)
+        bias = [rng.normal(size=columns).astype(np.float32)] if rows % 2 else []
+        exact = (a.T if form[0] else a).astype(float) @ (b.T if form[1] else b)
+        exact += bias[0] if bias else 0.0
+        result = product(a, b, form, *bias)
+        sizes = np.abs(a.T if form[0] else a) @ np.abs(b.T if form[1] else b) + 4
+        assert (np.abs(result - exact) <= 2**-24 * (depth + 1) * sizes).all(), (rows, columns)
+
+
+def test_leading_axes_are_rows() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=s).astype(np.float32) for s in ((2, 3, 5, 40), (40, 50)))
+    result = product(a, b, (0, 0))
+    assert result.shape == (2, 3, 5, 50)
+    np.testing.assert_allclose(result, a.astype(float) @ b, atol=2e-5)
+
+
+def test_no_rows() -> None:
+    empty = np.zeros((0, 40), np.float32)
+    assert product(empty, np.ones((40, 50), np.float32), (0, 0)).shape == (0, 50)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_stays_in_its_row(value: float) -> None:
+    """Panels are filled with zeros, which must not meet it."""
+    a, b = np.ones((17, 5), np.float32), np.ones((5, 35), np.float32)
+    a[16, 4] = value
+    result = product(a, b, (0, 0))
+    assert not np.isfinite(result[16]).any()
+    np.testing.assert_array_equal(result[:16], 5)
+
+
+def test_sizes_that_do_not_match_are_an_error() -> None:
+    with pytest.raises(Exception, match="sizes of a product"):
+        product(np.ones((3, 4), np.float32), np.ones((5, 6), np.float32), (0, 0))
+
+
+class Spy:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.operators: list[str] = []
+        monkeypatch.setattr(step_session, "open_session", self)
+
+    def __call__(self, data: bytes, **settings: Any) -> ort.InferenceSession:
+        self.operators = [n.op_type for n in onnx.load_from_string(data).graph.node]
+        return open_session(data, **settings)
+
+
+def network() -> sx.Model:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(48, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 32)
+    )
+    program = torch.onnx.export(
+        module.eval(), (torch.randn(3, 5, 48),), dynamo=True, verbose=False, input_names=["x"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )  # fmt: skip
+    return sx.load(program.model_proto)
+
+
+def test_a_training_with_our_products_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "_pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "LEAST_WORK", 0)
+    spy = Spy(monkeypatch)
+    net = sx.trainable(network(), "cross_entropy", sx.optim.adamw(1e-2))
+    ours = prepare_training(net, threads=2)
+    assert spy.operators.count("Product") >= 4
+    plain = prepare_training(net, threads=2, without=["kernels"])
+    assert "Product" not in spy.operators
+    rng = np.random.default_rng(0)
+    batches = [
+        {
+            "x": rng.normal(size=(rows, 5, 48)).astype(np.float32),
+            "label": rng.integers(0, 32, (rows, 5)),
+        }
+        for rows in (4, 4, 7, 1, 4)
+    ]
+    assert sx.verify_training(net, ours, plain, data=batches, steps=5).verdict == "same"
+
+
+def test_small_steps_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy(monkeypatch)
+    prepare_training(sx.trainable(network(), "cross_entropy", sx.optim.adamw(1e-2)))
+    assert not {"Fused", "Product"} & set(spy.operators)
