@@ -29,6 +29,7 @@ from sardonyx.errors import SardonyxError
 
 STEPS, CLASSES, ROWS = 10, 3, 6
 TOLERANCE = 2e-5  # of a loss, relative to its size: ten steps in float32
+RATIO = 3.0  # of a larger difference to what one rounding of the weights does in Keras
 layers, optimizers, losses = keras.layers, keras.optimizers, keras.losses
 schedules = optimizers.schedules
 Case = Callable[[], tuple[keras.Model, Callable[[np.random.Generator], tuple[Any, Any]]]]
@@ -283,8 +284,27 @@ def compared(case: Case, resumes: bool) -> str:
             actual = again.train_on_batch(x, y, return_dict=True)
             resumed = max(resumed, _difference(actual["loss"], expected["loss"]))
     verdict = "right" if max(worst, resumed) <= TOLERANCE else "WRONG"
+    if verdict == "WRONG" and max(worst, resumed) <= RATIO * noise(case):
+        verdict = "right (noise)"
     way = "record" if any(n.op_type == "Gradient" for n in model.records[0].algorithm) else "step"
     return f"{verdict}  {worst:.1e} {resumed:.1e} {way}"
+
+
+def noise(case: Case) -> float:
+    """How far Keras's own losses go apart where weights differ by one rounding."""
+    runs = []
+    for factor in (1.0, 1.0 + np.finfo(np.float32).eps, 1.0 - np.finfo(np.float32).eps):
+        keras.utils.set_random_seed(0)
+        rng = np.random.default_rng(0)
+        source, draw = case()
+        source.train_on_batch(*draw(rng))
+        source.set_weights([w * np.float32(factor) for w in source.get_weights()])
+        runs.append([])
+        for _ in range(STEPS):
+            source.reset_metrics()
+            runs[-1].append(source.train_on_batch(*draw(rng), return_dict=True)["loss"])
+    first, *others = runs
+    return max(_difference(a, b) for run in others for a, b in zip(run, first, strict=True))
 
 
 def _difference(actual: Any, expected: Any) -> float:
