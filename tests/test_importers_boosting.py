@@ -131,6 +131,23 @@ def test_xgboost_boosters(objective, settings, tmp_path, monkeypatch) -> None:
     check_booster(trained(objective, **settings))
 
 
+def test_xgboost_beyond_single_precision(tmp_path, monkeypatch) -> None:
+    """What is infinite in XGBoost's float32 is infinite in the model."""
+    monkeypatch.chdir(tmp_path)
+    import xgboost
+
+    x = np.linspace(-1, 1, 60, dtype=np.float32)[:, None]
+    data = xgboost.DMatrix(x, label=np.exp(x[:, 0]))
+    parameters = {"objective": "reg:gamma", "booster": "gblinear", "seed": 0}
+    booster = xgboost.train(parameters, data, 6)
+    rows = np.array([[0.5], [1e3], [-1e3]], np.float32)
+    expected = booster.predict(xgboost.DMatrix(rows))
+    assert np.isinf(expected[1])
+    result = outputs(sx.from_xgboost(booster), rows)["variable"].reshape(-1)
+    assert result[1] == np.inf
+    assert np.allclose(result, expected, rtol=1e-5)
+
+
 def test_xgboost_survival_with_bounds_and_quantiles(tmp_path, monkeypatch) -> None:
     import xgboost
 

@@ -101,3 +101,20 @@ def test_files_and_best_iteration() -> None:
     for name in ("model.cbm", "model.bin"):
         result = outputs(sx.from_catboost(name), numbers(7))
         close(result["variable"], model.predict(numbers(7)), 1e-10)
+
+
+@pytest.mark.parametrize("largest", [2, 10])
+def test_statistics_of_several_targets_are_refused(largest: int) -> None:
+    """CatBoost writes one table for all targets; one-hot categories need none."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=300), "color": rng.choice(list("rgbkwyz"), 300)})
+    rows["color"] = rows["color"].astype(object)
+    y = np.stack([rows.a + (rows.color == "r") * 2, (rows.color == "g") * 3 - rows.a**2], 1)
+    model = catboost.CatBoostRegressor(
+        loss_function="MultiRMSE", cat_features=["color"], one_hot_max_size=largest, **SETTINGS
+    ).fit(rows, y)
+    if largest == 2:
+        with pytest.raises(ImportRefused, match="several targets"):
+            sx.from_catboost(model, rows)
+    else:
+        close(outputs(sx.from_catboost(model, rows), rows)["variable"], model.predict(rows), 1e-10)

@@ -419,7 +419,8 @@ def catboost_judge(draw: Draw, folder: Path) -> str:
     problems = []
     for part in (test, test[:1]):
         result = outputs(imported, part, folder)
-        raw = model.predict(part, prediction_type="RawFormulaVal")
+        kind_of_score = {} if kind == "rank" else {"prediction_type": "RawFormulaVal"}
+        raw = model.predict(part, **kind_of_score)  # a ranker has raw scores only
         problems.append(differs(result["raw"], raw, 1e-9))
         if source is model:
             label = "label" if "label" in result else "variable"

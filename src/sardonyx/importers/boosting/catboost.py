@@ -95,6 +95,10 @@ def _loss(booster: Any) -> str:
     return str(name).partition(":")[0]
 
 
+TARGETS = ("MultiRMSE", "MultiRMSEWithMissingValues", "MultiLogloss", "MultiCrossEntropy")
+UNTARGETED = ("Counter", "FeatureFreq")  # statistics that do not look at the target
+
+
 class _Import:
     """One import: the model's document, its columns and its categories."""
 
@@ -105,6 +109,12 @@ class _Import:
         self.floats = info.get("float_features", [])
         self.cats = info.get("categorical_features", [])
         self.ctrs = info.get("ctrs", [])
+        if _loss(booster) in TARGETS and any(c["ctr_type"] not in UNTARGETED for c in self.ctrs):
+            # CatBoost's file has one table for the statistics of all targets.
+            raise ImportRefused(
+                "CatBoost does not write the statistics of categories for each of several targets",
+                hint="train with one_hot_max_size above the number of categories",
+            )
         for kind in ("text_features", "embedding_features"):
             if info.get(kind):
                 raise ImportRefused(f"the CatBoost model has {kind.replace('_', ' ')}")

@@ -312,6 +312,9 @@ def _outputs(op, document, margin, wrapper) -> dict[str, Any]:
         value = sigmoid(op, margin)
     elif name in LOG:
         value = op.Exp(margin)
+        # XGBoost has it in float32, where such a number is infinite.
+        huge = op.Greater(value, F(np.finfo(np.float32).max))
+        value = op.Where(huge, F(np.inf), value)
     elif name in IDENTITY:
         value = op.Identity(margin)
     else:

@@ -123,9 +123,9 @@ def total(g: Graph, terms: Terms, single: bool = False) -> ir.Value:
     out = g.number(np.array([terms.intercepts]))
     if terms.numeric:
         columns = [value for value, _ in terms.numeric.values()]
-        rows = [row for _, row in terms.numeric.values()]
-        weights = np.array([[c or 0.0 for c in row] for row in rows], np.float64)
-        named = np.array([[c is not None for c in row] for row in rows])
+        coefficients = [row for _, row in terms.numeric.values()]
+        weights = np.array([[c or 0.0 for c in row] for row in coefficients], np.float64)
+        named = np.array([[c is not None for c in row] for row in coefficients])
         out = g.Add(_product_of(g, g.matrix(columns), weights, named), out)
     for value, rows in terms.categorical.values():
         out = g.Add(out, _looked_up(g, value, rows, terms.tables))
