@@ -19,7 +19,7 @@ from sardonyx.train.files import open_file
 from sardonyx.train.predictions import write_predictions
 from sardonyx.train.tables import as_array
 
-from .networks import mlp
+from .networks import mlp, network
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(203, 6)).astype(np.float32)
@@ -331,3 +331,43 @@ def test_columns_of_lists_are_fields(tmp_path: Path) -> None:
     assert losses(tmp_path / "d.parquet") == expected
     assert losses(contents) == expected
     assert losses(contents.to_pandas()) == expected
+
+
+TOO_LARGE = {
+    "whole numbers": ("int32[N,2]", np.full((4, 2), 2**40)),
+    "unsigned": ("int64[N,2]", np.full((4, 2), 2**63 + 1, np.uint64)),
+    "negative": ("uint8[N,2]", np.full((4, 2), -1)),
+    "floats": ("float[N,2]", np.full((4, 2), 1e300)),
+    "halves": ("float16[N,2]", np.full((4, 2), 1e6, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_numbers_that_the_type_of_an_input_does_not_hold_are_refused(name: str) -> None:
+    kind, values = TOO_LARGE[name]
+    model = network(f"g ({kind} x) => (float[N,2] y) {{ y = Cast<to = 1>(x) }}", {})
+    with pytest.raises(DataError, match="does not hold"):
+        sx.predict(model, {"x": values})
+    assert sx.predict(model, {"x": np.ones_like(values)})["y"].tolist() == [[1, 1]] * 4
+
+
+def test_names_of_some_classes_are_not_numbered_by_guess(tmp_path: Path) -> None:
+    """A model that holds no names of classes, and data without the first of three."""
+    rng = np.random.default_rng(0)
+    x, label = rng.normal(size=(9, 6)).astype(np.float32), np.array(["dog", "eel", "dog"] * 3)
+    with pytest.raises(DataError, match="names 2 of 3 classes"):
+        sx.evaluate(mlp(), {"x": x, "label": label}, loss="cross_entropy")
+    every = np.array(["cat", "dog", "eel"] * 3)
+    sx.train(mlp(), {"x": x, "label": every}, steps=1, lr=0.0, output=tmp_path / "t.onnx")
+    numbers = {"x": x, "label": np.where(label == "dog", 1, 2)}
+    expected = sx.evaluate(mlp(), numbers, loss="cross_entropy")["loss"]
+    loss = sx.evaluate(tmp_path / "t.onnx", {"x": x, "label": label})["loss"]
+    assert loss == pytest.approx(expected)
+
+
+def test_a_first_line_that_numbers_the_columns_is_no_row(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = np.random.default_rng(0).normal(size=(5, 4))
+    pandas.DataFrame(rows).to_csv(tmp_path / "d.csv", index=False)
+    model = network("g (float[N,4] x) => (float[N,4] y) { y = Identity(x) }", {})
+    np.testing.assert_allclose(sx.predict(model, tmp_path / "d.csv")["y"], rows, rtol=1e-6)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.engines.loading import load_engine, runner
 from sardonyx.engines.prepare import check_device, prepare_training
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, DataError, quote
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.front import separate
@@ -92,12 +92,31 @@ def evaluate(
     settings = settings_of(net)
     feeding = Feeding(fields or {}, constants or {}, batch_axes or {})
     links = links_for(net, step_inputs(net), source, feeding, settings)
+    _refuse_guessed_classes(net, source, links, settings)
     size = chosen_batch_size(batch_size, links, BATCH_SIZE)
     refuse_partial_batch(links, source, drop_last=False)
     run = Run(
         prepare_training(net, engine, device=device), Position(batch_size=size), links, settings
     )
     return evaluate_rep(run, source, chosen_metrics(metrics, settings), size)
+
+
+def _refuse_guessed_classes(
+    net: Model, source: Source, links: Sequence[Link], settings: dict[str, Any]
+) -> None:
+    """Refuse names of classes whose numbers nobody knows: some of the model's are not in the data,
+    and the model, which was not trained here, holds no names.
+    """
+    names = next((item.classes for item in links if item.classes), source.classes)
+    if not names or class_names(net):
+        return
+    for count, _ in class_counts(net, settings).values():
+        if len(names) < count:
+            words = f"{len(names):,} of {count:,} classes: {', '.join(map(quote, names[:5]))}"
+            raise DataError(
+                f"the data names {words}; the model does not say which of its scores are theirs",
+                hint="give the classes as numbers",
+            )
 
 
 # -- prediction ---------------------------------------------------------------------------

@@ -379,11 +379,23 @@ def text_of(value: Any) -> str:
 
 
 def _cast(array: np.ndarray, item: Link) -> np.ndarray:
-    """Another type; labels may be whole numbers that are stored as floats."""
-    cast = array.astype(item.dtype)
-    if array.dtype.kind == "f" and item.dtype.kind in "iu" and (cast != array).any():
-        wrong = array[cast != array].flat[0]
-        raise DataError(f"field {quote(item.field)} holds the label {wrong}, not a whole number")
+    """Another type; labels may be whole numbers that are stored as floats.
+
+    Floats may be rounded. A number that is another one in the new type is refused.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(item.dtype)
+    if item.dtype.kind in "iub":
+        changed = cast != array
+    else:
+        changed = np.isinf(cast) & np.isfinite(array) if item.dtype.kind == "f" else np.False_
+    if changed.any():
+        wrong = array[changed].flat[0]
+        if array.dtype.kind == "f" and item.dtype.kind in "iu" and wrong != np.rint(wrong):
+            reason = f"holds the label {wrong}, not a whole number"
+        else:
+            reason = f"holds {wrong}, which {item.dtype} does not hold"
+        raise DataError(f"field {quote(item.field)} {reason}")
     return cast
 
 

@@ -92,6 +92,8 @@ def _open_csv(path: Path, columns: Sequence[str] | None, features: int | None) -
     table = side_by_side(fields, columns, path.name, features)
     if not headed:
         table.facts += (("header", f"none in {path.name}: columns are numbered from column1"),)
+    elif _is_numbering(header):
+        table.facts += (("header", f"the first line of {path.name}, which numbers the columns"),)
     if separator not in (",", "\t"):
         table.facts += (("columns", f"separated by {separator!r} in {path.name}"),)
     return table
@@ -123,8 +125,15 @@ def _separator(line: str) -> str:
     return next((c for c in SEPARATORS if c in plain), ",")
 
 
+def _is_numbering(cells: list[str]) -> bool:
+    """Whether a line numbers the columns from 0, as pandas does where they have no names."""
+    return len(cells) > 2 and [cell.strip() for cell in cells] == [*map(str, range(len(cells)))]
+
+
 def _has_header(lines: list[list[str]]) -> bool:
     """Whether the first line names the columns: a column of numbers begins with a word."""
+    if _is_numbering(lines[0]) and len(lines) > 1:
+        return True
     rest = [row for row in lines[1:101] if len(row) == len(lines[0])]
     numeric = [i for i in range(len(lines[0])) if rest and all(_is_number(r[i]) for r in rest)]
     words = [i for i in numeric if lines[0][i].strip() and not _is_number(lines[0][i])]
