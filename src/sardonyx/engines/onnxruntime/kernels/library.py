@@ -27,6 +27,7 @@ FLAGS = (
 NATIVE = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
 SECONDS = 120
 MOST = 256  # libraries that are kept
+LONGEST = 1 << 20  # characters that are compiled
 TEXT = """#include "runtime.h"
 #include "elementwise.h"
 {bodies}
@@ -40,16 +41,20 @@ TEXT = """#include "runtime.h"
 def library(bodies: str) -> str | None:
     """The path of a library with these functions of blocks; None where it cannot be built."""
     compiler = find_compiler()
-    if compiler is None:
+    if compiler is None or len(bodies) > LONGEST:
         return None
     text = TEXT.format(bodies=bodies)
     folder = _folder()
     path = folder / f"{_key(compiler, text)}.so"
     if path.is_file():
-        path.touch()
+        with contextlib.suppress(OSError):
+            path.touch()
         return str(path)
     _remove_oldest(folder)
-    return str(path) if _build(compiler, text, path) else None
+    try:
+        return str(path) if _build(compiler, text, path) else None
+    except (OSError, subprocess.TimeoutExpired):  # a full disk, or a compiler that hangs
+        return None
 
 
 def find_compiler() -> str | None:
@@ -62,8 +67,8 @@ def find_compiler() -> str | None:
 
 def _folder() -> Path:
     """A folder that only this user writes to."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = base / "sardonyx"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -126,10 +131,7 @@ def _build(compiler: str, text: str, path: Path) -> bool:
         source.write_text(text)
         for native in NATIVE:
             command = [compiler, *FLAGS, *native, f"-I{SOURCES}", "-o", str(result), str(source)]
-            try:
-                run = subprocess.run([*command, "-lm"], capture_output=True, timeout=SECONDS)
-            except (OSError, subprocess.TimeoutExpired):
-                return False
+            run = subprocess.run([*command, "-lm"], capture_output=True, timeout=SECONDS)
             if run.returncode == 0:
                 result.replace(path)
                 return True

@@ -46,11 +46,6 @@ typedef struct {
   int64_t count, block, blocks, chunks;
 } Run;
 
-static void *create_program(const Operator *op, const void *api, const void *info) {
-  (void)op, (void)api, (void)info;
-  return 0; /* onnxruntime calls create2 */
-}
-
 /* Whether an output can be computed where it is stored. It may lie over an input, an update over
    the old value, if each element is read before it is written. */
 static int is_direct(const Run *run, int64_t i) {
@@ -66,8 +61,8 @@ static int is_direct(const Run *run, int64_t i) {
   return 1;
 }
 
-static Status create_program2(const Operator *op, const void *table, const void *info,
-                              void **kernel) {
+static Status create_program(const Operator *op, const void *table, const void *info,
+                             void **kernel) {
   (void)op;
   Program *p = calloc(1, sizeof(Program));
   size_t size;
