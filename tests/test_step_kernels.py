@@ -24,6 +24,7 @@ import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training, step_session
 from sardonyx.engines.onnxruntime.kernels import fusion, library
 from sardonyx.engines.onnxruntime.kernels.program import FORMULAS, is_fused
+from sardonyx.engines.onnxruntime.session import open_session
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
@@ -106,7 +107,7 @@ def test_an_operator_gives_what_onnxruntime_gives(op_type: str) -> None:
         value = graph.add("Where", flags[0], "a", "b")
     elif op_type == "Cast":
         value = graph.add("Cast", flags[1], to=TensorProto.FLOAT)
-    elif op_type in (*ROUNDED, "Abs", "Neg", "Sqrt", "Relu", "Sign", "Reciprocal"):
+    elif op_type in (*ROUNDED, "Abs", "Identity", "Neg", "Sqrt", "Relu", "Sign", "Reciprocal"):
         value = graph.add(op_type, "a")
     else:
         value = graph.add(op_type, "a", "b")
@@ -366,3 +367,29 @@ def test_a_folder_that_others_write_to_is_not_used(
     assert path is not None
     assert not list(folder.iterdir())
     assert not Path(path).parent.stat().st_mode & 0o077
+
+
+def test_the_body_of_a_loop_is_fused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recurrent layer, whose steps are a Scan, trains as without kernels."""
+    torch.manual_seed(0)
+    module = torch.nn.LSTM(12, 24, batch_first=True)
+    program = torch.onnx.export(
+        module.eval(), (torch.randn(3, 7, 12),), dynamo=True, verbose=False, input_names=["x"]
+    )
+    seen: list[onnx.ModelProto] = []
+
+    def spied(data: bytes, **settings: Any) -> Any:
+        seen.append(onnx.load_from_string(data))
+        return open_session(data, **settings)
+
+    monkeypatch.setattr(step_session, "open_session", spied)
+    output = program.model_proto.graph.output[0].name
+    net = sx.trainable(sx.load(program.model_proto), "mse", "adam", prediction=output)
+    ours = prepare_training(net, threads=1)
+    scans = [n for n in seen[0].graph.node if n.op_type == "Scan"]
+    inner = [n for scan in scans for a in scan.attribute if a.name == "body" for n in a.g.node]
+    assert len(scans) == 2 and any(n.op_type == "Fused" for n in inner)
+    plain = prepare_training(net, threads=1, without=["kernels"])
+    rng = np.random.default_rng(0)
+    batches = [{"x": feed(rng, 3, 7, 12), "label": feed(rng, 3, 7, 24)} for _ in range(4)]
+    assert sx.verify_training(net, ours, plain, data=batches, steps=4).verdict == "same"

@@ -27,7 +27,7 @@ from sardonyx.engines.onnxruntime.kernels.program import (
     Member,
     Programs,
 )
-from sardonyx.passes.nesting import bodies, reads
+from sardonyx.passes.nesting import bodies, graphs, reads
 
 Shape: TypeAlias = tuple[int | str, ...]
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
@@ -35,6 +35,7 @@ SMALLEST = 256  # elements from which on a group pays
 LEAST_SAVED = 1 << 20  # numbers from which on a step pays for a compiler
 LEAST_WORK = 1 << 26  # multiplications, likewise
 UNKNOWN = 32  # how large an unknown dimension is taken to be
+REPEATS = 32  # how often the body of a loop is taken to run
 SHORTEST, LONGEST = 16, 1 << 14  # elements of a row that fits a block
 MOST_AXES, MOST_INPUTS = 8, 32
 
@@ -47,23 +48,31 @@ def fuse(graph: ir.Graph) -> str | None:
     if find_compiler() is None:
         return None
     products = choose_products(graph)
-    candidates = {node: c for node in graph if (c := _candidate(node)) is not None}
-    groups = _Grouping(candidates).groups(_fusable_first(list(graph), candidates))
-    useful = [group for group in groups if group.is_useful()]
     programs = Programs()
-    nodes = [_node(group, number, programs) for number, group in enumerate(useful)]
+    groups = [(part, g) for part in graphs(graph) for g in _groups(part)]
+    nodes = [_node(group, number, programs) for number, (_, group) in enumerate(groups)]
+    saved = sum(g.saved() * (1 if part is graph else REPEATS) for part, g in groups)
     work = sum(multiplications(node) for node in products.values())
-    pays = sum(group.saved() for group in useful) >= LEAST_SAVED or work >= LEAST_WORK
-    path = library(programs.source()) if pays and (nodes or products) else None
+    pays = (saved >= LEAST_SAVED or work >= LEAST_WORK) and (nodes or products)
+    path = library(programs.source()) if pays else None
     if path is None:
         _detach([*nodes, *products.values()])
         return None
-    for group, node in zip(useful, nodes, strict=True):
-        _replace(graph, group, node)
+    for (part, group), node in zip(groups, nodes, strict=True):
+        _replace(part, group, node)
     for old, new in products.items():
         _exchange(graph, old, new)
+    for part in {part for part, _ in groups}:
+        part.sort()
     graph.opset_imports[DOMAIN] = 1
     return path
+
+
+def _groups(graph: ir.Graph) -> list[_Group]:
+    """The nodes of a graph, or of a body of a loop, that are better put together."""
+    candidates = {node: c for node in graph if (c := _candidate(node)) is not None}
+    groups = _Grouping(candidates).groups(_fusable_first(list(graph), candidates))
+    return [group for group in groups if group.is_useful()]
 
 
 def _exchange(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:

@@ -28,6 +28,7 @@ FORMULAS = {
     "Exp": "exponential({0})",
     "Greater": "{0} > {1} ? 1.0f : 0.0f",
     "GreaterOrEqual": "{0} >= {1} ? 1.0f : 0.0f",
+    "Identity": "{0}",
     "Less": "{0} < {1} ? 1.0f : 0.0f",
     "LessOrEqual": "{0} <= {1} ? 1.0f : 0.0f",
     "Max": "greater_of({0}, {1})",
