@@ -239,6 +239,14 @@ def float64() -> Made:
     return layers(nn.Tanh()).double(), normal(5, 4).double(), normal(5, 3).double()
 
 
+@case
+def attention_in_float64() -> Made:
+    """Its scale, 1/sqrt(3), is not a number of float32; onnxruntime made it one."""
+    layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+    net = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3)).double()
+    return net, normal(5, 4, 6).double(), normal(5, 3).double()
+
+
 # -- what is refused --------------------------------------------------------------------
 
 

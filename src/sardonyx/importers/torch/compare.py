@@ -50,6 +50,8 @@ class _WideOperators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is torch.ops.aten.embedding.default:  # the rows are widened, not the whole table
+            return _widened(func(*args, **(kwargs or {})))
         args, kwargs = _mapped(_widened, (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -60,7 +62,9 @@ class _WideFunctions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if getattr(func, "__name__", "") not in INQUIRIES:
+        is_choice = func is torch.nn.functional.embedding and "max_norm" not in (kwargs or {})
+        is_choice = is_choice and (len(args) < 4 or args[3] is None)  # it would scale the rows
+        if getattr(func, "__name__", "") not in INQUIRIES and not is_choice:
             args, kwargs = _mapped(_widened, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         return WIDE.get(result, result) if isinstance(result, torch.dtype) else result

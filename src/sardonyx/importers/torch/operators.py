@@ -12,6 +12,8 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
 import torch
 from onnxscript import opset18 as op
 
@@ -308,7 +310,7 @@ def attention(
         key, value = (_repeated_heads(x, query) for x in (key, value))
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
-    factor = number(scale, query)
+    factor = _factor(scale, query)
     turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
     scores = op.MatMul(op.Mul(query, factor), turned)
     zero = number(0.0, query)
@@ -331,6 +333,18 @@ def attention(
     if dropout_p:
         weights = recurrent.dropped(weights, dropout_p)
     return op.MatMul(weights, value)
+
+
+def _factor(scale: float, query: Any) -> Any:
+    """The scale of attention, in float64 as one number for each column.
+
+    onnxruntime makes a single number an attribute of the product that follows, which has 32 bits.
+    """
+    is_double = query.dtype is not None and query.dtype.name == "DOUBLE"
+    if not is_double or not isinstance(query.shape[-1], int):
+        return number(scale, query)
+    column = ir.tensor(np.full(query.shape[-1], scale))
+    return op.Constant(value=ir.serde.serialize_tensor(column))
 
 
 def _lowest(query: Any) -> float:
