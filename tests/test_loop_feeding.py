@@ -371,3 +371,12 @@ def test_a_first_line_that_numbers_the_columns_is_no_row(tmp_path: Path) -> None
     pandas.DataFrame(rows).to_csv(tmp_path / "d.csv", index=False)
     model = network("g (float[N,4] x) => (float[N,4] y) { y = Identity(x) }", {})
     np.testing.assert_allclose(sx.predict(model, tmp_path / "d.csv")["y"], rows, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [3, 4, 8, 10])
+def test_rows_along_another_axis_are_told_from_a_size_that_is_equal(rows: int) -> None:
+    """The batch has as many rows as the output has columns, and the file names neither."""
+    model = network("g (float[N,4] x) => (float[A,B] y) { y = Transpose(x) }", {})
+    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    result = sx.predict(model, {"x": x}, batch_size=4)["y"]
+    np.testing.assert_array_equal(result, x.T)

@@ -200,7 +200,9 @@ def predictions(
         rows = row_count(batch, links)
         for name, output in run(_padded(batch, links)).items():
             value = _plain(output)
-            axis = axes.setdefault(name, _axis_of_size(value, fixed or rows))
+            if name not in axes:
+                axes |= _measured_axes(run, batch, links, axes)
+            axis = axes[name]
             if fixed is not None and value.shape[axis : axis + 1] == (fixed,):
                 value = value.take(range(rows), axis)
             parts.setdefault(name, []).append(value if value.shape else value[None])
@@ -215,9 +217,27 @@ def _plain(output: Any) -> np.ndarray:
     return np.asarray(output)
 
 
-def _axis_of_size(value: np.ndarray, rows: int) -> int:
-    """The first axis that has as many elements as there are rows."""
-    return next((i for i, size in enumerate(value.shape) if size == rows), 0)
+def _measured_axes(
+    run: Any, batch: Rows, links: Sequence[Link], known: Mapping[str, int]
+) -> dict[str, int]:
+    """The axis of the rows in each output of which the shape does not show it: the one that has as
+    many elements as there are rows. Where that is true of several, a batch of one row fewer tells.
+    """
+    rows = fixed_batch(links) or row_count(batch, links)
+    shapes = {n: _plain(v).shape for n, v in run(_padded(batch, links)).items() if n not in known}
+    places = {n: [i for i, d in enumerate(s) if d == rows] for n, s in shapes.items()}
+    axes = {n: candidates[0] if candidates else 0 for n, candidates in places.items()}
+    if rows < 2 or fixed_batch(links) is not None or not any(len(p) > 1 for p in places.values()):
+        return axes
+    inputs = {item.input: item.axis for item in links if item.constant is None}
+    less = {n: a.take(range(rows - 1), inputs[n]) if n in inputs else a for n, a in batch.items()}
+    for name, value in run(less).items():
+        shape = _plain(value).shape
+        for axis in places.get(name, ()):
+            if shape[axis : axis + 1] == (rows - 1,):
+                axes[name] = axis
+                break
+    return axes
 
 
 def _output_axes(model: Model, links: Sequence[Link]) -> dict[str, int]:
