@@ -38,7 +38,7 @@ FORMS = {"A B": (0, 0), "A Bᵀ": (0, 1), "Aᵀ B": (1, 0)}
 def session(form: tuple[int, int], path: str, ours: bool, threads: int) -> ort.InferenceSession:
     ends = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, None]) for n in "abc"}
     if ours:
-        node = helper.make_node("Product", ["a", "b"], ["c"], domain=DOMAIN, product=form)
+        node = helper.make_node("Product", ["a", "b"], ["c"], domain=DOMAIN, product=(*form, 0))
     else:
         node = helper.make_node("Gemm", ["a", "b"], ["c"], transA=form[0], transB=form[1])
     graph = helper.make_graph([node], "g", [ends["a"], ends["b"]], [ends["c"]])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C co
 def product(a: np.ndarray, b: np.ndarray, form: tuple[int, int], *bias: np.ndarray) -> np.ndarray:
     feeds = dict(zip("abc", (a, b, *bias), strict=False))
     ends = [helper.make_tensor_value_info(n, 1, [None] * v.ndim) for n, v in feeds.items()]
-    node = helper.make_node("Product", list(feeds), ["y"], domain=DOMAIN, product=form)
+    node = helper.make_node("Product", list(feeds), ["y"], domain=DOMAIN, product=(*form, 0))
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "g", ends, [result])
     versions = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
@@ -52,6 +52,38 @@ def test_products_of_all_sizes(form: tuple[int, int], depth: int) -> None:
         result = product(a, b, form, *bias)
         sizes = np.abs(a.T if form[0] else a) @ np.abs(b.T if form[1] else b) + 4
         assert (np.abs(result - exact) <= 2**-24 * (depth + 1) * sizes).all(), (rows, columns)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("added", ["nothing", "row", "matrix"])
+def test_a_matrix_that_was_packed_before(transposed: int, added: str) -> None:
+    """As products in loops use it: panels of all parts of the depth, made by another node."""
+    rng = np.random.default_rng(0)
+    path = library.library(Programs().source())
+    assert path is not None
+    for rows, columns, depth in ((1, 5, 3), (32, 96, 24), (33, 70, 900), (14, 32, 384)):
+        a = rng.normal(size=(rows, depth)).astype(np.float32)
+        b = rng.normal(size=(columns, depth) if transposed else (depth, columns)).astype(np.float32)
+        shape = {"nothing": (), "row": (columns,), "matrix": (rows, columns)}[added]
+        feeds = {"a": a, "b": b}
+        if shape:
+            feeds["c"] = rng.normal(size=shape).astype(np.float32)
+        ends = [helper.make_tensor_value_info(n, 1, [None] * v.ndim) for n, v in feeds.items()]
+        names = ["a", "packed", *(["c"] if shape else [])]
+        nodes = [
+            helper.make_node("Pack", ["b"], ["packed"], domain=DOMAIN, product=(0, transposed, 0)),
+            helper.make_node(
+                "Product", names, ["y"], domain=DOMAIN, product=(0, transposed, columns)
+            ),
+        ]
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        graph = helper.make_graph(nodes, "g", ends, [result])
+        versions = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+        data = helper.make_model(graph, opset_imports=versions, ir_version=10).SerializeToString()
+        (y,) = open_session(data, threads=2, libraries=[path]).run(None, feeds)
+        exact = a.astype(float) @ (b.T if transposed else b) + feeds.get("c", 0.0)
+        sizes = np.abs(a) @ np.abs(b.T if transposed else b) + 4
+        assert (np.abs(y - exact) <= 2**-24 * (depth + 1) * sizes).all(), (rows, columns, depth)
 
 
 def test_leading_axes_are_rows() -> None:

@@ -16,7 +16,12 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from sardonyx.engines.onnxruntime.kernels.library import find_compiler, library
-from sardonyx.engines.onnxruntime.kernels.products import choose_products, multiplications
+from sardonyx.engines.onnxruntime.kernels.products import (
+    choose_products,
+    choose_repeated,
+    multiplications,
+    pack,
+)
 from sardonyx.engines.onnxruntime.kernels.program import (
     ARITY,
     DOMAIN,
@@ -47,22 +52,24 @@ def fuse(graph: ir.Graph) -> str | None:
     """
     if find_compiler() is None:
         return None
-    products = choose_products(graph)
+    products, repeated = choose_products(graph), choose_repeated(graph)
     programs = Programs()
     groups = [(part, g) for part in graphs(graph) for g in _groups(part)]
     nodes = [_node(group, number, programs) for number, (_, group) in enumerate(groups)]
     saved = sum(g.saved() * (1 if part is graph else REPEATS) for part, g in groups)
     work = sum(multiplications(node) for node in products.values())
-    pays = (saved >= LEAST_SAVED or work >= LEAST_WORK) and (nodes or products)
+    work += sum(multiplications(node) * REPEATS for node in repeated.values())
+    pays = (saved >= LEAST_SAVED or work >= LEAST_WORK) and (nodes or products or repeated)
     path = library(programs.source()) if pays else None
     if path is None:
-        _detach([*nodes, *products.values()])
+        _detach([*nodes, *products.values(), *repeated.values()])
         return None
     for (part, group), node in zip(groups, nodes, strict=True):
         _replace(part, group, node)
-    for old, new in products.items():
-        _exchange(graph, old, new)
-    for part in {part for part, _ in groups}:
+    for old, new in {**products, **repeated}.items():
+        _exchange(old, new)
+    pack(graph, repeated.values())
+    for part in graphs(graph):
         part.sort()
     graph.opset_imports[DOMAIN] = 1
     return path
@@ -75,8 +82,10 @@ def _groups(graph: ir.Graph) -> list[_Group]:
     return [group for group in groups if group.is_useful()]
 
 
-def _exchange(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+def _exchange(old: ir.Node, new: ir.Node) -> None:
     """Put one node in the place of another."""
+    graph = old.graph
+    assert isinstance(graph, ir.Graph)
     # inputs are read now: what was fused in between has replaced them
     for index in range(len(new.inputs)):
         new.replace_input_with(index, old.inputs[index])

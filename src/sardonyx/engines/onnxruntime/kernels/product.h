@@ -1,10 +1,11 @@
 /* The operator Product: a matrix product in single precision, with a row that is added to each row.
 
-   Both matrices are first copied into panels: of A, TALL rows next to each other; of B, WIDE
-   columns. The inner loop keeps a tile of TALL by WIDE results in registers and reads both panels
-   from end to end. Tiles are spread over the threads of onnxruntime.
+   Both matrices are first copied into panels: of A, up to TALL rows next to each other; of B, WIDE
+   columns. The inner loop keeps a tile of results in registers and reads both panels from end to
+   end. Tiles are spread over the threads of onnxruntime. What is added is a row, or a whole matrix.
 
-   The attribute `product`: whether A and B are transposed. */
+   The attribute `product`: whether A and B are transposed, and 0; or, where B comes from the
+   operator Pack, which copies it into panels once for many products, the columns of B. */
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -22,6 +23,11 @@
 #define TILE_COLUMNS 8    /* panels of B */
 #define ALONE (1 << 18)   /* operations below which one thread does all */
 
+#ifndef __clang__
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 typedef struct {
@@ -31,7 +37,10 @@ typedef struct {
 
 typedef struct {
   const float *a, *b, *bias;
+  const float *ready; /* B in panels, for the whole depth */
   float *c, *packed_a, *packed_b;
+  int64_t height; /* of panels of A: tiles of nearly equal height leave the fewest empty rows */
+  int64_t bias_row; /* how far the next row of what is added is: 0 for a single row */
   int64_t rows, columns, depth; /* of the whole product */
   int64_t row_a, step_a, row_b, step_b; /* strides of A by row and depth, of B by depth and column */
   int64_t from, length; /* the part of the depth that is multiplied now */
@@ -82,9 +91,9 @@ static void pack(const float *source, int64_t along, int64_t across, int64_t cou
 
 static void pack_a(void *data, size_t panel) {
   Multiplication *m = data;
-  int64_t first = (int64_t)panel * TALL, left = m->rows - first;
+  int64_t first = (int64_t)panel * m->height, left = m->rows - first;
   pack(m->a + first * m->row_a + m->from * m->step_a, m->step_a, m->row_a,
-       left < TALL ? left : TALL, TALL, m->length, m->packed_a + first * m->length);
+       left < m->height ? left : m->height, m->height, m->length, m->packed_a + first * m->length);
 }
 
 static void pack_b(void *data, size_t panel) {
@@ -100,42 +109,51 @@ static void pack_both(void *data, size_t panel) {
   else pack_b(data, panel - (size_t)m->panels_a);
 }
 
-#ifdef __clang__
-#define MERGED
-#else
-#define MERGED __attribute__((optimize("fp-contract=fast"), noinline))
-#endif
-
 /* One tile of results into `target`, whose rows are `stride` apart. */
-MERGED static void multiply_tile(const float *a, const float *b, int64_t length, float *target,
-                                 int64_t stride) {
+static inline __attribute__((always_inline)) void multiply_rows(
+    const int height, const float *a, const float *b, int64_t length, float *target,
+    int64_t stride) {
 #ifdef __clang__
 #pragma clang fp contract(fast)
 #endif
   Vector sums[TALL][2];
-  for (int i = 0; i < TALL; i++) sums[i][0] = sums[i][1] = (Vector){0};
-  for (int64_t k = 0; k < length; k++, a += TALL, b += WIDE) {
+#pragma GCC unroll 14
+  for (int i = 0; i < height; i++) sums[i][0] = sums[i][1] = (Vector){0};
+  for (int64_t k = 0; k < length; k++, a += height, b += WIDE) {
     Vector left = *(const Vector *)b, right = *(const Vector *)(b + LANES);
 #pragma GCC unroll 14
-    for (int i = 0; i < TALL; i++) {
+    for (int i = 0; i < height; i++) {
       sums[i][0] += a[i] * left;
       sums[i][1] += a[i] * right;
     }
   }
 #pragma GCC unroll 14
-  for (int i = 0; i < TALL; i++) {
+  for (int i = 0; i < height; i++) {
     *(Vector *)(target + i * stride) = sums[i][0];
     *(Vector *)(target + i * stride + LANES) = sums[i][1];
   }
 }
 
+#define HEIGHT(n) \
+  case n: multiply_rows(n, a, b, length, target, stride); break;
+
+static void multiply_tile(int64_t height, const float *a, const float *b, int64_t length,
+                          float *target, int64_t stride) {
+  switch (height) {
+    HEIGHT(1) HEIGHT(2) HEIGHT(3) HEIGHT(4) HEIGHT(5) HEIGHT(6)
+#if TALL > 6
+    HEIGHT(7) HEIGHT(8) HEIGHT(9) HEIGHT(10) HEIGHT(11) HEIGHT(12) HEIGHT(13) HEIGHT(14)
+#endif
+  }
+}
+
 /* Add a tile to the results, or store it where it is the first. */
 static void store_tile(const Multiplication *m, const float *tile, int64_t row, int64_t column) {
-  int64_t rows = m->rows - row < TALL ? m->rows - row : TALL;
+  int64_t rows = m->rows - row < m->height ? m->rows - row : m->height;
   int64_t columns = m->columns - column < WIDE ? m->columns - column : WIDE;
   for (int64_t i = 0; i < rows; i++) {
     float *to = m->c + (row + i) * m->columns + column;
-    const float *from = tile + i * WIDE, *bias = m->bias + column;
+    const float *from = tile + i * WIDE, *bias = m->bias + (row + i) * m->bias_row + column;
     if (m->from)
       for (int64_t k = 0; k < columns; k++) to[k] += from[k];
     else if (m->bias)
@@ -150,11 +168,12 @@ static void multiply_tiles(void *data, size_t index) {
   int64_t first_a = (int64_t)index / m->tiles_b * TILE_ROWS;
   int64_t first_b = (int64_t)index % m->tiles_b * TILE_COLUMNS;
   float tile[TALL * WIDE] __attribute__((aligned(64)));
+  const float *panels_b = m->ready ? m->ready + m->from * m->panels_b * WIDE : m->packed_b;
   for (int64_t j = first_b; j < first_b + TILE_COLUMNS && j < m->panels_b; j++)
     for (int64_t i = first_a; i < first_a + TILE_ROWS && i < m->panels_a; i++) {
-      int64_t row = i * TALL, column = j * WIDE;
-      int whole = row + TALL <= m->rows && column + WIDE <= m->columns && !m->from && !m->bias;
-      multiply_tile(m->packed_a + row * m->length, m->packed_b + column * m->length, m->length,
+      int64_t row = i * m->height, column = j * WIDE;
+      int whole = row + m->height <= m->rows && column + WIDE <= m->columns && !m->from && !m->bias;
+      multiply_tile(m->height, m->packed_a + row * m->length, panels_b + column * m->length, m->length,
                     whole ? m->c + row * m->columns + column : tile, whole ? m->columns : WIDE);
       if (!whole) store_tile(m, tile, row, column);
     }
@@ -185,18 +204,23 @@ static Status all_parts(Api api, void *context, void (*work)(void *, size_t), in
 }
 
 static Status multiply(Api api, void *context, Multiplication *m) {
-  m->panels_a = (m->rows + TALL - 1) / TALL, m->panels_b = (m->columns + WIDE - 1) / WIDE;
+  int64_t least = (m->rows + TALL - 1) / TALL; /* panels of A */
+  m->height = (m->rows + least - 1) / least;
+  m->panels_a = (m->rows + m->height - 1) / m->height;
+  m->panels_b = (m->columns + WIDE - 1) / WIDE;
   m->tiles_a = (m->panels_a + TILE_ROWS - 1) / TILE_ROWS;
   m->tiles_b = (m->panels_b + TILE_COLUMNS - 1) / TILE_COLUMNS;
   int alone = m->rows * m->columns * m->depth < ALONE;
-  int64_t deep = m->depth < DEEP ? m->depth : DEEP, size_a = m->panels_a * TALL * deep;
-  float *memory = malloc((size_a + m->panels_b * WIDE * deep + 64) * sizeof(float));
+  int64_t deep = m->depth < DEEP ? m->depth : DEEP, size_a = m->panels_a * m->height * deep;
+  int64_t size_b = m->ready ? 0 : m->panels_b * WIDE * deep;
+  int64_t copies = m->panels_a + (m->ready ? 0 : m->panels_b);
+  float *memory = malloc((size_a + size_b + 64) * sizeof(float));
   m->packed_b = (float *)(((uintptr_t)memory + 63) / 64 * 64);
-  m->packed_a = m->packed_b + m->panels_b * WIDE * deep;
+  m->packed_a = m->packed_b + size_b;
   Status status = 0;
   for (m->from = 0; !status && m->from < m->depth; m->from += m->length) {
     m->length = m->depth - m->from < DEEP ? m->depth - m->from : DEEP;
-    status = all_parts(api, context, pack_both, m->panels_a + m->panels_b, m, alone);
+    status = all_parts(api, context, pack_both, copies, m, alone || (m->ready && copies < 64));
     if (!status)
       status = all_parts(api, context, multiply_tiles, m->tiles_a * m->tiles_b, m, alone);
   }
@@ -213,19 +237,25 @@ static Status run_product(void *kernel, void *context) {
   TRY(read_input(p->api, context, 1, &b));
   TRY(CALL(p->api, INPUT_COUNT, Status(*)(const void *, size_t *))(context, &inputs));
   int transposed_a = (int)p->settings[0], transposed_b = (int)p->settings[1];
-  if (a.rank < 2 || b.rank != 2 || (transposed_a && a.rank != 2))
+  int64_t packed = p->settings[2], depth_b = packed ? 0 : b.sizes[transposed_b ? 1 : 0];
+  if (a.rank < 2 || b.rank != (packed ? 1 : 2) || (transposed_a && a.rank != 2))
     return failure(p->api, "a product of these ranks is not supported");
   Multiplication m = {.a = a.data, .b = b.data};
   int64_t last = a.sizes[a.rank - 1];
   m.depth = transposed_a ? a.sizes[0] : last;
   m.rows = transposed_a ? last : m.depth ? a.count / m.depth : 0;
-  m.columns = b.sizes[transposed_b ? 0 : 1];
-  if (!m.depth || b.sizes[transposed_b ? 1 : 0] != m.depth)
+  m.columns = packed ? packed : b.sizes[transposed_b ? 0 : 1];
+  if (packed) {
+    m.ready = b.data;
+    depth_b = b.count / ((packed + WIDE - 1) / WIDE * WIDE);
+  }
+  if (!m.depth || depth_b != m.depth)
     return failure(p->api, "the sizes of a product do not match");
   if (inputs > 2) {
     TRY(read_input(p->api, context, 2, &bias));
-    if (bias.count != m.columns) return failure(p->api, "a row that is added has another size");
-    m.bias = bias.data;
+    if (bias.count != m.columns && bias.count != m.rows * m.columns)
+      return failure(p->api, "what is added to a product has another size");
+    m.bias = bias.data, m.bias_row = bias.count == m.columns ? 0 : m.columns;
   }
   m.row_a = transposed_a ? 1 : last, m.step_a = transposed_a ? last : 1;
   m.row_b = transposed_b ? 1 : m.columns, m.step_b = transposed_b ? m.depth : 1;
@@ -238,3 +268,29 @@ static Status run_product(void *kernel, void *context) {
   m.c = target;
   return m.rows && m.columns ? multiply(p->api, context, &m) : 0;
 }
+
+/* The operator Pack: a matrix in panels, part of the depth after part. */
+static Status run_pack(void *kernel, void *context) {
+  const Product *p = kernel;
+  Tensor b;
+  TRY(read_input(p->api, context, 0, &b));
+  if (b.rank != 2) return failure(p->api, "only matrices are packed");
+  int transposed = (int)p->settings[1];
+  Multiplication m = {.b = b.data};
+  m.depth = b.sizes[transposed ? 1 : 0], m.columns = b.sizes[transposed ? 0 : 1];
+  m.row_b = transposed ? 1 : m.columns, m.step_b = transposed ? m.depth : 1;
+  m.panels_b = (m.columns + WIDE - 1) / WIDE;
+  int64_t size = m.panels_b * WIDE * m.depth;
+  void *target;
+  TRY(make_output(p->api, context, 0, &size, 1, &target));
+  for (m.from = 0; m.from < m.depth; m.from += m.length) {
+    m.length = m.depth - m.from < DEEP ? m.depth - m.from : DEEP;
+    m.packed_b = (float *)target + m.from * m.panels_b * WIDE;
+    TRY(parallel(p->api, context, pack_b, (size_t)m.panels_b, &m));
+  }
+  return 0;
+}
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif

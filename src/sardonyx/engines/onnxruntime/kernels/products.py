@@ -1,25 +1,85 @@
 """Products of two matrices that our own kernel computes faster than onnxruntime's (product.h).
 
 These are products of a transposed matrix, the gradients of weights, which onnxruntime computes at
-four fifths of the speed of others (bench/products.py).
+four fifths of the speed of others (bench/products.py); and those in the body of a loop with a
+matrix from outside, as recurrent layers have them, which onnxruntime copies for every step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from sardonyx.build import is_static
 from sardonyx.engines.onnxruntime.kernels.program import DOMAIN
+from sardonyx.passes.nesting import bodies
 
 UNKNOWN = 32  # how large an unknown dimension is taken to be
 LEAST = 1 << 22  # multiplications of a product
 SHORTEST = 32  # of the axes of a product
+LOOPS = ("Scan", "Loop")
 
 
 def choose_products(graph: ir.Graph) -> dict[ir.Node, ir.Node]:
     """Nodes of a graph → what computes them faster; not yet in the graph."""
     return {node: new for node in graph if (new := _product(node)) is not None}
+
+
+def choose_repeated(graph: ir.Graph) -> dict[ir.Node, ir.Node]:
+    """Nodes in bodies of loops → products with a matrix that is packed once, before the loop.
+
+    The new nodes read their matrix as it is: `pack` puts the packed one in its place.
+    """
+    inner = [n for node in graph if node.op_type in LOOPS for body in bodies(node) for n in body]
+    return {node: new for node in inner if (new := _repeated(node, graph)) is not None}
+
+
+def _repeated(node: ir.Node, outer: ir.Graph) -> ir.Node | None:
+    transposed = _transposed(node)
+    if transposed is None or transposed[0] or len(node.inputs) > 3:
+        return None
+    a, b, *rest = [v for v in node.inputs if v is not None]
+    if b.is_initializer() or not _is_of(b, outer) or not is_static(b):
+        return None
+    if any(v.dtype != ir.DataType.FLOAT or v.shape is None for v in (a, b, *rest)):
+        return None
+    columns, ranks = _columns(b, transposed[1]), [len(v.shape or ()) for v in (a, b, *rest)]
+    if ranks[0] != 2 or ranks[1] != 2 or columns < SHORTEST:
+        return None
+    # a matrix that is added has the shape of the result, otherwise it is one row
+    if rest and rest[0].shape != node.outputs[0].shape and _size(rest[0]) != columns:
+        return None
+    if rest and not is_static(rest[0]):
+        return None
+    settings = [0, int(transposed[1]), columns]
+    attribute = ir.AttrInt64s("product", settings)
+    name = f"{node.name}/product"
+    return ir.Node(DOMAIN, "Product", [a, b, *rest], [attribute], num_outputs=1, name=name)
+
+
+def _is_of(value: ir.Value, graph: ir.Graph) -> bool:
+    """Whether a value belongs to a graph, not to a body in it."""
+    maker = value.producer()
+    return maker.graph is graph if maker is not None else value in graph.inputs
+
+
+def pack(graph: ir.Graph, products: Iterable[ir.Node]) -> None:
+    """Give products in loops their matrix in panels, each made once in the graph."""
+    packed: dict[tuple[ir.Value, int], ir.Value] = {}
+    for node in products:
+        b, transposed = node.inputs[1], node.attributes.get_ints("product")[1]
+        assert b is not None
+        if (b, transposed) not in packed:
+            attribute = ir.AttrInt64s("product", [0, transposed, 0])
+            maker = ir.Node(DOMAIN, "Pack", [b], [attribute], num_outputs=1)
+            maker.name = f"{b.name}/pack_{transposed}"
+            (value,) = maker.outputs
+            value.name, value.type = f"{b.name}/packed_{transposed}", b.type
+            graph.append(maker)
+            packed[b, transposed] = value
+        node.replace_input_with(1, packed[b, transposed])
 
 
 def multiplications(node: ir.Node) -> int:
@@ -48,7 +108,7 @@ def _product(node: ir.Node) -> ir.Node | None:
         DOMAIN,
         "Product",
         [a, b, *rest],
-        [ir.AttrInt64s("product", [int(t) for t in transposed])],
+        [ir.AttrInt64s("product", [*map(int, transposed), 0])],
         num_outputs=1,
         name=f"{node.name}/product",
     )

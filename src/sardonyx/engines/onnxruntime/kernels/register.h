@@ -36,6 +36,7 @@ static Status no_inference(const Operator *op, void *context) { return (void)op,
 static const Operator OPERATORS[] = {
     OPERATOR("Fused", create_program, run_program, destroy_program),
     OPERATOR("Product", create_product, run_product, destroy_product),
+    OPERATOR("Pack", create_product, run_pack, destroy_product),
 };
 
 __attribute__((visibility("default"))) Status RegisterCustomOps(void *options, const ApiBase *base) {
