@@ -231,6 +231,22 @@ def test_a_layer_normalization_and_its_sums_are_one_node() -> None:
     np.testing.assert_allclose(ours[1], plain[1], atol=2e-4)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_numbers_of_rows_meet_numbers_of_columns_of_one_element(swapped: bool) -> None:
+    """A node over (batch, 1) that reads a sum of rows, and a group that has this shape itself."""
+    rng = np.random.default_rng(0)
+    graph = Graph(x=("batch", 40), y=("batch", 1))
+    mean = graph.add("ReduceMean", graph.add("Abs", "x"), graph.constant(np.array([-1])))
+    scaled = graph.add("Mul", graph.add("Neg", "y"), graph.constant(np.float32(3)))
+    both = graph.add("Add", *((scaled, mean) if swapped else (mean, scaled)))
+    model = graph.model(both, graph.add("Sub", "x", both), graph.add("Mul", scaled, scaled))
+    plain, ours, nodes = results(model, {"x": feed(rng, 30, 40), "y": feed(rng, 30, 1)})
+    assert any(is_fused(n) for n in nodes)
+    for first, second in zip(plain, ours, strict=True):
+        assert first.shape == second.shape
+        np.testing.assert_allclose(first, second, atol=2e-6)
+
+
 def test_a_flag_that_is_read_outside_is_computed_there_too() -> None:
     rng = np.random.default_rng(0)
     graph = Graph(x=("batch", 40), y=(40, 8))

@@ -300,13 +300,13 @@ class _Grouping:
         member, shape = candidate.member, candidate.shape
         sources = [g for v in reads(node) if (g := self._source(v)) is not None]
         groups = [g for g in dict.fromkeys(sources) if not g.closed]
-        target = None
+        target: _Group | None = None
         for group in groups:
             if group.shape == shape and self._readable(member, group):
                 target = self._merge(target, group)
-            elif target is None and self._is_row_of(node, group):
-                member = Member(node, ROW)
-                target = group
+        if target is None:
+            target = next((g for g in groups if self._is_row_of(node, g)), None)
+            member = member if target is None else Member(node, ROW)
         if target is None:
             target = _Group(shape)
         target.members.append(member)

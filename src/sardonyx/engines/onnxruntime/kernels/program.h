@@ -11,7 +11,7 @@
 enum { WHOLE, ROW, SUM };
 enum { HEAD = 6, PER_OUTPUT = 3 };
 #define BLOCK 256
-#define PADDING 16 /* between registers, whose addresses would otherwise collide in the cache */
+#define PADDING 16 /* between buffers, whose addresses would otherwise collide in the cache */
 #define MOST_CHUNKS 64
 #define CHUNK_ELEMENTS 16384
 
@@ -83,12 +83,11 @@ static void destroy_program(void *kernel) {
 }
 
 /* Strides of a tensor whose last axis is that of the elements. */
-static void set_strides(View *view, const int64_t *sizes, int rank, const int64_t *all,
-                        int all_rank) {
+static void set_strides(View *view, const int64_t *sizes, int rank, int all_rank) {
   int64_t stride = 1;
   for (int i = all_rank - 1, j = rank - 1; i >= 0; i--, j--) {
     int64_t size = j >= 0 ? sizes[j] : 1;
-    view->strides[i] = size == 1 && all[i] != 1 ? 0 : size == 1 ? 0 : stride;
+    view->strides[i] = size == 1 ? 0 : stride;
     stride *= size;
   }
 }
@@ -269,7 +268,7 @@ static Status make_outputs(Run *run, void *context, const int64_t *sizes, int ra
       run->sum_sizes[i] *= all[axis];
       if (!summed || result[2]) shape[kept++] = all[axis];
     }
-    if (result[0] == SUM) set_strides(&run->sums[i], all, rank, sizes, rank);
+    if (result[0] == SUM) set_strides(&run->sums[i], all, rank, rank);
     TRY(make_output(p->api, context, (size_t)i, shape, kept, &run->targets[i]));
   }
   return 0;
@@ -325,7 +324,7 @@ static Status run_program(void *kernel, void *context) {
   int count = 0;
   for (int64_t i = 0; i < p->inputs; i++) {
     View *view = &run.inputs[i];
-    set_strides(view, tensors[i].sizes, tensors[i].rank, sizes, run.rank);
+    set_strides(view, tensors[i].sizes, tensors[i].rank, run.rank);
     view->data = tensors[i].data, view->type = tensors[i].type;
     view->single = tensors[i].count == 1, view->whole = tensors[i].count == run.count;
     views[count++] = view;
