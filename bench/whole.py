@@ -64,6 +64,8 @@ base = begin()
 options = onnxruntime.SessionOptions()
 options.log_severity_level, options.intra_op_num_threads = 3, 1
 options.enable_mem_pattern = options.enable_mem_reuse = False
+level = pathlib.Path("level").read_text()
+options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
 session = onnxruntime.InferenceSession("whole.onnx", options)
 names = [v.name for v in session.get_outputs()]
 def train(epochs):
@@ -93,7 +95,9 @@ def written(network: Network, folder: Path) -> int:
     model = sx.load(export(network, network.module()))
     net = sx.trainable(model, "cross_entropy", sx.optim.adamw(1e-3))
     sx.save(net, folder / "trainable.onnx")
-    sx.export_training(net, folder / "whole.onnx")
+    whole = sx.export_training(net, folder / "whole.onnx")
+    described = json.loads(sx.load(whole).metadata["sardonyx.whole"])
+    (folder / "level").write_text(described["optimization"])
     batches = [network.batch(seed) for seed in range(BATCHES)]
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     label = y.reshape(len(x), -1) if len(y) != len(x) else y

@@ -89,6 +89,12 @@ def open_session(
         raise EngineError(f"onnxruntime refused the model: {error}") from error
 
 
+def level_of(name: str | None) -> ort.GraphOptimizationLevel:
+    """A level of optimization by its name; onnxruntime's default where there is no such level."""
+    levels = ort.GraphOptimizationLevel
+    return getattr(levels, name or "", levels.ORT_ENABLE_ALL)
+
+
 def _has_switch(node: ir.Node) -> bool:
     return node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None
 

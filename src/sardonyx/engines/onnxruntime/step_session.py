@@ -156,7 +156,7 @@ def _optimized(step: Model, settings: Mapping[str, Any]) -> ir.Model:
     with tempfile.TemporaryDirectory() as folder, full_disk_reported(folder):
         path = Path(folder) / "step.onnx"
         options = {
-            "graph_optimization_level": _level(step.graph),
+            "graph_optimization_level": level(step.graph),
             **(settings.get("options") or {}),
             "optimized_model_filepath": str(path),
             "session.disable_prepacking": "1",
@@ -166,12 +166,12 @@ def _optimized(step: Model, settings: Mapping[str, Any]) -> ir.Model:
         return ir.serde.deserialize_model(infer_shapes(onnx.load(path)))
 
 
-def _level(graph: ir.Graph) -> ort.GraphOptimizationLevel:
+def level(graph: ir.Graph) -> ort.GraphOptimizationLevel:
     """Layouts of images pay where a kernel is a constant; else they only add nodes that copy."""
     frozen = any(
         node.op_type == "Conv" and node.inputs[1] is not None and node.inputs[1].is_initializer()
         for node in graph
         if not (node.name or "").startswith("grad/")  # a gradient gathers windows by a constant
     )
-    level = ort.GraphOptimizationLevel
-    return level.ORT_ENABLE_ALL if frozen else level.ORT_ENABLE_EXTENDED
+    levels = ort.GraphOptimizationLevel
+    return levels.ORT_ENABLE_ALL if frozen else levels.ORT_ENABLE_EXTENDED

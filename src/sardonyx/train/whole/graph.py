@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.engines.onnxruntime.step_session import level
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import names as all_names
@@ -31,7 +32,7 @@ from sardonyx.train.whole.validation import Validation
 T = ir.DataType
 DONE, OUT_OF_PATIENCE, NOT_FINITE = 0, 1, 2  # why a training ended
 INF = float("inf")
-LARGE = 1 << 24  # bytes of state
+LARGE = 1 << 22  # bytes of state; a step then takes far longer than a copy of the order
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Description:
     history: dict[str, str] = field(default_factory=dict)  # metric → output, a number an epoch
     results: dict[str, str] = field(default_factory=dict)  # losses, stopped, … → output
     standardize: dict[str, list[str]] = field(default_factory=dict)  # input → mean, deviation
+    optimization: str = ""  # the level at which onnxruntime runs a step in the least memory
 
 
 class Whole:
@@ -56,7 +58,7 @@ class Whole:
     def __init__(self, parts: Parts, settings: Settings, defaults: bool):
         self.parts, self.settings, self.defaults = parts, settings, defaults
         self.op = Writer("train")
-        self.description = Description()
+        self.description = Description(optimization=_optimization(parts))
         self.inputs: list[ir.Value] = []
         self.optional: dict[ir.Value, np.ndarray] = {}
         self.measures: dict[str, tuple[ir.Value, ir.Value]] = {}  # mean and deviation
@@ -421,6 +423,11 @@ class Whole:
             imports = part.ir.opset_imports
             graph.opset_imports.update({d: v for d, v in imports.items() if d in domains})
         return Model(ir.Model(graph, ir_version=10, producer_name="sardonyx"))
+
+
+def _optimization(parts: Parts) -> str:
+    levels = {level(step.model.graph).name for step in parts.steps}
+    return next(iter(levels)) if len(levels) == 1 else "ORT_ENABLE_ALL"
 
 
 def _number(op: Writer, value: ir.Value) -> ir.Value:

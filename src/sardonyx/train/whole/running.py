@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sardonyx.engines.onnxruntime.session import interruptible_run, open_session
+from sardonyx.engines.onnxruntime.session import interruptible_run, level_of, open_session
 from sardonyx.engines.training import TrainingRep, with_state
 from sardonyx.errors import ArgumentError, DataError, TrainingStopped, quote
 from sardonyx.model import Model, ModelSource
@@ -131,7 +131,8 @@ class WholeFile:
         self.hyper = {**self.description["hyper"], **hyper}
         self.types = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input}
         self.model = stored_model(proto, self.description["starts"])
-        self.session = open_session(proto.SerializeToString(), threads=threads, options=OPTIONS)
+        options = {**OPTIONS, "graph_optimization_level": level_of(self.description.get("optimization"))}
+        self.session = open_session(proto.SerializeToString(), threads=threads, options=options)
 
     def constants(self) -> dict[str, Any]:
         return dict(self.settings["constants"])
