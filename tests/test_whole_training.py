@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from sardonyx.errors import ArgumentError, DataError, TrainingStopped
 from sardonyx.record.hash_order import VALIDATION, hash_order
 from sardonyx.train.run import Run
 from sardonyx.train.whole import graph
-from tests.networks import cnn, lstm, mlp, parse, transformer
+from tests.networks import cnn, lstm, mlp, network, parse, transformer
 from tests.test_record_forms import gan
 
 RNG = np.random.default_rng(0)
@@ -460,3 +461,24 @@ def test_a_large_state_is_trained_in_one_loop(
     outputs = trained(path, feeds(DATA, epochs=4))
     assert outputs["stopped"] == 2 and outputs["losses"].shape == (1, 6)
     assert np.isfinite(outputs["losses"][0, 0]) and not np.isfinite(outputs["losses"][0, -1])
+
+
+def test_where_the_state_starts_is_held_once(tmp_path: Path) -> None:
+    weights = {"w": np.random.default_rng(0).normal(size=(64, 512))}
+    model = network("line (float[N,64] x) => (float[N,512] y) { y = MatMul(x, w) }", weights)
+    path = sx.export_training(model, tmp_path / "whole.onnx", loss="mse")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    ort.InferenceSession(path, options)
+    optimized = (tmp_path / "optimized.onnx").stat().st_size
+    assert optimized < path.stat().st_size + 64 * 512 * 2  # neither the weight nor a slot again
+
+
+def test_a_file_names_the_level_of_optimization_of_its_step(tmp_path: Path) -> None:
+    def level(**how: Any) -> str:
+        path = sx.export_training(cnn(), tmp_path / "whole.onnx", loss="cross_entropy", **how)
+        return str(json.loads(sx.load(path).metadata["sardonyx.whole"])["optimization"])
+
+    assert level() == "ORT_ENABLE_EXTENDED"  # no layout in blocks for kernels that change
+    assert level(freeze="conv1*") == "ORT_ENABLE_ALL"

@@ -189,7 +189,7 @@ class Whole:
             self.description.state[name] = name
             is_empty = op.Equal(op.Size(fed), 0)
             here, other = (Writer(f"start/{name}", op) for _ in range(2))
-            stored = here.graph("stored", [], [self._stored(here, name, array)])
+            stored = here.graph("stored", [], [self._stored(here, name, array, fed)])
             value = other.Reshape(fed, np.array(array.shape, np.int64))
             value.shape = ir.Shape(array.shape)
             taken = other.graph("fed", [], [value])
@@ -197,16 +197,22 @@ class Whole:
             start[name].shape = ir.Shape(array.shape)
         return start
 
-    def _stored(self, op: Writer, name: str, array: np.ndarray) -> ir.Value:
+    def _stored(self, op: Writer, name: str, array: np.ndarray, fed: ir.Value) -> ir.Value:
+        """What the file holds."""
         if self.parts.model.metadata.get(f"{ROLE}{name}") == "seed":
             return op.Identity(self.seed)
         bits = np.ascontiguousarray(array).view(f"u{array.itemsize}") if array.size else array
         if array.size > 16 and (bits == bits.flat[0]).all():
             one = ir.tensor(np.ascontiguousarray(array).reshape(-1)[:1])
-            return op.ConstantOfShape(np.array(array.shape, np.int64), value=one)
-        value = op.weight(f"start/{name}/value", array)
-        self.description.starts[name] = value.name or ""
-        return op.Identity(value)
+            start = op.ConstantOfShape(_sizes_in_a_run(op, array, fed), value=one)
+        else:
+            value = op.weight(f"start/{name}/value", array)
+            self.description.starts[name] = value.name or ""
+            if not array.ndim:
+                return op.Identity(value)
+            start = op.Reshape(value, _sizes_in_a_run(op, array, fed), allowzero=1)
+        start.type, start.shape = ir.TensorType(T.from_numpy(array.dtype)), ir.Shape(array.shape)
+        return start
 
     def _judged(self, carried: Values) -> Values:
         """What is carried from epoch to epoch beside the state."""
@@ -428,6 +434,14 @@ class Whole:
 def _optimization(parts: Parts) -> str:
     levels = {level(step.model.graph).name for step in parts.steps}
     return next(iter(levels)) if len(levels) == 1 else "ORT_ENABLE_ALL"
+
+
+def _sizes_in_a_run(op: Writer, array: np.ndarray, fed: ir.Value) -> ir.Value:
+    """The sizes of an array, known only in a run: onnxruntime would compute a start of constant
+    sizes when it opens the file, and keep it beside the constant it has. They are joined with an
+    empty vector, `Shape` of nothing of an input.
+    """
+    return op.Concat(op.const(array.shape, T.INT64), op.Shape(fed, start=0, end=0), axis=0)
 
 
 def _number(op: Writer, value: ir.Value) -> ir.Value:

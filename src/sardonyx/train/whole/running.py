@@ -131,7 +131,10 @@ class WholeFile:
         self.hyper = {**self.description["hyper"], **hyper}
         self.types = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input}
         self.model = stored_model(proto, self.description["starts"])
-        options = {**OPTIONS, "graph_optimization_level": level_of(self.description.get("optimization"))}
+        options = {
+            **OPTIONS,
+            "graph_optimization_level": level_of(self.description.get("optimization")),
+        }
         self.session = open_session(proto.SerializeToString(), threads=threads, options=options)
 
     def constants(self) -> dict[str, Any]:
