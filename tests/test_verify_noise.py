@@ -271,10 +271,10 @@ def test_noise_of_moved_weights_leaves_the_scales_of_images_alone() -> None:
 def test_the_ratio_of_a_conversion_is_that_of_its_result() -> None:
     from sardonyx.verify.report import Report
 
-    zero = np.zeros(4, np.float32)
+    exact = np.linspace(1, 2, 8)
     report = Report([{"name": "onnxruntime"}, {"name": "litert"}], (3.0, 30.0))
-    for name, error in (("onnxruntime", 1e-5), ("litert", 1e-6)):
-        found = measure((name, "y", ""), zero + 1, zero.astype(float) + 1 + error, [zero + 1])
-        report.measurements.append(found)
+    for name, error in (("onnxruntime", 1e-4), ("litert", 1e-5)):
+        found = (exact + error).astype(np.float32)
+        report.measurements.append(measure((name, "y", ""), found, exact, [exact.astype("f")]))
     assert report.ratio == report.measurements[0].ratio
     assert report.ratio_of_others == report.measurements[1].ratio < report.ratio
