@@ -128,7 +128,8 @@ def main() -> None:
         return
     place = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     print(f"{datetime.date.today()}, {place}, torch {torch.__version__}.\n")
-    print("| network |  | torch, s | record, s | ratio | prepared, s | compiling, s, torch/record |")
+    head = ["network", "", "torch, s", "record, s", "ratio", "prepared, s", "compiling: both, s"]
+    print(f"| {' | '.join(head)} |")
     print("|---|---|---|---|---|---|---|")
     for name in options.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
