@@ -1,6 +1,7 @@
 """The cost of imports against the source's own exporter: time, and memory over the weights.
 
-    python bench/imports.py [--network bert-base|bert-small] [--clock wall|processor]
+    python bench/imports.py [--network bert-base|bert-small|bert-hugging-face|resnet50]
+                            [--clock wall|processor]
 
 torch: `sx.from_torch` with its comparison, against `torch.onnx.export(dynamo=True)` alone, each in
 a fresh process. Memory is the peak of the process above what it held with the module made, so the
@@ -18,12 +19,14 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 SIZES = {"bert-base": (768, 12, 12, 30_522), "bert-small": (256, 4, 4, 8_000)}
+LIBRARIES = ("bert-hugging-face", "resnet50")  # of transformers and of timm
 MIB = 2**20
 
 
@@ -45,6 +48,20 @@ class Bert(nn.Module):
         return self.head(self.encoder(self.norm(self.embed(ids) + self.place(places)))[:, 0])
 
 
+def example(network: str) -> tuple[nn.Module, Any]:
+    """A network with random weights, and its input."""
+    if network == "bert-hugging-face":
+        from transformers import BertConfig, BertForSequenceClassification
+
+        module = BertForSequenceClassification(BertConfig()).eval()
+        return module, torch.randint(0, 1000, (2, 32))
+    if network == "resnet50":
+        import timm
+
+        return timm.create_model("resnet50", pretrained=False).eval(), torch.randn(2, 3, 224, 224)
+    return Bert(*SIZES[network]).eval(), torch.randint(0, 1000, (2, 32))
+
+
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -54,25 +71,33 @@ def measured(network: str, how: str) -> dict[str, float]:
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     torch.manual_seed(0)
-    module = Bert(*SIZES[network]).eval()
-    ids = torch.randint(0, 1000, (2, 32))
+    _declare_torchvision()
+    module, x = example(network)
     size = sum(p.numel() * p.element_size() for p in module.parameters())
     _load(how)
     before, wall, processor = peak(), time.perf_counter(), time.process_time()
     if how == "sardonyx":
         import sardonyx as sx
 
-        model = sx.from_torch(module, ids)
+        model = sx.from_torch(module, x)
         assert model.metadata["sardonyx.imported"].endswith("same")
     else:
         sizes = ({0: torch.export.Dim.AUTO},)
-        torch.onnx.export(module, (ids,), dynamo=True, dynamic_shapes=sizes, verbose=False)
+        torch.onnx.export(module, (x,), dynamo=True, dynamic_shapes=sizes, verbose=False)
     return {
         "wall": time.perf_counter() - wall,
         "processor": time.process_time() - processor,
         "memory": (peak() - before) / size,
         "size": size / MIB,
     }
+
+
+def _declare_torchvision() -> None:
+    """Declare what transformers and timm import, where torchvision does not load beside torch."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.sweeps import torch_networks
+
+    torch_networks.define_operators()
 
 
 def _load(how: str) -> None:
@@ -88,7 +113,7 @@ def _load(how: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--network", choices=SIZES, default="bert-base")
+    parser.add_argument("--network", choices=(*SIZES, *LIBRARIES), default="bert-base")
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
     parser.add_argument("--one", choices=("sardonyx", "torch"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

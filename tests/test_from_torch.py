@@ -19,6 +19,7 @@ pytest.importorskip("onnxscript")
 nn = torch.nn
 
 from sardonyx.importers import proof  # noqa: E402
+from sardonyx.importers.torch import compare  # noqa: E402
 from sardonyx.importers.torch.convert import IMPORTED  # noqa: E402
 from sardonyx.importers.torch.masks import Masks, sites_of  # noqa: E402
 
@@ -436,3 +437,53 @@ def test_first_axes_are_one_batch_also_where_torch_does_not_tie_them(rows: int) 
     ids, mask = torch.randint(0, 10, (rows, 5)), torch.rand(rows, 5)
     (output,) = proof.run(model, {"ids": ids.numpy(), "mask": mask.numpy()}).values()
     np.testing.assert_allclose(output, module(ids, mask).detach(), rtol=1e-6)
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Any = None, scale: Any = None) -> Any:
+        return self.linear(x) * scale
+
+
+def test_keyword_arguments_alone_are_a_call() -> None:
+    torch.manual_seed(0)
+    module, feeds = Keywords().eval(), {"x": torch.randn(3, 4), "scale": torch.randn(3, 1)}
+    for model in (sx.from_torch(module, None, feeds), sx.from_torch(module, kwargs=feeds)):
+        (output,) = proof.run(model, {n: v.numpy() for n, v in feeds.items()}).values()
+        np.testing.assert_allclose(output, module(**feeds).detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_the_model_has_weights_of_its_own() -> None:
+    module = nn.Linear(4, 2)
+    model = sx.from_torch(module, torch.randn(3, 4), verify=False)
+    before = module.weight.detach().clone()
+    with torch.no_grad():
+        module.weight.zero_()
+    weight = model.graph.initializers["weight"].const_value
+    assert weight is not None
+    np.testing.assert_array_equal(weight.numpy(), before.numpy())
+
+
+class Twins(nn.Module):
+    """Layers of one shape, of which one product needs the results of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6, bias=i % 2 == 0) for i in range(3)])
+
+    def forward(self, x: Any) -> Any:
+        first, second, third = (layer(x) for layer in self.layers)
+        return torch.nn.functional.linear(first * second, weight=self.layers[0].weight) + third
+
+
+def test_the_exact_run_is_that_of_the_module_in_float64() -> None:
+    module, x = Twins().eval(), torch.randn(5, 6)
+    with torch.no_grad():
+        with compare.exactly():
+            exact = module(x.double())
+        expected = module.double()(x.double())
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(exact, expected, rtol=1e-14, atol=1e-14)

@@ -164,7 +164,7 @@ def runner(engine: str) -> Callable[..., Any]:
     try:
         if engine == "onnxruntime":
             session = importlib.import_module("sardonyx.engines.onnxruntime.session")
-            return functools.partial(session.Runner, options=SILENT)
+            return functools.partial(session.Runner, options=SILENT, borrow=True)
         settings = {"fallback": "allow"} if engine in plugins.FRAMEWORKS else {}
         return loading.runner(engine, **settings)
     except ModuleNotFoundError as error:

@@ -6,7 +6,7 @@ import ctypes
 import math
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ except ImportError as error:
 
 INLINE_LIMIT = 1 << 30
 FILE_SIZE = 1 << 27  # weights from here on go through a file: a message is in memory twice
+BORROW = 1 << 16  # weights from here on can be read where they lie
+PLAIN = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 # onnxruntime would round activations to 8 bits where a product reads dequantized integers.
 EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 
@@ -39,8 +41,13 @@ def session(
     providers: Sequence[Any] | None = None,
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
+    borrow: bool = False,
 ) -> ort.InferenceSession:
-    """A session over `model`, with versions that this onnxruntime takes."""
+    """A session over `model`, with versions that this onnxruntime takes.
+
+    borrow -- large weights are read where they lie, not copied: for a session that ends before
+              anything writes to them
+    """
     fitted = own_statistics(fit(model))
     # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
     # It also merges a Pad of zeros into a MaxPool, which pads with -inf.
@@ -52,10 +59,40 @@ def session(
     settings = {"providers": providers, "threads": threads, "options": options, **extra}
     if payload(fitted) < FILE_SIZE:
         return open_session(fitted.proto().SerializeToString(), **settings)
+    weights = _plain_weights(fitted) if borrow else {}
+    if payload(fitted) - sum(array.nbytes for array in weights.values()) < FILE_SIZE:
+        return open_session(_without(fitted, weights), weights=weights, **settings)
     with tempfile.TemporaryDirectory() as folder:
         return open_session(
             str(save(fitted, Path(folder) / "model.onnx", external=True)), **settings
         )
+
+
+def _plain_weights(model: Model) -> dict[str, np.ndarray]:
+    """The larger initializers of the outermost graph that onnxruntime can take as arrays."""
+    weights = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes >= BORROW and tensor.dtype in PLAIN:
+            weights[name] = np.ascontiguousarray(tensor.numpy())
+    return weights
+
+
+def _without(model: Model, names: Iterable[str]) -> bytes:
+    """The model as bytes, in which some initializers are declared as lying elsewhere."""
+    values = [model.graph.initializers[name] for name in names]
+    tensors = [value.const_value for value in values]
+    try:
+        for value, tensor in zip(values, tensors, strict=True):
+            assert tensor is not None
+            value.const_value = ir.ExternalTensor(
+                "weights", 0, tensor.nbytes, tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()), name=value.name or "",
+            )  # fmt: skip
+        return model.proto().SerializeToString()
+    finally:
+        for value, tensor in zip(values, tensors, strict=True):
+            value.const_value = tensor
 
 
 def open_session(
@@ -65,11 +102,13 @@ def open_session(
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
     libraries: Sequence[str] = (),
+    weights: Mapping[str, np.ndarray] | None = None,
     **extra: Any,
 ) -> ort.InferenceSession:
     """A session over a serialized model or its path, as it stands.
 
     libraries -- of operators that are not onnxruntime's own
+    weights   -- initializers that the model declares as lying elsewhere; they are not copied
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = 4  # what fails is raised, or another engine takes over
@@ -83,10 +122,15 @@ def open_session(
     provider_names = list(providers) if providers else ["CPUExecutionProvider"]
     for library in libraries:
         settings.register_custom_ops_library(library)
+    held = [ort.OrtValue.ortvalue_from_numpy(array) for array in (weights or {}).values()]
+    if held:
+        settings.add_external_initializers(list(weights or {}), held)
     try:
-        return ort.InferenceSession(source, settings, providers=provider_names, **extra)
+        opened = ort.InferenceSession(source, settings, providers=provider_names, **extra)
     except Exception as error:  # onnxruntime raises a class per status code
         raise EngineError(f"onnxruntime refused the model: {error}") from error
+    opened.borrowed_weights = held  # they must live as long as the session
+    return opened
 
 
 def level_of(name: str | None) -> ort.GraphOptimizationLevel:

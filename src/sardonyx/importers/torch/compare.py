@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sardonyx.errors import ImportDiffers, ImportRefused, quote
 from sardonyx.importers.torch.capture import Source, evaluation_mode, plain_branches, quiet
@@ -59,15 +59,33 @@ class _WideOperators(TorchDispatchMode):
 class _WideFunctions(TorchFunctionMode):
     """The same one level higher: functions of several operators check types before they run."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch: dict[torch.Size, torch.Tensor] = {}
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         is_choice = func is torch.nn.functional.embedding and "max_norm" not in (kwargs or {})
         is_choice = is_choice and (len(args) < 4 or args[3] is None)  # it would scale the rows
+        if func is torch.nn.functional.linear and len(args) > 1 and not torch.is_grad_enabled():
+            args = (args[0], self._wide_weight(args[1]), *args[2:])
         if getattr(func, "__name__", "") not in INQUIRIES and not is_choice:
             args, kwargs = _mapped(_widened, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         return WIDE.get(result, result) if isinstance(result, torch.dtype) else result
+
+    def _wide_weight(self, weight: Any) -> Any:
+        """The weight of a linear layer in memory that the next one of its shape uses again.
+
+        Fresh memory costs more than the conversion, and a product keeps nothing of its factors.
+        """
+        if type(weight) is not torch.nn.Parameter or weight.dtype not in WIDE:
+            return weight
+        with _disable_current_modes():
+            if weight.shape not in self.scratch:
+                self.scratch[weight.shape] = torch.empty(weight.shape, dtype=torch.float64)
+            return self.scratch[weight.shape].copy_(weight.detach())
 
 
 class _SingleAttributes(TorchDispatchMode):

@@ -113,7 +113,8 @@ def from_torch(
         others = {words: _named(s, renamed) for words, s in others.items()}
         few = sets[-1:] if size > LARGE else sets
         try:
-            report = compare_outputs(served, source, sources, few, others)
+            with paused():
+                report = compare_outputs(served, source, sources, few, others)
         except ImportDiffers as error:
             doubts.refuse(error)
             raise

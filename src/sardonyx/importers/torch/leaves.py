@@ -93,6 +93,8 @@ class Call:
         keywords = dict(kwargs or {})
         if isinstance(args, Mapping) and parameters and set(args) <= {p.name for p in parameters}:
             args, keywords = (), {**args, **keywords}
+        if args is None and keywords:
+            args = ()
         if not isinstance(args, (tuple, list)) or hasattr(args, "_fields"):
             args = (args,)
         names = _positional_names(parameters, len(args))

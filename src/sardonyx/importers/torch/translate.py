@@ -38,6 +38,7 @@ KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 SCOPES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 PLACEHOLDER = "sardonyx"
+COPIED_BY_TORCH = (torch.float32, torch.float64, torch.float16)
 KEPT_METADATA = (SCOPES, CLASSES, KIND, STOPPED)
 
 
@@ -185,7 +186,12 @@ def _copy(value: ir.Value, name: str) -> ir.Tensor:
     """A tensor of our own: the module goes on training, and the model must not follow."""
     tensor = value.const_value
     assert tensor is not None
-    array = np.array(tensor.numpy(), copy=True)
+    raw: Any = getattr(tensor, "raw", None)
+    if type(raw) in (torch.Tensor, torch.nn.Parameter) and raw.dtype in COPIED_BY_TORCH:
+        # In fresh memory, torch copies twice as fast as NumPy.
+        array = raw.detach().clone(memory_format=torch.contiguous_format).numpy()
+    else:
+        array = np.array(tensor.numpy(), copy=True)
     return ir.Tensor(array, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
