@@ -210,6 +210,21 @@ def test_no_rows_at_all() -> None:
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_free_size_may_be_one(rows: int, flag: bool) -> None:
+    """A column of one number, as the last batch of an epoch has it, is read for a whole row."""
+    rng = np.random.default_rng(0)
+    graph = Graph(x=("batch", 600), y=("batch", 1))
+    column = graph.add("Greater", "y", graph.constant(np.float32(9))) if flag else "y"
+    outside = graph.add("Flatten", column)  # no member of a group
+    value = graph.add("Where", outside, "x", "y") if flag else graph.add("Mul", "x", outside)
+    model = graph.model(graph.add("Add", value, "x"))
+    plain, ours, nodes = results(model, {"x": feed(rng, rows, 600), "y": feed(rng, rows, 1)})
+    assert any(is_fused(n) for n in nodes)
+    np.testing.assert_array_equal(plain[0], ours[0])
+
+
 def test_a_layer_normalization_and_its_sums_are_one_node() -> None:
     rng = np.random.default_rng(0)
     graph = Graph(x=("batch", 96), g=("batch", 96), w=(96,))
@@ -336,11 +351,8 @@ def test_a_compiler_that_fails_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
-    library.library.cache_clear()
-    try:
-        losses, _ = steps(sx.trainable(network(), "cross_entropy", "adamw"))
-    finally:
-        library.library.cache_clear()
+    losses, _ = steps(sx.trainable(network(), "cross_entropy", "adamw"))
+    monkeypatch.delenv("CC")
     assert losses == steps(sx.trainable(network(), "cross_entropy", "adamw"))[0]
 
 
@@ -368,6 +380,53 @@ def test_a_library_is_compiled_once(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
+@pytest.mark.parametrize("damage", ["short", "empty", "changed", "removed"])
+def test_a_damaged_library_is_compiled_again(
+    damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    net = sx.trainable(network(), "cross_entropy", "adamw")
+    losses, _ = steps(net)
+    (path,) = (tmp_path / "sardonyx").iterdir()
+    whole = path.read_bytes()
+    path.unlink()  # a session has it in its memory: what is written over it would end this process
+    if damage != "removed":
+        middle = len(whole) // 2
+        changed = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+        path.write_bytes({"short": whole[:middle], "empty": b"", "changed": changed}[damage])
+    assert steps(net)[0] == losses
+    (path,) = (tmp_path / "sardonyx").iterdir()
+    assert path.read_bytes() == whole
+
+
+def test_a_library_that_cannot_be_loaded_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A compiler for another machine, or folders from which nothing may be run."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        '#!/bin/sh\nfor a in "$@"; do [ "$last" = -o ] && echo none > "$a"; last=$a; done\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    net = sx.trainable(network(), "cross_entropy", "adamw")
+    losses, _ = steps(net)
+    assert losses == steps(net, without=["kernels"])[0]
+
+
+def test_a_folder_that_is_not_written_to_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(library, "_folder", full)
+    path = library.library("static const Body BODIES[3];")
+    assert path is not None
+    assert "sardonyx-kernels-" in path
+
+
 def test_a_folder_that_others_write_to_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -375,11 +434,7 @@ def test_a_folder_that_others_write_to_is_not_used(
     folder.mkdir()
     folder.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    library.library.cache_clear()
-    try:
-        path = library.library("static const Body BODIES[2];")
-    finally:
-        library.library.cache_clear()
+    path = library.library("static const Body BODIES[2];")
     assert path is not None
     assert not list(folder.iterdir())
     assert not Path(path).parent.stat().st_mode & 0o077

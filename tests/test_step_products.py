@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
@@ -97,6 +98,39 @@ def test_leading_axes_are_rows() -> None:
 def test_no_rows() -> None:
     empty = np.zeros((0, 40), np.float32)
     assert product(empty, np.ones((40, 50), np.float32), (0, 0)).shape == (0, 50)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_a_common_axis_without_elements_gives_what_is_added(transposed: int) -> None:
+    a = np.zeros((0, 5) if transposed else (5, 0), np.float32)
+    b, row = np.zeros((0, 40), np.float32), np.arange(40, dtype=np.float32)
+    np.testing.assert_array_equal(product(a, b, (transposed, 0)), np.zeros((5, 40)))
+    np.testing.assert_array_equal(product(a, b, (transposed, 0), row), np.tile(row, (5, 1)))
+
+
+@pytest.mark.parametrize("size", [(64, 1), (1, 64), (64,), (64, 64), (1,), ("free", 1)])
+def test_a_column_that_is_added_is_not_taken_for_a_row(
+    size: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(fusion, "LEAST_WORK", 0)
+    shapes = {"a": (128, 64), "b": (128, 64), "c": size}
+    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in shapes.items()]
+    node = helper.make_node("Gemm", list(shapes), ["y"], transA=1, name="product")
+    result = helper.make_tensor_value_info("y", 1, (64, 64))
+    graph = helper.make_graph([node], "g", ends, [result])
+    versions = [helper.make_opsetid("", 20)]
+    model = ir.serde.deserialize_model(
+        helper.make_model(graph, opset_imports=versions, ir_version=10)
+    )
+    path = fusion.fuse(model.graph)
+    sizes = {n: [64 if d == "free" else d for d in s] for n, s in shapes.items()}
+    feeds = {n: rng.normal(size=s).astype(np.float32) for n, s in sizes.items()}
+    data = ir.serde.serialize_model(model).SerializeToString()
+    (y,) = open_session(data, libraries=[path] if path else []).run(None, feeds)
+    assert (path is not None) == (size in [(1, 64), (64,)])
+    np.testing.assert_allclose(y, feeds["a"].T @ feeds["b"] + feeds["c"], atol=1e-4)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -266,3 +266,15 @@ def test_noise_of_moved_weights_leaves_the_scales_of_images_alone() -> None:
     assert center["y"].shape == (1, 1, 6, 6)
     assert all(result["y"].shape == (1, 1, 6, 6) for result in moved)
     assert any((result["y"] != center["y"]).any() for result in moved)
+
+
+def test_the_ratio_of_a_conversion_is_that_of_its_result() -> None:
+    from sardonyx.verify.report import Report
+
+    exact = np.linspace(1, 2, 8)
+    report = Report([{"name": "onnxruntime"}, {"name": "litert"}], (3.0, 30.0))
+    for name, error in (("onnxruntime", 1e-4), ("litert", 1e-5)):
+        found = (exact + error).astype(np.float32)
+        report.measurements.append(measure((name, "y", ""), found, exact, [exact.astype("f")]))
+    assert report.ratio == report.measurements[0].ratio
+    assert report.ratio_of_others == report.measurements[1].ratio < report.ratio

@@ -49,7 +49,7 @@ class TFLiteFile:
             f"file        {self.path} ({self.path.stat().st_size:,} bytes)",
             f"operators   {count}, of which {turns} TRANSPOSE; changes of layout move "
             f"{self.transposed:,} bytes",
-            f"verified    {self.report.verdict} in LiteRT, ratio {self.report.ratio:.2g}",
+            f"verified    {self.report.verdict} in LiteRT, ratio {self.report.ratio_of_others:.2g}",
         ]
         lines += [
             f"quantized   {name}: relative difference {difference:.2g}, same class {same:.0%}"

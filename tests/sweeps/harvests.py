@@ -132,9 +132,11 @@ def _drive(module: str, only: str, first: Place) -> int:
             _show(current, "died  memory or a crash", 0.0, counts)
             first = (current["place"][0], current["place"][1] + 1)
         elif first == before and not ended:  # or before its first case: the next file
+            _show({"place": first, "name": "a file"}, "died  before its first case", 0.0, counts)
             first = (first[0] + 1, 0)
+            ended = process.returncode == 1  # an error of Python's, which meets every file
     print(counts)
-    return int(any(word in counts for word in ("WRONG", "failed", "died")))
+    return int(not counts or any(word in counts for word in ("WRONG", "failed", "died")))
 
 
 def _show(case: dict[str, Any], result: str, seconds: float, counts: dict[str, int]) -> None:

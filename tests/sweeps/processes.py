@@ -3,10 +3,11 @@
     python -m tests.sweeps.processes [--worlds 2,4] [--steps 100] [--networks mlp,cnn]
 
 Each process first trains every network alone, then together with the others, with its rows of every
-batch, with the state on each ("replicate") and spread over them ("state"). The losses and the state
-at the end must be those of one process: within 5e-6 in float32, 1e-11 in float64. Every seventh
-batch has a number of rows that does not divide. With the state spread, what a process holds must be
-at most 1.05 of its share, but for variables of no size that divides.
+batch, with the state on each ("replicate") and spread over them ("state"). The losses must be those
+of one process within 5e-6 in float32 and 1e-11 in float64, the state at the end within 1e-4 and
+1e-9 (a step moves a weight by up to 1e-2). Every seventh batch has a number of rows that does not
+divide. With the state spread, what a process holds must be at most 1.05 of its share, but for
+variables of no size that divides.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def train(rep: Any, every: list[Any], world: int, rank: int) -> list[float]:
 
 
 def differences(a: Any, b: Any) -> float:
-    return max((float(np.abs(a[n] - b[n]).max()) for n in a if a[n].size), default=0.0)
+    """The largest, without the bias before batch normalization: rounding alone is its gradient."""
+    names = [n for n in a if a[n].size and not n.startswith(("conv1.bias", "bn.mean"))]
+    return max((float(np.abs(a[n] - b[n]).max()) for n in names), default=0.0)
 
 
 def work(names: list[str], steps: int) -> list[dict[str, Any]]:
@@ -148,8 +151,10 @@ def launch(world: int, names: list[str], steps: int, port: int = 29931) -> list[
 
 
 def problems(row: dict[str, Any], world: int) -> list[str]:
-    bound = 1e-11 if "64" in row["name"] else 5e-6
-    wrong = [] if row["apart"] <= bound else [f"losses differ by {row['apart']:.1e}"]
+    of_losses, of_state = (1e-11, 1e-9) if "64" in row["name"] else (5e-6, 1e-4)
+    wrong = [] if row["apart"] <= of_losses else [f"losses differ by {row['apart']:.1e}"]
+    if row.get("state", 0.0) > of_state:
+        wrong.append(f"the state differs by {row['state']:.1e}")
     if row["shard"] == "state" and row["held"] > 1.05 * row["share"] * world:
         wrong.append("more of the state than its share")
     return wrong

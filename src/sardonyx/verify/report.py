@@ -141,6 +141,13 @@ class Report:
         )
 
     @property
+    def ratio_of_others(self) -> float:
+        """The largest ratio of the subjects after the first, which rounds by itself as well."""
+        first = self.subjects[0]["name"] if self.subjects else ""
+        others = [m for m in self.measurements if m.subject != first]
+        return max((m.ratio if m.forced is None else m.forced for m in others), default=0.0)
+
+    @property
     def culprit(self) -> Culprit | None:
         return self.culprits[0] if self.culprits else None
 

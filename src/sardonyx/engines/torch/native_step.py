@@ -14,11 +14,13 @@ from sardonyx.engines.torch.fused_update import fused
 from sardonyx.engines.torch.late import separate_late
 from sardonyx.engines.torch.narrow_loss import narrow_losses
 from sardonyx.engines.torch.promotion import drop_casts
+from sardonyx.engines.torch.recorded import NotRecorded, recorded
 from sardonyx.engines.torch.trace import retarget, trace
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import EngineError
 from sardonyx.lower.program import Program
 from sardonyx.model import Model
+from sardonyx.passes.cse import is_random as is_random_node
 
 Half = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -131,9 +133,8 @@ def update_function(step: NativeStep, model: Model, xp: Torch) -> Half:
     It is not compiled: its kernels over all parameters are few already, and a compiler would write
     one for each parameter, which takes longer than the rest of the network.
     """
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     program = Program(model, xp, fallback="error")
+    is_random = any(map(is_random_node, model.graph.all_nodes()))
     names, outputs = program.names, program.outputs
     fixed = {*step.graph.state, *step.halves.gradients, *step.hyper}
     sized = [n for n in names if n not in fixed]
@@ -147,14 +148,29 @@ def update_function(step: NativeStep, model: Model, xp: Torch) -> Half:
         values = [tensors[n] for n in names]
         key = tuple(tensors[n].shape for n in sized)
         if key not in graphs:
-            graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
-            fold_constants(graph)
+            graph = _graph_of(flat, values, is_random)
             over = _replaceable(step, tensors, names, outputs)
             graphs[key] = fused(graph, over, torch.device(xp.device))
         with torch.no_grad():
             return dict(zip(outputs, graphs[key](*values), strict=True))
 
     return update
+
+
+def _graph_of(
+    function: Callable[..., Any], values: Sequence[Any], is_random: bool
+) -> torch.fx.GraphModule:
+    """An update as a graph for tensors of these sizes."""
+    try:
+        if is_random:
+            raise NotRecorded("random numbers")
+        return recorded(function, values)
+    except (NotRecorded, EngineError):  # the latter from a node of the program
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
+        fold_constants(graph)
+        return graph
 
 
 def _replaceable(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.importers.arithmetic import atan2, is_negative
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.writer import Refusal, Writer
 
@@ -158,26 +159,7 @@ def round_(op: Writer, x: ir.Value, *, rounding_method: Any) -> ir.Value:
     return op.Where(is_negative(op, x), op.Neg(nearest), nearest)
 
 
-def is_negative(op: Writer, x: ir.Value) -> ir.Value:
-    """Whether the sign of `x` is minus, that of -0.0 included."""
-    one = op.like(1, x)
-    below = op.Less(op.Div(one, x), op.like(0, x))  # 1 / -0.0 is -inf
-    return op.Or(op.Less(x, op.like(0, x)), op.And(op.Equal(x, op.like(0, x)), below))
-
-
-@importer("atan2")
-def atan2(op: Writer, y: ir.Value, x: ir.Value) -> ir.Value:
-    zero, pi = op.like(0, x), op.like(math.pi, x)
-    ay, ax = op.Abs(y), op.Abs(x)
-    infinite = op.And(op.Equal(ay, op.like(np.inf, x)), op.Equal(ax, op.like(np.inf, x)))
-    one = op.like(1, x)
-    ay, ax = op.Where(infinite, one, ay), op.Where(infinite, one, ax)
-    small, large = op.Min(ay, ax), op.Max(ay, ax)
-    base = op.Equal(large, zero)
-    angle = op.Atan(op.Div(small, op.Where(base, one, large)))
-    angle = op.Where(op.Greater(ay, ax), op.Sub(op.like(math.pi / 2, x), angle), angle)
-    angle = op.Where(is_negative(op, x), op.Sub(pi, angle), angle)
-    return op.Where(is_negative(op, y), op.Neg(angle), angle)
+importer("atan2")(atan2)
 
 
 @importer("pow")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.importers.arithmetic import extreme
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.elementwise import converted, is_float, maximum, minimum
 from sardonyx.importers.jax.integers import and_, or_, xor
@@ -38,14 +39,7 @@ def reduce_min(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
 
 
 def _extreme(op: Writer, x: ir.Value, axes: Sequence[int], op_type: str) -> ir.Value:
-    """The largest or smallest element; onnxruntime drops a NaN that does not come first."""
-    if not len(axes):
-        return x
-    y = op.call(op_type, [x, list(axes)], {"keepdims": 0})
-    if not is_float(x):
-        return y
-    invalid = op.ReduceMax(op.IsNaN(x), list(axes), keepdims=0)
-    return op.Where(invalid, op.like(np.nan, x), y)
+    return extreme(op, op_type, x, list(axes), keepdims=0) if len(axes) else x
 
 
 @importer("reduce_and")

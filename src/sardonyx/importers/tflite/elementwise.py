@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.importers import arithmetic
 from sardonyx.importers.tflite.rules import RULES, rank, rule
 
 PLAIN = {
@@ -52,16 +53,17 @@ def squared_difference(op, node, a, b):
 
 @rule()
 def floor_div(op, node, a, b):
-    if a.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
-        return op.Floor(op.Div(a, b))
-    return op.Div(op.Sub(a, op.Mod(a, b)), b)
+    return arithmetic.floor_div(op, a, b)
 
 
 @rule()
 def floor_mod(op, node, a, b):
-    if a.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
-        return op.Sub(a, op.Mul(op.Floor(op.Div(a, b)), b))
-    return op.Mod(a, b)
+    return arithmetic.floor_mod(op, a, b)
+
+
+@rule()
+def atan2(op, node, y, x):
+    return arithmetic.atan2(op, y, x)
 
 
 @rule("RELU6")

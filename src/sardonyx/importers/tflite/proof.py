@@ -59,7 +59,7 @@ def prove(model: Model, graph: Graph, content: bytes, state: Mapping[str, Variab
             [[line] for line in str(report).splitlines()],
             hint="this is a defect of the import: please report the file; nothing was returned",
         )
-    return f"{report.verdict} in LiteRT, noise ratio {report.ratio:.2g}"
+    return f"{report.verdict} in LiteRT, noise ratio {report.ratio_of_others:.2g}"
 
 
 def _is_amplified(report: Report) -> bool:

@@ -7,6 +7,7 @@ and the processor. Of a model it contains operators and single constants, never 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import os
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -27,6 +29,7 @@ FLAGS = (
 NATIVE = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
 SECONDS = 120
 MOST = 256  # libraries that are kept
+UNFINISHED = "build-"  # how folders of what is being compiled are called
 LONGEST = 1 << 20  # characters that are compiled
 TEXT = """#include "runtime.h"
 #include "elementwise.h"
@@ -37,24 +40,51 @@ TEXT = """#include "runtime.h"
 """
 
 
-@functools.cache
 def library(bodies: str) -> str | None:
     """The path of a library with these functions of blocks; None where it cannot be built."""
     compiler = find_compiler()
     if compiler is None or len(bodies) > LONGEST:
         return None
     text = TEXT.format(bodies=bodies)
-    folder = _folder()
-    path = folder / f"{_key(compiler, text)}.so"
-    if path.is_file():
-        with contextlib.suppress(OSError):
-            path.touch()
-        return str(path)
-    _remove_oldest(folder)
+    key = _key(compiler, text)
+    path = None if key in _failed else _library(compiler, text, key)
+    if path is None:
+        _failed.add(key)
+    return path
+
+
+_failed: set[str] = set()  # keys of what could not be built: it is not tried again
+
+
+def _library(compiler: str, text: str, key: str) -> str | None:
     try:
-        return str(path) if _build(compiler, text, path) else None
-    except (OSError, subprocess.TimeoutExpired):  # a full disk, or a compiler that hangs
-        return None
+        for folder in (_folder, _temporary):  # the first may be full, or run no programs
+            with contextlib.suppress(OSError):
+                path = _found(folder(), key) or _build(compiler, text, folder(), key)
+                if path is None:  # the compiler fails
+                    return None
+                ctypes.CDLL(str(path))
+                return str(path)
+    except subprocess.TimeoutExpired:  # a compiler that hangs
+        pass
+    return None
+
+
+def _found(folder: Path, key: str) -> Path | None:
+    """A library that was built before. What is damaged would end the process: it is removed."""
+    for path in folder.glob(f"{key}-*.so"):
+        if path.name == _name(key, path):
+            with contextlib.suppress(OSError):
+                path.touch()
+            return path
+        path.unlink()
+    _remove_oldest(folder)
+    return None
+
+
+def _name(key: str, path: Path) -> str:
+    """What a library is called: its key, and its content."""
+    return f"{key}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.so"
 
 
 def find_compiler() -> str | None:
@@ -93,6 +123,9 @@ def _remove_oldest(folder: Path) -> None:
         kept = sorted(folder.glob("*.so"), key=lambda p: p.stat().st_mtime, reverse=True)
         for path in kept[MOST - 1 :]:
             path.unlink()
+        for path in folder.glob(f"{UNFINISHED}*"):  # of a process that was killed
+            if time.time() - path.stat().st_mtime > 10 * SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _key(compiler: str, text: str) -> str:
@@ -124,15 +157,14 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
-def _build(compiler: str, text: str, path: Path) -> bool:
+def _build(compiler: str, text: str, folder: Path, key: str) -> Path | None:
     """Compile under another name, so that nobody meets half a library."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as folder:
-        source, result = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as inner:
+        source, result = Path(inner) / "kernels.c", Path(inner) / "kernels.so"
         source.write_text(text)
         for native in NATIVE:
             command = [compiler, *FLAGS, *native, f"-I{SOURCES}", "-o", str(result), str(source)]
             run = subprocess.run([*command, "-lm"], capture_output=True, timeout=SECONDS)
             if run.returncode == 0:
-                result.replace(path)
-                return True
-    return False
+                return result.replace(folder / _name(key, result))
+    return None

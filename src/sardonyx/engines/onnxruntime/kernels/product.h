@@ -215,6 +215,7 @@ static Status multiply(Api api, void *context, Multiplication *m) {
   int64_t size_b = m->ready ? 0 : m->panels_b * WIDE * deep;
   int64_t copies = m->panels_a + (m->ready ? 0 : m->panels_b);
   float *memory = malloc((size_a + size_b + 64) * sizeof(float));
+  if (!memory) return failure(api, NO_MEMORY);
   m->packed_b = (float *)(((uintptr_t)memory + 63) / 64 * 64);
   m->packed_a = m->packed_b + size_b;
   Status status = 0;
@@ -226,6 +227,13 @@ static Status multiply(Api api, void *context, Multiplication *m) {
   }
   free(memory);
   return status;
+}
+
+/* The product of matrices without a common axis: what is added, or zeros. */
+static void fill(const Multiplication *m) {
+  for (int64_t i = 0; i < m->rows; i++)
+    for (int64_t k = 0; k < m->columns; k++)
+      m->c[i * m->columns + k] = m->bias ? m->bias[i * m->bias_row + k] : 0;
 }
 
 /* Leading axes of A count as rows where it is not transposed. */
@@ -243,13 +251,14 @@ static Status run_product(void *kernel, void *context) {
   Multiplication m = {.a = a.data, .b = b.data};
   int64_t last = a.sizes[a.rank - 1];
   m.depth = transposed_a ? a.sizes[0] : last;
-  m.rows = transposed_a ? last : m.depth ? a.count / m.depth : 0;
+  m.rows = transposed_a ? last : 1;
+  for (int axis = 0; !transposed_a && axis < a.rank - 1; axis++) m.rows *= a.sizes[axis];
   m.columns = packed ? packed : b.sizes[transposed_b ? 0 : 1];
   if (packed) {
     m.ready = b.data;
     depth_b = b.count / ((packed + WIDE - 1) / WIDE * WIDE);
   }
-  if (!m.depth || depth_b != m.depth)
+  if (depth_b != m.depth)
     return failure(p->api, "the sizes of a product do not match");
   if (inputs > 2) {
     TRY(read_input(p->api, context, 2, &bias));
@@ -266,7 +275,8 @@ static Status run_product(void *kernel, void *context) {
   void *target;
   TRY(make_output(p->api, context, 0, shape, a.rank, &target));
   m.c = target;
-  return m.rows && m.columns ? multiply(p->api, context, &m) : 0;
+  if (!m.depth) fill(&m);
+  return m.rows && m.columns && m.depth ? multiply(p->api, context, &m) : 0;
 }
 
 /* The operator Pack: a matrix in panels, part of the depth after part. */

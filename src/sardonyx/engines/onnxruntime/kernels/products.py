@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from sardonyx.build import is_static
+from sardonyx.build import is_static, static
 from sardonyx.engines.onnxruntime.kernels.program import DOMAIN
 from sardonyx.passes.nesting import bodies
 
@@ -49,14 +49,24 @@ def _repeated(node: ir.Node, outer: ir.Graph) -> ir.Node | None:
     if ranks[0] != 2 or ranks[1] != 2 or columns < SHORTEST:
         return None
     # a matrix that is added has the shape of the result, otherwise it is one row
-    if rest and rest[0].shape != node.outputs[0].shape and _size(rest[0]) != columns:
-        return None
-    if rest and not is_static(rest[0]):
+    if rest and not (_is_row(rest[0], columns) or _is_like(rest[0], node.outputs[0])):
         return None
     settings = [0, int(transposed[1]), columns]
     attribute = ir.AttrInt64s("product", settings)
     name = f"{node.name}/product"
     return ir.Node(DOMAIN, "Product", [a, b, *rest], [attribute], num_outputs=1, name=name)
+
+
+def _is_row(value: ir.Value, columns: int) -> bool:
+    """Whether a value is added to every row alike; a column has as many numbers, perhaps."""
+    if not is_static(value):
+        return False
+    *others, last = (1, *static(value))
+    return last == columns and all(d == 1 for d in others)
+
+
+def _is_like(value: ir.Value, other: ir.Value) -> bool:
+    return is_static(value) and is_static(other) and static(value) == static(other)
 
 
 def _is_of(value: ir.Value, graph: ir.Graph) -> bool:
@@ -102,7 +112,7 @@ def _product(node: ir.Node) -> ir.Node | None:
     ranks = [len(v.shape) for v in (a, b) if v.shape is not None]
     if ranks[0] < 2 or ranks[1] != 2 or (transposed[0] and ranks[0] != 2):
         return None
-    if rest and (len(rest) > 1 or _size(rest[0]) != _columns(b, transposed[1])):
+    if rest and (len(rest) > 1 or not _is_row(rest[0], _columns(b, transposed[1]))):
         return None
     new = ir.Node(
         DOMAIN,

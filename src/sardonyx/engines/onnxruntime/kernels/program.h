@@ -44,6 +44,7 @@ typedef struct {
   int rank;            /* after axes were joined */
   int64_t sizes[MAX_RANK];
   int64_t count, block, blocks, chunks;
+  int no_memory;
 } Run;
 
 /* Whether an output can be computed where it is stored. It may lie over an input, an update over
@@ -158,14 +159,16 @@ static float number(const View *view, int64_t offset) {
                             : ((const float *)view->data)[offset];
 }
 
-/* The numbers of an input for a block: in the tensor itself, or in `buffer`. */
+/* The numbers of an input for a block: in the tensor itself, or in `buffer`.
+
+   A tensor of one element is read in full all the same: its size may be free, so that the function
+   was written for any number of elements. `repeat_singles` has filled its buffer. */
 static const float *load(const Run *run, const View *view, int64_t begin, int64_t n,
                          float *buffer) {
   const float *data = view->data;
+  if (view->single) return buffer;
   int is_float = view->type == FLOAT;
-  if (is_float && view->single) return data;
   if (is_float && view->whole) return data + begin;
-  if (view->single) n = 1;
   Place place = place_of(run, view, begin);
   int last = run->rank - 1;
   int64_t stride = view->strides[last];
@@ -186,6 +189,15 @@ static const float *load(const Run *run, const View *view, int64_t begin, int64_
     move_on(run, view, &place, length);
   }
   return buffer;
+}
+
+/* The buffers of inputs of one element, which are the same for every block. */
+static void repeat_singles(const Run *run, float *buffers, int64_t width) {
+  for (int64_t i = 0; i < run->p->inputs; i++) {
+    if (!run->inputs[i].single) continue;
+    float value = number(&run->inputs[i], 0), *buffer = buffers + i * width;
+    for (int64_t k = 0; k < width; k++) buffer[k] = value;
+  }
 }
 
 static void add_to_sums(const Run *run, const View *view, double *sums, const float *values,
@@ -212,10 +224,15 @@ static void run_chunk(void *data, size_t chunk) {
   int64_t end = run->blocks * ((int64_t)chunk + 1) / run->chunks;
   int64_t block = run->block, width = (block + 15) / 16 * 16 + PADDING;
   float *memory = malloc(((p->inputs + p->outputs + p->buffers) * width + PADDING) * sizeof(float));
+  if (!memory) {
+    run->no_memory = 1;
+    return;
+  }
   float *buffers = (float *)(((uintptr_t)memory + 63) / 64 * 64);
   float *own = buffers + p->inputs * width, *scratch = own + p->outputs * width;
   const float **in = alloca((p->inputs + 1) * sizeof(float *));
   float **out = alloca((p->outputs + 1) * sizeof(float *));
+  repeat_singles(run, buffers, width);
   for (int64_t b = first; b < end; b++) {
     int64_t begin = b * block, n = run->count - begin < block ? run->count - begin : block;
     for (int64_t i = 0; i < p->inputs; i++)
@@ -285,6 +302,15 @@ static void choose_chunks(Run *run) {
   run->chunks = chunks > 1 ? chunks : 1;
 }
 
+static void make_partial(Run *run) {
+  for (int64_t i = 0; i < run->p->outputs; i++) {
+    run->partial[i] = 0;
+    if (kind_of(run->p, i) != SUM) continue;
+    run->partial[i] = calloc((size_t)(run->chunks * run->sum_sizes[i]) + 1, sizeof(double));
+    if (!run->partial[i]) run->no_memory = 1;
+  }
+}
+
 static void finish_sums(Run *run) {
   for (int64_t i = 0; i < run->p->outputs; i++) {
     if (kind_of(run->p, i) != SUM) continue;
@@ -295,7 +321,6 @@ static void finish_sums(Run *run) {
       for (int64_t chunk = 0; chunk < run->chunks; chunk++) sum += run->partial[i][chunk * size + k];
       target[k] = (float)sum;
     }
-    free(run->partial[i]);
   }
 }
 
@@ -337,11 +362,12 @@ static Status run_program(void *kernel, void *context) {
   run.block = p->by_rows ? (row > 0 ? row : 1) : BLOCK;
   run.blocks = (run.count + run.block - 1) / run.block;
   choose_chunks(&run);
-  for (int64_t i = 0; i < p->outputs; i++)
-    run.partial[i] = kind_of(p, i) == SUM
-                         ? calloc((size_t)(run.chunks * run.sum_sizes[i]) + 1, sizeof(double))
-                         : 0;
-  if (run.count) TRY(parallel(p->api, context, run_chunk, (size_t)run.chunks, &run));
-  finish_sums(&run);
-  return 0;
+  make_partial(&run);
+  Status status = 0;
+  if (run.count && !run.no_memory)
+    status = parallel(p->api, context, run_chunk, (size_t)run.chunks, &run);
+  if (!status && run.no_memory) status = failure(p->api, NO_MEMORY);
+  if (!status) finish_sums(&run);
+  for (int64_t i = 0; i < p->outputs; i++) free(run.partial[i]);
+  return status;
 }

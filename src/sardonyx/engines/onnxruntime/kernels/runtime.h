@@ -78,6 +78,8 @@ typedef struct Operator {
     if (status_) return status_;       \
   } while (0)
 
+#define NO_MEMORY "there is not enough memory"
+
 static Status failure(Api api, const char *text) {
   return CALL(api, CREATE_STATUS, Status(*)(int, const char *))(1, text);
 }
@@ -132,5 +134,6 @@ static Status read_integers(Api api, const void *info, const char *name, int64_t
   typedef Status (*Read)(const void *, const char *, int64_t *, size_t *);
   TRY(CALL(api, ATTRIBUTE_INTEGERS, Read)(info, name, 0, count));
   *values = malloc((*count + 1) * sizeof(int64_t));
+  if (!*values) return failure(api, NO_MEMORY);
   return CALL(api, ATTRIBUTE_INTEGERS, Read)(info, name, *values, count);
 }

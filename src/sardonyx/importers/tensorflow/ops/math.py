@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import rank
+from sardonyx.importers.arithmetic import atan2, floor_div, floor_mod
 from sardonyx.importers.tensorflow import patterns
 from sardonyx.importers.tensorflow.reader import dtype_of, importer, is_complex
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
@@ -120,24 +120,8 @@ def div(op: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
     return y
 
 
-@importer("FloorDiv")
-def floor_div(op: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
-    if a.dtype.is_floating_point():  # type: ignore[union-attr]
-        return op.Floor(op.Div(a, b))
-    if a.dtype in (T.UINT8, T.UINT16, T.UINT32, T.UINT64):
-        return op.Div(a, b)
-    return op.Div(op.Sub(a, op.Mod(a, b)), b)
-
-
-@importer("FloorMod")
-def floor_mod(op: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
-    if not a.dtype.is_floating_point():  # type: ignore[union-attr]
-        return op.Mod(a, b)
-    rest = op.Mod(a, b, fmod=1)
-    zero = op.like(0, a)
-    other = op.Mod(op.Add(rest, b), b, fmod=1)
-    differ = op.Xor(op.Less(a, zero), op.Less(b, zero))
-    return op.Where(differ, other, rest)
+importer("FloorDiv")(floor_div)
+importer("FloorMod")(floor_mod)
 
 
 @importer("Mod", "TruncateMod")
@@ -274,15 +258,7 @@ def polynomial(op: Writer, x: ir.Value, coefficients: tuple[float, ...]) -> ir.V
     return y
 
 
-@importer("Atan2")
-def atan2(op: Writer, y: ir.Value, x: ir.Value) -> ir.Value:
-    zero, pi = op.like(0, x), op.like(math.pi, x)
-    vertical = op.Equal(x, zero)
-    slope = op.Atan(op.Div(y, op.Where(vertical, op.like(1, x), x)))
-    half = op.Mul(op.Sign(y), op.like(math.pi / 2, x))
-    side = op.Where(op.Less(y, zero), op.Neg(pi), pi)
-    left = op.Where(op.Less(x, zero), op.Add(slope, side), slope)
-    return op.Where(vertical, half, left)
+importer("Atan2")(atan2)
 
 
 @importer("IsInf")
@@ -440,5 +416,5 @@ def bucketize(op: Writer, x: ir.Value, *, boundaries: Any) -> ir.Value:
     edges = op.const(np.array(list(boundaries), np.float32))
     if x.dtype != T.FLOAT:
         x, edges = op.cast(x, T.DOUBLE), op.cast(edges, T.DOUBLE)
-    above = op.cast(op.GreaterOrEqual(op.Unsqueeze(x, [-1]), edges), T.INT32)
-    return op.ReduceSum(above, [-1], keepdims=0)
+    above = op.Not(op.Less(op.Unsqueeze(x, [-1]), edges))  # NaN is above all
+    return op.ReduceSum(op.cast(above, T.INT32), [-1], keepdims=0)

@@ -190,7 +190,9 @@ def in_top_k(
     column = op.Unsqueeze(op.int64(targets), [-1])
     scores = op.GatherElements(predictions, column, axis=-1)
     above = op.cast(op.Greater(predictions, scores), T.INT64)
-    return op.Less(op.ReduceSum(above, [-1], keepdims=0), count)
+    few = op.Less(op.ReduceSum(above, [-1], keepdims=0), count)
+    odd = op.Or(op.IsNaN(predictions), op.IsInf(predictions))  # in a row, nothing is among the top
+    return op.And(few, op.Not(op.ReduceMax(odd, [-1], keepdims=0)))
 
 
 @importer("CTCGreedyDecoder")

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import constant, rank
+from sardonyx.importers.arithmetic import extreme, place_among_numbers
 from sardonyx.importers.tensorflow.reader import dtype_of, importer
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
@@ -27,7 +28,10 @@ def _reduced(op: Writer, name: str, x: ir.Value, axes: ir.Value, keep: bool) -> 
             raise Refusal("an extreme of nothing")
     else:
         where = op.vector(axes)
-    return op.call(name, [x, where], {"keepdims": int(keep), "noop_with_empty_axes": 1})
+    attributes = {"keepdims": int(keep), "noop_with_empty_axes": 1}
+    if name in ("ReduceMax", "ReduceMin"):
+        return extreme(op, name, x, where, **attributes)
+    return op.call(name, [x, where], attributes)
 
 
 def _reduction(operator: str) -> Callable[..., ir.Value]:
@@ -94,7 +98,7 @@ def arg_min(op: Writer, x: ir.Value, axis: ir.Value, *, output_type: tf.DType) -
 
 def _place(op: Writer, name: str, x: ir.Value, axis: ir.Value, kind: tf.DType) -> ir.Value:
     where = int(op.known(axis, "an axis").reshape(-1)[0])
-    return op.cast(op.call(name, [x], {"axis": where, "keepdims": 0}), dtype_of(kind))
+    return op.cast(place_among_numbers(op, name, x, where), dtype_of(kind))
 
 
 # -- running sums ---------------------------------------------------------------------------------
@@ -181,6 +185,21 @@ def dense_bincount(
 def bincount(op: Writer, x: ir.Value, size: ir.Value, weights: ir.Value) -> ir.Value:
     hot = op.Equal(op.Unsqueeze(op.int64(x), [-1]), op.count(op.int64(size)))
     return _counted(op, x, hot, weights, False)
+
+
+@importer("HistogramFixedWidth")
+def histogram(
+    op: Writer, x: ir.Value, limits: ir.Value, count: ir.Value, *, dtype: tf.DType
+) -> ir.Value:
+    """How many values are in each of `count` equal parts of a range; the rest in the outermost."""
+    wide = T.DOUBLE
+    x, limits = op.cast(op.Reshape(x, [-1]), wide), op.cast(limits, wide)
+    low, high = (op.Gather(limits, op.const(np.int64(i))) for i in (0, 1))
+    width = op.Div(op.Sub(high, low), op.cast(count, wide))
+    last = op.Sub(op.cast(count, wide), op.like(1, x))
+    bin_ = op.Clip(op.Floor(op.Div(op.Sub(x, low), width)), op.like(0, x), last)
+    hot = op.Equal(op.Unsqueeze(op.int64(bin_), [-1]), op.count(op.int64(count)))
+    return op.cast(op.ReduceSum(op.int64(hot), [-2], keepdims=0), dtype_of(dtype))
 
 
 def _counted(op: Writer, x: ir.Value, hot: ir.Value, weights: ir.Value, binary: bool) -> ir.Value:
