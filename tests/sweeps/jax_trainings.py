@@ -103,7 +103,10 @@ def transformation(c: Combination) -> Any:
     schedule = SCHEDULES[c.schedule](1e-2)
     maker, settings = getattr(optax, c.optimizer), dict(c.settings)
     if c.around == "injected":
-        inner = optax.inject_hyperparams(maker)(learning_rate=schedule, **settings)
+        # A shape depends on this one, which JAX therefore takes as a number of Python only.
+        fixed = ("min_dim_size_to_factor",) if c.optimizer == "adafactor" else ()
+        inject = optax.inject_hyperparams(maker, static_args=fixed)
+        inner = inject(learning_rate=schedule, **settings)
     else:
         inner = maker(schedule, **settings)
     decays = {"no": [], "all": [optax.add_decayed_weights(0.01)],
