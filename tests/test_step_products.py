@@ -35,8 +35,8 @@ def product(a: np.ndarray, b: np.ndarray, form: tuple[int, int], *bias: np.ndarr
 
 
 # one row or column, whole tiles, rests of tiles, more than one part of the depth
-SIZES = [1, 2, 13, 14, 15, 31, 32, 33, 70, 200]
-DEPTHS = [1, 3, 4, 7, 383, 384, 385, 900]
+SIZES = [1, 2, 13, 14, 15, 31, 32, 33, 70, 200, 300]
+DEPTHS = [1, 3, 4, 7, 191, 192, 193, 383, 384, 385, 900]
 
 
 @pytest.mark.parametrize("form", [(0, 0), (0, 1), (1, 0), (1, 1)])
@@ -196,3 +196,26 @@ def test_small_steps_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Spy(monkeypatch)
     prepare_training(sx.trainable(network(), "cross_entropy", sx.optim.adamw(1e-2)))
     assert not {"Fused", "Product"} & set(spy.operators)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "chosen"),
+    [
+        (32, 768, 768, 1),
+        (128, 512, 512, 1),
+        (129, 768, 768, 0),
+        (32, 500, 500, 0),
+        (4, 512, 512, 0),
+    ],
+)
+def test_few_rows_with_a_large_matrix_are_chosen(
+    rows: int, depth: int, columns: int, chosen: int
+) -> None:
+    values = [("a", [1, rows, depth]), ("b", [depth, columns])]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in values]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, rows, columns])
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["y"], name="y")], "g", ends, [result]
+    )
+    model = ir.serde.deserialize_model(helper.make_model(graph))
+    assert len(products.choose_products(model.graph)) == chosen

@@ -3,6 +3,7 @@
    Both matrices are first copied into panels: of A, up to TALL rows next to each other; of B, WIDE
    columns. The inner loop keeps a tile of results in registers and reads both panels from end to
    end. Tiles are spread over the threads of onnxruntime. What is added is a row, or a whole matrix.
+   Where A is not transposed, few_rows.h computes the product.
 
    The attribute `product`: whether A and B are transposed, and 0; or, where B comes from the
    operator Pack, which copies it into panels once for many products, the columns of B. */
@@ -68,6 +69,48 @@ static inline void transpose_four(const float *source, int64_t stride, float *ta
     for (int k = 0; k < 4; k++) target[k * height + i] = source[i * stride + k];
 }
 
+#if LANES == 16
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define TRANSPOSES 1
+#define EACH(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#define LOW(x, y) EACH(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+#define HIGH(x, y) EACH(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+#define LOW_PAIRS(x, y) EACH(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define HIGH_PAIRS(x, y) EACH(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+#define EVEN_FOURS(x, y) EACH(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+#define ODD_FOURS(x, y) EACH(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
+
+/* Sixteen by sixteen numbers likewise. */
+static inline void transpose_sixteen(const float *source, int64_t stride, float *target,
+                                     int64_t height) {
+  Vector rows[16], pairs[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    Vector x = *(const Vector *)(source + i * stride);
+    Vector y = *(const Vector *)(source + (i + 1) * stride);
+    pairs[i] = LOW(x, y), pairs[i + 1] = HIGH(x, y);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = LOW_PAIRS(pairs[i], pairs[i + 2]), rows[i + 1] = HIGH_PAIRS(pairs[i], pairs[i + 2]);
+    rows[i + 2] = LOW_PAIRS(pairs[i + 1], pairs[i + 3]);
+    rows[i + 3] = HIGH_PAIRS(pairs[i + 1], pairs[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    Vector a = EVEN_FOURS(rows[i], rows[4 + i]), b = ODD_FOURS(rows[i], rows[4 + i]);
+    Vector c = EVEN_FOURS(rows[8 + i], rows[12 + i]), d = ODD_FOURS(rows[8 + i], rows[12 + i]);
+    *(Vector *)(target + i * height) = EVEN_FOURS(a, c);
+    *(Vector *)(target + (4 + i) * height) = EVEN_FOURS(b, d);
+    *(Vector *)(target + (8 + i) * height) = ODD_FOURS(a, c);
+    *(Vector *)(target + (12 + i) * height) = ODD_FOURS(b, d);
+  }
+}
+#endif
+#endif
+#endif
+
 /* Copy `count` rows of `length` numbers next to each other: a panel of `height`, filled with zeros.
 
    along, across -- how far the next number of a row is, and the next row */
@@ -78,6 +121,14 @@ static void pack(const float *source, int64_t along, int64_t across, int64_t cou
       for (int64_t i = 0; i < height; i++) target[k * height + i] = source[k * along + i];
     return;
   }
+#ifdef TRANSPOSES
+  if (along == 1 && count == height && height % 16 == 0 && length % 16 == 0) {
+    for (int64_t k = 0; k < length; k += 16)
+      for (int64_t i = 0; i < height; i += 16)
+        transpose_sixteen(source + i * across + k, across, target + k * height + i, height);
+    return;
+  }
+#endif
   int64_t fours = along == 1 ? count / 4 * 4 : 0, whole = length / 4 * 4;
   for (int64_t k = 0; k < whole; k += 4)
     for (int64_t i = 0; i < fours; i += 4)
@@ -203,11 +254,14 @@ static Status all_parts(Api api, void *context, void (*work)(void *, size_t), in
   return 0;
 }
 
+#include "few_rows.h"
+
 static Status multiply(Api api, void *context, Multiplication *m) {
   int64_t least = (m->rows + TALL - 1) / TALL; /* panels of A */
   m->height = (m->rows + least - 1) / least;
   m->panels_a = (m->rows + m->height - 1) / m->height;
   m->panels_b = (m->columns + WIDE - 1) / WIDE;
+  if (m->row_a != 1 && !m->ready) return multiply_few(api, context, m);
   m->tiles_a = (m->panels_a + TILE_ROWS - 1) / TILE_ROWS;
   m->tiles_b = (m->panels_b + TILE_COLUMNS - 1) / TILE_COLUMNS;
   int alone = m->rows * m->columns * m->depth < ALONE;

@@ -1,8 +1,9 @@
 """Products of two matrices that our own kernel computes faster than onnxruntime's (product.h).
 
 These are products of a transposed matrix, the gradients of weights, which onnxruntime computes at
-four fifths of the speed of others (bench/products.py); and those in the body of a loop with a
-matrix from outside, as recurrent layers have them, which onnxruntime copies for every step.
+four fifths of the speed of others (bench/products.py); products of few rows with a large matrix,
+which take little longer than reading that matrix (few_rows.h); and those in the body of a loop with
+a matrix from outside, as recurrent layers have them, which onnxruntime copies for every step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from sardonyx.passes.nesting import bodies
 UNKNOWN = 32  # how large an unknown dimension is taken to be
 LEAST = 1 << 22  # multiplications of a product
 SHORTEST = 32  # of the axes of a product
+MOST_ROWS = 128  # of a matrix that is not transposed
+LARGE = 1 << 18  # numbers of the matrix that such rows are multiplied with
 LOOPS = ("Scan", "Loop")
 
 
@@ -162,8 +165,10 @@ def _size(value: ir.Value) -> int:
 
 
 def _pays(node: ir.Node, transposed_a: bool, transposed_b: bool) -> bool:
-    b = node.inputs[1]
-    assert b is not None
-    if not transposed_a or _columns(b, transposed_b) < SHORTEST or _depth(node) < SHORTEST:
+    a, b = node.inputs[0], node.inputs[1]
+    assert a is not None and b is not None
+    if _columns(b, transposed_b) < SHORTEST or _depth(node) < SHORTEST:
+        return False
+    if not transposed_a and (_size(a) // _depth(node) > MOST_ROWS or _size(b) < LARGE):
         return False
     return multiplications(node) >= LEAST
