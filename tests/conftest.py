@@ -1,14 +1,18 @@
-"""What all tests share: quiet frameworks and the public models."""
+"""What all tests share: quiet frameworks, the same random numbers and the public models."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sardonyx.errors import MissingExtra
@@ -25,6 +29,13 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # Before a test compiles anything with jax: versions that compute sums wrongly are told not to.
 with contextlib.suppress(ImportError, MissingExtra):
     importlib.import_module("sardonyx.engines.jax")
+
+# How a framework is seeded, by the name that tests import it under.
+SEEDS: dict[str, Callable[[Any], object]] = {
+    "torch": lambda torch: torch.manual_seed(0),
+    "tf": lambda tf: tf.random.set_seed(0),
+    "keras": lambda keras: keras.utils.set_random_seed(0),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +55,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in matching:
             runs = not reason.startswith("crash")
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True, run=runs))
+
+
+@pytest.fixture(autouse=True)
+def same_draws_in_any_order(request: pytest.FixtureRequest) -> None:
+    """A test draws the same numbers whichever tests ran before it in its process.
+
+    Generators of its module begin where they began when the first test of the module ran, and the
+    frameworks that the module imports are seeded.
+    """
+    if (names := getattr(request.module, "__dict__", None)) is None:
+        return  # a part of the documentation
+    starts = names.setdefault("_starts_of_generators", {})
+    for name, value in list(names.items()):
+        if isinstance(value, np.random.Generator):
+            state = starts.setdefault(name, copy.deepcopy(value.bit_generator.state))
+            value.bit_generator.state = copy.deepcopy(state)
+    for name, seed in SEEDS.items():
+        if name in names:
+            seed(names[name])
 
 
 @pytest.fixture(scope="session")
