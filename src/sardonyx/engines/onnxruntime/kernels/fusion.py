@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from sardonyx.engines.onnxruntime.kernels.images import choose_images, put_in
 from sardonyx.engines.onnxruntime.kernels.library import find_compiler, library
 from sardonyx.engines.onnxruntime.kernels.products import (
     choose_products,
@@ -52,6 +53,7 @@ def fuse(graph: ir.Graph) -> str | None:
     """
     if find_compiler() is None:
         return None
+    with_images = _replace_images(graph)
     products, repeated = choose_products(graph), choose_repeated(graph)
     programs = Programs()
     groups = [(part, g) for part in graphs(graph) for g in _groups(part)]
@@ -63,7 +65,7 @@ def fuse(graph: ir.Graph) -> str | None:
     path = library(programs.source()) if pays else None
     if path is None:
         _detach([*nodes, *products.values(), *repeated.values()])
-        return None
+        return with_images
     for (part, group), node in zip(groups, nodes, strict=True):
         _replace(part, group, node)
     for old, new in {**products, **repeated}.items():
@@ -71,6 +73,22 @@ def fuse(graph: ir.Graph) -> str | None:
     pack(graph, repeated.values())
     for part in graphs(graph):
         part.sort()
+    graph.opset_imports[DOMAIN] = 1
+    return path
+
+
+def _replace_images(graph: ir.Graph) -> str | None:
+    """Replace gradients of images, in place; a library without functions of groups.
+
+    It is built before the graph is changed, so that there always is one to run the graph.
+    """
+    rewrites = choose_images(graph)
+    pays = sum(r.numbers() for r in rewrites) >= LEAST_SAVED
+    path = library(Programs().source()) if rewrites and pays else None
+    if path is None:
+        _detach([r.node for r in rewrites])
+        return None
+    put_in(graph, rewrites)
     graph.opset_imports[DOMAIN] = 1
     return path
 

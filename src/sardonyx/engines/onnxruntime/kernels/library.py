@@ -36,6 +36,9 @@ TEXT = """#include "runtime.h"
 {bodies}
 #include "program.h"
 #include "product.h"
+#include "turn.h"
+#include "pool.h"
+#include "correlate.h"
 #include "register.h"
 """
 

@@ -37,6 +37,9 @@ static const Operator OPERATORS[] = {
     OPERATOR("Fused", create_program, run_program, destroy_program),
     OPERATOR("Product", create_product, run_product, destroy_product),
     OPERATOR("Pack", create_product, run_pack, destroy_product),
+    OPERATOR("Turn", create_turn, run_turn, destroy_settings),
+    OPERATOR("PoolGradient", create_pool, run_pool, destroy_settings),
+    OPERATOR("KernelGradient", create_kernel, run_kernel, destroy_settings),
 };
 
 __attribute__((visibility("default"))) Status RegisterCustomOps(void *options, const ApiBase *base) {
