@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 import tomllib
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ def same_draws_in_any_order(request: pytest.FixtureRequest) -> None:
             state = starts.setdefault(name, copy.deepcopy(value.bit_generator.state))
             value.bit_generator.state = copy.deepcopy(state)
     for name, seed in SEEDS.items():
-        if name in names:
-            seed(names[name])
+        if isinstance(framework := names.get(name), types.ModuleType):
+            seed(framework)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import getpass
 import glob
+import hashlib
 import io
 import os
 import pickle
@@ -82,8 +83,13 @@ def families() -> list[tuple[str, str]]:
 
 @functools.cache
 def cases() -> list[Official]:
-    """All cases, in a fixed order; kept on disk, since onnx takes ten seconds to make them."""
-    kept = Path(tempfile.gettempdir()) / f"onnx-suite-{onnx.__version__}-{getpass.getuser()}.pickle"
+    """All cases, in a fixed order; kept on disk, since onnx takes ten seconds to make them.
+
+    They hold paths into the package, so each place where onnx is installed has cases of its own.
+    """
+    place = hashlib.sha256(str(Path(onnx.__file__).resolve()).encode()).hexdigest()[:8]
+    name = f"onnx-suite-{onnx.__version__}-{getpass.getuser()}-{place}.pickle"
+    kept = Path(tempfile.gettempdir()) / name
     if kept.exists():
         return pickle.loads(kept.read_bytes())
     result = _make_cases()
