@@ -174,7 +174,7 @@ def test_a_training_is_the_same(
 
 
 def test_without_a_compiler_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusion, "library", lambda bodies: None)
+    monkeypatch.setattr(fusion, "library", lambda *sources: None)
     monkeypatch.setattr(fusion, "LEAST_SAVED", 0)
     network = Network(POOLS[0])
     x = noise(0, 2, 3, 16, 16)

@@ -100,7 +100,7 @@ def arranged_session(
     remove_copies(step.graph)
     fold_batches(step.graph)
     libraries = extensions.libraries(graph.model)
-    if compiles and (library := fuse(step.graph)) is not None:
+    if compiles and (library := fuse(step.graph, settings.get("threads"))) is not None:
         libraries = [*libraries, library]
     place = places(step.graph, position)
     if again:

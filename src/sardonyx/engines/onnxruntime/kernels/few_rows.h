@@ -7,7 +7,7 @@
 
 #define SHALLOW 192 /* of the common axis, in a panel */
 #define GROUP 4     /* panels of B in the work of one thread */
-#define BLOCK 16    /* panels of A that are multiplied with a panel of B */
+#define PANELS 16    /* panels of A that are multiplied with a panel of B */
 
 /* What is fetched while a tile is computed: parts of WIDE × WIDE numbers. */
 typedef struct {
@@ -78,7 +78,7 @@ static void pack_depth(void *data, size_t index) {
 static void multiply_panel(const Multiplication *m, const float *panel, int64_t column,
                            int64_t first, const float *next) {
   float tile[TALL * WIDE] __attribute__((aligned(64)));
-  int64_t count = m->panels_a - first < BLOCK ? m->panels_a - first : BLOCK;
+  int64_t count = m->panels_a - first < PANELS ? m->panels_a - first : PANELS;
   int64_t parts = next ? (m->length + WIDE - 1) / WIDE : 0;
   int64_t row = m->step_b == 1 ? m->row_b : m->step_b;
   for (int64_t i = 0; i < count; i++) {
@@ -96,7 +96,7 @@ static void multiply_panel(const Multiplication *m, const float *panel, int64_t 
 static void multiply_group(void *data, size_t index) {
   Multiplication m = *(const Multiplication *)data;
   float *packed_a = m.packed_a, panel[SHALLOW * WIDE] __attribute__((aligned(64)));
-  int64_t rows = (int64_t)index / m.tiles_b * BLOCK, first = (int64_t)index % m.tiles_b * GROUP;
+  int64_t rows = (int64_t)index / m.tiles_b * PANELS, first = (int64_t)index % m.tiles_b * GROUP;
   int64_t end = first + GROUP < m.panels_b ? first + GROUP : m.panels_b;
   for (int64_t from = 0; from < m.depth; from += SHALLOW) {
     select_depth(&m, packed_a, from);
@@ -117,7 +117,7 @@ static Status multiply_few(Api api, void *context, Multiplication *m) {
   float *memory = malloc((size + 16) * sizeof(float));
   if (!memory) return failure(api, NO_MEMORY);
   m->packed_a = (float *)(((uintptr_t)memory + 63) / 64 * 64);
-  m->tiles_a = (m->panels_a + BLOCK - 1) / BLOCK;
+  m->tiles_a = (m->panels_a + PANELS - 1) / PANELS;
   m->tiles_b = (m->panels_b + GROUP - 1) / GROUP;
   int alone = m->rows * m->columns * m->depth < ALONE;
   Status status = all_parts(api, context, pack_depth, (m->depth + SHALLOW - 1) / SHALLOW, m, alone);

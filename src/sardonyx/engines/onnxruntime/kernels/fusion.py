@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,6 +18,7 @@ import onnx_ir as ir
 
 from sardonyx.engines.onnxruntime.kernels.images import choose_images, put_in
 from sardonyx.engines.onnxruntime.kernels.library import find_compiler, library
+from sardonyx.engines.onnxruntime.kernels.loops import choose_loops
 from sardonyx.engines.onnxruntime.kernels.products import (
     choose_products,
     choose_repeated,
@@ -46,7 +48,7 @@ SHORTEST, LONGEST = 16, 1 << 14  # elements of a row that fits a block
 MOST_AXES, MOST_INPUTS = 8, 32
 
 
-def fuse(graph: ir.Graph) -> str | None:
+def fuse(graph: ir.Graph, threads: int | None = None) -> str | None:
     """Put groups of nodes together and replace products, in place; the library that computes them.
 
     None, and a graph as it was, where nothing is gained or there is no compiler.
@@ -54,23 +56,31 @@ def fuse(graph: ir.Graph) -> str | None:
     if find_compiler() is None:
         return None
     with_images = _replace_images(graph)
-    products, repeated = choose_products(graph), choose_repeated(graph)
+    loops = choose_loops(graph, threads or os.cpu_count() or 1)
+    whole = loops.bodies()
+    products = choose_products(graph)
+    repeated = choose_repeated(graph, whole)
     programs = Programs()
-    groups = [(part, g) for part in graphs(graph) for g in _groups(part)]
+    parts = [part for part in graphs(graph) if part not in whole]
+    groups = [(part, g) for part in parts for g in _groups(part, loops.taken)]
     nodes = [_node(group, number, programs) for number, (_, group) in enumerate(groups)]
     saved = sum(g.saved() * (1 if part is graph else REPEATS) for part, g in groups)
     work = sum(multiplications(node) for node in products.values())
     work += sum(multiplications(node) * REPEATS for node in repeated.values())
-    pays = (saved >= LEAST_SAVED or work >= LEAST_WORK) and (nodes or products or repeated)
-    path = library(programs.source()) if pays else None
+    work += loops.work()
+    some = nodes or products or repeated or loops.nodes
+    pays = (saved >= LEAST_SAVED or work >= LEAST_WORK) and some
+    path = library(programs.source(), loops.source()) if pays else None
     if path is None:
-        _detach([*nodes, *products.values(), *repeated.values()])
+        recurrences = [loop.node for loop in loops.nodes.values()]
+        _detach([*nodes, *products.values(), *repeated.values(), *recurrences])
         return with_images
     for (part, group), node in zip(groups, nodes, strict=True):
         _replace(part, group, node)
     for old, new in {**products, **repeated}.items():
         _exchange(old, new)
     pack(graph, repeated.values())
+    loops.replace(graph)
     for part in graphs(graph):
         part.sort()
     graph.opset_imports[DOMAIN] = 1
@@ -93,9 +103,11 @@ def _replace_images(graph: ir.Graph) -> str | None:
     return path
 
 
-def _groups(graph: ir.Graph) -> list[_Group]:
+def _groups(graph: ir.Graph, taken: set[ir.Node]) -> list[_Group]:
     """The nodes of a graph, or of a body of a loop, that are better put together."""
-    candidates = {node: c for node in graph if (c := _candidate(node)) is not None}
+    candidates = {
+        node: c for node in graph if node not in taken and (c := _candidate(node)) is not None
+    }
     groups = _Grouping(candidates).groups(_fusable_first(list(graph), candidates))
     return [group for group in groups if group.is_useful()]
 

@@ -31,6 +31,7 @@ SECONDS = 120
 MOST = 256  # libraries that are kept
 UNFINISHED = "build-"  # how folders of what is being compiled are called
 LONGEST = 1 << 20  # characters that are compiled
+NO_LOOPS = "static LoopBody loop_body(int64_t number) { return (void)number, (LoopBody)0; }"
 TEXT = """#include "runtime.h"
 #include "elementwise.h"
 {bodies}
@@ -39,16 +40,21 @@ TEXT = """#include "runtime.h"
 #include "turn.h"
 #include "pool.h"
 #include "correlate.h"
+#include "loop.h"
+{loops}
 #include "register.h"
 """
 
 
-def library(bodies: str) -> str | None:
-    """The path of a library with these functions of blocks; None where it cannot be built."""
+def library(bodies: str, loops: str = NO_LOOPS) -> str | None:
+    """The path of a library with these functions of blocks and of loops.
+
+    None where it cannot be built.
+    """
     compiler = find_compiler()
-    if compiler is None or len(bodies) > LONGEST:
+    if compiler is None or len(bodies) + len(loops) > LONGEST:
         return None
-    text = TEXT.format(bodies=bodies)
+    text = TEXT.format(bodies=bodies, loops=loops)
     key = _key(compiler, text)
     path = None if key in _failed else _library(compiler, text, key)
     if path is None:

@@ -333,13 +333,14 @@ static Status run_product(void *kernel, void *context) {
   return m.rows && m.columns && m.depth ? multiply(p->api, context, &m) : 0;
 }
 
-/* The operator Pack: a matrix in panels, part of the depth after part. */
+/* The operator Pack: a matrix in panels, part of the depth after part; or, where the last number of
+   `product` is 1, the whole depth in one. */
 static Status run_pack(void *kernel, void *context) {
   const Product *p = kernel;
   Tensor b;
   TRY(read_input(p->api, context, 0, &b));
   if (b.rank != 2) return failure(p->api, "only matrices are packed");
-  int transposed = (int)p->settings[1];
+  int transposed = (int)p->settings[1], whole = (int)p->settings[2];
   Multiplication m = {.b = b.data};
   m.depth = b.sizes[transposed ? 1 : 0], m.columns = b.sizes[transposed ? 0 : 1];
   m.row_b = transposed ? 1 : m.columns, m.step_b = transposed ? m.depth : 1;
@@ -348,7 +349,7 @@ static Status run_pack(void *kernel, void *context) {
   void *target;
   TRY(make_output(p->api, context, 0, &size, 1, &target));
   for (m.from = 0; m.from < m.depth; m.from += m.length) {
-    m.length = m.depth - m.from < DEEP ? m.depth - m.from : DEEP;
+    m.length = whole || m.depth - m.from < DEEP ? m.depth - m.from : DEEP;
     m.packed_b = (float *)target + m.from * m.panels_b * WIDE;
     TRY(parallel(p->api, context, pack_b, (size_t)m.panels_b, &m));
   }

@@ -30,12 +30,14 @@ def choose_products(graph: ir.Graph) -> dict[ir.Node, ir.Node]:
     return {node: new for node in graph if (new := _product(node)) is not None}
 
 
-def choose_repeated(graph: ir.Graph) -> dict[ir.Node, ir.Node]:
+def choose_repeated(graph: ir.Graph, taken: set[ir.Graph]) -> dict[ir.Node, ir.Node]:
     """Nodes in bodies of loops → products with a matrix that is packed once, before the loop.
 
     The new nodes read their matrix as it is: `pack` puts the packed one in its place.
+    taken -- bodies that are left out
     """
-    inner = [n for node in graph if node.op_type in LOOPS for body in bodies(node) for n in body]
+    loops = [body for node in graph if node.op_type in LOOPS for body in bodies(node)]
+    inner = [n for body in loops if body not in taken for n in body]
     return {node: new for node in inner if (new := _repeated(node, graph)) is not None}
 
 

@@ -159,7 +159,7 @@ class _Writer:
             return name
         number = single_number(value)
         if number is not None:
-            return _literal(number)
+            return literal(number)
         if value not in self.inputs:
             self.inputs.append(value)
         slot = self.inputs.index(value)
@@ -209,7 +209,7 @@ class _Writer:
         return "\n  ".join(lines)
 
 
-def _literal(number: float) -> str:
+def literal(number: float) -> str:
     if not math.isfinite(number):
         return "NAN" if math.isnan(number) else f"({'-' if number < 0 else ''}INFINITY)"
     return f"({float(number).hex()}f)"
