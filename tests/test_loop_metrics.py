@@ -114,6 +114,18 @@ def test_a_function_sees_everything_and_may_be_watched() -> None:
     assert run.position.best_epoch == values.index(max(values)) + 1
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_loss_is_reduced_over_all_batches(reduction: str) -> None:
+    net = sx.trainable(mlp(), sx.loss.cross_entropy(reduction=reduction))
+    scores = Runner(mlp())({"x": X})["scores"].astype(np.float64)
+    logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    losses = -logs[np.arange(len(X)), DATA["label"]]
+    expected = losses.sum() if reduction == "sum" else losses.mean()
+    for size in (90, 32, 7):  # the last batch has fewer rows
+        value = sx.evaluate(net, DATA, batch_size=size)["loss"]
+        assert value == pytest.approx(expected, rel=1e-5), size
+
+
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no metric is called"):
         sx.train(mlp(), DATA, steps=1, metrics=["accurracy"])

@@ -15,7 +15,8 @@ class Means:
 
     A loss is a mean over rows, and a batch counts by its rows. A cross entropy with weights of
     classes, or with labels that are ignored, divides by the sum of the weights of its labels: there
-    a batch counts by that sum, and a batch without any counts nothing.
+    a batch counts by that sum, and a batch without any counts nothing. A loss with the reduction
+    "sum" is the sum over all rows, as torch has it: those of the batches are added.
     """
 
     def __init__(self, described: Mapping[str, Any]):
@@ -25,6 +26,7 @@ class Means:
         self.losses: Sequence[Any] = losses if same else [{}] * len(self.terms)
         names = [f"{TOTAL}/{i}/{term['loss']}" for i, term in enumerate(self.terms)]
         self.names = [TOTAL] if len(names) == 1 else names
+        self.added = {n for n, term in zip(self.names, self.terms, strict=True) if _is_sum(term)}
         self.sums: dict[str, float] = {}
         self.weights: dict[str, float] = {}
 
@@ -44,15 +46,21 @@ class Means:
                 self._add(name, rest, rows)  # penalties, which are the same in every batch
 
     def _add(self, name: str, value: float, weight: float) -> None:
+        weight = 1.0 if name in self.added else weight
         self.weights[name] = self.weights.get(name, 0.0) + weight
         self.sums[name] = self.sums.get(name, 0.0) + (value * weight if weight else 0.0)
 
     def values(self) -> dict[str, float]:
-        """The means by name; NaN where no label counts."""
+        """The means or sums by name; NaN where no label counts."""
         means = {n: s / w if (w := self.weights[n]) else np.nan for n, s in self.sums.items()}
+        means |= {name: self.sums[name] for name in self.added & self.sums.keys()}
         if TOTAL in means and TOTAL not in self.names and set(self.names) <= set(means):
             means[TOTAL] += sum(means[name] for name in self.names)
         return {name: float(value) for name, value in means.items()}
+
+
+def _is_sum(term: Mapping[str, Any]) -> bool:
+    return bool(term.get("settings", {}).get("reduction") == "sum")
 
 
 def _weight(
