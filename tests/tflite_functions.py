@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
 
 RNG = np.random.default_rng(0)
 IMAGE = (1, 8, 8, 4)
@@ -120,6 +121,57 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "one hot": (lambda x: tf.one_hot(tf.argmax(x, -1), 4), [(3, 4)]),
     "loop": (_looped, [(2, 3)]),
     "branches": (_branched, [(2, 3)]),
+    "atan2": (tf.math.atan2, [(2, 5), (2, 5)]),
+    "segments": (lambda x: tf.math.segment_sum(x, [0, 0, 1]), [(3, 4)]),
+    "unsorted segments": (
+        lambda x: tf.concat(
+            [
+                f(x, [2, 0, 2, -1], 4)
+                for f in (tf.math.unsorted_segment_sum, tf.math.unsorted_segment_prod)
+            ], 0,
+        ), [(4, 3)],
+    ),
+    "extremes of segments": (
+        lambda x: [
+            tf.math.unsorted_segment_max(x, [1, 0, 1], 3),
+            tf.math.unsorted_segment_min(x, [0, 0, -1], 3),
+        ], [(3, 4)],
+    ),
+    "reverse sequence": (
+        lambda x: tf.reverse_sequence(x, [2, 4, 1], seq_axis=2, batch_axis=1), [(2, 3, 4, 2)],
+    ),
+    "matrix diagonal": (lambda x: tf.linalg.diag(x), [(2, 3)]),
+    "set diagonal": (lambda x, d: tf.linalg.set_diag(x, d), [(2, 3, 4), (2, 3)]),
+    "dynamic update": (
+        lambda x, y: xla.dynamic_update_slice(x, y, [1, 3, 0]), [(4, 5, 2), (2, 3, 2)],
+    ),
+    "dynamic update of all": (
+        lambda x, y: xla.dynamic_update_slice(x, y, [1, 3]), [(4, 5), (4, 5)],
+    ),
+    "bucketize": _unary(lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 0.5])),
+    "bitwise xor": _unary(
+        lambda x: tf.bitwise.bitwise_xor(tf.cast(x * 9, tf.int32), tf.constant(5))
+    ),
+    "broadcast shapes": (
+        lambda x, y: tf.fill(
+            tf.broadcast_dynamic_shape(tf.shape(tf.unique(x)[0])[:, None][0], tf.shape(y)), 2.0
+        ), [(1,), (3, 4)],
+    ),
+    "unique": (lambda x: list(tf.unique(tf.cast(x, tf.int32))), [(9,)]),
+    "sparse to dense": (
+        lambda x: tf.compat.v1.sparse_to_dense([[0, 1], [1, 0]], [2, 3], x, 7.0), [(2,)],
+    ),
+    "suppression": (
+        lambda b, s: tf.image.non_max_suppression_padded(
+            tf.concat([b, b + 0.7], 1), s, 4, 0.5, -0.3, pad_to_max_output_size=True
+        ), [(9, 2), (9,)],
+    ),
+    "suppression with scores": (
+        lambda b, s: tf.raw_ops.NonMaxSuppressionV5(
+            boxes=tf.concat([b, b + 0.7], 1), scores=s, max_output_size=5, iou_threshold=0.5,
+            score_threshold=-0.3, soft_nms_sigma=0.0, pad_to_max_output_size=True,
+        ), [(9, 2), (9,)],
+    ),
     "expand and squeeze": (lambda x: tf.squeeze(tf.expand_dims(x, 1), [1]) + 1.0, [(2, 3)]),
     "group of images": _image(
         lambda x: tf.reduce_mean(

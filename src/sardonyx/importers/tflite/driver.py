@@ -12,9 +12,9 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.errors import ImportRefused, quote
 from sardonyx.importers.assembly import assemble, graph_input
-from sardonyx.importers.tflite import elementwise, nn, shapes  # noqa: F401  (registers the rules)
+from sardonyx.importers.tflite import elementwise, indexing, nn, shapes  # noqa: F401  (rules)
 from sardonyx.importers.tflite.reader import File, Graph, Operator, Tensor
-from sardonyx.importers.tflite.rules import RULES, Node, Unsupported
+from sardonyx.importers.tflite.rules import RAW, RULES, Node, Unsupported
 from sardonyx.model import Model
 
 UNNAMED = "tensor"
@@ -137,7 +137,8 @@ class _Driver:
                         _learn(value, tensor)
                         self.values[tensor.index] = value
                     return
-                inputs = [None if t is None else self._float(t) for t in node.inputs]
+                read = self._integers if operator.name in RAW else self._float
+                inputs = [None if t is None else read(t) for t in node.inputs]
                 while inputs and inputs[-1] is None:
                     inputs.pop()
                 results = RULES[operator.name](self.op, node, *inputs)
@@ -157,7 +158,7 @@ class _Driver:
         kind = operator.options.get("fused_activation_function", 0)
         if kind and operator.name != "UNIDIRECTIONAL_SEQUENCE_LSTM":
             value = elementwise.activated(self.op, value, kind)
-        if tensor.is_quantized:
+        if tensor.is_quantized and operator.name not in RAW:
             value = self.op.QuantizeLinear(value, *_parameters(self.op, tensor), axis=tensor.axis)
         else:
             value = self.op.cast(value, _type(tensor.dtype))
@@ -282,6 +283,12 @@ class _Driver:
         if tensor.index not in self.floats:
             self.floats[tensor.index] = self._real(tensor, self._raw(tensor), tensor.axis)
         return self.floats[tensor.index]
+
+    def _integers(self, tensor: Tensor) -> ir.Value:
+        """A tensor, of which quantized elements are integers that every operator takes."""
+        if tensor.is_quantized:
+            return self.op.cast(self._raw(tensor), ir.DataType.INT64)
+        return self._float(tensor)
 
     def _real(self, tensor: Tensor, value: ir.Value, axis: int) -> ir.Value:
         if tensor.scale is not None and tensor.kind == "INT64" and tensor.data is not None:

@@ -53,6 +53,8 @@ def prove(model: Model, graph: Graph, content: bytes, state: Mapping[str, Variab
         difference = _by_tolerance(model, graph, run, state, SINGLE)
         return f"within {difference:.2g} of LiteRT, over calls that pass the state on"
     report = verify(model, run, seeds=2, culprit=False, seconds=SECONDS)
+    if run.refusal is not None:
+        raise run.refusal
     if report.verdict in (DIFFERENT, FAILS) and not _is_amplified(report):
         raise ImportDiffers(
             "the imported model and LiteRT differ",
@@ -82,16 +84,18 @@ class Interpreted:
         self.graph = graph
         self.interpreter = Interpreter(model_content=content)
         self.shapes: list[tuple[int, ...]] | None = None
+        self.refusal: ImportRefused | None = None
 
     def __call__(self, *arrays: Any) -> Any:
         try:
             return self._results(arrays)
         except RuntimeError as error:
-            raise ImportRefused(
+            self.refusal = ImportRefused(
                 "LiteRT itself does not run this file, so nothing can be compared",
                 [[line] for line in str(error).strip().splitlines()[:3]],
                 hint="convert the model again, maybe with another quantization",
-            ) from error
+            )
+            raise self.refusal from error
 
     def _results(self, arrays: Sequence[Any]) -> Any:
         values = [np.ascontiguousarray(a) for a in arrays]
@@ -175,17 +179,36 @@ def _pairs(
 def _quantum(graph: Graph, index: int) -> float:
     """The step of an output: 1 of integers; of floats, that of the integers they come from."""
     tensor = graph.tensors[index]
-    if tensor.is_quantized or np.dtype(tensor.dtype).kind != "f":
+    if tensor.is_quantized:
+        return _step(graph, index) / _scale(tensor)
+    if np.dtype(tensor.dtype).kind != "f":
         return 1.0
-    for operator in graph.operators:
-        if index in operator.outputs:
-            scales = [
-                float(graph.tensors[i].scale.max())  # type: ignore[union-attr]
-                for i in operator.inputs
-                if i >= 0 and graph.tensors[i].is_quantized
-            ]
-            return max(scales, default=0.0)
-    return 0.0
+    maker = _maker(graph, index)
+    return max((_step(graph, i) for i in _quantized(graph, maker)), default=0.0)
+
+
+def _step(graph: Graph, index: int) -> float:
+    """What a tensor may be off by: its own step, and of a sum also that of the numbers in it."""
+    maker = _maker(graph, index)
+    parts = _quantized(graph, maker) if maker is not None and maker.name in ("ADD", "SUB") else []
+    rounded = [_scale(graph.tensors[i]) for i in parts if _maker(graph, i) is not None]
+    return _scale(graph.tensors[index]) + max(rounded, default=0.0)
+
+
+def _scale(tensor: Tensor) -> float:
+    assert tensor.scale is not None
+    return float(tensor.scale.max())
+
+
+def _maker(graph: Graph, index: int) -> Operator | None:
+    """The operator that computes a tensor, if it may round otherwise than ONNX."""
+    makers = (o for o in graph.operators if index in o.outputs and o.name != "QUANTIZE")
+    return next(makers, None)
+
+
+def _quantized(graph: Graph, operator: Operator | None) -> list[int]:
+    places = [] if operator is None else operator.inputs
+    return [i for i in places if i >= 0 and graph.tensors[i].is_quantized]
 
 
 def _in_quanta(model: Model, graph: Graph, run: Interpreted, state: Mapping[str, Variable]) -> str:

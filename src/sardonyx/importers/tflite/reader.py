@@ -291,7 +291,7 @@ def _fields(options: Any) -> Iterator[tuple[str, Any]]:
         key = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", method).lower()
         if f"{method}AsNumpy" in methods:
             present = getattr(options, f"{method}Length")()
-            yield key, [int(v) for v in getattr(options, f"{method}AsNumpy")()] if present else []
+            yield key, getattr(options, f"{method}AsNumpy")().tolist() if present else []
         elif f"{method}Length" not in methods:
             yield key, getattr(options, method)()
 

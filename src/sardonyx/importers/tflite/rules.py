@@ -18,7 +18,8 @@ from sardonyx.build import Builder, constant
 from sardonyx.importers.tflite.reader import Operator, Tensor
 
 RULES: dict[str, Callable[..., Any]] = {}
-RAW: set[str] = set()  # operators that read quantized tensors as the integers that they are
+# Operators that LiteRT computes on the integers of quantized tensors, whatever their scales are.
+RAW: set[str] = set()
 
 
 class Unsupported(Exception):
@@ -55,6 +56,10 @@ class Node:
 def known(value: ir.Value | None, what: str) -> np.ndarray:
     """The array behind a constant input."""
     array = constant(value)
+    maker = value.producer() if value is not None else None
+    if array is None and maker is not None and maker.op_type == "Cast":
+        half = constant(maker.inputs[0])
+        array = half.astype(np.float32) if half is not None and half.dtype == np.float16 else None
     if array is None:
         raise Unsupported(f"{what} depends on data")
     return array

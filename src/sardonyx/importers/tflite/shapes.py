@@ -158,9 +158,10 @@ def embedding_lookup(op, node, indices, table):
     return op.Gather(table, indices, axis=0)
 
 
-@rule("ONE_HOT")
+@rule("ONE_HOT", raw=True)
 def one_hot(op, node, indices, depth, on, off):
     values = op.Concat(op.Reshape(off, [1]), op.Reshape(on, [1]), axis=0)
+    indices, depth = (op.cast(v, ir.DataType.INT64) for v in (indices, depth))
     return op.OneHot(indices, op.Reshape(depth, [1]), values, axis=node["axis"])
 
 
