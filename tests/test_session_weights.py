@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import gc
+import resource
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import session as sessions
 from sardonyx.errors import EngineError
+
+STATM = Path("/proc/self/statm")
+
+
+def memory() -> int:
+    """Bytes that this process holds."""
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def model_of(element: int, rows: int = 256) -> sx.Model:
@@ -70,3 +80,16 @@ def test_a_model_that_onnxruntime_refuses_keeps_its_weights(monkeypatch: Any) ->
     weight = model.graph.initializers["w"].const_value
     assert weight is not None
     assert weight.numpy().shape == (256, 128)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="the system does not say what a process holds")
+def test_borrowed_weights_are_not_copied(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sessions, "FILE_SIZE", 1 << 12)
+    model = model_of(1, rows=1 << 17)
+    weight = model.graph.initializers["w"]
+    assert weight.const_value is not None
+    weight.const_value = ir.Tensor(weight.const_value.numpy().copy(), name="w")
+    before = memory()
+    runner = sessions.Runner(model, borrow=True)
+    runner({"x": np.zeros((2, 1 << 17), np.float32)})
+    assert memory() - before < (1 << 17) * 128 * 4 / 2

@@ -45,8 +45,8 @@ def session(
 ) -> ort.InferenceSession:
     """A session over `model`, with versions that this onnxruntime takes.
 
-    borrow -- large weights are read where they lie, not copied: for a session that ends before
-              anything writes to them
+    borrow -- large weights are read where they lie, neither copied nor rearranged for speed: for a
+              session that runs a few times and ends before anything writes to them
     """
     fitted = own_statistics(fit(model))
     # onnxruntime 1.31.1 takes a Dropout for the identity although its training_mode is fed.
@@ -61,6 +61,9 @@ def session(
         return open_session(fitted.proto().SerializeToString(), **settings)
     weights = _plain_weights(fitted) if borrow else {}
     if payload(fitted) - sum(array.nbytes for array in weights.values()) < FILE_SIZE:
+        # Folding would transpose weights into new ones, packing would copy them once more.
+        settings["disabled_optimizers"] = [*optimizers, "ConstantFolding"]
+        settings["options"] = {**(options or {}), "session.disable_prepacking": "1"}
         return open_session(_without(fitted, weights), weights=weights, **settings)
     with tempfile.TemporaryDirectory() as folder:
         return open_session(
@@ -125,6 +128,8 @@ def open_session(
     held = [ort.OrtValue.ortvalue_from_numpy(array) for array in (weights or {}).values()]
     if held:
         settings.add_external_initializers(list(weights or {}), held)
+        for name, value in zip(weights or {}, held, strict=True):
+            settings.add_initializer(name, value)  # without this the session holds a copy
     try:
         opened = ort.InferenceSession(source, settings, providers=provider_names, **extra)
     except Exception as error:  # onnxruntime raises a class per status code
