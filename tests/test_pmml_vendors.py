@@ -197,3 +197,39 @@ def test_display_values_of_the_data_dictionary() -> None:
     feature="predictedDisplayValue"/></Output><Node score="yes"><True/>
     <ScoreDistribution value="yes" recordCount="1"/></Node></TreeModel>"""
     assert run(document(model, X + field), x=[1.0])["o"] == ["Yes!"]
+
+
+def test_the_confidence_is_that_of_the_rule_with_the_largest_weight() -> None:
+    rules = "".join(
+        f'<SimpleRule score="{score}" weight="{weight}" confidence="{trust}">'
+        f'<SimplePredicate field="x" operator="lessThan" value="{value}"/></SimpleRule>'
+        for score, weight, trust, value in (
+            ("yes", 0.2, 0.9, 3), ("no", 0.7, 0.25, 2), ("no", 0.8, 0.1, 1), ("no", 0.8, 0.3, 1),
+        )
+    )  # fmt: skip
+    outputs = "".join(
+        f'<OutputField name="{n}" feature="confidence" {v}/>'
+        for n, v in (("trust", ""), ("of_no", 'value="no"'))
+    )
+    model = f"""<RuleSetModel functionName="classification">{schema("x")}
+    <Output>{outputs}</Output><RuleSet defaultScore="no" defaultConfidence="0.5">
+    <RuleSelectionMethod criterion="weightedMax"/>{rules}</RuleSet></RuleSetModel>"""
+    out = run(document(model, X + CLASS), x=[0.0, 1.0, 2.0, 3.0])
+    assert out["y"] == ["no", "no", "yes", "no"]
+    same(out["trust"], [0.1, 0.25, 0.9, 0.5])
+    same(out["of_no"], [0.1, 0.25, 0.0, 0.5])
+
+
+def test_aggregated_counts_leave_the_confidence_of_a_leaf_that_is_reached_alone() -> None:
+    leaf = """<Node score="yes">{}<ScoreDistribution value="yes" recordCount="3" {}/>
+    <ScoreDistribution value="no" recordCount="1" {}/></Node>"""
+    nodes = leaf.format(
+        '<SimplePredicate field="x" operator="lessThan" value="0"/>',
+        'confidence="0.6"', 'confidence="0.4"',
+    )  # fmt: skip
+    nodes += leaf.format('<SimplePredicate field="x" operator="greaterOrEqual" value="0"/>', "", "")
+    model = f"""<TreeModel functionName="classification" missingValueStrategy="aggregateNodes">
+    {schema("x")}<Output><OutputField name="trust" feature="confidence" value="yes"/></Output>
+    <Node><True/>{nodes}</Node></TreeModel>"""
+    out = run(document(model, X + CLASS), x=[-1.0, 1.0, NAN])
+    same(out["trust"], [0.6, 0.75, 0.75])

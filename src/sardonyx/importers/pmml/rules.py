@@ -123,7 +123,11 @@ def _weighted(
         confidences = g.Div(totals, count)
         index = _first_of_largest(g, fires, totals, weights != 0)
     else:
-        confidences = g.ReduceMax(wide, [1], keepdims=0)
+        # The confidence is that of the rule that was taken, which its weight need not equal.
+        order = np.argsort(-weights.sum(1), kind="stable")
+        confidences = _confidences(
+            job, [rules[i] for i in order], [scores[i] for i in order], classes
+        )
         ranking = g.Where(fires, g.number(weights.sum(1)[None]), g.number(-np.inf))
         labels = np.array([classes.index(score) for score in scores])
         index = g.Gather(labels, g.ArgMax(ranking, axis=1, keepdims=0), axis=0)

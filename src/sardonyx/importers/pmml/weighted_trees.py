@@ -133,7 +133,6 @@ def _result(job: Job, spread: Spread, leaves, weights, classes) -> Result:  # ty
     if spread.aggregates:
         scale = np.array([0.0 if leaf.node is None else _size_of(leaf.node) for leaf in leaves])
         probabilities = probabilities * scale[:, None]
-        confidences = probabilities
     void = np.isnan(probabilities).all(axis=1)
     reached_void = g.Greater(g.MatMul(weights, g.const(void.astype(float)[:, None])), g.number(0.0))
     nowhere = g.Equal(g.ReduceSum(weights, [1], keepdims=1), g.number(0.0))
@@ -142,14 +141,16 @@ def _result(job: Job, spread: Spread, leaves, weights, classes) -> Result:  # ty
     trust = g.MatMul(weights, g.const(np.nan_to_num(confidences)))
     if spread.aggregates:
         shares = g.Div(shares, g.ReduceSum(shares, [1], keepdims=1))
-        trust = shares
     single = g.Equal(g.ReduceMax(weights, [1], keepdims=0), g.number(1.0))
     only = g.Equal(
         g.ReduceSum(g.cast(g.Greater(weights, g.number(0.0)), ir.DataType.INT64), [1], keepdims=0),
         np.array(1, np.int64),
     )
+    alone = g.And(single, only)
+    if spread.aggregates:  # counts of several leaves have no confidence of their own
+        trust = g.Where(g.Unsqueeze(alone, [1]), trust, shares)
     by_leaf = g.Gather(np.array(labels), g.ArgMax(weights, axis=1, keepdims=0), axis=0)
-    index = g.Where(g.And(single, only), by_leaf, g.ArgMax(trust, axis=1, keepdims=0))
+    index = g.Where(alone, by_leaf, g.ArgMax(trust, axis=1, keepdims=0))
     index = g.Where(g.Squeeze(is_missing, [1]), np.array(-1, np.int64), index)
     nan = g.number(float("nan"))
     return Result(
