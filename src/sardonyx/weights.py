@@ -9,6 +9,7 @@ the classification by name.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ from sardonyx.passes.stages import PREPARATION, stage_of
 
 KIND = "sardonyx.kind"  # what an edit of the model says that a tensor is
 TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+FOLDED = (
+    "pkg.onnxscript.optimizer.folded_from"  # what torch's newer exporter computed a tensor from
+)
 IDENTITY_BYTES = 16 * 2**20  # larger matrices are not compared with the identity
 
 # Inputs, by their name in the schema, that are settings of an operator and never trained.
@@ -139,6 +143,17 @@ def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
     return tensors
 
 
+def folded_from(value: ir.Value) -> tuple[str, ...]:
+    """The tensors from which torch's newer exporter computed one: parameters, their buffers, and
+    results in between.
+    """
+    try:
+        names = ast.literal_eval(value.metadata_props.get(FOLDED, "[]"))
+    except (ValueError, SyntaxError):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
 @dataclass(frozen=True)
 class _Role:
     """The kind that one use of a tensor suggests, and the reason.
@@ -184,8 +199,11 @@ def _classify(
     if marks_parameters:
         # The exporter marks every parameter, but a tensor that it computed from one has no mark.
         weight = next((r for r in roles if r.parameter), None)
-        if weight is None:
+        parameters = [n for n in folded_from(value) if n.endswith((".weight", ".bias"))]
+        if weight is None and not parameters:
             return "constant", "not among the parameters of the exported torch module"
+        if parameters:
+            return "weight", f"computed by the exporter from {', '.join(map(quote, parameters))}"
     if not roles:
         return "constant", "nothing reads it" if not value.is_graph_output() else "it is an output"
     if weight is None:

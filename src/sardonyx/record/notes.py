@@ -17,7 +17,7 @@ from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
-from sardonyx.record.restore_weights import is_uniform
+from sardonyx.record.restore_weights import LARGEST_COPY, is_uniform
 from sardonyx.weights import (
     ELEMENTWISE,
     EXPORTER_CONSTANT,
@@ -34,14 +34,20 @@ SHOWN = 3
 FACTORIES = re.compile(
     r"(arange|empty|eye|full|linspace|ones|rand|randn|scalar_tensor|tril|triu|zeros)(_like)?(_default)?(_\d+)?"
 )
+# Functions of torch that compute: what they made of a parameter is not the parameter.
+ARITHMETIC = frozenset({
+    "abs", "add", "addmm", "bmm", "clamp", "cos", "cumsum", "div", "einsum", "exp",
+    "linalg_vector_norm", "log", "matmul", "mean", "mm", "mul", "neg", "norm", "pow", "reciprocal",
+    "rsqrt", "sigmoid", "sin", "softmax", "softplus", "sqrt", "square", "sub", "sum", "tanh",
+})  # fmt: skip
 
 
 def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> None:
     """Add notes for whoever trains this model to the choices."""
     notes = (
-        _shared(trained), _merged_norms(model), _nameless(trained), _numbers(model, trained),
-        _outside_layers(model, trained), _computed(model, trained), _padding_rows(trained),
-        _integers(model),
+        _shared(trained), _merged_norms(model), _nameless(trained), _derived(trained),
+        _numbers(model, trained), _outside_layers(model, trained), _computed(model, trained),
+        _padding_rows(trained), _integers(model),
     )  # fmt: skip
     for note in notes:
         if note is not None:
@@ -113,6 +119,33 @@ def _nameless(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     return f"{count}: {_listed(names)}", why
 
 
+def _derived(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Weights that are a result of parameters, or parts of one parameter that overlap."""
+    found: list[ir.Value] = []
+    by_origin: dict[str, list[ir.Value]] = {}
+    for value in trained:
+        origins = torch_names.origins(value)
+        names = {re.sub(r"_\d+$", "", n) for n in (*origins, value.name or "")}
+        if len([n for n in origins if "." in n]) > 1 or names & ARITHMETIC:
+            found.append(value)
+        for name in origins:
+            by_origin.setdefault(name, []).append(value)
+    found += [v for part in by_origin.values() if _overlap(part) for v in part if v not in found]
+    if not found:
+        return None
+    listed = _listed([v.name or "" for v in found])
+    count = f"{len(found)} weight{'s' * (len(found) > 1)} trained as the exporter computed"
+    why = "their parameters are not in the file; export with optimize=False to train those"
+    return f"{count} {'them' if len(found) > 1 else 'it'}: {listed}", why
+
+
+def _overlap(values: Sequence[ir.Value]) -> bool:
+    """Whether tensors have numbers in common, as overlapping parts of one parameter have."""
+    arrays = [v.const_value.numpy() for v in values if v.const_value is not None]
+    parts = [np.unique(a) for a in arrays if 0 < a.size <= LARGEST_COPY]
+    return len(parts) > 1 and len(np.unique(np.concatenate(parts))) < sum(map(len, parts))
+
+
 def _numbers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     """Single numbers that are trained because of their names."""
     single = {v.name for v in trained if v.const_value is not None and v.const_value.size == 1}
@@ -170,7 +203,11 @@ def _computed(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | No
     if not names:
         return None
     count = f"{len(names)} tensor{'s' * (len(names) > 1)} that the exporter computed not trained"
-    why = "if it was computed from a parameter, export with optimize=False, or name it in train="
+    origins = sorted({n for v in tensors if v.name in names for n in torch_names.origins(v)})
+    of = f" ({', '.join(map(quote, origins[:SHOWN]))})" if origins else ""
+    why = (
+        f"if it was computed from a parameter{of}, export with optimize=False, or name it in train="
+    )
     return f"{count}: {_listed(names)}", why
 
 
@@ -179,6 +216,8 @@ def _padding_rows(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
     rows = []
     for value in trained:
         gathers = [n for n, position in value.uses() if n.op_type == "Gather" and position == 0]
+        if gathers and all(map(_leaves_out_rows, gathers)):
+            continue
         if not gathers or value.const_value is None or len(value.const_value.shape) != 2:
             continue
         zeros = np.flatnonzero(~value.const_value.numpy().any(axis=1))
@@ -188,6 +227,11 @@ def _padding_rows(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
         return None
     why = "torch keeps the row of padding_idx as it is, which an ONNX file does not say"
     return f"{', '.join(rows[:SHOWN])} holds zeros and is trained like the others", why
+
+
+def _leaves_out_rows(gather: ir.Node) -> bool:
+    """Whether rows of a table are chosen by an index after they were read, as `from_torch` does."""
+    return any(node.op_type == "Where" and i > 0 for node, i in gather.outputs[0].uses())
 
 
 def _integers(model: Model) -> tuple[str, str] | None:

@@ -2,13 +2,14 @@
 
 The exporters compute what follows from parameters alone. The first step of an RNN, whose state is
 0, becomes a bias for every row; the head of a language model becomes a transposed copy of its
-embedding, although both are one parameter. The newer exporter also leaves a bias of zeros out,
-which is where training of a fresh layer begins.
+embedding, although both are one parameter; the first token of a vision transformer becomes one for
+every image of a batch. The newer exporter also leaves a bias of zeros out, which is where training
+of a fresh layer begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +20,7 @@ from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
-from sardonyx.weights import classified
+from sardonyx.weights import TORCH_KIND, classified
 
 SHOWN = 6
 LARGEST_COPY = 2**20  # elements
@@ -31,6 +32,7 @@ def restore_weights(model: Model, choices: Choices) -> None:
     op = Builder("restore")
     op.reserve(all_names(model.graph))
     rewrites: Rewrites = [*_copies(model, op), *_transposes(model, op)]
+    rewrites += _repeats(model, op, {value for value, _, _ in rewrites})
     for value, _, replacement in rewrites:
         value.replace_all_uses_with(replacement)
         del model.graph.initializers[value.name or ""]
@@ -127,11 +129,11 @@ def _transposes(model: Model, op: Builder) -> Rewrites:
     ]
     sources = [v for v in weights if not torch_names.is_computed(v)]
     rewrites: Rewrites = []
-    for value in weights:
-        if not torch_names.is_computed(value) or value.is_graph_output() or is_uniform(value):
-            continue
+    for value in (v for v in weights if torch_names.is_computed(v) and not is_uniform(v)):
         source = next((s for s in sources if _is_transpose(value, s) and _tied(value, s)), None)
-        if source is not None:
+        if source is None or value.is_graph_output():
+            sources.append(value)  # another may be its transpose
+        else:
             rewrites.append((value, source, op.Transpose(source, perm=[1, 0])))
     return rewrites
 
@@ -153,9 +155,15 @@ def _is_transpose(value: ir.Value, source: ir.Value) -> bool:
 def _tied(computed: ir.Value, source: ir.Value) -> bool:
     """Whether a transpose was computed from this weight, and not from one of equal numbers.
 
-    The newer exporter names the parameter. In files of the older one, a layer that is a copy of
-    another reads from a module of its own, unless the weight is the table of an embedding.
+    The newer exporter names what it computed it from, or the parameter of its call. In files of the
+    older one, a layer that is a copy of another reads from a module of its own, unless the weight
+    is the table of an embedding.
     """
+    origins = torch_names.origins(computed)
+    if origins:
+        return not origins.isdisjoint({source.name, *torch_names.origins(source)})
+    if torch_names.is_computed(source):
+        return False
     readers = [node for node, _ in computed.uses()]
     names = [torch_names.parameters(node) for node in readers]
     if any(names):
@@ -165,6 +173,56 @@ def _tied(computed: ir.Value, source: ir.Value) -> bool:
     owner = (source.name or "").rpartition(".")[0]
     paths = [".".join((node.name or "").split("/")[1:-1]) for node in readers]
     return all(f"{owner}.".startswith(f"{path}.") or not path for path in paths)
+
+
+# -- a weight for every row -------------------------------------------------------------
+
+
+def _repeats(model: Model, op: Builder, done: Collection[ir.Value]) -> Rewrites:
+    """Weights that the newer exporter repeated along an axis, and whose source is not in the file:
+    it is put back, under its name.
+    """
+    rewrites: Rewrites = []
+    initializers = model.graph.initializers
+    names = [
+        w.name for w in classified(model.graph) if w.kind == "weight" and w.name in initializers
+    ]
+    for value in map(initializers.__getitem__, names):
+        origins, array = torch_names.origins(value), constant(value)
+        if len(origins) != 1 or value in done or value.is_graph_output():
+            continue
+        if array is None or value.dtype is None or not 0 < array.size <= LARGEST_COPY:
+            continue
+        (name,) = origins
+        first = _without_repeats(array, _rows(model) if is_uniform(value) else None)
+        if first.shape == array.shape or name in initializers:
+            continue
+        source = ir.Value(name=name, const_value=ir.tensor(first, name=name))
+        source.shape, source.dtype = ir.Shape(first.shape), value.dtype
+        source.metadata_props[TORCH_KIND] = "PARAMETER"
+        model.graph.register_initializer(source)
+        rewrites.append((value, source, op.Expand(source, list(array.shape))))
+    return rewrites
+
+
+def _without_repeats(array: np.ndarray, rows: int | None) -> np.ndarray:
+    """The first part of an array along each axis on which all parts are equal. In an array of one
+    number every axis is such a one: there the first of the size `rows` counts.
+    """
+    for axis, size in enumerate(array.shape):
+        first = array.take([0], axis)
+        if size > 1 and rows in (None, size) and bool((array == first).all()):
+            array = first
+            if rows is not None:
+                break
+    return array
+
+
+def _rows(model: Model) -> int:
+    """The number of rows that the file is made for; 0 where it is free."""
+    shapes = [v.shape for v in model.graph.inputs if v.shape]
+    sizes = {shape[0] for shape in shapes if len(shape)}
+    return next((s for s in sizes if isinstance(s, int) and len(sizes) == 1), 0)
 
 
 # -- biases -----------------------------------------------------------------------------

@@ -13,6 +13,8 @@ import re
 
 import onnx_ir as ir
 
+from sardonyx.weights import FOLDED, folded_from
+
 SCOPES = "pkg.torch.onnx.name_scopes"
 CALL = "pkg.torch.onnx.fx_node"
 OPERATOR = re.compile(r"target=torch\.ops\.aten\.(\w+)")
@@ -56,7 +58,12 @@ def respelled(spelling: str, pattern: str) -> str:
 
 def is_computed(value: ir.Value) -> bool:
     """Whether an exporter computed a tensor: it has a name that no parameter has."""
-    if COMPUTED.match(value.name or ""):
+    if COMPUTED.match(value.name or "") or FOLDED in value.metadata_props:
         return True
     result = re.compile(rf"%{re.escape(value.name or '')}\b")
     return any(result.search(node.metadata_props.get(CALL, "")) for node, _ in value.uses())
+
+
+def origins(value: ir.Value) -> frozenset[str]:
+    """What the newer exporter computed a tensor from, constants of its own left out."""
+    return frozenset(n for n in folded_from(value) if not COMPUTED.match(n))
