@@ -12,7 +12,7 @@ from sardonyx.build import Builder
 from sardonyx.errors import ImportDiffers
 from sardonyx.importers.assembly import assemble, graph_input
 from sardonyx.importers.proof import prove, run
-from sardonyx.importers.trees import Forest, emit, leaf_rows, leaf_sums, order
+from sardonyx.importers.trees import Forest, alike, alike_rows, emit, leaf_rows, leaf_sums, order
 
 COMPARE = {
     "<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater,
@@ -110,6 +110,54 @@ def test_columns_of_float32_are_divided_as_by_thresholds_in_double(mode, many, m
              if n.op_type == "TreeEnsemble"]  # fmt: skip
     assert ir.DataType.FLOAT in kinds
     prove(model, {"x": x}, {"sums": sums})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_sorted_by_what_the_trees_test_and_put_back(seed, monkeypatch) -> None:
+    monkeypatch.setattr(alike, "SHORTEST_WALK", 1)
+    rng = np.random.default_rng(seed)
+    forest, tests = Forest(), {}
+    for _ in range(5):
+        forest.tree(random_tree(rng, forest, tests, 4, 1, 5))
+    op = Builder()
+    x = graph_input("x", ir.DataType.DOUBLE, ["n", 4])
+    places = alike_rows(op, forest, x)
+    assert places is not None
+    ordered, back = places
+    sums = op.Gather(leaf_sums(op, forest, op.Gather(x, ordered, axis=0)), back, axis=0)
+    model = assemble(op, [x], {"sums": sums, "order": ordered})
+    for count in (0, 1, 200):
+        rows = rows_for(rng, 4)[:count]
+        leaves = [[reached(root, tests, row) for root in forest.roots] for row in rows]
+        expected = forest.leaves[np.array(leaves, int).reshape(count, 5)].sum(1)
+        for outputs in (
+            run(model, {"x": rows}),
+            dict(zip(("sums", "order"), sx.to_numpy(model)(rows))),
+        ):
+            np.testing.assert_allclose(outputs["sums"], expected, rtol=1e-12)
+            assert sorted(np.asarray(outputs["order"])) == list(range(count))
+
+
+def test_sorted_rows_are_neighbours_where_they_fall_into_the_same_bins() -> None:
+    rng = np.random.default_rng(0)
+    forest = Forest()
+    leaf = forest.leaf(1.0)
+    for column, cut in zip(rng.integers(0, 2, 400), rng.normal(size=400)):
+        forest.tree(forest.test(int(column), "<=", cut, leaf, forest.leaf(2.0)))
+    op = Builder()
+    x = graph_input("x", ir.DataType.DOUBLE, ["n", 2])
+    places = alike_rows(op, forest, x)
+    assert places is not None
+    model = assemble(op, [x], {"order": places[0]})
+    rows = rng.normal(size=(500, 2))
+    thresholds = forest.thresholds()
+    passed = np.concatenate([rows[:, [c]] <= thresholds[c] for c in (0, 1)], axis=1)
+    sorted_rows = passed[run(model, {"x": rows})["order"]]
+    changes = [np.count_nonzero(np.diff(r.astype(int), axis=0)) for r in (sorted_rows, passed)]
+    assert changes[0] < changes[1] / 4
+    few = Forest()
+    few.tree(few.test(0, "<=", 0.0, few.leaf(1.0), few.leaf(2.0)))
+    assert alike_rows(op, few, x) is None
 
 
 def test_many_trees_with_leaf_vectors_are_gathered_in_parts(monkeypatch) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.importers.trees import leaf_sums
+from sardonyx.importers.trees import alike_rows, leaf_rows, leaf_sums
 
 from .aggregates import MEANS, MEDIANS, SUMS, WEIGHTED, aggregate, treatment_of
 from .document import Element
@@ -413,7 +413,9 @@ def _regression_forest(
             scale = [1.0] * len(weights)
         values = [scores(tree) * w for tree, w in zip(trees, scale, strict=True)]
         tests.forest.extend_leaves(np.concatenate(values)[:, None])
-        total = g.Squeeze(leaf_sums(g, tests.forest, tests.inputs()), [1])
+        x, back = _sorted_rows(g, tests)
+        total = g.Squeeze(leaf_sums(g, tests.forest, x), [1])
+        total = total if back is None else g.Gather(total, back, axis=0)
         if method == "average":
             total = g.Div(total, g.number(float(len(trees))))
         return Result(job.target, Column(total, "double"))
@@ -491,7 +493,9 @@ def vector_sums(
 
     With `votes`, also the first tree that has a share in each entry.
     """
-    rows = tests.rows()
+    tests.forest.extend_leaves(np.zeros((tests.leaves, 1)))
+    x, back = _sorted_rows(g, tests)
+    rows = leaf_rows(g, tests.forest, x)
     count = tests.forest.trees
     values = g.const(table)
     total: ir.Value | None = None
@@ -510,4 +514,17 @@ def vector_sums(
             vectors = g.Concat(g.Unsqueeze(total, [1]), vectors, axis=1)
         total = g.Gather(g.CumSum(vectors, np.array(1, np.int64)), np.array(-1), axis=1)
     assert total is not None
+    if back is not None:
+        total = g.Gather(total, back, axis=0)
+        first = None if first is None else g.Gather(first, back, axis=0)
     return total, first
+
+
+def _sorted_rows(g: Graph, tests: Tests) -> tuple[ir.Value, ir.Value | None]:
+    """What a forest tests, in the order that is walked fastest, and the place of each row in it."""
+    x = tests.inputs()
+    sorted_rows = alike_rows(g, tests.forest, x)
+    if sorted_rows is None:
+        return x, None
+    order, back = sorted_rows
+    return g.Gather(x, order, axis=0), back
