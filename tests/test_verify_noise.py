@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -278,3 +279,32 @@ def test_the_ratio_of_a_conversion_is_that_of_its_result() -> None:
         report.measurements.append(measure((name, "y", ""), found, exact, [exact.astype("f")]))
     assert report.ratio == report.measurements[0].ratio
     assert report.ratio_of_others == report.measurements[1].ratio < report.ratio
+
+
+def test_noise_of_whole_numbers_is_drawn_by_moving_weights() -> None:
+    """Products of 1.0 and 0.75 are exact by luck: rounding shows only where they are others."""
+    torch = pytest.importorskip("torch")
+
+    class Product(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = torch.nn.Embedding(60, 3)
+            with torch.no_grad():
+                self.rows.weight.fill_(1.0)[:14] = 0.75
+
+        def forward(self, ids: Any) -> Any:
+            y = self.rows(ids[:, 0])
+            for place in range(1, 60):
+                y = y * self.rows(ids[:, place])
+            return y
+
+    module, feeds = Product(), {"ids": np.arange(60)[None]}
+    before = [p.detach().clone() for p in module.parameters()]
+
+    def off_by(roundings: float) -> Any:
+        y = np.float64(0.75**14) * (1.0 + roundings * 2.0**-24)
+        return lambda ids: np.full((1, 3), y, np.float32)
+
+    assert sx.verify(module, off_by(5), inputs=feeds).verdict == SAME
+    assert sx.verify(module, off_by(400), inputs=feeds).verdict == DIFFERENT
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))

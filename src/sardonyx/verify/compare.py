@@ -31,7 +31,7 @@ from sardonyx.verify.draw import BLIND, CONSTANT, Drawer, rated
 from sardonyx.verify.exact import Reference, Walk, is_float, widened
 from sardonyx.verify.gradients import NotDifferentiable, gradients_of
 from sardonyx.verify.interface import common_sizes, interface_mismatch
-from sardonyx.verify.jitter import Jitter, moved
+from sardonyx.verify.jitter import Jitter, moved, moved_weights
 from sardonyx.verify.locate import Locator
 from sardonyx.verify.noise import (
     BANDS,
@@ -46,7 +46,14 @@ from sardonyx.verify.noise import (
     measure,
 )
 from sardonyx.verify.report import Report
-from sardonyx.verify.subjects import SavedSubject, Subject, distinct_names, on_engine, subject
+from sardonyx.verify.subjects import (
+    MOVED,
+    SavedSubject,
+    Subject,
+    distinct_names,
+    on_engine,
+    subject,
+)
 from sardonyx.verify.ties import SELECTIONS, explained, has_jumps
 
 FEW = 64  # outputs with fewer elements tell little of the noise: more samples are drawn
@@ -275,7 +282,8 @@ class _Job:
         slow = time.monotonic() - start > SLOW
         self._note_what_shows_little(exact)
         small = [n for n, v in exact.items() if is_float(v) and 0 < v.size < FEW]
-        samples = [self._more_noise(run, t) for t in range(SAMPLES) if small and not slow]
+        is_moved = bool(small) and not slow and _has_floats(run)
+        samples = [self._more_noise(run, t) for t in range(SAMPLES) if is_moved]
         self.noise = {n: max(d.get(n, 0.0) for d in samples) for n in small if samples}
         for label, item in zip(self.labels, self.subjects):
             self._measure(label, item, run, exact, baselines)
@@ -314,14 +322,14 @@ class _Job:
     def _more_noise(
         self, run: DataSet, trial: int, coarsely: Sequence[Reference] = ()
     ) -> dict[str, float]:
-        """The noise of every output on inputs moved in the last place: rounding drawn anew.
+        """The noise of every output on numbers moved in the last place: rounding drawn anew.
 
         Small outputs tell little of the noise, and those of a wide range are ruled by few elements.
         """
         key = (run.name, trial, bool(coarsely))
         if key not in self.trials:
             self.trials[key] = {}
-            if self.exact is not None and any(map(is_float, run.inputs.values())):
+            if self.exact is not None and _has_floats(run):
                 rng = np.random.default_rng(trial)
                 feeds = {k: moved(v, rng) for k, v in run.inputs.items()}
                 with contextlib.suppress(OutOfTime), self.budget.within(0.2):
@@ -329,7 +337,24 @@ class _Job:
                     baselines = [side(feeds) for side in self.baselines]
                     baselines += [side(feeds) for side in coarsely]
                     self.trials[key] = _noise(self.exact(feeds), baselines)
+            elif self.exact is not None:
+                with contextlib.suppress(OutOfTime), self.budget.within(0.2):
+                    self.trials[key] = self._noise_of_weights(run, trial)
         return self.trials[key]
+
+    def _noise_of_weights(self, run: DataSet, trial: int) -> dict[str, float]:
+        """The noise with weights moved in the last place: for inputs that are whole numbers."""
+        self.budget.check()
+        for item in self.subjects:
+            twin = item.nudged(trial)
+            wide_run = twin.exact() if twin is not None else None
+            if twin is not None and wide_run is not None:
+                return _noise(wide_run(run.inputs), [twin(run.inputs)])
+            if item.model is not None:
+                exact, baselines = _references(normalize(moved_weights(item.model, trial, MOVED)))
+                if exact is not None:
+                    return _noise(exact(run.inputs), [b(run.inputs) for b in baselines])
+        return {}
 
     def _coarsely(self) -> list[Reference]:
         """The baseline that computes some nodes as coarsely as engines do, where there are such."""
@@ -533,6 +558,10 @@ def _references(model: Model) -> tuple[Any, list[Any]]:
         return None, []
     baselines: list[Any] = [Reference(model, exact=False)]
     return exact, baselines
+
+
+def _has_floats(run: DataSet) -> bool:
+    return any(map(is_float, run.inputs.values()))
 
 
 def _noise(exact: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ How much the result moves when they are is therefore what rounding may do to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class Jitter:
             subject = self.subject
             if isinstance(subject, OnnxSubject) and subject.model is not None:
                 subject = OnnxSubject(
-                    _moved_weights(subject.model, rng), subject.engine, subject.name
+                    moved_weights(subject.model, [trial, 1]), subject.engine, subject.name
                 )
             results.append(subject({k: moved(v, rng) for k, v in feeds.items()}))
         return center, results
@@ -50,10 +50,15 @@ def moved(value: Any, rng: np.random.Generator) -> Any:
     return (value.astype(np.float64) * (1.0 + step)).astype(value.dtype)
 
 
-def _moved_weights(model: Model, rng: np.random.Generator) -> Model:
-    copy = model.copy()
+def moved_weights(
+    model: Model, seed: int | Sequence[int], largest: int | None = None
+) -> Model:
+    """A copy of the model whose float weights, of up to so many elements, are perturbed."""
+    rng, copy = np.random.default_rng(seed), model.copy()
     for value in copy.graph.initializers.values():
         tensor = value.const_value
+        if largest is not None and tensor is not None and tensor.size > largest:
+            continue
         if any((use.node.op_type, use.idx) in SIZES for use in value.uses()):
             continue
         if tensor is not None and tensor.dtype.is_floating_point() and tensor.dtype.bitwidth >= 16:

@@ -29,6 +29,7 @@ from sardonyx.model import Model, load
 from sardonyx.verify.datasets import DataSet, read_folder, read_npz
 from sardonyx.verify.exact import is_float
 
+MOVED = 2**16  # elements of the largest weights that are moved by a rounding
 SILENT = {"log_severity_level": 4}  # sizes are tried until one fits: failures are expected
 
 
@@ -51,6 +52,10 @@ class Subject:
 
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
         """A runner of the subject in float64; None where it has none of its own."""
+        return None
+
+    def nudged(self, seed: int) -> Subject | None:
+        """The subject with weights moved in the last place; None where it cannot move them."""
         return None
 
 
@@ -236,6 +241,9 @@ class ModuleSubject(Subject):
             wide, {k: v.astype(np.float64) if is_float(v) else v for k, v in feeds.items()}
         )
 
+    def nudged(self, seed: int) -> Subject:
+        return ModuleSubject(nudged_copy(self.module, seed), self.name)
+
     def _call(self, module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         torch = sys.modules["torch"]
         names = set(inspect.signature(module.forward).parameters)
@@ -244,6 +252,24 @@ class ModuleSubject(Subject):
             if set(tensors) <= names:
                 return named(module(**tensors))
             return named(module(*tensors.values()))
+
+
+def nudged_copy(module: Any, seed: int) -> Any:
+    """A copy of a torch module with parameters moved by a rounding, up or down.
+
+    Large ones are shared with the module: to draw all rounding anew, it is enough to move others.
+    """
+    torch = sys.modules["torch"]
+    generator = torch.Generator().manual_seed(seed)
+    memo = {id(p): p for p in module.parameters() if p.numel() > MOVED}
+    twin = copy.deepcopy(module, memo)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            if parameter.is_floating_point() and parameter.numel() <= MOVED:
+                signs = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+                step = torch.finfo(parameter.dtype).eps * signs.to(torch.float64)
+                parameter.copy_((parameter.double() * (1.0 + step)).to(parameter.dtype))
+    return twin
 
 
 def torch_tensor(value: Any) -> Any:

@@ -29,7 +29,7 @@ from sardonyx.model import Model
 from sardonyx.verify.compare import verify
 from sardonyx.verify.noise import BANDS, DIFFERENT, FAILS, GRADIENT_BANDS, SAME, measure
 from sardonyx.verify.report import Report
-from sardonyx.verify.subjects import Subject, torch_tensor
+from sardonyx.verify.subjects import Subject, nudged_copy, torch_tensor
 from sardonyx.verify.training import prepare_training
 
 SECONDS = 120.0
@@ -166,6 +166,11 @@ class ModuleSource(Subject):
 
     def exact(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         return functools.partial(self._run, mode=None)
+
+    def nudged(self, seed: int) -> Subject:
+        module = nudged_copy(self.source.module, seed)
+        source = Source(module, self.source.call, self.source.loss, self.source.labels)
+        return ModuleSource(source, self.names, self.outputs)
 
     def _run(self, feeds: Mapping[str, Any], mode: Any) -> dict[str, Any]:
         return self._runs(feeds, mode, calls=1)[0]
