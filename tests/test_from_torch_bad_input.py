@@ -380,3 +380,50 @@ def test_one_row_of_what_is_squeezed_inside() -> None:
         expected = net(row).numpy()
     ours = sx.to_numpy(model)(row.numpy())
     np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+class OnlySingle(torch.autograd.Function):
+    """Knows float32 only, as kernels of some libraries do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        if x.dtype == torch.float64:
+            raise RuntimeError("expected Float")
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * 2
+
+
+class Single(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return OnlySingle.apply(self.layer(x))
+
+
+def test_a_module_that_does_not_run_in_float64_is_compared_with_itself() -> None:
+    model = sx.from_torch(Single().eval(), torch.randn(5, 4))
+    assert model.metadata["sardonyx.imported"].endswith("same")
+
+
+def test_a_training_that_does_not_run_in_float64_is_refused() -> None:
+    module = Single()
+    settings = {"loss": nn.MSELoss(), "labels": torch.randn(5, 3)}
+    settings["optimizer"] = torch.optim.SGD(module.parameters(), 0.1)
+    with pytest.raises(ImportRefused, match=r"(?s)float64.*expected Float.*verify=False"):
+        sx.from_torch(module, torch.randn(5, 4), **settings)
+
+
+def test_a_module_that_does_not_run_on_its_example_is_one_error() -> None:
+    """torch's exporter does not see it: it knows shapes, not numbers."""
+
+    class Picky(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x[:, torch.tensor([7])]
+
+    with pytest.raises(ImportRefused, match=r"(?s)does not run.*test_from_torch_bad_input.py"):
+        sx.from_torch(Picky().eval(), torch.randn(5, 4))

@@ -247,6 +247,93 @@ def attention_in_float64() -> Made:
     return net, normal(5, 4, 6).double(), normal(5, 3).double()
 
 
+@case
+def transformer_with_causal_masks() -> Made:
+    """torch looks whether a mask is causal: no need, the mask is there."""
+
+    def run(self: Any, source: Any, target: Any) -> Any:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.net(source, target, tgt_mask=mask, src_key_padding_mask=source[..., 0] > 1.5)
+
+    net = Net(run, net=nn.Transformer(8, 2, 1, 1, 16, batch_first=True))
+    return net, (normal(3, 4, 8), normal(3, 5, 8)), normal(3, 5, 8)
+
+
+@case
+def encoder_with_a_mask_as_input() -> Made:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    net = Net(lambda s, x, mask: s.net(x, mask=mask), net=nn.TransformerEncoder(layer, 1))
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    return net, (normal(3, 5, 8), mask), normal(3, 5, 8)
+
+
+@case
+def experts_of_sorted_rows() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        share, expert = self.gate(x).softmax(-1).max(-1)
+        order = expert.argsort(stable=True)
+        counts = functional.one_hot(expert, 4).sum(0)
+        y = functional.grouped_mm(x[order], self.w, offs=counts.cumsum(0).to(torch.int32))
+        return y[order.argsort()] * share[:, None]
+
+    if not hasattr(functional, "grouped_mm"):
+        pytest.skip("torch has no grouped_mm before 2.10")
+    return (
+        Net(run, gate=nn.Linear(8, 4), w=nn.Parameter(normal(4, 8, 8))),
+        normal(6, 8),
+        normal(6, 8),
+    )
+
+
+@case
+def running_products_and_extremes() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        products = torch.cumprod(h.sigmoid(), 1) + h.cumprod(dim=0)
+        largest = h.cummax(1)
+        return products + largest.values * largest.indices + torch.cummin(h, 0)[0]
+
+    return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def order_statistics() -> Made:
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        second = h.kthvalue(2, 1, keepdim=True)[0] + torch.median(h, -1, True).values
+        ordered = h.sort(dim=1, descending=True, stable=True)[0]
+        return second + ordered + h.median() * h.gather(1, h.argsort(dim=1, stable=True))
+
+    return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def means_of_what_is_scattered() -> Made:
+    places = torch.tensor([[0, 2, 0]])
+
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        index = places.expand(h.shape[0], 3)
+        with_start = torch.ones_like(h).scatter_reduce(1, index, h, "mean")
+        return with_start + h.scatter_reduce(1, index, h * 2, "mean", include_self=False)
+
+    return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def lengths_and_steps() -> Made:
+    steps = torch.linspace(-1, 1, 5)
+
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        place = torch.searchsorted(steps, h.detach()) - torch.searchsorted(
+            steps, x[:, :3], right=True
+        )
+        return torch.hypot(h, h + 1) * place + torch.fmin(h, h * 2) - h.fmax(h.flip(1))
+
+    return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
 # -- what is refused --------------------------------------------------------------------
 
 

@@ -50,9 +50,7 @@ def moved(value: Any, rng: np.random.Generator) -> Any:
     return (value.astype(np.float64) * (1.0 + step)).astype(value.dtype)
 
 
-def moved_weights(
-    model: Model, seed: int | Sequence[int], largest: int | None = None
-) -> Model:
+def moved_weights(model: Model, seed: int | Sequence[int], largest: int | None = None) -> Model:
     """A copy of the model whose float weights, of up to so many elements, are perturbed."""
     rng, copy = np.random.default_rng(seed), model.copy()
     for value in copy.graph.initializers.values():

@@ -439,6 +439,14 @@ def refused(
         raise ImportRefused(f"torch cannot export {quote(name)}: {what}", rows, hint) from error
 
 
+def refusal(what: str, error: BaseException, hint: str = "") -> ImportRefused:
+    """An error of the user's own code, in one that names the line."""
+    reason = next((line for line in str(error).splitlines() if line.strip()), "")
+    return ImportRefused(
+        f"{what}: {type(error).__name__}: {reason.strip()[:300]}", _places(error), hint
+    )
+
+
 HINTS = (
     ("data-dependent", "Python code branches on the values of tensors: write it with torch.where "
      "or torch.cond"),

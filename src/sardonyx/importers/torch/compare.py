@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sardonyx.errors import ImportDiffers, ImportRefused, quote
-from sardonyx.importers.torch.capture import Source, evaluation_mode, plain_branches, quiet
+from sardonyx.importers.torch.capture import (
+    Source,
+    evaluation_mode,
+    plain_branches,
+    quiet,
+    refusal,
+)
 from sardonyx.importers.torch.copies import copied
 from sardonyx.importers.torch.data import array_of
 from sardonyx.importers.torch.leaves import outputs_by_name
@@ -29,7 +36,7 @@ from sardonyx.model import Model
 from sardonyx.verify.compare import verify
 from sardonyx.verify.noise import BANDS, DIFFERENT, FAILS, GRADIENT_BANDS, SAME, measure
 from sardonyx.verify.report import Report
-from sardonyx.verify.subjects import Subject, nudged_copy, torch_tensor
+from sardonyx.verify.subjects import Subject, nudged_copy, reported, torch_tensor
 from sardonyx.verify.training import prepare_training
 
 SECONDS = 120.0
@@ -40,6 +47,21 @@ WIDE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat
 # What asks for a property of a tensor, and need not convert it.
 INQUIRIES = ("__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex")
 
+
+def grouped_mm(
+    mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    """Products of groups of rows, each with its own matrix, of which torch has none in float64."""
+    assert offs is not None and mat_a.dim() == 2 and mat_b.dim() == 3
+    bounds = [0, *offs.tolist()]
+    parts = [mat_a[a:b] @ mat_b[i] for i, (a, b) in enumerate(itertools.pairwise(bounds))]
+    result = torch.cat([*parts, mat_a.new_zeros(mat_a.shape[0] - bounds[-1], mat_b.shape[2])])
+    return result if bias is None else result + bias
+
+
+WITHOUT_WIDE_KERNEL: dict[Any, Callable[..., Any]] = {}
+if hasattr(torch, "_grouped_mm"):
+    WITHOUT_WIDE_KERNEL[torch._grouped_mm] = grouped_mm
 
 # -- outputs ----------------------------------------------------------------------------
 
@@ -72,7 +94,7 @@ class _WideFunctions(TorchFunctionMode):
             args = (args[0], self._wide_weight(args[1]), *args[2:])
         if getattr(func, "__name__", "") not in INQUIRIES and not is_choice:
             args, kwargs = _mapped(_widened, (args, kwargs or {}))
-        result = func(*args, **(kwargs or {}))
+        result = WITHOUT_WIDE_KERNEL.get(func, func)(*args, **(kwargs or {}))
         return WIDE.get(result, result) if isinstance(result, torch.dtype) else result
 
     def _wide_weight(self, weight: Any) -> Any:
@@ -173,7 +195,10 @@ class ModuleSource(Subject):
         return ModuleSource(source, self.names, self.outputs)
 
     def _run(self, feeds: Mapping[str, Any], mode: Any) -> dict[str, Any]:
-        return self._runs(feeds, mode, calls=1)[0]
+        if mode is not None:
+            return self._runs(feeds, mode, calls=1)[0]
+        with reported(f"{self.name} in float64"):  # not every kernel of torch has one
+            return self._runs(feeds, mode, calls=1)[0]
 
     def _runs(self, feeds: Mapping[str, Any], mode: Any, calls: int) -> list[dict[str, Any]]:
         values = {self.names.get(n, n): torch_tensor(v) for n, v in feeds.items()}
@@ -250,7 +275,10 @@ def compare_outputs(
 
 def _require_repeatable(subject: ModuleSource, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of the module, which must be the same whenever it is called."""
-    first, second = subject.twice(feeds)
+    try:
+        first, second = subject.twice(feeds)
+    except Exception as error:
+        raise refusal("the module does not run on its example", error) from error
     rows = [[f"output {quote(n)}"] for n in first if not _alike(first[n], second[n])]
     if rows:
         raise ImportRefused(
@@ -400,6 +428,18 @@ def _update(trainer: Trainer) -> None:
     trainer.optimizer.zero_grad()
 
 
+@contextlib.contextmanager
+def _runs_in_float64() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the user's own code, in a type that it may not know
+        raise refusal(
+            "the module does not train in float64, which its training is compared with",
+            error,
+            hint="verify=False returns the record without this comparison",
+        ) from error
+
+
 def _judged(
     ours: Mapping[str, Any], exact: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, float], list[list[str]]]:
@@ -459,7 +499,9 @@ def compare_steps(
         masks = Masks(sites, seed, start, shares)
         return torch_steps(source, trainer, batches, masks, every, seed_of_draws, wide)
 
-    exact, plain = taken(trainer.copied(True), wide=True), taken(trainer.copied(False))
+    plain = taken(trainer.copied(False))
+    with _runs_in_float64():
+        exact = taken(trainer.copied(True), wide=True)
     if draws or not all(_alike(exact[n], plain[n]) for n in plain):
         # two runs with other draws, or other counts of calls, would pass for rounding
         other = taken(trainer.copied(False), seed_of_draws=int(draws))

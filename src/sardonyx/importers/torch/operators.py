@@ -33,6 +33,7 @@ LIBRARY.define(
     "batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, float momentum,"
     " float eps) -> Tensor"
 )
+LIBRARY.define("grouped_mm(Tensor x, Tensor weight, Tensor ends) -> Tensor")
 
 
 def _same(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -62,6 +63,13 @@ for name, kernel in (
 ):
     LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"sardonyx::{name}", _same, lib=LIBRARY)
+
+
+def _products(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[0], weight.shape[2])
+
+
+torch.library.register_fake("sardonyx::grouped_mm", _products, lib=LIBRARY)
 
 
 # -- marking ----------------------------------------------------------------------------

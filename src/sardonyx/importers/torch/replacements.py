@@ -12,7 +12,10 @@ from unittest import mock
 
 import torch
 from torch.nn import functional
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
+
+from sardonyx.importers.torch.plain import PLAIN
 
 NEVER = -1e30  # the log of "impossible": finite, so that differences of such numbers are not NaN
 
@@ -237,6 +240,20 @@ def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
         return functional.multi_head_attention_forward(*args, **{**kwargs, "training": True})
 
 
+def is_causal(mask: Any, hint: bool | None = None, size: Any = None) -> bool:
+    """Whether a mask may be left out; looking at its numbers saves time, not more."""
+    return hint is True
+
+
+def grouped_mm(
+    mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    if offs is None or mat_a.dim() != 2 or mat_b.dim() != 3:
+        return torch._grouped_mm(mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype)
+    result = torch.ops.sardonyx.grouped_mm(mat_a, mat_b, offs)
+    return result if bias is None else result + bias
+
+
 def _lengths(lengths: Any, like: Any) -> Any:
     if isinstance(lengths, torch.Tensor):
         return lengths.to(torch.int64)
@@ -248,6 +265,7 @@ def _reduced(loss: Any, reduction: str) -> Any:
 
 
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    **PLAIN,
     functional.gaussian_nll_loss: gaussian_nll_loss,
     functional.multilabel_margin_loss: multilabel_margin_loss,
     functional.ctc_loss: ctc_loss,
@@ -259,12 +277,23 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.cdist: cdist,
     functional.multi_head_attention_forward: multi_head_attention_forward,
 }
+if hasattr(torch, "_grouped_mm"):
+    REPLACEMENTS[torch._grouped_mm] = grouped_mm
 if hasattr(functional, "linear_cross_entropy"):  # since torch 2.13
     REPLACEMENTS[functional.linear_cross_entropy] = linear_cross_entropy
 
 
 class Replacing(TorchFunctionMode):
     """Inside, torch calls the replacements."""
+
+    def __enter__(self) -> Replacing:
+        self.masks = mock.patch.object(transformer, "_detect_is_causal_mask", is_causal)
+        self.masks.start()
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        self.masks.stop()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

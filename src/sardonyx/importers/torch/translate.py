@@ -50,7 +50,7 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
     try:
         import onnxscript  # noqa: F401
 
-        from sardonyx.importers.torch import operators
+        from sardonyx.importers.torch import missing, operators
     except ImportError as error:
         raise MissingExtra("onnxscript", "torch") from error
     _refuse_random(operators.mark(program.exported))
@@ -63,7 +63,7 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
             dynamo=True,
             optimize=False,
             opset_version=OPSET,
-            custom_translation_table=operators.TRANSLATIONS,
+            custom_translation_table={**missing.translations(), **operators.TRANSLATIONS},
             verbose=False,
         )
     assert result is not None
