@@ -71,7 +71,7 @@ def kernels_of_an_update_give_the_numbers_of_single_operations() -> None:
     """Optimizers, clipping, averages and groups, in kernels of their own and by torch's."""
     import torch
 
-    from sardonyx.engines.torch import fused_update, native_step
+    from sardonyx.engines.torch import fused_update, native_step, update
     from sardonyx.engines.torch.foreach import Grouped
     from tests.update_cases import CASES, Net
 
@@ -87,7 +87,7 @@ def kernels_of_an_update_give_the_numbers_of_single_operations() -> None:
     for case, (optimizer, settings) in CASES.items():
         net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
         results = []
-        for joined in (fused_update.fused, lambda graph, over, device: Grouped(graph)):
+        for joined in (update.fused, lambda graph, over, device: Grouped(graph)):
             native_step.fused = joined  # type: ignore[assignment]
             rep = sx.prepare_training(net, "torch", device="cuda")
             losses = [float(rep.step(batch)["loss"]) for batch in batches]
@@ -99,7 +99,7 @@ def kernels_of_an_update_give_the_numbers_of_single_operations() -> None:
         graph = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: [a * b])(
             torch.ones(3, device="cuda"), torch.ones(3, device="cuda")
         )
-        assert isinstance(fused_update.fused(graph, {}, torch.device("cuda")), fused_update.Fused)
+        assert isinstance(update.fused(graph, {}, torch.device("cuda")), fused_update.Fused)
 
 
 def cross_entropy_of_narrow_scores_is_that_of_wide_ones() -> None:

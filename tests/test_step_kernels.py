@@ -21,13 +21,14 @@ from onnx import TensorProto, helper
 from onnx.shape_inference import infer_shapes
 
 import sardonyx as sx
+from sardonyx.engines import c_library
 from sardonyx.engines.onnxruntime import prepare_training, step_session
 from sardonyx.engines.onnxruntime.kernels import fusion, library, loops
 from sardonyx.engines.onnxruntime.kernels.program import FORMULAS, is_fused
 from sardonyx.engines.onnxruntime.session import open_session
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(c_library.find_compiler() is None, reason="no C compiler")
 LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 FLAGS = ("And", "Or", "Not")
 COMPARISONS = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal")
@@ -421,7 +422,7 @@ def test_a_folder_that_is_not_written_to_is_replaced(
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(library, "_folder", full)
+    monkeypatch.setattr(c_library, "_folder", full)
     path = library.library("static const Body BODIES[3];")
     assert path is not None
     assert "sardonyx-kernels-" in path

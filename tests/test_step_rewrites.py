@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 import sardonyx as sx
+from sardonyx.engines.c_library import find_compiler
 from sardonyx.engines.onnxruntime import blocks, dense, prepare_training, step_session
 from sardonyx.engines.onnxruntime.kernels import fusion
-from sardonyx.engines.onnxruntime.kernels.library import find_compiler
 from sardonyx.engines.onnxruntime.session import open_session
 from sardonyx.engines.onnxruntime.step_session import REWRITES
 

@@ -1,5 +1,5 @@
-"""Updates in kernels of their own: the text of a kernel, compiled for the CPU, against `_foreach_`
-functions of torch.
+"""Updates in kernels of their own, those of a GPU compiled for the CPU and those of a CPU, against
+`_foreach_` functions of torch.
 
 A GPU runs the same text (`tests/gpu_checks.py`).
 """
@@ -10,6 +10,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.update_cases import CASES, Net
 
 torch = pytest.importorskip("torch")
 
-from sardonyx.engines.torch import fused_update, native_step  # noqa: E402
+from sardonyx.engines.torch import cpu_update, fused_update, native_step  # noqa: E402
 from sardonyx.engines.torch.foreach import Grouped  # noqa: E402
 from sardonyx.engines.torch.merge import MERGED  # noqa: E402
 
@@ -132,6 +133,71 @@ def test_kernels_give_the_numbers_of_single_operations(
         np.testing.assert_array_equal(state[name], array, err_msg=name)
 
 
+@pytest.mark.usefixtures("exact_square_roots")
+@pytest.mark.parametrize(("dtype", "in_place"), [("float32", True), ("float64", False)])
+@pytest.mark.parametrize("case", CASES)
+def test_loops_in_c_give_the_numbers_of_single_operations(
+    case: str, dtype: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    optimizer, settings = CASES[case]
+    program = torch.onnx.export(
+        Net(kind).eval(), (torch.randn(4, 7, dtype=kind),), dynamo=True, verbose=False
+    )
+    net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
+    loops: list[Any] = []
+
+    def fused(graph: Any, over: dict[int, int], device: Any) -> Grouped:
+        result = cpu_update.on_cpu(graph, over)
+        loops.extend(call for call in result.calls if isinstance(call, cpu_update.Loop))
+        return result
+
+    monkeypatch.setattr(cpu_update, "SMALLEST", 0)
+    # several threads, each with many pieces, also where the machine has one core
+    monkeypatch.setattr(cpu_update, "CHUNK", 5)
+    monkeypatch.setattr(cpu_update, "ALONE", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(native_step, "fused", fused)
+    losses, state = _trained(net, in_place)
+    assert loops
+    monkeypatch.setattr(native_step, "fused", lambda graph, over, device: Grouped(graph))
+    expected_losses, expected = _trained(net, False)
+    assert losses == expected_losses
+    for name, array in expected.items():
+        np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
+def test_only_large_updates_are_compiled() -> None:
+    def sums(size: int) -> Any:
+        graph = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: [a * b + a])(
+            torch.zeros(size), torch.zeros(size)
+        )
+        return cpu_update.on_cpu(graph, {})
+
+    assert not isinstance(sums(100), cpu_update.Compiled)
+    assert isinstance(sums(cpu_update.SMALLEST), cpu_update.Compiled)
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    size = 4 * cpu_update.ALONE
+    code = f"""
+import os, torch
+from sardonyx.engines.torch import cpu_update
+torch.set_num_threads(2)
+graph = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: [a * b + a])(
+    torch.zeros({size}), torch.zeros({size}))
+update = cpu_update.on_cpu(graph, {{}})
+a = torch.arange({size}, dtype=torch.float32)
+assert update(a, a)[0][-1] == a[-1] * a[-1] + a[-1]
+child = os.fork()
+if child == 0:
+    os._exit(0 if update(a, a)[0][-1] == a[-1] * a[-1] + a[-1] else 1)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_merged_operations_give_the_same_numbers_but_for_rounding(
     case: str, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +210,7 @@ def test_merged_operations_give_the_same_numbers_but_for_rounding(
     )
     net = sx.trainable(program.model_proto, "cross_entropy", optimizer, **settings)
     merges: list[Any] = []
+    monkeypatch.setattr(cpu_update, "compile_library", lambda text: None)
     original = native_step.fused
 
     def fused(graph: Any, over: dict[int, int], device: Any) -> Grouped:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx.shape_inference import infer_shapes
 
+from sardonyx.engines.c_library import find_compiler
 from sardonyx.engines.onnxruntime import extensions
 from sardonyx.engines.onnxruntime.blocks import update_in_blocks
 from sardonyx.engines.onnxruntime.dense import block_dense
@@ -25,7 +26,6 @@ from sardonyx.engines.onnxruntime.depthwise import DOMAIN, block_depthwise
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import write_in_place
 from sardonyx.engines.onnxruntime.kernels.fusion import fuse
-from sardonyx.engines.onnxruntime.kernels.library import find_compiler
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.recompute import recompute
 from sardonyx.engines.onnxruntime.schedule import arranged, places

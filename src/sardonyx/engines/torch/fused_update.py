@@ -1,4 +1,4 @@
-"""An update on a GPU as few kernels: each reads the tensors of all parameters once.
+"""An update as few kernels, each of which reads the tensors of all parameters once; those of GPUs.
 
 torch's `_foreach_` functions launch little, but each of a dozen passes over all parameters, their
 slots and gradients. Here the elementwise operations that belong together become the text of one
@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sardonyx.engines.torch.foreach import Grouped, inline_numbers
-from sardonyx.engines.torch.merge import merge_operations
+from sardonyx.engines.torch.foreach import Grouped
 from sardonyx.engines.torch.xp import torch
 
 aten = torch.ops.aten
@@ -91,7 +90,7 @@ class Part:
             operands = [self._operand(a, node, names) for a in node.args]
             names[node] = f"v{len(self.lines)}"
             formula = FORMULAS[node.target].format(*operands)
-            self.lines.append(f"const {_type(node)} {names[node]} = {formula};")
+            self.lines.append(f"const {type_name(node)} {names[node]} = {formula};")
         for node in self.nodes:
             if any(user not in inside for user in node.users):
                 self.lines.append(f"r{len(self.results)}.at[k] = {names[node]};")
@@ -101,7 +100,7 @@ class Part:
         """How a formula names a value; what comes from outside is listed."""
         if not isinstance(value, torch.fx.Node):
             other = next(a for a in node.args if isinstance(a, torch.fx.Node) and not _is_flag(a))
-            return f"({_type(other)}){float(value).hex()}"
+            return f"({type_name(other)}){float(value).hex()}"
         if value not in names:
             group = self.numbers if value.meta["val"].ndim == 0 else self.tensors
             letter = "n" if group is self.numbers else "t"
@@ -111,14 +110,20 @@ class Part:
 
     def key(self) -> Any:
         """What parts of one kernel have in common."""
-        types = tuple(_type(n) for n in (*self.tensors, *self.results))
+        types = tuple(type_name(n) for n in (*self.tensors, *self.results))
         return tuple(self.lines), types, tuple(self.numbers)
+
+    def declarations(self) -> tuple[list[tuple[str, str]], ...]:
+        """Names and types of what the lines read, of what they write, and of the numbers."""
+        groups = {"t": self.tensors, "r": self.results, "n": self.numbers}
+        return tuple(
+            [(f"{letter}{i}", type_name(n)) for i, n in enumerate(nodes)]
+            for letter, nodes in groups.items()
+        )
 
     def source(self) -> str:
         """The kernel in CUDA C++."""
-        reads = [(f"t{i}", _type(n)) for i, n in enumerate(self.tensors)]
-        writes = [(f"r{i}", _type(n)) for i, n in enumerate(self.results)]
-        numbers = [(f"n{i}", _type(n)) for i, n in enumerate(self.numbers)]
+        reads, writes, numbers = self.declarations()
         columns = [*reads, *writes]
         parameters = [f"{kind}* p_{name}" for name, kind in columns]
         parameters += [f"const {kind} {name}" for name, kind in numbers]
@@ -154,7 +159,7 @@ extern "C" __global__ void {NAME}(
 """
 
 
-def _type(node: Node) -> str:
+def type_name(node: Node) -> str:
     return TYPES[node.meta["val"].dtype]
 
 
@@ -202,11 +207,14 @@ class Fused(Grouped):
         parts = self.kernels.get(group[0])
         if parts is None:
             return super().call_of(group, dead)
-        kernel = self.compile(parts[0].source(), NAME)
         over = {
             node: self.over[node] for p in parts for node in p.results if self._may_replace(node, p)
         }
-        return Launch(parts, self.places, over, kernel)
+        return self.launch(parts, over)
+
+    def launch(self, parts: list[Part], over: Mapping[Node, Node]) -> Launch:
+        """One kernel for these parts."""
+        return Launch(parts, self.places, over, self.compile(parts[0].source(), NAME))
 
     def _may_replace(self, node: Node, part: Part) -> bool:
         """Whether the old value that a result replaces is read in this part alone."""
@@ -251,9 +259,9 @@ def _is_operand(argument: Any, result: Any) -> bool:
 def _agree(node: Node) -> bool:
     """Whether all operands that are no flags have one type: then C converts nothing."""
     operands = [a for a in node.args if isinstance(a, torch.fx.Node)]
-    types = {_type(a) for a in operands if not _is_flag(a)}
+    types = {type_name(a) for a in operands if not _is_flag(a)}
     if not _is_flag(node):
-        types.add(_type(node))
+        types.add(type_name(node))
     flags = node.target in (aten.logical_and.default, aten.logical_not.default)
     return len(types) == 1 or (flags and not types)
 
@@ -327,18 +335,22 @@ class Launch:
         if not all(t.is_contiguous() for t in tensors):
             self._one_by_one(env)
             return
-        device = tensors[0].device
-        if self.chunks is None:
-            self._cut(tensors[: len(self.parts)], device)
         for column, targets, kinds in zip(self.writes, self.over, self._kinds(), strict=True):
             for place, target, like in zip(column, targets, tensors, strict=False):
                 env[place] = torch.empty_like(like, dtype=kinds) if target is None else env[target]
         tensors += [env[place] for column in self.writes for place in column]
-        addresses = [t.data_ptr() for t in tensors]
+        self.start(tensors, [t.data_ptr() for t in tensors], [env[n] for n in self.numbers])
+
+    def start(self, tensors: list[Any], addresses: list[int], numbers: list[Any]) -> None:
+        """Compute all elements: what is read and written, column by column, and where it lies."""
+        device = tensors[0].device
+        if self.chunks is None:
+            rows = chunks(tensors[: len(self.parts)], CHUNK)
+            self.grid = len(rows)
+            self.chunks = torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1)
         if addresses != self.addresses:
             self.table, self.addresses = _on_device(addresses, device), addresses
             self.wide = int(not any(address % 16 for address in addresses))
-        numbers = [env[place] for place in self.numbers]
         arguments = [self.table, self.chunks, len(self.parts), self.wide, *numbers]
         if self.grid:  # all tensors may be empty
             with current(device):
@@ -346,16 +358,6 @@ class Launch:
 
     def _kinds(self) -> list[Any]:
         return [node.meta["val"].dtype for node in self.parts[0].results]
-
-    def _cut(self, tensors: Sequence[Any], device: Any) -> None:
-        """Which elements of which tensor each block of threads computes."""
-        rows = [
-            (index, begin, min(begin + CHUNK, tensor.numel()))
-            for index, tensor in enumerate(tensors)
-            for begin in range(0, tensor.numel(), CHUNK)
-        ]
-        self.grid = len(rows)
-        self.chunks = torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1)
 
     def _one_by_one(self, env: list[Any]) -> None:
         """Tensors in other layouts: the operations as they are."""
@@ -369,6 +371,15 @@ class Launch:
                 values[node] = node.target(*torch.fx.node.map_arg(node.args, value))
             for node in part.results:
                 env[self.places[node]] = values[node]
+
+
+def chunks(tensors: Sequence[Any], size: int) -> list[tuple[int, int, int]]:
+    """All elements of tensors in pieces: the tensor, its first element, the one after its last."""
+    return [
+        (index, begin, min(begin + size, tensor.numel()))
+        for index, tensor in enumerate(tensors)
+        for begin in range(0, tensor.numel(), size)
+    ]
 
 
 def current(device: Any) -> contextlib.AbstractContextManager[Any]:
@@ -388,17 +399,3 @@ def compile_for_gpu(source: str, name: str) -> Callable[..., Any]:
         source, name, nvcc_options=["--fmad=false"]
     )
     return kernel
-
-
-def fused(graph: torch.fx.GraphModule, over: Mapping[int, int], device: Any) -> Grouped:
-    """The graph with kernels of its own on an NVIDIA GPU; otherwise by `_foreach_` functions."""
-    if device.type == "cpu":
-        inline_numbers(graph)
-        merge_operations(graph)
-    if device.type != "cuda" or torch.version.cuda is None:
-        return Grouped(graph)
-    try:
-        with current(device):
-            return Fused(graph, over, compile_for_gpu)
-    except (AttributeError, RuntimeError, OSError, TypeError):  # a torch without NVRTC
-        return Grouped(graph)

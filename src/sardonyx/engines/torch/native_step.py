@@ -10,12 +10,12 @@ from typing import Any
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
 from sardonyx.engines.torch.foreach import fold_constants
-from sardonyx.engines.torch.fused_update import fused
 from sardonyx.engines.torch.late import separate_late
 from sardonyx.engines.torch.narrow_loss import narrow_losses
 from sardonyx.engines.torch.promotion import drop_casts
 from sardonyx.engines.torch.recorded import NotRecorded, recorded
 from sardonyx.engines.torch.trace import retarget, trace
+from sardonyx.engines.torch.update import fused
 from sardonyx.engines.torch.xp import Torch, arrays, torch
 from sardonyx.errors import EngineError
 from sardonyx.lower.program import Program

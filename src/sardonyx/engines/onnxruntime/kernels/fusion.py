@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from sardonyx.engines.c_library import find_compiler
 from sardonyx.engines.onnxruntime.kernels.images import choose_images, put_in
-from sardonyx.engines.onnxruntime.kernels.library import find_compiler, library
+from sardonyx.engines.onnxruntime.kernels.library import library
 from sardonyx.engines.onnxruntime.kernels.loops import choose_loops
 from sardonyx.engines.onnxruntime.kernels.products import (
     choose_products,
