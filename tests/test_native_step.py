@@ -124,6 +124,47 @@ def test_gradients_that_stop_in_the_forward_part_stop_here_too(engine: str) -> N
         assert rep.step(feeds)["loss"] == pytest.approx(value.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("keep", [False, True])
+def test_arrays_that_were_fed_may_be_written_to_after_the_step(
+    engine: str, keep: bool, tmp_path: Path
+) -> None:
+    """Also where a record keeps a batch as its state."""
+    net = _with_a_kept_batch(keep, tmp_path)
+    rep, fresh = (sx.prepare_training(net, engine) for _ in range(2))
+    assert rep.ways == [NATIVE]
+    rng = np.random.default_rng(0)
+    x, y = np.zeros((400, 300), np.float32), np.zeros((400, 2), np.float32)
+    for _ in range(3):
+        x[:], y[:] = rng.normal(size=x.shape), rng.normal(size=y.shape)
+        assert rep.step({"x": x, "label": y}) == fresh.step({"x": x.copy(), "label": y.copy()})
+    kept = x.copy()
+    x[:], y[:] = 7, 7
+    for name, value in fresh.state().items():
+        np.testing.assert_array_equal(rep.state()[name], value, err_msg=name)
+    if keep:
+        np.testing.assert_array_equal(rep.state()["last"], kept)
+
+
+def _with_a_kept_batch(keep: bool, folder: Path) -> onnx.ModelProto:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[400,300] x) => (float[400,2] y) { y = MatMul(x, w) }""")
+    weights = np.random.default_rng(1).normal(size=(300, 2)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    net = sx.trainable(model, "mse", sx.optim.sgd(0.1, momentum=0.9))
+    sx.save(net, folder / "net.onnx")
+    model = onnx.load(folder / "net.onnx")
+    if keep:
+        (info,) = model.training_info
+        last = onnx.numpy_helper.from_array(np.zeros((400, 300), np.float32), "last")
+        info.algorithm.initializer.append(last)
+        info.algorithm.node.append(onnx.helper.make_node("Identity", ["x"], ["newest"]))
+        output = onnx.helper.make_tensor_value_info("newest", 1, (400, 300))
+        info.algorithm.output.append(output)
+        info.update_binding.add(key="last", value="newest")
+    return model
+
+
 def test_tensors_of_torch_are_fed_as_they_are() -> None:
     folder = next(f for f in CASES if f.name == "mlp_adamw")
     ours, theirs = (sx.prepare_training(folder / "model.onnx", "torch") for _ in range(2))

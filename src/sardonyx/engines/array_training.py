@@ -286,6 +286,10 @@ class ArrayTrainingRep(TrainingRep):
             arrays[name] = default if fed is None else np.asarray(fed, default.dtype)
         return arrays
 
+    def argument(self, step: NativeStep, array: Any) -> Any:
+        """An input of a native step as its function takes it."""
+        return step.forward.convert(array)
+
     def variable(self, array: np.ndarray) -> ArrayVariable:
         return ArrayVariable(array, self)
 

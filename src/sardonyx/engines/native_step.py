@@ -126,7 +126,7 @@ class NativeStep:
                 if name not in self.settings:
                     self.settings[name] = self.forward.convert(default)
                 arrays[name] = self.settings[name]
-        return {n: self.forward.convert(a) for n, a in arrays.items()}
+        return {n: self.rep.argument(self, a) for n, a in arrays.items()}
 
     def _forget(self) -> None:
         for name in self.graph.updates:

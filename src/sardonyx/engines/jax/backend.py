@@ -15,6 +15,7 @@ from sardonyx.engines.jax import controlflow, math, nn  # noqa: F401  (registers
 from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.nn import CHANNELS_LAST
 from sardonyx.engines.jax.xp import arrays, enable_x64, has_cudnn_attention, jax
+from sardonyx.engines.native_step import NativeStep
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
 from sardonyx.lower.xp import Arrays
@@ -141,9 +142,22 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def jit_native(
         self, function: Callable[..., Any], updated: Collection[str]
     ) -> Callable[..., Any]:
-        if not self.steps_ahead or not self.compiles or self.placement is not None:
+        if self.reads_arguments():
+            compiled = super().jit_native(function, updated)
+            return lambda *arguments: jax.block_until_ready(compiled(*arguments))
+        if not self.compiles or self.placement is not None:
             return super().jit_native(function, updated)
         return replacing(function, updated)
+
+    def argument(self, step: NativeStep, array: Any) -> Any:
+        # On a CPU, a compiled function reads the memory of NumPy's arrays, which takes less time
+        # than a copy of each; they stay the caller's, who may write to them after the step.
+        if self.reads_arguments() and isinstance(array, np.ndarray):
+            return array
+        return super().argument(step, array)
+
+    def reads_arguments(self) -> bool:
+        return self.compiles and self.placement is None and not self.steps_ahead
 
     def placed(self, array: Any) -> Any:
         return array if self.placement is None else self.placement.state(array)
