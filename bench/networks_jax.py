@@ -164,21 +164,21 @@ def step(network: Network, optimizer: str) -> Callable[[], float]:
     slots = {"t": jnp.zeros(()), "m": jax.tree.map(jnp.zeros_like, weights)}
     if optimizer == "adamw":
         slots["v"] = jax.tree.map(jnp.zeros_like, weights)
-    x, y = (jnp.asarray(a) for a in network.batch())
+    x, y = network.batch()
 
-    def loss(p: Weights) -> Any:
+    def loss(p: Weights, x: Any, y: Any) -> Any:
         scores = jax.nn.log_softmax(forward(p, x))
         return -jnp.take_along_axis(scores, y[:, None], 1).mean()
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def compiled(p: Weights, s: Weights) -> tuple[Any, Weights, Weights]:
-        value, g = jax.value_and_grad(loss)(p)
+    def compiled(p: Weights, s: Weights, x: Any, y: Any) -> tuple[Any, Weights, Weights]:
+        value, g = jax.value_and_grad(loss)(p, x, y)
         return value, *update(p, g, s)
 
     state = [weights, slots]
 
     def run() -> float:
-        value, state[0], state[1] = compiled(*state)
+        value, state[0], state[1] = compiled(*state, x, y)
         return float(np.asarray(value))
 
     return run
