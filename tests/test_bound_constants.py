@@ -112,3 +112,54 @@ def test_weights_of_four_bits_are_bound(kind: str) -> None:
     x[2, 3] = np.nan
     assert np.isnan(rep.step({"x": x, "label": target})["loss"])
     assert "MatMul" in rep.first_not_finite({"x": x, "label": target})[0][1]
+
+
+def test_kernels_beside_adapters_are_bound_and_others_stay_constants() -> None:
+    """Losses are those of convolutions in torch, whose kernel is W + alpha / rank · B·A."""
+    model = network(
+        [
+            ("Conv", ["x", "k1"], ["a"], {"pads": [1, 1, 1, 1]}),
+            ("Relu", ["a"], ["b"]),
+            ("Conv", ["b", "k2"], ["c"], {"pads": [1, 1, 1, 1]}),
+            ("Tanh", ["c"], ["d"]),
+            ("Conv", ["d", "k3"], ["e"], {"strides": [2, 2]}),
+            ("GlobalAveragePool", ["e"], ["p"]),
+            ("Flatten", ["p"], ["y"]),
+        ],
+        {
+            "k1": normal(64, 32, 3, 3) / 17,
+            "k2": normal(64, 64, 3, 3) / 24,
+            "k3": normal(64, 64, 3, 3) / 24,
+        },
+        ["N", 32, 8, 8],
+    )
+    arrays = {n: model.initializer(n).numpy().copy() for n in ("k1", "k2", "k3")}  # type: ignore[union-attr]
+    adapted = sx.lora(model, rank=4, targets="k2|k3")
+    rep = prepare_training(sx.trainable(adapted, "cross_entropy", sx.optim.sgd(0.1)))
+    assert rep.constants.keys() == {"k2", "k3"}
+    frozen = {n: torch.tensor(a) for n, a in arrays.items()}
+    factors = {
+        n: (
+            torch.tensor(adapted.initializer(f"{n}.lora_A").numpy(), requires_grad=True),  # type: ignore[union-attr]
+            torch.zeros(64, 4, 1, 1, requires_grad=True),
+        )
+        for n in ("k2", "k3")
+    }
+    kernels = torch.nn.functional
+    optimizer = torch.optim.SGD([f for pair in factors.values() for f in pair], 0.1)
+    x, labels = normal(8, 32, 8, 8), np.arange(8)
+    for _ in range(5):
+        whole = {
+            n: frozen[n] + 4 * torch.einsum("orij,rchw->ochw", b, a)
+            for n, (a, b) in factors.items()
+        }
+        hidden = torch.relu(kernels.conv2d(torch.tensor(x), frozen["k1"], padding=1))
+        hidden = torch.tanh(kernels.conv2d(hidden, whole["k2"], padding=1))
+        scores = kernels.conv2d(hidden, whole["k3"], stride=2).mean((2, 3))
+        loss = kernels.cross_entropy(scores, torch.tensor(labels))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        np.testing.assert_allclose(
+            rep.step({"x": x, "label": labels})["loss"], loss.item(), rtol=1e-5
+        )

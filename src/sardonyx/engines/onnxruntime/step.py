@@ -8,6 +8,7 @@ buffers: a step reads one and writes the other, then they change roles.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import mmap
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +19,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from sardonyx.build import is_static
+from sardonyx.edit.lora import adapters
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.in_place import GUARD
 from sardonyx.engines.onnxruntime.session import Runner
@@ -30,7 +32,8 @@ from sardonyx.record.step import StepGraph, distinct_outputs
 PAGES = 1 << 16  # bytes from which on memory comes in pages of its own
 HUGE = 1 << 21  # bytes of a large page
 # What may read a weight that is bound: operators that gain nothing from knowing its numbers.
-READERS = ("MatMul", "Gemm", "Gather", "DequantizeLinear", "Transpose", "Identity")
+READERS = ("MatMul", "Gemm", "Gather", "DequantizeLinear", "Transpose", "Identity", "Shape")
+CONVOLUTIONS = ("Conv", "ConvTranspose")
 BOUND_TYPES = (
     ir.DataType.FLOAT,
     ir.DataType.DOUBLE,
@@ -46,11 +49,11 @@ DEVICES = {
 }
 
 
-def is_bound(value: ir.Value) -> bool:
+def is_bound(value: ir.Value, kernels: Collection[str] = ()) -> bool:
     """Whether a weight that is not trained is bound once as an input, over its own memory.
 
-    A session would copy a constant several times. Kernels of convolutions stay constants: their
-    layout is chosen once.
+    A session would copy a constant several times. Kernels of convolutions stay constants, because
+    their layout is chosen once and what follows is put into them; but not those in `kernels`.
     """
     tensor = value.const_value
     if tensor is None or not _can_be_bound(tensor.dtype) or tensor.nbytes < PAGES:
@@ -58,7 +61,10 @@ def is_bound(value: ir.Value) -> bool:
     if value.is_graph_output() or value.is_graph_input():
         return False
     readers = value.consumers()
-    return bool(readers) and all(n.domain == "" and n.op_type in READERS for n in readers)
+    if not readers or any(n.domain != "" for n in readers):
+        return False
+    allowed = (*READERS, *CONVOLUTIONS) if value.name in kernels else READERS
+    return any(n.op_type != "Shape" for n in readers) and all(n.op_type in allowed for n in readers)
 
 
 def _can_be_bound(dtype: ir.DataType) -> bool:
@@ -294,12 +300,14 @@ class TrainingRep(training.TrainingRep):
         self.recompute = recompute
         self.constants: dict[str, ort.OrtValue] = {}
         self.device = _memory(providers)
+        # Beside an adapter, nothing can be put into a kernel, and its layout saves no time: the
+        # adapter reads the images as well, and so does the gradient of the images.
+        adapted = {adapter.weight for adapter in adapters(model).values()}
+        self.binds = functools.partial(is_bound, kernels=adapted)
         super().__init__(spilled(model) if recompute else model)
 
     def variable(self, array: np.ndarray) -> Variable:
         return Variable(array, self.device)
-
-    binds = staticmethod(is_bound)
 
     def compile(self, graph: StepGraph) -> _Step:
         for name in graph.constants.keys() - self.constants.keys():
