@@ -9,11 +9,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
 
 import sardonyx as sx
 from sardonyx.cli.__main__ import main
+from sardonyx.engines.onnxruntime import Runner
 from sardonyx.errors import ArgumentError, ModelError
 
+from .test_fresh_networks import exported
 from .test_lora import close, mlp, normal, run, with_values
 
 
@@ -69,6 +72,26 @@ def test_adapters_are_added_to_a_model_without_any(tmp_path: Path) -> None:
     assert np.array_equal(run(loaded, x), run(adapted, x))
     close(run(sx.merge_lora(loaded), x), run(adapted, x))
     assert not [n for n in loaded.graph.initializers if n.startswith("w1.lora")]
+
+
+def test_what_the_exporter_left_out_is_frozen_too(tmp_path: Path) -> None:
+    """A fresh layer of torch has a bias of zeros, which a record puts back: it gets no gradient."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    module = torch.nn.Sequential(torch.nn.Embedding(11, 8), layer)
+    base = exported(module, torch.randint(0, 11, (4, 6)), newer=True)
+    name = base.inputs[0].name or ""
+    data = {name: np.arange(96).reshape(16, 6) % 11, "target": normal(16, 6, 8)}
+    net = sx.trainable(sx.lora(base, rank=2), "mse", labels=["target"])
+    assert "restored" in {choice.what for choice in sx.choices(net)}
+    trained = sx.train(net, data, epochs=1, batch_size=8, display="quiet").model
+    updated = {n for n, _ in trained.records[0].update_binding}
+    assert not [n for n in updated if n.endswith(".bias")]
+    frozen = sx.trainable(sx.freeze(base, "1.self_attn.*"), "mse")
+    assert not [n for n, _ in frozen.records[0].update_binding if n.startswith("1.self_attn.")]
+    loaded = sx.load_adapter(base, sx.save_adapter(trained, tmp_path / "a.safetensors"))
+    outputs = [Runner(model)({name: data[name]}) for model in (trained, loaded)]
+    np.testing.assert_array_equal(*[next(iter(o.values())) for o in outputs])
 
 
 def test_running_statistics_that_were_trained_are_in_the_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
+from sardonyx.edit.surgery import FROZEN, ROLE
 from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
@@ -51,6 +52,12 @@ def restore_weights(model: Model, choices: Choices) -> None:
 def _listed(entries: list[str]) -> str:
     more = f" and {len(entries) - SHOWN} more" * (len(entries) > SHOWN)
     return ", ".join(entries[:SHOWN]) + more
+
+
+def _freeze_like(model: Model, weight: ir.Value, name: str) -> None:
+    """What is restored beside a frozen weight, or in its place, is frozen too."""
+    if model.metadata.get(f"{ROLE}{weight.name}") == FROZEN:
+        model.metadata[f"{ROLE}{name}"] = FROZEN
 
 
 def is_uniform(value: ir.Value) -> bool:
@@ -201,6 +208,7 @@ def _repeats(model: Model, op: Builder, done: Collection[ir.Value]) -> Rewrites:
         source.shape, source.dtype = ir.Shape(first.shape), value.dtype
         source.metadata_props[TORCH_KIND] = "PARAMETER"
         model.graph.register_initializer(source)
+        _freeze_like(model, value, name)
         rewrites.append((value, source, op.Expand(source, list(array.shape))))
     return rewrites
 
@@ -246,6 +254,7 @@ def _biases(model: Model) -> Iterator[str]:
             value = ir.Value(name=name, const_value=ir.tensor(zeros, name=name))
             value.shape, value.dtype = ir.Shape([size]), weight.dtype
             model.graph.register_initializer(value)
+            _freeze_like(model, weight, name)
             yield name
         node.resize_inputs(3)
         node.replace_input_with(2, value)
