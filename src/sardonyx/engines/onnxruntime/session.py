@@ -31,6 +31,7 @@ INLINE_LIMIT = 1 << 30
 FILE_SIZE = 1 << 27  # weights from here on go through a file: a message is in memory twice
 BORROW = 1 << 16  # weights from here on can be read where they lie
 PLAIN = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+MOVERS = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 # onnxruntime would round activations to 8 bits where a product reads dequantized integers.
 EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 
@@ -54,6 +55,7 @@ def session(
     nodes = [node for part in graphs(fitted.graph) for node in part]
     optimizers = ["EliminateDropout"] if any(map(_has_switch, nodes)) else []
     optimizers += ["Pad_Fusion"] if any(map(_pools_padded, nodes)) else []
+    optimizers += ["QDQPropagationTransformer"] if any(map(moves_integers, nodes)) else []
     extra: dict[str, Any] = {"disabled_optimizers": optimizers} if optimizers else {}
     extra["libraries"] = extensions.libraries(fitted)
     settings = {"providers": providers, "threads": threads, "options": options, **extra}
@@ -151,6 +153,21 @@ def _has_switch(node: ir.Node) -> bool:
 def _pools_padded(node: ir.Node) -> bool:
     source = node.inputs[0].producer() if node.op_type == "MaxPool" and node.inputs[0] else None
     return source is not None and source.op_type == "Pad"
+
+
+def moves_integers(node: ir.Node) -> bool:
+    """Whether onnxruntime would move a pair of nodes, and refuse what it has made then.
+
+    Behind computed 8-bit integers with a sign and one scale, onnxruntime 1.31 puts a QuantizeLinear
+    with an `output_dtype` that it does not take beside a zero point, from opset 21 on
+    (github.com/microsoft/onnxruntime/issues/25526).
+    """
+    value = node.inputs[0] if node.op_type == "DequantizeLinear" and node.inputs else None
+    if value is None or value.dtype != ir.DataType.INT8 or value.is_initializer():
+        return False
+    scale = node.inputs[1]
+    is_one = scale is not None and scale.const_value is not None and scale.const_value.size == 1
+    return is_one and any(reader.op_type in MOVERS for reader in node.outputs[0].consumers())
 
 
 def payload(model: Model) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import opset
+from sardonyx.engines.onnxruntime.session import moves_integers
 from sardonyx.engines.onnxruntime.step_session import level
 from sardonyx.model import Model
 from sardonyx.normalize import normalize
@@ -432,6 +433,8 @@ class Whole:
 
 
 def _optimization(parts: Parts) -> str:
+    if any(moves_integers(node) for step in parts.steps for node in step.model.graph):
+        return "ORT_ENABLE_BASIC"
     levels = {level(step.model.graph).name for step in parts.steps}
     return next(iter(levels)) if len(levels) == 1 else "ORT_ENABLE_ALL"
 
