@@ -118,6 +118,49 @@ class Numbers(nn.Module):
         return 0.5 * self.head(x)
 
 
+class LearnedState(nn.Module):
+    """A recurrent layer whose first state is a parameter, which begins with zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 3)
+        self.state = nn.Parameter(torch.zeros(1, 1, 5))
+
+    def forward(self, x: Any) -> Any:
+        state = self.state.expand(1, x.shape[0], 5).contiguous()
+        return self.head(self.cell(x, state)[0][:, -1])
+
+
+class WithoutWeights(nn.Module):
+    """Normalizations without weights, after one whose fresh weights are ones and zeros as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([
+            nn.LayerNorm(6), nn.LayerNorm(6, elementwise_affine=False),
+            nn.BatchNorm1d(6, affine=False),
+        ])  # fmt: skip
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        for norm in self.norms:
+            x = torch.tanh(norm(x)) + x
+        return self.head(x)
+
+
+class BothWays(nn.Module):
+    """A weight that is read both ways, with biases of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 6) * 0.4)
+        self.inner, self.outer = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: Any) -> Any:
+        code = torch.tanh(nn.functional.linear(x, self.weight, self.inner))
+        return nn.functional.linear(code, self.weight.t(), self.outer)
+
+
 def zeros(*layers: Any) -> Callable[[], nn.Module]:
     """Layers whose biases begin with zeros."""
 
@@ -149,6 +192,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "one shift of two": (OneShift, (6,)),
     "parameters outside of layers": (Parameters, (6,)),
     "single numbers": (Numbers, (6,)),
+    "a first state that is learned": (LearnedState, (4, 6)),
+    "without weights": (WithoutWeights, (6,)),
+    "both ways": (BothWays, (6,)),
     "zeros": (
         zeros(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.ConvTranspose2d(4, 4, 2, groups=2), nn.Tanh()),
         IMAGE,
@@ -202,8 +248,11 @@ def test_the_older_exporter(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["copies of a block", "decoder", "one shift of two", "parameters outside of layers", "zeros"],
-)
+    [
+        "copies of a block", "decoder", "one shift of two", "parameters outside of layers", "zeros",
+        "without weights", "both ways",
+    ],
+)  # fmt: skip
 def test_the_newer_exporter(name: str) -> None:
     check(name, newer=True)
 

@@ -46,7 +46,16 @@ ALLOWED = {
 LAYERS = (
     ("collector", "errors"),
     ("html_page", "initializer", "limits", "opset", "reference"),
-    ("column_inputs", "external", "frames", "partial", "plugins", "registry", "values"),
+    (
+        "column_inputs",
+        "external",
+        "fixed_tables",
+        "frames",
+        "partial",
+        "plugins",
+        "registry",
+        "values",
+    ),
     ("build",),
     ("model",),
     ("upgrades",),

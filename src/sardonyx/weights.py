@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import FLOATS
 from sardonyx.errors import quote
+from sardonyx.fixed_tables import LARGEST, fixed_tables
 from sardonyx.model import ModelSource, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
@@ -30,6 +31,24 @@ TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = (
     "pkg.onnxscript.optimizer.folded_from"  # what torch's newer exporter computed a tensor from
 )
+# Functions of torch that make tensors from numbers of the code alone.
+FACTORIES = re.compile(
+    r"(arange|empty|eye|full|linspace|ones|rand|randn|scalar_tensor|tril|triu|zeros)(_like)?(_default)?(_\d+)?"
+)
+# Functions of torch that compute: what they made of a parameter is not the parameter.
+ARITHMETIC = frozenset({
+    "abs", "add", "addmm", "bmm", "clamp", "cos", "cumsum", "div", "einsum", "exp",
+    "linalg_vector_norm", "log", "matmul", "mean", "mm", "mul", "neg", "norm", "pow", "reciprocal",
+    "rsqrt", "sigmoid", "sin", "softmax", "softplus", "sqrt", "square", "sub", "sum", "tanh",
+})  # fmt: skip
+# Functions of torch that only move numbers.
+MOVING = frozenset({
+    "alias", "broadcast_to", "cat", "chunk", "clone", "contiguous", "copy", "detach",
+    "detach_", "expand", "expand_as", "flatten", "flip", "getitem", "index_select",
+    "lift_fresh_copy", "movedim", "narrow", "permute", "repeat", "reshape", "roll", "select",
+    "slice", "split", "squeeze", "stack", "t", "tile", "to", "transpose", "type_as", "unflatten",
+    "unsqueeze", "view",
+})  # fmt: skip
 IDENTITY_BYTES = 16 * 2**20  # larger matrices are not compared with the identity
 
 # Inputs, by their name in the schema, that are settings of an operator and never trained.
@@ -83,6 +102,7 @@ EXPORTER_CONSTANT = re.compile(r"(val_\d+|(.*/)?Constant(_\d+)?_output_0)")
 TRACED_CONSTANT = re.compile(r"(.*/)?Constant(_\d+)?_output_0")
 # torch's older exporter marks no parameters, but its constants have other names than parameters.
 OLDER_EXPORTER = ("main_graph", "torch_jit", "torch-jit-export")
+BY_NUMBERS = "its numbers are no weights"
 NAMED_NUMBER = "a single number with a name of the torch module"
 PARAMETER_NAME = re.compile(r"(?!\d+$|val_\d+$|_)\w+(\.\w+)*")
 
@@ -140,7 +160,36 @@ def classified(graph: ir.Graph, updated: Collection[str] = ()) -> list[Weight]:
             else:
                 kind, reason = "constant", f"inside the body {quote(part.name)}"
             tensors.append(Weight(name, kind, reason, tuple(tensor.shape.numpy()), tensor.dtype))
-    return tensors
+    tables = _tables(graph, tensors, updated)
+    return [
+        replace(t, kind="constant", reason=f"{tables[t.name]}: {BY_NUMBERS}")
+        if t.kind == "weight" and t.name in tables
+        else t
+        for t in tensors
+    ]
+
+
+def _tables(graph: ir.Graph, tensors: Sequence[Weight], updated: Collection[str]) -> dict[str, str]:
+    """Weights by their use alone, and constants, that are fixed tables by their numbers."""
+    arrays = {}
+    for tensor in tensors:
+        value = graph.initializers.get(tensor.name)
+        if value is None or value.const_value is None or not 1 < tensor.size <= LARGEST:
+            continue
+        if tensor.kind == "statistic" or tensor.dtype not in FLOATS or tensor.name in updated:
+            continue
+        is_marked = KIND in value.metadata_props or TORCH_KIND in value.metadata_props
+        if not is_marked and not any(map(_is_parameter, value.uses())):
+            arrays[tensor.name] = value.const_value.numpy()
+    return fixed_tables(arrays)
+
+
+def _is_parameter(use: tuple[ir.Node, int]) -> bool:
+    """Whether a layer reads a tensor as one of its parameters; the first matrix of a product is
+    none.
+    """
+    node, position = use
+    return node.op_type in WITH_PARAMETERS and position > 0
 
 
 def folded_from(value: ir.Value) -> tuple[str, ...]:
@@ -152,6 +201,25 @@ def folded_from(value: ir.Value) -> tuple[str, ...]:
     except (ValueError, SyntaxError):
         return ()
     return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def named_origins(value: ir.Value) -> tuple[str, ...]:
+    """What torch's newer exporter computed a tensor from, without what is named after a function of
+    torch: parameters and buffers.
+    """
+    return tuple(
+        n
+        for n in folded_from(value)
+        if not EXPORTER_CONSTANT.fullmatch(n)
+        and not FACTORIES.fullmatch(n)
+        and re.sub(r"_\d+$", "", n) not in (*ARITHMETIC, *MOVING)
+    )
+
+
+def _is_made_by_code(value: ir.Value) -> bool:
+    """Whether a function such as `zeros` made a tensor, by itself or through other functions."""
+    names = (value.name or "", *folded_from(value))
+    return any(map(FACTORIES.fullmatch, names)) and not named_origins(value)
 
 
 @dataclass(frozen=True)
@@ -199,6 +267,8 @@ def _classify(
     if marks_parameters:
         # The exporter marks every parameter, but a tensor that it computed from one has no mark.
         weight = next((r for r in roles if r.parameter), None)
+        if _is_made_by_code(value):
+            return "constant", "made by the code of the torch module"
         parameters = [n for n in folded_from(value) if n.endswith((".weight", ".bias"))]
         if weight is None and not parameters:
             return "constant", "not among the parameters of the exported torch module"
@@ -254,7 +324,8 @@ def _role(
     if single and (alone or "Expand" in path):
         return _Role("weight", NAMED_NUMBER) if has_name else _Role("constant", "a single number")
     if node.op_type in RECURRENT and formal in INITIAL_STATES:
-        zeros = not np.any(tensor.const_value.numpy())
+        # A state that is learned may begin with zeros: the name of a parameter tells.
+        zeros = not has_name and not np.any(tensor.const_value.numpy())
         return _Role("constant" if zeros else "weight", f"{reason}{', all zeros' * zeros}")
     if node.op_type in NORMALIZATIONS and not path and _is_filler(tensor, formal):
         return _Role("constant", f"{reason}, written by the exporter for a layer without weights")

@@ -10,6 +10,7 @@ from sardonyx import partial
 from sardonyx.model import Model, Record
 from sardonyx.normalize import regular_copy
 from sardonyx.opset import TRAINING_DOMAIN
+from sardonyx.passes.nesting import graphs
 from sardonyx.record.info import initialization_model, metrics
 from sardonyx.record.step import compile_step
 
@@ -61,15 +62,21 @@ def expand_record(model: Model, record: Record) -> Record:
 
 
 def _rename(graph: ir.Graph, served: ir.Graph, outputs: set[str]) -> None:
-    """Rename what the served graph has too: the two become one graph. Outputs keep their names."""
+    """Rename what the served graph has too: the two become one graph, in which also the names in
+    bodies are different. Outputs keep their names.
+    """
     used = {node.name for node in served.all_nodes()}
     for node in graph.all_nodes():
         if node.name:
             node.name = _unique(node.name, used)
-    reserved = partial.named_values(served).keys()
+    reserved = {name for part in graphs(served) for name in partial.named_values(part)}
     used = {v.name for node in graph.all_nodes() for v in node.outputs} | reserved
-    values = [v for node in graph for v in node.outputs]
-    values += [v for n, v in graph.initializers.items() if n not in served.initializers]
+    values = [v for part in graphs(graph) for node in part for v in node.outputs]
+    for part in graphs(graph):
+        if part is graph:
+            values += [v for n, v in part.initializers.items() if n not in served.initializers]
+        else:
+            values += [*part.inputs, *part.initializers.values()]
     for value in values:
         if value.name in reserved and value.name not in outputs:
             value.name = _unique(value.name, used)

@@ -20,8 +20,14 @@ from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.describe import Choices
 from sardonyx.record.restore_weights import is_uniform
-from sardonyx.record.torch_names import module_path, parameters, respelled, spelled
-from sardonyx.weights import MAX_MOVES, MOVES, classified
+from sardonyx.record.torch_names import (
+    lacks_parameters,
+    module_path,
+    parameters,
+    respelled,
+    spelled,
+)
+from sardonyx.weights import KIND, MAX_MOVES, MOVES, NORMALIZATIONS, TORCH_KIND, classified
 
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
 SHOWN = 6
@@ -34,6 +40,7 @@ def separate_merged(model: Model, choices: Choices) -> None:
     """Give running statistics, and weights that were merged as equal, tensors of their own."""
     names = Builder("separate")
     names.reserve(all_names(model.graph))
+    _separate_fillers(model, names)
     statistics = [_copy(model, *part) for part in list(_merged_statistics(model, names))]
     statistics += _repeated_statistics(model, names)
     weights = [_copy(model, *part) for part in list(_merged_weights(model, names))]
@@ -59,6 +66,29 @@ def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
             model.graph.remove(identity, safe=True)
             identity = before.producer() if before is not None else None
     return name
+
+
+# -- layers without weights -------------------------------------------------------------
+
+
+def _separate_fillers(model: Model, names: Builder) -> None:
+    """Give normalizations that have no scale and shift ones and zeros of their own.
+
+    ONNX's operators want both. The newer exporter writes constants for them, and merges those with
+    the fresh weights of another layer.
+    """
+    for node in [n for n in model.graph if n.op_type in NORMALIZATIONS and n.domain == ""]:
+        if not lacks_parameters(node):
+            continue
+        for position, slot in ((1, "scale"), (2, "shift")):
+            source = node.inputs[position] if len(node.inputs) > position else None
+            if source is None or source.const_value is None or len(source.uses()) < 2:
+                continue
+            name = names.fresh(f"{node.name or node.outputs[0].name}.{slot}")
+            _copy(model, source, [(node, position)], name)
+            copy = model.graph.initializers[name]
+            copy.metadata_props.pop(TORCH_KIND, None)
+            copy.metadata_props[KIND] = "constant"
 
 
 # -- running statistics -----------------------------------------------------------------

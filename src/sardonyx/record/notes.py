@@ -19,27 +19,23 @@ from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
 from sardonyx.record.restore_weights import LARGEST_COPY, is_uniform
 from sardonyx.weights import (
+    ARITHMETIC,
+    BY_NUMBERS,
     ELEMENTWISE,
     EXPORTER_CONSTANT,
+    FACTORIES,
     FLOATS,
+    KIND,
     NAMED_NUMBER,
     NORMALIZATIONS,
     OLDER_EXPORTER,
+    RECURRENT,
     TORCH_KIND,
     classified,
+    named_origins,
 )
 
 SHOWN = 3
-# Functions of torch that make tensors from numbers of the code alone.
-FACTORIES = re.compile(
-    r"(arange|empty|eye|full|linspace|ones|rand|randn|scalar_tensor|tril|triu|zeros)(_like)?(_default)?(_\d+)?"
-)
-# Functions of torch that compute: what they made of a parameter is not the parameter.
-ARITHMETIC = frozenset({
-    "abs", "add", "addmm", "bmm", "clamp", "cos", "cumsum", "div", "einsum", "exp",
-    "linalg_vector_norm", "log", "matmul", "mean", "mm", "mul", "neg", "norm", "pow", "reciprocal",
-    "rsqrt", "sigmoid", "sin", "softmax", "softplus", "sqrt", "square", "sub", "sum", "tanh",
-})  # fmt: skip
 
 
 def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> None:
@@ -47,7 +43,8 @@ def add_notes(model: Model, trained: Sequence[ir.Value], choices: Choices) -> No
     notes = (
         _shared(trained), _merged_norms(model), _nameless(trained), _derived(trained),
         _numbers(model, trained), _outside_layers(model, trained), _computed(model, trained),
-        _padding_rows(trained), _integers(model),
+        _padding_rows(trained), _integers(model), _tables(model, trained), _removed(model),
+        _detached(model),
     )  # fmt: skip
     for note in notes:
         if note is not None:
@@ -168,20 +165,21 @@ def _outside_layers(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str
         v.name
         for v in trained
         if (v.name or "").rpartition(".")[2] not in ("weight", "bias")
-        and not torch_names.is_computed(v)
         and v.const_value is not None
         and v.const_value.size > 1
-        and any(node.op_type in (*ELEMENTWISE, "Slice", "Expand") for node, _ in v.uses())
+        and any(n.op_type in (*ELEMENTWISE, *RECURRENT, "Slice", "Expand") for n, _ in v.uses())
     }
     if not candidates:
         return None
-    operators = tuple(f"of {op_type}" for op_type in ELEMENTWISE)
+    operators = tuple(f"of {op_type}" for op_type in (*ELEMENTWISE, *RECURRENT))
     reasons = {w.name: w.reason.split(",")[0] for w in classified(model.graph)}
     names = [n for n in reasons if n in candidates and reasons[n].endswith(operators)]
     if not names:
         return None
     count = f"{len(names)} tensor{'s' * (len(names) > 1)} outside of layers trained"
     why = "the file does not tell parameters from buffers; if one is a buffer, freeze it"
+    if any(torch_names.is_computed(model.graph.initializers[n]) for n in names):
+        why += "; do_constant_folding=False keeps what an exporter computed from a parameter"
     return f"{count}: {_listed(names)}", why
 
 
@@ -190,20 +188,23 @@ def _computed(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | No
     tensors = model.graph.initializers.values()
     if not any("PARAMETER" in v.metadata_props.get(TORCH_KIND, "") for v in tensors):
         return None
+    constants = {w.name for w in classified(model.graph) if w.kind == "constant"}
     names = [
         v.name or ""
         for v in tensors
-        if v.dtype in FLOATS
+        if v.name in constants
+        and v.dtype in FLOATS
         and v not in trained
         and v.uses()
         and not v.metadata_props.get(TORCH_KIND)
-        and not EXPORTER_CONSTANT.fullmatch(v.name or "")
+        and not v.metadata_props.get(KIND)
         and not FACTORIES.fullmatch(v.name or "")
+        and (not EXPORTER_CONSTANT.fullmatch(v.name or "") or named_origins(v))
     ]
     if not names:
         return None
     count = f"{len(names)} tensor{'s' * (len(names) > 1)} that the exporter computed not trained"
-    origins = sorted({n for v in tensors if v.name in names for n in torch_names.origins(v)})
+    origins = sorted({n for v in tensors if v.name in names for n in named_origins(v)})
     of = f" ({', '.join(map(quote, origins[:SHOWN]))})" if origins else ""
     why = (
         f"if it was computed from a parameter{of}, export with optimize=False, or name it in train="
@@ -232,6 +233,51 @@ def _padding_rows(trained: Sequence[ir.Value]) -> tuple[str, str] | None:
 def _leaves_out_rows(gather: ir.Node) -> bool:
     """Whether rows of a table are chosen by an index after they were read, as `from_torch` does."""
     return any(node.op_type == "Where" and i > 0 for node, i in gather.outputs[0].uses())
+
+
+def _tables(model: Model, trained: Sequence[ir.Value]) -> tuple[str, str] | None:
+    """Tensors that are no weights by their numbers alone."""
+    names = [
+        w.name
+        for w in classified(model.graph)
+        if w.reason.endswith(BY_NUMBERS) and model.graph.initializers.get(w.name) not in trained
+    ]
+    if not names:
+        return None
+    count = f"{len(names)} tensor{'s' * (len(names) > 1)} not trained: {_listed(names)}"
+    why = "masks, sines and cosines, and frequencies are no weights; name one in train= if it is"
+    return count, why
+
+
+def _removed(model: Model) -> tuple[str, str] | None:
+    """Products and sums that calls of torch read and that are not in the file.
+
+    The newer exporter removes factors of 1 and terms of 0, which fresh parameters are.
+    """
+    values = {v.name for node in model.graph for v in node.outputs}
+    read = {name for node in model.graph for name in torch_names.operands(node)}
+    names = sorted(n for n in read - values if re.fullmatch(r"(add|div|mul|sub)(_\d+)?", n))
+    if not names:
+        return None
+    count = f"{len(names)} operation{'s' * (len(names) > 1)} left out by the exporter"
+    why = "a factor of 1 or a term of 0 may be a parameter that is not in the file; export with "
+    return f"{count}: {_listed(names)}", f"{why}optimize=False to train it"
+
+
+def _detached(model: Model) -> tuple[str, str] | None:
+    """Results that calls of torch read without a gradient, which an ONNX file does not say."""
+    readers = [
+        quote(node.outputs[0].name or "")
+        for node in model.graph
+        if any(re.fullmatch(r"detach_?(_\d+)?", name) for name in torch_names.operands(node))
+    ]
+    if not readers:
+        return None
+    readers = list(dict.fromkeys(readers))
+    why = "the exporter leaves detach out, so that gradients flow there; sx.from_torch keeps it"
+    return f"{len(readers)} result{'s' * (len(readers) > 1)} of detached tensors: " + ", ".join(
+        readers[:SHOWN]
+    ), why
 
 
 def _integers(model: Model) -> tuple[str, str] | None:

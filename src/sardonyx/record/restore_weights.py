@@ -30,6 +30,7 @@ Rewrites = list[tuple[ir.Value, ir.Value, ir.Value]]  # what was computed, its s
 
 def restore_weights(model: Model, choices: Choices) -> None:
     """Compute from weights what was computed from them, and add biases that were left out."""
+    biases = [quote(name) for name in _biases(model)]
     op = Builder("restore")
     op.reserve(all_names(model.graph))
     rewrites: Rewrites = [*_copies(model, op), *_transposes(model, op)]
@@ -44,7 +45,6 @@ def restore_weights(model: Model, choices: Choices) -> None:
         pairs = [f"{quote(v.name)} from {quote(source.name)}" for v, source, _ in rewrites]
         why = "the exporter had computed it from the weight alone, and training changes the weight"
         choices.add("restored", _listed(pairs), why)
-    biases = [quote(name) for name in _biases(model)]
     if biases:
         choices.add("restored", _listed(biases), "the exporter had left out a bias of zeros")
 
@@ -277,14 +277,20 @@ def _bias_size(node: ir.Node, weight: ir.Value) -> int | None:
 
 
 def _bias_name(node: ir.Node, weight: ir.Value) -> str:
-    """The second parameter of a call whose node reads one, under the path of the first."""
-    names = torch_names.parameters(node)
-    if len(names) != 2 or names[0] == names[1]:
-        return ""
+    """The second parameter of a call whose node reads one, under the path of the first. Where the
+    weight is a result of other parameters, it is the only one.
+    """
+    names, is_computed = torch_names.parameters(node), torch_names.is_computed(weight)
     spelling = torch_names.spelled(weight.name)
-    if spelling not in names and not torch_names.is_computed(weight):
+    is_sum = torch_names.operator(node) == "addmm"
+    if len(names) == 1 and is_computed:
+        bias = torch_names.argument(node, 0 if is_sum else 2)
+    elif len(names) == 2 and names[0] != names[1] and (spelling in names or is_computed):
+        bias = names[0] if spelling == names[1] or is_sum else names[1]
+    else:
+        bias = ""
+    if not bias:
         return ""
-    bias = names[0] if spelling == names[1] or torch_names.operator(node) == "addmm" else names[1]
     path = (weight.name or "").rpartition(".")[0] or torch_names.module_path(node)
     prefix = f"{torch_names.spelled(path)}_" if path else ""
     return f"{path}.{bias[len(prefix) :]}" if prefix and bias.startswith(prefix) else bias

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from sardonyx import opset, partial
 from sardonyx.errors import VersionError, quote
 from sardonyx.model import Model, Record
-from sardonyx.passes.nesting import graphs
+from sardonyx.passes.nesting import graphs, names
 from sardonyx.record.describe import Choices
 from sardonyx.versions import lowered_records
 from sardonyx.versions.signatures import is_same_at
@@ -73,13 +75,27 @@ def _versions(original: Model) -> list[int]:
     return versions
 
 
+def _free_name(name: str, taken: set[str]) -> str:
+    """`name`, or a new one where the graph as it was loaded has something else of this name."""
+    while name in taken:
+        name = f"{name}_"
+    return name
+
+
 def _fitted(original: Model, base: Model, records: Sequence[Record], version: int) -> Model | None:
     complete, defined = [], partial.named_values(original.graph)
+    taken = names(original.graph)
     for record in records:
         copy = record.copy()
-        for name in {v.name or "": None for v in partial.free_values(copy.algorithm)}:
-            if name not in defined and name not in copy.state:
-                copy.state[name] = base.initializer(name)
+        free: dict[str, list[ir.Value]] = {}
+        for value in partial.free_values(copy.algorithm):
+            if value.name not in defined and value.name not in copy.state:
+                free.setdefault(value.name or "", []).append(value)
+        for name, values in free.items():
+            new = _free_name(name, taken)  # a body of the original may have a constant of this name
+            copy.state[new] = base.initializer(name)
+            for value in values:
+                value.name = new
         complete.append(copy)
     try:
         lowered = lowered_records(complete, base, original, version)

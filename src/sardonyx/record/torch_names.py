@@ -42,6 +42,29 @@ def parameters(node: ir.Node) -> tuple[str, ...]:
     return tuple(PARAMETER.findall(node.metadata_props.get(CALL, "")))
 
 
+def operands(node: ir.Node) -> tuple[str, ...]:
+    """The results that the call of a node reads."""
+    _, found, arguments = node.metadata_props.get(CALL, "").partition("](args = ")
+    return tuple(re.findall(r"%(\w+)", arguments)) if found else ()
+
+
+def argument(node: ir.Node, position: int) -> str:
+    """The parameter that the call of a node has as its argument at this position; else empty."""
+    _, found, arguments = node.metadata_props.get(CALL, "").partition("](args = (")
+    parts = re.sub(r"\[[^]]*\]", "", arguments.partition("), kwargs")[0]).split(", ")
+    match = PARAMETER.fullmatch(parts[position]) if found and position < len(parts) else None
+    return match[1] if match else ""
+
+
+def lacks_parameters(node: ir.Node) -> bool:
+    """Whether the call of a normalization reads neither a scale nor a shift: its further tensors
+    are buffers, which have the prefix `b_`, and sizes.
+    """
+    if "norm" not in operator(node):
+        return False
+    return all(name.startswith(("b_", "sym_size")) for name in operands(node)[1:])
+
+
 def spelled(name: str | None) -> str:
     """The name of a parameter as calls spell it: "head.weight" is "head_weight"."""
     return (name or "").replace(".", "_")

@@ -36,6 +36,7 @@ from sardonyx.record.initialize import write_initialization
 from sardonyx.record.merged import IMPORTED, separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
+from sardonyx.record.padding import keep_padding_rows
 from sardonyx.record.restore_weights import restore_weights
 from sardonyx.record.served import as_loaded
 from sardonyx.record.settings import check_numbers
@@ -216,6 +217,7 @@ def _edit_served(model: Model, choices: Choices) -> None:
     if IMPORTED not in model.metadata:  # then its weights are those of the source, tied as there
         separate_merged(model, choices)
         restore_weights(model, choices)
+        keep_padding_rows(model, choices)
     serve_in_inference_mode(model, choices)
 
 
