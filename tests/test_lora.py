@@ -469,6 +469,7 @@ def test_running_statistics_stay_as_they_are() -> None:
         ({"rank": 13}, ['"w1"', '"w2"']),
         ({"rank": 0, "alpha": 0, "dropout": 1.0}, ["rank", "alpha", "dropout"]),
         ({"seed": -1, "rank": 2.5}, ["rank", "seed"]),
+        ({"alpha": True, "dropout": "a"}, ["alpha", "dropout"]),
         ({"targets": None}, ["None"]),
         ({"targets": ["w1", 1]}, ["['w1', 1]"]),
         ({"exclude": "w7"}, ['"w7"']),
@@ -479,6 +480,11 @@ def test_one_error_names_everything(arguments: dict[str, Any], rows: list[str]) 
     with pytest.raises(ArgumentError) as error:
         sx.lora(mlp(), **arguments)
     assert [row[0] for row in error.value.where] == rows
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    net = sx.lora(mlp(), rank=np.int64(2), alpha=np.float32(4), dropout=np.float64(0.5))  # type: ignore[arg-type]
+    assert '"rank": 2, "alpha": 4.0, "dropout": 0.5' in net.metadata["sardonyx.lora"]
 
 
 def test_adapters_come_once() -> None:

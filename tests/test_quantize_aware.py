@@ -319,6 +319,14 @@ def test_what_cannot_be_quantized_is_refused() -> None:
     with pytest.raises(ArgumentError, match="cannot be quantized to") as caught:
         sx.quantize_aware(mlp(), TABLE, rows=0, skip=3)  # type: ignore[arg-type]
     assert "rows" in str(caught.value) and "skip" in str(caught.value)
+    with pytest.raises(ArgumentError, match="cannot be quantized to") as caught:
+        sx.quantize_aware(mlp(), TABLE, per_channel="yes", learn_scales=None)  # type: ignore[arg-type]
+    assert "per_channel" in str(caught.value) and "learn_scales" in str(caught.value)
+    bad = np.where(np.eye(6, 8), np.nan, 1).astype(np.float32)
+    broken = sx.with_weights(mlp((6, 8, 3)), {"fc0.weight": bad.reshape(8, 6)}, partial=True)
+    with pytest.raises(ArgumentError, match="not finite"):
+        sx.quantize_aware(broken, activations=None)
+    assert sx.quantize_aware(broken, activations=None, skip="fc0.*")
     with pytest.raises(ArgumentError, match="no weight that could be quantized matches"):
         sx.quantize_aware(mlp(), TABLE, skip="head.*")
     with pytest.raises(ArgumentError, match="no product with a float32 weight"):

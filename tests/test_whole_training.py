@@ -423,6 +423,9 @@ def test_what_is_no_training_is_refused(tmp_path: Path) -> None:
         ({"batch_axes": {"x": 5}}, "axis 5"),
         ({"batch_axes": {"x": "a"}}, "axis 'a'"),
         ({"seed": 1.5}, "an integer of at least 0"),
+        ({"standardize": "x"}, "True or False"),
+        ({"drop_last": 3}, "True or False"),
+        ({"shuffle": "sorted"}, 'True, False or "hash"'),
     ],
     ids=str,
 )

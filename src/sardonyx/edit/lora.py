@@ -231,12 +231,16 @@ def _check_settings(rank: Any, alpha: Any, dropout: Any, seed: Any = 0) -> None:
     for name, value, least in (("rank", rank, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             rows.append([name, repr(value), f"is not a whole number from {least} on"])
-    if not isinstance(alpha, (int, float)) or not math.isfinite(alpha) or alpha == 0:
+    if not _is_number(alpha) or not math.isfinite(alpha) or alpha == 0:
         rows.append(["alpha", repr(alpha), "is not a number other than 0"])
-    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+    if not _is_number(dropout) or not 0 <= dropout < 1:
         rows.append(["dropout", repr(dropout), "is not a share from 0 to below 1"])
     if rows:
         raise ArgumentError("adapters cannot have these settings", rows)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 def _tokens(targets: str | Sequence[str]) -> list[str]:

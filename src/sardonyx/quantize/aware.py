@@ -78,13 +78,15 @@ def quantize_aware(
     >>> small = sx.to_integers(run.model)
     """
     patterns = [skip] if isinstance(skip, str) else skip
-    _check(weights, activations, data, rows, patterns)
+    switches = {"per_channel": per_channel, "learn_scales": learn_scales}
+    _check(weights, activations, data, rows, patterns, switches)
     work, op = open_model(model)
     fold_batch_norm(work, op)
     for value in op.constants.values():
         if value.name not in work.graph.initializers:
             work.graph.register_initializer(value)
     products = _products(work, patterns)
+    _refuse_not_finite(products)
     ends: dict[str, tuple[float, float]] = {}
     read = list(dict.fromkeys(v.name or "" for p in products for v in _activations(p)))
     if activations is not None and read:
@@ -101,8 +103,15 @@ def quantize_aware(
     return work
 
 
-def _check(weights: str, activations: str | None, data: Any, count: Any, skip: Any) -> None:
-    rows = []
+def _check(
+    weights: str,
+    activations: str | None,
+    data: Any,
+    count: Any,
+    skip: Any,
+    switches: Mapping[str, Any],
+) -> None:
+    rows = [[n, f"True or False, not {v!r}"] for n, v in switches.items() if v not in (True, False)]
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         rows.append(["rows", f"a whole number from 1 on, not {count!r}"])
     if not isinstance(skip, (list, tuple)) or not all(isinstance(s, str) for s in skip):
@@ -115,6 +124,18 @@ def _check(weights: str, activations: str | None, data: Any, count: Any, skip: A
         rows.append(["data", "rows that show the range of the activations"])
     if rows:
         raise ArgumentError("this cannot be quantized to", rows)
+
+
+def _refuse_not_finite(products: Sequence[Product]) -> None:
+    """No scale fits a weight that is not finite."""
+    weights = {p.weight.name or "": p.weight.const_value for p in products}
+    rows = [
+        [quote(name), "holds a number that is not finite"]
+        for name, tensor in weights.items()
+        if tensor is not None and not np.isfinite(tensor.numpy()).all()
+    ]
+    if rows:
+        raise ArgumentError("weights cannot be rounded", rows, hint="`skip` leaves weights out")
 
 
 def _products(model: Model, skip: Sequence[str]) -> list[Product]:

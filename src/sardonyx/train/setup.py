@@ -39,6 +39,7 @@ from sardonyx.train.tables import MEMORY, Source, Stream
 EPOCHS = 3
 ORIGINS = {MEMORY: "arrays in memory"}
 INTEGERS = ("epochs", "steps", "batch_size", "patience", "every_steps")
+SWITCHES = ("drop_last", "standardize")
 
 
 # -- arguments -------------------------------------------------------------------------------
@@ -57,6 +58,8 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             rows.append(["seed", f"an integer of at least 0, not {value!r}"])
         if name == "shuffle" and value not in (True, False, "hash"):
             rows.append(["shuffle", f'True, False or "hash", not {value!r}'])
+        if name in SWITCHES and value not in (True, False):
+            rows.append([name.replace("_", " "), f"True or False, not {value!r}"])
         if name == "every_minutes" and not (is_number and value > 0):
             rows.append(["every minutes", f"a number above 0, not {value!r}"])
         if name == "share" and not (is_number and 0 < value < 1):

@@ -74,7 +74,9 @@ def export_training(
     'whole.onnx'
     """
     refuse_unknown(how, "export_training")
-    setup.check_numbers({"patience": patience, "share": validation, "seed": how.get("seed")})
+    switches = {"shuffle": shuffle, "drop_last": drop_last, "standardize": standardize}
+    numbers = {"patience": patience, "share": validation, "seed": how.get("seed")}
+    setup.check_numbers({**numbers, **switches})
     setup.check_record_names(how)
     net = _with_record(load(model), how)
     settings = _settings(
