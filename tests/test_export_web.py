@@ -256,6 +256,22 @@ def test_a_user_draws_stops_and_goes_on(visit: Any) -> None:
     assert wide <= 390
 
 
+TABLE = """() => {
+  const cells = (name, tag) => `<th>${name}</th>` + `<${tag}>99</${tag}>`.repeat(10);
+  document.getElementById("confusion-part").hidden = false;
+  document.getElementById("confusion").innerHTML =
+    `<tr>${cells("label \\ predicted", "th")}</tr>` + `<tr>${cells("9", "td")}</tr>`.repeat(10);
+  const view = document.querySelector("#confusion-part .scroll");
+  return view.scrollWidth - view.clientWidth;
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_table_of_ten_classes_is_seen_whole(visit: Any, width: int) -> None:
+    visit.set_viewport_size({"width": width, "height": 800})
+    assert visit.evaluate(TABLE) == 0
+
+
 def test_data_of_ones_own(visit: Any, tmp_path: Path) -> None:
     rows = data()
     lines = [

@@ -98,7 +98,7 @@ function readSettings() {
 
 // -- charts -------------------------------------------------------------------------------------------
 
-const BOX = { left: 52, right: 590, top: 10, bottom: 190 };
+const BOX = { left: 60, right: 590, top: 10, bottom: 190 };
 
 function chart(id, lines, across) {
   const points = lines.flatMap((l) => l.points);
