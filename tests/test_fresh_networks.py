@@ -18,6 +18,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import prepare_training
+from sardonyx.record import restore_weights
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -350,6 +351,23 @@ def test_a_head_that_is_the_embedding(newer: bool, tied: bool) -> None:
         np.testing.assert_allclose(loss, expected.item(), rtol=1e-5, err_msg=f"step {step}")
     served = rep.run({model.inputs[0].name: x.numpy()})[net.outputs[0].name]
     np.testing.assert_allclose(served, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_each_weight_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is a transpose of another is looked up, not compared with every other one."""
+    reads: list[str] = []
+    constant = restore_weights.constant
+
+    def counted(value: Any) -> Any:
+        reads.append(value.name)
+        return constant(value)
+
+    monkeypatch.setattr(restore_weights, "constant", counted)
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(8, 8, bias=False), nn.Tanh()) for _ in range(12)]
+    model = exported(nn.Sequential(*layers), torch.randn(3, 2, 8), newer=True)
+    sx.trainable(model, "mse")
+    assert max(reads.count(name) for name in reads) <= 12
 
 
 def test_a_copy_of_a_layer_is_not_tied_to_it() -> None:

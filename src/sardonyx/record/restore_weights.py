@@ -26,6 +26,7 @@ from sardonyx.weights import TORCH_KIND, classified
 SHOWN = 6
 LARGEST_COPY = 2**20  # elements
 Rewrites = list[tuple[ir.Value, ir.Value, ir.Value]]  # what was computed, its source, what replaces
+_Content = tuple[tuple[int, ...], str, bytes]  # of a matrix: its shape, its type, its first column
 
 
 def restore_weights(model: Model, choices: Choices) -> None:
@@ -134,29 +135,35 @@ def _transposes(model: Model, op: Builder) -> Rewrites:
         for w in classified(model.graph)
         if w.kind == "weight" and len(w.shape) == 2 and w.name in model.graph.initializers
     ]
-    sources = [v for v in weights if not torch_names.is_computed(v)]
+    computed = [v for v in weights if torch_names.is_computed(v)]
+    sources: dict[_Content, list[ir.Value]] = {}
+    for source in weights if computed else ():
+        if not torch_names.is_computed(source):
+            sources.setdefault(_first_column(source), []).append(source)
     rewrites: Rewrites = []
-    for value in (v for v in weights if torch_names.is_computed(v) and not is_uniform(v)):
-        source = next((s for s in sources if _is_transpose(value, s) and _tied(value, s)), None)
-        if source is None or value.is_graph_output():
-            sources.append(value)  # another may be its transpose
+    for value in (v for v in computed if not is_uniform(v)):
+        alike = sources.get(_first_column(value, transposed=True), [])
+        tied = next((s for s in alike if _is_transpose(value, s) and _tied(value, s)), None)
+        if tied is None or value.is_graph_output():
+            # another may be its transpose
+            sources.setdefault(_first_column(value), []).append(value)
         else:
-            rewrites.append((value, source, op.Transpose(source, perm=[1, 0])))
+            rewrites.append((value, tied, op.Transpose(tied, perm=[1, 0])))
     return rewrites
 
 
+def _first_column(value: ir.Value, transposed: bool = False) -> _Content:
+    """Shape and first column of a matrix: what to look it up by, without comparing all numbers."""
+    array = constant(value)
+    if array is None or value.shape is None:
+        return (), "", b""
+    array = array.T if transposed else array
+    return array.shape, *_content(np.ascontiguousarray(array[:, :1]))
+
+
 def _is_transpose(value: ir.Value, source: ir.Value) -> bool:
-    if value.dtype != source.dtype or value.shape is None or source.shape is None:
-        return False
-    if tuple(value.shape) != tuple(source.shape)[::-1]:
-        return False
     a, b = constant(value), constant(source)
-    return (
-        a is not None
-        and b is not None
-        and np.array_equal(a[:1].T, b[:, :1])
-        and np.array_equal(a.T, b)
-    )
+    return a is not None and b is not None and np.array_equal(a.T, b)
 
 
 def _tied(computed: ir.Value, source: ir.Value) -> bool:
