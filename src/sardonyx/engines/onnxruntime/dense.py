@@ -8,6 +8,7 @@ of the kernel stays as it is: it is one product already.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -26,9 +27,12 @@ from sardonyx.engines.onnxruntime.depthwise import (
 PIXELS = 1 << 11  # of the output, over all images: below, blocks of the kernel cost too much
 
 
-def block_dense(graph: ir.Graph) -> int:
-    """Rewrite the convolutions of a step for which it pays; how many there are."""
-    layers = [Layer(node) for node in graph if _is_dense(node)]
+def block_dense(graph: ir.Graph, taken: Callable[[ir.Node], bool] = lambda _: False) -> int:
+    """Rewrite the convolutions of a step for which it pays; how many there are.
+
+    taken -- whether a convolution stays as it is
+    """
+    layers = [Layer(node) for node in graph if _is_dense(node) and not taken(node)]
     size = block_size() if layers else 0
     layers = [d for d in layers if size and all(n % size == 0 for n in _channels(d.node))]
     makers = gradient_nodes(graph, layers)

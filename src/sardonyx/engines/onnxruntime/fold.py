@@ -9,6 +9,7 @@ times the time it needs). With the batch as one more spatial axis there is one p
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -19,9 +20,9 @@ LARGE, VERY_LARGE = 1 << 14, 1 << 20  # elements of a kernel
 TO_BACK, TO_FRONT = [1, 2, 3, 0], [3, 0, 1, 2]
 
 
-def fold_batches(graph: ir.Graph) -> None:
-    """Rewrite the convolutions of a graph for which it pays."""
-    convolutions = [node for node in graph if _pays(node)]
+def fold_batches(graph: ir.Graph, taken: Callable[[ir.Node], bool] = lambda _: False) -> None:
+    """Rewrite the convolutions of a graph for which it pays, without those that are `taken`."""
+    convolutions = [node for node in graph if _pays(node) and not taken(node)]
     if not convolutions:
         return
     first = _constant(graph, "sardonyx/first_axis", 0)

@@ -25,6 +25,7 @@ from sardonyx.engines.onnxruntime.dense import block_dense
 from sardonyx.engines.onnxruntime.depthwise import DOMAIN, block_depthwise
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.in_place import write_in_place
+from sardonyx.engines.onnxruntime.kernels.convolutions import can_transform
 from sardonyx.engines.onnxruntime.kernels.fusion import fuse
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.recompute import recompute
@@ -91,14 +92,14 @@ def arranged_session(
     unfold_constants(graph.model.graph)
     written = _fitted_copy(graph.model)
     compiles = "kernels" not in without and find_compiler() is not None
-    blocks = _rewrite(written, graph, settings, {*without, *(["blocks"] if compiles else [])})
+    blocks = _rewrite(written, graph, settings, without, compiles)
     position = {v.name: float(i) for i, n in enumerate(written.graph) for v in n.outputs if v.name}
     updates = take_updates(written.graph, graph.updates.values())
     step = _optimized(written, settings)
     put_back(step.graph, updates)
     unfold_constants(step.graph)
     remove_copies(step.graph)
-    fold_batches(step.graph)
+    fold_batches(step.graph, can_transform if compiles else _none)
     libraries = extensions.libraries(graph.model)
     if compiles and (library := fuse(step.graph, settings.get("threads"))) is not None:
         libraries = [*libraries, library]
@@ -123,16 +124,29 @@ def _fitted_copy(model: Model) -> Model:
     return fitted.copy() if fitted is model else fitted
 
 
+def _none(node: ir.Node) -> bool:
+    """No convolution is computed by a kernel of our own."""
+    return False
+
+
 def _rewrite(
-    written: Model, graph: StepGraph, settings: Mapping[str, Any], without: Collection[str]
+    written: Model,
+    graph: StepGraph,
+    settings: Mapping[str, Any],
+    without: Collection[str],
+    compiles: bool,
 ) -> dict[str, tuple[int, ...]]:
-    """Apply the rewrites in place; variable → the shape of blocks in which its new value comes."""
+    """Apply the rewrites in place; variable → the shape of blocks in which its new value comes.
+
+    compiles -- whether kernels of our own compute some of it afterwards
+    """
     rewritten = "depthwise" not in without and block_depthwise(written.graph)
-    rewritten = ("dense" not in without and block_dense(written.graph)) or rewritten
+    taken = can_transform if compiles else _none
+    rewritten = ("dense" not in without and block_dense(written.graph, taken)) or rewritten
     if rewritten:
         remove_dead(written.graph)
         written.ir.graph.opset_imports[DOMAIN] = 1
-    if "blocks" in without:
+    if "blocks" in without or compiles:
         return {}
     threads = settings.get("threads") or os.cpu_count() or 1
     return update_in_blocks(written.graph, graph.updates, threads)

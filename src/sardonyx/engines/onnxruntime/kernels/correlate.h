@@ -6,8 +6,10 @@
    so, with their padding, some rows at a time. The sums of up to three places in the kernel and of
    OUTS channels of the results stay in registers while the pixels of these rows are passed.
 
+   Kernels of three by three over enough pixels need fewer multiplications (winograd_gradient.h).
+
    The attribute `kernel`: rows and columns of the kernel, then of its steps, its dilations, and the
-   padding before the image. */
+   padding before the image; threads. */
 
 #if LANES == 16
 #define OUTS 8
@@ -36,6 +38,8 @@ typedef struct {
 static Status create_kernel(const Operator *op, const void *api, const void *info, void **kernel) {
   return (void)op, create_settings(api, info, "kernel", kernel);
 }
+
+#include "winograd_gradient.h"
 
 /* Rows `first` on of the padded image of one vector of channels; `count` channels are there. */
 static void copy_rows(const Correlation *c, const float *x, int64_t count, int64_t first,
@@ -151,6 +155,10 @@ static Status run_kernel(void *kernel, void *context) {
   void *target;
   TRY(make_output(s->api, context, 0, shape, 4, &target));
   c.dw = target, c.taps = v[0] * v[1];
+  int infinite = 1;
+  int64_t threads = s->length > 8 ? v[8] : 1;
+  if (can_be_transformed(&c)) TRY(correlate_tiles(s->api, context, &c, threads, &infinite));
+  if (!infinite) return 0;
   int64_t vectors = (c.in + LANES - 1) / LANES, chunks = (c.out + OUTS - 1) / OUTS;
   if (!vectors || !chunks || !c.taps) return 0;
   c.wide_copy = c.wide ? (c.wide - 1) * v[3] + (v[1] - 1) * v[5] + 1 : 1;

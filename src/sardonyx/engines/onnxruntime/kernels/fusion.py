@@ -17,6 +17,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from sardonyx.engines.c_library import find_compiler
+from sardonyx.engines.onnxruntime.kernels.convolutions import choose_convolutions
 from sardonyx.engines.onnxruntime.kernels.images import choose_images, put_in
 from sardonyx.engines.onnxruntime.kernels.library import library
 from sardonyx.engines.onnxruntime.kernels.loops import choose_loops
@@ -56,8 +57,9 @@ def fuse(graph: ir.Graph, threads: int | None = None) -> str | None:
     """
     if find_compiler() is None:
         return None
-    with_images = _replace_images(graph)
-    loops = choose_loops(graph, threads or os.cpu_count() or 1)
+    threads = threads or os.cpu_count() or 1
+    with_images = _replace_images(graph, threads)
+    loops = choose_loops(graph, threads)
     whole = loops.bodies()
     products = choose_products(graph)
     repeated = choose_repeated(graph, whole)
@@ -88,12 +90,12 @@ def fuse(graph: ir.Graph, threads: int | None = None) -> str | None:
     return path
 
 
-def _replace_images(graph: ir.Graph) -> str | None:
-    """Replace gradients of images, in place; a library without functions of groups.
+def _replace_images(graph: ir.Graph, threads: int) -> str | None:
+    """Replace convolutions and gradients of images, in place; a library without groups.
 
     It is built before the graph is changed, so that there always is one to run the graph.
     """
-    rewrites = choose_images(graph)
+    rewrites = [*choose_images(graph, threads), *choose_convolutions(graph, threads)]
     pays = sum(r.numbers() for r in rewrites) >= LEAST_SAVED
     path = library(Programs().source()) if rewrites and pays else None
     if path is None:
@@ -396,7 +398,7 @@ def _replace(graph: ir.Graph, group: _Group, node: ir.Node) -> None:
         for reader, index in list(old.uses()):
             if reader not in inside and reader is not node:
                 reader.replace_input_with(index, new)
-        for index, output in enumerate(graph.outputs):
+        for index, output in enumerate(graph.outputs if old.is_graph_output() else ()):
             if output is old:
                 graph.outputs[index] = new
     graph.remove([m.node for m in group.members if m.node in inside], safe=True)

@@ -28,6 +28,7 @@ from sardonyx.passes.dead import remove_dead
 UNKNOWN = 32  # how large an unknown dimension is taken to be
 LEAST = 1 << 14  # numbers of what is worth a kernel of our own
 FEWEST_CHANNELS = 16  # of images: they are the vectors of the kernel
+FEWEST_TILES = 40  # of two by two pixels in a batch, for a transformed kernel
 FEWEST_PIXELS = 32  # of a result: sums stay in registers while these are passed
 LONGEST_CHAIN = 4
 
@@ -44,11 +45,11 @@ class Rewrite:
         return sum(count(v, UNKNOWN) for v in (*self.node.inputs, *self.values))
 
 
-def choose_images(graph: ir.Graph) -> list[Rewrite]:
+def choose_images(graph: ir.Graph, threads: int) -> list[Rewrite]:
     """What is better computed by these kernels."""
     found: list[Rewrite] = []
     for node in graph:
-        rewrite = _pool(node) or _scattered_pool(node) or _kernel(node) or _turn(node)
+        rewrite = _pool(node) or _scattered_pool(node) or _kernel(node, threads) or _turn(node)
         if rewrite is not None:
             found.append(rewrite)
     return found
@@ -69,7 +70,7 @@ def put_in(graph: ir.Graph, rewrites: Iterable[Rewrite]) -> None:
             node.resize_outputs(1)  # its kernel without places is five times as fast
 
 
-def _new(
+def new_node(
     op_type: str, inputs: Sequence[ir.Value], name: str, settings: Iterable[int], value: ir.Value
 ) -> Rewrite:
     attribute = ir.AttrInt64s(name, [int(v) for v in settings])
@@ -192,7 +193,7 @@ def _pool_gradient(
         return None
     value, masked = _behind_mask(value, image)
     settings = (*window, *(strides or window), *pads, masked)
-    return _new("PoolGradient", [image, g], "pool", settings, value)
+    return new_node("PoolGradient", [image, g], "pool", settings, value)
 
 
 def _behind_mask(value: ir.Value, image: ir.Value) -> tuple[ir.Value, bool]:
@@ -230,7 +231,7 @@ def _scattered_pool(node: ir.Node) -> Rewrite | None:
 # -- the kernel of a convolution ----------------------------------------------------------------
 
 
-def _kernel(node: ir.Node) -> Rewrite | None:
+def _kernel(node: ir.Node, threads: int) -> Rewrite | None:
     """The gradient of a kernel as `grad/nn/kernel.py` writes it: images, and with them as a kernel
     the gradient of the results.
     """
@@ -247,18 +248,29 @@ def _kernel(node: ir.Node) -> Rewrite | None:
     images, results = sizes(x), sizes(g)
     if images is None or results is None or None in images[1:] or None in results[1:]:
         return None
-    pixels = math.prod(d or 0 for d in results[2:])
-    if weight[:2] != [results[1], images[1]] or pixels < FEWEST_PIXELS:
+    if weight[:2] != [results[1], images[1]]:
         return None
     if (weight[1] or 0) < FEWEST_CHANNELS or (weight[0] or 0) < FEWEST_CHANNELS:
         return None
     strides = conv.attributes.get_ints("dilations", (1, 1, 1))[:2]
     dilations = conv.attributes.get_ints("strides", (1, 1, 1))[:2]
     pads = conv.attributes.get_ints("pads", (0,) * 6)[:2]
-    settings = (*weight[2:], *strides, *dilations, *pads)
+    settings = (*weight[2:], *strides, *dilations, *pads, threads)
+    if (
+        not _is_transformed(settings, results)
+        and math.prod(d or 0 for d in results[2:]) < FEWEST_PIXELS
+    ):
+        return None
     if count(x, UNKNOWN) + count(g, UNKNOWN) < LEAST:
         return None
-    return _new("KernelGradient", [x, g], "kernel", [v or 0 for v in settings], value)
+    return new_node("KernelGradient", [x, g], "kernel", [v or 0 for v in settings], value)
+
+
+def _is_transformed(settings: Sequence[int | None], results: Sequence[int | None]) -> bool:
+    """Whether winograd_gradient.h computes a gradient: of kernels of three by three."""
+    count, _, high, wide = [UNKNOWN if n is None else n for n in results]
+    tiles = count * ((high + 1) // 2) * ((wide + 1) // 2)
+    return tuple(settings[:6]) == (3, 3, 1, 1, 1, 1) and tiles >= FEWEST_TILES
 
 
 def _is_correlation(conv: ir.Node) -> bool:
@@ -308,7 +320,7 @@ def _turn(node: ir.Node) -> Rewrite | None:
     if view is None or view.ndim < 3 or view.ndim > 8 or view.size != count(value, UNKNOWN):
         return None
     settings = [_first(view), view.ndim, *view.shape, *view.strides, view.ndim, *view.shape]
-    return _new("Turn", [value], "turn", settings, node.outputs[0])
+    return new_node("Turn", [value], "turn", settings, node.outputs[0])
 
 
 def _view(shape: tuple[int, ...], chain: Iterable[ir.Node]) -> np.ndarray | None:

@@ -15,6 +15,7 @@ TEXT = """#include "runtime.h"
 #include "product.h"
 #include "turn.h"
 #include "pool.h"
+#include "winograd.h"
 #include "correlate.h"
 #include "loop.h"
 {loops}

@@ -40,6 +40,7 @@ static const Operator OPERATORS[] = {
     OPERATOR("Turn", create_turn, run_turn, destroy_settings),
     OPERATOR("PoolGradient", create_pool, run_pool, destroy_settings),
     OPERATOR("KernelGradient", create_kernel, run_kernel, destroy_settings),
+    OPERATOR("Winograd", create_winograd, run_winograd, destroy_settings),
     OPERATOR("Recurrence", create_loop, run_loop, destroy_loop),
 };
 
