@@ -10,15 +10,16 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx as sx
+from sardonyx.engines import c_library
 from sardonyx.engines.onnxruntime import prepare_training, step_session
 from sardonyx.engines.onnxruntime.kernels import convolutions, fusion, library
 from sardonyx.engines.onnxruntime.kernels.program import DOMAIN, Programs
 from sardonyx.engines.onnxruntime.session import open_session
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(c_library.find_compiler() is None, reason="no C compiler")
 F = torch.nn.functional
-NATIVE = library.NATIVE
+NATIVE = c_library.NATIVE
 NARROWER = (("-march=x86-64-v3",), ("-march=x86-64",))  # vectors of eight and of four numbers
 
 
@@ -70,8 +71,10 @@ PADS = [(1, 1, 1, 1), (2, 0, 1, 2), (1, 3, 4, 0)]
 def test_a_convolution_is_torchs(
     native: tuple[str, ...], turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "NATIVE", (native, *NATIVE))
-    monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, f"-DCASE={native[0].encode().hex()}"))
+    monkeypatch.setattr(c_library, "NATIVE", (native, *NATIVE))
+    monkeypatch.setattr(
+        c_library, "FLAGS", (*c_library.FLAGS, f"-DCASE={native[0].encode().hex()}")
+    )
     for n, into, out, rows, columns in CASES:
         x, b = noise(0, n, into, rows, columns), noise(2, out)
         w = noise(1, *((into, out) if turned else (out, into)), 3, 3)

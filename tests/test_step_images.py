@@ -9,13 +9,14 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx as sx
+from sardonyx.engines import c_library
 from sardonyx.engines.onnxruntime import prepare_training, step_session
 from sardonyx.engines.onnxruntime.kernels import fusion, images, library
 from sardonyx.engines.onnxruntime.kernels.program import DOMAIN, Programs
 from sardonyx.engines.onnxruntime.session import open_session
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(c_library.find_compiler() is None, reason="no C compiler")
 F = torch.nn.functional
 
 

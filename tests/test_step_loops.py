@@ -15,12 +15,13 @@ from onnx import TensorProto, helper
 from onnx.shape_inference import infer_shapes
 
 import sardonyx as sx
+from sardonyx.engines import c_library
 from sardonyx.engines.onnxruntime import prepare_training, step_session
-from sardonyx.engines.onnxruntime.kernels import fusion, library, loops
+from sardonyx.engines.onnxruntime.kernels import fusion, loops
 from sardonyx.engines.onnxruntime.session import open_session
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(c_library.find_compiler() is None, reason="no C compiler")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 LEVEL = {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_DISABLE_ALL}
 SIZES = (3, 6)  # of inputs and of a state, where a test does not say
