@@ -249,3 +249,23 @@ def test_a_model_without_outputs_is_refused(
         main(["convert", str(tmp_path / "m.onnx"), "--to", target, "-o", str(output)])
     assert stopped.value.code == 2 and "no outputs" in capsys.readouterr().err
     assert not output.exists()
+
+
+@pytest.mark.parametrize("target", ["torch-source", "numpy", "torch"])
+def test_a_limit_on_sizes_of_files_is_no_defect(tmp_path: Path, target: str) -> None:
+    """As a full disk or a quota: one line that names the folder, and nothing half-written."""
+    resource = pytest.importorskip("resource")
+    if target.startswith("torch"):
+        pytest.importorskip("torch")
+    sx.save(mlp((6, 500, 3)), tmp_path / "model.onnx")
+    suffix = ".pt2" if target == "torch" else ""
+    limit = f"import resource; resource.setrlimit({resource.RLIMIT_FSIZE}, (4096, 4096)); "
+    program = f"{limit}from sardonyx.cli.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "convert", "model.onnx", "--to", target]
+    done = subprocess.run(
+        [*command, "-o", f"out{suffix}"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert 'cannot write into "."' in done.stderr and "file too large" in done.stderr
+    assert ".sardonyx-" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]

@@ -9,6 +9,7 @@ never written through. Names of files come from the model's file name alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -161,7 +162,7 @@ def _reported(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_disk_reported(folder: str | Path) -> Iterator[None]:
-    """Around work of other libraries in `folder`: on a full disk, an error says so.
+    """Around work of other libraries in `folder`: where there is no room, an error says so.
 
     What they raise themselves may speak of something else: onnxruntime of a protobuf that cannot be
     serialized.
@@ -169,13 +170,28 @@ def full_disk_reported(folder: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = isinstance(error, SardonyxError) and error.__cause__ is None
-        if not reason and shutil.disk_usage(folder).free < FULL_DISK:
+        known = isinstance(error, SardonyxError) and error.__cause__ is None
+        full = not known and shutil.disk_usage(folder).free < FULL_DISK
+        reason = "no space left on the disk" if full else _no_room(error)
+        if reason:
             raise SardonyxError(
-                f"cannot write into {quote(folder)}: no space left on the disk",
+                f"cannot write into {quote(folder)}: {reason}",
                 hint="free the disk; TMPDIR in the environment names another temporary folder",
             ) from error
         raise
+
+
+def _no_room(error: BaseException | None) -> str:
+    """The system's words for a full disk, or for a limit on sizes, from which an error came."""
+    numbers = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    while error is not None:
+        told = re.search(r"\(os error (\d+)\)", str(error))  # as libraries in Rust write it
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if number is not None and number in numbers:
+            words = os.strerror(number)
+            return words[0].lower() + words[1:]
+        error = error.__cause__
+    return ""
 
 
 class _Files:
