@@ -55,6 +55,48 @@ def test_every_column_that_does_not_fit_is_named():
         sx.from_pmml(DOCUMENT).feeds(frame)
 
 
+@pytest.mark.parametrize("gone", [None, np.nan])
+@pytest.mark.parametrize("rare", [None, 4])
+@pytest.mark.parametrize("kind", ["OneHotEncoder", "OrdinalEncoder"])
+def test_empty_texts_and_both_kinds_of_missing_ones_are_what_scikit_learn_takes_them_for(
+    kind, rare, gone
+):
+    from sklearn import preprocessing
+    from sklearn.compose import make_column_transformer
+
+    settings = {"handle_unknown": "ignore"}
+    if kind == "OrdinalEncoder":
+        settings = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+        settings |= {"encoded_missing_value": -2}
+    encoder = getattr(preprocessing, kind)(min_frequency=rare, **settings)
+    texts = [*"aaaaabbbbbccde", gone, gone, gone, gone, gone]
+    frame = pd.DataFrame({"s": pd.Series(texts, dtype=object), "n": np.arange(19.0)})
+    columns = make_column_transformer((encoder, ["s"]), ("passthrough", ["n"])).fit(frame)
+    model = sx.from_sklearn(columns, frame)
+    others = pd.Series(["a", "e", "", "new", None, np.nan, gone], dtype=object)
+    frame = pd.DataFrame({"s": others, "n": np.arange(7.0)})
+    expected = columns.transform(frame)
+    expected = expected.toarray() if hasattr(expected, "toarray") else expected
+    np.testing.assert_array_equal(scored(model, frame)[0], expected)
+
+
+def test_functions_of_texts_get_empty_ones_as_they_are():
+    from sklearn.compose import make_column_transformer
+    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+
+    def known(rows):
+        return rows.assign(empty=(rows["s"] == "").astype(float))[["empty"]]
+
+    columns = make_column_transformer(
+        (FunctionTransformer(known), ["s"]), (OrdinalEncoder(), ["t"])
+    )
+    frame = pd.DataFrame({"s": ["a", np.nan, "b", "a"], "t": ["x", "y", "x", "y"]})
+    columns.fit(frame)
+    model = sx.from_sklearn(columns, frame)
+    frame.loc[3, "s"] = ""
+    np.testing.assert_array_equal(scored(model, frame)[0], columns.transform(frame))
+
+
 def test_a_frame_feeds_the_model_of_an_estimator():
     from sklearn.compose import make_column_transformer
     from sklearn.impute import SimpleImputer

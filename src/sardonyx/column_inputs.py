@@ -7,10 +7,15 @@ need no stored schema: the inputs say the names and the types.
     float         numbers, booleans, and texts that spell them     NaN
     string        texts, whole numbers, booleans                   metadata["missing_string"]
     int, bool     numbers and booleans that the type can hold      none
+
+An empty text is fed as metadata["empty_string"], where the empty text stands for missing values.
+Where metadata["missing_kinds"] says that a column's missing texts are None, or NaN, the other of
+the two is a text that is no category.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +24,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import DataError, counted, quote
 
+OTHER_MISSING = "\x1fother missing"
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
 
@@ -39,7 +45,7 @@ def feeds(inputs: Sequence[ir.Value], metadata: Mapping[str, str], frame: Any) -
                 cells = [None] * len(frame)
             else:
                 raise ValueError("is missing")
-            column = _column(value, cells, metadata.get("missing_string", ""))
+            column = _column(value, cells, metadata)
             arrays[name] = column.reshape(-1, 1) if _rank(value) == 2 else column
         except (TypeError, ValueError, OverflowError) as error:
             problems.append([quote(name), str(error)])
@@ -59,10 +65,12 @@ def _rank(value: ir.Value) -> int | None:
     return None if value.shape is None else len(value.shape)
 
 
-def _column(value: ir.Value, cells: list[Any], missing_text: str) -> np.ndarray:
+def _column(value: ir.Value, cells: list[Any], metadata: Mapping[str, str]) -> np.ndarray:
     assert value.dtype is not None
     if value.dtype == ir.DataType.STRING:
-        return np.array([_text(cell, missing_text) for cell in cells], object)
+        missing, empty = metadata.get("missing_string", ""), metadata.get("empty_string", "")
+        kind = json.loads(metadata.get("missing_kinds", "{}")).get(value.name)
+        return np.array([_text(cell, missing, empty, kind) for cell in cells], object)
     numbers = np.array([_number(cell) for cell in cells], np.float64)
     dtype = value.dtype.numpy()
     if dtype.kind == "f":
@@ -81,6 +89,10 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or type(cell).__name__ in ("NAType", "NaTType") or cell != cell
 
 
+def kind_of_missing(cell: Any) -> str:
+    return "None" if cell is None else "NaN"
+
+
 def _number(cell: Any) -> float:
     if _is_missing(cell):
         return np.nan
@@ -96,13 +108,13 @@ def _number(cell: Any) -> float:
     return float(cell)
 
 
-def _text(cell: Any, missing_text: str) -> str:
+def _text(cell: Any, missing_text: str, empty_text: str, kind: str | None) -> str:
     if _is_missing(cell):
-        return missing_text
+        return missing_text if kind in (None, kind_of_missing(cell)) else OTHER_MISSING
     if isinstance(cell, str):
         if cell == missing_text and cell:
             raise ValueError("contains the text that stands for a missing value")
-        return cell
+        return cell or empty_text
     if isinstance(cell, (bool, np.bool_)):
         return "true" if cell else "false"
     if isinstance(cell, (int, np.integer)):

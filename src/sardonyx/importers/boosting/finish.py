@@ -15,7 +15,7 @@ from sardonyx.errors import ImportDiffers
 from sardonyx.importers.assembly import assemble
 from sardonyx.importers.proof import prove
 from sardonyx.importers.sklearn.inputs import Schema
-from sardonyx.importers.sklearn.table import FLOAT, INT64, STRING
+from sardonyx.importers.sklearn.table import FLOAT, INT64
 from sardonyx.importers.trees import Forest
 from sardonyx.model import Model
 
@@ -43,8 +43,7 @@ def finished(
     metadata = {"source": source, "sardonyx.importer": "sardonyx"}
     if classes is not None:
         metadata["classes"] = json.dumps(np.asarray(classes).tolist(), default=str)
-    if STRING in schema.types:
-        metadata["missing_string"] = schema.missing
+    metadata |= schema.metadata()
     model = assemble(op, schema.values, outputs, source, metadata)
     largest, count = 0.0, 0
     for rows in batches(schema, x, forest, categories or {}):

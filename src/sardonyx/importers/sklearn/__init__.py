@@ -126,8 +126,7 @@ def convert(estimator: Any, schema: Schema, outputs: dict[str, str]) -> Model:
     classes = classes_of(estimator)
     if classes is not None:
         metadata["classes"] = json.dumps(classes, default=str)
-    if ir.DataType.STRING in schema.types:
-        metadata["missing_string"] = schema.missing
+    metadata |= schema.metadata()
     return assemble(op, schema.values, values, type(estimator).__name__, metadata)
 
 

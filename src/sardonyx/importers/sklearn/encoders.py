@@ -126,9 +126,11 @@ def ordinal_encoder(op, model, x):
         mapping = None
         if getattr(model, "_infrequent_enabled", False):
             mapping = model._default_to_infrequent_mappings[i]
-        values = numbers.astype(F) if mapping is None else np.asarray(mapping, F)
+        values = numbers.astype(F)
+        if mapping is not None:  # which leaves out a missing value
+            values[: len(mapping)] = mapping
         for at, category in enumerate(np.asarray(categories, object).tolist()):
-            if is_missing(category):
+            if is_missing(category) and category is not None:  # None is a category like others
                 values[at] = model.encoded_missing_value
         other = F(np.nan)
         if model.handle_unknown == "use_encoded_value":

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.importers.sklearn.inputs import Schema
+from sardonyx.importers.sklearn.inputs import Schema, categories, frame_categories
 from sardonyx.importers.sklearn.table import BOOL, FLOAT, INT64, STRING
 from sardonyx.model import Model
 
@@ -126,7 +126,7 @@ def _reads_input(value: Any, width: int) -> bool:
 
 
 def _texts(estimator, schema, x, rng) -> Iterator[tuple[str, Any]]:
-    columns = [_categories(estimator, i) for i in range(schema.width or 1)]
+    columns = [categories(estimator, i) for i in range(schema.width or 1)]
     if x is not None:
         array = np.asarray(x, object).reshape(len(x), -1)
         columns = [[*c, *array[:50, i].tolist()] for i, c in enumerate(columns)]
@@ -142,16 +142,6 @@ def _texts(estimator, schema, x, rng) -> Iterator[tuple[str, Any]]:
     yield "unseen categories", unseen if schema.width is not None else unseen[:, 0]
 
 
-def _categories(estimator: Any, i: int) -> list[Any]:
-    lists = getattr(estimator, "categories_", None)
-    if lists is None and hasattr(estimator, "steps"):
-        return _categories(estimator.steps[0][1], i)
-    if lists is None:
-        classes = getattr(estimator, "classes_", [])
-        return np.asarray(classes, object).tolist()
-    return np.asarray(lists[i], object).tolist()
-
-
 def _frames(estimator, schema, x, rng) -> Iterator[tuple[str, Any]]:
     """Frames made of the columns of the one given: other combinations, unseen and missing ones."""
     if x is None or not len(x) or not hasattr(x, "iloc"):
@@ -160,18 +150,24 @@ def _frames(estimator, schema, x, rng) -> Iterator[tuple[str, Any]]:
         return
     mixed = x.iloc[rng.integers(len(x), size=MADE)].reset_index(drop=True)
     for name in mixed.columns:
-        mixed[name] = x[name].iloc[rng.integers(len(x), size=MADE)].to_numpy()
-        mixed[name] = mixed[name].astype(x[name].dtype)
+        # A column, not an array of objects, whose type and missing values pandas would infer.
+        mixed[name] = x[name].iloc[rng.integers(len(x), size=MADE)].reset_index(drop=True)
     yield "other combinations", mixed
     for i, (name, kind) in enumerate(zip(mixed.columns, schema.types)):
         changed = mixed.copy()
         if kind == STRING and str(x[name].dtype) != "category":
-            changed[name] = ["a category that was never seen", *changed[name].iloc[1:]]
+            changed.loc[:1, name] = ["a category that was never seen", ""]
             yield f"an unseen category in {name!r}", changed
         if kind not in (INT64, BOOL) and i < 20:
             changed = mixed.copy()
-            changed[name] = changed[name].where(rng.random(MADE) < 0.7)
+            missing = None if _holds_none(x[name]) else np.nan
+            changed[name] = changed[name].where(rng.random(MADE) < 0.7, missing)
             yield f"missing values in {name!r}", changed
+
+
+def _holds_none(column: Any) -> bool:
+    """Whether the missing values of a column are None, which scikit-learn tells from NaN."""
+    return any(value is None for value in np.asarray(column, object))
 
 
 def _made_frames(estimator, schema, rng) -> Iterator[tuple[str, Any]]:
@@ -182,26 +178,8 @@ def _made_frames(estimator, schema, rng) -> Iterator[tuple[str, Any]]:
     columns = {}
     for i, (name, kind) in enumerate(zip(schema.names, schema.types)):
         if kind == STRING:
-            values = [v for v in _frame_categories(estimator, i) if isinstance(v, str)]
+            values = [v for v in frame_categories(estimator, i) if isinstance(v, str)]
             columns[name] = [values[k] for k in rng.integers(len(values), size=MADE)]
         else:
             columns[name] = rng.normal(size=MADE)
     yield "random rows", pandas.DataFrame(columns)
-
-
-def _frame_categories(estimator: Any, column: int) -> list[Any]:
-    """The categories of a column, wherever the estimator that has them is."""
-    from sardonyx.importers.sklearn.inputs import parts_of
-
-    for part in parts_of(estimator):
-        indices = getattr(part, "_transformer_to_input_indices", None)
-        if indices is None:
-            continue
-        for name, inner, _ in part.transformers_:
-            which = list(indices.get(name, []))
-            if column in which and not isinstance(inner, str):
-                for deeper in parts_of(inner):
-                    lists = getattr(deeper, "categories_", None)
-                    if lists is not None:
-                        return np.asarray(lists[which.index(column)], object).tolist()
-    return _categories(estimator, column)
