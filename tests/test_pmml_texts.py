@@ -80,9 +80,16 @@ def test_a_text_in_lower_case() -> None:
 
 
 def test_a_text_in_lower_case_is_nothing_else() -> None:
-    source = counted('<NormDiscrete field="low" value="good"/>', LOWER)
-    with pytest.raises(ImportRefused, match="lowercase"):
-        sx.from_pmml(source)
+    field = '<OutputField name="o" feature="transformedValue" dataType="string">'
+    output = f'<Output>{field}<FieldRef field="low"/></OutputField></Output>'
+    norm = '<NormDiscrete field="low" value="good"/>'
+    shown = counted(index("good", "", "t"), LOWER).replace(
+        b"</MiningSchema>", b"</MiningSchema>" + output.encode(), 1
+    )
+    assert output.encode() in shown
+    for source in (counted(norm, LOWER), shown):
+        with pytest.raises(ImportRefused, match="lowercase"):
+            sx.from_pmml(source)
 
 
 def test_runs_of_letters() -> None:

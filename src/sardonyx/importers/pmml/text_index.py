@@ -34,12 +34,23 @@ class Lowered(Column):
         super().__init__(source.numbers, "string", text=source.text)
         self.source, self.element = source, element
 
+    def _refuse(self) -> Refusal:
+        return Refusal(self.element, "lowercase of text without a list of its values has no table")
+
     @property
     def numbers(self) -> ir.Value:
-        raise Refusal(self.element, "lowercase of text without a list of its values has no table")
+        raise self._refuse()
 
     @numbers.setter
     def numbers(self, value: ir.Value) -> None:
+        pass
+
+    @property
+    def text(self) -> ir.Value | None:
+        raise self._refuse()
+
+    @text.setter
+    def text(self, value: ir.Value | None) -> None:
         pass
 
 
@@ -255,6 +266,8 @@ def _runs(
 
 def lowered(element: Element, column: Column) -> Column | None:
     """An input of text in lower case, if its words can be found."""
-    if column.finite is None and column.text is not None and not isinstance(column, Lowered):
+    if isinstance(column, Lowered):
+        return None
+    if column.finite is None and column.text is not None:
         return Lowered(replace(column), element)
     return None
