@@ -124,10 +124,12 @@ def test_kernels_give_the_numbers_of_single_operations(
         return result
 
     monkeypatch.setattr(native_step, "fused", fused)
+    monkeypatch.setattr(native_step, "_are_finite", lambda tensors, metrics: False)
     losses, state = _trained(net, in_place)
     places = [place for launch in launches for column in launch.over for place in column]
     assert kernels
-    assert any(place is not None for place in places) == in_place
+    assert any(place is not None for place in places)
+    assert all(launch.replaces == in_place for launch in launches)
     assert losses == expected_losses
     for name, array in expected.items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
@@ -159,13 +161,33 @@ def test_loops_in_c_give_the_numbers_of_single_operations(
     monkeypatch.setattr(cpu_update, "ALONE", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr(native_step, "fused", fused)
-    losses, state = _trained(net, in_place)
+    monkeypatch.setattr(native_step, "_are_finite", lambda tensors, metrics: in_place)
+    losses, state = _trained(net, False)
     assert loops
+    assert all(loop.replaces == in_place for loop in loops)
     monkeypatch.setattr(native_step, "fused", lambda graph, over, device: Grouped(graph))
     expected_losses, expected = _trained(net, False)
     assert losses == expected_losses
     for name, array in expected.items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_the_state_before_a_step_is_there_where_its_loss_is_not_finite(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_update, "SMALLEST", 0)
+    program = torch.onnx.export(Net().eval(), (torch.randn(4, 7),), dynamo=True, verbose=False)
+    net = sx.trainable(program.model_proto, "cross_entropy", sx.optim.adamw(1e-2))
+    rep = sx.prepare_training(net, engine)
+    x, y = np.random.default_rng(0).normal(size=(4, 7)).astype(np.float32), np.arange(4) % 3
+    name = net.inputs[0].name
+    for _ in range(3):
+        assert np.isfinite(rep.step({name: x, "label": y})["loss"])
+    before = rep.state()
+    assert np.isnan(rep.step({name: np.full_like(x, np.nan), "label": y})["loss"])
+    for key, value in rep.steps[0].before().items():
+        np.testing.assert_array_equal(value, before[key], err_msg=key)
 
 
 def test_only_large_updates_are_compiled() -> None:

@@ -216,6 +216,12 @@ class Fused(Grouped):
         """One kernel for these parts."""
         return Launch(parts, self.places, over, self.compile(parts[0].source(), NAME))
 
+    def replace(self, allowed: bool) -> None:
+        """Whether the next call may write new values over the old ones."""
+        for call in self.calls:
+            if isinstance(call, Launch):
+                call.replaces = allowed
+
     def _may_replace(self, node: Node, part: Part) -> bool:
         """Whether the old value that a result replaces is read in this part alone."""
         old = self.over.get(node)
@@ -323,6 +329,7 @@ class Launch:
             ]
             for column in columns
         ]
+        self.replaces = True
         self.numbers = [places[n] for n in parts[0].numbers]
         self.chunks: Any = None
         self.grid = 0
@@ -337,7 +344,10 @@ class Launch:
             return
         for column, targets, kinds in zip(self.writes, self.over, self._kinds(), strict=True):
             for place, target, like in zip(column, targets, tensors, strict=False):
-                env[place] = torch.empty_like(like, dtype=kinds) if target is None else env[target]
+                if target is None or not self.replaces:
+                    env[place] = torch.empty_like(like, dtype=kinds)
+                else:
+                    env[place] = env[target]
         tensors += [env[place] for column in self.writes for place in column]
         self.start(tensors, [t.data_ptr() for t in tensors], [env[n] for n in self.numbers])
 

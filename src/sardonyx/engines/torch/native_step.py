@@ -9,7 +9,8 @@ from typing import Any
 
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.engines.torch.fast_dispatch import quicken
-from sardonyx.engines.torch.foreach import fold_constants
+from sardonyx.engines.torch.foreach import Grouped, fold_constants
+from sardonyx.engines.torch.fused_update import Fused
 from sardonyx.engines.torch.late import separate_late
 from sardonyx.engines.torch.narrow_loss import narrow_losses
 from sardonyx.engines.torch.promotion import drop_casts
@@ -138,7 +139,7 @@ def update_function(step: NativeStep, model: Model, xp: Torch) -> Half:
     names, outputs = program.names, program.outputs
     fixed = {*step.graph.state, *step.halves.gradients, *step.hyper}
     sized = [n for n in names if n not in fixed]
-    graphs: dict[Any, Callable[..., Any]] = {}
+    graphs: dict[Any, Grouped] = {}
 
     def flat(*tensors: Any) -> list[Any]:
         results = program(dict(zip(names, tensors, strict=True)))
@@ -148,13 +149,24 @@ def update_function(step: NativeStep, model: Model, xp: Torch) -> Half:
         values = [tensors[n] for n in names]
         key = tuple(tensors[n].shape for n in sized)
         if key not in graphs:
-            graph = _graph_of(flat, values, is_random)
             over = _replaceable(step, tensors, names, outputs)
-            graphs[key] = fused(graph, over, torch.device(xp.device))
+            recorded_update = _graph_of(flat, values, is_random)
+            graphs[key] = fused(recorded_update, over, torch.device(xp.device))
+        graph = graphs[key]
+        if isinstance(graph, Fused) and not step.rep.steps_ahead:
+            graph.replace(_are_finite(tensors, step.graph.metrics))
         with torch.no_grad():
-            return dict(zip(outputs, graphs[key](*values), strict=True))
+            return dict(zip(outputs, graph(*values), strict=True))
 
     return update
+
+
+def _are_finite(tensors: Mapping[str, Any], metrics: Sequence[str]) -> bool:
+    """Whether all metrics are known before the update, and finite.
+
+    Otherwise the state before the step is for a search of what is not finite.
+    """
+    return all(n in tensors and bool(tensors[n].isfinite().all()) for n in metrics)
 
 
 def _graph_of(
@@ -178,12 +190,10 @@ def _replaceable(
 ) -> dict[int, int]:
     """Place of an output → place of the variable that it may be written over.
 
-    Nothing is, where the state before a step is still needed after it: to search for what is not
-    finite, or because a step whose gradients overflow is left out. Neither is a variable that a
-    metric is a view of.
+    Nothing is, where the state before a step is still needed after it, because a step whose
+    gradients overflow is left out. Neither is a variable that a metric is a view of.
     """
-    rep = step.rep
-    if not rep.steps_ahead or getattr(rep, "scale", None) is not None:
+    if getattr(step.rep, "scale", None) is not None:
         return {}
     metrics = [tensors[n] for n in step.graph.metrics if isinstance(tensors.get(n), torch.Tensor)]
     memory = {metric.untyped_storage().data_ptr() for metric in metrics}
