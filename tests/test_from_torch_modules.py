@@ -334,6 +334,19 @@ def lengths_and_steps() -> Made:
     return Net(run, a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
 
 
+@case
+def dropout_that_nothing_reads() -> Made:
+    """As in the last layer of a network of two streams: torch draws its mask all the same."""
+
+    def run(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        self.drop(self.b(h))
+        return self.c(self.drop(h.tanh()))
+
+    parts = {"a": nn.Linear(4, 5), "b": nn.Linear(5, 5), "c": nn.Linear(5, 3)}
+    return Net(run, drop=nn.Dropout(0.3), **parts), normal(5, 4), normal(5, 3)
+
+
 # -- what is refused --------------------------------------------------------------------
 
 

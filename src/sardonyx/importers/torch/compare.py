@@ -31,7 +31,7 @@ from sardonyx.importers.torch.capture import (
 from sardonyx.importers.torch.copies import copied
 from sardonyx.importers.torch.data import array_of
 from sardonyx.importers.torch.leaves import outputs_by_name
-from sardonyx.importers.torch.masks import Masks, ratios_of, sites_of
+from sardonyx.importers.torch.masks import Masks, ratios_of, sites_of, unread_masks
 from sardonyx.model import Model
 from sardonyx.verify.compare import verify
 from sardonyx.verify.noise import BANDS, DIFFERENT, FAILS, GRADIENT_BANDS, SAME, measure
@@ -43,6 +43,7 @@ SECONDS = 120.0
 APART = 1e-3  # relative: no rounding makes so much of two runs of one module
 STEPS = 2
 NUDGES, NUDGE = 4, 4.0  # further runs where one is not enough, and by how many roundings they move
+MORE_NUDGES, SUSPICIOUS = 16, 1000.0  # where a ratio is too large still, but not beyond this
 WIDE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 # What asks for a property of a tensor, and need not convert it.
 INQUIRIES = ("__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex")
@@ -428,6 +429,25 @@ def _update(trainer: Trainer) -> None:
     trainer.optimizer.zero_grad()
 
 
+def _unread_masks(
+    source: Source, trainer: Trainer, batch: Mapping[str, Any], count: int
+) -> frozenset[int]:
+    copy = trainer.copied(wide=False)
+    run = Source(copy.module, source.call, copy.loss, source.labels)
+    values = {n: torch_tensor(a) for n, a in batch.items()}
+
+    def results() -> list[torch.Tensor]:
+        outputs, loss = run.run(copy.module, {n: _cloned(v) for n, v in values.items()})
+        return [v.clone() for v in (*outputs.values(), loss) if v is not None]
+
+    with plain_branches(), quiet():
+        return unread_masks(results, count)
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 @contextlib.contextmanager
 def _runs_in_float64() -> Iterator[None]:
     try:
@@ -494,9 +514,10 @@ def compare_steps(
         rep.step({n: a for n, a in feeds.items() if n in inputs})
     ours, sites = rep.state(), sites_of(model)
     shares = ratios_of(model) if uniform else {}
+    unread = _unread_masks(source, trainer, batches[0], len(sites)) if draws else ()
 
     def taken(trainer: Trainer, wide: bool = False, seed_of_draws: int = 0) -> dict[str, Any]:
-        masks = Masks(sites, seed, start, shares)
+        masks = Masks(sites, seed, start, shares, unread)
         return torch_steps(source, trainer, batches, masks, every, seed_of_draws, wide)
 
     plain = taken(trainer.copied(False))
@@ -516,11 +537,13 @@ def compare_steps(
         # NOTE [kinks]: where an activation is zero but for rounding, relu and max pooling pass a
         # gradient on or do not. One run shows one choice: more runs show what rounding may do.
         nearby = []
-        for number in range(NUDGES):
+        for number in range(MORE_NUDGES):
+            if number >= NUDGES and (not rows or max(ratios.values()) > SUSPICIOUS):
+                break
             nudged, offsets = trainer.nudged(number)
             values = taken(nudged)
             nearby.append({n: v - offsets[n] if n in offsets else v for n, v in values.items()})
-        ratios, rows = _judged(ours, exact, [plain, *nearby])
+            ratios, rows = _judged(ours, exact, [plain, *nearby])
     rows += _left_alone(ours, exact, trainer.module)
     if rows:
         raise ImportDiffers(

@@ -184,7 +184,8 @@ def _explain(net: Model, observation: Observation, error: ImportDiffers) -> None
     raise ImportRefused(
         "the module draws random numbers in training mode that a record does not draw",
         [list(row) for row in dict.fromkeys(map(tuple, rows))],
-        hint="switch them off, e.g. drop_path_rate=0; with verify=False the record trains without",
+        hint="switch them off, e.g. drop_path_rate=0 or layerdrop=0; with verify=False the record "
+        "trains without",
     ) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class Masks(TorchDispatchMode):
 
     step   -- the number of steps before this one; it is counted up by `next_step`
     ratios -- of the nodes, where uniform numbers, one for each row, are masks too
+    unread -- the places, among the draws of a step, of masks that nothing reads: no node has them
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class Masks(TorchDispatchMode):
         seed: int = 0,
         step: int = 0,
         ratios: Mapping[str, float] | None = None,
+        unread: Container[int] = (),
     ):
         super().__init__()
         self.ratios = dict(ratios or {})
         self.sites, self.seed, self.step = list(sites), seed, step
-        self.draws = 0
-        self._by_state: dict[bytes, str] = {}
+        self.draws, self.places, self.unread = 0, 0, unread
+        self._by_state: dict[bytes, str | None] = {}
 
     def next_step(self) -> None:
         """Begin the next training step; the draws of this one must have been complete."""
@@ -51,20 +53,22 @@ class Masks(TorchDispatchMode):
             raise ImportDiffers(
                 f"torch draws {self.draws} masks in a training step, the model {len(self.sites)}"
             )
-        self.step, self.draws = self.step + 1, 0
+        self.step, self.draws, self.places = self.step + 1, 0, 0
         self._by_state.clear()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is aten.rand.default and self.ratios and _is_row(args[0]):
-            site = self._site()
-            return self._uniform(site, func(*args, **(kwargs or {})))
+            site, numbers = self._site(), func(*args, **(kwargs or {}))
+            return numbers if site is None else self._uniform(site, numbers)
         if func is not aten.bernoulli_.float:
             return func(*args, **(kwargs or {}))
         noise, keep = args[0], float(args[1]) if len(args) > 1 else 0.5
         site = self._site()
-        func(*args, **(kwargs or {}))  # the generator moves on
+        result = func(*args, **(kwargs or {}))  # the generator moves on
+        if site is None:
+            return result
         mask = keep_mask(site, tuple(noise.shape), 1.0 - keep, self.seed, self.step)
         return noise.copy_(torch.from_numpy(mask))
 
@@ -73,12 +77,18 @@ class Masks(TorchDispatchMode):
         mask = keep_mask(site, tuple(numbers.shape), self.ratios[site], self.seed, self.step)
         return torch.from_numpy(mask).to(numbers.dtype) * ALMOST_ONE
 
-    def _site(self) -> str:
-        """The node of this draw. `torch.utils.checkpoint` computes a part of the network again in
-        the backward pass, and puts the state of the generator back for it: the same node again.
+    def _site(self) -> str | None:
+        """The node of this draw, if it has one.
+
+        `torch.utils.checkpoint` computes a part of the network again in the backward pass, and
+        puts the state of the generator back for it: the same node again.
         """
-        state = torch.get_rng_state().numpy().tobytes()
+        state = _state()
         if state not in self._by_state:
+            self.places += 1
+            if self.places - 1 in self.unread:
+                self._by_state[state] = None
+                return None
             if self.draws >= len(self.sites):
                 raise ImportDiffers(
                     f"torch draws more than the {len(self.sites)} masks of the model",
@@ -87,6 +97,50 @@ class Masks(TorchDispatchMode):
             self._by_state[state] = self.sites[self.draws]
             self.draws += 1
         return self._by_state[state]
+
+
+class _Turned(TorchDispatchMode):
+    """One mask, by its place among the draws, drops what it keeps, and the reverse."""
+
+    def __init__(self, place: int):
+        super().__init__()
+        self.place, self.states = place, dict[bytes, int]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not aten.bernoulli_.float:
+            return func(*args, **(kwargs or {}))
+        place = self.states.setdefault(_state(), len(self.states))
+        mask = func(*args, **(kwargs or {}))
+        return mask.copy_(1 - mask) if place == self.place else mask
+
+
+def unread_masks(run: Callable[[], Sequence[torch.Tensor]], count: int) -> frozenset[int]:
+    """The places, among the draws of a run, of masks on which no result depends.
+
+    The last layer of a network may have a dropout whose result nothing reads: torch draws its
+    mask, and a graph has no node for it. None where there are not `count` masks besides.
+    """
+
+    def results(place: int) -> tuple[list[torch.Tensor], int]:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _Turned(place) as masks:
+            torch.manual_seed(0)
+            return list(run()), len(masks.states)
+
+    first, draws = results(-1)
+    if draws <= count:
+        return frozenset()
+    unread = frozenset(p for p in range(draws) if all(map(_equal, results(p)[0], first)))
+    return unread if draws - len(unread) == count else frozenset()
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _state() -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
 
 
 def sites_of(model: Model) -> list[str]:
