@@ -210,7 +210,7 @@ def _simplify(model: ir.Model) -> None:
     for node in dropouts:
         node.domain = PLACEHOLDER  # the optimizer removes Dropout, which does nothing in inference
     try:
-        with _exact_constants():
+        with _exact_constants(), _only_where_rules_begin():
             onnxscript.optimizer.optimize_ir(model)
     finally:
         for node in dropouts:
@@ -240,6 +240,24 @@ def _exact_constants() -> Any:
         return a == b
 
     return mock.patch.object(_matcher, "math", SimpleNamespace(isclose=equal))
+
+
+def _only_where_rules_begin() -> Any:
+    """Inside, onnxscript's rules look at nodes of the operator only that their pattern ends in.
+
+    It would try each rule at each node, and list the whole graph for rules of several outputs.
+    """
+    from onnxscript.rewriter import _basics, _matcher
+
+    matcher = _matcher.SimplePatternMatcher
+    original = matcher.match
+
+    def match(self: Any, model: Any, graph: Any, node: ir.Node, **settings: Any) -> Any:
+        if self.pattern.output_nodes[0].op.matches(node.op_type):
+            return original(self, model, graph, node, **settings)
+        return _basics.MatchResult().fail("another operator")
+
+    return mock.patch.object(matcher, "match", match)
 
 
 def _keep_padding(graph: ir.Graph) -> None:
