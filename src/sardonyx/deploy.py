@@ -14,7 +14,7 @@ from sardonyx.model import Model, ModelSource, load
 from sardonyx.save import full_disk_reported
 from sardonyx.values import static
 from sardonyx.verify import Report, verify
-from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.noise import DIFFERENT, FAILS, NOT_COMPARABLE
 
 if TYPE_CHECKING:
     from sardonyx.engines.tensorflow.tflite import Prepared
@@ -103,7 +103,7 @@ def to_tflite(
     prepared = tflite.prepare(fixed, inputs, outputs)
     content = tflite.converted(prepared)
     report = verify(fixed, tflite.runner(content, prepared), seeds=seeds, culprit=False)
-    if report.verdict in (DIFFERENT, FAILS) and not _is_amplified(report):
+    if report.verdict in (DIFFERENT, FAILS, NOT_COMPARABLE) and not _is_amplified(report):
         raise EngineError(
             "the converted model gives other numbers than the original; nothing was written",
             [[line] for line in str(report).splitlines()],

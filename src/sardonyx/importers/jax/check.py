@@ -17,7 +17,7 @@ from sardonyx.importers.jax import keys, trees
 from sardonyx.model import Model
 from sardonyx.record.info import state_names, state_tensor
 from sardonyx.verify import verify
-from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.noise import DIFFERENT, FAILS, NOT_COMPARABLE
 from sardonyx.verify.training import verify_training
 
 SECONDS = 60.0
@@ -56,7 +56,7 @@ def require_same(
     samples = (sample(inputs, seed, size) for seed in seeds)
     runs = [{n: a for n, a in arrays.items() if n in used} for arrays in samples]
     report = verify(model, jax_function, inputs=runs if used else [{}], seconds=SECONDS)
-    if report.verdict in (DIFFERENT, FAILS):
+    if report.verdict in (DIFFERENT, FAILS, NOT_COMPARABLE):
         raise ImportDiffers(
             "the imported model and JAX differ",
             [[line] for line in str(report).splitlines()],

@@ -25,7 +25,7 @@ from sardonyx.errors import ImportDiffers, ImportRefused, quote
 from sardonyx.importers.keras.names import input_names, input_structure, paths
 from sardonyx.model import Model, load
 from sardonyx.verify import verify
-from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.noise import DIFFERENT, FAILS, NOT_COMPARABLE
 
 WORKER = "sardonyx.importers.keras.worker"
 SECONDS = 60.0
@@ -172,7 +172,7 @@ def _require_same(model: Model, source: keras.Model, example: Any) -> None:
         return dict(zip(names, map(keras.ops.convert_to_numpy, results), strict=True))
 
     report = verify(model, keras_model, seeds=2, seconds=SECONDS)
-    if report.verdict in (DIFFERENT, FAILS):
+    if report.verdict in (DIFFERENT, FAILS, NOT_COMPARABLE):
         raise ImportDiffers(
             "the imported model and Keras differ",
             [[line] for line in str(report).splitlines()],

@@ -13,7 +13,7 @@ from sardonyx.importers import proof
 from sardonyx.importers.tensorflow.sources import Source
 from sardonyx.model import Model
 from sardonyx.verify import verify
-from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.noise import DIFFERENT, FAILS, NOT_COMPARABLE
 
 SECONDS = 60.0
 CLOSE = 1e-5  # within this, no judgement by the noise is needed
@@ -112,7 +112,7 @@ def _judge(
         return run_source(source, {**feeds, **dict(zip(used, arrays, strict=True))})
 
     report = verify(model, tensorflow_graph, inputs=[model_feeds], seconds=SECONDS)
-    if report.verdict in (DIFFERENT, FAILS):
+    if report.verdict in (DIFFERENT, FAILS, NOT_COMPARABLE):
         lines = str(report).splitlines()
         raise ImportDiffers(
             "the imported model and TensorFlow differ", [[line] for line in lines], hint=HINT
