@@ -172,6 +172,28 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
             score_threshold=-0.3, soft_nms_sigma=0.0, pad_to_max_output_size=True,
         ), [(9, 2), (9,)],
     ),
+    "spectrum": (lambda x: tf.abs(tf.signal.rfft(x, [16])), [(3, 12)]),
+    "parts of a spectrum": (
+        lambda x: (tf.math.real(tf.signal.rfft2d(x)), tf.math.imag(tf.signal.rfft2d(x))), [(4, 8)],
+    ),
+    "frames of sound": (lambda x: tf.abs(tf.signal.stft(x, 16, 8, fft_length=16)), [(1, 64)]),
+    "transposed conv of volumes": (
+        lambda x: tf.nn.conv3d_transpose(
+            x, weights(2, 3, 2, 4, 3), [1, 6, 8, 9, 4], [1, 2, 2, 2, 1], "SAME"
+        ), [(1, 3, 4, 5, 3)],
+    ),
+    "right shift": (
+        lambda x: tf.bitwise.right_shift(tf.cast(x * 2.0**20, tf.int32), [2, 0, 31, 1, 7]),
+        [(4, 5)],
+    ),
+    "bits": _unary(lambda x: tf.bitcast(x, tf.int32)),
+    "symmetric padding": (lambda x: tf.pad(x, [[2, 1], [0, 3]], "SYMMETRIC"), [(3, 4)]),
+    "gather in groups": (
+        lambda x: tf.gather(x, [[0, 2, 2], [1, 0, 3]], batch_dims=1, axis=2), [(2, 3, 4, 2)],
+    ),
+    "matrices of places": (
+        lambda x: tf.gather(x, [[[0, 2], [1, 0]], [[1, 1], [2, 0]]], batch_dims=1), [(2, 3, 4)],
+    ),
     "expand and squeeze": (lambda x: tf.squeeze(tf.expand_dims(x, 1), [1]) + 1.0, [(2, 3)]),
     "group of images": _image(
         lambda x: tf.reduce_mean(

@@ -85,7 +85,9 @@ def import_model(
     ] = None,
     signature: Annotated[
         str | None,
-        typer.Option("--signature", help="Which signature of a SavedModel, where it has several."),
+        typer.Option(
+            "--signature", help="Which signature of a SavedModel or .tflite, where it has several."
+        ),
     ] = None,
 ) -> None:
     """Import a model of another framework or format, and verify it against its source."""
@@ -257,7 +259,7 @@ def _read_pmml(path: Path, options: Options) -> Any:
 def _read_tflite(path: Path, options: Options) -> Any:
     import sardonyx as sx
 
-    return sx.from_tflite(path)
+    return sx.from_tflite(path, signature=options.signature)
 
 
 def _is_keras(path: Path, head: bytes) -> bool:

@@ -12,27 +12,31 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.errors import ImportRefused, quote
 from sardonyx.importers.assembly import assemble, graph_input
-from sardonyx.importers.tflite import elementwise, indexing, nn, shapes  # noqa: F401  (rules)
-from sardonyx.importers.tflite.reader import File, Graph, Operator, Tensor
+from sardonyx.importers.tflite import elementwise, indexing, nn, shapes, spectral  # noqa: F401  (rules)
+from sardonyx.importers.tflite.reader import File, Graph, Operator, Signature, Tensor
 from sardonyx.importers.tflite.rules import RAW, RULES, Node, Unsupported
 from sardonyx.model import Model
 
 UNNAMED = "tensor"
-CONTROL = ("IF", "WHILE")
+CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_index"}
+CONTROL = ("IF", "WHILE", *CALLS)
 STATE = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
 DEPTH = 8  # graphs that call graphs, at most
 
 
-def imported(file: File, name: str = "model") -> tuple[Model, dict[str, Variable]]:
-    """The first graph of a file as a model, its images still as the file has them, and its state.
+def imported(
+    file: File, name: str = "model", signature: Signature | None = None
+) -> tuple[Model, dict[str, Variable]]:
+    """The graph of a signature as a model, its images still as the file has them, and its state.
 
     A variable that the file keeps between calls is an input of the model, by whose name the second
     result has it, and an output with its next value.
     """
     for graph in file.graphs:
         refuse_unknown(graph)
-    driver = _Driver(file, file.graphs[0], Builder())
-    model = driver.model(name)
+    signature = signature or Signature()
+    driver = _Driver(file, file.graphs[signature.graph], Builder())
+    model = driver.model(name, signature)
     return model, {v.value.name or "": v for v in driver.state.values()}
 
 
@@ -57,7 +61,7 @@ def refuse_unknown(graph: Graph) -> None:
     rows += [
         [t.kind, f"tensor {quote(t.name)}"]
         for t in graph.tensors
-        if t.dtype is None
+        if (t.dtype is None or (t.is_complex and not _is_internal(graph, t)))
         and any(t.index in (*o.inputs, *o.outputs) for o in graph.operators if o.name not in STATE)
     ]
     if rows:
@@ -65,6 +69,14 @@ def refuse_unknown(graph: Graph) -> None:
             "the file has operators or types that cannot be imported", rows,
             hint="operators of other libraries (CUSTOM) have no ONNX form",
         )  # fmt: skip
+
+
+def _is_internal(graph: Graph, tensor: Tensor) -> bool:
+    """Whether only operators that know complex numbers give and read a tensor."""
+    users = [o for o in graph.operators if tensor.index in (*o.inputs, *o.outputs)]
+    ends = (*graph.inputs, *graph.outputs)
+    known = all(o.name in spectral.COMPLEX for o in users)
+    return known and tensor.data is None and tensor.index not in ends
 
 
 def _places(places: Iterable[int]) -> str:
@@ -84,23 +96,22 @@ class _Driver:
         self.state: dict[str, Variable] = {}
         self.starts: dict[str, Tensor] = {}
 
-    def model(self, name: str) -> Model:
-        names = _unique(self.file.input_names, self.graph.tensors, self.graph.inputs)
-        outputs = _unique(self.file.output_names, self.graph.tensors, self.graph.outputs)
-        self.op.reserve({*names.values(), *outputs.values()})
+    def model(self, name: str, signature: Signature) -> Model:
+        graph = self.graph
+        names = _unique(signature.names("inputs", graph.inputs), graph.tensors, graph.inputs)
+        outputs = _unique(signature.names("outputs", graph.outputs), graph.tensors, graph.outputs)
+        self.op.reserve({*names, *outputs})
         inputs = []
-        for index in self.graph.inputs:
-            tensor = self.graph.tensors[index]
-            shape = [
-                d if d is not None else f"{names[index]}_{a}" for a, d in enumerate(tensor.shape)
-            ]
-            value = graph_input(names[index], _type(tensor.dtype), shape)
+        for index, label in zip(graph.inputs, names):
+            tensor = graph.tensors[index]
+            shape = [d if d is not None else f"{label}_{a}" for a, d in enumerate(tensor.shape)]
+            value = graph_input(label, _type(tensor.dtype), shape)
             self.values[index] = value
             inputs.append(value)
         self._operators()
         if self.problems:
             raise ImportRefused("the file has operators that cannot be imported", self.problems)
-        results = {outputs[i]: self._raw(self.graph.tensors[i]) for i in self.graph.outputs}
+        results = {n: self._raw(graph.tensors[i]) for i, n in zip(graph.outputs, outputs)}
         results |= {v.output: v.current for v in self.state.values()}
         inputs += [v.value for v in self.state.values()]
         return assemble(self.op, inputs, results, name)
@@ -172,7 +183,10 @@ class _Driver:
         if self.depth >= DEPTH:
             raise Unsupported("graphs that call graphs, too deep")
         values = [self._raw(t) for t in node.inputs if t is not None]
-        return self._if(node, values) if node.operator.name == "IF" else self._while(node, values)
+        name = node.operator.name
+        if name in CALLS:
+            return self._call(node[CALLS[name]], self.op, values)
+        return self._if(node, values) if name == "IF" else self._while(node, values)
 
     def _call(self, index: int, op: Builder, inputs: Sequence[ir.Value]) -> list[ir.Value]:
         if not 0 < index < len(self.file.graphs):
@@ -337,9 +351,10 @@ def _variable_name(operator: Operator) -> str:
 
 def _learn(value: ir.Value, tensor: Tensor) -> None:
     """Sizes that the file knows and inference does not: those of computed shapes."""
-    dims = [None] * len(tensor.shape) if value.shape is None else list(value.shape)
-    if len(dims) == len(tensor.shape):
-        sizes = [d if isinstance(d, int) or t is None else t for d, t in zip(dims, tensor.shape)]
+    shape = [*tensor.shape, 2] if tensor.is_complex else tensor.shape
+    dims = [None] * len(shape) if value.shape is None else list(value.shape)
+    if len(dims) == len(shape):
+        sizes = [d if isinstance(d, int) or t is None else t for d, t in zip(dims, shape)]
         value.shape = ir.Shape(sizes)
 
 
@@ -356,7 +371,7 @@ def _declared(tensor: Tensor) -> ir.Shape:
 
 
 def _placeholder(tensor: Tensor) -> ir.Value:
-    shape = _declared(tensor)
+    shape = ir.Shape([*tensor.shape, 2]) if tensor.is_complex else _declared(tensor)
     return ir.Value(
         name=f"{tensor.name}/unknown", type=ir.TensorType(_type(tensor.dtype)), shape=shape
     )
@@ -370,10 +385,10 @@ def _type(dtype: Any) -> ir.DataType:
     return ir.DataType.from_numpy(np.dtype(dtype))
 
 
-def _unique(names: dict[int, str], tensors: list[Tensor], places: list[int]) -> dict[int, str]:
+def _unique(names: list[str | None], tensors: list[Tensor], places: list[int]) -> list[str]:
     """Names of inputs or outputs: of the signature, else of the tensors; all different."""
-    results: dict[int, str] = {}
-    for index in places:
-        name = names.get(index) or tensors[index].name or f"{UNNAMED}_{index}"
-        results[index] = name if name not in results.values() else f"{name}_{index}"
+    results: list[str] = []
+    for number, (name, index) in enumerate(zip(names, places, strict=True)):
+        name = name or tensors[index].name or f"{UNNAMED}_{index}"
+        results.append(name if name not in results else f"{name}_{number}")
     return results

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.importers import arithmetic
-from sardonyx.importers.tflite.rules import RULES, rank, rule
+from sardonyx.importers.tflite.rules import RULES, Unsupported, rank, rule
 
 PLAIN = {
     "ABS": "Abs", "ADD": "Add", "CEIL": "Ceil", "COS": "Cos", "DIV": "Div", "EQUAL": "Equal",
@@ -59,6 +59,23 @@ def floor_div(op, node, a, b):
 @rule()
 def floor_mod(op, node, a, b):
     return arithmetic.floor_mod(op, a, b)
+
+
+@rule("RIGHT_SHIFT")
+def right_shift(op, node, x, count):
+    # ONNX shifts integers without a sign only; a shift is a division that rounds down.
+    most = np.int64(8 * np.dtype(node.inputs[0].dtype).itemsize - 1)
+    count = op.Min(op.Max(op.cast(count, ir.DataType.INT64), np.int64(0)), most)
+    power = op.Gather(np.left_shift(np.int64(1), np.arange(most + 1)), count, axis=0)
+    return arithmetic.floor_div(op, op.cast(x, ir.DataType.INT64), power)
+
+
+@rule()
+def bitcast(op, node, x):
+    before, after = (np.dtype(t.dtype) for t in (node.inputs[0], node.outputs[0]))
+    if before.itemsize != after.itemsize or "b" in before.kind + after.kind:
+        raise Unsupported("a cast of bits to another number of them")
+    return op.BitCast(x, to=int(ir.DataType.from_numpy(after)))
 
 
 @rule()

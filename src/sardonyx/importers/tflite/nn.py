@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sardonyx.build import constant
 from sardonyx.importers.tflite.rules import Unsupported, known, rank, rule, sizes
 from sardonyx.passes.layout.axes import to_first, to_last
 
@@ -55,7 +56,7 @@ def depthwise_conv_2d(op, node, x, w, b=None):
 
 @rule("CONV_3D")
 def conv_3d(op, node, x, w, b=None):
-    kernel = op.Transpose(w, perm=[4, 3, 0, 1, 2])
+    kernel = node.turned(op, node.inputs[1], lambda a: a.transpose(4, 3, 0, 1, 2), 0)
     steps = [node["stride_d"], node["stride_h"], node["stride_w"]]
     dilations = [node[f"dilation_{axis}_factor"] for axis in "dhw"]
     settings = {"strides": steps, "dilations": dilations}
@@ -65,10 +66,46 @@ def conv_3d(op, node, x, w, b=None):
 @rule("TRANSPOSE_CONV")
 def transpose_conv(op, node, shape, w, x, b=None):
     kernel = node.turned(op, node.inputs[1], lambda a: a.transpose(3, 0, 1, 2), 1)
-    target = [int(v) for v in known(shape, "the size of the result")][1:3]
+    return _transposed(op, node, shape, kernel, x, b, strides(node))
+
+
+@rule("CONV_3D_TRANSPOSE")
+def conv_3d_transpose(op, node, shape, w, x, b=None):
+    if any(node[f"dilation_{axis}_factor"] != 1 for axis in "dhw"):
+        raise Unsupported("a transposed convolution with dilations")
+    kernel = node.turned(op, node.inputs[1], lambda a: a.transpose(4, 3, 0, 1, 2), 1)
+    steps = [node["stride_d"], node["stride_h"], node["stride_w"]]
+    return _transposed(op, node, shape, kernel, x, b, steps)
+
+
+def _sizes_of_image(node, shape):
+    """The size of a result; where its batch is free, its shape is put together from numbers."""
+    maker = shape.producer()
+    if constant(shape) is None and maker is not None and maker.op_type == "Concat":
+        parts = [number for value in maker.inputs for number in _numbers(value)]
+    else:
+        parts = known(shape, "the size of the result").tolist()
+    if len(parts) != len(node.outputs[0].shape) or None in parts[1:-1]:
+        raise Unsupported("the size of the result depends on data")
+    return parts[1:-1]
+
+
+def _numbers(value):
+    """A part of a shape: its numbers, or one None if it is not known."""
+    while constant(value) is None and value.producer() is not None:
+        if value.producer().op_type not in ("Unsqueeze", "Cast", "Identity"):
+            break
+        value = value.producer().inputs[0]
+    array = constant(value)
+    return [None] if array is None else array.reshape(-1).tolist()
+
+
+def _transposed(op, node, shape, kernel, x, b, steps):
+    target = _sizes_of_image(node, shape)
     before, after, extra = [], [], []
-    ends = zip(sizes(x)[1:3], sizes(kernel)[2:], strides(node), target)
-    for size, extent, stride, size_of_output in ends:
+    for size, extent, stride, size_of_output in zip(
+        sizes(x)[1:-1], sizes(kernel)[2:], steps, target, strict=True
+    ):
         if not isinstance(size, int):
             raise Unsupported("the size of the image is not known")
         whole = (size - 1) * stride + extent
@@ -77,7 +114,7 @@ def transpose_conv(op, node, shape, w, x, b=None):
         before.append(begin)
         after.append(cut - begin)
         extra.append(max(size_of_output - whole, 0))
-    settings = {"strides": strides(node), "pads": before + after, "output_padding": extra}
+    settings = {"strides": steps, "pads": before + after, "output_padding": extra}
     return last(op, op.ConvTranspose(first(op, x), kernel, b, **settings))
 
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from sardonyx.errors import ImportDiffers, ImportRefused, quote
 from sardonyx.importers.tflite.driver import Variable
-from sardonyx.importers.tflite.reader import Graph, Operator, Tensor
+from sardonyx.importers.tflite.reader import Graph, Operator, Signature, Tensor
 from sardonyx.model import Model
 from sardonyx.verify import Report, verify
-from sardonyx.verify.noise import DIFFERENT, FAILS
+from sardonyx.verify.noise import DIFFERENT, FAILS, NOT_COMPARABLE
 from sardonyx.verify.subjects import OnnxSubject
 
 HYBRID = 0.05  # the relative difference that activations of eight bits may make
@@ -26,23 +26,32 @@ FEW_QUANTA = 3.001  # operators, each off by one of its own, may add up to a few
 AMPLIFIED = 3.0
 SINGLE = 1e-4  # of floats, where the state of earlier calls is read
 SAMPLES = 4
-# Operators that LiteRT computes by tables of a few hundred entries where numbers have 16 bits.
+# Operators that LiteRT computes by tables of a few hundred entries where numbers have 16 bits, and
+# one whose factors have ten bits there.
 TABLES = frozenset(["EXP", "GELU", "LOG", "LOGISTIC", "RSQRT", "SOFTMAX", "TANH"])
+COARSE = TABLES | {"RESIZE_BILINEAR"}
 ENTRIES = 4096  # elements to compare where there are such tables
 MOST_SAMPLES = 256
 SECONDS = 20.0  # for the comparison of floats
 LARGEST = 1 << 32  # bytes of tensors, beyond which a file is not run
 
 
-def prove(model: Model, graph: Graph, content: bytes, state: Mapping[str, Variable]) -> str:
+def prove(
+    model: Model,
+    graph: Graph,
+    content: bytes,
+    state: Mapping[str, Variable],
+    entry: tuple[str, Signature] | None = None,
+) -> str:
     """Compare, and say how; raises `ImportDiffers`.
 
     state -- variables of the file, by the names of the inputs that they are
+    entry -- the signature that was imported, if it is another one than the file's first graph
     """
     memory = sum(_bytes(t) for t in graph.tensors)
     if memory > LARGEST:
         return f"not run: its tensors take {memory:,} bytes"
-    run = Interpreted(graph, content)
+    run = Interpreted(graph, content, entry)
     computed = {i for o in graph.operators for i in o.outputs}
     if any(graph.tensors[i].is_quantized for i in computed):
         return _in_quanta(model, graph, run, state)
@@ -55,7 +64,7 @@ def prove(model: Model, graph: Graph, content: bytes, state: Mapping[str, Variab
     report = verify(model, run, seeds=2, culprit=False, seconds=SECONDS)
     if run.refusal is not None:
         raise run.refusal
-    if report.verdict in (DIFFERENT, FAILS) and not _is_amplified(report):
+    if report.verdict in (DIFFERENT, FAILS, NOT_COMPARABLE) and not _is_amplified(report):
         raise ImportDiffers(
             "the imported model and LiteRT differ",
             [[line] for line in str(report).splitlines()],
@@ -78,10 +87,10 @@ def _is_amplified(report: Report) -> bool:
 class Interpreted:
     """A file as a function of arrays, in LiteRT."""
 
-    def __init__(self, graph: Graph, content: bytes):
+    def __init__(self, graph: Graph, content: bytes, entry: tuple[str, Signature] | None = None):
         from ai_edge_litert.interpreter import Interpreter
 
-        self.graph = graph
+        self.graph, self.entry = graph, entry
         self.interpreter = Interpreter(model_content=content)
         self.shapes: list[tuple[int, ...]] | None = None
         self.refusal: ImportRefused | None = None
@@ -89,7 +98,7 @@ class Interpreted:
     def __call__(self, *arrays: Any) -> Any:
         try:
             return self._results(arrays)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # LiteRT's own
             self.refusal = ImportRefused(
                 "LiteRT itself does not run this file, so nothing can be compared",
                 [[line] for line in str(error).strip().splitlines()[:3]],
@@ -99,6 +108,8 @@ class Interpreted:
 
     def _results(self, arrays: Sequence[Any]) -> Any:
         values = [np.ascontiguousarray(a) for a in arrays]
+        if self.entry is not None:
+            return self._by_signature(*self.entry, values)
         shapes = [v.shape for v in values]
         if shapes != self.shapes:
             for index, shape in zip(self.graph.inputs, shapes):
@@ -111,6 +122,13 @@ class Interpreted:
         results = tuple(self.interpreter.get_tensor(i) for i in self.graph.outputs)
         return results[0] if len(results) == 1 else results
 
+    def _by_signature(self, name: str, signature: Signature, values: Sequence[Any]) -> Any:
+        names = signature.names("inputs", self.graph.inputs)
+        feeds = {n: v for n, v in zip(names, values, strict=True) if n is not None}
+        outputs = self.interpreter.get_signature_runner(name)(**feeds)
+        results = tuple(outputs[n] for n in signature.names("outputs", self.graph.outputs) if n)
+        return results[0] if len(results) == 1 else results
+
 
 def _bytes(tensor: Tensor) -> int:
     size = 1
@@ -119,17 +137,17 @@ def _bytes(tensor: Tensor) -> int:
     return size * (0 if tensor.dtype is None else np.dtype(tensor.dtype).itemsize)
 
 
-def _by_tables(graph: Graph) -> list[Operator]:
-    """The operators that LiteRT computes by tables, which are coarser than 16 bits."""
+def _coarse(graph: Graph) -> list[Operator]:
+    """The operators that LiteRT computes by tables or factors that are coarser than 16 bits."""
     return [
         operator
         for operator in graph.operators
-        if operator.name in TABLES and graph.tensors[operator.inputs[0]].kind == "INT16"
+        if operator.name in COARSE and graph.tensors[operator.inputs[0]].kind == "INT16"
     ]
 
 
 def _samples(graph: Graph) -> int:
-    if not _by_tables(graph):
+    if not _coarse(graph):
         return SAMPLES
     elements = sum(int(np.prod([d or 1 for d in graph.tensors[i].shape])) for i in graph.outputs)
     return int(np.clip(ENTRIES // max(elements, 1), SAMPLES, MOST_SAMPLES))
@@ -216,17 +234,22 @@ def _in_quanta(model: Model, graph: Graph, run: Interpreted, state: Mapping[str,
     largest, strays = 0.0, 0.0
     for index, pairs in zip(graph.outputs, _pairs(model, graph, run, state)):
         quantum = _quantum(graph, index)
-        ours, theirs = (np.stack([np.asarray(p[i], np.float64) for p in pairs]) for i in (0, 1))
-        steps = np.abs(ours - theirs) / (quantum or max(np.abs(theirs).max() / 127, 1e-30))
-        stray = float(np.mean(steps > 1.001))
+        if not _are_alike(pairs):
+            rows.append([quote(graph.tensors[index].name), "has another shape"])
+            continue
+        ours, theirs = _joined(pairs)
+        steps = np.abs(ours - theirs) / (
+            quantum or max(np.abs(theirs).max(initial=0.0) / 127, 1e-30)
+        )
+        stray = float((steps > 1.001).mean()) if steps.size else 0.0
         largest, strays = max(largest, float(steps.max(initial=0.0))), max(strays, stray)
         if stray > STRAY or not (steps <= FEW_QUANTA).all():
             name = graph.tensors[index].name
             rows.append([quote(name), f"off by {steps.max():.1f} quanta", f"{stray:.1%} by over 1"])
-    tables = _by_tables(graph) if rows else []
+    tables = _coarse(graph) if rows else []
     if tables:
         raise ImportRefused(
-            "LiteRT computes these operators of 16 bits by coarse tables, which ONNX does not",
+            "LiteRT computes these operators of 16 bits by coarse tables or factors, ONNX does not",
             [*([o.name, quote(graph.tensors[o.outputs[0]].name)] for o in tables), *rows],
             hint="import the file in float32 or int8; ONNX's operators are the more precise ones",
         )
@@ -238,6 +261,16 @@ def _in_quanta(model: Model, graph: Graph, run: Interpreted, state: Mapping[str,
     return f"within {largest:.2g} quanta of LiteRT, {1 - strays:.2%} within one"
 
 
+def _are_alike(pairs: Sequence[tuple[Any, Any]]) -> bool:
+    return all(np.shape(a) == np.shape(b) for a, b in pairs)
+
+
+def _joined(pairs: Sequence[tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """What both give on all draws, whose shapes may depend on the data, as two vectors."""
+    ours, theirs = ([np.ravel(p[i]).astype(np.float64) for p in pairs] for i in (0, 1))
+    return np.concatenate(ours), np.concatenate(theirs)
+
+
 def _by_tolerance(
     model: Model, graph: Graph, run: Interpreted, state: Mapping[str, Variable], tolerance: float
 ) -> float:
@@ -245,7 +278,12 @@ def _by_tolerance(
     rows: list[list[object]] = []
     largest = 0.0
     for index, pairs in zip(graph.outputs, _pairs(model, graph, run, state)):
-        ours, theirs = (np.stack([np.asarray(p[i], np.float64) for p in pairs]) for i in (0, 1))
+        if not _are_alike(pairs):
+            rows.append([quote(graph.tensors[index].name), "has another shape"])
+            continue
+        ours, theirs = _joined(pairs)
+        if not theirs.size:
+            continue
         size = float(np.sqrt(np.mean(theirs**2))) or 1.0
         difference = float(np.sqrt(np.mean((ours - theirs) ** 2))) / size
         largest = max(largest, difference)

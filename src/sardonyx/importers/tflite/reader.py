@@ -23,7 +23,7 @@ TYPES = {
     "FLOAT32": np.float32, "FLOAT16": np.float16, "FLOAT64": np.float64,
     "BFLOAT16": ml_dtypes.bfloat16, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32,
     "INT64": np.int64, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32,
-    "UINT64": np.uint64, "BOOL": np.bool_,
+    "UINT64": np.uint64, "BOOL": np.bool_, "COMPLEX64": np.float32,
 }  # fmt: skip
 DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError)
 
@@ -33,7 +33,7 @@ class Tensor:
     """A tensor of a graph.
 
     shape   -- sizes; None where a size is free
-    dtype   -- NumPy's type; None for resources and texts
+    dtype   -- NumPy's type, of complex numbers that of their parts; None for resources and texts
     scale, zero, axis -- its quantization; `scale` is None without one
     """
 
@@ -50,6 +50,10 @@ class Tensor:
     @property
     def is_quantized(self) -> bool:
         return self.scale is not None and self.kind in ("INT8", "UINT8", "INT16")
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "COMPLEX64"
 
 
 @dataclass
@@ -75,10 +79,32 @@ class Graph:
 
 
 @dataclass
+class Signature:
+    """An entry of a file: the number of its graph, its inputs and outputs (a tensor, its name).
+
+    One tensor may be several outputs.
+    """
+
+    graph: int = 0
+    inputs: list[tuple[int, str]] = field(default_factory=list)
+    outputs: list[tuple[int, str]] = field(default_factory=list)
+
+    def names(self, which: str, places: list[int]) -> list[str | None]:
+        """The name of each input or output, in the order of the graph's."""
+        left = list(self.inputs if which == "inputs" else self.outputs)
+        names: list[str | None] = []
+        for place in places:
+            entry = next((e for e in left if e[0] == place), None)
+            names.append(None if entry is None else entry[1])
+            if entry is not None:
+                left.remove(entry)
+        return names
+
+
+@dataclass
 class File:
     graphs: list[Graph]
-    input_names: dict[int, str]
-    output_names: dict[int, str]
+    signatures: dict[str, Signature]
 
 
 def read(content: bytes, limits: Limits | None = None) -> File:
@@ -127,18 +153,21 @@ class _Reader:
         graphs = [self._graph(model.Subgraphs(i)) for i in self.count(model.SubgraphsLength())]
         if not graphs:
             raise ValueError("there is no graph")
-        inputs: dict[int, str] = {}
-        outputs: dict[int, str] = {}
-        for i in self.count(model.SignatureDefsLength())[:1]:
-            signature = model.SignatureDefs(i)
-            if signature.SubgraphIndex() == 0:
-                inputs = self._signature(signature.Inputs, signature.InputsLength())
-                outputs = self._signature(signature.Outputs, signature.OutputsLength())
-        return File(graphs, inputs, outputs)
+        records = [model.SignatureDefs(i) for i in self.count(model.SignatureDefsLength())]
+        signatures = {(r.SignatureKey() or b"").decode(): self._signature(r) for r in records}
+        for signature in signatures.values():
+            if not 0 <= signature.graph < len(graphs):
+                raise ValueError(f"there is no graph {signature.graph}")
+        return File(graphs, signatures)
 
-    def _signature(self, get: Any, count: int) -> dict[int, str]:
+    def _signature(self, record: Any) -> Signature:
+        inputs = self._entries(record.Inputs, record.InputsLength())
+        outputs = self._entries(record.Outputs, record.OutputsLength())
+        return Signature(int(record.SubgraphIndex()), inputs, outputs)
+
+    def _entries(self, get: Any, count: int) -> list[tuple[int, str]]:
         entries = [get(i) for i in self.count(count)]
-        return {e.TensorIndex(): e.Name().decode() for e in entries}
+        return [(int(e.TensorIndex()), e.Name().decode()) for e in entries]
 
     def _code(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
@@ -195,8 +224,11 @@ class _Reader:
         if not 0 <= number < max(self.model.BuffersLength(), 1):
             raise ValueError(f"tensor {record.index} refers to a buffer that is not there")
         raw = self._buffer(number)
-        if raw is None or record.dtype is None:
+        if record.dtype is None or record.is_complex:
             return None
+        if raw is None:
+            # A constant without elements has no bytes; what an operator gives is overwritten.
+            return np.zeros(dims, record.dtype) if 0 in dims else None
         dtype = np.dtype(record.dtype)
         if tensor.Sparsity() is not None:
             return self._dense(tensor.Sparsity(), raw.view(dtype), dims, dtype)

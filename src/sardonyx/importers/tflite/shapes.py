@@ -130,7 +130,8 @@ def _dynamic_slice(op, x, begin, end, steps, bits, axes_to_drop):
 
 @rule()
 def gather(op, node, x, indices):
-    batch, axis = node.get("batch_dims", 0), node["axis"] % rank(x)
+    batch, axis, n = node.get("batch_dims", 0), node["axis"] % rank(x), rank(x)
+    batch %= rank(indices) + 1
     if not batch:
         return op.Gather(x, indices, axis=axis)
     if batch == axis and rank(indices) == batch + 1:
@@ -138,7 +139,15 @@ def gather(op, node, x, indices):
         places = op.Unsqueeze(indices, np.arange(batch + 1, batch + 1 + flat)) if flat else indices
         shape = op.join([*op.dims(indices), *op.dims(x, axis + 1)])
         return op.GatherElements(x, op.Expand(places, shape), axis=axis)
-    raise Unsupported("batch_dims")
+    order = [*range(batch), axis, *(i for i in range(batch, n) if i != axis)]
+    places = op.Unsqueeze(wide(op, indices), [-1])
+    y = op.GatherND(op.transpose(x, order), places, batch_dims=batch)
+    # Its axes: those of the batch, the other ones of the indices, those of `x` before and after.
+    chosen, between = rank(indices) - batch, axis - batch
+    moved = [*range(batch + chosen, batch + chosen + between), *range(batch, batch + chosen)]
+    return op.transpose(
+        y, [*range(batch), *moved, *range(batch + chosen + between, n + chosen - 1)]
+    )
 
 
 @rule("GATHER_ND")
@@ -180,7 +189,14 @@ def pad(op, node, x, widths, value=None):
 def mirror_pad(op, node, x, widths):
     if node["mode"] == 0:
         return op.Pad(x, _widths(widths), mode="reflect")
-    raise Unsupported("symmetric padding")
+    dims = sizes(x)
+    for axis, (before, after) in enumerate(known(widths, "the padding").astype(np.int64).tolist()):
+        if before or after:
+            if not isinstance(dims[axis], int):
+                raise Unsupported("symmetric padding of a free size")
+            places = np.pad(np.arange(dims[axis]), (before, after), "symmetric")
+            x = op.Gather(x, places, axis=axis)
+    return x
 
 
 @rule()
