@@ -475,3 +475,24 @@ def test_results_of_parameters_are_said() -> None:
         net = sx.trainable(program.model_proto, "mse")
         notes = [c.value for c in sx.choices(net) if c.what == "note"]
         assert any(f"{count} trained as the exporter computed" in n for n in notes), notes
+
+
+def test_a_batch_that_is_as_large_as_the_channels() -> None:
+    """The scale [4, 1, 1] of a fresh normalization is no scale for each of four rows."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 3))
+    x, y = torch.randn(4, 3, 6, 6), torch.randn(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module.eval(), (x,), dynamo=True, verbose=False)
+    net = sx.trainable(program.model_proto, "mse", sx.optim.sgd(0.5))
+    assert "restored" not in {choice.what for choice in sx.choices(net)}
+    rep, entry = prepare_training(net, threads=1), net.inputs[0].name
+    optimizer = torch.optim.SGD(module.train().parameters(), 0.5)
+    for _ in range(4):
+        loss = rep.step({entry: x.numpy(), "label": y.numpy()})["loss"]
+        optimizer.zero_grad()
+        expected = nn.functional.mse_loss(module(x), y)
+        expected.backward()
+        optimizer.step()
+        np.testing.assert_allclose(loss, expected.item(), rtol=1e-4)

@@ -9,6 +9,7 @@ of a fresh layer begins.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -25,6 +26,8 @@ from sardonyx.weights import TORCH_KIND, classified
 
 SHOWN = 6
 LARGEST_COPY = 2**20  # elements
+# Names of results of torch's functions that repeat a tensor.
+REPEATING = re.compile(r"(broadcast_to|expand|expand_as|repeat|tile)(_\d+)?")
 Rewrites = list[tuple[ir.Value, ir.Value, ir.Value]]  # what was computed, its source, what replaces
 _Content = tuple[tuple[int, ...], str, bytes]  # of a matrix: its shape, its type, its first column
 
@@ -208,7 +211,11 @@ def _repeats(model: Model, op: Builder, done: Collection[ir.Value]) -> Rewrites:
         if array is None or value.dtype is None or not 0 < array.size <= LARGEST_COPY:
             continue
         (name,) = origins
-        first = _without_repeats(array, _rows(model) if is_uniform(value) else None)
+        # One number throughout shows no axis: then the name of the function that repeats tells.
+        uniform = is_uniform(value)
+        if uniform and not REPEATING.fullmatch(value.name or ""):
+            continue
+        first = _without_repeats(array, _rows(model) if uniform else None)
         if first.shape == array.shape or name in initializers:
             continue
         source = ir.Value(name=name, const_value=ir.tensor(first, name=name))
