@@ -427,3 +427,17 @@ def test_a_module_that_does_not_run_on_its_example_is_one_error() -> None:
 
     with pytest.raises(ImportRefused, match=r"(?s)does not run.*test_from_torch_bad_input.py"):
         sx.from_torch(Picky().eval(), torch.randn(5, 4))
+
+
+def test_a_packed_sequence_is_refused_with_what_to_do_instead() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+    with pytest.raises(ImportRefused, match=r"(?s)pad_packed_sequence.*hint:.*padded rows"):
+        sx.from_torch(Packed().eval(), (torch.randn(3, 5, 4), torch.tensor([5, 4, 2])))

@@ -13,6 +13,7 @@ TEXT = {
     "vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 37, "max_position_embeddings": 64,
 }  # fmt: skip
+SINGLE = {**TEXT, "problem_type": "single_label_classification"}  # else it looks at the labels
 LLAMA = {**TEXT, "num_key_value_heads": 2, "use_cache": False, "pad_token_id": 0}
 SEQ2SEQ = {
     "vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
@@ -23,6 +24,7 @@ IMAGE = {
     "image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 37,
 }  # fmt: skip
+NO_LAYER_DROP = {"encoder_layerdrop": 0, "decoder_layerdrop": 0}
 SPEECH = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37,
     "vocab_size": 32, "conv_dim": (32, 32, 32), "conv_stride": (5, 2, 2), "conv_kernel": (10, 3, 3),
@@ -32,8 +34,8 @@ SPEECH = {
 TEXTS = {
     "Bert": TEXT, "Roberta": TEXT, "XLMRoberta": TEXT, "Camembert": TEXT, "Electra": TEXT,
     "MPNet": TEXT, "Ernie": TEXT, "LayoutLM": TEXT, "ConvBert": TEXT, "SqueezeBert":
-    {**TEXT, "embedding_size": 32, "intermediate_size": 36}, "DebertaV2": TEXT,
-    "Deberta": TEXT, "RoFormer": TEXT,
+    {**TEXT, "embedding_size": 32, "intermediate_size": 36}, "DebertaV2": SINGLE,
+    "Deberta": SINGLE, "RoFormer": TEXT,
     "MegatronBert": TEXT, "FNet": TEXT,
     "Albert": {**TEXT, "embedding_size": 16},
     "DistilBert": {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37},
@@ -143,7 +145,8 @@ DECODERS = {
 T5 = PAIRS["T5ForConditionalGeneration"]
 SEQUENCES = {
     "BlenderbotSmallForConditionalGeneration": SEQ2SEQ, "PLBartForConditionalGeneration": SEQ2SEQ,
-    "M2M100ForConditionalGeneration": SEQ2SEQ, "BigBirdPegasusForConditionalGeneration":
+    "M2M100ForConditionalGeneration": {**SEQ2SEQ, **NO_LAYER_DROP},
+    "BigBirdPegasusForConditionalGeneration":
     {**SEQ2SEQ, "attention_type": "original_full"}, "MvpForConditionalGeneration": SEQ2SEQ,
     "UMT5ForConditionalGeneration": T5, "LongT5ForConditionalGeneration":
     {**T5, "local_radius": 4}, "PegasusXForConditionalGeneration": {**SEQ2SEQ, "block_size": 8},

@@ -449,7 +449,11 @@ def refusal(what: str, error: BaseException, hint: str = "") -> ImportRefused:
 
 HINTS = (
     ("data-dependent", "Python code branches on the values of tensors: write it with torch.where "
-     "or torch.cond"),
+     "or torch.cond; where a loss does that the module returns, pass loss= instead of labels="),
+    ("but got FakeTensor", "a size depends on the values of tensors, as in packed sequences: run "
+     "the layer over padded rows, and mask or gather what it returns"),
+    ("compatible OpOverload", "torch's exporter finds no operator for these types: compute with "
+     "tensors of one dtype"),
     ("unbacked", "a size depends on the values of tensors: write it with masks of a fixed size"),
     ("Constraints violated", "the network fixes a size that dynamic= leaves free: pass "
      "torch's dynamic_shapes, or dynamic=None"),
