@@ -45,7 +45,7 @@ def pool_gradient(x: np.ndarray, g: np.ndarray, *settings: int) -> np.ndarray:
     ("window", "stride", "padding"),
     [(2, 2, 0), (3, 3, 0), (3, 2, 1), ((2, 3), (1, 2), (1, 0)), (2, 1, 0), (5, 3, 2), (1, 1, 0)],
 )
-@pytest.mark.parametrize("size", [(8, 8), (9, 7), (5, 34)])
+@pytest.mark.parametrize("size", [(8, 8), (9, 7), (5, 34), (6, 150)])
 @pytest.mark.parametrize("ties", [False, True])
 def test_a_gradient_of_max_pooling_is_torchs(
     window: Any, stride: Any, padding: Any, size: tuple[int, int], ties: bool
