@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.build import Dim
+from sardonyx.grad.nn.kernel import kernel_gradient
+from sardonyx.grad.nn.window import Window
 from sardonyx.importers.jax.conv_transpose import transposed
 from sardonyx.importers.jax.driver import importer
 from sardonyx.importers.jax.elementwise import converted
@@ -64,9 +67,13 @@ def conv_general_dilated(
             auto_pad, padding = "SAME_UPPER", [(0, 0)] * spatial
     x, pads = _placed(op, x, padding, lhs_dilation)
     groups = feature_group_count
-    if groups * batch_group_count == 1 and _has_large_kernel(w, out[0].shape, numbers.out_spec):
-        sizes = [int(out[0].shape[a]) for a in numbers.out_spec[2:]]
-        y = _by_positions(op, x, w, sizes, window_strides, rhs_dilation, pads)
+    sizes = _few_positions(w, out[0].shape, numbers.out_spec) if groups == 1 else None
+    window = window_strides, rhs_dilation, pads
+    if sizes and _is_kernel_gradient(x, w, sizes, *window, numbers.lhs_spec):
+        y = _as_kernel_gradient(op, x, w, sizes, *window, batch_group_count)
+        return converted(op, op.transpose(y, order), kind)
+    if sizes and batch_group_count == 1:
+        y = _by_positions(op, x, w, sizes, *window)
         return converted(op, op.transpose(y, order), kind)
     if batch_group_count > 1:
         x, groups = _batches_as_channels(op, x, batch_group_count), batch_group_count
@@ -92,15 +99,62 @@ def _reaches(w: ir.Value, dilation: Sequence[int]) -> list[int] | None:
     return [(int(k) - 1) * int(d) + 1 for k, d in zip(sizes, dilation, strict=True)]
 
 
-def _has_large_kernel(w: ir.Value, shape: Sequence[Any], out_spec: Sequence[int]) -> bool:
-    """Whether the kernel has more elements than the result has positions, as in the gradient of a
-    kernel, where the gradient of the result is the kernel.
+def _few_positions(w: ir.Value, shape: Sequence[Any], out_spec: Sequence[int]) -> list[int]:
+    """The sizes of the result if the kernel has more elements than the result has positions, as in
+    the gradient of a kernel, where the gradient of the result is the kernel.
     """
     kernel: list[Any] = list(w.shape)[2:]  # type: ignore[arg-type]
     sizes = [shape[a] for a in out_spec[2:]]
     if not sizes or not is_static([*kernel, *sizes]) or not is_static(list(w.shape)):  # type: ignore[arg-type]
+        return []
+    few = int(np.prod(sizes)) <= POSITIONS and np.prod(kernel) > 2 * np.prod(sizes)
+    return [int(n) for n in sizes] if few else []
+
+
+def _is_kernel_gradient(
+    x: ir.Value,
+    w: ir.Value,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    order: Sequence[int],
+) -> bool:
+    """Whether JAX differentiates a kernel: its batch stands behind its channels, and the windows
+    reach over the whole image.
+    """
+    if not is_static(list(x.shape)) or order[0] < order[1]:  # type: ignore[arg-type]
         return False
-    return int(np.prod(sizes)) <= POSITIONS and np.prod(kernel) > 2 * np.prod(sizes)
+    return all(
+        int(size) + pads[i] + pads[i + len(sizes)]
+        == (int(k) - 1) * dilations[i] + 1 + (sizes[i] - 1) * strides[i]
+        for i, (size, k) in enumerate(zip(x.shape[2:], w.shape[2:], strict=True))  # type: ignore[index,arg-type]
+    )
+
+
+def _as_kernel_gradient(
+    op: Writer,
+    x: ir.Value,
+    w: ir.Value,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    groups: int,
+) -> ir.Value:
+    """The forms that gradients of kernels have in this package, of which engines know the best.
+
+    The batch of `x` are then channels, and its channels, which are those of `w`, the batch.
+    """
+    spatial = len(sizes)
+    begin: list[Dim] = list(pads[:spatial])
+    end: list[Dim] = list(pads[spatial:])
+    window = Window(list(sizes), list(dilations), list(strides), begin, end)
+    channels, batch = int(x.shape[0]), int(w.shape[0])  # type: ignore[index,arg-type]
+    kernel = ir.Value(type=x.type, shape=ir.Shape([batch, channels // groups, *sizes]))
+    swap = [1, 0, *range(2, 2 + spatial)]
+    images, gradients = op.transpose(x, swap), op.transpose(w, swap)
+    return op.transpose(kernel_gradient(op, images, gradients, kernel, window, groups), swap)
 
 
 def _by_positions(

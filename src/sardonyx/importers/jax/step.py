@@ -7,7 +7,7 @@ the record, whose bindings assign the new state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ from jax import tree_util
 
 from sardonyx import opset, partial
 from sardonyx.errors import ArgumentError, ImportDiffers, quote
-from sardonyx.importers.channels import cancel_transposes
 from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.check import (
     JaxSide,
@@ -27,13 +26,13 @@ from sardonyx.importers.jax.check import (
 )
 from sardonyx.importers.jax.finish import as_model, settle_names
 from sardonyx.importers.jax.purity import pure, require_repeatable
+from sardonyx.importers.jax.shorten import NAME, shorten
 from sardonyx.importers.jax.trace import Tracer, flat, settle_weights, trace
 from sardonyx.model import Model, Record
 from sardonyx.passes.nesting import reads
 from sardonyx.record import info
 from sardonyx.record.builder import ROLE
 
-NAME = "train"
 SHOWN = 3
 
 
@@ -156,41 +155,6 @@ def metric_names(metrics: Any, used_names: set[str]) -> list[str]:
     if len(leaves) == 1 and metrics is leaves[0]:
         return ["loss" if "loss" not in used_names else "metric/loss"]
     return [n.replace("output_", "metric_", 1) for n in trees.output_names(metrics, used_names)]
-
-
-def shorten(graph: ir.Graph, names: Collection[str], used_names: Collection[str] = ()) -> None:
-    """Remove what a whole step computes twice, or only turns around, in place.
-
-    names      -- inputs that keep their names and their layout
-    used_names -- of the graph beside which this one will stand
-    """
-    constants = set(graph.initializers)
-    cancel_transposes(graph, names)
-    for name in [n for n in graph.initializers if n not in constants and n in used_names]:
-        value = graph.initializers.pop(name)
-        value.name = f"{NAME}/{name}"
-        graph.register_initializer(value)
-    _merge_pools(graph)
-
-
-def _merge_pools(graph: ir.Graph) -> None:
-    """One MaxPool where a gradient asks once more, for the places of the largest elements."""
-    first: dict[tuple[Any, ...], ir.Node] = {}
-    for node in [n for n in graph if n.op_type == "MaxPool"]:
-        key = node.inputs[0], *sorted((a.name, str(a.value)) for a in node.attributes.values())
-        earlier = first.setdefault(key, node)
-        if earlier is node:
-            continue
-        if len(node.outputs) > len(earlier.outputs):
-            earlier.resize_outputs(2)
-            places, source = earlier.outputs[1], node.outputs[1]
-            places.name, places.type, places.shape = source.name, source.type, source.shape
-        for old, new in zip(node.outputs, earlier.outputs, strict=False):
-            if old.is_graph_output():
-                break
-            old.replace_all_uses_with(new)
-        else:
-            graph.remove(node, safe=True)
 
 
 def cut(

@@ -21,7 +21,8 @@ from sardonyx.importers.jax import trees
 from sardonyx.importers.jax.check import JaxSide, require_same_training
 from sardonyx.importers.jax.finish import as_model, forward, settle_names
 from sardonyx.importers.jax.optax_chain import Chain, ChainSide, read_chain
-from sardonyx.importers.jax.step import attach, shorten
+from sardonyx.importers.jax.shorten import shorten
+from sardonyx.importers.jax.step import attach
 from sardonyx.importers.jax.trace import Tracer, trace
 from sardonyx.model import Model
 from sardonyx.passes.functions import copy_nodes

@@ -72,7 +72,9 @@ def fuse(graph: ir.Graph, threads: int | None = None) -> str | None:
     work += sum(multiplications(node) * REPEATS for node in repeated.values())
     work += loops.work()
     some = nodes or products or repeated or loops.nodes
-    pays = (saved >= LEAST_SAVED or work >= LEAST_WORK) and some
+    # Where images have paid for the compiler, the rest gains as well.
+    enough = saved >= LEAST_SAVED or work >= LEAST_WORK or with_images is not None
+    pays = enough and some
     path = library(programs.source(), loops.source()) if pays else None
     if path is None:
         recurrences = [loop.node for loop in loops.nodes.values()]
@@ -176,8 +178,10 @@ class _Group:
         return _size(self.shape) >= SMALLEST
 
     def saved(self) -> int:
-        """Numbers that are neither written nor read again."""
-        return _size(self.shape) * (len(self.members) - len(self.outputs()))
+        """Numbers that are neither written nor read again; of sums, few are written."""
+        written = set(self.outputs())
+        whole = [m for m in self.members if m.kind == WHOLE and m.value in written]
+        return _size(self.shape) * (len(self.members) - len(whole))
 
 
 def _size(shape: Shape) -> int:

@@ -31,6 +31,7 @@ FEWEST_CHANNELS = 16  # of images: they are the vectors of the kernel
 FEWEST_TILES = 40  # of two by two pixels in a batch, for a transformed kernel
 FEWEST_PIXELS = 32  # of a result: sums stay in registers while these are passed
 LONGEST_CHAIN = 4
+PASSES = {"PoolGradient": 4}  # over memory, that the operators in its place make at least
 
 
 @dataclass
@@ -41,8 +42,9 @@ class Rewrite:
     values: list[ir.Value]
 
     def numbers(self) -> int:
-        """How much it reads and writes."""
-        return sum(count(v, UNKNOWN) for v in (*self.node.inputs, *self.values))
+        """How much the operators in its place read and write, at least."""
+        passes = PASSES.get(self.node.op_type, 1)
+        return passes * sum(count(v, UNKNOWN) for v in (*self.node.inputs, *self.values))
 
 
 def choose_images(graph: ir.Graph, threads: int) -> list[Rewrite]:
@@ -199,10 +201,23 @@ def _pool_gradient(
 def _behind_mask(value: ir.Value, image: ir.Value) -> tuple[ir.Value, bool]:
     """The gradient of a Relu that made the image, where only that reads the value."""
     readers = list(value.consumers())
-    if len(readers) != 1 or readers[0].op_type != "Mul" or value.is_graph_output():
+    if len(readers) != 1 or value.is_graph_output():
         return value, False
-    mask = other_operand(readers[0], value)
-    return (readers[0].outputs[0], True) if mask_of(mask) is image else (value, False)
+    (reader,) = readers
+    if reader.op_type == "Mul":
+        is_masked = mask_of(other_operand(reader, value)) is image
+    else:
+        is_masked = reader.op_type == "Where" and _is_where_positive(reader, image, value)
+    return (reader.outputs[0], True) if is_masked else (value, False)
+
+
+def _is_where_positive(where: ir.Node, image: ir.Value, value: ir.Value) -> bool:
+    """Whether a Where has a value where the result of a Relu is not zero, and zero elsewhere."""
+    compared = maker(where.inputs[0], "Greater")
+    if compared is None or compared.inputs[0] is not image or maker(image, "Relu") is None:
+        return False
+    zeros = [constant(v) for v in (compared.inputs[1], where.inputs[2])]
+    return where.inputs[1] is value and all(z is not None and not z.any() for z in zeros)
 
 
 def _scattered_pool(node: ir.Node) -> Rewrite | None:
