@@ -12,7 +12,7 @@ from sardonyx.verify.exact import Reference
 from sardonyx.verify.gradients import gradient_model
 from sardonyx.verify.noise import DIFFERENT, SAME, UNKNOWN
 from tests.mutants import NETWORKS
-from tests.networks import mlp, parse
+from tests.networks import mlp, network, parse
 
 
 def test_gradients_of_two_engines() -> None:
@@ -183,3 +183,40 @@ def test_a_sign_that_rounding_decides_is_no_difference(
     data = [{"x": x.astype(np.float32), "label": label.astype(np.float32)}]
     report = sx.verify_training(net, Moved(net, place, steps), data=data, steps=1)
     assert report.verdict == verdict, str(report)
+
+
+def _tied_relu(offset: float) -> sx.Model:
+    """A layer in which one number before the Relu is zero up to rounding, off by `offset` of the
+    other sign; NumPy, which tells how much noise there is, has its sign right.
+    """
+    x = _tied_batch()["x"]
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        weight = rng.normal(size=(256, 8)).astype(np.float32)
+        bias = np.zeros(8, np.float32)
+        bias[0] = -(x[0].astype(np.float64) @ weight[:, 0])
+        exact = (x[0].astype(np.float64) @ weight + bias)[0]
+        if exact * (x @ weight + bias)[0, 0] > 0:
+            break
+    arrays = {"weight": weight, "bias": bias, "last": rng.normal(size=(8, 3))}
+    arrays["offset"] = np.full(8, -np.sign(exact) * offset)
+    text = """g (float[N,256] x) => (float[N,3] y)
+        { p = MatMul(x, weight) q = Add(p, bias) s = Add(q, offset) h = Relu(s)
+          y = MatMul(h, last) }"""
+    model = network(text, arrays)
+    return sx.trainable(model, "mse", optimizer="sgd", lr=0.1, train=["weight", "bias", "last"])
+
+
+def _tied_batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(4, 256)).astype(np.float32)
+    return {"x": x, "label": rng.normal(size=(4, 3)).astype(np.float32)}
+
+
+def test_a_relu_whose_side_rounding_decides_is_no_difference() -> None:
+    """The offset is of the size of the rounding of what is added up, or much larger."""
+    batch, model = [_tied_batch()], _tied_relu(0.0)
+    report = sx.verify_training(model, _tied_relu(4e-6), data=batch, steps=1)
+    assert report.verdict == SAME, str(report)
+    report = sx.verify_training(model, _tied_relu(1e-2), data=batch, steps=1)
+    assert report.verdict == DIFFERENT

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from sardonyx.passes.nesting import graphs
 
-LONG = 100_000
+LONG = 1_000  # terms of a sum, whose error then is several roundings of it
 SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "GlobalAveragePool")
 TRANSFORMS = ("DFT", "STFT")
 BENT = ("Sigmoid",)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,11 +27,14 @@ from sardonyx.verify.datasets import read_npz
 from sardonyx.verify.exact import Reference, widened
 from sardonyx.verify.flips import SIGNS, has_signs, with_sign
 from sardonyx.verify.inputs import sample, size_choices
+from sardonyx.verify.jitter import moved
 from sardonyx.verify.noise import DIFFERENT, GRADIENT_BANDS, LOOK, SAME, UNKNOWN, band, measure
 from sardonyx.verify.report import EXIT, shown
 from sardonyx.verify.subjects import runner
 
 BATCH = 8
+TRIALS = 8  # of a step from perturbed numbers, where one differs
+SECONDS = 30.0  # after which no further one begins
 State = dict[str, np.ndarray]
 
 
@@ -62,7 +66,7 @@ class Trajectory:
     label: str
     bands: tuple[float, float]
     variables: list[Variable]
-    flipped: bool = False  # whether rounding decided a sign, by which a step goes
+    flipped: bool = False  # whether rounding decided a sign, by which a step goes, or a Relu
 
     @property
     def first(self) -> float:
@@ -329,20 +333,66 @@ class _Sides:
         for side in (self.side, self.exact, self.plain):
             side.step(batch)
         c, r, b = (side.state() for side in (self.side, self.exact, self.plain))
-        ratios = self._ratios(variables, c, r, b, start)
+        ratios = self._ratios(variables, c, r, [b], start)
         if self.flips.has_signs and max(ratios.values()) > self.bands[0]:
             c = {**c, **self.flips.nearest(before, batch, {n: c[n] for n in variables}, r)}
-            others = self._ratios(variables, c, r, b, start)
+            others = self._ratios(variables, c, r, [b], start)
             self.flipped = self.flipped or others != ratios
             ratios = others
+        is_forced = kind == "forced" and not self.flips.has_signs
+        if is_forced and max(ratios.values()) > self.bands[0]:
+            ratios = self._with_perturbed(ratios, before, batch, c, r, b, start)
         for name, variable in variables.items():
             getattr(variable, kind).append(ratios[name])
 
+    def _with_perturbed(
+        self,
+        ratios: dict[str, float],
+        before: State,
+        batch: Mapping[str, Any],
+        c: State,
+        r: State,
+        b: State,
+        start: State,
+    ) -> dict[str, float]:
+        """The ratios with the noise of perturbed steps, as many as it takes."""
+        baselines = [b]
+        for other in self._perturbed(before, batch, start):
+            baselines.append(other)
+            ratios = self._ratios(ratios, c, r, baselines, start)
+            if max(ratios.values()) <= self.bands[0]:
+                self.flipped = True
+                break
+        self.plain.load_state(b)
+        return ratios
+
+    def _perturbed(self, before: State, batch: Mapping[str, Any], start: State) -> Iterator[State]:
+        """The plain step from numbers that are off by a rounding, several times.
+
+        A Relu or MaxPool whose input lies on a threshold up to rounding takes either side: that
+        moves gradients by more than rounding does elsewhere, and a single run may not show it.
+        """
+        began = time.monotonic()
+        for trial in range(TRIALS):
+            rng = np.random.default_rng(trial)
+            state = {n: np.asarray(a).astype(start[n].dtype) for n, a in before.items()}
+            self.plain.load_state({n: moved(a, rng) for n, a in state.items()})
+            self.plain.step({n: moved(np.asarray(a), rng) for n, a in batch.items()})
+            yield self.plain.state()
+            if time.monotonic() - began > SECONDS:
+                return
+
     def _ratios(
-        self, variables: Mapping[str, Variable], c: State, r: State, b: State, start: State
+        self,
+        variables: Iterable[str],
+        c: State,
+        r: State,
+        baselines: Sequence[State],
+        start: State,
     ) -> dict[str, float]:
         return {
-            n: measure(("", n, ""), c[n], r[n], [b[n]], start[n].dtype).ratio for n in variables
+            n: measure(("", n, ""), c[n], r[n], [b[n] for b in baselines], start[n].dtype).ratio
+            for n in variables
         }
 
 
