@@ -32,6 +32,20 @@ TABLE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 NANS = np.array([[1, NAN, 3], [NAN, 2, 1], [3, 2, NAN], [-INF, -INF, -INF]], np.float32)
 KEY = jax.random.key(3)
 
+
+def _collatz(n: Any) -> Any:
+    """How many steps it takes to 1, with a key and numbers that change on the way."""
+
+    def step(state: Any) -> Any:
+        n, count, half, key = state
+        n = jnp.where(n % 2 == 0, n // 2, 3 * n + 1)
+        return n, count + 1, half * 0.5, jax.random.fold_in(key, 1)
+
+    start = n, jnp.int32(0), jnp.ones((2, 3)), jax.random.key(0)
+    n, count, half, key = lax.while_loop(lambda s: (s[0] != 1) & (s[1] < 50), step, start)
+    return n, count, half, jax.random.key_data(key)
+
+
 EXACT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "max and min": (lambda x, y: (lax.max(x, y), lax.min(x, y)), (SPECIAL[:3], OTHER[:3])),
     "clamp": (lambda x: lax.clamp(-1.0, x, 2.0), (SPECIAL,)),
@@ -55,6 +69,10 @@ EXACT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             for how in ("set", "add", "multiply", "min", "max")
         ),
         (TABLE[0], np.array([1, 9, -30], np.int32)),
+    ),
+    "loops under vmap, each with an end of its own": (
+        lambda n: jax.vmap(jax.vmap(_collatz))(n),
+        (np.array([[27, 1, 6], [7, 3, 19]], np.int32),),
     ),
     "nextafter": (jnp.nextafter, (SPECIAL[1:6], OTHER[1:6])),
     "fmod": (lax.rem, (SPECIAL[3:], OTHER[3:] + 3)),

@@ -109,14 +109,34 @@ def while_(
     tests, constants = operands[:cond_nconsts], operands[cond_nconsts:][:body_nconsts]
     carry = operands[cond_nconsts + body_nconsts :]
     (start,) = reader.closed(op, cond_jaxpr, [*tests, *carry])
+    start = _any(op, start)
     body = Writer(op.prefix, op)
     number = ir.Value(name=op.fresh("iteration"), type=ir.TensorType(T.INT64), shape=ir.Shape([]))
     go = ir.Value(name=op.fresh("go_on"), type=ir.TensorType(T.BOOL), shape=ir.Shape([]))
     state = [_parameter(body, aval, "carry") for aval in out]
     new = reader.closed(body, body_jaxpr, [*constants, *state])
+    if cond_jaxpr.out_avals[0].shape:  # under vmap: what has ended keeps its values
+        (live,) = reader.closed(body, cond_jaxpr, [*tests, *state])
+        new = [_chosen(body, live, *pair) for pair in zip(new, state, strict=True)]
     (again,) = reader.closed(body, cond_jaxpr, [*tests, *new])
+    again = _any(body, again)
     graph = _graph(body, [number, go, *state], [again, *new], "body")
     return _node(op, "Loop", [None, start, *carry], out, body=graph)
+
+
+def _any(op: Writer, condition: ir.Value) -> ir.Value:
+    """A condition of several loops at once goes on while one of them does."""
+    rank = len(condition.shape or ())
+    return op.ReduceMax(condition, list(range(rank)), keepdims=0) if rank else condition
+
+
+def _chosen(op: Writer, live: ir.Value, new: ir.Value, old: ir.Value) -> ir.Value:
+    """The new numbers of the loops that go on, whose axes come first."""
+    first, rank = len(live.shape or ()), len(old.shape or ())
+    y = op.where(op.unsqueezed(live, list(range(first, rank))), new, old)
+    y.type, y.shape = old.type, old.shape
+    y.meta["aval"] = old.meta["aval"]
+    return y
 
 
 @importer("scan")
