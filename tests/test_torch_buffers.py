@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import sardonyx as sx
@@ -251,3 +252,16 @@ def test_names_in_the_branches_of_a_file_are_not_taken_again(form: str) -> None:
     feeds = {"x": np.ones((3, 5), np.float32), "label": np.zeros((3, 6), np.float32)}
     losses = [float(rep.step(feeds)["loss"]) for _ in range(3)]
     assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_embedding_of_zeros_and_ones_is_a_weight(axis: int) -> None:
+    """Rows that data looks up are of categories; a table that is read otherwise is a mask."""
+    shape = "float[N,4]" if axis == 0 else "float[6,N]"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (int64[N] words) => ({shape} y)
+        <float[6, 4] t = {{1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1, 1,1,0,0, 0,0,1,1}}>
+        {{ y = Gather <axis = {axis}> (t, words) }}"""
+    )
+    (table,) = [w for w in sx.weights(model) if w.name == "t"]
+    assert table.kind == ("weight" if axis == 0 else "constant")

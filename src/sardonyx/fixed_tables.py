@@ -14,6 +14,7 @@ LARGEST = 2**22  # elements that are looked at
 FIRST = 64  # elements that rule most tensors out
 FAR = 100.0  # a number of this size or larger beside zeros masks
 PRECISION = 1e-3  # of squares that add up to one number, also in float16
+MASK = "a mask"
 
 
 def fixed_tables(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
@@ -24,7 +25,7 @@ def fixed_tables(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
         if not 1 < array.size <= LARGEST:
             continue
         if _is_mask(array):
-            tables[name] = "a mask"
+            tables[name] = MASK
         elif _is_frequencies(array):
             tables[name] = "frequencies, each a fixed part of the one before"
         elif _may_be_waves(array):

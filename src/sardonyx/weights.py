@@ -20,7 +20,7 @@ import onnx_ir as ir
 from sardonyx import opset
 from sardonyx.build import FLOATS
 from sardonyx.errors import quote
-from sardonyx.fixed_tables import LARGEST, fixed_tables
+from sardonyx.fixed_tables import LARGEST, MASK, fixed_tables
 from sardonyx.model import ModelSource, load
 from sardonyx.normalize import normalize
 from sardonyx.passes.nesting import graphs
@@ -181,7 +181,21 @@ def _tables(graph: ir.Graph, tensors: Sequence[Weight], updated: Collection[str]
         is_marked = KIND in value.metadata_props or TORCH_KIND in value.metadata_props
         if not is_marked and not any(map(_is_parameter, value.uses())):
             arrays[tensor.name] = value.const_value.numpy()
-    return fixed_tables(arrays)
+    return {
+        name: what
+        for name, what in fixed_tables(arrays).items()
+        if what != MASK or not any(map(_is_lookup, graph.initializers[name].uses()))
+    }
+
+
+def _is_lookup(use: tuple[ir.Node, int]) -> bool:
+    """Whether rows of a tensor are looked up by computed numbers, as those of embeddings are: a
+    table of zeros and ones may be one, of categories.
+    """
+    node, position = use
+    if node.op_type != "Gather" or position != 0 or node.attributes.get_int("axis", 0) != 0:
+        return False
+    return node.inputs[1] is not None and node.inputs[1].const_value is None
 
 
 def _is_parameter(use: tuple[ir.Node, int]) -> bool:
