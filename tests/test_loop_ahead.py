@@ -202,7 +202,8 @@ def test_settings_of_a_step_are_converted_once(
     monkeypatch.setattr(step.forward, "convert", lambda v: converted.append(v) or convert(v))
     rep.step(batch)
     kinds = [v for v in converted if isinstance(v, np.ndarray)]
-    assert len(kinds) == 2  # the rows and their labels
+    # the rows and their labels, which jax reads from the memory of a CPU
+    assert len(kinds) == (0 if engine == "jax" else 2)
     before = rep.state()
     rep.step({**batch, **{name: np.zeros_like(value) for name, value in step.hyper.items()}})
     weights = [v.name for v in net.graph.initializers.values() if v.name in before]

@@ -75,32 +75,6 @@ def replacing(function: Callable[..., Any], updated: Collection[str]) -> Callabl
     return call
 
 
-def alternating(function: Callable[..., Any], updated: Collection[str]) -> Callable[..., Any]:
-    """A step, compiled, whose new state takes the memory of the one before the last.
-
-    The last one is still there after a step. New memory for each step is cleared by the system,
-    page by page.
-    """
-
-    def step(free: Mapping[str, Any], state: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
-        return function(state, feeds)
-
-    compiled = jax.jit(step, donate_argnums=0, keep_unused=True)
-    free: dict[str, Any] = {}
-
-    def call(state: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
-        replaced = [n for n in updated if n in state]
-        uses = Counter(map(id, [*free.values(), *state.values()]))
-        for name in replaced:
-            if name not in free or uses[id(free[name])] > 1:
-                free[name] = jax.numpy.empty_like(state[name])
-        results = compiled(free, state, feeds)
-        free.update({name: state[name] for name in replaced})
-        return jax.block_until_ready(results)
-
-    return call
-
-
 class Runner(runner.Runner):
     __doc__ = runner.Runner.__doc__
     xp = arrays()
@@ -169,7 +143,9 @@ class TrainingRep(array_training.ArrayTrainingRep):
         self, function: Callable[..., Any], updated: Collection[str]
     ) -> Callable[..., Any]:
         if self.reads_arguments():
-            return alternating(function, updated)
+            compiled = super().jit_native(function, updated)
+            # outputs that are inputs, as they are, could still be read from the caller's memory
+            return lambda *arguments: jax.block_until_ready(compiled(*arguments))
         if not self.compiles or self.placement is not None:
             return super().jit_native(function, updated)
         return replacing(function, updated)
