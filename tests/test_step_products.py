@@ -12,12 +12,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx as sx
+from sardonyx.engines.c_library import find_compiler
 from sardonyx.engines.onnxruntime import prepare_training, step_session
 from sardonyx.engines.onnxruntime.kernels import fusion, library, products
 from sardonyx.engines.onnxruntime.kernels.program import DOMAIN, Programs
 from sardonyx.engines.onnxruntime.session import open_session
 
-pytestmark = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 
 def product(a: np.ndarray, b: np.ndarray, form: tuple[int, int], *bias: np.ndarray) -> np.ndarray:

@@ -45,19 +45,19 @@ def keep_padding_rows(model: Model, choices: Choices) -> None:
 
 def _stop(model: Model, node: ir.Node, row: int, op: Builder) -> None:
     """Let what reads the rows read those of padding behind a stop."""
-    found, indices = node.outputs[0], node.inputs[1]
+    looked_up, indices = node.outputs[0], node.inputs[1]
     assert indices is not None
-    uses, is_output, count = list(found.uses()), found.is_graph_output(), len(op.nodes)
+    uses, is_output, count = list(looked_up.uses()), looked_up.is_graph_output(), len(op.nodes)
     is_padding = op.Equal(indices, np.asarray(row, (indices.dtype or ir.DataType.INT64).numpy()))
-    stopped = op.Identity(found)
+    stopped = op.Identity(looked_up)
     stopped.producer().metadata_props[STOPPED] = "a row of padding"
-    rows = op.Where(op.Unsqueeze(is_padding, [-1]), stopped, found)
-    rows.type, rows.shape = found.type, found.shape
+    rows = op.Where(op.Unsqueeze(is_padding, [-1]), stopped, looked_up)
+    rows.type, rows.shape = looked_up.type, looked_up.shape
     model.graph.insert_after(node, op.nodes[count:])
     for reader, position in uses:
         reader.replace_input_with(position, rows)
     if is_output:
-        _take_over(model.graph, found, rows)
+        _take_over(model.graph, looked_up, rows)
 
 
 def _take_over(graph: ir.Graph, output: ir.Value, value: ir.Value) -> None:
