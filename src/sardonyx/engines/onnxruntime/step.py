@@ -8,6 +8,7 @@ buffers: a step reads one and writes the other, then they change roles.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import mmap
@@ -22,11 +23,13 @@ from sardonyx.build import is_static
 from sardonyx.edit.lora import adapters
 from sardonyx.engines import training
 from sardonyx.engines.onnxruntime.in_place import GUARD
+from sardonyx.engines.onnxruntime.post_optimize import unfold_constants
 from sardonyx.engines.onnxruntime.session import Runner
 from sardonyx.engines.onnxruntime.spill import give_back, spilled
 from sardonyx.engines.onnxruntime.step_session import REWRITES, arranged_session, plain_session
 from sardonyx.errors import ArgumentError, EngineError, quote
 from sardonyx.model import Model
+from sardonyx.normalize import NormalizedModel
 from sardonyx.record.step import StepGraph, distinct_outputs
 
 PAGES = 1 << 16  # bytes from which on memory comes in pages of its own
@@ -160,7 +163,7 @@ class _Step:
         constants: Mapping[str, ort.OrtValue] | None = None,
         without: Collection[str] = (),
     ):
-        self.graph = graph = distinct_outputs(graph)
+        self.graph = graph = _unfolded(distinct_outputs(graph))
         self.variables = variables
         self.constants = constants or {}
         self.settings = settings
@@ -250,6 +253,12 @@ class _Step:
                 target = variable.other() if other else variable.now()
             binding.bind_ortvalue_output(output, target)
         return binding
+
+
+def _unfolded(graph: StepGraph) -> StepGraph:
+    """The step without large constants of one value; nothing keeps what they were made as."""
+    unfold_constants(graph.model.graph)
+    return dataclasses.replace(graph, model=NormalizedModel.of(graph.model))
 
 
 def _memory(providers: Sequence[Any] | None) -> tuple[str, int]:

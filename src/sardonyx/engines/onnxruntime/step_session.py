@@ -89,7 +89,6 @@ def arranged_session(
     """
     if not graph.updates or not _can_be_arranged(graph, settings):
         return plain_session(graph, settings)
-    unfold_constants(graph.model.graph)
     written = _fitted_copy(graph.model)
     compiles = "kernels" not in without and find_compiler() is not None
     blocks = _rewrite(written, graph, settings, without, compiles)
