@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -479,6 +480,9 @@ def test_a_session_holds_no_large_constant_of_one_value(
     model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
     rep = prepare_training(sx.trainable(model, "cross_entropy", sx.optim.sgd(1.0)))
     assert max(len(t.raw_data) for t in arranged_models[0].graph.initializer) < 1000
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if type(o) is ir.Tensor and o.shape == table.shape]
+    assert all(t.numpy().any() for t in tensors)  # nor is one left in the graph's history
     rows, label = np.array([3, 1999, 3, 7]), np.array([0, 63, 5, 9])
     rep.step({"x": rows, "label": label})
     weight = torch.tensor(table, dtype=torch.float64, requires_grad=True)
@@ -530,6 +534,18 @@ def test_what_was_loaded_waits_in_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     del rep
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_slots_as_they_were_made_are_let_go() -> None:
+    net = trainable()
+    tensors = net.records[0].state.values()
+    starts = [weakref.ref(t.numpy()) for t in tensors if t.size >= LARGE]
+    assert starts and all(start() is not None for start in starts)
+    rep = prepare_training(net, recompute=True)
+    del net, tensors
+    gc.collect()
+    assert not [start for start in starts if start() is not None]
+    run(rep, 1)
 
 
 def test_zeros_keep_their_sign() -> None:

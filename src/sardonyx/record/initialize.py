@@ -48,7 +48,7 @@ def write_initialization(
 
 
 def _constant(op: Builder, start: np.ndarray) -> ir.Value:
-    first = start.reshape(-1)[:1]
+    first = start.reshape(-1)[:1].copy()
     if start.size > 1 and (start == first).all():
         value = op.ConstantOfShape(
             np.array(start.shape, np.int64), value=ir.Tensor(first, shape=ir.Shape([1]))

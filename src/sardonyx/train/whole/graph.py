@@ -204,7 +204,7 @@ class Whole:
             return op.Identity(self.seed)
         bits = np.ascontiguousarray(array).view(f"u{array.itemsize}") if array.size else array
         if array.size > 16 and (bits == bits.flat[0]).all():
-            one = ir.tensor(np.ascontiguousarray(array).reshape(-1)[:1])
+            one = ir.tensor(np.ascontiguousarray(array).reshape(-1)[:1].copy())
             start = op.ConstantOfShape(_sizes_in_a_run(op, array, fed), value=one)
         else:
             value = op.weight(f"start/{name}/value", array)
