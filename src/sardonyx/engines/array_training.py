@@ -186,14 +186,13 @@ class ArrayTrainingRep(TrainingRep):
         """`function` compiled by the framework."""
         return function
 
-    def jit_native(
-        self, function: Callable[..., Any], updated: Collection[str]
-    ) -> Callable[..., Any]:
+    def jit_native(self, step: NativeStep) -> Callable[..., Any]:
         """A whole native step compiled by the framework.
 
-        updated -- the variables that it computes anew
+        It may give up arrays of the state that it is called with, and then writes those before the
+        step there anew if a metric is not finite.
         """
-        return self.jit(function) if self.compiles else function
+        return self.jit(step.function) if self.compiles else step.function
 
     def compiled_step(self, record: Record) -> Any:
         reason = "as requested"

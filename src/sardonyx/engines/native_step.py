@@ -46,7 +46,7 @@ class NativeStep:
             raise NotNative(f"{xp.name} lacks an operator of it: {error.what}") from error
         self.compute = rep.forward_function(self)
         self.apply = rep.update_function(self)
-        self.compiled = rep.jit_native(self.function, self.graph.updates)
+        self.compiled = rep.jit_native(self)
         self.settings: dict[str, Any] = {}  # of a step that nothing else is fed for
 
     def sized(self) -> list[str]:
@@ -115,7 +115,8 @@ class NativeStep:
             state = {n: variables[n].value for n in self.graph.state}
             metrics, updates = self.compiled(state, arrays)
             for name, value in updates.items():
-                variables[name].before, variables[name].value = variables[name].value, value
+                variables[name].before = state.get(name, variables[name].value)
+                variables[name].value = value
             return self.rep.read_later(metrics, {})
 
     def _arrays(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

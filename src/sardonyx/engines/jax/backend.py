@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,12 @@ import numpy as np
 
 from sardonyx.engines import array_training, backend
 from sardonyx.engines.channels import channels_last
-from sardonyx.engines.jax import controlflow, math, nn  # noqa: F401  (registers the kernels)
+from sardonyx.engines.jax import (  # registers the kernels
+    controlflow,  # noqa: F401
+    in_place,
+    math,  # noqa: F401
+    nn,  # noqa: F401
+)
 from sardonyx.engines.jax.mesh import mesh_of
 from sardonyx.engines.jax.nn import CHANNELS_LAST
 from sardonyx.engines.jax.xp import arrays, enable_x64, has_cudnn_attention, jax
@@ -68,8 +72,7 @@ def replacing(function: Callable[..., Any], updated: Collection[str]) -> Callabl
     compiled = jax.jit(step, donate_argnums=0)
 
     def call(state: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
-        uses = Counter(map(id, state.values()))  # the same array twice cannot be given up
-        old = {n: state[n] for n in updated if n in state and uses[id(state[n])] == 1}
+        old = in_place.given_up(state, updated)
         return compiled(old, {n: v for n, v in state.items() if n not in old}, feeds)
 
     return call
@@ -139,16 +142,21 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function) if self.placement is None else self.placement.jit(function)
 
-    def jit_native(
-        self, function: Callable[..., Any], updated: Collection[str]
-    ) -> Callable[..., Any]:
+    def update_function(self, step: NativeStep) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        if self.reads_arguments() and in_place.can_choose(step.halves):
+            return in_place.Update(step.halves, self.arrays())
+        return super().update_function(step)
+
+    def jit_native(self, step: NativeStep) -> Callable[..., Any]:
+        if isinstance(step.apply, in_place.Update):
+            return in_place.replacing(step.function, step.graph.updates)
+        compiled = super().jit_native(step)
         if self.reads_arguments():
-            compiled = super().jit_native(function, updated)
             # outputs that are inputs, as they are, could still be read from the caller's memory
             return lambda *arguments: jax.block_until_ready(compiled(*arguments))
         if not self.compiles or self.placement is not None:
-            return super().jit_native(function, updated)
-        return replacing(function, updated)
+            return compiled
+        return replacing(step.function, step.graph.updates)
 
     def argument(self, step: NativeStep, array: Any) -> Any:
         # On a CPU, a compiled function reads the memory of NumPy's arrays, which takes less time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,10 +143,8 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def is_array(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
-    def jit_native(
-        self, function: Callable[..., Any], updated: Collection[str]
-    ) -> Callable[..., Any]:
-        return function  # each half is compiled by itself
+    def jit_native(self, step: NativeStep) -> Callable[..., Any]:
+        return step.function  # each half is compiled by itself
 
     def start_step(self, inputs: Mapping[str, Any]) -> Callable[[], dict[str, np.ndarray]]:
         return super().start_step(
